@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front: the build itself is in CMakeLists.txt.
+BUILD ?= build
+PREFIX ?= /usr/local
+CI ?=
+LAP_WERROR ?= $(if $(filter-out false 0,$(CI)),ON,OFF)
+CMAKE_ARGS ?=
+CTEST_ARGS ?= -j2
+
+configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
+run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error $(CTEST_ARGS)
+
+.PHONY: all demo test test-asan test-tsan lint format install bench clean help setup setup-test
+
+all: setup
+	@$(call configure,$(BUILD))
+	@cmake --build $(BUILD)
+
+setup:
+	@sh scripts/setup.sh build
+
+setup-test:
+	@sh scripts/setup.sh test
+
+demo: all
+	@bash scripts/demo.sh $(BUILD)
+
+test: setup-test all
+	@$(call run_tests,$(BUILD))
+
+test-asan test-tsan: test-%: setup-test
+	@$(call configure,build-$*,-DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=$(if $(filter asan,$*),address,thread))
+	@cmake --build build-$*
+	@$(call run_tests,build-$*)
+
+lint: setup
+	@$(call configure,$(BUILD))
+	@bash scripts/lint.sh $(BUILD)
+
+format:
+	@bash scripts/lint.sh --fix-format
+
+install: all
+	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
+
+bench: all
+	@$(BUILD)/lap bench ag 2048 4096 2048 --ranks 2 --link ratio:0.4
+	@$(BUILD)/lap bench rs 2048 2048 4096 --ranks 2 --link ratio:0.4
+
+clean:
+	@rm -rf $(BUILD) build-asan build-tsan
+
+help:
+	@echo "make            build the library and the command lap, in $(BUILD)/"
+	@echo "make demo       AG+GEMM and GEMM+RS on 4 CPU ranks: a table and a timeline picture"
+	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
+	@echo "make bench      the measurements of docs/performance.md"
+	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
+	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
+	@echo "make clean      removes what was built"

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every rank of `lap bench` does: makes the matrices, times the GEMM alone, verifies each
+ * method, times all of them in turn, verifies again, and draws a call. A time is that of the
+ * slowest rank; all ranks learn every time, so that they come to the same result and the same
+ * decisions.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "core/status.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define DRAWN_CALLS 5  /* traced calls, of which the median one is drawn */
+#define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
+
+/* One rank at work on one case. */
+typedef struct runner {
+    const lap_bench_t *bench;
+    const lap_bench_case_t *it;
+    lap_group_t *group;
+    lap_engine_t *engine;
+    bool speaks; /* rank 0 */
+    lap_bench_data_t data;
+    lap_buffer_t *buffer;
+    lap_op_t *ops[LAP_LIST_MAX + 1];
+    uint64_t *times;                     /* what each rank measured, or said */
+    uint64_t *samples[LAP_LIST_MAX + 3]; /* of each method; then of the GEMM before and after */
+    lap_bench_result_t result;
+} runner_t;
+
+/* ---- single times ---- */
+
+/* The largest of what the ranks say. */
+static lap_status_t largest(runner_t *runner, uint64_t mine, uint64_t *all_p)
+{
+    LAP_TRY(lap_group_allgather(runner->group, &mine, sizeof(mine), runner->times));
+    uint64_t most = 0;
+    for (int r = 0; r < lap_group_size(runner->group); r++)
+        most = runner->times[r] > most ? runner->times[r] : most;
+    *all_p = most;
+    return LAP_OK;
+}
+
+/* The whole local GEMM on the stream that the executor uses, while the other ranks do the same. */
+static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
+{
+    const lap_bench_data_t *data = &runner->data;
+    const lap_device_ops_t *ops = runner->engine->device->ops;
+    lap_stream_t *stream = runner->engine->streams[LAP_STREAM_COMPUTE];
+    lap_gemm_block_t block = {.a = data->gemm_a.data,
+                              .d = data->gemm_d.data,
+                              .rows = data->gemm_d.rows,
+                              .a_stride = data->gemm_a.stride * sizeof(float),
+                              .d_stride = data->gemm_d.stride * sizeof(float)};
+    lap_gemm_t gemm = {.dtype = data->b.dtype,
+                       .n = data->b.rows,
+                       .k = data->b.cols,
+                       .b = data->b.data,
+                       .b_stride = data->b.stride * sizeof(float),
+                       .blocks = &block,
+                       .nblocks = 1};
+    LAP_TRY(lap_group_barrier(runner->group));
+    uint64_t begin = lap_now_ns();
+    LAP_TRY(ops->gemm(stream, &gemm));
+    LAP_TRY(ops->stream_synchronize(stream));
+    return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+static lap_status_t time_method(runner_t *runner, size_t method, lap_trace_t *trace, uint64_t *ns_p)
+{
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.m = runner->it->m;
+    args.a = runner->data.a;
+    args.b = runner->data.b;
+    args.d = runner->data.d;
+    args.trace = trace;
+    LAP_TRY(lap_group_barrier(runner->group));
+    uint64_t begin = lap_now_ns();
+    LAP_TRY(lap_op_run(runner->ops[method], &args));
+    return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+/* ---- statistics ---- */
+
+static int compare_ns(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* The value below which `part` of the sorted samples lie, interpolated. */
+static double quantile(const uint64_t *samples, size_t count, double part)
+{
+    double at = part * (double)(count - 1);
+    size_t below = (size_t)at;
+    size_t above = below + 1 < count ? below + 1 : below;
+    double weight = at - (double)below;
+    return (double)samples[below] * (1 - weight) + (double)samples[above] * weight;
+}
+
+lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count)
+{
+    qsort(samples, count, sizeof(*samples), compare_ns);
+    return (lap_bench_stats_t){quantile(samples, count, 0.5), quantile(samples, count, 0.25),
+                               quantile(samples, count, 0.75)};
+}
+
+/* ---- set-up ---- */
+
+/* The bytes that the rank which sends most sends when nothing overlaps. */
+static double serial_bytes(const lap_bench_case_t *it, int nranks)
+{
+    double rows_most = (double)lap_shard(it->m, nranks, 0, NULL);
+    double rows_least = (double)lap_shard(it->m, nranks, nranks - 1, NULL);
+    return it->kind == LAP_AG_GEMM ? (nranks - 1) * rows_most * (double)it->k * sizeof(float)
+                                   : ((double)it->m - rows_least) * (double)it->n * sizeof(float);
+}
+
+/*
+ * The link in effect. That of a ratio follows from the GEMM measured now; rank 0's figure counts
+ * for all.
+ */
+static lap_status_t choose_link(runner_t *runner)
+{
+    const lap_link_arg_t *asked = &runner->bench->link;
+    runner->result.link = asked->link;
+    if (asked->ratio <= 0)
+        return LAP_OK;
+    lap_bench_progress(runner->speaks, "timing the GEMM for the link");
+    uint64_t samples[RATIO_ROUNDS];
+    for (int i = 0; i < RATIO_ROUNDS; i++)
+        LAP_TRY(time_gemm(runner, &samples[i]));
+    double gemm_s = lap_bench_stats(samples, RATIO_ROUNDS).median * 1e-9;
+    /* All ranks have the same samples, and so would agree anyway; this way they need not. */
+    double rate = serial_bytes(runner->it, lap_group_size(runner->group)) / (asked->ratio * gemm_s);
+    LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->times));
+    memcpy(&runner->result.link.bytes_per_s, &runner->times[0], sizeof(rate));
+    return LAP_OK;
+}
+
+/* One symmetric buffer that is large enough for every method. */
+static lap_status_t make_buffer(runner_t *runner)
+{
+    size_t most_bytes = 0, most_signals = 0;
+    for (size_t i = 0; i < runner->it->nmethods; i++) {
+        size_t bytes, nsignals;
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
+        LAP_TRY(lap_op_buffer_size(&desc, lap_group_size(runner->group), &bytes, &nsignals));
+        most_bytes = bytes > most_bytes ? bytes : most_bytes;
+        most_signals = nsignals > most_signals ? nsignals : most_signals;
+    }
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.transport = runner->bench->transport;
+    options.link = runner->result.link;
+    return lap_buffer_create(runner->group, most_bytes, most_signals, &options, &runner->buffer);
+}
+
+static lap_status_t make_ops(runner_t *runner)
+{
+    for (size_t i = 0; i < runner->it->nmethods; i++) {
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
+        desc.buffer = runner->buffer;
+        LAP_TRY(lap_op_create(runner->group, &desc, &runner->ops[i]));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t set_up(runner_t *runner)
+{
+    size_t nranks = (size_t)lap_group_size(runner->group);
+    runner->times = lap_alloc(nranks, sizeof(uint64_t));
+    bool there = runner->times != NULL;
+    for (size_t i = 0; i < runner->it->nmethods + 2; i++) {
+        runner->samples[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
+        there = there && runner->samples[i];
+    }
+    if (!there)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d rounds",
+                         runner->bench->iters);
+    lap_bench_progress(runner->speaks, "computing the reference of %s",
+                       lap_op_kind_name(runner->it->kind));
+    LAP_TRY(lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
+                                runner->engine->device));
+    uint64_t unused;
+    for (int i = 0; i < runner->bench->warmup; i++)
+        LAP_TRY(time_gemm(runner, &unused));
+    LAP_TRY(choose_link(runner));
+    LAP_TRY(make_buffer(runner));
+    return make_ops(runner);
+}
+
+static void tear_down(runner_t *runner)
+{
+    for (size_t i = 0; i < runner->it->nmethods; i++)
+        lap_op_destroy(runner->ops[i]);
+    lap_buffer_destroy(runner->buffer);
+    lap_bench_data_clear(&runner->data);
+    for (size_t i = 0; i < runner->it->nmethods + 2; i++)
+        lap_free(runner->samples[i]);
+    lap_free(runner->times);
+}
+
+/* ---- the work ---- */
+
+/* Runs every method once into a spoilt output and compares it on every rank with the reference. */
+static lap_status_t verify(runner_t *runner)
+{
+    for (size_t i = 0; i < runner->it->nmethods; i++) {
+        lap_bench_figure_t *figure = &runner->result.methods[i];
+        lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
+                           runner->it->methods[i].label);
+        lap_bench_data_spoil(&runner->data);
+        uint64_t value;
+        LAP_TRY(time_method(runner, i, NULL, &value));
+        double err;
+        bool ok = lap_bench_data_verify(&runner->data, &err);
+        LAP_TRY(largest(runner, !ok, &value));
+        figure->ok = figure->ok && value == 0;
+        /*
+         * Floats that are not negative are ordered as their bits are, and what is not a number
+         * comes last.
+         */
+        memcpy(&value, &err, sizeof(value));
+        LAP_TRY(largest(runner, value, &value));
+        memcpy(&err, &value, sizeof(err));
+        if (!(err <= figure->max_err))
+            figure->max_err = err;
+    }
+    return LAP_OK;
+}
+
+/*
+ * One round: the GEMM, every method, the GEMM. The order of the methods turns from round to round.
+ */
+static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
+{
+    size_t nmethods = runner->it->nmethods;
+    LAP_TRY(time_gemm(runner, &runner->samples[nmethods][sample]));
+    for (size_t i = 0; i < nmethods; i++) {
+        size_t method = (i + round) % nmethods;
+        LAP_TRY(time_method(runner, method, NULL, &runner->samples[method][sample]));
+    }
+    return time_gemm(runner, &runner->samples[nmethods + 1][sample]);
+}
+
+static lap_status_t all_rounds(runner_t *runner)
+{
+    const lap_bench_t *bench = runner->bench;
+    for (int i = 0; i < bench->warmup + bench->iters; i++) {
+        bool timed = i >= bench->warmup;
+        lap_bench_progress(runner->speaks, "%s: %s round %d of %d",
+                           lap_op_kind_name(runner->it->kind), timed ? "timed" : "warm-up",
+                           timed ? i - bench->warmup + 1 : i + 1,
+                           timed ? bench->iters : bench->warmup);
+        LAP_TRY(one_round(runner, (size_t)i, timed ? (size_t)(i - bench->warmup) : 0));
+    }
+    return LAP_OK;
+}
+
+/* Medians, half the distance of the quartiles as noise, and the best. */
+static void conclude(runner_t *runner)
+{
+    lap_bench_result_t *result = &runner->result;
+    size_t count = (size_t)runner->bench->iters, nmethods = runner->it->nmethods;
+    lap_bench_stats_t before = lap_bench_stats(runner->samples[nmethods], count);
+    lap_bench_stats_t after = lap_bench_stats(runner->samples[nmethods + 1], count);
+    lap_bench_stats_t gemm = after.median < before.median ? after : before;
+    result->gemm_ms = gemm.median * 1e-6;
+    result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;
+    result->best = SIZE_MAX;
+    for (size_t i = 0; i < nmethods; i++) {
+        lap_bench_figure_t *figure = &result->methods[i];
+        lap_bench_stats_t stats = lap_bench_stats(runner->samples[i], count);
+        figure->total_ms = stats.median * 1e-6;
+        figure->noise_ms = (stats.q3 - stats.q1) / 2 * 1e-6;
+        if (figure->ok && runner->it->methods[i].asked &&
+            (result->best == SIZE_MAX || figure->total_ms < result->methods[result->best].total_ms))
+            result->best = i;
+    }
+}
+
+/* ---- the picture ---- */
+
+/* The method to draw: as asked; else the fastest correct one that is not serial; else serial. */
+static size_t drawn_method(const runner_t *runner)
+{
+    const lap_bench_figure_t *figures = runner->result.methods;
+    if (runner->bench->timeline_method != SIZE_MAX)
+        return runner->bench->timeline_method;
+    size_t best = 0;
+    for (size_t i = 1; i < runner->it->nmethods; i++)
+        if (figures[i].ok && (best == 0 || figures[i].total_ms < figures[best].total_ms))
+            best = i;
+    return best;
+}
+
+static void write_title(const runner_t *runner, size_t method, char *title, size_t bytes)
+{
+    const lap_bench_case_t *it = runner->it;
+    char link[64];
+    lap_bench_link_text(&runner->result.link, link, sizeof(link));
+    snprintf(title, bytes, "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s",
+             it->kind == LAP_AG_GEMM ? "AG+GEMM" : "GEMM+RS", it->methods[method].label, it->m,
+             it->n, it->k, lap_dtype_name(runner->bench->dtype), lap_group_size(runner->group),
+             runner->bench->device, runner->bench->transport, link);
+}
+
+/* The index of the median of a few times. */
+static size_t median_call(const uint64_t *ns, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t below = 0;
+        for (size_t j = 0; j < count; j++)
+            below += ns[j] < ns[i] || (j < i && ns[j] == ns[i]);
+        if (below == count / 2)
+            return i;
+    }
+    return 0;
+}
+
+/* Traces a few calls and draws the median one: an unlucky one would tell a wrong story. */
+static lap_status_t draw(runner_t *runner)
+{
+    size_t method = drawn_method(runner);
+    lap_bench_progress(runner->speaks, "drawing %s", runner->it->methods[method].label);
+    lap_trace_t *traces[DRAWN_CALLS] = {NULL};
+    uint64_t ns[DRAWN_CALLS];
+    lap_status_t status = LAP_OK;
+    for (size_t i = 0; i < DRAWN_CALLS && status == LAP_OK; i++) {
+        status = lap_trace_create(&traces[i]);
+        if (status == LAP_OK)
+            status = time_method(runner, method, traces[i], &ns[i]);
+    }
+    if (status == LAP_OK) {
+        lap_trace_t *trace = traces[median_call(ns, DRAWN_CALLS)];
+        char title[256];
+        write_title(runner, method, title, sizeof(title));
+        status = lap_trace_gather(trace, runner->group);
+        if (status == LAP_OK && runner->speaks)
+            status = lap_trace_draw(trace, title, runner->bench->timeline);
+    }
+    for (size_t i = 0; i < DRAWN_CALLS; i++)
+        lap_trace_destroy(traces[i]);
+    return status;
+}
+
+static lap_status_t measure(runner_t *runner)
+{
+    LAP_TRY(set_up(runner));
+    LAP_TRY(verify(runner));
+    LAP_TRY(all_rounds(runner));
+    LAP_TRY(verify(runner));
+    conclude(runner);
+    /* The picture is of the first case. */
+    if (runner->bench->timeline && runner->it == &runner->bench->cases[0])
+        LAP_TRY(draw(runner));
+    return lap_group_barrier(runner->group);
+}
+
+lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
+                               lap_world_t *world, lap_bench_result_t *result_p)
+{
+    runner_t runner = {.bench = bench, .it = it, .group = lap_world_group(world)};
+    runner.speaks = lap_world_rank(world) == 0;
+    for (size_t i = 0; i < it->nmethods; i++)
+        runner.result.methods[i].ok = true;
+    LAP_TRY(lap_engine_get(world, &runner.engine));
+    lap_status_t status = measure(&runner);
+    tear_down(&runner);
+    lap_bench_progress_end(runner.speaks);
+    if (status == LAP_OK)
+        *result_p = runner.result;
+    return status;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap check`: proves the schedules of every method for a range of group sizes, call after call and
+ * in mixtures, and prints the verdicts as a table or as JSON. Nothing is run: the proofs need no
+ * ranks.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lap/lap.h>
+
+#include "cli.h"
+#include "util/clock.h"
+
+enum { METHOD, RANKS, M, N, K, JSON, NOPTIONS };
+enum { MAX_RANKS = 64, MAX_ROWS = 32, MAX_CALLS = 5, LABEL = 64, SENTENCE = 1024 };
+
+static const lap_option_t options[NOPTIONS] = {
+    [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all"},
+    [RANKS] = {'n', "ranks", "P|A:B", "group size, or the first and the last of several", "1:16"},
+    [M] = {0, "m", "M", "rows; the calls of a sequence use all, fewer, and none of them", "100"},
+    [N] = {0, "n", "N", "output features", "37"},
+    [K] = {0, "k", "K", "reduction", "29"},
+    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+};
+
+static const lap_command_t command = {
+    .name = "lap check",
+    .usage = "ag|rs|all [OPTIONS]",
+    .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs) or both cannot\n"
+               "deadlock, that no two accesses to a range conflict without an order, and\n"
+               "that every result is written exactly once, call after call.",
+    .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
+               "different rows, and every two of them in mixtures on one buffer.\n"
+               "Exit status 1 when a schedule is not safe; the sentence says why.",
+    .options = options,
+    .noptions = NOPTIONS,
+    .min_positionals = 1,
+    .max_positionals = 1,
+};
+
+/* A method with its knobs: a row of the table. The last row holds the mixtures. */
+typedef struct row {
+    lap_op_kind_t kind;
+    const char *method;
+    bool aggregate, gather_input, blocks;
+    size_t num_splits;
+    char label[LABEL];
+} row_t;
+
+typedef enum verdict { NOT_CHECKED, SAFE, UNSAFE } verdict_t;
+
+typedef struct checks {
+    bool kinds[2]; /* which operators */
+    lap_list_t methods;
+    int first, last; /* group sizes */
+    size_t m, n, k;
+    bool json;
+    row_t rows[MAX_ROWS];
+    size_t nrows;
+    verdict_t verdicts[MAX_ROWS + 1][MAX_RANKS + 1];
+    char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
+    size_t nschedules, nsequences, nfailures;
+} checks_t;
+
+static const char *kind_word(lap_op_kind_t kind)
+{
+    return kind == LAP_AG_GEMM ? "ag" : "rs";
+}
+
+static bool selected(const checks_t *checks, const char *method)
+{
+    for (size_t i = 0; i < checks->methods.count; i++)
+        if (strcmp(checks->methods.items[i], method) == 0 ||
+            strcmp(checks->methods.items[i], "all") == 0)
+            return true;
+    return false;
+}
+
+static void add_row(checks_t *checks, row_t row)
+{
+    char splits[32] = "";
+    if (checks->nrows == MAX_ROWS)
+        return;
+    if (row.num_splits)
+        snprintf(splits, sizeof(splits), " splits=%zu", row.num_splits);
+    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", kind_word(row.kind), row.method,
+             row.aggregate ? " aggregate" : "", row.gather_input ? " gather" : "", splits);
+    checks->rows[checks->nrows++] = row;
+}
+
+/* All variants of a method. */
+static void add_method(checks_t *checks, lap_op_kind_t kind, const char *method)
+{
+    row_t row = {.kind = kind, .method = method, .blocks = strcmp(method, "fused") == 0};
+    int gathers = kind == LAP_AG_GEMM ? 1 : 0;
+    int aggregates = gathers && strcmp(method, "ring") == 0 ? 1 : 0;
+    if (strcmp(method, "pipeline") == 0) {
+        static const size_t splits[] = {1, 4, 7};
+        for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+            row.num_splits = splits[i];
+            add_row(checks, row);
+        }
+        return;
+    }
+    for (int aggregate = 0; aggregate <= aggregates; aggregate++)
+        for (int gather = 0; gather <= gathers; gather++) {
+            row.aggregate = aggregate;
+            row.gather_input = gather;
+            add_row(checks, row);
+        }
+}
+
+/* Fills the rows; false, with a sentence, when a name is no method of the operators asked for. */
+static bool add_rows(checks_t *checks)
+{
+    const char *names[MAX_ROWS + 2] = {"all"};
+    size_t count = 1, unused;
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t i = 0; checks->kinds[kind]; i++) {
+            const char *method = lap_op_methods((lap_op_kind_t)kind, i, NULL);
+            if (!method)
+                break;
+            /* The operators share names; a sentence lists each once. */
+            bool known = false;
+            for (size_t j = 0; j < count; j++)
+                known = known || strcmp(names[j], method) == 0;
+            if (!known)
+                names[count++] = method;
+            if (selected(checks, method))
+                add_method(checks, (lap_op_kind_t)kind, method);
+        }
+    for (size_t i = 0; i < checks->methods.count; i++)
+        if (!lap_arg_choice(&command, "--method", checks->methods.items[i], names, &unused))
+            return false;
+    return true;
+}
+
+/* Whether a row exists for a group size: a ring of pairs needs pairs. */
+static bool applies(const row_t *row, int ranks)
+{
+    return !row->aggregate || ranks == 1 || ranks % 2 == 0;
+}
+
+static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int ranks, bool narrow)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    size_t few = ((size_t)ranks + 1) / 2;
+    desc.kind = row->kind;
+    desc.method = row->method;
+    desc.m = checks->m;
+    desc.n = narrow ? few : checks->n;
+    desc.k = narrow ? few : checks->k;
+    desc.aggregate = row->aggregate;
+    desc.gather_input = row->gather_input;
+    desc.num_splits = row->num_splits > desc.n ? desc.n : row->num_splits;
+    if (row->blocks)
+        desc.block_rows = lap_shard(desc.m, ranks, 0, NULL) / 3 + 1;
+    return desc;
+}
+
+/* Proves one sequence and keeps the verdict; the sentence of the first failure stays. */
+static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *descs)
+{
+    size_t m = checks->m, p = (size_t)ranks;
+    const size_t rows[MAX_CALLS] = {m, m - m / 3, p - 1 < m ? p - 1 : m, 0, m};
+    lap_status_t status = lap_op_check(descs, rows, MAX_CALLS, ranks, NULL);
+    checks->nsequences++;
+    checks->nschedules += MAX_CALLS * p;
+    if (checks->verdicts[row][ranks] == UNSAFE)
+        return;
+    checks->verdicts[row][ranks] = status == LAP_OK ? SAFE : UNSAFE;
+    if (status == LAP_OK)
+        return;
+    checks->sentences[row][ranks] = strndup(lap_last_error(), SENTENCE);
+    checks->nfailures++;
+}
+
+/*
+ * A method by itself: as asked for, and with fewer features than ranks, so that some have nothing
+ * to do.
+ */
+static void prove_row(checks_t *checks, size_t row, int ranks)
+{
+    for (int narrow = 0; narrow < 2; narrow++) {
+        lap_op_desc_t desc = describe(checks, &checks->rows[row], ranks, narrow);
+        prove(checks, row, ranks, (lap_op_desc_t[MAX_CALLS]){desc, desc, desc, desc, desc});
+    }
+}
+
+/* Every two rows in turn on one buffer: each follows itself and the other. */
+static void prove_mixtures(checks_t *checks, int ranks)
+{
+    for (size_t i = 0; i < checks->nrows; i++)
+        for (size_t j = i + 1; j < checks->nrows; j++) {
+            if (!applies(&checks->rows[i], ranks) || !applies(&checks->rows[j], ranks))
+                continue;
+            lap_op_desc_t a = describe(checks, &checks->rows[i], ranks, false);
+            lap_op_desc_t b = describe(checks, &checks->rows[j], ranks, false);
+            prove(checks, checks->nrows, ranks, (lap_op_desc_t[MAX_CALLS]){a, b, b, a, b});
+        }
+}
+
+static void prove_all(checks_t *checks)
+{
+    bool progress = isatty(STDERR_FILENO);
+    for (int ranks = checks->first; ranks <= checks->last; ranks++) {
+        if (progress)
+            fprintf(stderr, "\rchecking P = %d ...", ranks);
+        for (size_t row = 0; row < checks->nrows; row++)
+            if (applies(&checks->rows[row], ranks))
+                prove_row(checks, row, ranks);
+        prove_mixtures(checks, ranks);
+    }
+    if (progress)
+        fprintf(stderr, "\r%24s\r", "");
+}
+
+static const char *row_label(const checks_t *checks, size_t row)
+{
+    return row < checks->nrows ? checks->rows[row].label : "mixtures";
+}
+
+static void print_table(const checks_t *checks, double seconds)
+{
+    static const char *const words[] = {"-", "ok", "FAIL"};
+    int width = checks->nfailures ? 5 : 3;
+    printf("%-26s", "P");
+    for (int ranks = checks->first; ranks <= checks->last; ranks++)
+        printf(" %*d", width - 1, ranks);
+    printf("\n");
+    for (size_t row = 0; row <= checks->nrows; row++) {
+        printf("%-26s", row_label(checks, row));
+        for (int ranks = checks->first; ranks <= checks->last; ranks++)
+            printf("%*s", width, words[checks->verdicts[row][ranks]]);
+        printf("\n");
+    }
+    for (size_t row = 0; row <= checks->nrows; row++)
+        for (int ranks = checks->first; ranks <= checks->last; ranks++)
+            if (checks->verdicts[row][ranks] == UNSAFE)
+                printf("\n%s, P = %d: %s\n", row_label(checks, row), ranks,
+                       checks->sentences[row][ranks] ? checks->sentences[row][ranks] : "");
+    if (checks->nfailures)
+        printf("\nnot safe: %zu of the entries above\n", checks->nfailures);
+    else
+        printf("\n%zu schedules of %zu sequences proved safe in %.2f s\n", checks->nschedules,
+               checks->nsequences, seconds);
+}
+
+static void print_json(const checks_t *checks, double seconds)
+{
+    const char *separator = "";
+    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"checks\":[",
+           !checks->kinds[LAP_GEMM_RS]   ? "ag_gemm"
+           : !checks->kinds[LAP_AG_GEMM] ? "gemm_rs"
+                                         : "all",
+           checks->m, checks->n, checks->k);
+    for (size_t row = 0; row <= checks->nrows; row++)
+        for (int ranks = checks->first; ranks <= checks->last; ranks++) {
+            if (checks->verdicts[row][ranks] == NOT_CHECKED)
+                continue;
+            printf("%s{\"check\":", separator);
+            lap_json_string(stdout, row_label(checks, row));
+            printf(",\"ranks\":%d,\"ok\":%s,\"error\":", ranks,
+                   checks->verdicts[row][ranks] == SAFE ? "true" : "false");
+            if (checks->sentences[row][ranks])
+                lap_json_string(stdout, checks->sentences[row][ranks]);
+            else
+                printf("null");
+            printf("}");
+            separator = ",";
+        }
+    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s}\n",
+           checks->nschedules, checks->nsequences, seconds, checks->nfailures ? "false" : "true");
+}
+
+/* P, or A:B. */
+static bool parse_ranks(const char *text, int *first_p, int *last_p)
+{
+    char first[16];
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    if (!colon || length >= sizeof(first))
+        return lap_arg_int(&command, "--ranks", text, 1, MAX_RANKS, first_p) &&
+               lap_arg_int(&command, "--ranks", text, 1, MAX_RANKS, last_p);
+    memcpy(first, text, length);
+    first[length] = '\0';
+    return lap_arg_int(&command, "--ranks", first, 1, MAX_RANKS, first_p) &&
+           lap_arg_int(&command, "--ranks", colon + 1, *first_p, MAX_RANKS, last_p);
+}
+
+static bool parse(const lap_args_t *args, checks_t *checks)
+{
+    static const char *const ops[] = {"ag", "rs", "all", NULL};
+    const size_t most = (size_t)1 << 20;
+    size_t op;
+    if (!lap_arg_choice(&command, "the operator", args->positionals[0], ops, &op) ||
+        !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
+        !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
+        !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||
+        !lap_arg_size(&command, "--n", args->values[N], 1, most, &checks->n) ||
+        !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k))
+        return false;
+    checks->kinds[LAP_AG_GEMM] = op != 1;
+    checks->kinds[LAP_GEMM_RS] = op != 0;
+    checks->json = args->values[JSON] != NULL;
+    return add_rows(checks);
+}
+
+int lap_cli_check(int argc, char **argv)
+{
+    lap_args_t args;
+    int status = lap_args_parse(&command, argc, argv, &args);
+    if (status != LAP_CLI_GO)
+        return status;
+    checks_t *checks = calloc(1, sizeof(*checks));
+    if (!checks) {
+        fprintf(stderr, "lap check: no memory\n");
+        return LAP_CLI_FAILED;
+    }
+    status = LAP_CLI_USAGE;
+    if (parse(&args, checks)) {
+        uint64_t begin = lap_now_ns();
+        prove_all(checks);
+        double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+        if (checks->json)
+            print_json(checks, seconds);
+        else
+            print_table(checks, seconds);
+        status = checks->nfailures ? LAP_CLI_FAILED : LAP_CLI_OK;
+    }
+    for (size_t row = 0; row <= checks->nrows; row++)
+        for (int ranks = 0; ranks <= MAX_RANKS; ranks++)
+            free(checks->sentences[row][ranks]);
+    free(checks);
+    return status;
+}

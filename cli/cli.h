@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the subcommands of `lap` share: a table of options from which both the parsing and the help
+ * are made, and the parsers of values. All of them print their own sentence on standard error; a
+ * caller only returns the exit status.
+ *
+ *     enum { RANKS, JSON, NOPTIONS };
+ *     static const lap_option_t options[NOPTIONS] = {
+ *         [RANKS] = {'n', "ranks", "P", "ranks to start", "4"},
+ *         [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+ *     };
+ *     static const lap_command_t command = {
+ *         .name = "lap bench", .usage = "ag|rs M N K [OPTIONS]", .summary = "Times ...",
+ *         .options = options, .noptions = NOPTIONS, .min_positionals = 4, .max_positionals = 4,
+ *     };
+ *     lap_args_t args;
+ *     int status = lap_args_parse(&command, argc, argv, &args);
+ *     if (status != LAP_CLI_GO)
+ *         return status;
+ *     int nranks;
+ *     if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, 1024, &nranks))
+ *         return LAP_CLI_USAGE;
+ *     bool json = args.values[JSON] != NULL;
+ */
+#ifndef LAP_CLI_CLI_H
+#define LAP_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <lap/buffer.h>
+
+/*
+ * The subcommands. argv[0] is the name of the subcommand ("run"), argv[1..argc) are its arguments;
+ * argv[argc] is NULL and the array may be re-ordered. They return the exit status; main checks that
+ * standard output could be written.
+ */
+int lap_cli_run(int argc, char **argv);
+int lap_cli_bench(int argc, char **argv);
+int lap_cli_check(int argc, char **argv);
+int lap_cli_info(int argc, char **argv);
+
+enum {
+    LAP_CLI_GO = -1,    /* lap_args_parse: all is well, go on */
+    LAP_CLI_OK = 0,     /* exit status: done */
+    LAP_CLI_FAILED = 1, /* exit status: the work itself failed */
+    LAP_CLI_USAGE = 2,  /* exit status: the command line makes no sense */
+};
+
+typedef struct lap_option {
+    char letter;               /* 'n' for -n; 0: no short form */
+    const char *name;          /* "ranks" for --ranks */
+    const char *value;         /* what the help calls its value, such as "N"; NULL: takes none */
+    const char *help;          /* a phrase without a full stop; wrapped to the width of the page */
+    const char *default_value; /* used when it is not given, and shown by the help; NULL: none */
+} lap_option_t;
+
+typedef struct lap_command {
+    const char *name;    /* "lap bench": begins every message */
+    const char *usage;   /* what follows the name: "ag|rs M N K [OPTIONS]" */
+    const char *summary; /* a sentence or two; printed as it is, so break lines below 80 columns */
+    const char *details; /* printed after the options as it is; NULL: nothing */
+    const lap_option_t *options; /* --help is added to them; at most LAP_OPTIONS_MAX */
+    size_t noptions;
+    size_t min_positionals, max_positionals;
+    bool stop_at_positional; /* all from the first positional on is positional, also options */
+} lap_command_t;
+
+#define LAP_OPTIONS_MAX 32
+
+typedef struct lap_args {
+    /* By index of the option: the last value given, or the default; "" for one that takes none. */
+    const char *values[LAP_OPTIONS_MAX];
+    bool given[LAP_OPTIONS_MAX]; /* tells a default from the same value given */
+    char **positionals;          /* in argv itself, which is re-ordered; ends with NULL */
+    size_t npositionals;
+} lap_args_t;
+
+/*
+ * Sorts argv[1..argc) into options and positionals. Understands `--opt value`, `--opt=value`,
+ * `-o value`, `-ovalue`, and `--`, after which all is positional. A negative number is positional,
+ * so that the caller can say what is wrong with it. Returns LAP_CLI_GO, or the exit status after
+ * printing the help (0) or a sentence (2).
+ */
+int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p);
+
+/* Prints "lap bench: <sentence>" on standard error, adds the newline, and returns LAP_CLI_USAGE. */
+int lap_args_fail(const lap_command_t *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/*
+ * The parsers below return true and write their output, or print a sentence with `what` ("--ranks",
+ * "M"), the value and what was expected, and return false.
+ */
+
+/* A whole number from `min` to `max`. */
+bool lap_arg_int(const lap_command_t *command, const char *what, const char *text, int min, int max,
+                 int *value_p);
+
+/* A size from `min` to `max`, such as 2048, 64K, 1M or 2G; the letters are powers of 1024. */
+bool lap_arg_size(const lap_command_t *command, const char *what, const char *text, size_t min,
+                  size_t max, size_t *value_p);
+
+/* A number of seconds from `min` to `max`, such as 3 or 0.25. */
+bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
+                     double max, double *value_p);
+
+/* One of `names` (NULL at the end); writes its index. The sentence lists them. */
+bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,
+                    const char *const *names, size_t *index_p);
+
+#define LAP_LIST_MAX 32
+#define LAP_LIST_TEXT 64
+
+typedef struct lap_list {
+    size_t count;
+    char items[LAP_LIST_MAX][LAP_LIST_TEXT];
+} lap_list_t;
+
+/* A list a,b,c of 1 to LAP_LIST_MAX items, none empty. */
+bool lap_arg_list(const lap_command_t *command, const char *what, const char *text,
+                  lap_list_t *list_p);
+
+/* What --link says. */
+typedef struct lap_link_arg {
+    lap_link_t link; /* bytes_per_s is 0 when a ratio was given */
+    double ratio;    /* serial communication as a part of the GEMM time; 0: a rate was given */
+} lap_link_arg_t;
+
+/*
+ * 2GB/s, 500MB/s, 2.5GB/s,5us, ratio:0.4 or ratio:0.4,5us. Rates count in powers of 1000 (B/s,
+ * kB/s, MB/s, GB/s, TB/s); latencies are in ns, us, ms or s.
+ */
+bool lap_arg_link(const lap_command_t *command, const char *what, const char *text,
+                  lap_link_arg_t *link_p);
+
+/* The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant. */
+const char *lap_nearest(const char *text, const char *const *names);
+
+/* Prints a string as JSON, with its quotes. */
+void lap_json_string(FILE *file, const char *text);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap info`: what was built in, and what this machine offers, as text or as JSON. What can be
+ * tried is tried; nothing is left behind.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <libgen.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <lap/lap.h>
+
+#include "cli.h"
+#include "device/device.h"
+#include "lap_config.h"
+#include "launch.h"
+#include "transport/transport.h"
+
+/* Declared here because its header may lie where only the library's own build looks. */
+char *openblas_get_config(void);
+
+/* Prints sections of facts; as JSON, an object of objects. */
+typedef struct page {
+    bool json;
+    bool in_section;
+    bool first; /* nothing printed in this section yet */
+} page_t;
+
+enum { KEY_WIDTH = 12 };
+
+static void section_end(page_t *page)
+{
+    if (page->json && page->in_section)
+        printf("}");
+    page->in_section = false;
+}
+
+/* `name` is the key in JSON, `title` the heading in text. */
+static void section(page_t *page, const char *name, const char *title)
+{
+    section_end(page);
+    if (page->json) {
+        printf(",");
+        lap_json_string(stdout, name);
+        printf(":{");
+    } else {
+        printf("\n%s\n", title);
+    }
+    page->in_section = true;
+    page->first = true;
+}
+
+/* In JSON "build type" is build_type, and memory in GiB is memory_gib. */
+static void fact_key(page_t *page, const char *key, const char *unit)
+{
+    if (page->json) {
+        char name[64];
+        snprintf(name, sizeof(name), "%s%s%s", key, *unit ? "_" : "", unit);
+        for (char *c = name; *c; c++)
+            *c = (char)(*c == ' ' ? '_' : tolower((unsigned char)*c));
+        printf("%s", page->first ? "" : ",");
+        lap_json_string(stdout, name);
+        printf(":");
+    } else {
+        printf("  %-*s ", KEY_WIDTH, key);
+    }
+    page->first = false;
+}
+
+static void fact(page_t *page, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void fact(page_t *page, const char *key, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    fact_key(page, key, "");
+    if (page->json)
+        lap_json_string(stdout, text);
+    else
+        printf("%s\n", text);
+}
+
+/* A number, with what it counts in text ("GiB"). */
+static void fact_number(page_t *page, const char *key, double value, const char *unit)
+{
+    fact_key(page, key, unit);
+    if (page->json)
+        printf("%.10g", value);
+    else
+        printf("%.10g%s%s\n", value, *unit ? " " : "", unit);
+}
+
+/* Whether the machine can do something: `error` is 0, or the errno that says why not. */
+static void fact_able(page_t *page, const char *key, int error, const char *use)
+{
+    fact_key(page, key, "");
+    if (page->json && error == 0)
+        printf("true");
+    else if (page->json)
+        printf("false");
+    else if (error == 0)
+        printf("yes, for %s\n", use);
+    else
+        printf("no (%s), needed for %s\n", strerror(error), use);
+}
+
+static void fact_optional(page_t *page, const char *key, int found, const char *version)
+{
+    if (!found)
+        fact(page, key, "not found");
+    else
+        fact(page, key, "found at build time (%s), not used by this version",
+             *version ? version : "unknown version");
+}
+
+static void show_build(page_t *page)
+{
+    section(page, "build", "Built with");
+    fact(page, "compiler", "%s", LAP_COMPILER);
+    fact(page, "build type", "%s", LAP_BUILD_TYPE);
+    fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
+    fact(page, "runs with", "%s", openblas_get_config());
+    fact_optional(page, "MPI", LAP_HAVE_MPI, LAP_MPI_VERSION);
+    fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
+    fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
+}
+
+static void show_backends(page_t *page)
+{
+    section(page, "devices", "Devices");
+    for (size_t i = 0; lap_device_at(i); i++)
+        fact(page, lap_device_at(i)->name, "%s", lap_device_at(i)->summary);
+    section(page, "transports", "Transports");
+    for (size_t i = 0; lap_transport_at(i); i++)
+        fact(page, lap_transport_at(i)->name, "%s", lap_transport_at(i)->summary);
+}
+
+static void show_methods(page_t *page, lap_op_kind_t kind, const char *title)
+{
+    section(page, lap_op_kind_name(kind), title);
+    const char *name, *summary = "";
+    for (size_t i = 0; (name = lap_op_methods(kind, i, &summary)) != NULL; i++)
+        fact(page, name, "%s", summary);
+}
+
+static int try_memfd(void)
+{
+    int fd = memfd_create("lap-info", MFD_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int error = ftruncate(fd, 1) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+static int try_futex(void)
+{
+    uint32_t word = 0;
+    return syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) < 0 ? errno : 0;
+}
+
+static int try_pidfd(void)
+{
+    int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (fd < 0)
+        return errno;
+    close(fd);
+    return 0;
+}
+
+static void show_directory(page_t *page)
+{
+    char path[LAP_LAUNCH_PATH];
+    if (!lap_launch_dir_create(path)) {
+        fact(page, "directory", "none: cannot make one in /tmp: %s", strerror(errno));
+        return;
+    }
+    lap_launch_dir_remove(path);
+    fact(page, "directory", "%s", dirname(path));
+}
+
+/* Memory as the kernel counts it, in GiB; `key` is a line of /proc/meminfo. */
+static double memory_gib(const char *key)
+{
+    double kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof(line), file))
+        if (strncmp(line, key, strlen(key)) == 0 && line[strlen(key)] == ':')
+            kib = strtod(line + strlen(key) + 1, NULL);
+    if (file)
+        fclose(file);
+    return (double)(int64_t)(kib / 1024 / 1024 * 10) / 10;
+}
+
+/* GPUs that a driver offers. The version is the first word with a dot in the driver's own line. */
+static void show_gpus(page_t *page)
+{
+    glob_t found = {0};
+    size_t count = glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0 ? found.gl_pathc : 0;
+    globfree(&found);
+    char line[256] = "", *version = NULL, *rest = NULL;
+    FILE *file = fopen("/proc/driver/nvidia/version", "re");
+    if (file && fgets(line, sizeof(line), file))
+        for (version = strtok_r(line, " \t\n", &rest); version && !strchr(version, '.');)
+            version = strtok_r(NULL, " \t\n", &rest);
+    if (file)
+        fclose(file);
+    if (count > 0 || page->json)
+        fact_number(page, "GPUs", (double)count, "");
+    else
+        fact(page, "GPUs", "none (no /dev/nvidia0)");
+    fact(page, "GPU driver", "%s", version ? version : "none (no /proc/driver/nvidia/version)");
+}
+
+static void show_machine(page_t *page)
+{
+    section(page, "machine", "This machine");
+    struct utsname name;
+    if (uname(&name) == 0)
+        fact(page, "kernel", "%s %s, %s", name.sysname, name.release, name.machine);
+    fact_number(page, "cores", lap_launch_cores(), "");
+    fact_number(page, "memory", memory_gib("MemTotal"), "GiB");
+    fact_number(page, "available", memory_gib("MemAvailable"), "GiB");
+    fact_able(page, "memfd", try_memfd(), "memory that ranks share");
+    fact_able(page, "futex", try_futex(), "signals between ranks");
+    fact_able(page, "pidfd", try_pidfd(), "noticing that a rank has died");
+    show_directory(page);
+    show_gpus(page);
+}
+
+enum { JSON, NOPTIONS };
+
+static const lap_option_t options[NOPTIONS] = {
+    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+};
+
+static const lap_command_t command = {
+    .name = "lap info",
+    .usage = "[OPTIONS]",
+    .summary = "Shows what was built in, and what this machine offers.",
+    .options = options,
+    .noptions = NOPTIONS,
+};
+
+int lap_cli_info(int argc, char **argv)
+{
+    lap_args_t args;
+    int status = lap_args_parse(&command, argc, argv, &args);
+    if (status != LAP_CLI_GO)
+        return status;
+    page_t page = {.json = args.given[JSON]};
+    const char *version = lap_version_string();
+    if (page.json)
+        printf("{\"version\":\"%s\"", version);
+    else
+        printf("Lapstrake %s\n", version);
+    show_build(&page);
+    show_backends(&page);
+    show_methods(&page, LAP_AG_GEMM, "Methods of AG+GEMM (all-gather, then GEMM)");
+    show_methods(&page, LAP_GEMM_RS, "Methods of GEMM+RS (GEMM, then reduce-scatter)");
+    show_machine(&page);
+    section_end(&page);
+    if (page.json)
+        printf("}\n");
+    return LAP_CLI_OK;
+}

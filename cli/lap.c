@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `lap`: finds the subcommand and runs it. Everything else is in the subcommands. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lap/version.h>
+
+#include "cli.h"
+
+typedef struct subcommand {
+    const char *name;
+    const char *summary;
+    int (*run)(int argc, char **argv);
+} subcommand_t;
+
+static const subcommand_t subcommands[] = {
+    {"run", "start the ranks of a program on this machine", lap_cli_run},
+    {"bench", "time an operator with every method, and verify the results", lap_cli_bench},
+    {"check", "prove that the schedules of an operator are safe", lap_cli_check},
+    {"info", "show what was built in, and what this machine offers", lap_cli_info},
+};
+
+enum { NSUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
+
+static void print_help(FILE *file)
+{
+    fprintf(file, "Usage: lap COMMAND [ARGUMENTS]\n\n"
+                  "Communication hidden behind computation in transformer training.\n\n"
+                  "Commands:\n");
+    for (size_t i = 0; i < NSUBCOMMANDS; i++)
+        fprintf(file, "  %-9s  %s\n", subcommands[i].name, subcommands[i].summary);
+    fprintf(file, "\nOptions:\n"
+                  "  --help     show this text and stop\n"
+                  "  --version  show the version and stop\n\n"
+                  "'lap COMMAND --help' or 'lap help COMMAND' tells more about a command.\n");
+}
+
+static const subcommand_t *find(const char *name)
+{
+    const char *names[NSUBCOMMANDS + 3] = {"--help", "--version"};
+    for (size_t i = 0; i < NSUBCOMMANDS; i++) {
+        names[i + 2] = subcommands[i].name;
+        if (strcmp(name, subcommands[i].name) == 0)
+            return &subcommands[i];
+    }
+    const char *nearest = lap_nearest(name, names);
+    const char *what = name[0] == '-' ? "option" : "command";
+    if (nearest)
+        fprintf(stderr, "lap: unknown %s '%s'; did you mean '%s'?\n", what, name, nearest);
+    else
+        fprintf(stderr, "lap: unknown %s '%s'; 'lap --help' lists the commands\n", what, name);
+    return NULL;
+}
+
+static int show_help(const char *name)
+{
+    if (!name) {
+        print_help(stdout);
+        return LAP_CLI_OK;
+    }
+    const subcommand_t *subcommand = find(name);
+    char own[] = "help", help[] = "--help";
+    char *argv[] = {own, help, NULL};
+    return subcommand ? subcommand->run(2, argv) : LAP_CLI_USAGE;
+}
+
+static int dispatch(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return LAP_CLI_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        return show_help(NULL);
+    if (strcmp(name, "help") == 0)
+        return show_help(argv[2]);
+    if (strcmp(name, "--version") == 0) {
+        printf("lap %s\n", lap_version_string());
+        return LAP_CLI_OK;
+    }
+    const subcommand_t *subcommand = find(name);
+    return subcommand ? subcommand->run(argc - 1, argv + 1) : LAP_CLI_USAGE;
+}
+
+/*
+ * Makes sure that descriptors 0, 1 and 2 are taken: a file opened later must not become somebody's
+ * standard output. They are opened the wrong way round, so that using them still fails.
+ */
+static void take_standard_fds(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", modes[fd]);
+}
+
+int main(int argc, char **argv)
+{
+    take_standard_fds();
+    int status = dispatch(argc, argv);
+    /* A full disk must not look like success. */
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == LAP_CLI_OK) {
+        fprintf(stderr, "lap: cannot write standard output: %s\n",
+                errno ? strerror(errno) : "the output is incomplete");
+        status = LAP_CLI_FAILED;
+    }
+    return status;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The launcher: starts the ranks of a job on this machine, watches over them, and ends them
+ * together. The ranks find one another through the environment that it gives them: LAP_RANK,
+ * LAP_SIZE, LAP_JOB, and LAP_DIR, a path of the job's own at which rank 0 makes its directory and
+ * socket.
+ */
+#ifndef LAP_CLI_LAUNCH_H
+#define LAP_CLI_LAUNCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct lap_launch {
+    const char *name;    /* begins every message: "lap run" */
+    int nranks;          /* 1 to LAP_LAUNCH_MAX */
+    const char *program; /* the file to run; NULL: argv[0], looked up in PATH */
+    char *const *argv;   /* of each rank; ends with NULL */
+    bool prefix;         /* write whole lines of the ranks with "[rank] " before them */
+    double grace_s;      /* how long ranks may take to end after a failure or a signal */
+    const char *timeout; /* LAP_TIMEOUT_S of the ranks, in seconds; NULL: the environment's */
+} lap_launch_t;
+
+#define LAP_LAUNCH_MAX 1024
+#define LAP_LAUNCH_GRACE_S 3.0
+
+/*
+ * Runs a job to its end. Standard input goes to rank 0, unless it is a terminal. Returns the exit
+ * status for the launching process: 0 when every rank ended well; that of the first rank that
+ * failed (128 + n when signal n killed it); 128 + n when signal n asked the launcher itself to end;
+ * 127 or 126 when the program cannot be run; 1 when a rank cannot be started or output not written.
+ * No rank, no descendant in its process group, and no directory outlives the call.
+ */
+int lap_launch(const lap_launch_t *job);
+
+/* The processors that this process may use; at least 1. */
+int lap_launch_cores(void);
+
+/*
+ * Makes a private directory, of mode 0700, under $XDG_RUNTIME_DIR, $TMPDIR or /tmp, in which the
+ * path of a socket has room. Writes its path, or fails with errno. lap_launch_dir_remove removes it
+ * and what a job may have left in it.
+ */
+#define LAP_LAUNCH_PATH 108 /* sizeof(((struct sockaddr_un *)0)->sun_path) */
+bool lap_launch_dir_create(char path[LAP_LAUNCH_PATH]);
+void lap_launch_dir_remove(const char *path);
+
+#endif

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options of the subcommands: parsing, help, and the values of options, as cli.h describes them.
+ * It knows no subcommand, and leaves out what none of them needs: bundled letters, abbreviations.
+ */
+#include "cli.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELP_COLUMNS 80
+
+int lap_args_fail(const lap_command_t *command, const char *format, ...)
+{
+    fprintf(stderr, "%s: ", command->name);
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return LAP_CLI_USAGE;
+}
+
+/* The number of insertions, deletions, replacements and swaps that make one name of another. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    enum { MOST = 32 };
+    size_t n = strlen(a), m = strlen(b);
+    if (n >= MOST || m >= MOST)
+        return SIZE_MAX;
+    size_t d[MOST][MOST];
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best)
+                best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best)
+                best = d[i][j - 1] + 1;
+            bool swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swap && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *lap_nearest(const char *text, const char *const *names)
+{
+    /* Up to a third of a name may be wrong, but a name cut short is always recognised. */
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX, length = strlen(text);
+    for (; *names; names++) {
+        size_t longer = length > strlen(*names) ? length : strlen(*names);
+        size_t distance = edit_distance(text, *names);
+        if (length >= 2 && strncmp(text, *names, length) == 0)
+            distance = 1;
+        if (distance <= (longer + 2) / 3 && distance < best) {
+            best = distance;
+            nearest = *names;
+        }
+    }
+    return nearest;
+}
+
+/* Prints text with line breaks at spaces; the cursor is at `indent` already. */
+static void print_wrapped(const char *text, int indent)
+{
+    int column = indent;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word >= HELP_COLUMNS) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        }
+        column += printf("%s%.*s", column > indent ? " " : "", word, text);
+        text += word;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static void print_option(const lap_option_t *option, int width)
+{
+    char text[128], help[512];
+    char letter[] = {'-', option->letter, ',', '\0'};
+    snprintf(text, sizeof(text), "%3s --%s%s%s", option->letter ? letter : "", option->name,
+             option->value ? " " : "", option->value ? option->value : "");
+    if (option->default_value)
+        snprintf(help, sizeof(help), "%s (default %s)", option->help, option->default_value);
+    else
+        snprintf(help, sizeof(help), "%s", option->help);
+    printf("  %-*s  ", width, text);
+    print_wrapped(help, width + 4);
+}
+
+static const lap_option_t help_option = {'h', "help", NULL, "show this text and stop", NULL};
+
+static void print_help(const lap_command_t *command)
+{
+    printf("Usage: %s %s\n\n%s\n\nOptions:\n", command->name, command->usage, command->summary);
+    int width = (int)strlen("-h, --help");
+    for (size_t i = 0; i < command->noptions; i++) {
+        const lap_option_t *option = &command->options[i];
+        int own = 6 + (int)strlen(option->name);
+        own += option->value ? 1 + (int)strlen(option->value) : 0;
+        width = own > width ? own : width;
+    }
+    for (size_t i = 0; i < command->noptions; i++)
+        print_option(&command->options[i], width);
+    print_option(&help_option, width);
+    if (command->details)
+        printf("\n%s\n", command->details);
+}
+
+static int fail_unknown(const lap_command_t *command, const char *arg)
+{
+    const char *names[LAP_OPTIONS_MAX + 2] = {"help"};
+    for (size_t i = 0; i < command->noptions; i++)
+        names[i + 1] = command->options[i].name;
+    int length = (int)strcspn(arg, "=");
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", length, arg);
+    const char *nearest = lap_nearest(name + strspn(name, "-"), names);
+    if (nearest)
+        return lap_args_fail(command, "unknown option '%.*s'; did you mean '--%s'?", length, arg,
+                             nearest);
+    return lap_args_fail(command, "unknown option '%.*s'; '%s --help' lists the options", length,
+                         arg, command->name);
+}
+
+/* Whether `arg` is this option; *value_p is then what is joined to it, or NULL. */
+static bool option_matches(const lap_option_t *option, char *arg, char **value_p)
+{
+    if (arg[1] != '-') {
+        bool matches = option->letter == arg[1] && (option->value || arg[2] == '\0');
+        *value_p = matches && arg[2] ? arg + 2 : NULL;
+        return matches;
+    }
+    size_t length = strlen(option->name);
+    if (strncmp(arg + 2, option->name, length) != 0)
+        return false;
+    char *end = arg + 2 + length;
+    *value_p = *end == '=' ? end + 1 : NULL;
+    return *end == '=' || *end == '\0';
+}
+
+/* Takes the option at argv[*i_p], and its value, which may be the next argument. */
+static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_args_t *args)
+{
+    char *arg = argv[*i_p], *value = NULL;
+    if (option_matches(&help_option, arg, &value) && !value) {
+        print_help(command);
+        return LAP_CLI_OK;
+    }
+    size_t o = 0;
+    while (o < command->noptions && !option_matches(&command->options[o], arg, &value))
+        o++;
+    if (o == command->noptions)
+        return fail_unknown(command, arg);
+    const lap_option_t *option = &command->options[o];
+    if (!option->value && value)
+        return lap_args_fail(command, "option '--%s' takes no value, but was given '%s'",
+                             option->name, value);
+    if (option->value && !value)
+        value = argv[++*i_p];
+    if (option->value && !value)
+        return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
+                             option->name, option->value);
+    args->values[o] = value ? value : "";
+    args->given[o] = true;
+    return LAP_CLI_GO;
+}
+
+static bool is_option(const char *arg)
+{
+    return arg[0] == '-' && arg[1] != '\0' && !isdigit((unsigned char)arg[1]) && arg[1] != '.';
+}
+
+static int check_positionals(const lap_command_t *command, const lap_args_t *args)
+{
+    if (args->npositionals > command->max_positionals)
+        return lap_args_fail(command, "unexpected argument '%s'; usage: %s %s",
+                             args->positionals[command->max_positionals], command->name,
+                             command->usage);
+    if (args->npositionals < command->min_positionals)
+        return lap_args_fail(command, "%s; usage: %s %s",
+                             args->npositionals ? "arguments are missing" : "arguments are needed",
+                             command->name, command->usage);
+    return LAP_CLI_GO;
+}
+
+int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p)
+{
+    assert(command->noptions <= LAP_OPTIONS_MAX);
+    lap_args_t args = {.positionals = argv + 1};
+    for (size_t o = 0; o < command->noptions; o++)
+        args.values[o] = command->options[o].default_value;
+    bool options_end = false;
+    for (int i = 1; i < argc; i++) {
+        if (!options_end && strcmp(argv[i], "--") == 0) {
+            options_end = true;
+        } else if (!options_end && is_option(argv[i])) {
+            int status = take_option(command, argv, &i, &args);
+            if (status != LAP_CLI_GO)
+                return status;
+        } else {
+            /* Positionals move to the front; each is read before its place is written. */
+            args.positionals[args.npositionals++] = argv[i];
+            options_end = options_end || command->stop_at_positional;
+        }
+    }
+    args.positionals[args.npositionals] = NULL;
+    int status = check_positionals(command, &args);
+    if (status == LAP_CLI_GO)
+        *args_p = args;
+    return status;
+}
+
+bool lap_arg_int(const lap_command_t *command, const char *what, const char *text, int min, int max,
+                 int *value_p)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    bool whole = end != text && *end == '\0' && !isspace((unsigned char)*text) && errno == 0;
+    if (!whole || value < min || value > max) {
+        lap_args_fail(command, "%s is '%s'; expected a whole number from %d to %d", what, text, min,
+                      max);
+        return false;
+    }
+    *value_p = (int)value;
+    return true;
+}
+
+/* The power of two that a letter after a size stands for, or -1. */
+static int size_shift(const char *suffix)
+{
+    static const char letters[] = "KMG";
+    if (*suffix == '\0')
+        return 0;
+    const char *letter = strchr(letters, toupper((unsigned char)*suffix));
+    return letter && suffix[1] == '\0' ? 10 * (int)(letter - letters + 1) : -1;
+}
+
+bool lap_arg_size(const lap_command_t *command, const char *what, const char *text, size_t min,
+                  size_t max, size_t *value_p)
+{
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+    int shift = end && errno == 0 ? size_shift(end) : -1;
+    if (shift < 0 || value > SIZE_MAX >> shift || value << shift < min || value << shift > max) {
+        if (max == SIZE_MAX)
+            lap_args_fail(command, "%s is '%s'; expected a size such as 2048 or 2K, at least %zu",
+                          what, text, min);
+        else
+            lap_args_fail(command, "%s is '%s'; expected a size such as 2048 or 2K, %zu to %zu",
+                          what, text, min, max);
+        return false;
+    }
+    *value_p = (size_t)(value << shift);
+    return true;
+}
+
+/* Digits and perhaps a point, no sign or exponent, followed by something that *end_p is left at. */
+static bool parse_number(const char *text, double *value_p, char **end_p)
+{
+    size_t length = strspn(text, "0123456789.");
+    double value = strtod(text, end_p);
+    if (length == 0 || *end_p != text + length || !isfinite(value))
+        return false;
+    *value_p = value;
+    return true;
+}
+
+bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
+                     double max, double *value_p)
+{
+    double value;
+    char *end;
+    if (!parse_number(text, &value, &end) || *end != '\0' || value < min || value > max) {
+        lap_args_fail(command, "%s is '%s'; expected seconds, from %g to %g", what, text, min, max);
+        return false;
+    }
+    *value_p = value;
+    return true;
+}
+
+bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,
+                    const char *const *names, size_t *index_p)
+{
+    char all[512] = "";
+    size_t used = 0;
+    for (size_t i = 0; names[i]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *index_p = i;
+            return true;
+        }
+        const char *before = i == 0 ? "" : names[i + 1] ? ", " : " or ";
+        if (used < sizeof(all))
+            used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", before, names[i]);
+    }
+    const char *nearest = lap_nearest(text, names);
+    lap_args_fail(command, "%s is '%s'; expected %s%s%s%s", what, text, all,
+                  nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+    return false;
+}
+
+bool lap_arg_list(const lap_command_t *command, const char *what, const char *text,
+                  lap_list_t *list_p)
+{
+    lap_list_t list = {0};
+    for (const char *rest = text;; rest++) {
+        size_t length = strcspn(rest, ",");
+        if (length == 0 || length >= LAP_LIST_TEXT || list.count == LAP_LIST_MAX) {
+            lap_args_fail(command, "%s is '%s'; expected at most %d names with commas between",
+                          what, text, LAP_LIST_MAX);
+            return false;
+        }
+        memcpy(list.items[list.count++], rest, length);
+        rest += length;
+        if (*rest == '\0')
+            break;
+    }
+    *list_p = list;
+    return true;
+}
+
+typedef struct unit {
+    const char *name;
+    double value;
+} unit_t;
+
+/* A number with one of the units, up to a comma or the end; returns where it ended, or NULL. */
+static const char *parse_quantity(const char *text, const unit_t *units, double *value_p)
+{
+    double number;
+    char *unit;
+    if (!parse_number(text, &number, &unit))
+        return NULL;
+    size_t length = strcspn(unit, ",");
+    for (; units->name; units++) {
+        if (strlen(units->name) == length && strncmp(unit, units->name, length) == 0) {
+            *value_p = number * units->value;
+            return unit + length;
+        }
+    }
+    return NULL;
+}
+
+bool lap_arg_link(const lap_command_t *command, const char *what, const char *text,
+                  lap_link_arg_t *link_p)
+{
+    static const unit_t rates[] = {{"B/s", 1},    {"kB/s", 1e3},  {"KB/s", 1e3}, {"MB/s", 1e6},
+                                   {"GB/s", 1e9}, {"TB/s", 1e12}, {NULL, 0}};
+    static const unit_t times[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
+    static const unit_t plain[] = {{"", 1}, {NULL, 0}};
+    static const char ratio[] = "ratio:";
+    lap_link_arg_t arg = {0};
+    bool is_ratio = strncmp(text, ratio, strlen(ratio)) == 0;
+    const char *end = is_ratio ? parse_quantity(text + strlen(ratio), plain, &arg.ratio)
+                               : parse_quantity(text, rates, &arg.link.bytes_per_s);
+    if (end && *end == ',')
+        end = parse_quantity(end + 1, times, &arg.link.latency_s);
+    bool positive = is_ratio ? arg.ratio > 0 : arg.link.bytes_per_s > 0;
+    if (!end || *end != '\0' || !positive) {
+        lap_args_fail(command,
+                      "%s is '%s'; expected a rate such as 2GB/s, a rate and a latency such as "
+                      "2GB/s,5us, or a part of the GEMM time such as ratio:0.4",
+                      what, text);
+        return false;
+    }
+    *link_p = arg;
+    return true;
+}
+
+void lap_json_string(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}

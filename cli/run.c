@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lap run`: the command line of the launcher. The launcher itself is launch.c. */
+#include "cli.h"
+#include "launch.h"
+
+enum { RANKS, NO_PREFIX, GRACE, TIMEOUT, NOPTIONS };
+
+static const lap_option_t options[NOPTIONS] = {
+    [RANKS] = {'n', "ranks", "N", "how many ranks to start, 1 to 1024", NULL},
+    [NO_PREFIX] = {0, "no-prefix", NULL,
+                   "let the ranks write directly, without \"[rank] \" before each line", NULL},
+    [GRACE] = {0, "grace", "SECONDS",
+               "how long the other ranks may take to end by themselves when one has failed", "3"},
+    [TIMEOUT] = {0, "timeout", "SECONDS",
+                 "how long a rank waits for another one before its call fails (LAP_TIMEOUT_S)",
+                 NULL},
+};
+
+static const lap_command_t command = {
+    .name = "lap run",
+    .usage = "-n N [OPTIONS] PROGRAM [ARGUMENTS]",
+    .summary = "Starts N ranks of a program on this machine, and ends all of them when one fails.",
+    .details =
+        "Options end at PROGRAM. Each rank finds its number in LAP_RANK and their count in\n"
+        "LAP_SIZE; lap_world_create does the rest. OPENBLAS_NUM_THREADS and OMP_NUM_THREADS\n"
+        "are set to each rank's share of the cores unless they are set already. Standard\n"
+        "input goes to rank 0, unless it is a terminal.\n\n"
+        "Exit status: 0 when every rank ended well; that of the first rank that failed, or\n"
+        "128 + n when signal n killed it; 128 + n when lap run was itself asked to end by\n"
+        "signal n; 127 or 126 when the program cannot be run; 2 for a wrong command line.",
+    .options = options,
+    .noptions = NOPTIONS,
+    .min_positionals = 1,
+    .max_positionals = (size_t)-1,
+    .stop_at_positional = true,
+};
+
+int lap_cli_run(int argc, char **argv)
+{
+    lap_args_t args;
+    int status = lap_args_parse(&command, argc, argv, &args);
+    if (status != LAP_CLI_GO)
+        return status;
+    if (!args.values[RANKS])
+        return lap_args_fail(&command, "how many ranks? usage: %s %s", command.name, command.usage);
+    lap_launch_t job = {
+        .name = command.name,
+        .argv = args.positionals,
+        .prefix = !args.given[NO_PREFIX],
+        .timeout = args.values[TIMEOUT],
+    };
+    double timeout;
+    if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, LAP_LAUNCH_MAX, &job.nranks) ||
+        !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s) ||
+        (job.timeout && !lap_arg_seconds(&command, "--timeout", job.timeout, 0.001, 1e6, &timeout)))
+        return LAP_CLI_USAGE;
+    return lap_launch(&job);
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Directory, environment, fork and exec of the ranks: see spawn.h. */
+#include "spawn.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int lap_launch_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+bool lap_launch_dir_create(char path[LAP_LAUNCH_PATH])
+{
+    const char *bases[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
+    for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
+        /* A relative path would mean another place to a rank that changes its directory. */
+        if (!bases[i] || bases[i][0] != '/')
+            continue;
+        char name[LAP_LAUNCH_PATH];
+        int length = snprintf(name, sizeof(name), "%s/lap-XXXXXX", bases[i]);
+        if ((size_t)length + strlen("/w/s") < sizeof(name) && mkdtemp(name)) {
+            memcpy(path, name, sizeof(name));
+            return true;
+        }
+    }
+    return false;
+}
+
+void lap_launch_dir_remove(const char *path)
+{
+    char inner[LAP_LAUNCH_PATH + 2];
+    snprintf(inner, sizeof(inner), "%s/w", path);
+    DIR *dir = opendir(inner);
+    if (dir) {
+        for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+            unlinkat(dirfd(dir), entry->d_name, 0);
+        closedir(dir);
+        rmdir(inner);
+    }
+    rmdir(path);
+}
+
+/* Sets a variable, in the place of one the user has; unless `replace`, then the user's stays. */
+static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const char *name,
+                         const char *value)
+{
+    char *text = spawn->texts[slot];
+    if (value == NULL || (!replace && getenv(name)))
+        return;
+    snprintf(text, sizeof(spawn->texts[slot]), "%s=%s", name, value);
+    size_t length = strlen(name) + 1;
+    char **entry = spawn->environment;
+    while (*entry && strncmp(*entry, text, length) != 0)
+        entry++;
+    *entry = text;
+}
+
+/* Copies our environment, with LAP_RANK first and room for what set_variable adds. */
+static bool copy_environment(lap_spawn_t *spawn)
+{
+    size_t count = 0, used = 0, ours = 1 + sizeof(spawn->texts) / sizeof(spawn->texts[0]);
+    while (environ[count])
+        count++;
+    spawn->environment = calloc(count + ours + 1, sizeof(char *));
+    if (!spawn->environment)
+        return false;
+    spawn->environment[used++] = spawn->rank_text;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], "LAP_RANK=", strlen("LAP_RANK=")) != 0)
+            spawn->environment[used++] = environ[i];
+    return true;
+}
+
+static bool make_environment(lap_spawn_t *spawn)
+{
+    uint64_t id;
+    if (!copy_environment(spawn) || getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
+        return false;
+    char size[16], place[LAP_LAUNCH_PATH + 2], name[24], threads[16];
+    int nranks = spawn->launch->nranks, cores = lap_launch_cores();
+    snprintf(size, sizeof(size), "%d", nranks);
+    snprintf(place, sizeof(place), "%s/w", spawn->dir);
+    snprintf(name, sizeof(name), "%016llx", (unsigned long long)id);
+    snprintf(threads, sizeof(threads), "%d", cores > nranks ? cores / nranks : 1);
+    set_variable(spawn, 0, true, "LAP_SIZE", size);
+    set_variable(spawn, 1, true, "LAP_DIR", place);
+    set_variable(spawn, 2, true, "LAP_JOB", name);
+    set_variable(spawn, 3, true, "LAP_TIMEOUT_S", spawn->launch->timeout);
+    /* As torchrun does: ranks that each use all cores would only be in one another's way. */
+    set_variable(spawn, 4, false, "OPENBLAS_NUM_THREADS", threads);
+    set_variable(spawn, 5, false, "OMP_NUM_THREADS", threads);
+    return true;
+}
+
+bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP_SPAWN_WHY])
+{
+    *spawn = (lap_spawn_t){.launch = launch};
+    if (!lap_launch_dir_create(spawn->dir)) {
+        snprintf(why, LAP_SPAWN_WHY, "cannot make a private directory in /tmp: %s",
+                 strerror(errno));
+        return false;
+    }
+    if (!make_environment(spawn)) {
+        snprintf(why, LAP_SPAWN_WHY, "cannot make the environment of the ranks: %s",
+                 strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+void lap_spawn_clear(lap_spawn_t *spawn)
+{
+    if (spawn->dir[0])
+        lap_launch_dir_remove(spawn->dir);
+    free(spawn->environment);
+    *spawn = (lap_spawn_t){0};
+}
+
+/* What keeps a child from becoming a rank. */
+typedef struct child_error {
+    bool in_exec;
+    int error;
+} child_error_t;
+
+/* Turns the child of a fork into a rank, up to exec. False with errno when something fails. */
+static bool become_rank(lap_spawn_t *spawn, int rank, pid_t parent, const int output[2])
+{
+    setpgid(0, 0);
+    /* If the launcher is gone already, the signal of its death has been missed. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        return false;
+    if (rank != 0 || isatty(STDIN_FILENO)) {
+        int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+            return false;
+    }
+    if ((output[0] >= 0 && dup2(output[0], STDOUT_FILENO) < 0) ||
+        (output[1] >= 0 && dup2(output[1], STDERR_FILENO) < 0))
+        return false;
+    /* Also what our own caller left open; an old kernel refuses, and then that stays open. */
+    close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+    setrlimit(RLIMIT_NOFILE, &spawn->files);
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    sigaction(SIGPIPE, &standard, NULL);
+    return sigprocmask(SIG_SETMASK, &spawn->mask, NULL) == 0;
+}
+
+static const char *program_name(const lap_launch_t *launch)
+{
+    return launch->program ? launch->program : launch->argv[0];
+}
+
+static _Noreturn void run_child(lap_spawn_t *spawn, int rank, pid_t parent, const int output[2],
+                                int report)
+{
+    child_error_t error = {false, 0};
+    if (become_rank(spawn, rank, parent, output)) {
+        execvpe(program_name(spawn->launch), spawn->launch->argv, spawn->environment);
+        error.in_exec = true;
+    }
+    error.error = errno;
+    ssize_t written = write(report, &error, sizeof(error));
+    _exit(written == (ssize_t)sizeof(error) ? 127 : 126);
+}
+
+/* Waits until the child runs the program: exec closes its end of the pipe. Otherwise reaps it. */
+static int await_exec(lap_spawn_t *spawn, int rank, pid_t pid, int report, char why[LAP_SPAWN_WHY])
+{
+    child_error_t error;
+    ssize_t count;
+    do {
+        count = read(report, &error, sizeof(error));
+    } while (count < 0 && errno == EINTR);
+    if (count != (ssize_t)sizeof(error))
+        return 0;
+    waitpid(pid, NULL, 0);
+    if (!error.in_exec) {
+        snprintf(why, LAP_SPAWN_WHY, "cannot start rank %d: %s", rank, strerror(error.error));
+        return 1;
+    }
+    snprintf(why, LAP_SPAWN_WHY, "cannot run '%.300s': %s", program_name(spawn->launch),
+             strerror(error.error));
+    return error.error == ENOENT ? 127 : 126;
+}
+
+int lap_spawn_rank(lap_spawn_t *spawn, int rank, const int output[2], pid_t *pid_p,
+                   char why[LAP_SPAWN_WHY])
+{
+    int report[2];
+    *pid_p = 0;
+    if (pipe2(report, O_CLOEXEC) != 0) {
+        snprintf(why, LAP_SPAWN_WHY, "cannot start rank %d: %s", rank, strerror(errno));
+        return 1;
+    }
+    snprintf(spawn->rank_text, sizeof(spawn->rank_text), "LAP_RANK=%d", rank);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        run_child(spawn, rank, parent, output, report[1]);
+    int result = 1;
+    if (pid < 0)
+        snprintf(why, LAP_SPAWN_WHY, "cannot start rank %d: %s", rank, strerror(errno));
+    close(report[1]);
+    if (pid > 0)
+        result = await_exec(spawn, rank, pid, report[0], why);
+    close(report[0]);
+    if (result == 0)
+        *pid_p = pid;
+    return result;
+}

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `make install` puts where. All paths are relative to the prefix, so an installed tree may be moved.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lap)
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(TARGETS lap_cli RUNTIME)
+install(TARGETS lap_shared EXPORT lapTargets)
+install(TARGETS lap_static EXPORT lapStaticTargets)
+install(DIRECTORY include/lap TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE TYPE DOC)
+
+install(EXPORT lapTargets NAMESPACE lap:: DESTINATION ${package_dir})
+install(EXPORT lapStaticTargets NAMESPACE lap:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/lapConfig.cmake.in lapConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(lapConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/lapConfig.cmake ${PROJECT_BINARY_DIR}/lapConfigVersion.cmake
+              cmake/lapOpenBLAS.cmake DESTINATION ${package_dir})
+
+# The static library's users link what the shared one brings along by itself.
+get_filename_component(openblas_dir "${LAP_OPENBLAS_LIBRARY}" DIRECTORY)
+string(JOIN " " LAP_PC_PRIVATE_LIBS -lopenblas -lm ${CMAKE_THREAD_LIBS_INIT})
+if(NOT openblas_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+  string(PREPEND LAP_PC_PRIVATE_LIBS "-L${openblas_dir} ")
+endif()
+file(RELATIVE_PATH LAP_PC_TO_PREFIX /${pkgconfig_dir} /)
+string(REGEX REPLACE "/$" "" LAP_PC_TO_PREFIX "${LAP_PC_TO_PREFIX}")
+configure_file(cmake/lap.pc.in lap.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lap.pc DESTINATION ${pkgconfig_dir})

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# lap_test: how a test is started. A test fails by its exit status; 77 means that it cannot run here.
+
+# What every test finds in its environment, and scripts besides.
+set(test_environment OPENBLAS_NUM_THREADS=1)
+set(script_environment
+  LAP=$<TARGET_FILE:lap_cli>
+  LAP_SOURCE_DIR=${PROJECT_SOURCE_DIR}
+  LAP_BUILD_DIR=${PROJECT_BINARY_DIR}
+  LAP_VERSION=${PROJECT_VERSION}
+  CC=${CMAKE_C_COMPILER}
+)
+
+# Sanitizers are slow, and those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
+set(timeout_factor 1)
+set(launcher "")
+if(LAP_SANITIZE)
+  set(timeout_factor 4)
+  execute_process(COMMAND setarch -R true RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+  if(NOT failed)
+    set(launcher setarch -R)
+  endif()
+endif()
+# Tests ask for more memory than there is, and want to be told so.
+if(LAP_SANITIZE STREQUAL "thread")
+  list(APPEND test_environment TSAN_OPTIONS=allocator_may_return_null=1)
+elseif(LAP_SANITIZE STREQUAL "address")
+  list(APPEND test_environment ASAN_OPTIONS=allocator_may_return_null=1)
+  # On aarch64 the search for leaks walks 2^28 regions, four seconds of arithmetic at the end of each process: too long
+  # for tests that start many. The others, with their ranks as threads, are searched everywhere.
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    set(many_processes_environment ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=0)
+  endif()
+endif()
+
+# lap_test(folder/name[.sh] [RANKS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
+#          [FORKS] [TARGET target])
+# Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. LABEL
+# tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
+# FORKS: the program starts processes itself. TARGET: a program that is not one of this folder.
+function(lap_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS" "TIMEOUT;LABEL;TARGET" "RANKS;ARGS;ENV")
+  set(suffix "")
+  if(arg_TARGET)
+    set(command $<TARGET_FILE:${arg_TARGET}>)
+  elseif(name MATCHES "\\.sh$")
+    set(suffix ".sh")
+    set(command bash ${PROJECT_SOURCE_DIR}/test/${name})
+    set(arg_FORKS ON)
+    list(PREPEND arg_ENV ${script_environment})
+  else()
+    string(REPLACE "/" "_" target test_${name})
+    set(command $<TARGET_FILE:${target}>)
+  endif()
+  if(arg_FORKS OR arg_RANKS)
+    list(PREPEND arg_ENV ${many_processes_environment})
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
+  string(REGEX REPLACE "\\.sh$" "" base ${name})
+  string(JOIN "-" base ${base} ${arg_LABEL})
+  if(NOT arg_RANKS)
+    set(tests ${base}${suffix})
+    add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    add_test(NAME ${base}-n${ranks}
+             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run -n ${ranks} ${command} ${arg_ARGS})
+    list(APPEND tests ${base}-n${ranks})
+  endforeach()
+  set_tests_properties(${tests} PROPERTIES
+    TIMEOUT ${arg_TIMEOUT}
+    SKIP_RETURN_CODE 77
+    RUN_SERIAL ${arg_SERIAL}
+    ENVIRONMENT "${test_environment};${arg_ENV}")
+  set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
+endfunction()

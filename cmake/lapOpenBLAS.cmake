@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# Makes the target lap::openblas when OpenBLAS and its header are there, and does nothing when they are not.
+# Used by the build and, installed beside lapConfig.cmake, by whoever links the static library.
+# OpenBLAS_ROOT or CMAKE_PREFIX_PATH say where to look first; then pkg-config is asked, then the usual places.
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  pkg_check_modules(LAP_PC_OPENBLAS QUIET openblas)
+endif()
+find_path(LAP_OPENBLAS_INCLUDE cblas.h
+          HINTS "${OpenBLAS_ROOT}" "$ENV{OpenBLAS_ROOT}" ${LAP_PC_OPENBLAS_INCLUDE_DIRS}
+          PATH_SUFFIXES include include/openblas openblas openblas-pthread)
+find_library(LAP_OPENBLAS_LIBRARY openblas
+             HINTS "${OpenBLAS_ROOT}" "$ENV{OpenBLAS_ROOT}" ${LAP_PC_OPENBLAS_LIBRARY_DIRS}
+             PATH_SUFFIXES lib lib64 openblas-pthread)
+mark_as_advanced(LAP_OPENBLAS_INCLUDE LAP_OPENBLAS_LIBRARY)
+
+if(LAP_OPENBLAS_INCLUDE AND LAP_OPENBLAS_LIBRARY AND NOT TARGET lap::openblas)
+  add_library(lap::openblas INTERFACE IMPORTED)
+  target_include_directories(lap::openblas INTERFACE "${LAP_OPENBLAS_INCLUDE}")
+  target_link_libraries(lap::openblas INTERFACE "${LAP_OPENBLAS_LIBRARY}")
+endif()

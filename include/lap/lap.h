@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lapstrake: communication hidden behind computation in transformer training. Includes every header of the API. */
+#ifndef LAP_LAP_H
+#define LAP_LAP_H
+
+#include <lap/buffer.h>
+#include <lap/op.h>
+#include <lap/status.h>
+#include <lap/tensor.h>
+#include <lap/trace.h>
+#include <lap/version.h>
+#include <lap/world.h>
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types, views of matrices, and how rows are shared among ranks. */
+#ifndef LAP_TENSOR_H
+#define LAP_TENSOR_H
+
+#include <stddef.h>
+
+#include <lap/export.h>
+#include <lap/status.h>
+
+LAP_BEGIN_DECLS
+
+typedef enum lap_dtype {
+    LAP_FLOAT32 = 0,
+} lap_dtype_t;
+
+/* A view of a row-major matrix [rows, cols]: row i starts at data + i * stride elements. It owns nothing. */
+typedef struct lap_tensor {
+    void *data;
+    lap_dtype_t dtype;
+    size_t rows;
+    size_t cols;
+    size_t stride; /* elements from one row to the next; at least cols */
+} lap_tensor_t;
+
+/*
+ * A view of a packed row-major matrix: the stride is cols.
+ * Local.
+ */
+static inline lap_tensor_t lap_tensor(void *data, lap_dtype_t dtype, size_t rows, size_t cols)
+{
+    lap_tensor_t tensor = {data, dtype, rows, cols, cols};
+    return tensor;
+}
+
+/* The number of bytes of one element. Local. 0 for a value that is no type. */
+LAP_API size_t lap_dtype_size(lap_dtype_t dtype);
+
+/* The name of a type, such as "float32". Local. Never NULL. */
+LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
+
+/*
+ * The type of a given name; "float32", "fp32", "f32" and "float" are the same.
+ * Local. Writes *dtype_p on success. Returns LAP_ERR_INVALID for an unknown name.
+ */
+LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);
+
+/*
+ * The share of `total` rows that `rank` of `size` ranks holds: the first total mod size ranks hold one row more.
+ * Local. Writes the first row to *begin_p (may be NULL) and returns the number of rows.
+ */
+LAP_API size_t lap_shard(size_t total, int size, int rank, size_t *begin_p);
+
+LAP_END_DECLS
+
+#endif

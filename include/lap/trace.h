@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Traces: when each step of a call ran on each rank, and the picture of it. */
+#ifndef LAP_TRACE_H
+#define LAP_TRACE_H
+
+#include <stddef.h>
+
+#include <lap/export.h>
+#include <lap/status.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+/* What was measured in one call of an operator. */
+typedef struct lap_trace lap_trace_t;
+
+/*
+ * Makes an empty trace. Local. Writes *trace_p on success; the caller destroys it. A call that is given it replaces
+ * what it held. Returns LAP_ERR_NO_MEMORY, LAP_ERR_INVALID.
+ */
+LAP_API lap_status_t lap_trace_create(lap_trace_t **trace_p);
+
+/* Ends a trace. Local, NULL is fine. */
+LAP_API void lap_trace_destroy(lap_trace_t *trace);
+
+/*
+ * Brings the traces of all ranks together: afterwards rank 0's holds those of the whole group.
+ * Collective over the group of the traced call, after the call has ended. Blocks.
+ * Returns LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT.
+ */
+LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
+
+/*
+ * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time axis, and the time in
+ * which a rank's arithmetic stood still for communication.
+ * Local. `title` may be NULL. Writes the file whole or not at all.
+ * Returns LAP_ERR_INVALID (an empty trace), LAP_ERR_SYSTEM (naming the path), LAP_ERR_NO_MEMORY.
+ */
+LAP_API lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path);
+
+LAP_END_DECLS
+
+#endif

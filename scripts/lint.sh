@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lint.sh BUILD: the format, clang-tidy and cppcheck over all C files; BUILD holds compile_commands.json.
+# lint.sh --fix-format: rewrites the files as .clang-format says, and nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mapfile -t files < <(find include src cli test examples bench -name '*.[ch]' | sort)
+mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep '\.c$' | grep -v '^test/install/')
+
+need()
+{
+    command -v "$1" >/dev/null && return
+    echo "lint: $1 is missing: install it with 'apt-get install $1'." >&2
+    exit 1
+}
+
+need clang-format
+if [ "$1" = --fix-format ]; then
+    exec clang-format -i "${files[@]}"
+fi
+need clang-tidy
+need cppcheck
+build=$1
+failed=0
+
+echo "lint: clang-format, ${#files[@]} files"
+clang-format --dry-run -Werror "${files[@]}" || failed=1
+
+echo "lint: clang-tidy, ${#sources[@]} files"
+# What clang-tidy finds goes to standard output; standard error only counts it.
+printf '%s\0' "${sources[@]}" |
+    xargs -0 -n 4 -P "$(nproc)" clang-tidy --quiet -p "$build" 2>/dev/null || failed=1
+
+# What cppcheck is told not to say:
+#   missingIncludeSystem  it does not need the headers of the system
+#   invalidPointerCast    the elements of a tensor are found by bytes
+#   varFuncNullUB         NULL is a pointer in the C libraries of Linux
+echo "lint: cppcheck"
+cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
+    --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=varFuncNullUB \
+    -D_GNU_SOURCE -Iinclude -Isrc -Itest -I"$build/generated" \
+    --error-exitcode=1 -j "$(nproc)" "${sources[@]}" || failed=1
+[ $failed = 0 ] && echo "lint: clean"
+exit $failed

@@ -1,0 +1,97 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what this machine lacks for a build, and only that, with apt-get; does nothing when all is there.
+# `setup.sh test` also looks for what only the tests need. LAP_SKIP_SETUP=1 trusts the machine as it is.
+set -u
+[ "${LAP_SKIP_SETUP:-}" = 1 ] && exit 0
+
+has()
+{
+    command -v "$1" >/dev/null 2>&1
+}
+
+# The compiler may be there without the C library's headers.
+compiles()
+{
+    printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1
+}
+
+cmake_is_new()
+{
+    cmake --version 2>/dev/null | awk '{
+        split($3, v, ".")
+        exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25))
+    }'
+}
+
+has_openblas()
+{
+    pkg-config --exists openblas 2>/dev/null && return 0
+    [ -n "${OpenBLAS_ROOT:-}" ] && [ -d "$OpenBLAS_ROOT" ] && return 0
+    compiles cblas.h && [ "$(cc -print-file-name=libopenblas.so)" != libopenblas.so ]
+}
+
+# Sets `missing` to the Debian packages to install, and `words` to what to call them.
+look()
+{
+    missing= words=
+    need bash "bash" has bash
+    need "gcc libc6-dev" "a C compiler" eval 'has cc && compiles stdio.h'
+    need cmake "CMake 3.25 or newer" eval 'has cmake && cmake_is_new'
+    need ninja-build "Ninja" has ninja
+    need pkg-config "pkg-config" has pkg-config
+    need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
+    [ "$1" = test ] && need g++ "a C++ compiler" has c++
+    [ -z "$missing" ]
+}
+
+# need PACKAGES WORDS COMMAND...
+need()
+{
+    need_packages=$1 need_words=$2
+    shift 2
+    "$@" && return 0
+    missing="${missing:+$missing }$need_packages"
+    words="${words:+$words, }$need_words"
+}
+
+give_up()
+{
+    echo "setup: this machine lacks $words, and $1; install with 'apt-get install $missing' as root and try again." >&2
+    exit 1
+}
+
+# Only root may install; sudo may ask for a password only where somebody can type it.
+apt()
+{
+    set -- env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
+        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 "$@"
+    if [ "$(id -u)" = 0 ]; then
+        "$@" >"$log" 2>&1
+    elif [ -t 0 ]; then
+        sudo "$@" >"$log" 2>&1
+    else
+        sudo -n "$@" >"$log" 2>&1
+    fi
+}
+
+first_error()
+{
+    { grep '^E:' "$log"; grep '^sudo:' "$log" | tail -n 1; } | head -n 1
+}
+
+look "${1:-build}" && exit 0
+has apt-get || give_up "there is no apt-get here"
+[ "$(id -u)" = 0 ] || has sudo || give_up "this is not root and there is no sudo"
+reason=
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+echo "setup: installing $missing with apt-get (this may take some minutes)"
+# The package lists are fetched only when those at hand do not do. A list that cannot be had may not be the one needed.
+install="install -y --no-install-recommends $missing"
+# shellcheck disable=SC2086
+if ! apt $install; then
+    apt update --error-on=any || reason=$(first_error)
+    apt $install || give_up "apt-get failed (${reason:-$(first_error)})"
+fi
+look "${1:-build}" || give_up "still so after apt-get install"

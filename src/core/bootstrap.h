@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How processes that know only a directory become a world. */
+#ifndef LAP_CORE_BOOTSTRAP_H
+#define LAP_CORE_BOOTSTRAP_H
+
+#include "core/world.h"
+
+/*
+ * Meets the other ranks of the world in the directory `dir`, which rank 0 makes (or finds, private
+ * and its own) and removes again, also on failure. Needs rank, size, timeout_ns, peers (fds -1) and
+ * the own heap in the world; fills in the other peers, and *board_p with the mapped board of the
+ * group of all ranks. Collective. All ranks that came succeed, or all fail with the same story, at
+ * the latest when the first of them has waited for timeout_ns. On failure some peers may be filled
+ * in: who destroys the world closes them.
+ */
+lap_status_t lap_bootstrap_meet(lap_world_t *world, const char *dir, lap_region_t *board_p);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads from the environment who started this process: `lap run`, mpirun, torchrun or srun. Ranks
+ * of one job derive the same directory to meet in from what their launcher tells all of them;
+ * nothing is created here.
+ */
+#include "core/environment.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/status.h"
+
+#define TIMEOUT_DEFAULT_NS 60000000000u
+#define TIMEOUT_MAX_S 1e9
+
+/*
+ * Which variables a launcher sets. All that are set in `identity` together name the job among those
+ * of this host.
+ */
+typedef struct launcher {
+    const char *name;
+    const char *rank, *size;
+    const char *local_size; /* ranks on this host; NULL: not told */
+    const char *hosts;      /* NULL: not told */
+    const char *identity[5];
+} launcher_t;
+
+static const launcher_t launchers[] = {
+    {
+        .name = "lap run",
+        .rank = "LAP_RANK",
+        .size = "LAP_SIZE",
+        .identity = {"LAP_JOB"},
+    },
+    {
+        .name = "mpirun of Open MPI",
+        .rank = "OMPI_COMM_WORLD_RANK",
+        .size = "OMPI_COMM_WORLD_SIZE",
+        .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+        .identity = {"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
+                     "OMPI_MCA_orte_hnp_uri"},
+    },
+    {
+        .name = "mpirun of MPICH",
+        .rank = "PMI_RANK",
+        .size = "PMI_SIZE",
+        .local_size = "MPI_LOCALNRANKS",
+        .identity = {"PMI_PORT"},
+    },
+    {
+        .name = "torchrun",
+        .rank = "RANK",
+        .size = "WORLD_SIZE",
+        .local_size = "LOCAL_WORLD_SIZE",
+        .identity = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+                     "TORCHELASTIC_RESTART_COUNT"},
+    },
+    {
+        .name = "srun",
+        .rank = "SLURM_PROCID",
+        .size = "SLURM_STEP_NUM_TASKS",
+        .hosts = "SLURM_STEP_NUM_NODES",
+        .identity = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+    },
+};
+
+#define LAUNCHERS (sizeof(launchers) / sizeof(launchers[0]))
+
+/* A decimal number from `least` to `most`, and nothing else. */
+static lap_status_t read_int(const char *name, long least, long most, int *value_p)
+{
+    const char *text = getenv(name);
+    if (!text)
+        return lap_error(LAP_ERR_INVALID, "%s is not set, expected a number from %ld to %ld", name,
+                         least, most);
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno || value < least || value > most)
+        return lap_error(LAP_ERR_INVALID, "%s is '%s', expected a number from %ld to %ld", name,
+                         text, least, most);
+    *value_p = (int)value;
+    return LAP_OK;
+}
+
+/* Digits with at most one point. strtod would ask the locale what a point looks like. */
+static bool parse_decimal(const char *text, double *value_p)
+{
+    double value = 0, unit = 1;
+    bool point = false, digits = false;
+    for (; *text; text++) {
+        if (*text == '.' && !point) {
+            point = true;
+        } else if (isdigit((unsigned char)*text)) {
+            digits = true;
+            unit = point ? unit / 10 : unit;
+            value = point ? value + (*text - '0') * unit : value * 10 + (*text - '0');
+        } else {
+            return false;
+        }
+    }
+    *value_p = value;
+    return digits;
+}
+
+lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p)
+{
+    if (!(seconds > 0 && seconds <= TIMEOUT_MAX_S))
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %.12g, expected more than 0 and at most %g seconds", name, seconds,
+                         TIMEOUT_MAX_S);
+    *ns_p = (uint64_t)(seconds * 1e9);
+    return LAP_OK;
+}
+
+lap_status_t lap_environment_timeout(uint64_t *ns_p)
+{
+    const char *text = getenv("LAP_TIMEOUT_S");
+    if (!text || !*text) {
+        *ns_p = TIMEOUT_DEFAULT_NS;
+        return LAP_OK;
+    }
+    double seconds;
+    if (!parse_decimal(text, &seconds))
+        return lap_error(LAP_ERR_INVALID, "LAP_TIMEOUT_S is '%s', expected a number of seconds",
+                         text);
+    return lap_timeout_from_seconds("LAP_TIMEOUT_S", seconds, ns_p);
+}
+
+const char *lap_environment_base(size_t room)
+{
+    const char *const names[] = {"XDG_RUNTIME_DIR", "TMPDIR"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *base = getenv(names[i]);
+        /* Ranks of one host and user come to the same answer here, so they still meet. */
+        if (base && base[0] == '/' && strlen(base) + room <= LAP_DIR_BYTES &&
+            access(base, W_OK | X_OK) == 0)
+            return base;
+    }
+    return "/tmp";
+}
+
+/* FNV-1a over a string with its end, so that "a", "bc" and "ab", "c" differ. */
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    do
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    while (*text++);
+    return hash;
+}
+
+static void derive_dir(const launcher_t *launcher, char *dir)
+{
+    uint64_t hash = hash_text(0xcbf29ce484222325u, launcher->name);
+    bool named = false;
+    for (size_t i = 0; i < 5 && launcher->identity[i]; i++) {
+        const char *value = getenv(launcher->identity[i]);
+        if (!value)
+            continue;
+        named = true;
+        hash = hash_text(hash_text(hash, launcher->identity[i]), value);
+    }
+    if (!named) {
+        /* The launcher itself is the parent of all of its ranks on this host. */
+        char parent[32];
+        snprintf(parent, sizeof(parent), "%ld", (long)getppid());
+        hash = hash_text(hash, parent);
+    }
+    char name[48];
+    int length = snprintf(name, sizeof(name), "/lap-%lu-%016llx", (unsigned long)getuid(),
+                          (unsigned long long)hash);
+    snprintf(dir, LAP_DIR_BYTES, "%s%s", lap_environment_base((size_t)length + 1), name);
+}
+
+/* LAP_DIR, or a directory derived from LAP_JOB, which all ranks of the job must have in common. */
+static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
+{
+    const char *given = getenv("LAP_DIR");
+    if (launcher != &launchers[0]) {
+        derive_dir(launcher, dir);
+    } else if (given) {
+        if (given[0] != '/' || strlen(given) >= LAP_DIR_BYTES)
+            return lap_error(LAP_ERR_INVALID,
+                             "LAP_DIR is '%s', expected an absolute path of less than %d bytes",
+                             given, LAP_DIR_BYTES);
+        snprintf(dir, LAP_DIR_BYTES, "%s", given);
+    } else if (getenv("LAP_JOB")) {
+        derive_dir(launcher, dir);
+    } else {
+        return lap_error(LAP_ERR_INVALID, "LAP_RANK and LAP_SIZE are set, but neither LAP_DIR nor "
+                                          "LAP_JOB says where the ranks meet");
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_hosts(const launcher_t *launcher, int size)
+{
+    int local = size, hosts = 1;
+    if (launcher->local_size && getenv(launcher->local_size))
+        LAP_TRY(read_int(launcher->local_size, 1, INT_MAX, &local));
+    if (launcher->hosts && getenv(launcher->hosts))
+        LAP_TRY(read_int(launcher->hosts, 1, INT_MAX, &hosts));
+    if (local != size || hosts != 1)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "%s started %d ranks on several hosts (%s is '%s'): the shm transport "
+                         "needs all ranks on one host",
+                         launcher->name, size,
+                         local != size ? launcher->local_size : launcher->hosts,
+                         getenv(local != size ? launcher->local_size : launcher->hosts));
+    return LAP_OK;
+}
+
+/*
+ * The launcher whose variables are set, or NULL. One of ours without the other is a mistake, not an
+ * absence.
+ */
+static const launcher_t *find_launcher(void)
+{
+    if (getenv("LAP_RANK") || getenv("LAP_SIZE"))
+        return &launchers[0];
+    for (size_t i = 1; i < LAUNCHERS; i++) {
+        if (getenv(launchers[i].rank) && getenv(launchers[i].size))
+            return &launchers[i];
+    }
+    return NULL;
+}
+
+lap_status_t lap_environment_read(lap_environment_t *environment_p)
+{
+    lap_environment_t found = {.rank = 0, .size = 1};
+    const launcher_t *launcher = find_launcher();
+    if (launcher) {
+        LAP_TRY(read_int(launcher->size, 1, LAP_RANKS_MAX, &found.size));
+        LAP_TRY(read_int(launcher->rank, 0, found.size - 1, &found.rank));
+        LAP_TRY(check_hosts(launcher, found.size));
+    }
+    if (found.size > 1)
+        LAP_TRY(choose_dir(launcher, found.dir));
+    *environment_p = found;
+    return LAP_OK;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the environment says: which rank this is, of how many, where they meet; and settings. */
+#ifndef LAP_CORE_ENVIRONMENT_H
+#define LAP_CORE_ENVIRONMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lap/status.h>
+
+/*
+ * The longest path of a directory to meet in, with its end: "<dir>/s" must fit in a socket address
+ * of 108 bytes.
+ */
+#define LAP_DIR_BYTES 106
+
+/* More ranks than one host can sensibly run. */
+#define LAP_RANKS_MAX 4096
+
+typedef struct lap_environment {
+    int rank, size;
+    char dir[LAP_DIR_BYTES]; /* "" for a world of one */
+} lap_environment_t;
+
+/* Finds out who started this process as which rank. A world of one when nobody did. */
+lap_status_t lap_environment_read(lap_environment_t *environment_p);
+
+/* Seconds, as options or LAP_TIMEOUT_S give them, in nanoseconds. `name` is for the sentence. */
+lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p);
+
+/* LAP_TIMEOUT_S, or 60 s when it is not set. */
+lap_status_t lap_environment_timeout(uint64_t *ns_p);
+
+/*
+ * Where private directories go: XDG_RUNTIME_DIR, TMPDIR, or /tmp; the first that leaves `room`
+ * bytes for a name.
+ */
+const char *lap_environment_base(size_t room);
+
+#endif

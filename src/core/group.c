@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: collectives for set-up, and who still lives. All of it goes over the board, a region of
+ * shared memory that the group's rank 0 made: one seat with two mailboxes per rank, a signal word
+ * per rank that counts its arrivals, and the failure that broke the group. It is made for small
+ * messages; the data of operators never comes here.
+ */
+#include "core/group.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define MAIL_BYTES 4096
+
+typedef enum call { CALL_BARRIER, CALL_ALLGATHER, CALL_SPLIT, CALL_AGREE } call_t;
+
+static const char *const call_names[] = {
+    [CALL_BARRIER] = "barrier",
+    [CALL_ALLGATHER] = "allgather",
+    [CALL_SPLIT] = "split",
+    [CALL_AGREE] = "set-up",
+};
+
+typedef struct mail {
+    uint32_t call;  /* what the sender is doing */
+    uint64_t bytes; /* of the whole call, which may take several rounds */
+    char data[MAIL_BYTES];
+} mail_t;
+
+/*
+ * In round n a rank writes its mailbox n mod 2, arrives, waits until all have arrived, and reads
+ * all mailboxes n mod 2. One wait per round is enough: the mailbox is written again in round n + 2,
+ * after all have arrived in round n + 1, and a rank arrives there only when it has read what it
+ * wanted of round n.
+ */
+typedef struct seat {
+    _Alignas(64) _Atomic uint32_t left; /* 1: gone on purpose */
+    mail_t mails[2];
+} seat_t;
+
+enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
+
+struct lap_board {
+    _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the three below */
+    int32_t status;
+    int32_t lost_rank;
+    char sentence[LAP_ERROR_TEXT];
+    seat_t seats[]; /* one per rank; the bank with one word per rank follows */
+};
+
+/* What a rank says to the others in lap_group_agree. */
+typedef struct verdict {
+    int32_t status;
+    char sentence[LAP_ERROR_TEXT];
+} verdict_t;
+
+_Static_assert(sizeof(verdict_t) <= MAIL_BYTES, "a verdict must fit in one mail");
+
+typedef struct split_request {
+    int32_t colour, key;
+} split_request_t;
+
+static size_t bank_offset(int size)
+{
+    return sizeof(lap_board_t) + (size_t)size * sizeof(seat_t);
+}
+
+size_t lap_board_bytes(int size)
+{
+    return bank_offset(size) + lap_bank_bytes((size_t)size);
+}
+
+static lap_bank_t *bank_of(const lap_group_t *group)
+{
+    return (lap_bank_t *)(void *)((char *)group->board + bank_offset(group->size));
+}
+
+static mail_t *mail_of(const lap_group_t *group, int rank)
+{
+    return &group->board->seats[rank].mails[group->round % 2];
+}
+
+/* "rank 2 (pid 123)", with what is known and adds something. */
+static const char *describe(const lap_group_t *group, int rank, char *text, size_t bytes)
+{
+    const int world_rank = group->members[rank], pid = group->world->peers[world_rank].pid;
+    if (world_rank != rank && pid > 0)
+        snprintf(text, bytes, "rank %d (rank %d of the world, pid %d)", rank, world_rank, pid);
+    else if (world_rank != rank)
+        snprintf(text, bytes, "rank %d (rank %d of the world)", rank, world_rank);
+    else if (pid > 0)
+        snprintf(text, bytes, "rank %d (pid %d)", rank, pid);
+    else
+        snprintf(text, bytes, "rank %d", rank);
+    return text;
+}
+
+/* Failures. */
+
+/* LAP_OK, or the failure on the board with its sentence. */
+static lap_status_t recorded_failure(const lap_group_t *group)
+{
+    lap_board_t *board = group->board;
+    if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
+        return LAP_OK;
+    return lap_error((lap_status_t)board->status, "%s", board->sentence);
+}
+
+void lap_group_fail(lap_group_t *group, lap_status_t status, int lost_rank, const char *sentence)
+{
+    lap_board_t *board = group->board;
+    uint32_t none = FAILURE_NONE;
+    if (atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN)) {
+        board->status = status;
+        board->lost_rank = lost_rank;
+        snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
+        atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
+    }
+    lap_bank_ring(bank_of(group));
+}
+
+static bool has_left(const lap_group_t *group, int rank)
+{
+    return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
+}
+
+/* A rank whose process has ended without leaving, or -1. */
+static int find_dead(const lap_group_t *group)
+{
+    struct pollfd polls[64];
+    for (int first = 0; first < group->size; first += 64) {
+        nfds_t count = 0;
+        for (; count < 64 && first + (int)count < group->size; count++) {
+            int pidfd = group->world->peers[group->members[first + (int)count]].pidfd;
+            polls[count] = (struct pollfd){.fd = pidfd, .events = POLLIN}; /* -1 is passed over */
+        }
+        if (poll(polls, count, 0) <= 0)
+            continue;
+        /* The flag is read after the poll: a rank sets it before its process ends. */
+        for (nfds_t i = 0; i < count; i++) {
+            if (polls[i].revents & POLLIN && !has_left(group, first + (int)i))
+                return first + (int)i;
+        }
+    }
+    return -1;
+}
+
+lap_status_t lap_group_look(lap_group_t *group)
+{
+    LAP_TRY(recorded_failure(group));
+    if (group->world->kind == LAP_WORLD_THREADS)
+        return LAP_OK;
+    const int dead = find_dead(group);
+    if (dead < 0)
+        return LAP_OK;
+    char who[96];
+    lap_error(LAP_ERR_PEER_LOST, "%s has died", describe(group, dead, who, sizeof(who)));
+    lap_group_fail(group, LAP_ERR_PEER_LOST, dead, lap_last_error());
+    /* Another rank may have been first with its own story, or have died while it wrote one. */
+    LAP_TRY(recorded_failure(group));
+    return LAP_ERR_PEER_LOST;
+}
+
+lap_status_t lap_group_look_for(lap_group_t *group, int rank)
+{
+    LAP_TRY(lap_group_look(group));
+    if (!has_left(group, rank))
+        return LAP_OK;
+    char who[96];
+    return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",
+                     describe(group, rank, who, sizeof(who)));
+}
+
+/* Rounds. */
+
+typedef struct expected {
+    lap_group_t *group;
+    int rank;
+} expected_t;
+
+static lap_status_t look_for_expected(void *context)
+{
+    const expected_t *expected = context;
+    return lap_group_look_for(expected->group, expected->rank);
+}
+
+/* Puts the name of the call before the sentence of the failure. */
+static lap_status_t failed_in(call_t call, lap_status_t status)
+{
+    return lap_error(status, "%s: %s", call_names[call], lap_last_error());
+}
+
+/* Waits for the arrival of `rank` in this round. Breaks the group when it does not come. */
+static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, uint64_t deadline)
+{
+    const uint64_t now = lap_now_ns();
+    expected_t expected = {.group = group, .rank = rank};
+    const lap_watch_t watch = {.timeout_ns = deadline > now ? deadline - now : 0,
+                               .spin_ns = group->world->spin_ns,
+                               .look = look_for_expected,
+                               .context = &expected};
+    lap_status_t status = lap_bank_wait(bank_of(group), (size_t)rank, group->round, &watch);
+    if (status == LAP_OK)
+        return LAP_OK;
+    /*
+     * A timeout is either our own, which has no sentence yet, or one that another rank wrote on the
+     * board.
+     */
+    lap_status_t recorded = recorded_failure(group);
+    if (recorded != LAP_OK)
+        return failed_in(call, recorded);
+    char who[96];
+    if (status == LAP_ERR_TIMEOUT)
+        lap_error(status, "%s has not come within %g s", describe(group, rank, who, sizeof(who)),
+                  (double)group->world->timeout_ns * 1e-9);
+    lap_group_fail(group, status, rank, lap_last_error());
+    return failed_in(call, status);
+}
+
+/* All ranks compare with rank 0, so that all say the same. */
+static lap_status_t compare_mails(const lap_group_t *group)
+{
+    const mail_t *zero = mail_of(group, 0);
+    for (int rank = 1; rank < group->size; rank++) {
+        const mail_t *mail = mail_of(group, rank);
+        if (mail->call == zero->call && mail->bytes == zero->bytes)
+            continue;
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank 0 called %s with %llu bytes, rank %d %s with %llu bytes",
+                         call_names[zero->call % 4], (unsigned long long)zero->bytes, rank,
+                         call_names[mail->call % 4], (unsigned long long)mail->bytes);
+    }
+    return LAP_OK;
+}
+
+/*
+ * One round: gives `bytes` bytes of a call over `total` bytes to all, and returns when mail_of can
+ * be read for every rank, until the next round. After a mismatch the group is still in step and can
+ * go on.
+ */
+static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size_t bytes,
+                         size_t total)
+{
+    lap_status_t broken = recorded_failure(group);
+    if (broken != LAP_OK)
+        return failed_in(call, broken);
+    group->round++;
+    mail_t *mail = mail_of(group, group->rank);
+    mail->call = call;
+    mail->bytes = total;
+    if (bytes > 0)
+        memcpy(mail->data, mine, bytes);
+    /* Releases the mail to the waits of the other ranks for this word. */
+    lap_bank_raise(bank_of(group), (size_t)group->rank);
+    const uint64_t deadline = lap_now_ns() + group->world->timeout_ns;
+    for (int rank = 0; rank < group->size; rank++) {
+        if (rank != group->rank)
+            LAP_TRY(await_rank(group, call, rank, deadline));
+    }
+    return compare_mails(group);
+}
+
+lap_status_t lap_group_barrier(lap_group_t *group)
+{
+    if (!group)
+        return lap_error(LAP_ERR_INVALID, "group is NULL");
+    return meet(group, CALL_BARRIER, NULL, 0, 0);
+}
+
+lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t bytes, void *all)
+{
+    if (!group || (bytes > 0 && (!mine || !all)))
+        return lap_error(LAP_ERR_INVALID, "%s is NULL", !group ? "group" : !mine ? "mine" : "all");
+    size_t done = 0;
+    do {
+        const size_t part = bytes - done < MAIL_BYTES ? bytes - done : MAIL_BYTES;
+        LAP_TRY(meet(group, CALL_ALLGATHER, bytes ? (const char *)mine + done : NULL, part, bytes));
+        for (int rank = 0; rank < group->size && part > 0; rank++)
+            memcpy((char *)all + (size_t)rank * bytes + done, mail_of(group, rank)->data, part);
+        done += part;
+    } while (done < bytes);
+    return LAP_OK;
+}
+
+lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
+{
+    verdict_t verdict = {.status = mine};
+    if (mine != LAP_OK)
+        snprintf(verdict.sentence, sizeof(verdict.sentence), "%s", lap_last_error());
+    lap_status_t status = meet(group, CALL_AGREE, &verdict, sizeof(verdict), sizeof(verdict));
+    if (mine != LAP_OK)
+        return lap_error(mine, "%s", verdict.sentence);
+    if (status != LAP_OK)
+        return status;
+    for (int rank = 0; rank < group->size; rank++) {
+        memcpy(&verdict, mail_of(group, rank)->data, sizeof(verdict));
+        if (verdict.status != LAP_OK)
+            return lap_error((lap_status_t)verdict.status, "rank %d: %s", rank, verdict.sentence);
+    }
+    return LAP_OK;
+}
+
+/* Making and ending groups. */
+
+static lap_status_t group_alloc(lap_world_t *world, int size, lap_group_t **group_p)
+{
+    lap_group_t *group = lap_alloc(1, sizeof(*group));
+    if (group)
+        group->members = lap_alloc((size_t)size, sizeof(int));
+    if (!group || !group->members) {
+        lap_free(group);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a group of %d ranks", size);
+    }
+    group->world = world;
+    group->size = size;
+    *group_p = group;
+    return LAP_OK;
+}
+
+static void set_board(lap_group_t *group, const lap_region_t *region)
+{
+    group->board_region = *region;
+    group->board = region->data;
+}
+
+lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p)
+{
+    lap_group_t *group = NULL;
+    LAP_TRY(group_alloc(world, world->size, &group));
+    group->rank = world->rank;
+    for (int rank = 0; rank < world->size; rank++)
+        group->members[rank] = rank;
+    set_board(group, board);
+    *board = (lap_region_t){0};
+    *group_p = group;
+    return LAP_OK;
+}
+
+void lap_group_release(lap_group_t *group)
+{
+    if (!group)
+        return;
+    if (group->board) {
+        /* Releases all that this rank has done here to who finds that it has left. */
+        atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
+        lap_bank_ring(bank_of(group));
+        lap_region_unmap(group->world, &group->board_region);
+    }
+    lap_free(group->members);
+    lap_free(group);
+}
+
+void lap_group_destroy(lap_group_t *group)
+{
+    /* The group of all ranks belongs to the world. */
+    if (group && group != group->world->group)
+        lap_group_release(group);
+}
+
+static split_request_t request_of(const lap_group_t *group, int rank)
+{
+    split_request_t request;
+    memcpy(&request, mail_of(group, rank)->data, sizeof(request));
+    return request;
+}
+
+/* Every rank sees the requests of all, so that all refuse together. */
+static lap_status_t check_colours(const lap_group_t *group)
+{
+    for (int rank = 0; rank < group->size; rank++) {
+        const int colour = request_of(group, rank).colour;
+        if (colour < 0 && colour != LAP_NO_GROUP)
+            return lap_error(LAP_ERR_INVALID,
+                             "split: rank %d gave colour %d, expected 0 or more, or LAP_NO_GROUP",
+                             rank, colour);
+    }
+    return LAP_OK;
+}
+
+/*
+ * The place of `rank` among the ranks of its colour, by key and then by rank; and how many there
+ * are.
+ */
+static int place_in_colour(const lap_group_t *group, int rank, int *count_p)
+{
+    const split_request_t mine = request_of(group, rank);
+    int place = 0, count = 0;
+    for (int other = 0; other < group->size; other++) {
+        const split_request_t its = request_of(group, other);
+        if (its.colour != mine.colour)
+            continue;
+        count++;
+        place += its.key < mine.key || (its.key == mine.key && other < rank);
+    }
+    *count_p = count;
+    return place;
+}
+
+/* The new group of this rank, still without a board, from the requests of the round just made. */
+static lap_status_t child_create(lap_group_t *group, int *leader_p, lap_group_t **child_p)
+{
+    int size, unused;
+    const int place = place_in_colour(group, group->rank, &size);
+    lap_group_t *child = NULL;
+    LAP_TRY(group_alloc(group->world, size, &child));
+    child->rank = place;
+    const int colour = request_of(group, group->rank).colour;
+    for (int rank = 0; rank < group->size; rank++) {
+        if (request_of(group, rank).colour != colour)
+            continue;
+        const int its_place = place_in_colour(group, rank, &unused);
+        child->members[its_place] = group->members[rank];
+        if (its_place == 0)
+            *leader_p = rank;
+    }
+    *child_p = child;
+    return LAP_OK;
+}
+
+/* The leader of each new group has made a board: tells its handle to all, and the others map it. */
+static lap_status_t share_boards(lap_group_t *group, int leader, lap_group_t *child)
+{
+    uint64_t handle = child ? child->board_region.handle : 0;
+    LAP_TRY(meet(group, CALL_SPLIT, &handle, sizeof(handle), sizeof(handle)));
+    lap_status_t status = LAP_OK;
+    if (child && child->rank != 0) {
+        lap_region_t region = {0};
+        memcpy(&handle, mail_of(group, leader)->data, sizeof(handle));
+        status = lap_region_map(group->world, child->members[0], handle,
+                                lap_board_bytes(child->size), &region);
+        if (status == LAP_OK)
+            set_board(child, &region);
+    }
+    return lap_group_agree(group, status);
+}
+
+lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_t **group_p)
+{
+    if (!group || !group_p)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL", group ? "group_p" : "group");
+    const split_request_t mine = {.colour = colour, .key = key};
+    LAP_TRY(meet(group, CALL_SPLIT, &mine, sizeof(mine), sizeof(mine)));
+    LAP_TRY(check_colours(group));
+    lap_group_t *child = NULL;
+    int leader = 0;
+    lap_status_t status = colour == LAP_NO_GROUP ? LAP_OK : child_create(group, &leader, &child);
+    if (status == LAP_OK && child && child->rank == 0) {
+        lap_region_t region = {0};
+        status =
+            lap_region_create(group->world, lap_board_bytes(child->size), child->size, &region);
+        if (status == LAP_OK)
+            set_board(child, &region);
+    }
+    /* From here on all ranks make their groups or none does. */
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = share_boards(group, leader, child);
+    if (status != LAP_OK) {
+        lap_group_release(child);
+        return status;
+    }
+    *group_p = child;
+    return LAP_OK;
+}
+
+int lap_group_rank(const lap_group_t *group)
+{
+    return group ? group->rank : -1;
+}
+
+int lap_group_size(const lap_group_t *group)
+{
+    return group ? group->size : 0;
+}
+
+int lap_group_world_rank(const lap_group_t *group, int rank)
+{
+    return group && rank >= 0 && rank < group->size ? group->members[rank] : -1;
+}

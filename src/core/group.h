@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How worlds make and end groups. Nothing above core needs it. */
+#ifndef LAP_CORE_GROUP_H
+#define LAP_CORE_GROUP_H
+
+#include <stddef.h>
+
+#include "core/world.h"
+
+/* The bytes of the region that holds the board of `size` ranks. All zero is a valid board. */
+size_t lap_board_bytes(int size);
+
+/*
+ * Makes the group of all ranks of a world. On success the group owns the mapped board and *board is
+ * zeroed; on failure the caller still does.
+ */
+lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p);
+
+/* Says on the board that this rank leaves, unmaps the board and frees the group. NULL is fine. */
+void lap_group_release(lap_group_t *group);
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Raising and waiting for signal words: a spin, then a futex on the bell of the bank. It knows
+ * nothing of ranks; whether a wait still makes sense is the business of the watch.
+ */
+#include "core/signal.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+
+size_t lap_bank_bytes(size_t nwords)
+{
+    return sizeof(lap_bank_t) + nwords * sizeof(lap_word_t);
+}
+
+void lap_bank_ring(lap_bank_t *bank)
+{
+    /*
+     * Partner: sleep_on. In the single order of the seq_cst operations, either this add comes
+     * first, and the waiter's futex finds another value than it expects, or the waiter's count
+     * comes first, and the load below sees it.
+     */
+    atomic_fetch_add_explicit(&bank->bell, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&bank->sleepers, memory_order_seq_cst) > 0) {
+        /* Not a private futex: the sleepers may be other processes. */
+        syscall(SYS_futex, &bank->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+}
+
+void lap_bank_raise(lap_bank_t *bank, size_t word)
+{
+    /* Releases what the caller wrote to the acquiring load in lap_bank_reached. */
+    atomic_fetch_add_explicit(&bank->words[word].value, 1, memory_order_release);
+    lap_bank_ring(bank);
+}
+
+bool lap_bank_reached(const lap_bank_t *bank, size_t word, uint32_t target)
+{
+    uint32_t value = atomic_load_explicit(&bank->words[word].value, memory_order_acquire);
+    return (int32_t)(value - target) >= 0;
+}
+
+static bool find_reached(const lap_bank_t *bank, const lap_bank_wait_t *waits, size_t count,
+                         size_t *which_p)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (lap_bank_reached(bank, waits[i].word, waits[i].target)) {
+            *which_p = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void relax(void)
+{
+#if defined(__aarch64__)
+    __asm__ volatile("isb" ::
+                         : "memory"); /* yield is a no-op on most cores; this costs a few cycles */
+#elif defined(__x86_64__)
+    __asm__ volatile("pause" ::: "memory");
+#endif
+}
+
+static bool spin(const lap_bank_t *bank, const lap_bank_wait_t *waits, size_t count, uint64_t until,
+                 size_t *which_p)
+{
+    do {
+        for (int i = 0; i < 16; i++) {
+            if (find_reached(bank, waits, count, which_p))
+                return true;
+            relax();
+        }
+    } while (lap_now_ns() < until);
+    return false;
+}
+
+/* Sleeps at most `ns` unless the bell has been rung since it showed `bell`. May wake early. */
+static void sleep_on(lap_bank_t *bank, uint32_t bell, uint64_t ns)
+{
+    struct timespec left = {.tv_sec = (time_t)(ns / 1000000000u),
+                            .tv_nsec = (long)(ns % 1000000000u)};
+    atomic_fetch_add_explicit(&bank->sleepers, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &bank->bell, FUTEX_WAIT, bell, &left, NULL, 0);
+    atomic_fetch_sub_explicit(&bank->sleepers, 1, memory_order_seq_cst);
+}
+
+lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, size_t count,
+                               const lap_watch_t *watch, size_t *which_p)
+{
+    if (find_reached(bank, waits, count, which_p))
+        return LAP_OK;
+    const uint64_t start = lap_now_ns();
+    const uint64_t deadline =
+        watch->timeout_ns < UINT64_MAX - start ? start + watch->timeout_ns : UINT64_MAX;
+    uint64_t next_look = start + LAP_WATCH_NS;
+    if (watch->spin_ns > 0 && spin(bank, waits, count, start + watch->spin_ns, which_p))
+        return LAP_OK;
+    for (;;) {
+        /*
+         * The bell is read before the words: a word raised after the test below has rung it since.
+         */
+        uint32_t bell = atomic_load_explicit(&bank->bell, memory_order_seq_cst);
+        if (find_reached(bank, waits, count, which_p))
+            return LAP_OK;
+        uint64_t now = lap_now_ns();
+        if (now >= next_look || now >= deadline) {
+            lap_status_t status = watch->look ? watch->look(watch->context) : LAP_OK;
+            if (status == LAP_OK && now >= deadline)
+                status = LAP_ERR_TIMEOUT;
+            /*
+             * A word that came at the last moment wins: the peer may have raised it and then left.
+             */
+            if (status != LAP_OK)
+                return find_reached(bank, waits, count, which_p) ? LAP_OK : status;
+            next_look = now + LAP_WATCH_NS;
+        }
+        sleep_on(bank, bell, (next_look < deadline ? next_look : deadline) - now);
+    }
+}
+
+lap_status_t lap_bank_wait(lap_bank_t *bank, size_t word, uint32_t target, const lap_watch_t *watch)
+{
+    size_t which;
+    const lap_bank_wait_t wait = {.word = word, .target = target};
+    return lap_bank_wait_any(bank, &wait, 1, watch, &which);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types by size and name, and the one rule by which rows are shared among ranks. */
+#include <lap/tensor.h>
+
+#include <string.h>
+
+#include "core/status.h"
+
+typedef struct dtype_info {
+    const char *names[4]; /* the first is the one that is printed */
+    size_t size;
+} dtype_info_t;
+
+static const dtype_info_t dtypes[] = {
+    [LAP_FLOAT32] = {{"float32", "fp32", "f32", "float"}, sizeof(float)},
+};
+
+#define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+size_t lap_dtype_size(lap_dtype_t dtype)
+{
+    return (size_t)dtype < DTYPES ? dtypes[dtype].size : 0;
+}
+
+const char *lap_dtype_name(lap_dtype_t dtype)
+{
+    return (size_t)dtype < DTYPES ? dtypes[dtype].names[0] : "unknown type";
+}
+
+lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p)
+{
+    if (!name || !dtype_p)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL", name ? "dtype_p" : "name");
+    for (size_t i = 0; i < DTYPES; i++) {
+        for (size_t j = 0; j < sizeof(dtypes[i].names) / sizeof(dtypes[i].names[0]); j++) {
+            if (dtypes[i].names[j] && strcmp(name, dtypes[i].names[j]) == 0) {
+                *dtype_p = (lap_dtype_t)i;
+                return LAP_OK;
+            }
+        }
+    }
+    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32", name);
+}
+
+size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)
+{
+    size_t begin = 0, rows = 0;
+    if (size > 0 && rank >= 0 && rank < size) {
+        const size_t each = total / (size_t)size, more = total % (size_t)size, r = (size_t)rank;
+        begin = r * each + (r < more ? r : more);
+        rows = each + (r < more);
+    }
+    if (begin_p)
+        *begin_p = begin;
+    return rows;
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Worlds: made from the environment, from a caller's own allgather, or as threads of one process,
+ * and ended. How processes meet is in bootstrap.c, what they do together in group.c.
+ */
+#include "core/world.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lap/version.h>
+
+#include "core/bootstrap.h"
+#include "core/environment.h"
+#include "core/group.h"
+#include "core/status.h"
+#include "util/alloc.h"
+
+#define SPIN_NS 50000u
+#define OPTIONS_BYTES_MAX 4096 /* no options will ever be longer, so a larger size is a mistake */
+
+/* What the options, the environment and the defaults come to. */
+typedef struct settings {
+    uint64_t timeout_ns;
+    char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
+    int cpu_threads;
+} settings_t;
+
+/* Whether the caller's struct is recent enough to have a field. */
+#define HAS_FIELD(options, field)                                                                  \
+    ((options)->size >= offsetof(lap_world_options_t, field) + sizeof((options)->field))
+
+/*
+ * Reads the fields that the caller knows. A field that we do not know must be zero: it asks for
+ * nothing.
+ */
+static lap_status_t read_options(const lap_world_options_t *options, lap_world_options_t *known_p)
+{
+    *known_p = (lap_world_options_t)LAP_WORLD_OPTIONS_INIT;
+    if (!options)
+        return LAP_OK;
+    if (options->size < sizeof(options->size) || options->size > OPTIONS_BYTES_MAX)
+        return lap_error(LAP_ERR_INVALID,
+                         "options->size is %zu, expected %zu: set it with LAP_WORLD_OPTIONS_INIT",
+                         options->size, sizeof(*options));
+    for (size_t i = sizeof(*options); i < options->size; i++) {
+        if (((const char *)options)[i] != 0)
+            return lap_error(LAP_ERR_INVALID,
+                             "options->size is %zu and byte %zu is set: version %s knows %zu bytes",
+                             options->size, i, lap_version_string(), sizeof(*options));
+    }
+    if (HAS_FIELD(options, timeout_s))
+        known_p->timeout_s = options->timeout_s;
+    if (HAS_FIELD(options, device))
+        known_p->device = options->device;
+    if (HAS_FIELD(options, cpu_threads))
+        known_p->cpu_threads = options->cpu_threads;
+    return LAP_OK;
+}
+
+static lap_status_t make_settings(const lap_world_options_t *given, settings_t *settings_p)
+{
+    lap_world_options_t options;
+    settings_t settings;
+    LAP_TRY(read_options(given, &options));
+    if (options.timeout_s != 0)
+        LAP_TRY(lap_timeout_from_seconds("options->timeout_s", options.timeout_s,
+                                         &settings.timeout_ns));
+    else
+        LAP_TRY(lap_environment_timeout(&settings.timeout_ns));
+    const char *device = options.device, *variable = getenv("LAP_DEVICE");
+    if (!device)
+        device = variable && *variable ? variable : "cpu";
+    if (strlen(device) >= sizeof(settings.device_name))
+        return lap_error(LAP_ERR_INVALID, "device is '%s', expected at most %zu characters", device,
+                         sizeof(settings.device_name) - 1);
+    snprintf(settings.device_name, sizeof(settings.device_name), "%s", device);
+    if (options.cpu_threads < 0)
+        return lap_error(LAP_ERR_INVALID, "options->cpu_threads is %d, expected 0 or more",
+                         options.cpu_threads);
+    settings.cpu_threads = options.cpu_threads;
+    *settings_p = settings;
+    return LAP_OK;
+}
+
+/* Spinning pays only while every rank has a core for itself. */
+static uint64_t choose_spin(int size)
+{
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0)
+        return 0; /* more processors than the set can hold; sleeping always works */
+    return size <= CPU_COUNT(&cpus) ? SPIN_NS : 0;
+}
+
+/* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
+static lap_status_t world_alloc(lap_world_kind_t kind, int rank, int size,
+                                const settings_t *settings, lap_world_t **world_p)
+{
+    lap_world_t *world = lap_alloc(1, sizeof(*world));
+    if (world)
+        world->peers = lap_alloc((size_t)size, sizeof(lap_peer_t));
+    if (!world || !world->peers) {
+        lap_free(world);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a world of %d ranks", size);
+    }
+    world->rank = rank;
+    world->size = size;
+    world->kind = kind;
+    world->timeout_ns = settings->timeout_ns;
+    world->spin_ns = choose_spin(size);
+    memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
+    world->cpu_threads = settings->cpu_threads;
+    for (int peer = 0; peer < size; peer++)
+        world->peers[peer] = (lap_peer_t){.heap_fd = -1, .pidfd = -1};
+    *world_p = world;
+    return LAP_OK;
+}
+
+void lap_world_destroy(lap_world_t *world)
+{
+    if (!world)
+        return;
+    if (world->device && world->device_close)
+        world->device_close(world->device);
+    lap_group_release(world->group);
+    lap_thread_heap_release(world->thread_heap);
+    for (int rank = 0; rank < world->size; rank++) {
+        if (world->peers[rank].heap_fd >= 0)
+            close(world->peers[rank].heap_fd);
+        if (world->peers[rank].pidfd >= 0)
+            close(world->peers[rank].pidfd);
+    }
+    lap_free(world->peers);
+    lap_free(world);
+}
+
+static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
+{
+    lap_status_t status = lap_group_create_world(world, board, &world->group);
+    if (status != LAP_OK)
+        lap_region_unmap(world, board);
+    return status;
+}
+
+/* A world of processes that meet in `dir`. */
+static lap_status_t process_world_create(int rank, int size, const char *dir,
+                                         const settings_t *settings, lap_world_t **world_p)
+{
+    lap_world_t *world = NULL;
+    lap_region_t board = {0};
+    LAP_TRY(world_alloc(LAP_WORLD_PROCESSES, rank, size, settings, &world));
+    world->peers[rank].pid = (int)getpid();
+    lap_status_t status = lap_heap_open(&world->peers[rank].heap_fd);
+    if (status != LAP_OK)
+        goto err_destroy;
+    if (size > 1)
+        status = lap_bootstrap_meet(world, dir, &board);
+    else
+        status = lap_region_create(world, lap_board_bytes(1), 1, &board);
+    if (status == LAP_OK)
+        status = take_board(world, &board);
+    if (status != LAP_OK)
+        goto err_destroy;
+    *world_p = world;
+    return LAP_OK;
+
+err_destroy:
+    lap_world_destroy(world);
+    return status;
+}
+
+lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
+{
+    settings_t settings;
+    lap_environment_t environment;
+    if (!world_p)
+        return lap_error(LAP_ERR_INVALID, "world_p is NULL");
+    LAP_TRY(make_settings(options, &settings));
+    LAP_TRY(lap_environment_read(&environment));
+    return process_world_create(environment.rank, environment.size, environment.dir, &settings,
+                                world_p);
+}
+
+/* Worlds with a caller's own ranks. */
+
+/* What each rank tells the others through the caller's allgather. */
+typedef struct card {
+    int32_t rank, nranks;
+    int32_t status; /* of what this rank did before; a failure of one is a failure of all */
+    char host[64];  /* the boot id: the same for all processes of a running machine */
+    char dir[LAP_DIR_BYTES]; /* of rank 0 */
+    char text[LAP_ERROR_TEXT];
+} card_t;
+
+static void read_host(char *text, size_t bytes)
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    size_t got = file ? fread(text, 1, bytes - 1, file) : 0;
+    if (file)
+        fclose(file);
+    text[got] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    if (got == 0 && gethostname(text, bytes - 1) == 0)
+        text[bytes - 1] = '\0';
+}
+
+static lap_status_t make_private_dir(char *dir)
+{
+    const char *name = "/lap-XXXXXX";
+    snprintf(dir, LAP_DIR_BYTES, "%s%s", lap_environment_base(strlen(name) + 1), name);
+    if (!mkdtemp(dir)) {
+        lap_status_t status = lap_error_errno("making a directory '%s'", dir);
+        dir[0] = '\0';
+        return status;
+    }
+    return LAP_OK;
+}
+
+/* Every rank sees the same cards and comes to the same conclusion. */
+static lap_status_t check_cards(const card_t *cards, int nranks)
+{
+    for (int rank = 0; rank < nranks; rank++) {
+        const card_t *card = &cards[rank];
+        if (card->rank != rank || card->nranks != nranks)
+            return lap_error(LAP_ERR_MISMATCH,
+                             "the card of rank %d says rank %d of %d, expected rank %d of %d", rank,
+                             card->rank, card->nranks, rank, nranks);
+        if (card->status != LAP_OK)
+            return lap_error((lap_status_t)card->status, "rank %d: %s", rank, card->text);
+        if (strncmp(card->host, cards[0].host, sizeof(card->host)) != 0)
+            return lap_error(LAP_ERR_UNSUPPORTED,
+                             "rank %d is on another host than rank 0 (boot ids %.63s and %.63s): "
+                             "the shm transport needs all ranks on one host",
+                             rank, card->host, cards[0].host);
+    }
+    return LAP_OK;
+}
+
+static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, const card_t *mine,
+                                   card_t *cards, char *dir_p)
+{
+    int error = bootstrap->allgather(bootstrap->context, mine, sizeof(*mine), cards);
+    if (error != 0)
+        return lap_error(LAP_ERR_SYSTEM, "the caller's allgather returned %d on rank %d", error,
+                         bootstrap->rank);
+    LAP_TRY(check_cards(cards, bootstrap->nranks));
+    memcpy(dir_p, cards[0].dir, LAP_DIR_BYTES);
+    dir_p[LAP_DIR_BYTES - 1] = '\0';
+    return LAP_OK;
+}
+
+/*
+ * Several ranks: whatever goes wrong here before the allgather goes into the card, so that nobody
+ * is left waiting.
+ */
+static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                            const settings_t *settings, lap_world_t **world_p)
+{
+    card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
+    char dir[LAP_DIR_BYTES];
+    card_t *cards = lap_alloc((size_t)bootstrap->nranks, sizeof(card_t));
+    if (!cards)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", bootstrap->nranks);
+    if (status == LAP_OK && mine.rank == 0)
+        status = make_private_dir(mine.dir);
+    mine.status = status;
+    if (status != LAP_OK)
+        snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
+    read_host(mine.host, sizeof(mine.host));
+    status = exchange_cards(bootstrap, &mine, cards, dir);
+    lap_free(cards);
+    lap_world_t *world = NULL;
+    if (status == LAP_OK)
+        status = process_world_create(mine.rank, mine.nranks, dir, settings, &world);
+    if (mine.dir[0])
+        rmdir(mine.dir); /* when the ranks did not get as far as to meet there */
+    *world_p = world;
+    return status;
+}
+
+lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
+                                   const lap_world_options_t *options, lap_world_t **world_p)
+{
+    if (!bootstrap || !world_p)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL", bootstrap ? "world_p" : "bootstrap");
+    if (bootstrap->size < sizeof(*bootstrap) || bootstrap->size > OPTIONS_BYTES_MAX)
+        return lap_error(LAP_ERR_INVALID,
+                         "bootstrap->size is %zu, expected %zu: set it with LAP_BOOTSTRAP_INIT",
+                         bootstrap->size, sizeof(*bootstrap));
+    if (bootstrap->nranks < 1 || bootstrap->nranks > LAP_RANKS_MAX)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->nranks is %d, expected 1 to %d",
+                         bootstrap->nranks, LAP_RANKS_MAX);
+    if (bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->rank is %d, expected 0 to %d",
+                         bootstrap->rank, bootstrap->nranks - 1);
+    if (!bootstrap->allgather || !bootstrap->barrier)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->%s is NULL",
+                         bootstrap->allgather ? "barrier" : "allgather");
+    settings_t settings;
+    lap_status_t status = make_settings(options, &settings);
+    if (bootstrap->nranks == 1) {
+        LAP_TRY(status);
+        return process_world_create(0, 1, "", &settings, world_p);
+    }
+    lap_world_t *world = NULL;
+    status = world_create_with_ranks(bootstrap, status, &settings, &world);
+    /*
+     * Called on failure too: the caller's barrier may know no time limit, and others may be in it.
+     */
+    int error = bootstrap->barrier(bootstrap->context);
+    if (status == LAP_OK && error != 0) {
+        status = lap_error(LAP_ERR_SYSTEM, "the caller's barrier returned %d on rank %d", error,
+                           bootstrap->rank);
+        lap_world_destroy(world);
+    }
+    if (status == LAP_OK)
+        *world_p = world;
+    return status;
+}
+
+/* Worlds of threads. */
+
+/* Rank `rank` of a thread world. Rank 0 makes the board, the others map it. */
+static lap_status_t thread_world_create(int rank, int size, const settings_t *settings,
+                                        lap_thread_heap_t *heap, uint64_t board_handle,
+                                        lap_world_t **world_p)
+{
+    lap_region_t board = {0};
+    LAP_TRY(world_alloc(LAP_WORLD_THREADS, rank, size, settings, world_p));
+    lap_world_t *world = *world_p;
+    world->thread_heap = heap;
+    if (rank == 0)
+        LAP_TRY(lap_region_create(world, lap_board_bytes(size), size, &board));
+    else
+        LAP_TRY(lap_region_map(world, 0, board_handle, lap_board_bytes(size), &board));
+    return take_board(world, &board);
+}
+
+/* Fills worlds[0..nranks), or leaves the heap without users. */
+static lap_status_t thread_worlds_create(int nranks, const settings_t *settings,
+                                         lap_thread_heap_t *heap, lap_world_t **worlds)
+{
+    lap_status_t status = LAP_OK;
+    for (int rank = 0; rank < nranks && status == LAP_OK; rank++)
+        status =
+            thread_world_create(rank, nranks, settings, heap,
+                                rank ? worlds[0]->group->board_region.handle : 0, &worlds[rank]);
+    for (int rank = 0; rank < nranks && status != LAP_OK; rank++) {
+        /* Each rank gives back its share of the heap, also those that were never made. */
+        if (worlds[rank])
+            lap_world_destroy(worlds[rank]);
+        else
+            lap_thread_heap_release(heap);
+    }
+    return status;
+}
+
+lap_status_t lap_world_create_threads(int nranks, const lap_world_options_t *options,
+                                      lap_world_t **worlds_p)
+{
+    settings_t settings;
+    if (!worlds_p)
+        return lap_error(LAP_ERR_INVALID, "worlds_p is NULL");
+    if (nranks < 1 || nranks > LAP_RANKS_MAX)
+        return lap_error(LAP_ERR_INVALID, "nranks is %d, expected 1 to %d", nranks, LAP_RANKS_MAX);
+    LAP_TRY(make_settings(options, &settings));
+    lap_world_t **worlds = lap_alloc((size_t)nranks, sizeof(lap_world_t *));
+    if (!worlds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d worlds", nranks);
+    lap_thread_heap_t *heap = NULL;
+    lap_status_t status = lap_thread_heap_create(nranks, &heap);
+    if (status == LAP_OK)
+        status = thread_worlds_create(nranks, &settings, heap, worlds);
+    if (status == LAP_OK)
+        memcpy(worlds_p, worlds, (size_t)nranks * sizeof(lap_world_t *));
+    lap_free(worlds);
+    return status;
+}
+
+int lap_world_rank(const lap_world_t *world)
+{
+    return world ? world->rank : -1;
+}
+
+int lap_world_size(const lap_world_t *world)
+{
+    return world ? world->size : 0;
+}
+
+lap_group_t *lap_world_group(lap_world_t *world)
+{
+    return world ? world->group : NULL;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A device: memory, streams, events, GEMM and the numeric kernels, as a table that each device fills. Everything with
+ * a stream argument is issued in the order of the stream and returns at once. What a stream was given runs in order;
+ * after a failure it skips what follows until lap_stream_synchronize has reported the failure.
+ */
+#ifndef LAP_DEVICE_DEVICE_H
+#define LAP_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lap/status.h>
+#include <lap/tensor.h>
+
+#include "core/signal.h"
+
+typedef struct lap_device lap_device_t;
+typedef struct lap_stream lap_stream_t;
+typedef struct lap_event lap_event_t;
+typedef struct lap_device_ops lap_device_ops_t;
+
+/* A function that runs on a stream, in its order. `arg` is the stream's copy of what lap_stream_call was given. */
+typedef lap_status_t (*lap_stream_fn_t)(void *arg);
+
+/* When something ran, in lap_now_ns() time. `ready` is when it began to wait for what it needed; else as begin. */
+typedef struct lap_span {
+    uint64_t ready, begin, end;
+} lap_span_t;
+
+/* Copies `rows` rows of `row_bytes` bytes. */
+typedef struct lap_copy {
+    void *dst;
+    const void *src;
+    size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
+} lap_copy_t;
+
+/* dst = sum of srcs[0..nsrc) in that order, in fp32. Each is [rows, cols]; strides in bytes. */
+typedef struct lap_reduce {
+    lap_dtype_t dtype;
+    void *dst;
+    size_t dst_stride;
+    const void *const *srcs; /* must live until the reduction has run */
+    const size_t *src_strides;
+    size_t nsrc;
+    size_t rows, cols;
+} lap_reduce_t;
+
+/*
+ * A block of rows of a GEMM: d = a b^T for `rows` rows. With a wait it starts only when the signal has come; with a
+ * raise it signals when it is done. A device whose kernel can wait and raise by itself uses `bank` and `word` directly.
+ */
+typedef struct lap_gemm_block {
+    const void *a; /* [rows, k] */
+    void *d;       /* [rows, n] */
+    size_t rows;
+    size_t a_stride, d_stride; /* bytes */
+    bool has_wait;
+    lap_bank_wait_t wait; /* word of `wait_bank` */
+    lap_span_t *span;     /* when not NULL: filled in when the block runs */
+    void *raise_arg;      /* when not NULL: raise(raise_context, raise_arg) when the block is done */
+    bool done;            /* the device's own mark while it runs blocks in any order */
+} lap_gemm_block_t;
+
+typedef struct lap_gemm {
+    lap_dtype_t dtype;
+    size_t n, k;
+    const void *b; /* [n, k] */
+    size_t b_stride;
+    lap_gemm_block_t *blocks; /* must live until the GEMM has run */
+    size_t nblocks;
+    bool any_order; /* blocks may run in the order in which their signals come; else in the order given */
+    lap_bank_t *wait_bank;    /* this rank's signals; NULL when no block waits */
+    const lap_watch_t *watch; /* for waits */
+    /* Turns a wait that failed into a status with its sentence. */
+    lap_status_t (*wait_failed)(void *context, size_t block, lap_status_t status);
+    /* After a wait that succeeded, before the block reads anything: a last look at who sent it. */
+    lap_status_t (*wait_passed)(void *context, size_t block);
+    lap_status_t (*raise)(void *context, void *raise_arg);
+    void *context;
+    uint64_t shuffle; /* not 0: any_order takes a random block of those that are ready; for tests */
+} lap_gemm_t;
+
+struct lap_device_ops {
+    const char *name;
+    const char *summary; /* a line for `lap info` */
+
+    /* `threads` of one GEMM; 0 leaves the library's setting alone. */
+    lap_status_t (*open)(int threads, lap_device_t **device_p);
+    void (*close)(lap_device_t *device);
+
+    lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
+    void (*free)(lap_device_t *device, void *memory);
+
+    lap_status_t (*stream_create)(lap_device_t *device, lap_stream_t **stream_p);
+    void (*stream_destroy)(lap_stream_t *stream); /* after what it was given has run */
+    /* Runs fn with a copy of the `bytes` bytes of arg (at most LAP_STREAM_ARG_BYTES). */
+    lap_status_t (*stream_call)(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                size_t bytes);
+    /* Waits until all has run. Returns the first failure, with its sentence, and makes the stream usable again. */
+    lap_status_t (*stream_synchronize)(lap_stream_t *stream);
+
+    lap_status_t (*event_create)(lap_device_t *device, lap_event_t **event_p);
+    void (*event_destroy)(lap_event_t *event);
+    /* The event happens when the stream gets here. */
+    lap_status_t (*event_record)(lap_event_t *event, lap_stream_t *stream);
+    /* The stream goes on when the latest record of the event issued so far has happened; it fails if that stream did. */
+    lap_status_t (*stream_wait_event)(lap_stream_t *stream, lap_event_t *event);
+    /* Writes the time at which the stream gets here. */
+    lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
+
+    lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
+    lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
+    lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+};
+
+#define LAP_STREAM_ARG_BYTES 192
+
+/* A copy in the calling thread, between memories of this host. */
+void lap_copy_now(const lap_copy_t *copy);
+
+/* Every device, stream and event starts with its table. */
+struct lap_device {
+    const lap_device_ops_t *ops;
+};
+
+/* The devices of this build, in the order in which they are listed; NULL past the last one. */
+const lap_device_ops_t *lap_device_at(size_t index);
+
+/* The device of a name. LAP_ERR_INVALID names the devices there are. */
+lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What devices that are this host share: streams are worker threads with queues, events are
+ * counters, and memory is plain memory. Such a device adds the kernel of its GEMM and puts all of
+ * it into its table.
+ */
+#ifndef LAP_DEVICE_HOST_HOST_H
+#define LAP_DEVICE_HOST_HOST_H
+
+#include <stdatomic.h>
+
+#include "device/device.h"
+
+/* d = a b^T for the rows of one block, in fp32. None of rows, n and k is 0. */
+typedef lap_status_t (*lap_host_kernel_t)(const lap_gemm_t *gemm, const lap_gemm_block_t *block);
+
+/* The slots of the table. */
+void lap_host_close(lap_device_t *device);
+lap_status_t lap_host_alloc(lap_device_t *device, size_t bytes, void **memory_p);
+void lap_host_free(lap_device_t *device, void *memory);
+lap_status_t lap_host_stream_create(lap_device_t *device, lap_stream_t **stream_p);
+void lap_host_stream_destroy(lap_stream_t *stream);
+lap_status_t lap_host_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                  size_t bytes);
+lap_status_t lap_host_stream_synchronize(lap_stream_t *stream);
+lap_status_t lap_host_event_create(lap_device_t *device, lap_event_t **event_p);
+void lap_host_event_destroy(lap_event_t *event);
+lap_status_t lap_host_event_record(lap_event_t *event, lap_stream_t *stream);
+lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
+lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p);
+lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
+lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
+
+/* What the other slots are made of. */
+lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
+lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel);
+
+/* As lap_host_stream_call; the function runs also when the stream has failed before it. */
+lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                    size_t bytes);
+
+/*
+ * The failure that makes the stream skip its work, or LAP_OK. Copies the sentence, LAP_ERROR_TEXT
+ * bytes.
+ */
+lap_status_t lap_host_stream_failure(lap_stream_t *stream, char *text);
+
+/* How long a worker may spin before it sleeps: 0 when the process has a single core. */
+uint64_t lap_host_spin_ns(void);
+
+/*
+ * Spins until the counter has reached `target`, at most spin_ns. What was written before it did is
+ * then visible.
+ */
+void lap_host_spin(const _Atomic uint64_t *counter, uint64_t target, uint64_t spin_ns);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams of a host: a worker thread and a ring of tasks that grows when it is full and never
+ * shrinks. Pushing never waits for the worker; otherwise ranks whose streams wait for one another
+ * could stop each other's issuing thread.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "device/host/host.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/thread.h"
+
+#define FIRST_ROOM 64u /* a power of two, as all sizes of the ring */
+#define SPIN_NS 5000u  /* about what it costs to be woken */
+
+typedef struct task {
+    lap_stream_fn_t fn;
+    bool always; /* also after a failure */
+    _Alignas(16) unsigned char arg[LAP_STREAM_ARG_BYTES];
+} task_t;
+
+/*
+ * Tasks are numbered from 0; task i lies in ring[i % room]. All is under the lock, but for the
+ * worker's spin.
+ */
+struct lap_stream {
+    const lap_device_ops_t *ops;
+    pthread_t worker;
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* for the worker: there is something to do, or to stop */
+    pthread_cond_t idle; /* for who synchronises: all is done */
+    task_t *ring;
+    uint64_t room;
+    _Atomic uint64_t issued;
+    uint64_t done;
+    uint64_t spin_ns;
+    bool asleep; /* the worker sleeps on `work` */
+    bool waited; /* somebody sleeps on `idle` */
+    bool stop;
+    lap_status_t status; /* the first failure since the last synchronisation, and its sentence */
+    char text[LAP_ERROR_TEXT];
+};
+
+uint64_t lap_host_spin_ns(void)
+{
+    cpu_set_t cores;
+    bool single = sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) == 1;
+    return single ? 0 : SPIN_NS;
+}
+
+void lap_host_spin(const _Atomic uint64_t *counter, uint64_t target, uint64_t spin_ns)
+{
+    if (spin_ns == 0)
+        return;
+    const uint64_t end = lap_now_ns() + spin_ns;
+    while (atomic_load_explicit(counter, memory_order_acquire) < target && lap_now_ns() < end)
+        ;
+}
+
+/* Called and returns with the lock held. False: the stream ends and has nothing left to do. */
+static bool next_task(lap_stream_t *stream, task_t *task_p)
+{
+    bool spin = stream->done > 0; /* more work is likely only where there has been some */
+    while (stream->issued == stream->done) {
+        if (stream->stop)
+            return false;
+        if (spin) {
+            pthread_mutex_unlock(&stream->lock);
+            lap_host_spin(&stream->issued, stream->done + 1, stream->spin_ns);
+            pthread_mutex_lock(&stream->lock);
+            spin = false;
+            continue;
+        }
+        stream->asleep = true;
+        pthread_cond_wait(&stream->work, &stream->lock);
+        stream->asleep = false;
+    }
+    *task_p = stream->ring[stream->done % stream->room]; /* a copy: the ring may move meanwhile */
+    return true;
+}
+
+static void finish_task(lap_stream_t *stream, lap_status_t status)
+{
+    if (status != LAP_OK && stream->status == LAP_OK) {
+        stream->status = status;
+        snprintf(stream->text, sizeof(stream->text), "%s", lap_last_error());
+    }
+    stream->done++;
+    if (stream->done == stream->issued && stream->waited)
+        pthread_cond_broadcast(&stream->idle);
+}
+
+static void *worker_main(void *context)
+{
+    lap_stream_t *stream = context;
+    task_t task;
+    pthread_mutex_lock(&stream->lock);
+    while (next_task(stream, &task)) {
+        const bool skip = stream->status != LAP_OK && !task.always;
+        pthread_mutex_unlock(&stream->lock);
+        lap_status_t status = skip ? LAP_OK : task.fn(task.arg);
+        pthread_mutex_lock(&stream->lock);
+        finish_task(stream, status);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+lap_status_t lap_host_stream_create(lap_device_t *device, lap_stream_t **stream_p)
+{
+    lap_stream_t *stream = lap_alloc(1, sizeof(*stream));
+    task_t *ring = lap_alloc(FIRST_ROOM, sizeof(*ring));
+    if (!stream || !ring) {
+        lap_free(ring);
+        lap_free(stream);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %u tasks", FIRST_ROOM);
+    }
+    stream->ops = device->ops;
+    stream->ring = ring;
+    stream->room = FIRST_ROOM;
+    stream->spin_ns = lap_host_spin_ns();
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->work, NULL);
+    pthread_cond_init(&stream->idle, NULL);
+    int error = lap_thread_start(&stream->worker, "lap-stream", worker_main, stream);
+    if (error == 0) {
+        *stream_p = stream;
+        return LAP_OK;
+    }
+    pthread_cond_destroy(&stream->idle);
+    pthread_cond_destroy(&stream->work);
+    pthread_mutex_destroy(&stream->lock);
+    lap_free(ring);
+    lap_free(stream);
+    errno = error;
+    return lap_error_errno("cannot start the thread of a stream");
+}
+
+void lap_host_stream_destroy(lap_stream_t *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    stream->stop = true;
+    pthread_cond_signal(&stream->work);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_join(stream->worker, NULL);
+    if (stream->status != LAP_OK)
+        lap_warn("a stream ends with a failure that nobody asked for: %s", stream->text);
+    pthread_cond_destroy(&stream->idle);
+    pthread_cond_destroy(&stream->work);
+    pthread_mutex_destroy(&stream->lock);
+    lap_free(stream->ring);
+    lap_free(stream);
+}
+
+static lap_status_t grow(lap_stream_t *stream)
+{
+    task_t *ring = lap_alloc(stream->room * 2, sizeof(*ring));
+    if (!ring)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream of %llu tasks",
+                         (unsigned long long)stream->room * 2);
+    for (uint64_t i = stream->done; i < stream->issued; i++)
+        ring[i % (stream->room * 2)] = stream->ring[i % stream->room];
+    lap_free(stream->ring);
+    stream->ring = ring;
+    stream->room *= 2;
+    return LAP_OK;
+}
+
+static lap_status_t push(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg, size_t bytes,
+                         bool always)
+{
+    if (bytes > LAP_STREAM_ARG_BYTES)
+        return lap_error(LAP_ERR_INVALID, "the argument of a stream call has %zu bytes, at most %d",
+                         bytes, LAP_STREAM_ARG_BYTES);
+    lap_status_t status = LAP_OK;
+    pthread_mutex_lock(&stream->lock);
+    assert(!stream->stop);
+    if (stream->issued - stream->done == stream->room)
+        status = grow(stream);
+    if (status == LAP_OK) {
+        task_t *task = &stream->ring[stream->issued % stream->room];
+        task->fn = fn;
+        task->always = always;
+        if (bytes)
+            memcpy(task->arg, arg, bytes);
+        /*
+         * Pairs with lap_host_spin in next_task, which then takes the lock before it reads the
+         * task.
+         */
+        atomic_fetch_add_explicit(&stream->issued, 1, memory_order_release);
+        if (stream->asleep)
+            pthread_cond_signal(&stream->work);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+lap_status_t lap_host_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                  size_t bytes)
+{
+    return push(stream, fn, arg, bytes, false);
+}
+
+lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                    size_t bytes)
+{
+    return push(stream, fn, arg, bytes, true);
+}
+
+lap_status_t lap_host_stream_failure(lap_stream_t *stream, char *text)
+{
+    pthread_mutex_lock(&stream->lock);
+    lap_status_t status = stream->status;
+    if (status != LAP_OK)
+        memcpy(text, stream->text, sizeof(stream->text));
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+lap_status_t lap_host_stream_synchronize(lap_stream_t *stream)
+{
+    char text[LAP_ERROR_TEXT];
+    pthread_mutex_lock(&stream->lock);
+    while (stream->done != stream->issued) {
+        stream->waited = true;
+        pthread_cond_wait(&stream->idle, &stream->lock);
+        stream->waited = false;
+    }
+    lap_status_t status = stream->status;
+    if (status != LAP_OK)
+        memcpy(text, stream->text, sizeof(text));
+    stream->status = LAP_OK;
+    pthread_mutex_unlock(&stream->lock);
+    return status == LAP_OK ? LAP_OK : lap_error(status, "%s", text);
+}
+
+static lap_status_t run_stamp(void *arg)
+{
+    uint64_t *ns;
+    memcpy(&ns, arg, sizeof(ns));
+    *ns = lap_now_ns();
+    return LAP_OK;
+}
+
+lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p)
+{
+    return lap_host_stream_call(stream, run_stamp, &ns_p, sizeof(ns_p));
+}

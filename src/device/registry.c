@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The devices of this build. A new one is a line in the list. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "device/device.h"
+
+extern const lap_device_ops_t lap_ref_ops;
+extern const lap_device_ops_t lap_cpu_ops;
+
+static const lap_device_ops_t *const devices[] = {
+    &lap_cpu_ops,
+    &lap_ref_ops,
+};
+
+const lap_device_ops_t *lap_device_at(size_t index)
+{
+    return index < sizeof(devices) / sizeof(devices[0]) ? devices[index] : NULL;
+}
+
+lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
+{
+    char names[128] = "";
+    size_t used = 0;
+    if (!name)
+        return lap_error(LAP_ERR_INVALID, "the name of the device is NULL");
+    for (size_t i = 0; lap_device_at(i); i++) {
+        const lap_device_ops_t *ops = lap_device_at(i);
+        if (strcmp(ops->name, name) == 0) {
+            *ops_p = ops;
+            return LAP_OK;
+        }
+        if (used < sizeof(names))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+                                     ops->name);
+    }
+    return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s", name, names);
+}

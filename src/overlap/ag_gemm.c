@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The builders of AG+GEMM: d = gather(a) b^T.
+ *
+ * Shard c of a is [m_c, k], the rows of rank c. In symmetric memory the gathered a is [m, k],
+ * packed, each shard at its row; `fused` gathers nothing and keeps only the rank's own shard there.
+ * d is [m, n_r].
+ *
+ * A rank receives only what it or a rank further down the ring can use: an empty shard is not sent,
+ * and nothing is sent to a rank without output features that does not gather. Both sides follow
+ * from the same functions of the problem, so that every signal raised is one that its receiver
+ * waits for. Each WAIT stands before the step that needs it, and no WAIT is implied by another: the
+ * tests of the checker take out each one and want to see it missed.
+ */
+#include "overlap/overlap.h"
+#include "schedule/range.h"
+#include "transport/transport.h"
+
+static size_t rows_of(const lap_problem_t *p, int rank)
+{
+    return lap_shard(p->m, p->size, rank, NULL);
+}
+
+static size_t features_of(const lap_problem_t *p, int rank)
+{
+    return lap_shard(p->n, p->size, rank, NULL);
+}
+
+/* Whether a rank has a use of its own for the shards of its peers. */
+static bool wants(const lap_problem_t *p, int rank)
+{
+    return p->gather_input || features_of(p, rank) > 0;
+}
+
+/* Whether the shard of `source` goes straight to `dest`. */
+static bool flows(const lap_problem_t *p, int source, int dest)
+{
+    return source != dest && rows_of(p, source) > 0 && wants(p, dest);
+}
+
+/* The peer that is `step` places after this rank. */
+static int peer_at(const lap_problem_t *p, int step)
+{
+    return (p->rank + step + p->size) % p->size;
+}
+
+static size_t a_row_bytes(const lap_problem_t *p)
+{
+    return p->k * lap_dtype_size(p->dtype);
+}
+
+/* The shards of `count` ranks from `first` on as rows of a [m, k] matrix. */
+static lap_range_t shards(const lap_problem_t *p, lap_place_t place, int rank, int first, int count)
+{
+    size_t begin, rows = 0;
+    lap_shard(p->m, p->size, first, &begin);
+    for (int c = first; c < first + count; c++)
+        rows += rows_of(p, c);
+    return lap_range_packed(place, rank, begin * a_row_bytes(p), rows, a_row_bytes(p));
+}
+
+static lap_range_t own_input(const lap_problem_t *p)
+{
+    return lap_range_packed(LAP_INPUT, p->rank, 0, rows_of(p, p->rank), a_row_bytes(p));
+}
+
+static lap_range_t weight(const lap_problem_t *p)
+{
+    return lap_range_packed(LAP_WEIGHT, p->rank, 0, features_of(p, p->rank), a_row_bytes(p));
+}
+
+/* Rows of d: `rows` of them, from row `skip` of the shard of rank `first` on. */
+static lap_range_t output(const lap_problem_t *p, int first, size_t skip, size_t rows)
+{
+    size_t begin, row_bytes = features_of(p, p->rank) * lap_dtype_size(p->dtype);
+    lap_shard(p->m, p->size, first, &begin);
+    return lap_range_packed(LAP_OUTPUT, p->rank, (begin + skip) * row_bytes, rows, row_bytes);
+}
+
+/* A GEMM of its own for the rows `a` that begin with the shard of rank `first`. */
+static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a, int first)
+{
+    uint32_t step = lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), false);
+    lap_gemm_rows(s, a, output(p, first, 0, a.rows));
+    return step;
+}
+
+/* Copies the shards that begin with that of rank `first` from `src` to the second result. */
+static uint32_t add_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                           lap_range_t src, int first)
+{
+    lap_range_t dst = shards(p, LAP_GATHERED, p->rank, first, 1);
+    dst.rows = src.rows;
+    return lap_add_copy(s, stream, src, dst);
+}
+
+static void add_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer)
+{
+    lap_add_raise(s, stream, peer, lap_signal_credit(p->size, p->rank), 0);
+}
+
+/* Waits until `peer` lets this rank write into its memory. */
+static void await_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer)
+{
+    lap_add_wait(s, stream, peer, lap_signal_credit(p->size, peer), 1);
+    lap_expect(s, lap_signal_credit(p->size, peer));
+}
+
+/* What every method begins with. */
+static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t symmetric_rows)
+{
+    s->output = output(p, 0, 0, features_of(p, p->rank) > 0 ? p->m : 0);
+    if (p->gather_input)
+        s->gathered = shards(p, LAP_GATHERED, p->rank, 0, p->size);
+    if (p->size > 1)
+        s->symmetric_bytes = symmetric_rows * a_row_bytes(p);
+}
+
+/* The own shard needs no communication: all there is to do in a group of one. */
+static void add_own_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    if (p->gather_input && rows_of(p, p->rank) > 0)
+        add_gather(p, s, stream, own_input(p), p->rank);
+}
+
+static void add_own_gemm(const lap_problem_t *p, lap_schedule_t *s)
+{
+    if (features_of(p, p->rank) > 0 && rows_of(p, p->rank) > 0)
+        add_rows_gemm(p, s, own_input(p), p->rank);
+}
+
+/*
+ * Lets every peer that will do so write here, then puts the own shard to every peer that can use
+ * it.
+ */
+static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    for (int i = 1; i < p->size; i++) {
+        int peer = peer_at(p, i);
+        if (flows(p, peer, p->rank)) {
+            add_credit(p, s, stream, peer);
+            lap_expect(s, lap_signal_data(peer));
+        }
+    }
+    for (int i = 1; i < p->size; i++) {
+        int peer = peer_at(p, i);
+        if (flows(p, p->rank, peer)) {
+            await_credit(p, s, stream, peer);
+            lap_add_put(s, stream, peer, lap_signal_data(p->rank), own_input(p),
+                        shards(p, LAP_SYMMETRIC, peer, p->rank, 1));
+        }
+    }
+}
+
+static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
+{
+    bool multiplies = features_of(p, p->rank) > 0 && p->m > 0;
+    begin_schedule(p, s, p->capacity);
+    if (p->size == 1) {
+        add_own_gemm(p, s);
+        add_own_gather(p, s, LAP_STREAM_COMPUTE);
+        return;
+    }
+    add_exchange_all(p, s, LAP_STREAM_COMPUTE);
+    if (wants(p, p->rank) && rows_of(p, p->rank) > 0)
+        lap_add_copy(s, LAP_STREAM_COMPUTE, own_input(p),
+                     shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
+    for (int i = 1; i < p->size; i++)
+        if (flows(p, peer_at(p, i), p->rank))
+            lap_add_wait(s, LAP_STREAM_COMPUTE, peer_at(p, i), lap_signal_data(peer_at(p, i)), 1);
+    lap_range_t all = shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
+    if (multiplies)
+        add_rows_gemm(p, s, all, 0);
+    if (p->gather_input && p->m > 0)
+        add_gather(p, s, LAP_STREAM_COMPUTE, all, 0);
+}
+
+/*
+ * The ring moves units: `width` shards of neighbouring ranks, held by all of these ranks. Rank r
+ * gets from r - width, unit by unit, and hands on to r + width, so that the ranks of a unit stand
+ * in rings of their own.
+ */
+typedef struct ring {
+    const lap_problem_t *p;
+    int width, units; /* shards of a unit, units in all */
+    int unit;         /* the rank's own */
+    int left, right;
+} ring_t;
+
+/* The unit that is `i` hops upstream of this rank's own. */
+static int unit_at(const ring_t *ring, int i)
+{
+    return (ring->unit - i + ring->units) % ring->units;
+}
+
+/* Whether `rank`, or a rank to which it hands on, has a use for a unit. */
+static bool useful(const ring_t *ring, int unit, int rank)
+{
+    for (int i = 0; i < ring->units; i++) {
+        int at = (rank + i * ring->width) % ring->p->size;
+        if (i > 0 && at / ring->width == unit)
+            return false;
+        if (wants(ring->p, at))
+            return true;
+    }
+    return false;
+}
+
+static lap_range_t unit_range(const ring_t *ring, int unit, int rank)
+{
+    return shards(ring->p, LAP_SYMMETRIC, rank, unit * ring->width, ring->width);
+}
+
+/* Whether the unit of hop `i` moves to `rank`, which is this rank or its right neighbour. */
+static bool moves(const ring_t *ring, int i, int rank)
+{
+    int unit = unit_at(ring, i);
+    return unit_range(ring, unit, rank).rows > 0 && useful(ring, unit, rank);
+}
+
+/* How many units have come from the left when that of hop `i` is here. */
+static uint32_t arrivals(const ring_t *ring, int i)
+{
+    uint32_t count = 0;
+    for (int j = 1; j <= i; j++)
+        count += moves(ring, j, ring->p->rank);
+    return count;
+}
+
+/*
+ * Whether `rank` of this rank's pair gives its shard to the other of the two, to make up their
+ * unit.
+ */
+static bool swaps(const ring_t *ring, int rank)
+{
+    return ring->width == 2 && rows_of(ring->p, rank) > 0 && useful(ring, ring->unit, rank ^ 1);
+}
+
+/*
+ * Waits for the unit of hop `i` to be whole; the own unit of a pair is whole when the partner's
+ * shard is here.
+ */
+static void await_unit(const ring_t *ring, lap_schedule_t *s, uint16_t stream, int i)
+{
+    int partner = ring->p->rank ^ 1;
+    if (i > 0)
+        lap_add_wait(s, stream, ring->left, lap_signal_data(ring->left), arrivals(ring, i));
+    else if (swaps(ring, partner))
+        lap_add_wait(s, stream, partner, lap_signal_data(partner), 1);
+}
+
+/*
+ * Lets the neighbours write, and makes up the own unit in a ring of pairs. Returns the step that
+ * copies the own shard. The credits come first: a copy before them would delay the neighbours.
+ */
+static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
+{
+    const lap_problem_t *p = ring->p;
+    int partner = p->rank ^ 1;
+    uint32_t copy = 0, hops = arrivals(ring, ring->units - 1);
+    for (uint32_t i = 0; i < hops; i++)
+        lap_expect(s, lap_signal_data(ring->left));
+    if (hops > 0)
+        add_credit(p, s, LAP_STREAM_SEND, ring->left);
+    if (swaps(ring, partner)) {
+        add_credit(p, s, LAP_STREAM_SEND, partner);
+        lap_expect(s, lap_signal_data(partner));
+    }
+    if (ring->width == 2 && rows_of(p, p->rank) > 0 && useful(ring, ring->unit, p->rank))
+        copy = lap_add_copy(s, LAP_STREAM_SEND, own_input(p),
+                            shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
+    if (swaps(ring, p->rank)) {
+        await_credit(p, s, LAP_STREAM_SEND, partner);
+        lap_add_put(s, LAP_STREAM_SEND, partner, lap_signal_data(p->rank), own_input(p),
+                    shards(p, LAP_SYMMETRIC, partner, p->rank, 1));
+    }
+    return copy;
+}
+
+static void add_ring_sends(const ring_t *ring, lap_schedule_t *s)
+{
+    const lap_problem_t *p = ring->p;
+    bool first = true;
+    for (int i = 0; i < ring->units - 1; i++) {
+        int unit = unit_at(ring, i);
+        if (!moves(ring, i, ring->right))
+            continue;
+        await_unit(ring, s, LAP_STREAM_SEND, i);
+        if (first)
+            await_credit(p, s, LAP_STREAM_SEND, ring->right);
+        first = false;
+        bool straight = i == 0 && ring->width == 1;
+        lap_add_put(s, LAP_STREAM_SEND, ring->right, lap_signal_data(p->rank),
+                    straight ? own_input(p) : unit_range(ring, unit, p->rank),
+                    unit_range(ring, unit, ring->right));
+    }
+}
+
+static void add_ring_gemms(const ring_t *ring, lap_schedule_t *s, uint32_t copy)
+{
+    const lap_problem_t *p = ring->p;
+    for (int i = 0; i < ring->units; i++) {
+        int unit = unit_at(ring, i);
+        lap_range_t a = unit_range(ring, unit, p->rank);
+        if (a.rows == 0 || features_of(p, p->rank) == 0)
+            continue;
+        await_unit(ring, s, LAP_STREAM_COMPUTE, i);
+        bool straight = i == 0 && ring->width == 1;
+        uint32_t step = add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width);
+        if (i == 0 && !straight && rows_of(p, p->rank) > 0)
+            lap_add_dep(s, step, copy);
+    }
+}
+
+/*
+ * The second result is copied on a stream of its own, so that neither the GEMMs nor the sends wait
+ * for it.
+ */
+static void add_ring_gathers(const ring_t *ring, lap_schedule_t *s)
+{
+    const lap_problem_t *p = ring->p;
+    add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    if (swaps(ring, p->rank ^ 1)) {
+        await_unit(ring, s, LAP_STREAM_RECEIVE, 0);
+        add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, p->rank ^ 1, 1),
+                   p->rank ^ 1);
+    }
+    for (int i = 1; i < ring->units; i++) {
+        int unit = unit_at(ring, i);
+        if (!moves(ring, i, p->rank))
+            continue;
+        await_unit(ring, s, LAP_STREAM_RECEIVE, i);
+        add_gather(p, s, LAP_STREAM_RECEIVE, unit_range(ring, unit, p->rank), unit * ring->width);
+    }
+}
+
+static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
+{
+    int width = p->aggregate && p->size > 1 ? 2 : 1;
+    ring_t ring = {.p = p,
+                   .width = width,
+                   .units = p->size / width,
+                   .unit = p->rank / width,
+                   .left = peer_at(p, -width),
+                   .right = peer_at(p, width)};
+    begin_schedule(p, s, p->capacity);
+    uint32_t copy = add_ring_start(&ring, s);
+    add_ring_sends(&ring, s);
+    add_ring_gemms(&ring, s, copy);
+    if (p->gather_input)
+        add_ring_gathers(&ring, s);
+}
+
+static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
+{
+    begin_schedule(p, s, p->capacity);
+    add_exchange_all(p, s, LAP_STREAM_SEND);
+    if (features_of(p, p->rank) > 0 && p->m > 0) {
+        lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
+        if (rows_of(p, p->rank) > 0)
+            lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, rows_of(p, p->rank)));
+        for (int i = 1; i < p->size; i++) {
+            int peer = peer_at(p, -i);
+            if (!flows(p, peer, p->rank))
+                continue;
+            lap_block_t *block = lap_gemm_rows(s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
+                                               output(p, peer, 0, rows_of(p, peer)));
+            block->wait_peer = peer;
+            block->wait_signal = lap_signal_data(peer);
+            block->wait_count = 1;
+        }
+    }
+    add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    for (int i = 1; i < p->size; i++) {
+        int peer = peer_at(p, -i);
+        if (!p->gather_input || !flows(p, peer, p->rank))
+            continue;
+        lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), 1);
+        add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, peer, 1), peer);
+    }
+}
+
+/*
+ * Block `j` of the shard that rank `rank` keeps at the start of its symmetric memory; no rows past
+ * the last one.
+ */
+static lap_range_t shard_block(const lap_problem_t *p, int rank, size_t j)
+{
+    size_t first = j * p->block_rows, rows = rows_of(p, rank);
+    size_t left = first < rows ? rows - first : 0;
+    return lap_range_packed(LAP_SYMMETRIC, rank, first * a_row_bytes(p),
+                            left < p->block_rows ? left : p->block_rows, a_row_bytes(p));
+}
+
+static uint32_t shard_blocks(const lap_problem_t *p, int rank)
+{
+    size_t rows = rows_of(p, rank);
+    return (uint32_t)(rows / p->block_rows + (rows % p->block_rows > 0));
+}
+
+/* Lays the own shard open, block by block, and tells each block to every peer that can use it. */
+static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
+{
+    uint32_t readers = 0;
+    for (int i = 1; i < p->size; i++)
+        readers += flows(p, p->rank, peer_at(p, i));
+    for (uint32_t j = 0; readers > 0 && j < shard_blocks(p, p->rank); j++) {
+        lap_range_t block = shard_block(p, p->rank, j), src = block;
+        src.place = LAP_INPUT;
+        lap_add_copy(s, LAP_STREAM_SEND, src, block);
+        for (int i = 1; i < p->size; i++)
+            if (flows(p, p->rank, peer_at(p, i)))
+                lap_add_raise(s, LAP_STREAM_SEND, peer_at(p, i), lap_signal_data(p->rank),
+                              lap_range_bytes(&block));
+    }
+}
+
+/*
+ * One GEMM over the own shard and, in whatever order they come, the blocks of the peers, read where
+ * they are.
+ */
+static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
+{
+    if (features_of(p, p->rank) == 0 || p->m == 0)
+        return;
+    lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
+    if (rows_of(p, p->rank) > 0)
+        lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, rows_of(p, p->rank)));
+    for (int i = 1; i < p->size; i++) {
+        int peer = peer_at(p, -i);
+        for (uint32_t j = 0; j < shard_blocks(p, peer); j++) {
+            lap_range_t a = shard_block(p, peer, j);
+            lap_block_t *block = lap_gemm_rows(s, a, output(p, peer, j * p->block_rows, a.rows));
+            block->wait_peer = peer;
+            block->wait_signal = lap_signal_data(peer);
+            block->wait_count = j + 1;
+        }
+    }
+}
+
+/*
+ * Tells each peer that its shard has been read. The second result, which reads it too, must have
+ * been copied.
+ */
+static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
+{
+    for (int i = 1; i < p->size; i++) {
+        int peer = peer_at(p, -i);
+        uint32_t copy = 0, blocks = shard_blocks(p, peer);
+        if (!flows(p, peer, p->rank))
+            continue;
+        for (uint32_t j = 0; j < blocks; j++)
+            lap_expect(s, lap_signal_data(peer));
+        if (p->gather_input) {
+            lap_range_t shard = shard_block(p, peer, 0);
+            shard.rows = rows_of(p, peer);
+            lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), blocks);
+            copy = add_gather(p, s, LAP_STREAM_RECEIVE, shard, peer);
+        }
+        uint32_t done =
+            lap_add_raise(s, LAP_STREAM_COMPUTE, peer, lap_signal_credit(p->size, p->rank), 0);
+        if (p->gather_input)
+            lap_add_dep(s, done, copy);
+    }
+    for (int i = 1; i < p->size; i++)
+        if (flows(p, p->rank, peer_at(p, i)))
+            await_credit(p, s, LAP_STREAM_SEND, peer_at(p, i));
+}
+
+static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
+{
+    begin_schedule(p, s, lap_shard(p->capacity, p->size, 0, NULL));
+    add_fused_sends(p, s);
+    add_fused_gemm(p, s);
+    add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    add_fused_ends(p, s);
+}
+
+const lap_builder_t lap_ag_gemm_builders[] = {
+    {"serial", "gather everything, then one GEMM: nothing overlaps", LAP_CAN_PUT, build_serial},
+    {"ring", "shards travel around a ring, a GEMM for each as it comes", LAP_CAN_PUT, build_ring},
+    {"direct", "every shard goes straight to every peer, used in order of arrival", LAP_CAN_PUT,
+     build_direct},
+    {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
+     build_fused},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operators: a description that all ranks agree on, the symmetric buffer and scratch memory it works in, a cache of
+ * the schedules it has built (one per number of active rows), and the calls themselves.
+ */
+#include "overlap/op.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "overlap/overlap.h"
+#include "schedule/run.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define CACHE_ENTRIES 16
+
+typedef struct cache_entry {
+    lap_program_t *program; /* NULL: free */
+    size_t m;
+    uint64_t used; /* when, in calls of this operator */
+} cache_entry_t;
+
+struct lap_op {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    lap_buffer_t *buffer;
+    bool owns_buffer;
+    uint32_t index; /* among the operators of the buffer */
+    const lap_builder_t *builder;
+    lap_problem_t problem; /* of this rank, with m = capacity */
+    void *scratch;
+    size_t scratch_bytes;
+    cache_entry_t cache[CACHE_ENTRIES];
+    uint64_t calls;
+    uint64_t chaos;
+
+    bool in_flight;
+    uint32_t failures_before; /* engine->failures when the call began */
+    lap_trace_t *trace;       /* of the call in flight */
+};
+
+/* ---- making one ---- */
+
+/* What all ranks must say alike. Plain bytes: it travels. */
+typedef struct fingerprint {
+    uint64_t kind, m, n, k, dtype, epilogue, aggregate, num_splits, block_rows, gather_input;
+    uint64_t shared_buffer; /* 0: its own; else how many operators the given one already has, plus one */
+    char method[32];
+    char device[16];
+} fingerprint_t;
+
+static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_t *desc,
+                                    const lap_problem_t *problem, const lap_builder_t *builder)
+{
+    fingerprint_t print = {
+        .kind = (uint64_t)problem->kind,
+        .m = problem->capacity,
+        .n = problem->n,
+        .k = problem->k,
+        .dtype = (uint64_t)problem->dtype,
+        .epilogue = (uint64_t)desc->epilogue,
+        .aggregate = problem->aggregate,
+        .num_splits = problem->num_splits,
+        .block_rows = problem->block_rows,
+        .gather_input = problem->gather_input,
+        .shared_buffer = desc->buffer ? desc->buffer->nops + 1u : 0,
+    };
+    snprintf(print.method, sizeof(print.method), "%s", builder->name);
+    snprintf(print.device, sizeof(print.device), "%s", group->world->device_name);
+    return print;
+}
+
+static lap_status_t differ_number(int rank, const char *what, uint64_t zero, uint64_t other)
+{
+    if (zero == other)
+        return LAP_OK;
+    return lap_error(LAP_ERR_MISMATCH,
+                     "lap_op_create: rank 0 says %s = %llu, rank %d says %s = %llu", what,
+                     (unsigned long long)zero, rank, what, (unsigned long long)other);
+}
+
+static lap_status_t differ_text(int rank, const char *what, const char *zero, const char *other)
+{
+    if (strcmp(zero, other) == 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_MISMATCH, "lap_op_create: rank 0 says %s = %s, rank %d says %s = %s",
+                     what, zero, rank, what, other);
+}
+
+static lap_status_t compare_fingerprints(const fingerprint_t *zero, const fingerprint_t *other,
+                                         int rank)
+{
+    LAP_TRY(differ_text(rank, "kind", lap_op_kind_name((lap_op_kind_t)zero->kind),
+                        lap_op_kind_name((lap_op_kind_t)other->kind)));
+    LAP_TRY(differ_number(rank, "m", zero->m, other->m));
+    LAP_TRY(differ_number(rank, "n", zero->n, other->n));
+    LAP_TRY(differ_number(rank, "k", zero->k, other->k));
+    LAP_TRY(differ_text(rank, "dtype", lap_dtype_name((lap_dtype_t)zero->dtype),
+                        lap_dtype_name((lap_dtype_t)other->dtype)));
+    LAP_TRY(differ_number(rank, "epilogue", zero->epilogue, other->epilogue));
+    LAP_TRY(differ_text(rank, "method", zero->method, other->method));
+    LAP_TRY(differ_number(rank, "aggregate", zero->aggregate, other->aggregate));
+    LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
+    LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
+    LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
+    LAP_TRY(differ_text(rank, "device", zero->device, other->device));
+    if (!zero->shared_buffer != !other->shared_buffer)
+        return lap_error(LAP_ERR_MISMATCH, "lap_op_create: rank %d gives a buffer, rank %d none",
+                         zero->shared_buffer ? 0 : rank, zero->shared_buffer ? rank : 0);
+    return differ_number(rank, "the number of operators on the buffer", zero->shared_buffer,
+                         other->shared_buffer);
+}
+
+/* Collective. Every rank compares all with rank 0's, so that all find the same difference. */
+static lap_status_t agree_on_fingerprint(lap_group_t *group, const fingerprint_t *mine)
+{
+    fingerprint_t *all = lap_alloc((size_t)group->size, sizeof(*all));
+    lap_status_t status = LAP_OK;
+    if (!all)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to compare %d descriptions", group->size);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_allgather(group, mine, sizeof(*mine), all);
+    for (int r = 1; r < group->size && status == LAP_OK; r++)
+        status = compare_fingerprints(&all[0], &all[r], r);
+    lap_free(all);
+    return status;
+}
+
+static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_desc_t *desc,
+                                       size_t bytes, size_t nsignals)
+{
+    const lap_buffer_t *buffer = desc->buffer;
+    if (!buffer)
+        return LAP_OK;
+    if (buffer->group != group)
+        return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    if (buffer->bytes < bytes || buffer->nsignals < nsignals)
+        return lap_error(LAP_ERR_INVALID,
+                         "the buffer given has %zu bytes and %zu signals, expected at least %zu "
+                         "bytes and %zu signals",
+                         buffer->bytes, buffer->nsignals, bytes, nsignals);
+    return LAP_OK;
+}
+
+/* The transport that a buffer of the operator's own would have decides what its methods can count on. */
+static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *desc)
+{
+    if (desc && desc->size == sizeof(*desc) && desc->buffer)
+        return desc->buffer->ops->can;
+    const lap_transport_ops_t *ops;
+    const char *name = group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
+    return lap_transport_find(name, &ops) == LAP_OK ? ops->can : 0;
+}
+
+/* Local: everything that can be found wrong without the other ranks. */
+static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *desc, size_t *bytes_p,
+                         size_t *nsignals_p)
+{
+    lap_group_t *group = op->group;
+    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
+                             transport_can(group, desc)));
+    op->problem.rank = group->rank;
+    LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
+    LAP_TRY(check_given_buffer(group, desc, *bytes_p, *nsignals_p));
+    return lap_engine_get(group->world, &op->engine);
+}
+
+static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p);
+
+/* Scratch for the full capacity, and the first schedule: what a call needs is there before the first call. */
+static lap_status_t prepare(lap_op_t *op)
+{
+    lap_program_t *program;
+    LAP_TRY(get_program(op, op->problem.capacity, &program));
+    op->scratch_bytes = lap_program_schedule(program)->scratch_bytes;
+    if (op->scratch_bytes)
+        LAP_TRY(op->engine->device->ops->alloc(op->engine->device, op->scratch_bytes,
+                                               &op->scratch));
+    return LAP_OK;
+}
+
+lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
+{
+    if (!group || !op_p)
+        return lap_error(LAP_ERR_INVALID, "lap_op_create: %s is NULL", group ? "op_p" : "group");
+    size_t bytes = 0, nsignals = 0;
+    lap_op_t *op = lap_alloc(1, sizeof(*op));
+    lap_status_t status = LAP_OK;
+    if (op)
+        op->group = group;
+    else
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator");
+    if (status == LAP_OK)
+        status = plan(op, desc, &bytes, &nsignals);
+    status = lap_group_agree(group, status);
+    if (status != LAP_OK)
+        goto err_op;
+
+    const fingerprint_t print = fingerprint_of(group, desc, &op->problem, op->builder);
+    status = agree_on_fingerprint(group, &print);
+    if (status != LAP_OK)
+        goto err_op;
+    op->buffer = desc->buffer;
+    if (!op->buffer) {
+        status = lap_buffer_create(group, bytes, nsignals, NULL, &op->buffer);
+        if (status != LAP_OK)
+            goto err_op;
+        op->owns_buffer = true;
+    }
+    status = lap_group_agree(group, prepare(op));
+    if (status != LAP_OK)
+        goto err_op;
+    op->index = ++op->buffer->nops;
+    *op_p = op;
+    return LAP_OK;
+
+err_op:
+    lap_op_destroy(op);
+    return status;
+}
+
+void lap_op_destroy(lap_op_t *op)
+{
+    if (!op)
+        return;
+    if (op->in_flight)
+        (void)lap_op_end(op);
+    for (int i = 0; i < CACHE_ENTRIES; i++)
+        lap_program_destroy(op->cache[i].program);
+    if (op->scratch)
+        op->engine->device->ops->free(op->engine->device, op->scratch);
+    if (op->owns_buffer)
+        lap_buffer_destroy(op->buffer);
+    lap_free(op);
+}
+
+const char *lap_op_method(const lap_op_t *op)
+{
+    return op->builder->name;
+}
+
+lap_buffer_t *lap_op_buffer(lap_op_t *op)
+{
+    return op->buffer;
+}
+
+void lap_op_set_chaos(lap_op_t *op, uint64_t seed)
+{
+    op->chaos = seed;
+}
+
+/* ---- the cache of schedules ---- */
+
+static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **program_p)
+{
+    lap_problem_t problem = op->problem;
+    problem.m = m;
+    lap_schedule_t schedule;
+    lap_status_t status = lap_build(op->builder, &problem, &schedule);
+    if (status != LAP_OK) {
+        lap_schedule_clear(&schedule);
+        return status;
+    }
+    return lap_program_create(op->engine, &schedule, program_p);
+}
+
+/* The program for `m` active rows. The one used longest ago makes room for a new one. */
+static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p)
+{
+    cache_entry_t *oldest = &op->cache[0];
+    cache_entry_t *entry = NULL;
+    for (int i = 0; i < CACHE_ENTRIES && !entry; i++) {
+        if (op->cache[i].program && op->cache[i].m == m)
+            entry = &op->cache[i];
+        else if (op->cache[i].used < oldest->used)
+            oldest = &op->cache[i];
+    }
+    if (!entry) {
+        lap_program_t *program;
+        LAP_TRY(build_program(op, m, &program));
+        lap_program_destroy(oldest->program);
+        entry = oldest;
+        entry->program = program;
+        entry->m = m;
+    }
+    entry->used = ++op->calls;
+    *program_p = entry->program;
+    return LAP_OK;
+}
+
+/* ---- calling ---- */
+
+/* What a tensor argument must look like. */
+typedef struct expected {
+    const char *name;
+    size_t rows, cols;
+    const char *rows_name, *cols_name;
+} expected_t;
+
+static lap_status_t check_tensor(const lap_op_t *op, const lap_tensor_t *tensor,
+                                 const expected_t *want)
+{
+    if (tensor->dtype != op->problem.dtype)
+        return lap_error(LAP_ERR_INVALID, "%s is %s, expected %s", want->name,
+                         lap_dtype_name(tensor->dtype), lap_dtype_name(op->problem.dtype));
+    if (tensor->rows != want->rows)
+        return lap_error(LAP_ERR_INVALID, "%s has %zu rows, expected %s = %zu", want->name,
+                         tensor->rows, want->rows_name, want->rows);
+    if (tensor->cols != want->cols)
+        return lap_error(LAP_ERR_INVALID, "%s has %zu columns, expected %s = %zu", want->name,
+                         tensor->cols, want->cols_name, want->cols);
+    if (tensor->stride < tensor->cols)
+        return lap_error(LAP_ERR_INVALID, "%s has a stride of %zu, expected at least its %zu columns",
+                         want->name, tensor->stride, tensor->cols);
+    if (!tensor->data && tensor->rows && tensor->cols)
+        return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
+                         want->name, tensor->rows, tensor->cols);
+    return LAP_OK;
+}
+
+static bool overlap(const lap_tensor_t *x, const lap_tensor_t *y)
+{
+    if (!x->rows || !x->cols || !y->rows || !y->cols)
+        return false;
+    const size_t element = lap_dtype_size(x->dtype);
+    uintptr_t x_begin = (uintptr_t)x->data, y_begin = (uintptr_t)y->data;
+    uintptr_t x_end = x_begin + ((x->rows - 1) * x->stride + x->cols) * element;
+    uintptr_t y_end = y_begin + ((y->rows - 1) * y->stride + y->cols) * element;
+    return x_begin < y_end && y_begin < x_end;
+}
+
+static lap_status_t check_aliases(const lap_tensor_t *result, const char *name,
+                                  const lap_op_args_t *args)
+{
+    if (overlap(result, &args->a) || overlap(result, &args->b))
+        return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own", name,
+                         overlap(result, &args->a) ? "a" : "b");
+    return LAP_OK;
+}
+
+static lap_status_t check_args(const lap_op_t *op, const lap_op_args_t *args)
+{
+    const lap_problem_t *p = &op->problem;
+    if (args->m > p->capacity)
+        return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
+                         p->capacity);
+    const size_t m_r = lap_shard(args->m, p->size, p->rank, NULL);
+    const size_t n_r = lap_shard(p->n, p->size, p->rank, NULL);
+    const size_t k_r = lap_shard(p->k, p->size, p->rank, NULL);
+    const bool ag = p->kind == LAP_AG_GEMM;
+    const expected_t a = {"a", ag ? m_r : args->m, ag ? p->k : k_r, ag ? "this rank's share of m" : "m",
+                          ag ? "k" : "this rank's share of k"};
+    const expected_t b = {"b", ag ? n_r : p->n, ag ? p->k : k_r, ag ? "this rank's share of n" : "n",
+                          ag ? "k" : "this rank's share of k"};
+    const expected_t d = {"d", ag ? args->m : m_r, ag ? n_r : p->n, ag ? "m" : "this rank's share of m",
+                          ag ? "this rank's share of n" : "n"};
+    LAP_TRY(check_tensor(op, &args->a, &a));
+    LAP_TRY(check_tensor(op, &args->b, &b));
+    LAP_TRY(check_tensor(op, &args->d, &d));
+    LAP_TRY(check_aliases(&args->d, "d", args));
+    if (p->gather_input) {
+        const expected_t gathered = {"gathered", args->m, p->k, "m", "k"};
+        LAP_TRY(check_tensor(op, &args->gathered, &gathered));
+        LAP_TRY(check_aliases(&args->gathered, "gathered", args));
+        if (overlap(&args->gathered, &args->d))
+            return lap_error(LAP_ERR_INVALID, "gathered overlaps d, expected memory of its own");
+    }
+    return LAP_OK;
+}
+
+/* A builder whose schedules for fewer rows need more memory than that for the capacity would be wrong. */
+static lap_status_t check_fits(const lap_op_t *op, const lap_schedule_t *schedule)
+{
+    if (schedule->scratch_bytes > op->scratch_bytes ||
+        schedule->symmetric_bytes > op->buffer->bytes || schedule->nsignals > op->buffer->nsignals)
+        return lap_error(LAP_ERR_INTERNAL, "%s for m = %zu needs more memory than for m = %zu",
+                         op->builder->name, schedule->m, op->problem.capacity);
+    return LAP_OK;
+}
+
+static lap_bound_place_t place_of(const lap_tensor_t *tensor)
+{
+    const size_t element = lap_dtype_size(tensor->dtype);
+    return (lap_bound_place_t){tensor->data, tensor->cols * element, tensor->stride * element};
+}
+
+/* A failure after a call began leaves its signals uncounted: nothing may use the buffer any more, on any rank. */
+static lap_status_t break_buffer(lap_op_t *op, lap_status_t status)
+{
+    op->buffer->broken = true;
+    lap_group_fail(op->group, status, -1, lap_last_error());
+    return status;
+}
+
+static lap_status_t check_usable(const lap_op_t *op)
+{
+    if (op->in_flight)
+        return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
+    if (!op->buffer->broken)
+        return LAP_OK;
+    LAP_TRY(lap_group_look(op->group)); /* tells what happened, unless the board could not be written */
+    return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
+}
+
+lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args)
+{
+    if (!op || !args)
+        return lap_error(LAP_ERR_INVALID, "lap_op_begin: %s is NULL", op ? "args" : "op");
+    if (args->size != sizeof(*args))
+        return lap_error(LAP_ERR_INVALID,
+                         "args.size is %zu, expected %zu: start from LAP_OP_ARGS_INIT", args->size,
+                         sizeof(*args));
+    LAP_TRY(check_usable(op));
+    LAP_TRY(check_args(op, args));
+    lap_program_t *program;
+    LAP_TRY(get_program(op, args->m, &program));
+    LAP_TRY(check_fits(op, lap_program_schedule(program)));
+    if (args->trace)
+        LAP_TRY(lap_trace_begin(args->trace, op->problem.kind, op->builder->name, op->group->size,
+                                args->m, op->buffer->pacer != NULL, lap_program_records(program)));
+    lap_binding_t binding = {
+        .places[LAP_INPUT] = place_of(&args->a),
+        .places[LAP_WEIGHT] = place_of(&args->b),
+        .places[LAP_OUTPUT] = place_of(&args->d),
+        .places[LAP_GATHERED] = place_of(&args->gathered),
+        .places[LAP_SCRATCH] = {op->scratch, 0, 0},
+        .buffer = op->buffer,
+        .op_index = op->index,
+        .trace = args->trace,
+        .chaos = op->chaos ? op->chaos + op->calls : 0,
+    };
+    op->failures_before = op->engine->failures;
+    op->trace = args->trace;
+    if (op->trace)
+        op->trace->begin = lap_now_ns();
+    lap_status_t status = lap_program_issue(program, &binding);
+    op->in_flight = true;
+    op->engine->in_flight++;
+    if (status != LAP_OK) { /* some steps may have been issued, and wait for peers: let them go first */
+        break_buffer(op, status);
+        (void)lap_op_end(op);
+    }
+    return status;
+}
+
+/* Steps that do not wait were ready when they began. */
+static void finish_trace(lap_trace_t *trace)
+{
+    trace->end = lap_now_ns();
+    for (size_t i = 0; i < trace->nrecords; i++)
+        if (trace->records[i].span.ready == 0)
+            trace->records[i].span.ready = trace->records[i].span.begin;
+}
+
+lap_status_t lap_op_end(lap_op_t *op)
+{
+    if (!op || !op->in_flight)
+        return lap_error(LAP_ERR_INVALID, "lap_op_end: %s", op ? "no call was begun" : "op is NULL");
+    lap_engine_synchronize(op->engine);
+    op->in_flight = false;
+    op->engine->in_flight--;
+    if (op->trace)
+        finish_trace(op->trace);
+    op->trace = NULL;
+    if (op->engine->failures != op->failures_before)
+        return break_buffer(op, lap_error(op->engine->status, "%s", op->engine->text));
+    return LAP_OK;
+}
+
+lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args)
+{
+    LAP_TRY(lap_op_begin(op, args));
+    return lap_op_end(op);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The builders of each operator, and the choice among them. */
+#ifndef LAP_OVERLAP_OVERLAP_H
+#define LAP_OVERLAP_OVERLAP_H
+
+#include "schedule/schedule.h"
+
+/* The methods of each operator, serial first; each list ends with a name of NULL. */
+extern const lap_builder_t lap_ag_gemm_builders[];
+extern const lap_builder_t lap_gemm_rs_builders[];
+
+/* The methods of a kind. */
+const lap_builder_t *lap_builders(lap_op_kind_t kind);
+
+/*
+ * Checks a description for a group of `size` ranks and finds its builder; `can` is what the transport can do.
+ * Writes the problem with all defaults filled in (rank 0, m = capacity). LAP_ERR_INVALID or LAP_ERR_UNSUPPORTED names
+ * the argument, its value, and what was expected; for a method, the methods there are.
+ */
+lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
+                              const lap_op_desc_t *desc, int size, unsigned can);
+
+/* Builds the schedule of one rank. The caller clears it, also after a failure. */
+lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
+                       lap_schedule_t *schedule);
+
+#endif

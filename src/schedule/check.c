@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Proves the schedules of all ranks, called back to back: they cannot deadlock, no two accesses to
+ * the same bytes conflict without an order, every read finds what its own call wrote, every result
+ * is written whole and once, every signal is accounted for, and between calls a rank's symmetric
+ * memory is its own. It does not follow the values: that the right rows are multiplied is for the
+ * tests of the operators.
+ */
+#include "schedule/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "util/alloc.h"
+
+void lap_check_describe(const lap_check_t *check, uint32_t index, char *text, size_t bytes)
+{
+    const lap_node_t *node = &check->nodes[index];
+    const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
+    char step[LAP_CHECK_TEXT], block[32] = "";
+    if (node->kind == LAP_NODE_BEGIN || node->kind == LAP_NODE_END) {
+        snprintf(text, bytes, "call %u rank %d %s of %s %s", (unsigned)node->call, node->rank,
+                 node->kind == LAP_NODE_BEGIN ? "begin" : "end", lap_op_kind_name(schedule->kind),
+                 schedule->method);
+        return;
+    }
+    lap_step_describe(schedule, node->step, step, sizeof(step));
+    if (node->kind == LAP_NODE_BLOCK)
+        snprintf(block, sizeof(block), ", block %u",
+                 (unsigned)(node->block - schedule->steps[node->step].first));
+    snprintf(text, bytes, "call %u rank %d %s %s %s%s", (unsigned)node->call, node->rank,
+             lap_op_kind_name(schedule->kind), schedule->method, step, block);
+}
+
+void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *room_p,
+                     size_t element)
+{
+    if (count < *room_p)
+        return array;
+    uint32_t room = *room_p ? *room_p : 256;
+    if (room <= UINT32_MAX / 4)
+        room *= 2;
+    void *grown = count < room ? lap_realloc(array, *room_p, room, element) : NULL;
+    if (grown)
+        *room_p = room;
+    else if (check->status == LAP_OK)
+        check->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u nodes", (unsigned)room);
+    return grown;
+}
+
+bool lap_check_before(const lap_check_t *check, uint32_t earlier, uint32_t later)
+{
+    const lap_node_t *voice = &check->nodes[check->nodes[earlier].voice];
+    return check->clocks[(size_t)later * check->nthreads + voice->thread] >= voice->tick;
+}
+
+static void check_clear(lap_check_t *check)
+{
+    lap_free(check->nodes);
+    lap_free(check->preds);
+    lap_free(check->begins);
+    lap_free(check->ends);
+    lap_free(check->clocks);
+    lap_free(check->ticks);
+    lap_free(check->block_thread);
+    lap_free(check->moments);
+    lap_free(check->first_moment);
+    lap_free(check->raised);
+}
+
+lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size)
+{
+    lap_check_t check = {
+        .schedules = schedules, .ncalls = ncalls, .size = size, .nsignals = lap_signal_count(size)};
+    lap_status_t status = lap_check_form(&check);
+    if (status == LAP_OK)
+        status = lap_check_graph(&check);
+    if (status == LAP_OK)
+        status = lap_check_order(&check);
+    if (status == LAP_OK)
+        status = lap_check_access(&check);
+    if (status == LAP_OK)
+        status = lap_check_signals(&check);
+    check_clear(&check);
+    return status;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the checker share: the schedules of all ranks and calls as one graph of
+ * happens-before.
+ *
+ * A node is something that happens at once: a step, a block of a GEMM, the beginning or the end of
+ * a call. Time on a thread is counted in ticks; a thread is a stream of a rank, or one of the
+ * blocks that a GEMM runs in any order and that raise a signal. The clock of a node holds, for each
+ * thread, the last tick that happened before it.
+ */
+#ifndef LAP_SCHEDULE_CHECK_H
+#define LAP_SCHEDULE_CHECK_H
+
+#include "schedule/range.h"
+#include "schedule/schedule.h"
+
+#define LAP_CHECK_NONE UINT32_MAX
+#define LAP_CHECK_TEXT 224 /* room for a node in words */
+
+typedef enum lap_node_kind {
+    LAP_NODE_BEGIN, /* of a call */
+    LAP_NODE_END,
+    LAP_NODE_STEP,
+    LAP_NODE_BLOCK,
+} lap_node_kind_t;
+
+typedef struct lap_node {
+    lap_node_kind_t kind;
+    uint32_t call;
+    int rank;
+    uint32_t step, block; /* block: index in the schedule's blocks */
+    uint32_t thread, tick;
+    /*
+     * Who speaks for this node when asked what it happened before: itself, or the end of its step.
+     */
+    uint32_t voice;
+    uint32_t first_pred, npreds;
+    uint32_t pending;     /* predecessors and signals that have not come yet */
+    uint32_t wait;        /* the moment it waits for, or LAP_CHECK_NONE */
+    uint32_t next_waiter; /* for the same moment */
+    int raise_rank;
+    uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
+    bool done;
+} lap_node_t;
+
+/* One raise of a signal word, as the owner of the word counts them. */
+typedef struct lap_moment {
+    uint32_t raise;   /* the node that does it, or LAP_CHECK_NONE */
+    uint32_t waiters; /* the first one */
+    uint32_t call;    /* the call to which the owner accounts it */
+} lap_moment_t;
+
+typedef struct lap_check {
+    const lap_schedule_t *const *schedules; /* [call * size + rank] */
+    uint32_t ncalls;
+    int size;
+    uint32_t nsignals;
+    lap_status_t status; /* the first failure */
+
+    lap_node_t *nodes;
+    uint32_t nnodes, nodes_room;
+    uint32_t *preds;
+    uint32_t npreds, preds_room;
+    uint32_t *begins, *ends; /* nodes of each call, [call * size + rank] */
+    uint32_t *clocks;        /* [nnodes, nthreads] */
+    uint32_t nthreads;
+    uint32_t *ticks;        /* per thread: how far it has been counted */
+    uint32_t *block_thread; /* per stream of each rank: the first thread of its raising blocks */
+
+    lap_moment_t *moments;
+    uint32_t *first_moment; /* per word, [rank * nsignals + signal], and one past the last */
+    uint32_t *raised;       /* per word: raises so far */
+} lap_check_t;
+
+static inline const lap_schedule_t *lap_check_schedule(const lap_check_t *check, uint32_t call,
+                                                       int rank)
+{
+    return check->schedules[(size_t)call * (size_t)check->size + (size_t)rank];
+}
+
+/* "call 1 rank 0 step 7 PUT rows 8..15 of scratch -> rank 2". */
+void lap_check_describe(const lap_check_t *check, uint32_t node, char *text, size_t bytes);
+
+/*
+ * Makes room for one more element of an array; NULL, with the failure in check->status, when there
+ * is none.
+ */
+void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *room_p,
+                     size_t element);
+
+/* Whether one node happens before another in every execution. Exact. */
+bool lap_check_before(const lap_check_t *check, uint32_t earlier, uint32_t later);
+
+/* check_form.c: that every schedule makes sense by itself. */
+lap_status_t lap_check_form(const lap_check_t *check);
+
+/* check_graph.c: fills nodes, preds, moments. The caller clears the check, also after a failure. */
+lap_status_t lap_check_graph(lap_check_t *check);
+
+/* check_order.c: fills the clocks; that nothing deadlocks and that every signal means one thing. */
+lap_status_t lap_check_order(lap_check_t *check);
+
+/*
+ * The same file: that every signal has come by the end of the call that accounts for it. Between
+ * calls none is under way.
+ */
+lap_status_t lap_check_signals(const lap_check_t *check);
+
+/* check_access.c: that accesses have an order, reads have been written, and results are whole. */
+lap_status_t lap_check_access(lap_check_t *check);
+
+#endif

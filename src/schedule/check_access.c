@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The last part of the checker: memory. All accesses are listed, memory by memory, and each pair
+ * that has bytes in common is looked at once: two accesses of which one writes must have an order;
+ * a write before a read of the same call covers a part of what is read, and all of it must be
+ * covered; results must be written once, and whole. Then the rule of schedule.h: what peers do with
+ * a rank's memory lies between its begin and its end of the same call.
+ */
+#include "schedule/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "util/alloc.h"
+
+typedef struct access {
+    uint32_t node;
+    uint32_t call;
+    bool write;
+    lap_range_t range; /* normal */
+    size_t end;        /* one past the last byte */
+} access_t;
+
+/* Bytes of a read that a write before it covers. */
+typedef struct piece {
+    uint32_t read; /* index of the access */
+    size_t begin, end;
+} piece_t;
+
+typedef struct list {
+    lap_check_t *check;
+    access_t *accesses;
+    uint32_t count, room;
+    piece_t *pieces;
+    uint32_t npieces, pieces_room;
+} list_t;
+
+static void add_access(list_t *list, uint32_t node, lap_range_t range, bool write)
+{
+    /* Nobody writes the caller's input: check_form.c has seen to that. */
+    if (range.place == LAP_INPUT || range.place == LAP_WEIGHT || list->check->status != LAP_OK)
+        return;
+    access_t access = {.node = node,
+                       .call = list->check->nodes[node].call,
+                       .write = write,
+                       .range = lap_range_normal(range)};
+    if (access.range.rows == 0)
+        return;
+    access_t *accesses =
+        lap_check_grow(list->check, list->accesses, list->count, &list->room, sizeof(access_t));
+    if (!accesses)
+        return;
+    lap_range_valid(&access.range, &access.end);
+    list->accesses = accesses;
+    accesses[list->count++] = access;
+}
+
+static void list_accesses(list_t *list)
+{
+    const lap_check_t *check = list->check;
+    for (uint32_t i = 0; i < check->nnodes; i++) {
+        const lap_node_t *node = &check->nodes[i];
+        const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
+        if (node->kind == LAP_NODE_BLOCK) {
+            add_access(list, i, schedule->blocks[node->block].a, false);
+            add_access(list, i, schedule->blocks[node->block].d, true);
+        }
+        if (node->kind != LAP_NODE_STEP)
+            continue;
+        const lap_step_t *step = &schedule->steps[node->step];
+        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY)
+            add_access(list, i, step->src, false);
+        if (step->kind == LAP_STEP_REDUCE)
+            for (uint32_t j = 0; j < step->count; j++)
+                add_access(list, i, schedule->ranges[step->first + j], false);
+        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY ||
+            step->kind == LAP_STEP_REDUCE)
+            add_access(list, i, step->dst, true);
+    }
+}
+
+static bool same_memory(const access_t *a, const access_t *b)
+{
+    return a->range.rank == b->range.rank && a->range.place == b->range.place;
+}
+
+/* By memory, then by where they begin. */
+static int compare_accesses(const void *left, const void *right)
+{
+    const access_t *a = left, *b = right;
+    if (a->range.rank != b->range.rank)
+        return a->range.rank < b->range.rank ? -1 : 1;
+    if (a->range.place != b->range.place)
+        return a->range.place < b->range.place ? -1 : 1;
+    return (a->range.offset > b->range.offset) - (a->range.offset < b->range.offset);
+}
+
+/*
+ * A failure of two accesses: both in words, and from the first to the last byte that they have in
+ * common.
+ */
+static lap_status_t conflict(const list_t *list, const access_t *a, const access_t *b,
+                             const char *what)
+{
+    char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
+    size_t begin = 0, end = 0, from = 0, piece;
+    for (bool first = true; lap_range_next_common(&a->range, &b->range, from, &piece, &end);
+         first = false, from = end)
+        begin = first ? piece : begin;
+    lap_range_t common = a->range;
+    common.offset = begin;
+    common.rows = 1;
+    common.row_bytes = common.stride = from - begin;
+    lap_check_describe(list->check, a->node, one, sizeof(one));
+    lap_check_describe(list->check, b->node, other, sizeof(other));
+    lap_range_describe(&common, where, sizeof(where));
+    return lap_error(LAP_ERR_CHECK, "%s: %s %s and %s %s %s", what, one,
+                     a->write ? "writes" : "reads", other, b->write ? "writes" : "reads", where);
+}
+
+/* Notes what a write covers of a read that comes after it in the same call. */
+static void cover(list_t *list, const access_t *write, const access_t *read)
+{
+    size_t begin, end;
+    for (size_t from = 0; lap_range_next_common(&write->range, &read->range, from, &begin, &end);
+         from = end) {
+        piece_t *pieces = lap_check_grow(list->check, list->pieces, list->npieces,
+                                         &list->pieces_room, sizeof(piece_t));
+        if (!pieces)
+            return;
+        list->pieces = pieces;
+        pieces[list->npieces++] = (piece_t){(uint32_t)(read - list->accesses), begin, end};
+    }
+}
+
+static bool is_result(const access_t *access)
+{
+    return access->range.place == LAP_OUTPUT || access->range.place == LAP_GATHERED;
+}
+
+/* Two accesses to the same memory whose extents overlap. */
+static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *b)
+{
+    const lap_check_t *check = list->check;
+    if ((!a->write && !b->write) || lap_range_common(&a->range, &b->range) == 0)
+        return LAP_OK;
+    if (a->node == b->node)
+        return conflict(list, a, b, "a step in its own way");
+    bool a_first = lap_check_before(check, a->node, b->node);
+    if (!a_first && !lap_check_before(check, b->node, a->node))
+        return conflict(list, a, b, "no order between two accesses");
+    if (a->call == b->call && a->write && b->write && is_result(a))
+        return conflict(list, a, b, "a result is written twice in a call");
+    const access_t *first = a_first ? a : b, *second = a_first ? b : a;
+    if (a->call == b->call && first->write && !second->write)
+        cover(list, first, second);
+    return list->check->status;
+}
+
+static lap_status_t check_pairs(list_t *list)
+{
+    const access_t *accesses = list->accesses;
+    for (uint32_t i = 0; i < list->count; i++)
+        for (uint32_t j = i + 1; j < list->count && same_memory(&accesses[i], &accesses[j]) &&
+                                 accesses[j].range.offset < accesses[i].end;
+             j++)
+            LAP_TRY(check_pair(list, &accesses[i], &accesses[j]));
+    return LAP_OK;
+}
+
+static int compare_pieces(const void *left, const void *right)
+{
+    const piece_t *a = left, *b = right;
+    if (a->read != b->read)
+        return a->read < b->read ? -1 : 1;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/*
+ * Every byte that is read must be one that the same call wrote before. Pieces may overlap: they are
+ * merged.
+ */
+static lap_status_t check_reads(list_t *list)
+{
+    uint32_t at = 0;
+    if (list->npieces > 0)
+        qsort(list->pieces, list->npieces, sizeof(piece_t), compare_pieces);
+    for (uint32_t read = 0; read < list->count; read++) {
+        const access_t *access = &list->accesses[read];
+        size_t covered = 0, upto = 0;
+        for (; at < list->npieces && list->pieces[at].read == read; at++) {
+            const piece_t *piece = &list->pieces[at];
+            size_t begin = piece->begin > upto ? piece->begin : upto;
+            covered += piece->end > begin ? piece->end - begin : 0;
+            upto = piece->end > upto ? piece->end : upto;
+        }
+        if (access->write || covered == lap_range_bytes(&access->range))
+            continue;
+        char text[LAP_CHECK_TEXT], where[128];
+        lap_check_describe(list->check, access->node, text, sizeof(text));
+        lap_range_describe(&access->range, where, sizeof(where));
+        return lap_error(LAP_ERR_CHECK,
+                         "a read of what is not there: %s reads %s, of which only %zu of %zu bytes "
+                         "have been written in this call by then",
+                         text, where, covered, lap_range_bytes(&access->range));
+    }
+    return LAP_OK;
+}
+
+/*
+ * The results of a call: no two writes overlap (check_pair), all are inside, and they add up to the
+ * whole.
+ */
+static lap_status_t check_result(const list_t *list, uint32_t call, int rank,
+                                 const lap_range_t *result)
+{
+    lap_range_t whole = lap_range_normal(*result);
+    char text[LAP_CHECK_TEXT], where[128];
+    size_t written = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const access_t *access = &list->accesses[i];
+        if (!access->write || access->call != call || access->range.rank != rank ||
+            access->range.place != result->place)
+            continue;
+        size_t bytes = lap_range_bytes(&access->range);
+        written += bytes;
+        if (lap_range_common(&access->range, &whole) == bytes)
+            continue;
+        lap_check_describe(list->check, access->node, text, sizeof(text));
+        lap_range_describe(&access->range, where, sizeof(where));
+        return lap_error(LAP_ERR_CHECK, "%s writes %s, which is not all part of the result", text,
+                         where);
+    }
+    if (written == lap_range_bytes(&whole))
+        return LAP_OK;
+    lap_range_describe(&whole, where, sizeof(where));
+    return lap_error(LAP_ERR_CHECK,
+                     "an incomplete result: call %u rank %d writes %zu of %zu bytes of %s",
+                     (unsigned)call, rank, written, lap_range_bytes(&whole), where);
+}
+
+static lap_status_t check_results(const list_t *list)
+{
+    for (uint32_t call = 0; call < list->check->ncalls; call++)
+        for (int rank = 0; rank < list->check->size; rank++) {
+            const lap_schedule_t *schedule = lap_check_schedule(list->check, call, rank);
+            LAP_TRY(check_result(list, call, rank, &schedule->output));
+            LAP_TRY(check_result(list, call, rank, &schedule->gathered));
+        }
+    return LAP_OK;
+}
+
+/*
+ * The rule that makes the proof hold for any calls before and after, not only for those looked at.
+ */
+static lap_status_t check_rule(const list_t *list)
+{
+    const lap_check_t *check = list->check;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const access_t *access = &list->accesses[i];
+        size_t at = (size_t)access->call * (size_t)check->size + (size_t)access->range.rank;
+        bool begun = lap_check_before(check, check->begins[at], access->node);
+        if (begun && lap_check_before(check, access->node, check->ends[at]))
+            continue;
+        char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
+        lap_check_describe(check, access->node, one, sizeof(one));
+        lap_check_describe(check, begun ? check->ends[at] : check->begins[at], other,
+                           sizeof(other));
+        lap_range_describe(&access->range, where, sizeof(where));
+        return lap_error(
+            LAP_ERR_CHECK,
+            "memory of a peer outside its call: %s %s %s, with no order between it and "
+            "%s",
+            one, access->write ? "writes" : "reads", where, other);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_check_access(lap_check_t *check)
+{
+    list_t list = {.check = check};
+    list_accesses(&list);
+    lap_status_t status = check->status;
+    if (status == LAP_OK && list.count > 0)
+        qsort(list.accesses, list.count, sizeof(access_t), compare_accesses);
+    if (status == LAP_OK)
+        status = check_pairs(&list);
+    if (status == LAP_OK)
+        status = check_reads(&list);
+    if (status == LAP_OK)
+        status = check_results(&list);
+    if (status == LAP_OK)
+        status = check_rule(&list);
+    lap_free(list.accesses);
+    lap_free(list.pieces);
+    return status;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The first part of the checker: that each schedule makes sense by itself. Streams, peers, signals,
+ * dependencies and indices exist, matrices fit together, and every range lies inside its memory.
+ */
+#include "schedule/check.h"
+
+#include "core/status.h"
+
+/* One step being looked at, for the sentence when something is wrong with it. */
+typedef struct form {
+    const lap_check_t *check;
+    const lap_schedule_t *schedule;
+    uint32_t call, index;
+    const lap_step_t *step;
+} form_t;
+
+static lap_status_t wrong(const form_t *form, const char *what, size_t value, size_t expected)
+{
+    char text[LAP_CHECK_TEXT];
+    lap_step_describe(form->schedule, form->index, text, sizeof(text));
+    return lap_error(LAP_ERR_CHECK, "call %u rank %d %s %s: %s is %zu, expected %zu",
+                     (unsigned)form->call, form->schedule->rank, form->schedule->method, text, what,
+                     value, expected);
+}
+
+static lap_status_t below(const form_t *form, const char *what, size_t value, size_t limit)
+{
+    char text[LAP_CHECK_TEXT];
+    if (value < limit)
+        return LAP_OK;
+    lap_step_describe(form->schedule, form->index, text, sizeof(text));
+    return lap_error(LAP_ERR_CHECK, "call %u rank %d %s %s: %s is %zu, expected less than %zu",
+                     (unsigned)form->call, form->schedule->rank, form->schedule->method, text, what,
+                     value, limit);
+}
+
+static lap_status_t equal(const form_t *form, const char *what, size_t value, size_t expected)
+{
+    return value == expected ? LAP_OK : wrong(form, what, value, expected);
+}
+
+/* Where the memory of a place ends; the caller's input and weight are not known here. */
+static size_t place_end(const lap_check_t *check, uint32_t call, const lap_range_t *range)
+{
+    const lap_schedule_t *owner = lap_check_schedule(check, call, range->rank);
+    switch (range->place) {
+    case LAP_SYMMETRIC:
+        return owner->symmetric_bytes;
+    case LAP_SCRATCH:
+        return owner->scratch_bytes;
+    case LAP_OUTPUT:
+        return owner->output.offset + lap_range_bytes(&owner->output);
+    case LAP_GATHERED:
+        return owner->gathered.offset + lap_range_bytes(&owner->gathered);
+    default:
+        return SIZE_MAX;
+    }
+}
+
+static lap_status_t check_range(const form_t *form, const lap_range_t *range, bool written)
+{
+    char text[LAP_CHECK_TEXT], where[128];
+    size_t end, limit;
+    LAP_TRY(below(form, "the place", (size_t)range->place, LAP_PLACES));
+    if (range->place != LAP_SYMMETRIC)
+        LAP_TRY(equal(form, "the rank of a local range", (size_t)range->rank,
+                      (size_t)form->schedule->rank));
+    LAP_TRY(below(form, "the rank of a range", (size_t)range->rank, (size_t)form->check->size));
+    bool reserved = written && (range->place == LAP_INPUT || range->place == LAP_WEIGHT);
+    limit = place_end(form->check, form->call, range);
+    if (!reserved && lap_range_valid(range, &end) && (lap_range_bytes(range) == 0 || end <= limit))
+        return LAP_OK;
+    lap_step_describe(form->schedule, form->index, text, sizeof(text));
+    lap_range_describe(range, where, sizeof(where));
+    if (reserved)
+        return lap_error(LAP_ERR_CHECK, "call %u rank %d %s %s writes %s, which is the caller's",
+                         (unsigned)form->call, form->schedule->rank, form->schedule->method, text,
+                         where);
+    return lap_error(
+        LAP_ERR_CHECK, "call %u rank %d %s %s uses %s: expected a range inside %zu bytes",
+        (unsigned)form->call, form->schedule->rank, form->schedule->method, text, where, limit);
+}
+
+static lap_status_t check_wait(const form_t *form, uint32_t signal, uint32_t count)
+{
+    LAP_TRY(below(form, "the signal", signal, form->check->nsignals));
+    if (count == 0)
+        return wrong(form, "the count of a wait", count, form->schedule->raised[signal]);
+    return below(form, "the count of a wait", count, (size_t)form->schedule->raised[signal] + 1);
+}
+
+static lap_status_t check_raise(const form_t *form, int peer, uint32_t signal)
+{
+    if (signal == LAP_NO_SIGNAL)
+        return LAP_OK;
+    LAP_TRY(below(form, "the peer", (size_t)peer, (size_t)form->check->size));
+    return below(form, "the signal", signal, form->check->nsignals);
+}
+
+static lap_status_t check_same_shape(const form_t *form, const lap_range_t *src,
+                                     const lap_range_t *dst)
+{
+    LAP_TRY(equal(form, "the number of rows", src->rows, dst->rows));
+    return equal(form, "the bytes of a row", src->row_bytes, dst->row_bytes);
+}
+
+static lap_status_t check_move(const form_t *form)
+{
+    const lap_step_t *step = form->step;
+    LAP_TRY(check_range(form, &step->src, false));
+    LAP_TRY(check_range(form, &step->dst, true));
+    LAP_TRY(check_same_shape(form, &step->src, &step->dst));
+    if (step->kind == LAP_STEP_COPY)
+        return LAP_OK;
+    LAP_TRY(check_raise(form, step->peer, step->signal));
+    LAP_TRY(equal(form, "the place that a PUT writes", (size_t)step->dst.place, LAP_SYMMETRIC));
+    return equal(form, "the rank whose memory a PUT writes", (size_t)step->dst.rank,
+                 (size_t)step->peer);
+}
+
+static lap_status_t check_gemm(const form_t *form)
+{
+    const lap_step_t *step = form->step;
+    LAP_TRY(below(form, "the end of the blocks", (size_t)step->first + step->count,
+                  (size_t)form->schedule->nblocks + 1));
+    LAP_TRY(check_range(form, &step->src, false));
+    for (uint32_t i = step->first; i < step->first + step->count; i++) {
+        const lap_block_t *block = &form->schedule->blocks[i];
+        LAP_TRY(check_range(form, &block->a, false));
+        LAP_TRY(check_range(form, &block->d, true));
+        LAP_TRY(equal(form, "the number of rows of a block", block->a.rows, block->d.rows));
+        LAP_TRY(equal(form, "the bytes of a row of a", block->a.row_bytes, step->src.row_bytes));
+        LAP_TRY(equal(form, "the bytes of a row of d", block->d.row_bytes,
+                      step->src.rows * lap_dtype_size(form->schedule->dtype)));
+        if (block->wait_signal != LAP_NO_SIGNAL)
+            LAP_TRY(check_wait(form, block->wait_signal, block->wait_count));
+        LAP_TRY(check_raise(form, block->raise_peer, block->raise_signal));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_reduce(const form_t *form)
+{
+    const lap_step_t *step = form->step;
+    LAP_TRY(below(form, "the end of the ranges", (size_t)step->first + step->count,
+                  (size_t)form->schedule->nranges + 1));
+    LAP_TRY(check_range(form, &step->dst, true));
+    for (uint32_t i = step->first; i < step->first + step->count; i++) {
+        LAP_TRY(check_range(form, &form->schedule->ranges[i], false));
+        LAP_TRY(check_same_shape(form, &form->schedule->ranges[i], &step->dst));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_step(const form_t *form)
+{
+    const lap_step_t *step = form->step;
+    LAP_TRY(below(form, "the stream", step->stream, LAP_STREAMS));
+    LAP_TRY(below(form, "the number of dependencies", step->ndeps, LAP_STEP_DEPS + 1));
+    for (uint16_t i = 0; i < step->ndeps; i++)
+        LAP_TRY(below(form, "a dependency", step->deps[i], form->index));
+    switch (step->kind) {
+    case LAP_STEP_GEMM:
+        return check_gemm(form);
+    case LAP_STEP_PUT:
+    case LAP_STEP_COPY:
+        return check_move(form);
+    case LAP_STEP_RAISE:
+        return check_raise(form, step->peer, step->signal);
+    case LAP_STEP_WAIT:
+        return check_wait(form, step->signal, step->count);
+    case LAP_STEP_REDUCE:
+        return check_reduce(form);
+    default:
+        return below(form, "the kind", (size_t)step->kind, LAP_STEP_KINDS);
+    }
+}
+
+lap_status_t lap_check_form(const lap_check_t *check)
+{
+    for (uint32_t call = 0; call < check->ncalls; call++) {
+        for (int rank = 0; rank < check->size; rank++) {
+            const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+            form_t form = {.check = check, .schedule = schedule, .call = call};
+            if (schedule->rank != rank || schedule->size != check->size ||
+                schedule->nsignals != check->nsignals)
+                return lap_error(LAP_ERR_CHECK,
+                                 "the schedule of call %u rank %d is one for rank %d of %d with %u "
+                                 "signals: expected rank %d of %d with %u",
+                                 (unsigned)call, rank, schedule->rank, schedule->size,
+                                 (unsigned)schedule->nsignals, rank, check->size,
+                                 (unsigned)check->nsignals);
+            for (form.index = 0; form.index < schedule->nsteps; form.index++) {
+                form.step = &schedule->steps[form.index];
+                LAP_TRY(check_step(&form));
+            }
+        }
+    }
+    return LAP_OK;
+}

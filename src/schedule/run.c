@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Running a schedule: a walk over the steps that issues each to its stream, on any device and transport. Everything
+ * that issuing needs is allocated when the program is made; the walk itself only fills it in and hands it over.
+ */
+#include "schedule/run.h"
+
+#include <string.h>
+
+#include "util/alloc.h"
+#include "util/clock.h"
+
+/* What the waits and raises of one GEMM step need while it runs. */
+typedef struct gemm_context {
+    lap_program_t *program;
+    lap_buffer_t *buffer;
+    const lap_step_t *step;
+    const lap_wait_story_t *story;
+    lap_watch_t watch;
+} gemm_context_t;
+
+struct lap_program {
+    lap_engine_t *engine;
+    lap_schedule_t schedule;
+    lap_gemm_block_t *blocks;  /* per block of the schedule */
+    lap_raise_t *raises;       /* per block */
+    gemm_context_t *gemms;     /* per step; only those of GEMM steps are used */
+    lap_wait_story_t *stories; /* per step */
+    lap_event_t **events;      /* per step: recorded after it when a step of another stream depends on it */
+    const void **sources;      /* per range: the operands of reductions */
+    size_t *source_strides;
+};
+
+static lap_status_t create_events(lap_program_t *program)
+{
+    const lap_schedule_t *schedule = &program->schedule;
+    lap_device_t *device = program->engine->device;
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        for (uint32_t d = 0; d < step->ndeps; d++)
+            if (!program->events[step->deps[d]])
+                LAP_TRY(device->ops->event_create(device, &program->events[step->deps[d]]));
+    }
+    return LAP_OK;
+}
+
+static void tell_stories(lap_program_t *program)
+{
+    const lap_schedule_t *schedule = &program->schedule;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        program->stories[i] = (lap_wait_story_t){
+            .op = lap_op_kind_name(schedule->kind),
+            .method = schedule->method,
+            .step = i,
+            .m = schedule->m,
+        };
+}
+
+lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
+                                lap_program_t **program_p)
+{
+    lap_program_t *program = lap_alloc(1, sizeof(*program));
+    if (!program) {
+        lap_status_t status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps",
+                                        schedule->nsteps);
+        lap_schedule_clear(schedule);
+        return status;
+    }
+    program->engine = engine;
+    program->schedule = *schedule;
+    memset(schedule, 0, sizeof(*schedule));
+    const lap_schedule_t *own = &program->schedule;
+    lap_status_t status = own->status;
+    program->blocks = lap_alloc(own->nblocks, sizeof(*program->blocks));
+    program->raises = lap_alloc(own->nblocks, sizeof(*program->raises));
+    program->gemms = lap_alloc(own->nsteps, sizeof(*program->gemms));
+    program->stories = lap_alloc(own->nsteps, sizeof(*program->stories));
+    program->events = lap_alloc(own->nsteps, sizeof(lap_event_t *));
+    program->sources = lap_alloc(own->nranges, sizeof(void *));
+    program->source_strides = lap_alloc(own->nranges, sizeof(size_t));
+    bool room = program->blocks && program->raises && program->gemms && program->stories &&
+                program->events && program->sources && program->source_strides;
+    if (!room)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
+    if (status == LAP_OK)
+        status = create_events(program);
+    if (status != LAP_OK) {
+        lap_program_destroy(program);
+        return status;
+    }
+    tell_stories(program);
+    *program_p = program;
+    return LAP_OK;
+}
+
+void lap_program_destroy(lap_program_t *program)
+{
+    if (!program)
+        return;
+    for (uint32_t i = 0; program->events && i < program->schedule.nsteps; i++)
+        if (program->events[i])
+            program->engine->device->ops->event_destroy(program->events[i]);
+    lap_free(program->blocks);
+    lap_free(program->raises);
+    lap_free(program->gemms);
+    lap_free(program->stories);
+    lap_free(program->events);
+    lap_free(program->sources);
+    lap_free(program->source_strides);
+    lap_schedule_clear(&program->schedule);
+    lap_free(program);
+}
+
+const lap_schedule_t *lap_program_schedule(const lap_program_t *program)
+{
+    return &program->schedule;
+}
+
+/* A GEMM step has a record per block, every other step one. */
+size_t lap_program_records(const lap_program_t *program)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
+        count += program->schedule.steps[i].kind == LAP_STEP_GEMM ? program->schedule.steps[i].count
+                                                                   : 1;
+    return count;
+}
+
+/* ---- binding ranges to memory ---- */
+
+static char *bind(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p)
+{
+    if (range->place == LAP_SYMMETRIC) {
+        *stride_p = range->stride;
+        return binding->buffer->data[range->rank] + range->offset;
+    }
+    const lap_bound_place_t *place = &binding->places[range->place];
+    if (range->place == LAP_SCRATCH) {
+        *stride_p = range->stride;
+        return place->base + range->offset;
+    }
+    /* The schedule thinks of packed matrices; the caller's rows may be further apart. */
+    *stride_p = place->stride;
+    if (place->packed_stride == 0 || place->packed_stride == place->stride)
+        return place->base + range->offset;
+    return place->base + range->offset / place->packed_stride * place->stride +
+           range->offset % place->packed_stride;
+}
+
+static lap_copy_t bind_copy(const lap_binding_t *binding, const lap_step_t *step)
+{
+    lap_copy_t copy = {.rows = step->src.rows, .row_bytes = step->src.row_bytes};
+    copy.src = bind(binding, &step->src, &copy.src_stride);
+    copy.dst = bind(binding, &step->dst, &copy.dst_stride);
+    return copy;
+}
+
+/* ---- what a GEMM step's row-block signals call back ---- */
+
+static lap_wait_t block_wait(const gemm_context_t *context, size_t block)
+{
+    const lap_block_t *plan = &context->program->schedule.blocks[context->step->first + block];
+    return (lap_wait_t){
+        .peer = plan->wait_peer,
+        .signal = plan->wait_signal,
+        .target = context->program->blocks[context->step->first + block].wait.target,
+        .story = context->story,
+    };
+}
+
+static lap_status_t block_wait_failed(void *arg, size_t block, lap_status_t status)
+{
+    const gemm_context_t *context = arg;
+    lap_wait_t wait = block_wait(context, block);
+    return lap_buffer_wait_failed(context->buffer, &wait, status);
+}
+
+static lap_status_t block_wait_passed(void *arg, size_t block)
+{
+    const gemm_context_t *context = arg;
+    const lap_block_t *plan = &context->program->schedule.blocks[context->step->first + block];
+    return lap_buffer_compare(context->buffer, plan->wait_peer, context->story);
+}
+
+static lap_status_t block_raise(void *arg, void *raise)
+{
+    const gemm_context_t *context = arg;
+    return context->buffer->ops->raise_now(context->buffer, raise);
+}
+
+/* While a GEMM waits for any of several ranks, it makes no sense to go on once one of them cannot come any more. */
+static lap_status_t look_for_blocks(void *arg)
+{
+    const gemm_context_t *context = arg;
+    const lap_schedule_t *schedule = &context->program->schedule;
+    int last = -1;
+    for (uint32_t i = 0; i < context->step->count; i++) {
+        const lap_block_t *plan = &schedule->blocks[context->step->first + i];
+        const lap_gemm_block_t *block = &context->program->blocks[context->step->first + i];
+        if (!block->has_wait || plan->wait_peer == last ||
+            lap_bank_reached(context->buffer->banks[schedule->rank], block->wait.word,
+                             block->wait.target))
+            continue;
+        last = plan->wait_peer;
+        LAP_TRY(lap_group_look_for(context->buffer->group, last));
+        LAP_TRY(lap_buffer_compare(context->buffer, last, context->story));
+    }
+    return lap_group_look(context->buffer->group);
+}
+
+/* ---- issuing ---- */
+
+/* One call being issued. */
+typedef struct issue {
+    lap_program_t *program;
+    const lap_binding_t *binding;
+    const lap_device_ops_t *device;
+    lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
+    uint64_t chaos;
+} issue_t;
+
+static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer, size_t bytes)
+{
+    if (!issue->record)
+        return NULL;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    lap_trace_record_t *record = issue->record++;
+    record->rank = issue->program->schedule.rank;
+    record->kind = (uint32_t)step->kind;
+    record->stream = step->stream;
+    record->step = index;
+    record->peer = peer;
+    record->bytes = bytes;
+    return record;
+}
+
+static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
+{
+    lap_program_t *program = issue->program;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_block_t *plan = &program->schedule.blocks[index];
+    lap_gemm_block_t *block = &program->blocks[index];
+    *block = (lap_gemm_block_t){.rows = plan->d.rows};
+    block->a = bind(issue->binding, &plan->a, &block->a_stride);
+    block->d = bind(issue->binding, &plan->d, &block->d_stride);
+    lap_trace_record_t *record = next_record(
+        issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
+    if (record)
+        block->span = &record->span;
+    if (plan->wait_signal != LAP_NO_SIGNAL) {
+        block->has_wait = true;
+        block->wait.word = plan->wait_signal;
+        block->wait.target = buffer->consumed[plan->wait_signal] + plan->wait_count;
+    }
+    if (plan->raise_signal != LAP_NO_SIGNAL) {
+        program->raises[index] = (lap_raise_t){
+            .peer = plan->raise_peer,
+            .signal = plan->raise_signal,
+            .bytes = plan->d.rows * plan->d.row_bytes,
+            .span = record ? &record->flight : NULL,
+        };
+        if (record) {
+            record->bytes = program->raises[index].bytes;
+            record->peer = plan->raise_peer;
+        }
+        block->raise_arg = &program->raises[index];
+    }
+}
+
+static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    lap_program_t *program = issue->program;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &program->schedule.steps[index];
+    for (uint32_t b = 0; b < step->count; b++)
+        bind_block(issue, index, step->first + b);
+
+    gemm_context_t *context = &program->gemms[index];
+    *context = (gemm_context_t){program, buffer, step, &program->stories[index], {0, 0, NULL, NULL}};
+    const lap_world_t *world = buffer->group->world;
+    context->watch =
+        (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
+
+    const size_t element = lap_dtype_size(program->schedule.dtype);
+    const lap_block_t *first = &program->schedule.blocks[step->first];
+    lap_gemm_t gemm = {
+        .dtype = program->schedule.dtype,
+        .n = step->src.rows,
+        .k = step->count ? first->a.row_bytes / element : 0,
+        .blocks = &program->blocks[step->first],
+        .nblocks = step->count,
+        .any_order = step->any_order,
+        .wait_bank = buffer->banks[program->schedule.rank],
+        .watch = &context->watch,
+        .wait_failed = block_wait_failed,
+        .wait_passed = block_wait_passed,
+        .raise = block_raise,
+        .context = context,
+        .shuffle = issue->chaos,
+    };
+    gemm.b = bind(issue->binding, &step->src, &gemm.b_stride);
+    return issue->device->gemm(stream, &gemm);
+}
+
+static lap_status_t issue_reduce(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+{
+    lap_program_t *program = issue->program;
+    for (uint32_t i = 0; i < step->count; i++)
+        program->sources[step->first + i] =
+            bind(issue->binding, &program->schedule.ranges[step->first + i],
+                 &program->source_strides[step->first + i]);
+    lap_reduce_t reduce = {
+        .dtype = program->schedule.dtype,
+        .srcs = &program->sources[step->first],
+        .src_strides = &program->source_strides[step->first],
+        .nsrc = step->count,
+        .rows = step->dst.rows,
+        .cols = step->dst.row_bytes / lap_dtype_size(program->schedule.dtype),
+    };
+    reduce.dst = bind(issue->binding, &step->dst, &reduce.dst_stride);
+    return issue->device->reduce(stream, &reduce);
+}
+
+static lap_status_t issue_put(issue_t *issue, const lap_step_t *step, lap_stream_t *stream,
+                              lap_trace_record_t *record)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_put_t put = {
+        .copy = bind_copy(issue->binding, step),
+        .peer = step->peer,
+        .signal = step->signal,
+        .span = record ? &record->flight : NULL,
+    };
+    return buffer->ops->put(buffer, issue->device, stream, &put);
+}
+
+static lap_status_t issue_raise(issue_t *issue, const lap_step_t *step, lap_stream_t *stream,
+                                lap_trace_record_t *record)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_raise_t raise = {
+        .peer = step->peer,
+        .signal = step->signal,
+        .bytes = step->bytes,
+        .span = record && step->bytes ? &record->flight : NULL,
+    };
+    return buffer->ops->raise(buffer, issue->device, stream, &raise);
+}
+
+static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_wait_t wait = {
+        .peer = step->peer,
+        .signal = step->signal,
+        .target = buffer->consumed[step->signal] + step->count,
+        .story = &issue->program->stories[index],
+    };
+    return buffer->ops->wait(buffer, issue->device, stream, &wait);
+}
+
+static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+{
+    const lap_copy_t copy = bind_copy(issue->binding, step);
+    return issue->device->copy(stream, &copy);
+}
+
+static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,
+                               lap_trace_record_t *record)
+{
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    switch (step->kind) {
+    case LAP_STEP_GEMM:
+        return issue_gemm(issue, index, stream);
+    case LAP_STEP_PUT:
+        return issue_put(issue, step, stream, record);
+    case LAP_STEP_RAISE:
+        return issue_raise(issue, step, stream, record);
+    case LAP_STEP_WAIT:
+        return issue_wait(issue, index, stream);
+    case LAP_STEP_REDUCE:
+        return issue_reduce(issue, step, stream);
+    case LAP_STEP_COPY:
+        return issue_copy(issue, step, stream);
+    case LAP_STEP_KINDS:
+        break;
+    }
+    return lap_error(LAP_ERR_INTERNAL, "step %u is of unknown kind %d", index, (int)step->kind);
+}
+
+static lap_status_t sleep_a_while(void *arg)
+{
+    lap_sleep_until_ns(lap_now_ns() + *(uint64_t *)arg);
+    return LAP_OK;
+}
+
+/* Before one step in four, a delay of up to 0.3 ms: arrivals then come in every order. */
+static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
+{
+    issue->chaos = issue->chaos * 6364136223846793005u + 1442695040888963407u;
+    uint64_t dice = issue->chaos >> 33;
+    if (dice % 4 != 0)
+        return LAP_OK;
+    const uint64_t delay_ns = dice / 4 % 300000;
+    return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
+}
+
+static lap_status_t issue_step(issue_t *issue, uint32_t index)
+{
+    lap_program_t *program = issue->program;
+    const lap_step_t *step = &program->schedule.steps[index];
+    lap_stream_t *stream = program->engine->streams[step->stream];
+    for (uint32_t d = 0; d < step->ndeps; d++)
+        LAP_TRY(issue->device->stream_wait_event(stream, program->events[step->deps[d]]));
+    if (issue->chaos)
+        LAP_TRY(issue_chaos(issue, stream));
+    lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
+    if (step->kind != LAP_STEP_GEMM)
+        record = next_record(issue, index, step->peer,
+                             step->kind == LAP_STEP_PUT ? step->src.rows * step->src.row_bytes
+                                                        : step->bytes);
+    if (record)
+        LAP_TRY(issue->device->stamp(stream, &record->span.begin));
+    LAP_TRY(issue_kind(issue, index, stream, record));
+    if (record)
+        LAP_TRY(issue->device->stamp(stream, &record->span.end));
+    if (program->events[index])
+        LAP_TRY(issue->device->event_record(program->events[index], stream));
+    return LAP_OK;
+}
+
+/* Another call may still be in flight on the same streams: all of it comes before any of this one. */
+static lap_status_t join_streams(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (other != s)
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
+    return LAP_OK;
+}
+
+/* Says to the peers, and to the waits of this call, which call this is. */
+static void announce(lap_program_t *program, const lap_binding_t *binding)
+{
+    lap_buffer_t *buffer = binding->buffer;
+    const lap_schedule_t *schedule = &program->schedule;
+    buffer->calls++;
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        program->stories[i].call = buffer->calls;
+        program->stories[i].op_index = binding->op_index;
+    }
+    lap_wait_story_t story = {
+        .op = lap_op_kind_name(schedule->kind),
+        .method = schedule->method,
+        .call = buffer->calls,
+        .op_index = binding->op_index,
+        .m = schedule->m,
+    };
+    lap_buffer_announce(buffer, &story);
+}
+
+lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
+{
+    const lap_schedule_t *schedule = &program->schedule;
+    lap_buffer_t *buffer = binding->buffer;
+    issue_t issue = {
+        .program = program,
+        .binding = binding,
+        .device = program->engine->device->ops,
+        .record = binding->trace ? binding->trace->records : NULL,
+        .chaos = binding->chaos,
+    };
+    if (program->engine->in_flight)
+        LAP_TRY(join_streams(program->engine));
+    if (buffer)
+        announce(program, binding);
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        LAP_TRY(issue_step(&issue, i));
+    /* The next call counts from here; this one's targets are absolute already. */
+    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
+        buffer->consumed[s] += schedule->raised[s];
+    return LAP_OK;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making a schedule: the adders that builders use, and steps and ranges in words. A failure is kept
+ * in the schedule, so that a builder reads as a list of steps. What the steps mean to one another
+ * is left to check.c.
+ */
+#include "schedule/schedule.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "util/alloc.h"
+
+void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, const char *method)
+{
+    memset(schedule, 0, sizeof(*schedule));
+    schedule->kind = problem->kind;
+    schedule->method = method;
+    schedule->rank = problem->rank;
+    schedule->size = problem->size;
+    schedule->m = problem->m;
+    schedule->dtype = problem->dtype;
+    schedule->nsignals = lap_signal_count(problem->size);
+    schedule->output.rank = schedule->gathered.rank = problem->rank;
+    schedule->output.place = LAP_OUTPUT;
+    schedule->gathered.place = LAP_GATHERED;
+    schedule->raised = lap_alloc(schedule->nsignals, sizeof(uint32_t));
+    if (!schedule->raised)
+        schedule->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %u signals of a schedule",
+                                     (unsigned)schedule->nsignals);
+}
+
+void lap_schedule_clear(lap_schedule_t *schedule)
+{
+    lap_free(schedule->steps);
+    lap_free(schedule->blocks);
+    lap_free(schedule->ranges);
+    lap_free(schedule->raised);
+    memset(schedule, 0, sizeof(*schedule));
+}
+
+/* Makes room for one more element. Returns the array, or NULL with the failure noted. */
+static void *grow(lap_schedule_t *schedule, void *array, uint32_t count, uint32_t *room_p,
+                  size_t element)
+{
+    if (count < *room_p)
+        return array;
+    uint32_t room = *room_p ? *room_p : 16;
+    if (room <= UINT32_MAX / 4)
+        room *= 2;
+    void *grown = count < room ? lap_realloc(array, *room_p, room, element) : NULL;
+    if (grown)
+        *room_p = room;
+    else
+        schedule->status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for a schedule of %u elements", (unsigned)room);
+    return grown;
+}
+
+static uint32_t add_step(lap_schedule_t *schedule, const lap_step_t *step)
+{
+    if (schedule->status != LAP_OK)
+        return 0;
+    lap_step_t *steps = grow(schedule, schedule->steps, schedule->nsteps, &schedule->steps_room,
+                             sizeof(lap_step_t));
+    if (!steps)
+        return 0;
+    schedule->steps = steps;
+    steps[schedule->nsteps] = *step;
+    return schedule->nsteps++;
+}
+
+uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
+                     lap_range_t src, lap_range_t dst)
+{
+    lap_step_t step = {.kind = LAP_STEP_PUT,
+                       .stream = stream,
+                       .peer = peer,
+                       .signal = signal,
+                       .src = src,
+                       .dst = dst};
+    return add_step(schedule, &step);
+}
+
+uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
+                       size_t bytes)
+{
+    lap_step_t step = {
+        .kind = LAP_STEP_RAISE, .stream = stream, .peer = peer, .signal = signal, .bytes = bytes};
+    return add_step(schedule, &step);
+}
+
+uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
+                      uint32_t count)
+{
+    lap_step_t step = {
+        .kind = LAP_STEP_WAIT, .stream = stream, .peer = peer, .signal = signal, .count = count};
+    return add_step(schedule, &step);
+}
+
+uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src, lap_range_t dst)
+{
+    lap_step_t step = {.kind = LAP_STEP_COPY, .stream = stream, .peer = -1, .src = src, .dst = dst};
+    return add_step(schedule, &step);
+}
+
+uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst)
+{
+    lap_step_t step = {.kind = LAP_STEP_REDUCE,
+                       .stream = stream,
+                       .peer = -1,
+                       .first = schedule->nranges,
+                       .dst = dst};
+    return add_step(schedule, &step);
+}
+
+void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    lap_range_t *ranges = grow(schedule, schedule->ranges, schedule->nranges,
+                               &schedule->ranges_room, sizeof(lap_range_t));
+    if (!ranges)
+        return;
+    schedule->ranges = ranges;
+    ranges[schedule->nranges++] = src;
+    assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_REDUCE);
+    schedule->steps[schedule->nsteps - 1].count++;
+}
+
+uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order)
+{
+    lap_step_t step = {.kind = LAP_STEP_GEMM,
+                       .stream = stream,
+                       .peer = -1,
+                       .first = schedule->nblocks,
+                       .any_order = any_order,
+                       .src = b};
+    return add_step(schedule, &step);
+}
+
+lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d)
+{
+    if (schedule->status != LAP_OK)
+        return &schedule->spare;
+    lap_block_t *blocks = grow(schedule, schedule->blocks, schedule->nblocks,
+                               &schedule->blocks_room, sizeof(lap_block_t));
+    if (!blocks)
+        return &schedule->spare;
+    schedule->blocks = blocks;
+    lap_block_t *block = &blocks[schedule->nblocks++];
+    *block = (lap_block_t){.a = a,
+                           .d = d,
+                           .wait_peer = -1,
+                           .wait_signal = LAP_NO_SIGNAL,
+                           .raise_peer = -1,
+                           .raise_signal = LAP_NO_SIGNAL};
+    assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_GEMM);
+    schedule->steps[schedule->nsteps - 1].count++;
+    return block;
+}
+
+void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    lap_step_t *later = &schedule->steps[step];
+    if (dep >= step || later->ndeps == LAP_STEP_DEPS) {
+        schedule->status = lap_error(LAP_ERR_INTERNAL, "step %u of %s cannot depend on step %u",
+                                     (unsigned)step, schedule->method, (unsigned)dep);
+        return;
+    }
+    later->deps[later->ndeps++] = dep;
+}
+
+void lap_expect(lap_schedule_t *schedule, uint32_t signal)
+{
+    if (schedule->status != LAP_OK)
+        return;
+    assert(signal < schedule->nsignals);
+    schedule->raised[signal]++;
+}
+
+const char *lap_step_kind_name(lap_step_kind_t kind)
+{
+    static const char *const names[LAP_STEP_KINDS] = {"GEMM", "PUT",    "RAISE",
+                                                      "WAIT", "REDUCE", "COPY"};
+    return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
+}
+
+static const char *place_name(lap_place_t place)
+{
+    static const char *const names[LAP_PLACES] = {"input",    "weight",  "output",
+                                                  "gathered", "scratch", "symmetric buffer"};
+    return (unsigned)place < LAP_PLACES ? names[place] : "unknown place";
+}
+
+/* "rows 8..15 of scratch": rows as the range's own stride counts them. */
+static void describe_rows(const lap_range_t *range, char *text, size_t bytes)
+{
+    size_t first = range->stride ? range->offset / range->stride : 0;
+    if (range->rows == 0)
+        snprintf(text, bytes, "nothing");
+    else
+        snprintf(text, bytes, "rows %zu..%zu of %s", first, first + range->rows - 1,
+                 place_name(range->place));
+}
+
+/* "data 3": signal word 3 of a rank tells of data of rank 3; "credit 3" of its permission. */
+static void describe_signal(const lap_schedule_t *schedule, uint32_t signal, char *text,
+                            size_t bytes)
+{
+    bool data = signal < (uint32_t)schedule->size;
+    snprintf(text, bytes, "signal %u (%s %u)", (unsigned)signal, data ? "data" : "credit",
+             (unsigned)(data ? signal : signal - (uint32_t)schedule->size));
+}
+
+void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *text, size_t bytes)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    char src[80], dst[80], signal[48];
+    describe_rows(&step->src, src, sizeof(src));
+    describe_rows(&step->dst, dst, sizeof(dst));
+    describe_signal(schedule, step->signal, signal, sizeof(signal));
+    int used =
+        snprintf(text, bytes, "step %u %s ", (unsigned)index, lap_step_kind_name(step->kind));
+    size_t at = used < 0 || (size_t)used >= bytes ? bytes : (size_t)used;
+    text += at;
+    bytes -= at;
+    switch (step->kind) {
+    case LAP_STEP_GEMM:
+        snprintf(text, bytes, "of %u block%s", (unsigned)step->count, step->count == 1 ? "" : "s");
+        break;
+    case LAP_STEP_PUT:
+        snprintf(text, bytes, "%s -> rank %d", src, step->peer);
+        break;
+    case LAP_STEP_RAISE:
+        snprintf(text, bytes, "%s of rank %d", signal, step->peer);
+        break;
+    case LAP_STEP_WAIT:
+        snprintf(text, bytes, "%s from rank %d, count %u", signal, step->peer,
+                 (unsigned)step->count);
+        break;
+    case LAP_STEP_REDUCE:
+        snprintf(text, bytes, "%u ranges -> %s", (unsigned)step->count, dst);
+        break;
+    case LAP_STEP_COPY:
+        snprintf(text, bytes, "%s -> %s", src, dst);
+        break;
+    default:
+        break;
+    }
+}
+
+void lap_range_describe(const lap_range_t *range, char *text, size_t bytes)
+{
+    const char *place = place_name(range->place);
+    if (range->rows == 0 || range->row_bytes == 0)
+        snprintf(text, bytes, "%s of rank %d, no bytes", place, range->rank);
+    else if (range->rows == 1 || range->stride == range->row_bytes)
+        snprintf(text, bytes, "%s of rank %d, bytes %zu..%zu", place, range->rank, range->offset,
+                 range->offset + range->rows * range->row_bytes - 1);
+    else
+        snprintf(text, bytes, "%s of rank %d, bytes %zu..%zu and %zu more such rows, %zu apart",
+                 place, range->rank, range->offset, range->offset + range->row_bytes - 1,
+                 range->rows - 1, range->stride);
+}

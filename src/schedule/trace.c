@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Traces: room for the records of a call, which the executor fills; bringing those of all ranks to
+ * rank 0; and what was hidden or exposed on a rank. What a record means is in trace.h; the picture
+ * is in draw.c.
+ */
+#include "schedule/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "core/world.h"
+#include "util/alloc.h"
+
+#define GATHER_RECORDS 32 /* records of each rank that move in one round of lap_trace_gather */
+
+lap_status_t lap_trace_create(lap_trace_t **trace_p)
+{
+    if (!trace_p)
+        return lap_error(LAP_ERR_INVALID, "trace_p is NULL: expected where to put the trace");
+    lap_trace_t *trace = lap_alloc(1, sizeof(lap_trace_t));
+    if (!trace)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace");
+    *trace_p = trace;
+    return LAP_OK;
+}
+
+void lap_trace_destroy(lap_trace_t *trace)
+{
+    if (!trace)
+        return;
+    lap_free(trace->records);
+    lap_free(trace->calls);
+    lap_free(trace);
+}
+
+lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char *method, int size,
+                             size_t m, bool emulated, size_t nrecords)
+{
+    trace->kind = kind;
+    snprintf(trace->method, sizeof(trace->method), "%s", method);
+    trace->size = size;
+    trace->m = m;
+    trace->emulated = emulated;
+    trace->begin = trace->end = 0;
+    trace->nrecords = 0;
+    lap_free(trace->calls);
+    trace->calls = NULL;
+    if (nrecords > trace->records_room) {
+        lap_trace_record_t *records =
+            lap_realloc(trace->records, trace->records_room, nrecords, sizeof(*records));
+        if (!records)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records", nrecords);
+        trace->records = records;
+        trace->records_room = nrecords;
+    }
+    if (nrecords > 0)
+        memset(trace->records, 0, nrecords * sizeof(*trace->records));
+    trace->nrecords = nrecords;
+    return LAP_OK;
+}
+
+/* What each rank says of its trace before the records move. */
+typedef struct gather_head {
+    uint64_t begin, end;
+    uint64_t nrecords;
+} gather_head_t;
+
+/* Everything lap_trace_gather allocates; `records` only on rank 0. */
+typedef struct gather {
+    gather_head_t *heads;
+    lap_trace_record_t *mine, *all; /* one round: GATHER_RECORDS of this rank, and of every rank */
+    lap_trace_record_t *records;
+    size_t *ends; /* where the next record of each rank goes */
+    lap_span_t *calls;
+    size_t total, most;
+} gather_t;
+
+static void gather_clear(gather_t *gather)
+{
+    lap_free(gather->heads);
+    lap_free(gather->mine);
+    lap_free(gather->all);
+    lap_free(gather->records);
+    lap_free(gather->ends);
+    lap_free(gather->calls);
+}
+
+/* Room for what every rank said it has. */
+static lap_status_t gather_alloc(gather_t *gather, size_t size, bool root)
+{
+    for (size_t r = 0; r < size; r++) {
+        gather->total += gather->heads[r].nrecords;
+        if (gather->heads[r].nrecords > gather->most)
+            gather->most = gather->heads[r].nrecords;
+    }
+    gather->mine = lap_alloc(GATHER_RECORDS, sizeof(*gather->mine));
+    gather->all = lap_alloc(size * GATHER_RECORDS, sizeof(*gather->all));
+    gather->ends = lap_alloc(size, sizeof(*gather->ends));
+    if (root) {
+        gather->records = lap_alloc(gather->total, sizeof(*gather->records));
+        gather->calls = lap_alloc(size, sizeof(*gather->calls));
+    }
+    if (!gather->mine || !gather->all || !gather->ends ||
+        (root && (!gather->records || !gather->calls)))
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %zu records of a trace",
+                         gather->total);
+    return LAP_OK;
+}
+
+/* Moves the records, a few of every rank at a time; rank 0 keeps them in rank order. */
+static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, lap_group_t *group)
+{
+    size_t size = (size_t)lap_group_size(group);
+    for (size_t r = 1; r < size; r++)
+        gather->ends[r] = gather->ends[r - 1] + gather->heads[r - 1].nrecords;
+    for (size_t first = 0; first < gather->most; first += GATHER_RECORDS) {
+        size_t count = trace->nrecords > first ? trace->nrecords - first : 0;
+        if (count > GATHER_RECORDS)
+            count = GATHER_RECORDS;
+        if (count > 0)
+            memcpy(gather->mine, trace->records + first, count * sizeof(*gather->mine));
+        LAP_TRY(lap_group_allgather(group, gather->mine, GATHER_RECORDS * sizeof(*gather->mine),
+                                    gather->all));
+        for (size_t r = 0; gather->records && r < size; r++) {
+            size_t left = gather->heads[r].nrecords > first ? gather->heads[r].nrecords - first : 0;
+            size_t take = left < GATHER_RECORDS ? left : GATHER_RECORDS;
+            memcpy(gather->records + gather->ends[r], gather->all + r * GATHER_RECORDS,
+                   take * sizeof(*gather->records));
+            gather->ends[r] += take;
+        }
+    }
+    return LAP_OK;
+}
+
+/* Puts what was gathered in the place of what the trace of rank 0 held. */
+static void gather_adopt(gather_t *gather, lap_trace_t *trace, size_t size)
+{
+    trace->begin = gather->heads[0].begin;
+    trace->end = gather->heads[0].end;
+    for (size_t r = 0; r < size; r++) {
+        const gather_head_t *head = &gather->heads[r];
+        gather->calls[r] = (lap_span_t){head->begin, head->begin, head->end};
+        if (head->begin < trace->begin)
+            trace->begin = head->begin;
+        if (head->end > trace->end)
+            trace->end = head->end;
+    }
+    lap_free(trace->records);
+    trace->records = gather->records;
+    trace->nrecords = trace->records_room = gather->total;
+    trace->calls = gather->calls;
+    trace->size = (int)size;
+    gather->records = NULL;
+    gather->calls = NULL;
+}
+
+lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
+{
+    if (!trace || !group)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL: expected the %s of a call that has ended",
+                         trace ? "group" : "trace", trace ? "group" : "trace");
+    size_t size = (size_t)lap_group_size(group);
+    bool root = lap_group_rank(group) == 0;
+    gather_t gather = {.heads = lap_alloc(size, sizeof(gather_head_t))};
+    lap_status_t status = LAP_OK;
+    if (!gather.heads)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to gather the traces of %zu ranks", size);
+    else if (trace->calls)
+        status = lap_error(LAP_ERR_INVALID, "the trace has been gathered already");
+    /* A rank that cannot take part says so before the others wait for its records. */
+    status = lap_group_agree(group, status);
+    if (status != LAP_OK)
+        goto out;
+    gather_head_t mine = {trace->begin, trace->end, trace->nrecords};
+    status = lap_group_allgather(group, &mine, sizeof(mine), gather.heads);
+    if (status != LAP_OK)
+        goto out;
+    status = lap_group_agree(group, gather_alloc(&gather, size, root));
+    if (status != LAP_OK)
+        goto out;
+    status = gather_records(&gather, trace, group);
+    if (status == LAP_OK && root)
+        gather_adopt(&gather, trace, size);
+out:
+    gather_clear(&gather);
+    return status;
+}
+
+static int compare_intervals(const void *left, const void *right)
+{
+    const lap_interval_t *a = left, *b = right;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+/* Sorts intervals and joins those that touch; returns how many are left. */
+static size_t join(lap_interval_t *list, size_t count)
+{
+    if (count == 0)
+        return 0;
+    qsort(list, count, sizeof(*list), compare_intervals);
+    size_t last = 0;
+    for (size_t i = 1; i < count; i++) {
+        if (list[i].begin > list[last].end)
+            list[++last] = list[i];
+        else if (list[i].end > list[last].end)
+            list[last].end = list[i].end;
+    }
+    return last + 1;
+}
+
+/* Appends what of a span lies within the call. */
+static void append(lap_interval_t *list, size_t *count, const lap_span_t *span,
+                   const lap_interval_t *call)
+{
+    uint64_t begin = span->begin > call->begin ? span->begin : call->begin;
+    uint64_t end = span->end < call->end ? span->end : call->end;
+    if (begin < end)
+        list[(*count)++] = (lap_interval_t){begin, end};
+}
+
+/*
+ * The parts of the call that none of the joined `busy` intervals covers; `idle` has room for one
+ * more than those.
+ */
+static size_t complement(const lap_interval_t *busy, size_t nbusy, const lap_interval_t *call,
+                         lap_interval_t *idle)
+{
+    size_t count = 0;
+    uint64_t at = call->begin;
+    for (size_t i = 0; i < nbusy; i++) {
+        if (busy[i].begin > at)
+            idle[count++] = (lap_interval_t){at, busy[i].begin};
+        at = busy[i].end;
+    }
+    if (call->end > at)
+        idle[count++] = (lap_interval_t){at, call->end};
+    return count;
+}
+
+static uint64_t length(const lap_interval_t *list, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += list[i].end - list[i].begin;
+    return sum;
+}
+
+/* The time that two joined lists have in common. */
+static uint64_t common(const lap_interval_t *a, size_t na, const lap_interval_t *b, size_t nb)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0, j = 0; i < na && j < nb;) {
+        uint64_t begin = a[i].begin > b[j].begin ? a[i].begin : b[j].begin;
+        uint64_t end = a[i].end < b[j].end ? a[i].end : b[j].end;
+        if (begin < end)
+            sum += end - begin;
+        if (a[i].end < b[j].end)
+            i++;
+        else
+            j++;
+    }
+    return sum;
+}
+
+static bool is_work(uint32_t kind)
+{
+    return kind == LAP_STEP_GEMM || kind == LAP_STEP_REDUCE || kind == LAP_STEP_COPY;
+}
+
+lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)
+{
+    lap_trace_view_t view = {.call = {trace->begin, trace->end}};
+    if (trace->calls)
+        view.call = (lap_interval_t){trace->calls[rank].begin, trace->calls[rank].end};
+    lap_interval_t *busy = lap_alloc(trace->nrecords, sizeof(*busy));
+    lap_interval_t *flight = lap_alloc(trace->nrecords, sizeof(*flight));
+    view.idle = lap_alloc(trace->nrecords + 1, sizeof(*view.idle));
+    lap_status_t status = LAP_OK;
+    if (!busy || !flight || !view.idle) {
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to look at a trace of %zu records",
+                           trace->nrecords);
+        goto out;
+    }
+    size_t nbusy = 0, nflight = 0;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        if (record->rank == rank && record->stream == LAP_STREAM_COMPUTE && is_work(record->kind))
+            append(busy, &nbusy, &record->span, &view.call);
+        if (record->rank == rank || record->peer == rank)
+            append(flight, &nflight, &record->flight, &view.call);
+    }
+    nbusy = join(busy, nbusy);
+    nflight = join(flight, nflight);
+    view.nidle = complement(busy, nbusy, &view.call, view.idle);
+    view.flight_ns = length(flight, nflight);
+    view.hidden_ns = common(busy, nbusy, flight, nflight);
+    view.exposed_ns = length(view.idle, view.nidle);
+    *view_p = view;
+    view.idle = NULL;
+out:
+    lap_trace_view_clear(&view);
+    lap_free(flight);
+    lap_free(busy);
+    return status;
+}
+
+void lap_trace_view_clear(lap_trace_view_t *view)
+{
+    lap_free(view->idle);
+    view->idle = NULL;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Symmetric buffers as the caller sees them: arguments are checked here, agreed upon by all ranks,
+ * and handed to the transport. What waits have in common, whatever the transport, is in wait.c.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "transport/link/link.h"
+#include "transport/transport.h"
+#include "util/alloc.h"
+
+/* What each rank asks for; all must ask for the same. No padding: it is sent as bytes. */
+typedef struct ask {
+    uint64_t bytes;
+    uint64_t nsignals;
+    lap_link_t link;
+    char transport[16];
+} ask_t;
+
+static lap_status_t check_link(const char *name, double value)
+{
+    if (!isfinite(value) || value < 0)
+        return lap_error(LAP_ERR_INVALID, "%s of the link = %g: expected 0 or more, finite", name,
+                         value);
+    return LAP_OK;
+}
+
+static lap_status_t check_options(const lap_buffer_options_t *options)
+{
+    if (options->size < sizeof(*options))
+        return lap_error(LAP_ERR_INVALID,
+                         "size of the buffer options = %zu: expected %zu, as "
+                         "LAP_BUFFER_OPTIONS_INIT sets it",
+                         options->size, sizeof(*options));
+    LAP_TRY(check_link("bytes_per_s", options->link.bytes_per_s));
+    return check_link("latency_s", options->link.latency_s);
+}
+
+/* Fills the buffer from the arguments, or says what is wrong with them. */
+static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *options)
+{
+    const lap_buffer_options_t defaults = LAP_BUFFER_OPTIONS_INIT;
+    if (!options)
+        options = &defaults;
+    LAP_TRY(check_options(options));
+    if (buffer->nsignals >= UINT32_MAX)
+        return lap_error(LAP_ERR_INVALID, "nsignals = %zu: expected less than %u", buffer->nsignals,
+                         UINT32_MAX);
+    const char *name = options->transport;
+    if (!name)
+        name = buffer->group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
+    LAP_TRY(lap_transport_find(name, &buffer->ops));
+    buffer->link = options->link;
+    buffer->consumed = lap_alloc(buffer->nsignals, sizeof(*buffer->consumed));
+    if (!buffer->consumed)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the counts of %zu signals",
+                         buffer->nsignals);
+    return LAP_OK;
+}
+
+static lap_status_t differ(const ask_t *first, const ask_t *other, int rank)
+{
+    if (first->bytes != other->bytes)
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank 0 asks for a buffer of bytes = %zu, rank %d for bytes = %zu",
+                         (size_t)first->bytes, rank, (size_t)other->bytes);
+    if (first->nsignals != other->nsignals)
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank 0 asks for a buffer of nsignals = %zu, rank %d for nsignals = %zu",
+                         (size_t)first->nsignals, rank, (size_t)other->nsignals);
+    if (strcmp(first->transport, other->transport) != 0)
+        return lap_error(LAP_ERR_MISMATCH, "rank 0 asks for transport %s, rank %d for transport %s",
+                         first->transport, rank, other->transport);
+    return lap_error(
+        LAP_ERR_MISMATCH,
+        "rank 0 asks for a link of %g B/s and %g s, rank %d for one of %g B/s and %g s",
+        first->link.bytes_per_s, first->link.latency_s, rank, other->link.bytes_per_s,
+        other->link.latency_s);
+}
+
+/* Every rank compares the same list, so that all come to the same end. */
+static lap_status_t compare_asks(lap_buffer_t *buffer, ask_t *asks)
+{
+    ask_t mine = {.bytes = buffer->bytes, .nsignals = buffer->nsignals, .link = buffer->link};
+    strncpy(mine.transport, buffer->ops->name, sizeof(mine.transport) - 1);
+    LAP_TRY(lap_group_allgather(buffer->group, &mine, sizeof(mine), asks));
+    for (int r = 1; r < buffer->group->size; r++)
+        if (memcmp(&asks[0], &asks[r], sizeof(ask_t)) != 0)
+            return differ(&asks[0], &asks[r], r);
+    return LAP_OK;
+}
+
+static lap_status_t wrap_in_link(lap_buffer_t *buffer)
+{
+    if (buffer->link.bytes_per_s == 0 && buffer->link.latency_s == 0)
+        return LAP_OK;
+    lap_status_t status = lap_group_agree(buffer->group, lap_link_begin(buffer));
+    if (status != LAP_OK)
+        buffer->ops->buffer_destroy(buffer);
+    return status;
+}
+
+static void buffer_free(lap_buffer_t *buffer)
+{
+    lap_free(buffer->consumed);
+    lap_free(buffer);
+}
+
+lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,
+                               const lap_buffer_options_t *options, lap_buffer_t **buffer_p)
+{
+    if (!group || !buffer_p)
+        return lap_error(LAP_ERR_INVALID, "%s of a buffer is NULL", group ? "buffer_p" : "group");
+    lap_buffer_t *buffer = lap_alloc(1, sizeof(*buffer));
+    ask_t *asks = lap_alloc((size_t)group->size, sizeof(*asks));
+    lap_status_t status = LAP_OK;
+    if (buffer && asks) {
+        *buffer = (lap_buffer_t){.group = group, .bytes = bytes, .nsignals = nsignals};
+        status = fill(buffer, options);
+    } else {
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of a buffer");
+    }
+    /* A rank that cannot go on says so, instead of leaving the others to wait. */
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = compare_asks(buffer, asks);
+    lap_free(asks);
+    if (status == LAP_OK)
+        status = buffer->ops->buffer_create(buffer);
+    if (status == LAP_OK)
+        status = wrap_in_link(buffer);
+    if (status != LAP_OK) {
+        if (buffer)
+            buffer_free(buffer);
+        return status;
+    }
+    *buffer_p = buffer;
+    return LAP_OK;
+}
+
+void lap_buffer_destroy(lap_buffer_t *buffer)
+{
+    if (!buffer)
+        return;
+    buffer->ops->buffer_destroy(buffer);
+    buffer_free(buffer);
+}
+
+size_t lap_buffer_bytes(const lap_buffer_t *buffer)
+{
+    return buffer ? buffer->bytes : 0;
+}
+
+const char *lap_buffer_transport(const lap_buffer_t *buffer)
+{
+    return buffer ? buffer->ops->name : "";
+}
+
+void *lap_buffer_data(lap_buffer_t *buffer, int rank)
+{
+    if (!buffer || rank < 0 || rank >= buffer->group->size)
+        return NULL;
+    return buffer->data[rank];
+}
+
+static lap_status_t check_signal(const lap_buffer_t *buffer, const char *name, int rank,
+                                 size_t signal)
+{
+    if (!buffer)
+        return lap_error(LAP_ERR_INVALID, "buffer is NULL");
+    if (rank < 0 || rank >= buffer->group->size)
+        return lap_error(LAP_ERR_INVALID, "%s = %d: expected a rank of the group, 0 to %d", name,
+                         rank, buffer->group->size - 1);
+    if (signal >= buffer->nsignals)
+        return lap_error(LAP_ERR_INVALID, "signal = %zu: the buffer has %zu signals", signal,
+                         buffer->nsignals);
+    return LAP_OK;
+}
+
+lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset, const void *source,
+                            size_t bytes, size_t signal)
+{
+    LAP_TRY(check_signal(buffer, "rank", rank, signal));
+    if (!source && bytes > 0)
+        return lap_error(LAP_ERR_INVALID, "source is NULL: expected %zu bytes", bytes);
+    if (offset > buffer->bytes || bytes > buffer->bytes - offset)
+        return lap_error(LAP_ERR_INVALID,
+                         "offset = %zu and bytes = %zu: the buffer has %zu bytes per rank", offset,
+                         bytes, buffer->bytes);
+    const lap_put_t put = {
+        .copy = {.dst = buffer->data[rank] + offset,
+                 .src = source,
+                 .rows = 1,
+                 .row_bytes = bytes,
+                 .dst_stride = bytes,
+                 .src_stride = bytes},
+        .peer = rank,
+        .signal = (uint32_t)signal,
+    };
+    return buffer->ops->put_now(buffer, &put);
+}
+
+lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t signal)
+{
+    LAP_TRY(check_signal(buffer, "rank", rank, signal));
+    const lap_raise_t raise = {.peer = rank, .signal = (uint32_t)signal};
+    return buffer->ops->raise_now(buffer, &raise);
+}
+
+lap_status_t lap_buffer_wait(lap_buffer_t *buffer, int from, size_t signal, uint32_t count)
+{
+    LAP_TRY(check_signal(buffer, "from", from, signal));
+    if (count > INT32_MAX)
+        return lap_error(LAP_ERR_INVALID, "count = %u: expected at most %d", count, INT32_MAX);
+    const lap_wait_t wait = {
+        .peer = from,
+        .signal = (uint32_t)signal,
+        .target = buffer->consumed[signal] + count,
+    };
+    LAP_TRY(buffer->ops->wait_now(buffer, &wait));
+    buffer->consumed[signal] += count;
+    return LAP_OK;
+}

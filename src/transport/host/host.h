@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What transports share whose ranks map each other's memory: a region per rank holds its call
+ * notes, its signal words and its data; a put is a copy; a signal is an atomic addition.
+ */
+#ifndef LAP_TRANSPORT_HOST_HOST_H
+#define LAP_TRANSPORT_HOST_HOST_H
+
+#include "transport/transport.h"
+
+lap_status_t lap_host_buffer_create(lap_buffer_t *buffer);
+void lap_host_buffer_destroy(lap_buffer_t *buffer);
+
+lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put);
+lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
+lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);
+
+/*
+ * These run the ..._now slots of the buffer's table on a stream, so that they serve any table that
+ * has those.
+ */
+lap_status_t lap_host_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                          lap_stream_t *stream, const lap_put_t *put);
+lap_status_t lap_host_raise(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                            lap_stream_t *stream, const lap_raise_t *raise);
+lap_status_t lap_host_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                           lap_stream_t *stream, const lap_wait_t *wait);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transports of this build. A new one is a line in the list. `link` is not one: it wraps
+ * whichever is chosen.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "transport/transport.h"
+
+extern const lap_transport_ops_t lap_self_ops;
+extern const lap_transport_ops_t lap_shm_ops;
+
+static const lap_transport_ops_t *const transports[] = {
+    &lap_self_ops,
+    &lap_shm_ops,
+};
+
+const lap_transport_ops_t *lap_transport_at(size_t index)
+{
+    return index < sizeof(transports) / sizeof(transports[0]) ? transports[index] : NULL;
+}
+
+lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p)
+{
+    char names[128] = "";
+    size_t used = 0;
+    if (!name)
+        return lap_error(LAP_ERR_INVALID, "the name of the transport is NULL");
+    for (size_t i = 0; lap_transport_at(i); i++) {
+        const lap_transport_ops_t *ops = lap_transport_at(i);
+        if (strcmp(ops->name, name) == 0) {
+            *ops_p = ops;
+            return LAP_OK;
+        }
+        if (used < sizeof(names))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+                                     ops->name);
+    }
+    return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transport `shm`: ranks that are processes of one host. All it adds to mapped memory is its
+ * name and its bounds.
+ */
+#include "core/status.h"
+#include "transport/host/host.h"
+
+static lap_status_t lap_shm_buffer_create(lap_buffer_t *buffer)
+{
+    if (buffer->group->size > 1 && buffer->group->world->kind != LAP_WORLD_PROCESSES)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "transport shm is for ranks that are processes of one host; these are "
+                         "threads: use self");
+    return lap_host_buffer_create(buffer);
+}
+
+const lap_transport_ops_t lap_shm_ops = {
+    .name = "shm",
+    .summary = "processes of one host, memory mapped by all",
+    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
+    .buffer_create = lap_shm_buffer_create,
+    .buffer_destroy = lap_host_buffer_destroy,
+    .put_now = lap_host_put_now,
+    .raise_now = lap_host_raise_now,
+    .wait_now = lap_host_wait_now,
+    .put = lap_host_put,
+    .raise = lap_host_raise,
+    .wait = lap_host_wait,
+};

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transport: how symmetric buffers are made and how ranges and signals get into a peer's, as a table that each
+ * transport fills. put, raise and wait are issued in the order of a stream and return at once.
+ */
+#ifndef LAP_TRANSPORT_TRANSPORT_H
+#define LAP_TRANSPORT_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lap/buffer.h>
+
+#include "core/world.h"
+#include "device/device.h"
+
+/* What a transport can do. Builders ask for these, never for a name. */
+enum {
+    LAP_CAN_PUT = 1 << 0,     /* one-sided: a put needs nothing of the peer */
+    LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
+};
+
+/* What each rank says of the call that it is in, for its peers to compare with their own. */
+typedef struct lap_call_note {
+    _Atomic uint32_t call;  /* number of the call on this buffer, from 1; written last */
+    _Atomic uint32_t op;    /* which operator of the buffer */
+    _Atomic uint64_t m;     /* its active rows */
+} lap_call_note_t;
+
+#define LAP_CALL_NOTES 4 /* a peer is never more than one call ahead of one that waits for it */
+
+struct lap_buffer {
+    const struct lap_transport_ops *ops;
+    lap_group_t *group;
+    size_t bytes;
+    size_t nsignals;
+    lap_region_t *regions;  /* size of the group; regions[r] is rank r's memory */
+    char **data;            /* data[r]: where the bytes of rank r start; NULL where they cannot be addressed */
+    lap_bank_t **banks;     /* banks[r]: the signal words of rank r */
+    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
+    uint32_t *consumed;     /* per word of this rank: the raises that earlier calls have accounted for */
+    uint32_t calls;         /* calls begun on this buffer */
+    uint32_t nops;          /* operators made on this buffer */
+    bool broken;            /* a call failed half-way: its signals can no longer be counted on */
+    lap_link_t link;
+    struct lap_pacer *pacer; /* of link */
+};
+
+/* For the sentence of a wait that fails: what was being done. */
+typedef struct lap_wait_story {
+    const char *op;     /* "ag_gemm" */
+    const char *method; /* "ring" */
+    uint32_t step;      /* index in the schedule */
+    uint32_t call;      /* number of the call on the buffer; 0: not part of a call, nothing to compare */
+    uint32_t op_index;  /* which operator of the buffer, and its active rows: what the peer must have too */
+    uint64_t m;
+} lap_wait_story_t;
+
+typedef struct lap_put {
+    lap_copy_t copy; /* dst is in the memory of `peer` */
+    int peer;
+    uint32_t signal;
+    lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
+} lap_put_t;
+
+typedef struct lap_raise {
+    int peer;
+    uint32_t signal;
+    size_t bytes;     /* what the signal announces and a link must carry; 0 for a mere credit */
+    lap_span_t *span; /* as in lap_put_t */
+} lap_raise_t;
+
+typedef struct lap_wait {
+    int peer;        /* who is expected to raise it */
+    uint32_t signal; /* word of this rank */
+    uint32_t target; /* absolute value, as consumed[] counts */
+    const lap_wait_story_t *story; /* must live until the wait has ended */
+} lap_wait_t;
+
+typedef struct lap_transport_ops {
+    const char *name;
+    const char *summary; /* a line for `lap info` */
+    unsigned can;        /* LAP_CAN_... */
+
+    /* Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on failure. */
+    lap_status_t (*buffer_create)(lap_buffer_t *buffer);
+    void (*buffer_destroy)(lap_buffer_t *buffer);
+
+    /* The same in the calling thread, for hosts that signal from within a GEMM and for callers without a stream. */
+    lap_status_t (*put_now)(lap_buffer_t *buffer, const lap_put_t *put);
+    lap_status_t (*raise_now)(lap_buffer_t *buffer, const lap_raise_t *raise);
+    lap_status_t (*wait_now)(lap_buffer_t *buffer, const lap_wait_t *wait);
+
+    lap_status_t (*put)(lap_buffer_t *buffer, const lap_device_ops_t *device, lap_stream_t *stream,
+                        const lap_put_t *put);
+    lap_status_t (*raise)(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                          lap_stream_t *stream, const lap_raise_t *raise);
+    lap_status_t (*wait)(lap_buffer_t *buffer, const lap_device_ops_t *device, lap_stream_t *stream,
+                         const lap_wait_t *wait);
+} lap_transport_ops_t;
+
+/* The transports of this build, in the order in which they are listed; NULL past the last one. */
+const lap_transport_ops_t *lap_transport_at(size_t index);
+
+/* The transport of a name. LAP_ERR_INVALID names the transports there are. */
+lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p);
+
+/* The watch of a wait for `peer` on this buffer. It points to itself: it is not copied while in use. */
+typedef struct lap_buffer_watch {
+    lap_watch_t watch;
+    lap_buffer_t *buffer;
+    int peer;
+    const lap_wait_story_t *story;
+} lap_buffer_watch_t;
+
+void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
+                           const lap_wait_story_t *story);
+
+/*
+ * Turns a failed wait into its status and sentence (rank, operation, step, signal, how far it had come), and breaks the
+ * group, so that every other rank is told too.
+ */
+lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
+                                    lap_status_t status);
+
+/* LAP_ERR_MISMATCH, breaking the group, when `peer` is in another operator or has other active rows in this call. */
+lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
+
+/* Says to the peers which call this rank begins; before any signal of that call is raised. */
+void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story);
+
+#endif

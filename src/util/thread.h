@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads of the library's own. */
+#ifndef LAP_UTIL_THREAD_H
+#define LAP_UTIL_THREAD_H
+
+#include <pthread.h>
+
+/*
+ * Starts a thread with all signals blocked, so that the program's handlers run on its own threads.
+ * 0, or an errno.
+ */
+int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),
+                     void *context);
+
+#endif

@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap bench` as a user sees it: what it prints, refuses, and leaves behind. The sizes are
+# tiny: nothing here depends on how fast the machine is. The first argument, or LAP, is the path of
+# the command.
+# shellcheck disable=SC2016,SC2317 # checks are commands, some of them for eval
+set -u
+lap=${1:-${LAP:?the path of lap}}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+checks=0 failures=0
+
+# check TEXT COMMAND...: the command must succeed.
+check() {
+    local text=$1
+    shift
+    checks=$((checks + 1))
+    if "$@"; then
+        echo "ok $checks - $text"
+    else
+        echo "not ok $checks - $text"
+        sed 's/^/# out: /' "$folder/out"
+        sed 's/^/# err: /' "$folder/err"
+        failures=$((failures + 1))
+    fi
+}
+
+# bench ARGS...: runs lap bench; its status and output are then in $status, $out and $err.
+bench() {
+    timeout 60 "$lap" bench "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    status=$?
+    out=$(<"$folder/out")
+    err=$(<"$folder/err")
+}
+
+has() { [[ $1 == *"$2"* ]]; }
+matches() { [[ $1 =~ $2 ]]; }
+lines() { [[ $(wc -l <"$folder/$1") -eq $2 ]]; }
+status_is() { [[ $status -eq $1 ]]; }
+
+# refuse WORD... -- ARGS...: exit status 2, nothing on standard output, on standard error one line
+# with all the words.
+refuse() {
+    local words=()
+    while [[ $1 != -- ]]; do
+        words+=("$1")
+        shift
+    done
+    shift
+    bench "$@"
+    check "'lap bench $*' is refused" status_is 2
+    check "... in one line" lines err 1
+    check "... with nothing on standard output" lines out 0
+    for word in "${words[@]}"; do
+        check "... that says '$word'" has "$err" "$word"
+    done
+}
+
+# The JSON that is promised, as expressions.
+number='-?[0-9.]+(e[-+][0-9]+)?'
+label='"[a-z_:=0-9]+"'
+method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
+method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":$number\}"
+figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
+figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":$number"
+
+# report OP M N K RANKS DEVICE TRANSPORT LINK: the last run ended well, with one line of that form, all
+# results right.
+report() {
+    local request="\"op\":\"$1\",\"m\":$2,\"n\":$3,\"k\":$4,\"dtype\":\"float32\",\"ranks\":$5,"
+    request+="\"device\":\"$6\",\"transport\":\"$7\",\"link\":$8"
+    check "$1 on $5 ranks ($6, $7) ends well" status_is 0
+    check "... with one line" lines out 1
+    check "... of the promised form" matches "$out" "^\{$request,$figures\}$"
+    check "... and every result is right" eval '! has "$out" "\"ok\":false"'
+}
+
+bench --help
+check "--help ends well" status_is 0
+for word in "ag|rs M N K" --ranks --link --timeline --json latency demo; do
+    check "--help tells about $word" has "$out" "$word"
+done
+
+refuse banana serial ring direct fused -- ag 8 8 8 --method banana
+refuse banana serial ring pipeline fused -- rs 8 8 8 --method ring,banana
+refuse -5 M -- ag -5 8 8
+refuse K 0 -- rs 8 8 0
+refuse --ranks 0 -- ag 8 8 8 --ranks 0
+refuse float99 -- ag 8 8 8 --dtype float99
+refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
+refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
+refuse "ring twice" -- ag 8 8 8 --method ring,ring
+refuse 3GHz -- ag 8 8 8 --link 3GHz
+refuse gpu9 -- ag 8 8 8 --device gpu9
+refuse pigeon -- ag 8 8 8 --transport pigeon
+refuse "$folder/none/x.svg" -- ag 8 8 8 --timeline "$folder/none/x.svg"
+refuse --timeline-method fused -- ag 8 8 8 --method ring --timeline "$folder/x.svg" \
+    --timeline-method fused
+refuse "GiB" -- ag 1000000000 1000000000 1000000000
+refuse "three sizes" -- ag 8 8
+refuse everything -- everything 8 8 8
+refuse "--method" -- latency --method ring
+
+for op in ag rs; do
+    name=$([[ $op == ag ]] && echo ag_gemm || echo gemm_rs)
+    methods=$([[ $op == ag ]] && echo serial ring direct fused || echo serial ring pipeline fused)
+    bench $op 37 29 23 --ranks 3 --iters 2 --warmup 1 --json
+    report "$name" 37 29 23 3 cpu shm null
+    for method in $methods; do
+        check "... with the method $method" has "$out" "\"method\":\"$method\""
+    done
+    bench $op 16 12 8 --ranks 4 --iters 1 --transport self --device ref --json
+    report "$name" 16 12 8 4 ref self null
+    bench $op 5 4 3 --ranks 1 --iters 1 --json
+    report "$name" 5 4 3 1 cpu shm null
+    # Fewer rows, columns and depth than ranks.
+    bench $op 2 2 2 --ranks 3 --iters 1 --json
+    report "$name" 2 2 2 3 cpu shm null
+done
+
+bench ag 64 64 64 --ranks 2 --iters 2 --link ratio:0.5,3us --json
+report ag_gemm 64 64 64 2 cpu shm "\{\"gbps\":$number,\"latency_us\":3,\"emulated\":true\}"
+bench rs 64 64 64 --ranks 2 --iters 2 --link 2GB/s --json
+report gemm_rs 64 64 64 2 cpu shm '\{"gbps":2,"latency_us":0,"emulated":true\}'
+
+bench rs 40 24 32 --ranks 4 --iters 1 --method pipeline:num_splits=3,fused:block_rows=5 --json
+report gemm_rs 40 24 32 4 cpu shm null
+check "knobs stay in the names" has "$out" '"method":"pipeline:num_splits=3"'
+check "serial is measured, but not listed" eval \
+    'has "$out" serial_ms && ! has "$out" "\"method\":\"serial\""'
+bench ag 40 24 32 --ranks 4 --iters 1 --method ring:aggregate --json
+report ag_gemm 40 24 32 4 cpu shm null
+
+errors() { grep -o '"max_err":[^,]*' <<<"$out"; }
+bench rs 3 2 999 --ranks 2 --iters 1 --seed 7 --json
+first=$(errors)
+bench rs 3 2 999 --ranks 2 --iters 1 --seed 7 --json
+check "the same seed gives the same numbers" [ "$first" = "$(errors)" ]
+bench rs 3 2 999 --ranks 2 --iters 1 --seed 8 --json
+check "another seed gives others" [ "$first" != "$(errors)" ]
+
+bench ag 64 48 32 --ranks 2 --iters 3 --link ratio:0.4 --timeline "$folder/t.svg" \
+    --timeline-method direct
+check "the table is printed" status_is 0
+check "... and says that the link is emulated" has "$out" "emulated link"
+check "... and has the GEMM alone" has "$out" "GEMM alone"
+check "... and marks one method" [ "$(grep -c '^\* [a-z]* ' "$folder/out")" -eq 1 ]
+check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
+check "... with nothing on standard error, which is no terminal" lines err 0
+check "... and the path of the timeline" has "$out" "$folder/t.svg"
+svg=$(cat "$folder/t.svg")
+check "the timeline is a whole SVG" matches "$svg" "^<\?xml.*</svg>.?$"
+for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 compute" "rank 1 send" \
+    GEMM exposed; do
+    check "the timeline has '$word'" has "$svg" "$word"
+done
+check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nout\nt.svg')" ]
+
+timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json >"$folder/out" 2>"$folder/err"
+status=$?
+out=$(<"$folder/out")
+check "as ranks of lap run it takes part" status_is 0
+check "... and rank 0 speaks for all" eval 'lines out 1 && has "$out" "\"ranks\":2"'
+timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --ranks 3 >"$folder/out" 2>"$folder/err"
+status=$?
+err=$(<"$folder/err")
+check "... and refuses another number of ranks" eval 'status_is 2 && has "$err" "--ranks is 3"'
+
+bench latency --iters 20 --json
+check "latency ends well" status_is 0
+check "... with one JSON object" matches "$out" \
+    "^\{\"op\":\"latency\",\"ranks\":2,.*\"round_trip_us\":$number,.*,\"step_us\":$number\}$"
+bench latency --iters 20 --ranks 3
+check "latency between two of three ranks" eval 'status_is 0 && has "$out" "executor"'
+
+echo "1..$checks"
+[[ $failures -eq 0 ]] || echo "# $failures of $checks failed"
+exit $((failures > 0))

@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap info: the facts that must be there, as text and as JSON, and nothing left behind.
+. "$(dirname "$0")/tap.bash"
+unset XDG_RUNTIME_DIR
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
+
+lap info
+is 'status 0, and nothing said' "$status$err" 0
+has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBLAS MPI CUDA NCCL
+has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm '
+has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' '  serial ' '  ring '
+has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
+    "  directory    $TMPDIR" GPUs "$(uname -r)"
+is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
+is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
+
+lap info --json
+is 'JSON: status 0, one line' "$status$err $(wc -l <"$work/out")" '0 1'
+if command -v python3 >/dev/null; then
+    ok 'JSON: an object with the facts' python3 -c '
+import json, os, sys
+info = json.load(open(sys.argv[1]))
+machine = info["machine"]
+assert info["version"] and info["build"]["compiler"] and info["build"]["openblas"]
+assert set(info["devices"]) >= {"cpu", "ref"} and "shm" in info["transports"]
+assert "ring" in info["ag_gemm"] and "ring" in info["gemm_rs"]
+assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"] > 0
+assert machine["memfd"] is True and machine["futex"] is True and machine["gpus"] >= 0
+' "$work/out"
+else
+    echo "ok $((checks += 1)) # SKIP there is no python3 to read the JSON"
+fi
+finish

@@ -1,0 +1,142 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap run with ranks that end by themselves: environment, output, exit status, and nothing left.
+. "$(dirname "$0")/tap.bash"
+unset XDG_RUNTIME_DIR OPENBLAS_NUM_THREADS OMP_NUM_THREADS LAP_TIMEOUT_S
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
+
+lap run -n 3 sh -c 'echo "rank $LAP_RANK of $LAP_SIZE"'
+is 'ranks that end well: status 0' "$status" 0
+is 'every rank has its number' "$(sort "$work/out")" \
+    "$(printf '[%d] rank %d of 3\n' 0 0 1 1 2 2)"
+is 'and nothing is said' "$err" ''
+
+lap run -n 2 sh -c 'echo "$LAP_JOB $LAP_DIR"; stat -c %a "$(dirname "$LAP_DIR")"
+    test ! -e "$LAP_DIR"'
+is 'the place of its directory is free' "$status" 0
+is 'one job, one place, in a directory of mode 700' \
+    "$(sed -E "s|^\[.\] ||; s|^[0-9a-f]{16} $TMPDIR/lap-....../w$|NAME|" "$work/out" | sort)" \
+    "$(printf '700\n700\nNAME\nNAME')"
+is 'the same for all ranks' "$(sed 's/^\[.\] //' "$work/out" | sort -u | wc -l)" 2
+lap run -n 2 sh -c 'echo $LAP_JOB'
+first=$out
+lap run -n 2 sh -c 'echo $LAP_JOB'
+ok 'the next job has another name' test "$first" != "$out"
+
+lap run -n 11 sh -c 'test $LAP_RANK = 3 && echo three; test $LAP_RANK = 10 && echo ten; true'
+is 'prefixes are as wide as the largest rank' "$(sort "$work/out")" \
+    "$(printf '[ 3] three\n[10] ten')"
+lap run -n 1 sh -c 'printf "a\n\nb"; printf err >&2'
+is 'empty lines stay, the last line is completed' "$out" "$(printf '[0] a\n[0] \n[0] b')"
+is 'standard error has its own lines' "$err" '[0] err'
+is 'and ends with a newline' "$(tail -c 1 "$work/out" | od -An -c | tr -d ' ')" '\n'
+lap run --no-prefix -n 1 printf 'a\nb'
+is 'without prefix the output is untouched' "$out" "$(printf 'a\nb')"
+is 'to the byte' "$(stat -c %s "$work/out")" 3
+
+lap run -n 1 sh -c 'head -c 200000 /dev/zero | tr "\0" x'
+is 'a very long line arrives whole, in parts' "$(tr -cd x <"$work/out" | wc -c)" 200000
+ok 'of which each has the prefix' test "$(grep -vc '^\[0\] x' "$work/out")" = 0
+
+# 16 ranks print 300 lines each, to both streams, into one pipe: each line must come whole, twice.
+"$LAP" run -n 16 awk 'BEGIN {
+    rank = ENVIRON["LAP_RANK"]
+    filler = sprintf("%200s", "")
+    gsub(/ /, "x", filler)
+    for (i = 0; i < 300; i++) {
+        print rank, i, filler
+        print rank, i, filler > "/dev/stderr"
+    }
+}' 2>&1 </dev/null | awk '{
+    sub(/^\[ */, "")
+    sub(/\]/, "")
+    if (NF != 4 || $1 != $2 || length($4) != 200)
+        bad++
+    seen[$2, $3]++
+}
+END {
+    for (line in seen)
+        if (seen[line] != 2)
+            bad++
+    print NR, bad + 0
+}' >"$work/lines"
+is 'lines of many ranks stay whole' "$(cat "$work/lines")" '9600 0'
+lap run -n 8 seq 2000
+for r in 0 3 7; do
+    is "lines of rank $r stay in order" "$(sed -n "s/^\[$r\] //p" "$work/out" | cksum)" \
+        "$(seq 2000 | cksum)"
+done
+
+"$LAP" run -n 3 cat <<<'for rank 0' >"$work/out"
+is 'standard input goes to rank 0 alone' "$(cat "$work/out")" '[0] for rank 0'
+
+lap run -n 2 sh -c 'echo $OPENBLAS_NUM_THREADS $OMP_NUM_THREADS'
+share=$(($(nproc) / 2 > 0 ? $(nproc) / 2 : 1))
+is 'ranks share the cores' "$(sort -u <<<"${out//\[1\]/[0]}")" "[0] $share $share"
+OMP_NUM_THREADS=7 OPENBLAS_NUM_THREADS=9 \
+    lap run -n 1 sh -c 'echo $OPENBLAS_NUM_THREADS $OMP_NUM_THREADS'
+is 'unless the user has said otherwise' "$out" '[0] 9 7'
+LAP_RANK=9 LAP_SIZE=9 LAP_DIR=/nowhere \
+    lap run -n 1 sh -c 'env | grep -c -e ^LAP_RANK= -e ^LAP_SIZE= -e ^LAP_DIR='
+is 'each variable is there once' "$out" '[0] 3'
+LAP_TIMEOUT_S=5 lap run -n 1 --timeout 2.5 sh -c 'echo $LAP_TIMEOUT_S'
+is '--timeout sets LAP_TIMEOUT_S' "$out" '[0] 2.5'
+LAP_TIMEOUT_S=5 lap run -n 1 sh -c 'echo $LAP_TIMEOUT_S'
+is 'which is else left alone' "$out" '[0] 5'
+
+exec 7</dev/null
+lap run -n 2 sh -c 'for i in 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    test -e /proc/$$/fd/$i && echo "fd $i"; done; true'
+is 'ranks inherit no descriptor but the first three' "$out" ''
+exec 7<&-
+
+lap run -n 128 sh -c 'echo here'
+is '128 ranks: status 0' "$status" 0
+is '128 ranks: all of them' "$(sort -u "$work/out" | wc -l)" 128
+
+# How a rank ends.
+lap run -n 3 --grace 10 sh -c 'exit $((LAP_RANK == 1 ? 3 : 0))'
+is 'a status is passed on' "$status" 3
+ok 'and told' grep -qE '^lap run: rank 1 \(pid [0-9]+\) exited with status 3$' "$work/err"
+is 'once' "$(wc -l <"$work/err")" 1
+lap run -n 2 sh -c 'test $LAP_RANK = 0 && kill -9 $$; true'
+is 'a death by signal is 128 + its number' "$status" 137
+ok 'and told' \
+    grep -qE '^lap run: rank 0 \(pid [0-9]+\) was killed by signal 9 \(Killed\)$' "$work/err"
+lap run -n 1 sh -c 'echo last words >&2; exit 9'
+is 'last words come before the sentence' "${err%%pid*}" \
+    "$(printf '[0] last words\nlap run: rank 0 (')"
+
+lap run -n 4 "$work/missing" --arg
+is 'a missing program: status 127' "$status" 127
+is 'and a sentence' "$err" "lap run: cannot run '$work/missing': No such file or directory"
+lap run -n 4 lap-no-such-program
+is 'also when looked up in PATH' "$status $err" \
+    "127 lap run: cannot run 'lap-no-such-program': No such file or directory"
+lap run -n 4 "$work"
+is 'what is no program: status 126' "$status $err" \
+    "126 lap run: cannot run '$work': Permission denied"
+
+# Where the directory goes, and that it goes away.
+lap run -n 1 sh -c 'mkdir "$LAP_DIR"; touch "$LAP_DIR/s" "$LAP_DIR/other"; kill -9 $$'
+is 'nothing is left in the directory for jobs' "$(ls -A "$TMPDIR")" ''
+mkdir "$work/xdg"
+XDG_RUNTIME_DIR=$work/xdg lap run -n 1 sh -c 'dirname "$(dirname "$LAP_DIR")"'
+is 'XDG_RUNTIME_DIR is preferred' "$out" "[0] $work/xdg"
+long=$work/$(printf '%0100d' 0)
+mkdir "$long"
+XDG_RUNTIME_DIR=$long TMPDIR=$work/missing lap run -n 1 sh -c 'dirname "$(dirname "$LAP_DIR")"'
+is 'a path too long for a socket, and one that is not there, give /tmp' "$out" '[0] /tmp'
+
+# Nobody reads the output.
+"$LAP" run -n 3 yes 2>"$work/err" </dev/null | head -n 1 >"$work/out"
+is 'closed pipe: status 1' "${PIPESTATUS[0]}" 1
+ok 'and a sentence' grep -q '^lap run: cannot write standard output: Broken pipe$' "$work/err"
+"$LAP" run -n 2 echo hello >&- 2>"$work/err" </dev/null
+is 'closed standard output: status 1' "$?" 1
+has 'and a sentence' "$(cat "$work/err")" 'cannot write standard output'
+"$LAP" run -n 2 true >&- 2>&- <&-
+is 'no descriptors at all: fine while nobody uses them' "$?" 0
+
+finish

@@ -1,0 +1,162 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap run when ranks hang, when signals come, and when lap run itself is killed.
+. "$(dirname "$0")/tap.bash"
+unset XDG_RUNTIME_DIR
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
+
+# start ARGUMENTS...: lap run in the background, with signals as a terminal would have them, since a
+# script's background jobs ignore SIGINT.
+start() {
+    : >"$work/out"
+    : >"$work/pids"
+    env --default-signal=INT,QUIT,HUP "$LAP" run "$@" >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+}
+
+# Waits for the launcher to end, and gives up on it after 20 s.
+collect() {
+    if ! until_true ended "$launcher"; then
+        kill -9 "$launcher"
+    fi
+    wait "$launcher" 2>"$work/wait"
+    status=$?
+}
+
+state() { sed 's/.*) //;s/ .*//' "/proc/$1/stat" 2>/dev/null; }
+ended() { case $(state "$1") in '' | Z) ;; *) return 1 ;; esac; }
+stopped() { test "$(state "$1")" = T; }
+asleep() { test "$(state "$1")" = S; }
+going() { ! stopped "$1" && ! ended "$1"; }
+lines() { test "$(grep -c "$1" "$work/out")" -ge "$2"; }
+each() { # each COMMAND FILE: for every pid in the file
+    local pid
+    while read -r pid; do
+        "$1" "$pid" || return
+    done <"$2"
+}
+export pids=$work/pids
+all_pids() { test "$(wc -l <"$pids")" -ge "$1"; }
+
+# A failing rank takes the others along.
+start -n 4 --grace 0.2 sh -c 'test $LAP_RANK = 2 && kill -9 $$; echo $$ >>"$pids"; exec sleep 60'
+collect
+is 'ranks that hang after a death are ended; its status counts' "$status" 137
+is 'only the first death is told' "$(grep -c 'rank . (pid' "$work/err")" 1
+has 'it is the right one' "$(cat "$work/err")" 'rank 2 (pid' 'killed by signal 9 (Killed)'
+has 'the others are summed up' "$(cat "$work/err")" 'then 3 of the other 3 ranks failed too' \
+    '3 had to be ended'
+ok 'no rank lives' each ended "$pids"
+
+mkfifo "$work/go"
+start -n 3 --grace 1000 sh -c 'test $LAP_RANK = 1 && exit 5; read -r x <"$0"; exit 6' "$work/go"
+until_true grep -q 'rank 1 .* exited with status 5$' "$work/err"
+exec 9<>"$work/go"
+printf 'go\ngo\n' >&9
+collect
+exec 9<&-
+is 'ranks that end in the grace are not ended; the first status counts' "$status" 5
+ok 'they are summed up' grep -q '^lap run: then 2 of the other 2 ranks failed too$' "$work/err"
+
+start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
+        until test -s "$pids"; do sleep 0.02; done
+        exit 4
+    fi
+    trap "" TERM; echo $$ >>"$pids"; while :; do sleep 60; done'
+collect
+is 'a rank that ignores SIGTERM is killed' "$status" 4
+ok 'and gone' each ended "$pids"
+
+start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
+        until test -s "$pids" && grep -q "^State:.T" "/proc/$(cat "$pids")/status"; do
+            sleep 0.02
+        done
+        exit 4
+    fi
+    trap "echo heard; exit 0" TERM; echo $$ >>"$pids"; kill -STOP $$; while :; do sleep 0.02; done'
+collect
+is 'a rank that is stopped is continued and ended' "$status $(cat "$work/out")" '4 [1] heard'
+
+# Signals to the launcher.
+for pair in TERM:143 INT:130 HUP:129 QUIT:131; do
+    name=${pair%:*}
+    start -n 3 sh -c 'trap "echo caught; exit 0" $0; echo ready
+        while :; do sleep 0.02; done' "$name"
+    until_true lines ready 3
+    kill -s "$name" "$launcher"
+    collect
+    is "SIG$name: 128 + its number" "$status" "${pair#*:}"
+    is "SIG$name: every rank gets it" "$(grep -c caught "$work/out")" 3
+done
+start -n 2 sh -c 'trap "echo caught; exit 0" USR1; echo ready; while :; do sleep 0.02; done'
+until_true lines ready 2
+kill -s USR1 "$launcher"
+collect
+is 'SIGUSR1 is passed on, and no more' "$status $(grep -c caught "$work/out")" '0 2'
+
+start -n 2 --grace 0.2 sh -c 'trap "" TERM; echo ready; while :; do sleep 60; done'
+until_true lines ready 2
+kill -s TERM "$launcher"
+collect
+is 'ranks that ignore a signal are killed after the grace' "$status" 143
+has 'which is told' "$(cat "$work/err")" \
+    '2 ranks did not end within 0.2 s of signal 15 (Terminated)'
+
+: >"$work/out"
+(trap '' HUP && exec "$LAP" run -n 1 sh -c 'echo ready; read -r x <"$0"; echo $x' "$work/go") \
+    >"$work/out" 2>&1 </dev/null &
+launcher=$!
+until_true lines ready 1
+kill -s HUP "$launcher"
+echo finished >"$work/go"
+collect
+is 'SIGHUP is ignored under nohup' "$status $(grep -c finished "$work/out")" '0 1'
+
+# Stop and go on.
+start -n 2 sh -c 'echo $$ >>"$pids"; while :; do sleep 0.02; done'
+until_true all_pids 2
+kill -s TSTP "$launcher"
+ok 'SIGTSTP stops the ranks' until_true each stopped "$pids"
+ok 'and the launcher' until_true stopped "$launcher"
+kill -s CONT "$launcher"
+ok 'SIGCONT continues the ranks' until_true each going "$pids"
+ok 'and the launcher' until_true going "$launcher"
+kill -s TSTP "$launcher"
+until_true each stopped "$pids"
+until_true stopped "$launcher"
+kill -s TERM "$launcher"
+kill -s CONT "$launcher"
+collect
+is 'SIGTERM reaches them also when stopped' "$status" 143
+
+# Nobody reads the output, and nobody closes it: signals must still work.
+: >"$pids"
+mkfifo "$work/full"
+exec 8<>"$work/full"
+"$LAP" run -n 2 sh -c 'echo $$ >>"$pids"; exec yes' >"$work/full" 2>"$work/err" </dev/null &
+launcher=$!
+until_true all_pids 2
+until_true each asleep "$pids"
+kill -s TERM "$launcher"
+collect
+is 'SIGTERM ends a job whose output is stuck' "$status" 143
+exec 8<&-
+
+# Descendants.
+start -n 2 sh -c 'sleep 60 & echo $! >>"$pids"'
+collect
+is 'a job does not wait for what its ranks left behind' "$status" 0
+ok 'but ends it' each ended "$pids"
+
+# The launcher dies.
+start -n 3 sh -c 'echo $$ >>"$pids"; exec sleep 60'
+until_true all_pids 3
+is 'the directory is there while the job runs' "$(find "$TMPDIR" -mindepth 1 | wc -l)" 1
+kill -9 "$launcher"
+ok 'kill -9 of the launcher ends the ranks' until_true each ended "$pids"
+wait "$launcher" 2>"$work/wait"
+rmdir "$TMPDIR"/*
+is 'and nothing is left of all the others' "$(ls -A "$TMPDIR")" ''
+
+finish

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts of this folder share: results in TAP, and waiting for something to become true.
+# Sourced by a script that is started as `script.sh [path of lap]`; without it, $LAP is taken.
+LAP=${1:-$LAP}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+checks=0
+failures=0
+
+# ok NAME COMMAND...: the command should succeed.
+ok() {
+    local name=$1
+    shift
+    checks=$((checks + 1))
+    if "$@"; then
+        echo "ok $checks - $name"
+    else
+        failures=$((failures + 1))
+        echo "not ok $checks - $name"
+        return 1
+    fi
+}
+
+# is NAME GOT EXPECTED: two texts should be equal.
+is() {
+    ok "$1" test "$2" = "$3" || printf '%s\n' "got:      $2" "expected: $3" | sed 's/^/# /'
+}
+
+# has NAME TEXT WORD...: a text should contain all of the words.
+has() {
+    local name=$1 text=$2 word
+    shift 2
+    for word in "$@"; do
+        case $text in
+        *"$word"*) ;;
+        *)
+            ok "$name" false
+            printf '%s\n' "missing: $word" "in: $text" | sed 's/^/# /'
+            return
+            ;;
+        esac
+    done
+    ok "$name" true
+}
+
+# until_true COMMAND...: repeats a command until it succeeds; gives up after 20 s.
+until_true() {
+    local end=$((SECONDS + 20))
+    until "$@"; do
+        if [ $SECONDS -ge $end ]; then
+            return 1
+        fi
+        sleep 0.02
+    done
+}
+
+# Runs lap and keeps its exit status, standard output and standard error in $status, $out and $err.
+lap() {
+    "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+}
+
+finish() {
+    echo "1..$checks"
+    exit $((failures > 0 || checks == 0))
+}

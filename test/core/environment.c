@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the environment of each launcher comes to, and what is said about variables that make no
+ * sense.
+ */
+#include "core/environment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tap.h"
+
+/* Forgets what was set before and sets pairs of name and value, NULL at the end. */
+static void set_only(const char *const *pairs)
+{
+    clearenv();
+    for (; *pairs; pairs += 2)
+        setenv(pairs[0], pairs[1], 1);
+}
+
+#define SET_ONLY(...) set_only((const char *const[]){__VA_ARGS__, NULL})
+
+static lap_environment_t found;
+
+static bool is(int rank, int size)
+{
+    memset(&found, 0, sizeof(found));
+    return lap_environment_read(&found) == LAP_OK && found.rank == rank && found.size == size;
+}
+
+static lap_status_t read_it(void)
+{
+    return lap_environment_read(&found);
+}
+
+static void test_lap_run(void)
+{
+    clearenv();
+    tap_ok(is(0, 1) && !found.dir[0], "nothing set: a world of one");
+    SET_ONLY("LAP_RANK", "2", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a", "RANK", "0", "WORLD_SIZE", "9");
+    tap_ok(is(2, 4) && strcmp(found.dir, "/tmp/a") == 0, "lap run comes before all others");
+    SET_ONLY("LAP_RANK", "0", "LAP_SIZE", "1");
+    tap_ok(is(0, 1), "one rank needs no directory");
+    SET_ONLY("LAP_RANK", "foo", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "foo", NULL);
+    SET_ONLY("LAP_RANK", "4", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "'4'", "0 to 3", NULL);
+    SET_ONLY("LAP_RANK", "-1", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "-1", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_SIZE", "4x", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_SIZE", "4x", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_SIZE", "99999999999999999999", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_SIZE", "9999999", NULL);
+    SET_ONLY("LAP_RANK", "", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "''", NULL);
+    SET_ONLY("LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "not set", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_DIR", "/tmp/a");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_SIZE", "not set", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_SIZE", "4");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_DIR", "LAP_JOB", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_SIZE", "4", "LAP_DIR", "here");
+    tap_failure(read_it(), LAP_ERR_INVALID, "LAP_DIR", "here", "absolute", NULL);
+    SET_ONLY("LAP_RANK", "1", "LAP_SIZE", "4", "LAP_JOB", "x", "TMPDIR", "/var/tmp");
+    tap_ok(is(1, 4) && strncmp(found.dir, "/var/tmp/lap-", 13) == 0, "LAP_JOB is enough");
+}
+
+static void test_launchers(void)
+{
+    char first[LAP_DIR_BYTES];
+    SET_ONLY("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3", "OMPI_COMM_WORLD_LOCAL_SIZE",
+             "3", "PMIX_NAMESPACE", "job-1", "RANK", "8", "WORLD_SIZE", "9");
+    tap_ok(is(1, 3), "Open MPI, before torchrun");
+    memcpy(first, found.dir, sizeof(first));
+    char expected[64];
+    snprintf(expected, sizeof(expected), "/tmp/lap-%lu-", (unsigned long)getuid());
+    tap_ok(strncmp(first, expected, strlen(expected)) == 0 &&
+               strlen(first) == strlen(expected) + 16,
+           "a directory with the user and 16 digits: %s", first);
+    setenv("OMPI_COMM_WORLD_RANK", "2", 1);
+    tap_ok(is(2, 3) && strcmp(first, found.dir) == 0, "another rank meets in the same directory");
+    setenv("PMIX_NAMESPACE", "job-2", 1);
+    tap_ok(is(2, 3) && strcmp(first, found.dir) != 0, "another job does not");
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
+    tap_failure(read_it(), LAP_ERR_UNSUPPORTED, "several hosts", "shm", "LOCAL_SIZE is '2'", NULL);
+
+    SET_ONLY("PMI_RANK", "0", "PMI_SIZE", "2", "MPI_LOCALNRANKS", "2");
+    tap_ok(is(0, 2) && found.dir[0], "MPICH, by the parent when there is no PMI_PORT");
+    memcpy(first, found.dir, sizeof(first));
+    setenv("PMI_PORT", "host:1234", 1);
+    tap_ok(is(0, 2) && strcmp(first, found.dir) != 0, "and by PMI_PORT when there is one");
+    setenv("MPI_LOCALNRANKS", "1", 1);
+    tap_failure(read_it(), LAP_ERR_UNSUPPORTED, "several hosts", NULL);
+
+    SET_ONLY("RANK", "1", "WORLD_SIZE", "2", "LOCAL_WORLD_SIZE", "2", "MASTER_ADDR", "a",
+             "MASTER_PORT", "1", "TORCHELASTIC_RESTART_COUNT", "0");
+    tap_ok(is(1, 2), "torchrun");
+    memcpy(first, found.dir, sizeof(first));
+    setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+    tap_ok(is(1, 2) && strcmp(first, found.dir) != 0, "a restart meets elsewhere");
+    setenv("RANK", "two", 1);
+    tap_failure(read_it(), LAP_ERR_INVALID, "RANK", "two", NULL);
+    SET_ONLY("RANK", "1");
+    tap_ok(is(0, 1), "RANK alone means nothing");
+
+    SET_ONLY("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "SLURM_STEP_NUM_NODES", "1",
+             "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0");
+    tap_ok(is(1, 2), "srun");
+    setenv("SLURM_STEP_NUM_NODES", "2", 1);
+    tap_failure(read_it(), LAP_ERR_UNSUPPORTED, "several hosts", "NUM_NODES is '2'", NULL);
+    SET_ONLY("SLURM_PROCID", "0");
+    tap_ok(is(0, 1), "a batch script without srun is a world of one");
+}
+
+static void test_settings(void)
+{
+    uint64_t ns = 0;
+    clearenv();
+    tap_ok(lap_environment_timeout(&ns) == LAP_OK && ns == 60000000000u, "60 s by default");
+    setenv("LAP_TIMEOUT_S", "1.25", 1);
+    tap_ok(lap_environment_timeout(&ns) == LAP_OK && ns == 1250000000u, "1.25 s");
+    const char *bad[] = {"0", "-1", "soon", "1s", ".", "nan", "inf", "1,5", "99999999999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        setenv("LAP_TIMEOUT_S", bad[i], 1);
+        tap_failure(lap_environment_timeout(&ns), LAP_ERR_INVALID, "LAP_TIMEOUT_S", NULL);
+    }
+    tap_ok(ns == 1250000000u, "nothing is written on failure");
+    lap_world_t *world = NULL;
+    tap_failure(lap_world_create(NULL, &world), LAP_ERR_INVALID, "LAP_TIMEOUT_S", "99999999999",
+                NULL);
+    tap_failure(lap_world_create(NULL, NULL), LAP_ERR_INVALID, "world_p", NULL);
+
+    clearenv();
+    tap_ok(strcmp(lap_environment_base(40), "/tmp") == 0, "/tmp when nothing is said");
+    setenv("XDG_RUNTIME_DIR", "/var/tmp", 1);
+    tap_ok(strcmp(lap_environment_base(40), "/var/tmp") == 0, "XDG_RUNTIME_DIR");
+    tap_ok(strcmp(lap_environment_base(100), "/tmp") == 0, "unless the path becomes too long");
+    setenv("XDG_RUNTIME_DIR", "/no/such/folder", 1);
+    setenv("TMPDIR", "/var/tmp", 1);
+    tap_ok(strcmp(lap_environment_base(40), "/var/tmp") == 0,
+           "TMPDIR when there is no such folder");
+}
+
+int main(void)
+{
+    test_lap_run();
+    test_launchers();
+    test_settings();
+    return tap_done();
+}

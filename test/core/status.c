@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statuses and sentences, types, shards, allocation, clock and version: what needs no ranks. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "tap.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+static void *other_thread(void *arg)
+{
+    (void)arg;
+    tap_ok(strcmp(lap_last_error(), "") == 0, "a new thread has no last error");
+    lap_error(LAP_ERR_BUSY, "elsewhere");
+    return NULL;
+}
+
+static void test_statuses(void)
+{
+    tap_ok(strcmp(lap_status_string(LAP_OK), "success") == 0, "LAP_OK means success");
+    tap_ok(strcmp(lap_status_string(LAP_ERR_PEER_LOST), "peer lost") == 0, "peer lost says so");
+    tap_ok(strcmp(lap_status_string((lap_status_t)-99), "unknown status") == 0,
+           "a value that is no status has a text too");
+    tap_ok(strcmp(lap_last_error(), "") == 0, "no error yet");
+    tap_failure(lap_error(LAP_ERR_INVALID, "k is %d, expected %d", 3, 4), LAP_ERR_INVALID,
+                "k is 3, expected 4", NULL);
+    tap_failure(lap_error(LAP_ERR_TIMEOUT, "barrier: %s", lap_last_error()), LAP_ERR_TIMEOUT,
+                "barrier: k is 3, expected 4", NULL);
+    pthread_t thread;
+    pthread_create(&thread, NULL, other_thread, NULL);
+    pthread_join(thread, NULL);
+    tap_ok(strstr(lap_last_error(), "barrier"), "the error of another thread is not ours");
+    errno = EBADF;
+    tap_failure(lap_error_errno("reading %s", "x"), LAP_ERR_SYSTEM, "reading x: ", "descriptor",
+                NULL);
+    errno = ENOMEM;
+    tap_failure(lap_error_errno("mapping"), LAP_ERR_NO_MEMORY, "mapping: ", NULL);
+    char text[3000];
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    lap_error(LAP_ERR_INVALID, "%s", text);
+    tap_ok(strlen(lap_last_error()) == LAP_ERROR_TEXT - 1, "a long sentence is cut, not more");
+}
+
+static void test_types(void)
+{
+    lap_dtype_t dtype = (lap_dtype_t)7;
+    tap_ok(lap_dtype_size(LAP_FLOAT32) == 4 && lap_dtype_size((lap_dtype_t)99) == 0,
+           "sizes of types");
+    tap_ok(strcmp(lap_dtype_name(LAP_FLOAT32), "float32") == 0 && lap_dtype_name((lap_dtype_t)-1),
+           "names of types");
+    const char *names[] = {"float32", "fp32", "f32", "float"};
+    for (int i = 0; i < 4; i++) {
+        dtype = (lap_dtype_t)7;
+        tap_ok(lap_dtype_parse(names[i], &dtype) == LAP_OK && dtype == LAP_FLOAT32, "%s is float32",
+               names[i]);
+    }
+    dtype = (lap_dtype_t)7;
+    tap_failure(lap_dtype_parse("int3", &dtype), LAP_ERR_INVALID, "int3", "float32", NULL);
+    tap_ok(dtype == (lap_dtype_t)7, "nothing is written on failure");
+    tap_failure(lap_dtype_parse(NULL, &dtype), LAP_ERR_INVALID, "NULL", NULL);
+}
+
+static void test_shards(void)
+{
+    bool right = true;
+    for (size_t total = 0; total < 40; total++) {
+        for (int size = 1; size <= 17; size++) {
+            size_t next = 0;
+            for (int rank = 0; rank < size; rank++) {
+                size_t begin, rows = lap_shard(total, size, rank, &begin);
+                size_t more = (size_t)rank < total % (size_t)size;
+                right = right && begin == next && rows == total / (size_t)size + more;
+                next += rows;
+            }
+            right = right && next == total;
+        }
+    }
+    tap_ok(right, "shards follow each other, cover all, and the first ones have one row more");
+    tap_ok(lap_shard(7, 2, 0, NULL) == 4, "begin_p may be NULL");
+    size_t begin = 5;
+    tap_ok(lap_shard(7, 2, 2, &begin) == 0 && lap_shard(7, 0, 0, &begin) == 0 &&
+               lap_shard(7, 2, -1, &begin) == 0,
+           "a rank that is none has no rows");
+}
+
+static void test_util(void)
+{
+    int *p = lap_alloc(4, sizeof(int));
+    tap_ok(p && !p[0] && !p[3], "memory is zeroed");
+    p[3] = 9;
+    int *q = lap_realloc(p, 4, 1000, sizeof(int));
+    tap_ok(q && q[3] == 9 && !q[4] && !q[999], "grown memory keeps the old and zeroes the new");
+    tap_ok(!lap_realloc(q, 1000, SIZE_MAX / 2, sizeof(int)), "growth that overflows is refused");
+    tap_ok(!lap_alloc(SIZE_MAX / 2, 4), "a size that overflows is refused");
+    lap_free(q);
+    void *nothing = lap_alloc(0, 8);
+    tap_ok(nothing, "nothing is something");
+    lap_free(nothing);
+    lap_free(NULL);
+    uint64_t start = lap_now_ns();
+    lap_sleep_until_ns(start + 3000000);
+    tap_ok(lap_now_ns() - start >= 3000000, "a sleep lasts as long as it should");
+    char version[32];
+    snprintf(version, sizeof(version), "%d.%d.%d", LAP_VERSION_MAJOR, LAP_VERSION_MINOR,
+             LAP_VERSION_PATCH);
+    tap_ok(strcmp(lap_version_string(), version) == 0, "the library has the header's version");
+}
+
+int main(void)
+{
+    test_statuses();
+    test_types();
+    test_shards();
+    test_util();
+    return tap_done();
+}

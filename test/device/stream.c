@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams and events of every device: order, growth, failures and how they spread, copies and sums.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "device/device.h"
+#include "tap.h"
+#include "util/clock.h"
+
+#define MANY 5000
+
+static const lap_device_ops_t *ops;
+static lap_device_t *device;
+
+/* A gate that a task waits at until the test opens it. */
+static _Atomic bool gate_open;
+
+static lap_status_t wait_at_gate(void *arg)
+{
+    (void)arg;
+    while (!gate_open)
+        lap_sleep_until_ns(lap_now_ns() + 100000);
+    return LAP_OK;
+}
+
+typedef struct note {
+    int *list; /* list[0] counts the rest */
+    int value;
+} note_t;
+
+static lap_status_t take_note(void *arg)
+{
+    const note_t *note = arg;
+    note->list[++note->list[0]] = note->value;
+    return LAP_OK;
+}
+
+static lap_status_t fail(void *arg)
+{
+    return lap_error(LAP_ERR_PEER_LOST, "rank %d of the test is lost", *(int *)arg);
+}
+
+static lap_stream_t *new_stream(void)
+{
+    lap_stream_t *stream = NULL;
+    if (!tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
+        exit(tap_done());
+    return stream;
+}
+
+static lap_event_t *new_event(void)
+{
+    lap_event_t *event = NULL;
+    if (!tap_success(ops->event_create(device, &event), "%s: an event", ops->name))
+        exit(tap_done());
+    return event;
+}
+
+static lap_status_t add_note(lap_stream_t *stream, int *list, int value)
+{
+    const note_t note = {list, value};
+    return ops->stream_call(stream, take_note, &note, sizeof(note));
+}
+
+/*
+ * While its first task is held up, a stream takes any number of others and then runs them in order.
+ */
+static void test_order_and_growth(void)
+{
+    int *list = calloc(MANY + 1, sizeof(int));
+    lap_stream_t *stream = new_stream();
+    for (int i = 0; i < 37; i++) /* so that the ring is not at its beginning when it grows */
+        add_note(stream, list, i);
+    ops->stream_synchronize(stream);
+    list[0] = 0;
+    gate_open = false;
+    bool issued = ops->stream_call(stream, wait_at_gate, NULL, 0) == LAP_OK;
+    for (int i = 0; i < MANY; i++)
+        issued = issued && add_note(stream, list, i) == LAP_OK;
+    tap_ok(issued, "%s: %d calls are taken while the first one runs", ops->name, MANY);
+    gate_open = true;
+    tap_success(ops->stream_synchronize(stream), "%s: synchronises", ops->name);
+    bool ordered = list[0] == MANY;
+    for (int i = 0; ordered && i < MANY; i++)
+        ordered = list[i + 1] == i;
+    tap_ok(ordered, "%s: all have run, in order", ops->name);
+    for (int round = 0; round < 300; round++) {
+        list[0] = 0;
+        add_note(stream, list, round);
+        if (ops->stream_synchronize(stream) != LAP_OK || list[0] != 1 || list[1] != round)
+            tap_ok(false, "%s: round %d of a call and a synchronisation", ops->name, round);
+    }
+    list[0] = 0;
+    for (int i = 0; i < 100; i++)
+        add_note(stream, list, i);
+    ops->stream_destroy(stream);
+    tap_ok(list[0] == 100, "%s: what a stream was given runs before it ends", ops->name);
+    free(list);
+}
+
+static void test_arguments(void)
+{
+    char arg[LAP_STREAM_ARG_BYTES + 1] = {0};
+    lap_stream_t *stream = new_stream();
+    tap_failure(ops->stream_call(stream, fail, arg, sizeof(arg)), LAP_ERR_INVALID, "193", "192",
+                NULL);
+    const lap_gemm_t gemm = {.dtype = (lap_dtype_t)7};
+    tap_failure(ops->gemm(stream, &gemm), LAP_ERR_UNSUPPORTED, "dtype 7", NULL);
+    const lap_reduce_t reduce = {.dtype = (lap_dtype_t)7};
+    tap_failure(ops->reduce(stream, &reduce), LAP_ERR_UNSUPPORTED, "dtype 7", NULL);
+    const lap_reduce_t nothing = {.dtype = LAP_FLOAT32};
+    tap_failure(ops->reduce(stream, &nothing), LAP_ERR_INVALID, "0 sources", NULL);
+    lap_device_t *none = NULL;
+    tap_failure(ops->open(-1, &none), LAP_ERR_INVALID, "-1", NULL);
+    ops->stream_destroy(stream);
+}
+
+/* A second stream goes on only when the first has got to the record. */
+static void test_event_order(void)
+{
+    int list[8] = {0};
+    lap_stream_t *first = new_stream(), *second = new_stream();
+    lap_event_t *event = new_event();
+    gate_open = false;
+    tap_success(ops->stream_wait_event(second, event), "%s: an event never recorded", ops->name);
+    tap_success(ops->stream_synchronize(second), "%s: holds nobody up", ops->name);
+    ops->stream_call(first, wait_at_gate, NULL, 0);
+    add_note(first, list, 1);
+    ops->event_record(event, first);
+    ops->stream_wait_event(second, event);
+    add_note(second, list, 2);
+    lap_sleep_until_ns(lap_now_ns() + 2000000);
+    gate_open = true;
+    tap_success(ops->stream_synchronize(second), "%s: the waiting stream ends", ops->name);
+    tap_ok(list[0] == 2 && list[1] == 1 && list[2] == 2, "%s: after what it waited for", ops->name);
+    ops->stream_destroy(first);
+    ops->stream_destroy(second);
+    ops->event_destroy(event);
+}
+
+/* Two streams take turns, with the same two events recorded again and again. */
+static void test_events_again(void)
+{
+    const int rounds = 1000;
+    int *list = calloc(2 * (size_t)rounds + 1, sizeof(int));
+    lap_stream_t *streams[2] = {new_stream(), new_stream()};
+    lap_event_t *events[2] = {new_event(), new_event()};
+    for (int i = 0; i < 2 * rounds; i++) {
+        if (i > 0)
+            ops->stream_wait_event(streams[i % 2], events[(i + 1) % 2]);
+        add_note(streams[i % 2], list, i);
+        ops->event_record(events[i % 2], streams[i % 2]);
+    }
+    ops->stream_synchronize(streams[0]);
+    ops->stream_synchronize(streams[1]);
+    bool ordered = list[0] == 2 * rounds;
+    for (int i = 0; ordered && i < 2 * rounds; i++)
+        ordered = list[i + 1] == i;
+    tap_ok(ordered, "%s: two streams take %d turns by two events", ops->name, 2 * rounds);
+    for (int i = 0; i < 2; i++) {
+        ops->stream_destroy(streams[i]);
+        ops->event_destroy(events[i]);
+    }
+    free(list);
+}
+
+static void test_failures(void)
+{
+    int list[8] = {0};
+    const int seven = 7, eight = 8;
+    lap_stream_t *first = new_stream(), *second = new_stream();
+    lap_event_t *event = new_event();
+    ops->stream_call(first, fail, &seven, sizeof(seven));
+    ops->stream_call(first, fail, &eight, sizeof(eight));
+    add_note(first, list, 1);
+    ops->event_record(event, first);
+    ops->stream_wait_event(second, event);
+    add_note(second, list, 2);
+    tap_failure(ops->stream_synchronize(second), LAP_ERR_PEER_LOST, "rank 7 of the test", NULL);
+    tap_failure(ops->stream_synchronize(first), LAP_ERR_PEER_LOST, "rank 7 of the test", NULL);
+    tap_ok(list[0] == 0, "%s: after a failure nothing runs", ops->name);
+    add_note(first, list, 3);
+    tap_success(ops->stream_synchronize(first), "%s: a reported failure is over", ops->name);
+    ops->event_record(event, first);
+    ops->stream_wait_event(second, event);
+    add_note(second, list, 4);
+    tap_success(ops->stream_synchronize(second), "%s: for who waits as well", ops->name);
+    tap_ok(list[0] == 2 && list[1] == 3 && list[2] == 4, "%s: and work goes on", ops->name);
+    ops->stream_destroy(first);
+    ops->stream_destroy(second);
+    ops->event_destroy(event);
+}
+
+static void test_stamps(void)
+{
+    uint64_t times[2] = {0, 0};
+    const uint64_t before = lap_now_ns();
+    lap_stream_t *stream = new_stream();
+    ops->stamp(stream, &times[0]);
+    gate_open = true;
+    ops->stream_call(stream, wait_at_gate, NULL, 0);
+    ops->stamp(stream, &times[1]);
+    ops->stream_synchronize(stream);
+    tap_ok(before <= times[0] && times[0] <= times[1] && times[1] <= lap_now_ns(),
+           "%s: stamps are the times at which the stream got there", ops->name);
+    ops->stream_destroy(stream);
+}
+
+/* 3 rows of 5 bytes out of rows of 9 into rows of 7, and packed. */
+static void test_copy(void)
+{
+    char src[27], dst[22], packed[27] = {0};
+    lap_stream_t *stream = new_stream();
+    for (int i = 0; i < 27; i++)
+        src[i] = (char)(i + 1);
+    memset(dst, 0, sizeof(dst));
+    const lap_copy_t copy = {dst, src, 3, 5, 7, 9};
+    const lap_copy_t whole = {packed, src, 3, 9, 9, 9};
+    const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9};
+    ops->copy(stream, &copy);
+    ops->copy(stream, &whole);
+    ops->copy(stream, &none);
+    tap_success(ops->stream_synchronize(stream), "%s: copies", ops->name);
+    bool good = memcmp(packed, src, sizeof(src)) == 0;
+    for (int row = 0; row < 3; row++)
+        for (int i = 0; i < 7; i++)
+            good = good && dst[row * 7 + i] == (i < 5 ? row * 9 + i + 1 : 0);
+    tap_ok(good && dst[21] == 0, "%s: rows are copied, and nothing between them", ops->name);
+    ops->stream_destroy(stream);
+}
+
+/* In rank order 1e8 + 1 - 1e8 is 0 in fp32; any other order of the three would give 1. */
+static void test_reduce(void)
+{
+    enum { ROWS = 3, COLS = 600, STRIDE = 601 };
+    static float srcs[3][ROWS * STRIDE], dst[ROWS * STRIDE];
+    const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
+    const size_t strides[3] = {STRIDE * 4, STRIDE * 4, STRIDE * 4};
+    for (int i = 0; i < ROWS * STRIDE; i++) {
+        srcs[0][i] = i % 2 ? 1e8f : (float)i;
+        srcs[1][i] = i % 2 ? 1.0f : 2.0f;
+        srcs[2][i] = i % 2 ? -1e8f : 3.0f;
+        dst[i] = -1;
+    }
+    lap_stream_t *stream = new_stream();
+    lap_reduce_t reduce = {LAP_FLOAT32, dst, STRIDE * 4, sources, strides, 3, ROWS, COLS};
+    ops->reduce(stream, &reduce);
+    tap_success(ops->stream_synchronize(stream), "%s: a sum of three", ops->name);
+    bool good = true;
+    for (int i = 0; i < ROWS * STRIDE; i++)
+        good = good && dst[i] == (i % STRIDE >= COLS ? -1 : i % 2 ? 0.0f : (float)i + 5.0f);
+    tap_ok(good, "%s: in the order given, and only where it belongs", ops->name);
+    reduce.dst = srcs[2]; /* in place, and not the first source */
+    ops->reduce(stream, &reduce);
+    reduce.dst = dst;
+    reduce.nsrc = 1;
+    ops->reduce(stream, &reduce);
+    ops->stream_synchronize(stream);
+    good = true;
+    for (int i = 0; i < ROWS * STRIDE; i++)
+        if (i % STRIDE < COLS)
+            good = good && srcs[2][i] == (i % 2 ? 0.0f : (float)i + 5.0f) && dst[i] == srcs[0][i];
+    tap_ok(good, "%s: in place too, and a sum of one is a copy", ops->name);
+    ops->stream_destroy(stream);
+}
+
+static void test_memory(void)
+{
+    void *memory = NULL;
+    tap_success(ops->alloc(device, 0, &memory), "%s: no bytes", ops->name);
+    ops->free(device, memory);
+    tap_success(ops->alloc(device, 1000, &memory), "%s: a thousand bytes", ops->name);
+    memset(memory, 1, 1000);
+    ops->free(device, memory);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tap_skip("%s: too much memory: sanitizers end the process", ops->name);
+#else
+    void *none = memory;
+    tap_failure(ops->alloc(device, SIZE_MAX / 2, &none), LAP_ERR_NO_MEMORY, ops->name, "bytes",
+                NULL);
+    tap_ok(none == memory, "%s: which leaves the output alone", ops->name);
+#endif
+}
+
+int main(void)
+{
+    const lap_device_ops_t *found = NULL;
+    tap_failure(lap_device_find("abacus", &found), LAP_ERR_INVALID, "abacus", "ref", "cpu", NULL);
+    tap_failure(lap_device_find(NULL, &found), LAP_ERR_INVALID, "NULL", NULL);
+    for (size_t i = 0; lap_device_at(i); i++) {
+        tap_success(lap_device_find(lap_device_at(i)->name, &ops), "device %s is found",
+                    lap_device_at(i)->name);
+        tap_success(ops->open(1, &device), "%s opens", ops->name);
+        test_order_and_growth();
+        test_arguments();
+        test_event_order();
+        test_events_again();
+        test_failures();
+        test_stamps();
+        test_copy();
+        test_reduce();
+        test_memory();
+        ops->close(device);
+    }
+    return tap_done();
+}

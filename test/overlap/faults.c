@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that is killed or stopped in the middle of an operation. Started by `lap run` (see faults.sh): every rank calls
+ * an operator over and over; rank VICTIM kills or stops itself after a while, from a thread of its own, so that it hits
+ * any step. The survivors check what their call returned, how soon, and that everything can be taken down afterwards.
+ *
+ * faults ag|rs METHOD kill|stop|exit VICTIM AFTER_MS
+ */
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "data.h"
+#include "overlap/op.h"
+#include "tap.h"
+#include "util/clock.h"
+
+static struct {
+    lap_op_kind_t kind;
+    const char *method;
+    const char *fault;
+    int victim;
+    int after_ms;
+} plan;
+
+static int count_fds(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+/* The end of the victim. It first writes the time into memory that the others can see. */
+static void *end_myself(void *arg)
+{
+    _Atomic uint64_t *when = arg;
+    usleep((useconds_t)plan.after_ms * 1000);
+    atomic_store(when, lap_now_ns());
+    if (strcmp(plan.fault, "exit") == 0)
+        _exit(3);
+    kill(getpid(), strcmp(plan.fault, "stop") == 0 ? SIGSTOP : SIGKILL);
+    return NULL;
+}
+
+/* Calls until one fails. A call that succeeds must be right: no wrong data before the failure either. */
+static lap_status_t call_until_failure(lap_op_t *op, lap_group_t *group)
+{
+    for (uint64_t seed = 0;; seed++) {
+        test_call_t call = {.kind = plan.kind, .m = 37, .n = 24, .k = 16, .seed = seed,
+                            .rank = lap_group_rank(group), .size = lap_group_size(group),
+                            .exact = true};
+        test_call_init(&call);
+        lap_status_t status = lap_op_run(op, &call.args);
+        if (status == LAP_OK && test_call_error(&call) != 0)
+            tap_ok(false, "call %llu is right", (unsigned long long)seed);
+        test_call_clear(&call);
+        if (status != LAP_OK)
+            return status;
+    }
+}
+
+static void check_failure(lap_status_t status, uint64_t fault_ns, int victim)
+{
+    const bool stopped = strcmp(plan.fault, "stop") == 0;
+    const double late = (double)(lap_now_ns() - fault_ns) * 1e-9;
+    char rank[32];
+    snprintf(rank, sizeof(rank), "rank %d", victim);
+    tap_ok(fault_ns != 0 && late < (stopped ? 10.0 : 2.0), "the call failed %.3f s after the fault", late);
+    tap_failure(status, stopped ? LAP_ERR_TIMEOUT : LAP_ERR_PEER_LOST, lap_op_kind_name(plan.kind),
+                plan.method, "step", "signal", stopped ? "step" : rank, NULL);
+    tap_note("%s", lap_last_error());
+}
+
+static void survive(lap_world_t *world)
+{
+    lap_group_t *group = lap_world_group(world);
+    const int rank = lap_world_rank(world);
+    lap_buffer_t *clock = NULL;
+    lap_op_t *op = NULL;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = plan.kind;
+    desc.m = 37;
+    desc.n = 24;
+    desc.k = 16;
+    desc.method = plan.method;
+    if (!tap_success(lap_buffer_create(group, 64, 0, NULL, &clock), "a buffer for the time") ||
+        !tap_success(lap_op_create(group, &desc, &op), "the operator"))
+        return;
+    lap_op_set_chaos(op, 1234567u + (uint64_t)rank);
+    _Atomic uint64_t *when = lap_buffer_data(clock, plan.victim);
+    pthread_t thread;
+    if (rank == plan.victim)
+        pthread_create(&thread, NULL, end_myself, (void *)when);
+    lap_status_t status = call_until_failure(op, group);
+    if (rank != plan.victim) {
+        check_failure(status, atomic_load(when), plan.victim);
+        lap_op_args_t args = LAP_OP_ARGS_INIT;
+        tap_ok(lap_op_run(op, &args) != LAP_OK, "a later call fails too");
+        tap_ok(lap_group_barrier(group) != LAP_OK, "so does a barrier");
+    }
+    lap_op_destroy(op);
+    lap_buffer_destroy(clock);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 6)
+        return 2;
+    plan.kind = strcmp(argv[1], "ag") == 0 ? LAP_AG_GEMM : LAP_GEMM_RS;
+    plan.method = argv[2];
+    plan.fault = argv[3];
+    plan.victim = atoi(argv[4]);
+    plan.after_ms = atoi(argv[5]);
+    const int fds = count_fds();
+    lap_world_t *world;
+    if (!tap_success(lap_world_create(NULL, &world), "a world"))
+        return tap_done();
+    survive(world);
+    const bool survivor = lap_world_rank(world) != plan.victim;
+    lap_world_destroy(world);
+    tap_ok(count_fds() == fds, "no file descriptor is left open");
+    int status = tap_done();
+    if (status == 0 && survivor)
+        printf("survivor is well\n");
+    /* A stopped rank never ends by itself: a survivor that fails makes `lap run` end it. */
+    return status == 0 && strcmp(plan.fault, "stop") == 0 ? 4 : status;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every allocation of the library fails once: the first in the first round, the second in the second, and so on until a
+ * round needs no more. Each failure must come back as a status on every rank, without a hang; leaks are the business of
+ * AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "data.h"
+#include "tap.h"
+
+void *__real_lap_alloc(size_t count, size_t size);
+void *__real_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+void *__wrap_lap_alloc(size_t count, size_t size);
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+
+static atomic_int countdown; /* the allocation that reaches 0 fails */
+
+static bool fails(void)
+{
+    return atomic_fetch_sub(&countdown, 1) == 1;
+}
+
+void *__wrap_lap_alloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_alloc(count, size);
+}
+
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_realloc(old, old_count, count, size);
+}
+
+enum { RANKS = 3 };
+
+typedef struct outcome {
+    lap_status_t status;
+    bool right;
+} outcome_t;
+
+typedef struct job {
+    lap_world_t *world;
+    outcome_t outcome;
+} job_t;
+
+static lap_status_t work(lap_world_t *world, bool *right_p)
+{
+    lap_group_t *pair = NULL;
+    lap_op_t *op = NULL;
+    lap_trace_t *trace = NULL;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = LAP_GEMM_RS;
+    desc.m = 11;
+    desc.n = 6;
+    desc.k = 5;
+    desc.method = "pipeline";
+    lap_status_t status = lap_group_split(lap_world_group(world), 0, 0, &pair);
+    if (status == LAP_OK)
+        status = lap_op_create(pair, &desc, &op);
+    if (status == LAP_OK)
+        status = lap_trace_create(&trace);
+    test_call_t call = {.kind = desc.kind, .m = 11, .n = 6, .k = 5, .exact = true, .size = RANKS,
+                        .rank = lap_world_rank(world)};
+    test_call_init(&call);
+    if (status == LAP_OK) {
+        call.args.trace = trace;
+        status = lap_op_run(op, &call.args);
+        *right_p = status != LAP_OK || test_call_error(&call) == 0;
+    }
+    test_call_clear(&call);
+    lap_trace_destroy(trace);
+    lap_op_destroy(op);
+    lap_group_destroy(pair);
+    return status;
+}
+
+static void *rank_main(void *arg)
+{
+    job_t *job = arg;
+    job->outcome.right = true;
+    job->outcome.status = work(job->world, &job->outcome.right);
+    lap_world_destroy(job->world);
+    return NULL;
+}
+
+/* Returns whether an allocation was made to fail. */
+static bool round_of(int nth)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    lap_world_t *worlds[RANKS];
+    job_t jobs[RANKS];
+    pthread_t threads[RANKS];
+    options.timeout_s = 30;
+    atomic_store(&countdown, nth);
+    lap_status_t status = lap_world_create_threads(RANKS, &options, worlds);
+    if (status != LAP_OK) {
+        tap_ok(status == LAP_ERR_NO_MEMORY, "allocation %d fails: no world", nth);
+        return true;
+    }
+    for (int r = 0; r < RANKS; r++) {
+        jobs[r] = (job_t){.world = worlds[r]};
+        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
+            exit(1);
+    }
+    bool right = true;
+    int failed = 0;
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(threads[r], NULL);
+        right = right && jobs[r].outcome.right;
+        failed += jobs[r].outcome.status != LAP_OK;
+    }
+    bool injected = atomic_load(&countdown) <= 0;
+    tap_ok(right && (failed > 0) == injected, "allocation %d fails: %d ranks return it", nth, failed);
+    return injected;
+}
+
+int main(void)
+{
+    int nth = 1;
+    while (round_of(nth) && nth < 5000)
+        nth++;
+    tap_ok(nth > 20, "%d allocations were made to fail", nth - 1);
+    return tap_done();
+}

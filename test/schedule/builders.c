@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every builder through the checker: P = 1 to 9, ragged rows, fewer rows or features than ranks, no
+ * rows, and mixtures; and a few things that the checker does not look at, because a schedule may be
+ * safe without them.
+ */
+#include "sequence.h"
+
+#include "schedule/range.h"
+
+/* Five calls of different rows, for each group size, with many, few and a single feature. */
+static void test_variant(const variant_t *variant)
+{
+    static sequence_t sequence;
+    const size_t features[3] = {23, 2, 1};
+    char name[64];
+    variant_name(variant, name, sizeof(name));
+    for (int size = 1; size <= 9; size++) {
+        size_t p = (size_t)size, capacity = 5 * p + 3;
+        const size_t rows[5] = {capacity, 0, p - 1, 1, 3 * p + 2};
+        lap_status_t status = LAP_OK;
+        for (int i = 0; i < 3 && status == LAP_OK && fits(variant, size); i++) {
+            lap_op_desc_t desc = describe(variant, capacity, features[i], features[2 - i]);
+            desc.num_splits = desc.num_splits > desc.n ? desc.n : desc.num_splits;
+            lap_op_desc_t descs[5] = {desc, desc, desc, desc, desc};
+            status = sequence_build(&sequence, descs, rows, 5, size);
+            if (status == LAP_OK)
+                status = sequence_check(&sequence);
+            sequence_clear(&sequence);
+        }
+        if (fits(variant, size))
+            tap_success(status, "%s, %d ranks: five calls of different rows are safe", name, size);
+    }
+}
+
+static void test_mixtures(void)
+{
+    static sequence_t sequence;
+    size_t bad = 0, count = 0;
+    for (uint64_t i = 0; i < 600; i++) {
+        int size = 1 + (int)(tap_random(i, 0) % 6);
+        lap_op_desc_t descs[5];
+        size_t rows[5];
+        for (uint64_t call = 0; call < 5; call++) {
+            const variant_t *variant = &variants[tap_random(i, 10 + call) % NVARIANTS];
+            while (!fits(variant, size))
+                variant--;
+            descs[call] =
+                describe(variant, 1 + tap_random(i, 20 + call) % 20,
+                         2 + tap_random(i, 30 + call) % 9, 1 + tap_random(i, 40 + call) % 9);
+            rows[call] = tap_random(i, 50 + call) % (descs[call].m + 1);
+        }
+        bool safe = sequence_build(&sequence, descs, rows, 5, size) == LAP_OK &&
+                    sequence_check(&sequence) == LAP_OK;
+        if (!safe && bad++ == 0)
+            tap_note("mixture %d of %d ranks: %s", (int)i, size, lap_last_error());
+        sequence_clear(&sequence);
+        count++;
+    }
+    tap_ok(bad == 0, "%zu random mixtures of five calls on one buffer are safe (%zu are not)",
+           count, bad);
+}
+
+/* How many steps of a kind there are, on a stream or (-1) on any. */
+static uint32_t count_steps(const lap_schedule_t *schedule, lap_step_kind_t kind, int stream)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        count +=
+            schedule->steps[i].kind == kind && (stream < 0 || schedule->steps[i].stream == stream);
+    return count;
+}
+
+/* Builds rank 1 of 4 (or the only one) with 8192 rows, so that defaults are seen. */
+static void build_one(const char *method, lap_op_kind_t kind, int size, lap_schedule_t *schedule)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.method = method;
+    desc.m = 8192;
+    desc.n = 64;
+    desc.k = 32;
+    tap_success(lap_problem_init(&problem, &builder, &desc, size, ~0u), "%s for %d", method, size);
+    problem.rank = size > 1;
+    tap_success(lap_build(builder, &problem, schedule), "its schedule");
+}
+
+static void test_shapes(void)
+{
+    lap_schedule_t s;
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t i = 0; lap_op_methods((lap_op_kind_t)kind, i, NULL); i++) {
+            build_one(lap_op_methods((lap_op_kind_t)kind, i, NULL), (lap_op_kind_t)kind, 1, &s);
+            tap_ok(s.nsteps == 1 && s.steps[0].kind == LAP_STEP_GEMM && s.symmetric_bytes == 0 &&
+                       s.scratch_bytes == 0,
+                   "alone, it is a GEMM and needs no other memory");
+            lap_schedule_clear(&s);
+        }
+
+    build_one("serial", LAP_AG_GEMM, 4, &s);
+    tap_ok(count_steps(&s, LAP_STEP_GEMM, -1) == 1 && count_steps(&s, LAP_STEP_PUT, 0) == 3,
+           "serial: three puts and one GEMM on one stream");
+    lap_schedule_clear(&s);
+    build_one("ring", LAP_AG_GEMM, 4, &s);
+    tap_ok(count_steps(&s, LAP_STEP_GEMM, 0) == 4 && count_steps(&s, LAP_STEP_PUT, 1) == 3 &&
+               count_steps(&s, LAP_STEP_COPY, -1) == 0,
+           "ring: four GEMMs beside three puts, no copy");
+    lap_schedule_clear(&s);
+    build_one("fused", LAP_AG_GEMM, 4, &s);
+    tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.symmetric_bytes == 2048 * 32 * 4 &&
+               count_steps(&s, LAP_STEP_GEMM, -1) == 1,
+           "fused: one GEMM, no put, and only its own shard in symmetric memory");
+    tap_ok(s.nblocks == 1 + 3 * 4, "fused: shards of 2048 rows come in four blocks");
+    lap_schedule_clear(&s);
+    build_one("fused", LAP_GEMM_RS, 4, &s);
+    tap_ok(count_steps(&s, LAP_STEP_PUT, -1) == 0 && s.nblocks == 16 && !s.steps[3].any_order &&
+               s.blocks[0].d.rank == 2 && s.blocks[15].d.place == LAP_SCRATCH,
+           "fused: blocks go to the next rank first, the own ones stay and come last");
+    lap_schedule_clear(&s);
+}
+
+/*
+ * The sum must be in rank order whatever the method: each source's slot, the own part in its place.
+ */
+static void test_sum_order(void)
+{
+    static sequence_t sequence;
+    const size_t rows[1] = {11};
+    for (size_t v = 0; v < NVARIANTS; v++) {
+        if (variants[v].kind != LAP_GEMM_RS)
+            continue;
+        lap_op_desc_t desc = describe(&variants[v], 11, 6, 7);
+        bool right = sequence_build(&sequence, &desc, rows, 1, 5) == LAP_OK;
+        for (int rank = 0; right && rank < 5; rank++) {
+            const lap_schedule_t *s = sequence_at(&sequence, 0, rank);
+            for (uint32_t i = 0; i < s->nsteps; i++) {
+                const lap_step_t *step = &s->steps[i];
+                for (uint32_t j = 0; step->kind == LAP_STEP_REDUCE && j < 5; j++) {
+                    const lap_range_t *range = &s->ranges[step->first + j];
+                    bool own = range->place == LAP_SCRATCH;
+                    right = right && step->count == 5 && own == ((int)j == rank);
+                    right = right && (own || j == 0 || range[-1].place == LAP_SCRATCH ||
+                                      range->offset > range[-1].offset);
+                }
+            }
+        }
+        tap_ok(right, "%s sums in rank order", variants[v].method);
+        sequence_clear(&sequence);
+    }
+}
+
+/* What a call needs must fit into what lap_op_buffer_size says, for any rows and any rank. */
+static void test_buffer_size(void)
+{
+    static sequence_t sequence;
+    size_t wrong = 0;
+    for (size_t v = 0; v < NVARIANTS; v++)
+        for (int size = 1; size <= 6; size++)
+            for (size_t m = 0; m <= 13 && fits(&variants[v], size); m++) {
+                lap_op_desc_t desc = describe(&variants[v], 13, 5, 4);
+                size_t bytes = 0, nsignals = 0;
+                wrong += lap_op_buffer_size(&desc, size, &bytes, &nsignals) != LAP_OK;
+                wrong += sequence_build(&sequence, &desc, &m, 1, size) != LAP_OK;
+                for (int rank = 0; rank < size; rank++)
+                    wrong += sequence_at(&sequence, 0, rank)->symmetric_bytes != bytes ||
+                             sequence_at(&sequence, 0, rank)->nsignals != nsignals;
+                sequence_clear(&sequence);
+            }
+    tap_ok(wrong == 0, "lap_op_buffer_size is what every call on every rank needs");
+}
+
+int main(void)
+{
+    for (size_t v = 0; v < NVARIANTS; v++)
+        test_variant(&variants[v]);
+    test_mixtures();
+    test_shapes();
+    test_sum_order();
+    test_buffer_size();
+    return tap_done();
+}

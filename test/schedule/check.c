@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the checker says: small schedules, written by hand, with one thing wrong in each. The
+ * sentence must name the steps, their ranks and calls, and the range.
+ */
+#include "schedule/range.h"
+#include "sequence.h"
+
+enum { SEND = LAP_STREAM_SEND, COMPUTE = LAP_STREAM_COMPUTE };
+
+static sequence_t s;
+
+/* Empty schedules of `ncalls` calls of `size` ranks, with 64 bytes of each memory. */
+static void start(uint32_t ncalls, int size)
+{
+    sequence_clear(&s);
+    s.size = size;
+    s.ncalls = ncalls;
+    for (uint32_t call = 0; call < ncalls; call++)
+        for (int rank = 0; rank < size; rank++) {
+            lap_problem_t problem = {.rank = rank, .size = size, .m = 4};
+            lap_schedule_t *schedule = sequence_at(&s, call, rank);
+            lap_schedule_init(schedule, &problem, "test");
+            schedule->symmetric_bytes = schedule->scratch_bytes = 64;
+        }
+}
+
+static lap_range_t at(lap_place_t place, int rank, size_t offset, size_t bytes)
+{
+    return lap_range_packed(place, rank, offset, 1, bytes);
+}
+
+/*
+ * Rank 0 puts 16 bytes to rank 1, which copies them to scratch: right when the credit and the data
+ * are waited for.
+ */
+static void put_and_copy(uint32_t call, bool credit, bool data)
+{
+    lap_schedule_t *from = sequence_at(&s, call, 0), *to = sequence_at(&s, call, 1);
+    lap_add_raise(to, SEND, 0, lap_signal_credit(s.size, 1), 0);
+    lap_expect(from, lap_signal_credit(s.size, 1));
+    if (credit)
+        lap_add_wait(from, SEND, 1, lap_signal_credit(s.size, 1), 1);
+    lap_add_put(from, SEND, 1, lap_signal_data(0), at(LAP_INPUT, 0, 0, 16),
+                at(LAP_SYMMETRIC, 1, 32, 16));
+    lap_expect(to, lap_signal_data(0));
+    if (data)
+        lap_add_wait(to, COMPUTE, 0, lap_signal_data(0), 1);
+    lap_add_copy(to, COMPUTE, at(LAP_SYMMETRIC, 1, 32, 16), at(LAP_SCRATCH, 1, 0, 16));
+}
+
+static void test_pair(void)
+{
+    start(2, 2);
+    put_and_copy(0, true, true);
+    put_and_copy(1, true, true);
+    tap_success(sequence_check(&s), "a put with its credit and its wait");
+
+    start(1, 2);
+    put_and_copy(0, true, false);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 1 PUT", "step 1 COPY", NULL);
+
+    /* The wait is there, but on another stream than the read. */
+    start(1, 2);
+    put_and_copy(0, true, false);
+    lap_add_wait(sequence_at(&s, 0, 1), SEND, 0, lap_signal_data(0), 1);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "call 0 rank 0", "step 1 PUT",
+                "call 0 rank 1", "step 1 COPY", "symmetric buffer of rank 1, bytes 32..47", NULL);
+
+    /*
+     * A credit that is waited for too late lets the put of one call meet the read of the call
+     * before.
+     */
+    start(2, 2);
+    put_and_copy(0, true, true);
+    put_and_copy(1, false, true);
+    lap_add_wait(sequence_at(&s, 1, 0), SEND, 1, lap_signal_credit(2, 1), 1);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "call 0 rank 1", "COPY",
+                "call 1 rank 0", "PUT", "bytes 32..47", NULL);
+
+    /* In a single call there is nothing to meet: the rule itself must speak. */
+    start(1, 2);
+    put_and_copy(0, false, true);
+    lap_add_wait(sequence_at(&s, 0, 0), SEND, 1, lap_signal_credit(2, 1), 1);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "outside its call", "step 0 PUT",
+                "call 0 rank 1 begin", "bytes 32..47", NULL);
+}
+
+static void test_deadlock(void)
+{
+    start(1, 2);
+    for (int rank = 0; rank < 2; rank++) {
+        lap_schedule_t *schedule = sequence_at(&s, 0, rank);
+        lap_add_wait(schedule, SEND, 1 - rank, lap_signal_data(1 - rank), 1);
+        lap_add_raise(schedule, SEND, 1 - rank, lap_signal_data(rank), 0);
+        lap_expect(schedule, lap_signal_data(1 - rank));
+    }
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "deadlock", "call 0 rank 0", "step 0 WAIT",
+                "signal 1", "gets 0", "call 0 rank 1", "step 1 RAISE", "never runs", NULL);
+
+    start(1, 2);
+    lap_add_wait(sequence_at(&s, 0, 0), SEND, 1, lap_signal_data(1), 1);
+    lap_expect(sequence_at(&s, 0, 0), lap_signal_data(1));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "deadlock", "call 0 rank 0", "step 0 WAIT",
+                "nothing would raise it", NULL);
+
+    start(1, 2);
+    lap_add_wait(sequence_at(&s, 0, 0), SEND, 1, lap_signal_data(1), 2);
+    lap_expect(sequence_at(&s, 0, 0), lap_signal_data(1));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 0 WAIT", "count of a wait is 2",
+                "less than 2", NULL);
+}
+
+static void test_signals(void)
+{
+    start(1, 2);
+    lap_add_raise(sequence_at(&s, 0, 0), SEND, 1, lap_signal_data(0), 0);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "miscounted", "call 0 rank 0", "step 0 RAISE",
+                "expects 0 raises", NULL);
+
+    lap_expect(sequence_at(&s, 0, 1), lap_signal_data(0));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "stray signal", "rank 1 expects signal 0",
+                "1 times in call 0", "call 0 rank 0", "step 0 RAISE", NULL);
+
+    start(1, 3);
+    for (int rank = 0; rank < 2; rank++) {
+        lap_add_raise(sequence_at(&s, 0, rank), SEND, 2, 0, 0);
+        lap_expect(sequence_at(&s, 0, 2), 0);
+    }
+    lap_add_wait(sequence_at(&s, 0, 2), SEND, 0, 0, 2);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "ambiguous", "call 0 rank 0", "call 0 rank 1",
+                "signal 0 of rank 2", NULL);
+
+    /* A raise of the second call that the receiver counts in the first. */
+    start(2, 2);
+    lap_add_raise(sequence_at(&s, 1, 0), SEND, 1, 0, 0);
+    lap_expect(sequence_at(&s, 0, 1), 0);
+    lap_add_wait(sequence_at(&s, 0, 1), SEND, 0, 0, 1);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "miscounted", "call 1 rank 0", NULL);
+}
+
+/* A GEMM of [2, 4] rows whose blocks are raised or waited for; each row of a and d has 8 bytes. */
+static lap_block_t *add_block(lap_schedule_t *schedule, size_t row)
+{
+    return lap_gemm_rows(schedule, lap_range_packed(LAP_INPUT, schedule->rank, row * 8, 1, 8),
+                         lap_range_packed(LAP_SCRATCH, schedule->rank, row * 8, 1, 8));
+}
+
+static void add_gemm(lap_schedule_t *schedule, bool any_order)
+{
+    lap_add_gemm(schedule, COMPUTE, lap_range_packed(LAP_WEIGHT, schedule->rank, 0, 2, 8),
+                 any_order);
+}
+
+/*
+ * Block 0 tells rank 1, which answers; block 1 or the send stream waits for the answer and then
+ * reads row 0.
+ */
+static void test_blocks(bool any_order)
+{
+    start(1, 2);
+    lap_schedule_t *zero = sequence_at(&s, 0, 0), *one = sequence_at(&s, 0, 1);
+    add_gemm(zero, any_order);
+    lap_block_t *block = add_block(zero, 0);
+    block->raise_peer = 1;
+    block->raise_signal = 0;
+    add_block(zero, 1);
+    lap_expect(one, 0);
+    lap_add_wait(one, SEND, 0, 0, 1);
+    lap_add_raise(one, SEND, 0, 1, 0);
+    lap_expect(zero, 1);
+    lap_add_wait(zero, SEND, 1, 1, 1);
+    lap_range_t row = lap_range_packed(LAP_SCRATCH, 0, 0, 1, 8);
+    uint32_t copy = lap_add_copy(zero, SEND, row, lap_range_packed(LAP_SCRATCH, 0, 32, 1, 8));
+    tap_success(sequence_check(&s), "%s: a block's signal orders what the block wrote",
+                any_order ? "any order" : "in order");
+    zero->steps[copy].src.offset = 8;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 GEMM", "block 1",
+                "step 2 COPY", "scratch of rank 0, bytes 8..15", NULL);
+}
+
+static void test_any_order(void)
+{
+    start(1, 1);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    add_gemm(schedule, false);
+    add_block(schedule, 0);
+    add_block(schedule, 0);
+    tap_success(sequence_check(&s), "blocks in order may write the same row of scratch");
+    schedule->steps[0].any_order = true;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "block 0", "block 1", "bytes 0..7",
+                NULL);
+
+    start(1, 1);
+    schedule = sequence_at(&s, 0, 0);
+    add_gemm(schedule, true);
+    add_block(schedule, 0);
+    add_block(schedule, 1);
+    uint32_t copy = lap_add_copy(schedule, SEND, lap_range_packed(LAP_SCRATCH, 0, 0, 2, 8),
+                                 lap_range_packed(LAP_SCRATCH, 0, 32, 2, 8));
+    lap_add_dep(schedule, copy, 0);
+    tap_success(sequence_check(&s), "the end of a GEMM comes after its blocks");
+    schedule->steps[copy].ndeps = 0;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "GEMM", "COPY", NULL);
+}
+
+static void test_reads(void)
+{
+    start(2, 1);
+    lap_add_copy(sequence_at(&s, 0, 0), COMPUTE, at(LAP_INPUT, 0, 0, 16),
+                 at(LAP_SCRATCH, 0, 0, 16));
+    lap_schedule_t *schedule = sequence_at(&s, 1, 0);
+    lap_add_copy(schedule, COMPUTE, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 0, 8));
+    lap_add_copy(schedule, COMPUTE, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 4, 8));
+    uint32_t copy =
+        lap_add_copy(schedule, COMPUTE, at(LAP_SCRATCH, 0, 0, 12), at(LAP_SCRATCH, 0, 32, 12));
+    tap_success(sequence_check(&s), "two writes that overlap cover a read together");
+    schedule->steps[copy].src.row_bytes = schedule->steps[copy].src.stride = 16;
+    schedule->steps[copy].dst.row_bytes = schedule->steps[copy].dst.stride = 16;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "not there", "call 1 rank 0", "step 2 COPY",
+                "bytes 0..15", "12 of 16", NULL);
+    schedule->steps[copy].dst.offset = 8;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "in its own way", "bytes 8..15", NULL);
+}
+
+static void test_results(void)
+{
+    /* The result is [2, 16] bytes, written in columns. */
+    start(1, 1);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    schedule->output = lap_range_packed(LAP_OUTPUT, 0, 0, 2, 16);
+    lap_range_t left = {LAP_OUTPUT, 0, 0, 2, 8, 16}, right = {LAP_OUTPUT, 0, 8, 2, 8, 16};
+    lap_range_t input = lap_range_packed(LAP_INPUT, 0, 0, 2, 8);
+    lap_add_copy(schedule, COMPUTE, input, left);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "incomplete result", "call 0 rank 0", "16 of 32",
+                "output of rank 0, bytes 0..31", NULL);
+    lap_add_copy(schedule, COMPUTE, input, right);
+    tap_success(sequence_check(&s), "two columns make a result");
+    schedule->steps[1].dst.offset = 4;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "written twice", "step 0 COPY", "step 1 COPY",
+                "output of rank 0, bytes 4..23", NULL);
+    schedule->steps[1].dst.offset = 12;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 COPY", "inside 32 bytes", NULL);
+    schedule->steps[1].dst = at(LAP_INPUT, 0, 0, 16);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the caller's", NULL);
+}
+
+static void test_form(void)
+{
+    start(1, 2);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    uint32_t copy =
+        lap_add_copy(schedule, COMPUTE, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 60, 8));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "scratch of rank 0, bytes 60..67",
+                "inside 64 bytes", NULL);
+    schedule->steps[copy].dst.offset = 0;
+    schedule->steps[copy].ndeps = 1;
+    schedule->steps[copy].deps[0] = copy;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a dependency is 0", "step 0 COPY", NULL);
+    schedule->steps[copy].ndeps = 0;
+    schedule->steps[copy].stream = 7;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the stream is 7", NULL);
+    schedule->steps[copy].stream = 0;
+    schedule->steps[copy].src.row_bytes = 4;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the bytes of a row is 4, expected 8", NULL);
+    schedule->steps[copy].src.row_bytes = 8;
+    lap_add_put(schedule, SEND, 2, 0, at(LAP_INPUT, 0, 0, 8), at(LAP_SYMMETRIC, 2, 0, 8));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "is 2, expected less than 2", NULL);
+}
+
+int main(void)
+{
+    test_pair();
+    test_deadlock();
+    test_signals();
+    test_blocks(false);
+    test_blocks(true);
+    test_any_order();
+    test_reads();
+    test_results();
+    test_form();
+    sequence_clear(&s);
+    return tap_done();
+}

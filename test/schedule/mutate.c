@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutation tests of the checker. Takes each single WAIT, RAISE, signal of a PUT, wait or raise of a
+ * block, and dependency out of the schedules of every method, on one rank or on all, in one call of
+ * three: the checker must object each time. So it misses nothing, and no method carries
+ * synchronisation that it does not need.
+ */
+#include "sequence.h"
+
+/* What is done to a step, or to a block of it. */
+typedef enum mutation {
+    DROP_STEP, /* a WAIT, RAISE or PUT does nothing */
+    DROP_SIGNAL,
+    DROP_DEP,
+    DROP_BLOCK_WAIT,
+    DROP_BLOCK_RAISE,
+    DROP_BOTH_SIDES, /* the only raise of a word in a call, its account, and the waits for it */
+    LESS,            /* a wait for one raise less */
+    SHIFT,           /* a PUT, COPY or block of a GEMM writes elsewhere */
+    DROP_WORK,       /* a COPY, REDUCE or block of a GEMM does nothing */
+    AGAIN,           /* a REDUCE, GEMM or COPY to a result is done once more at the end */
+    MUTATIONS
+} mutation_t;
+
+static const char *const mutation_names[MUTATIONS] = {
+    "a WAIT, RAISE or PUT taken out",
+    "a PUT without its signal",
+    "a dependency taken out",
+    "a block without its wait",
+    "a block without its raise",
+    "a signal taken out on both sides",
+    "a wait for one raise less",
+    "a write to another place",
+    "a COPY, REDUCE or block taken out",
+    "a result written twice",
+};
+
+typedef struct tally {
+    size_t mutants, survivors;
+} tally_t;
+
+/* A step that does nothing, on the same stream with the same dependencies. */
+static void make_idle(lap_step_t *step, int rank)
+{
+    lap_step_t idle = {.kind = LAP_STEP_COPY, .stream = step->stream, .ndeps = step->ndeps};
+    memcpy(idle.deps, step->deps, sizeof(idle.deps));
+    idle.src.place = idle.dst.place = LAP_SCRATCH;
+    idle.src.rank = idle.dst.rank = rank;
+    *step = idle;
+}
+
+/* A range of the same shape that begins one row further; false when it has no row to move by. */
+static bool shift(lap_range_t *range)
+{
+    range->offset += range->stride;
+    return range->rows > 0 && range->row_bytes > 0;
+}
+
+/*
+ * Changes a step of a schedule; `item` counts its dependencies or blocks. False: there is nothing
+ * to change.
+ */
+static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
+                        uint32_t item)
+{
+    lap_step_t *step = &schedule->steps[index];
+    bool moves = step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY;
+    bool waits = step->kind == LAP_STEP_WAIT;
+    switch (mutation) {
+    case DROP_STEP:
+        if (item > 0 || !(waits || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT))
+            return false;
+        make_idle(step, schedule->rank);
+        return true;
+    case DROP_SIGNAL:
+        if (item > 0 || step->kind != LAP_STEP_PUT)
+            return false;
+        step->signal = LAP_NO_SIGNAL;
+        return true;
+    case DROP_DEP:
+        if (item >= step->ndeps)
+            return false;
+        step->deps[item] = step->deps[--step->ndeps];
+        return true;
+    case LESS:
+        if (item > 0 || !waits || step->count < 2)
+            return false;
+        step->count--;
+        return true;
+    case SHIFT:
+        return item == 0 && moves && shift(&step->dst);
+    case DROP_WORK:
+        if (item > 0 || (step->kind != LAP_STEP_COPY && step->kind != LAP_STEP_REDUCE))
+            return false;
+        make_idle(step, schedule->rank);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Repeats a step that writes a result, as the last one of its stream. */
+static bool repeat_step(lap_schedule_t *schedule, uint32_t index, uint32_t item)
+{
+    lap_step_t step = schedule->steps[index];
+    lap_place_t place = step.dst.place;
+    if (step.kind == LAP_STEP_GEMM && step.count > 0)
+        place = schedule->blocks[step.first].d.place;
+    if (item > 0 || (place != LAP_OUTPUT && place != LAP_GATHERED))
+        return false;
+    uint32_t last = lap_add_copy(schedule, step.stream, step.src, step.dst);
+    schedule->steps[last] = step;
+    return true;
+}
+
+static bool change_block(lap_schedule_t *schedule, uint32_t index, mutation_t mutation,
+                         uint32_t item)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    if (step->kind != LAP_STEP_GEMM || item >= step->count)
+        return false;
+    lap_block_t *block = &schedule->blocks[step->first + item];
+    switch (mutation) {
+    case DROP_BLOCK_WAIT:
+        if (block->wait_signal == LAP_NO_SIGNAL)
+            return false;
+        block->wait_signal = LAP_NO_SIGNAL;
+        return true;
+    case DROP_BLOCK_RAISE:
+        if (block->raise_signal == LAP_NO_SIGNAL)
+            return false;
+        block->raise_signal = LAP_NO_SIGNAL;
+        return true;
+    case LESS:
+        return block->wait_signal != LAP_NO_SIGNAL && --block->wait_count > 0;
+    case SHIFT:
+        return shift(&block->d);
+    case DROP_WORK:
+        block->a.rows = block->d.rows = 0;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Takes the wait of `signal` out of a schedule, wherever it is, and its account. */
+static bool forget_signal(lap_schedule_t *schedule, uint32_t signal)
+{
+    if (schedule->raised[signal] != 1)
+        return false;
+    schedule->raised[signal] = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        if (schedule->steps[i].kind == LAP_STEP_WAIT && schedule->steps[i].signal == signal)
+            make_idle(&schedule->steps[i], schedule->rank);
+    for (uint32_t i = 0; i < schedule->nblocks; i++)
+        if (schedule->blocks[i].wait_signal == signal)
+            schedule->blocks[i].wait_signal = LAP_NO_SIGNAL;
+    return true;
+}
+
+static bool change_both_sides(sequence_t *sequence, uint32_t call, int rank, uint32_t index,
+                              uint32_t item)
+{
+    lap_schedule_t *schedule = sequence_at(sequence, call, rank);
+    lap_step_t *step = &schedule->steps[index];
+    int peer = step->peer;
+    uint32_t signal = step->signal;
+    if (item > 0 || (step->kind != LAP_STEP_RAISE && step->kind != LAP_STEP_PUT))
+        return false;
+    if (!forget_signal(sequence_at(sequence, call, peer), signal))
+        return false;
+    if (step->kind == LAP_STEP_PUT)
+        step->signal = LAP_NO_SIGNAL;
+    else
+        make_idle(step, rank);
+    return true;
+}
+
+static bool change(sequence_t *sequence, uint32_t call, int rank, uint32_t index,
+                   mutation_t mutation, uint32_t item)
+{
+    lap_schedule_t *schedule = sequence_at(sequence, call, rank);
+    if (index >= schedule->nsteps)
+        return false;
+    if (mutation == DROP_BOTH_SIDES)
+        return change_both_sides(sequence, call, rank, index, item);
+    if (mutation == AGAIN)
+        return repeat_step(schedule, index, item);
+    if (schedule->steps[index].kind == LAP_STEP_GEMM && mutation != DROP_DEP)
+        return change_block(schedule, index, mutation, item);
+    return change_step(schedule, index, mutation, item);
+}
+
+/* Puts a schedule back after a change; its arrays may have grown, but never shrink. */
+static void copy_schedule(lap_schedule_t *to, const lap_schedule_t *from)
+{
+    to->nsteps = from->nsteps;
+    if (from->nsteps)
+        memcpy(to->steps, from->steps, from->nsteps * sizeof(lap_step_t));
+    if (from->nblocks)
+        memcpy(to->blocks, from->blocks, from->nblocks * sizeof(lap_block_t));
+    memcpy(to->raised, from->raised, from->nsignals * sizeof(uint32_t));
+}
+
+static void restore(sequence_t *sequence, const sequence_t *original, uint32_t call)
+{
+    for (int rank = 0; rank < sequence->size; rank++)
+        copy_schedule(sequence_at(sequence, call, rank),
+                      &original->schedules[call * (uint32_t)sequence->size + (uint32_t)rank]);
+}
+
+/* Changes one rank, or all (rank -1) in the same place, and sees whether the checker objects. */
+static bool try_mutant(sequence_t *sequence, const sequence_t *original, uint32_t call, int rank,
+                       uint32_t index, mutation_t mutation, uint32_t item, tally_t *tally)
+{
+    bool changed = false;
+    for (int r = rank < 0 ? 0 : rank; r < (rank < 0 ? sequence->size : rank + 1); r++)
+        changed = change(sequence, call, r, index, mutation, item) || changed;
+    if (changed) {
+        tally->mutants++;
+        if (sequence_check(sequence) != LAP_ERR_CHECK && tally->survivors++ == 0) {
+            char text[256];
+            lap_step_describe(&original->schedules[call * (uint32_t)sequence->size +
+                                                   (uint32_t)(rank < 0 ? 0 : rank)],
+                              index, text, sizeof(text));
+            tap_note("survived: %s: call %u rank %d %s, item %u", mutation_names[mutation], call,
+                     rank, text, item);
+        }
+    }
+    restore(sequence, original, call);
+    return changed;
+}
+
+static void try_step(sequence_t *sequence, const sequence_t *original, uint32_t call, int rank,
+                     uint32_t index, tally_t *tallies)
+{
+    for (int mutation = 0; mutation < MUTATIONS; mutation++)
+        for (uint32_t item = 0; item < 64; item++)
+            try_mutant(sequence, original, call, rank, index, (mutation_t)mutation, item,
+                       &tallies[mutation]);
+}
+
+/* All mutants of three calls. False when they are not safe as they are. */
+static bool try_sequence(const lap_op_desc_t descs[3], const size_t rows[3], int size,
+                         tally_t *tallies)
+{
+    static sequence_t sequence, original;
+    bool built = sequence_build(&sequence, descs, rows, 3, size) == LAP_OK &&
+                 sequence_build(&original, descs, rows, 3, size) == LAP_OK &&
+                 sequence_check(&sequence) == LAP_OK;
+    for (uint32_t call = 0; built && call < 3; call++)
+        for (int rank = -1; rank < size; rank++)
+            for (uint32_t i = 0; i < sequence_at(&sequence, call, rank < 0 ? 0 : rank)->nsteps; i++)
+                try_step(&sequence, &original, call, rank, i, tallies);
+    built = built && sequence_check(&sequence) == LAP_OK;
+    sequence_clear(&sequence);
+    sequence_clear(&original);
+    return built;
+}
+
+static bool try_variant(const variant_t *variant, int size, size_t n, const size_t rows[3],
+                        tally_t *tallies)
+{
+    lap_op_desc_t desc = describe(variant, rows[0], n, 3);
+    return try_sequence((lap_op_desc_t[]){desc, desc, desc}, rows, size, tallies);
+}
+
+static void add_tallies(tally_t *sums, const tally_t *tallies, tally_t *all)
+{
+    for (int i = 0; i < MUTATIONS; i++) {
+        all->mutants += tallies[i].mutants;
+        all->survivors += tallies[i].survivors;
+        sums[i].mutants += tallies[i].mutants;
+        sums[i].survivors += tallies[i].survivors;
+    }
+}
+
+static void test_variant(const variant_t *variant, tally_t *sums)
+{
+    char name[64];
+    tally_t tallies[MUTATIONS] = {{0, 0}}, all = {0, 0};
+    bool built = true;
+    variant_name(variant, name, sizeof(name));
+    for (int size = 2; size <= (variant->aggregate ? 6 : 5); size++) {
+        size_t p = (size_t)size, few = p > 2 ? p - 1 : 2;
+        if (!fits(variant, size))
+            continue;
+        /* Even and ragged rows; then fewer rows and features than ranks. */
+        built &=
+            try_variant(variant, size, 2 * p + 1, (size_t[]){4 * p, 3 * p + 1, 4 * p}, tallies);
+        built &= try_variant(variant, size, few, (size_t[]){p + 1, p - 1, 1}, tallies);
+    }
+    add_tallies(sums, tallies, &all);
+    tap_ok(built, "%s is safe as it is", name);
+    tap_ok(all.mutants > 0 && all.survivors == 0, "%s: none of %zu mutants survives (%zu did)",
+           name, all.mutants, all.survivors);
+}
+
+/* Different operators in turn on one buffer. */
+static void test_mixtures(tally_t *sums)
+{
+    tally_t tallies[MUTATIONS] = {{0, 0}}, all = {0, 0};
+    const size_t rows[3] = {9, 7, 8};
+    bool built = true;
+    for (size_t v = 0; v < NVARIANTS; v++) {
+        lap_op_desc_t descs[3];
+        for (size_t call = 0; call < 3; call++)
+            descs[call] = describe(&variants[(v + 6 * call) % NVARIANTS], 9, 9, 5);
+        built &= try_sequence(descs, rows, 4, tallies);
+    }
+    add_tallies(sums, tallies, &all);
+    tap_ok(built, "mixtures are safe as they are");
+    tap_ok(all.mutants > 0 && all.survivors == 0,
+           "mixtures: none of %zu mutants survives (%zu did)", all.mutants, all.survivors);
+}
+
+/* A step that does nothing must not be what the checker objects to. */
+static void test_idle(void)
+{
+    static sequence_t sequence;
+    lap_op_desc_t desc = describe(&variants[2], 9, 9, 3);
+    size_t rows[1] = {9};
+    tap_success(sequence_build(&sequence, &desc, rows, 1, 3), "a ring of three");
+    for (int rank = 0; rank < 3; rank++) {
+        lap_schedule_t *schedule = sequence_at(&sequence, 0, rank);
+        lap_range_t nothing = {.place = LAP_SCRATCH, .rank = rank};
+        uint32_t step = lap_add_copy(schedule, LAP_STREAM_SEND, nothing, nothing);
+        make_idle(&schedule->steps[step], rank);
+    }
+    tap_success(sequence_check(&sequence), "steps that do nothing are no reason to object");
+    sequence_clear(&sequence);
+}
+
+int main(void)
+{
+    tally_t sums[MUTATIONS] = {{0, 0}};
+    test_idle();
+    for (size_t v = 0; v < NVARIANTS; v++)
+        test_variant(&variants[v], sums);
+    test_mixtures(sums);
+    for (int i = 0; i < MUTATIONS; i++)
+        tap_ok(sums[i].mutants > 0 && sums[i].survivors == 0, "%s: %zu mutants, %zu survive",
+               mutation_names[i], sums[i].mutants, sums[i].survivors);
+    return tap_done();
+}

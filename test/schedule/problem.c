@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Descriptions that make no sense: each gets a status and a sentence with the argument, its value
+ * and what was expected.
+ */
+#include "overlap/overlap.h"
+#include "tap.h"
+#include "transport/transport.h"
+
+static lap_op_desc_t good(lap_op_kind_t kind)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = 64;
+    desc.n = 32;
+    desc.k = 16;
+    return desc;
+}
+
+static lap_status_t init(const lap_op_desc_t *desc, int size, unsigned can)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    return lap_problem_init(&problem, &builder, desc, size, can);
+}
+
+static void test_sizes(void)
+{
+    lap_op_desc_t desc = good(LAP_AG_GEMM);
+    tap_success(init(&desc, 4, ~0u), "a good description");
+    tap_failure(init(NULL, 4, ~0u), LAP_ERR_INVALID, "desc is NULL", NULL);
+    desc.size = 8;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "desc.size is 8", "LAP_OP_DESC_INIT", NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.m = 0;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "m is 0", "at least 1", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.n = 0;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "n is 0", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.k = 0;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "k is 0", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.m = (size_t)-64;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "18446744073709551552", "memory can hold",
+                NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.m = desc.k = SIZE_MAX / 256;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "m x k", "memory can hold", NULL);
+    desc = good(LAP_AG_GEMM);
+    tap_failure(init(&desc, 0, ~0u), LAP_ERR_INVALID, "0 ranks", NULL);
+}
+
+static void test_types(void)
+{
+    lap_op_desc_t desc = good((lap_op_kind_t)7);
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "kind is 7", NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.dtype = (lap_dtype_t)3;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "dtype is 3", "LAP_FLOAT32", NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.epilogue = (lap_epilogue_t)2;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "epilogue is 2", NULL);
+}
+
+static void test_methods(void)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder = NULL;
+    lap_op_desc_t desc = good(LAP_AG_GEMM);
+    for (int kind = 0; kind < 2; kind++) {
+        desc = good((lap_op_kind_t)kind);
+        tap_ok(lap_problem_init(&problem, &builder, &desc, 4, LAP_CAN_PUT) == LAP_OK &&
+                   builder == &lap_builders((lap_op_kind_t)kind)[1],
+               "%s: the default is the first method that overlaps",
+               lap_op_kind_name((lap_op_kind_t)kind));
+    }
+    desc = good(LAP_AG_GEMM);
+    desc.method = "rings";
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "'rings'", "serial, ring, direct, fused",
+                NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.method = "direct";
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "'direct'", "gemm_rs",
+                "serial, ring, pipeline, fused", NULL);
+    desc.method = "fused";
+    tap_failure(init(&desc, 4, LAP_CAN_PUT), LAP_ERR_UNSUPPORTED, "'fused'",
+                "it can do serial, ring, pipeline", NULL);
+    tap_ok(!lap_op_methods(LAP_AG_GEMM, 4, NULL) && !lap_op_methods((lap_op_kind_t)9, 0, NULL),
+           "there is no method past the last one, nor of an unknown operator");
+}
+
+static void test_knobs(void)
+{
+    lap_op_desc_t desc = good(LAP_AG_GEMM);
+    desc.aggregate = 1;
+    tap_success(init(&desc, 4, ~0u), "aggregate with an even group");
+    tap_success(init(&desc, 1, ~0u), "aggregate with a group of one");
+    tap_failure(init(&desc, 3, ~0u), LAP_ERR_INVALID, "aggregate needs an even group size, got 3",
+                NULL);
+    desc.method = "direct";
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "aggregate", "'direct'", "'ring'", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.aggregate = 1;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "aggregate", "gemm_rs", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.num_splits = 3;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "num_splits is 3", "'pipeline'", NULL);
+    desc.method = "pipeline";
+    desc.num_splits = 33;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "num_splits is 33", "n = 32", NULL);
+    desc = good(LAP_AG_GEMM);
+    desc.block_rows = 5;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "block_rows is 5", "'fused'", NULL);
+    desc = good(LAP_GEMM_RS);
+    desc.gather_input = 1;
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "gather_input is 1", "ag_gemm", NULL);
+}
+
+static void test_defaults(void)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    lap_op_desc_t desc = good(LAP_GEMM_RS);
+    desc.method = "pipeline";
+    desc.n = 3;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 3,
+           "num_splits is n when n is less than 4");
+    desc.n = 100;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 4,
+           "num_splits is 4 otherwise");
+    desc.method = "fused";
+    desc.m = 100;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+               problem.block_rows == 128,
+           "blocks have at least 128 rows");
+    desc.m = 4096;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
+               problem.block_rows == 512,
+           "a shard of 2048 rows comes in four blocks");
+}
+
+static void test_op_check(void)
+{
+    lap_op_desc_t desc = good(LAP_AG_GEMM);
+    const size_t rows[1] = {65};
+    size_t bytes, nsignals;
+    tap_success(lap_op_check(&desc, NULL, 1, 4, NULL), "a call is safe");
+    tap_failure(lap_op_check(NULL, NULL, 1, 4, NULL), LAP_ERR_INVALID, "descs is NULL", NULL);
+    tap_failure(lap_op_check(&desc, NULL, 0, 4, NULL), LAP_ERR_INVALID, "ncalls is 0", NULL);
+    tap_failure(lap_op_check(&desc, NULL, 1, -2, NULL), LAP_ERR_INVALID, "nranks is -2", NULL);
+    tap_failure(lap_op_check(&desc, rows, 1, 4, NULL), LAP_ERR_INVALID, "rows is 65", "m = 64",
+                NULL);
+    tap_failure(lap_op_check(&desc, NULL, 1, 4, "pigeon"), LAP_ERR_INVALID, "pigeon", NULL);
+    tap_failure(lap_op_buffer_size(&desc, 4, NULL, &nsignals), LAP_ERR_INVALID, "bytes_p", NULL);
+    tap_failure(lap_op_buffer_size(&desc, -1, &bytes, &nsignals), LAP_ERR_INVALID, "-1 ranks",
+                NULL);
+}
+
+int main(void)
+{
+    test_sizes();
+    test_types();
+    test_methods();
+    test_knobs();
+    test_defaults();
+    test_op_check();
+    return tap_done();
+}

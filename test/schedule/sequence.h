@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences of calls for the tests of the checker: built, kept, changed, and checked again. */
+#ifndef LAP_TEST_SCHEDULE_SEQUENCE_H
+#define LAP_TEST_SCHEDULE_SEQUENCE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "overlap/overlap.h"
+#include "schedule/schedule.h"
+#include "tap.h"
+
+enum { MAX_CALLS = 5, MAX_RANKS = 16, MAX_SCHEDULES = MAX_CALLS * MAX_RANKS };
+
+typedef struct sequence {
+    int size;
+    uint32_t ncalls;
+    lap_schedule_t schedules[MAX_SCHEDULES];
+} sequence_t;
+
+/* One method with its knobs. */
+typedef struct variant {
+    lap_op_kind_t kind;
+    const char *method;
+    int aggregate, gather_input;
+    size_t num_splits, block_rows;
+} variant_t;
+
+static const variant_t variants[] = {
+    {LAP_AG_GEMM, "serial", 0, 0, 0, 0},   {LAP_AG_GEMM, "serial", 0, 1, 0, 0},
+    {LAP_AG_GEMM, "ring", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 1, 0, 0},
+    {LAP_AG_GEMM, "ring", 1, 0, 0, 0},     {LAP_AG_GEMM, "ring", 1, 1, 0, 0},
+    {LAP_AG_GEMM, "direct", 0, 0, 0, 0},   {LAP_AG_GEMM, "direct", 0, 1, 0, 0},
+    {LAP_AG_GEMM, "fused", 0, 0, 0, 2},    {LAP_AG_GEMM, "fused", 0, 1, 0, 2},
+    {LAP_GEMM_RS, "serial", 0, 0, 0, 0},   {LAP_GEMM_RS, "ring", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 0, 1, 0}, {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 2},
+};
+enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };
+
+/* A ring of pairs needs pairs. */
+static inline bool fits(const variant_t *variant, int size)
+{
+    return !variant->aggregate || size == 1 || size % 2 == 0;
+}
+
+static inline void variant_name(const variant_t *variant, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s %s%s%s", lap_op_kind_name(variant->kind), variant->method,
+             variant->aggregate ? " aggregate" : "", variant->gather_input ? " gather" : "");
+}
+
+static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t n, size_t k)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = variant->kind;
+    desc.method = variant->method;
+    desc.m = m;
+    desc.n = n;
+    desc.k = k;
+    desc.aggregate = variant->aggregate;
+    desc.gather_input = variant->gather_input;
+    desc.num_splits = variant->num_splits;
+    desc.block_rows = variant->block_rows;
+    return desc;
+}
+
+/* Builds descs[0..ncalls) with rows[i] active rows for every rank. */
+static inline lap_status_t sequence_build(sequence_t *sequence, const lap_op_desc_t *descs,
+                                          const size_t *rows, uint32_t ncalls, int size)
+{
+    memset(sequence, 0, sizeof(*sequence));
+    sequence->size = size;
+    sequence->ncalls = ncalls;
+    for (uint32_t call = 0; call < ncalls; call++) {
+        lap_problem_t problem;
+        const lap_builder_t *builder;
+        lap_status_t status = lap_problem_init(&problem, &builder, &descs[call], size, ~0u);
+        if (status != LAP_OK)
+            return status;
+        problem.m = rows[call];
+        for (problem.rank = 0; problem.rank < size; problem.rank++) {
+            status =
+                lap_build(builder, &problem,
+                          &sequence->schedules[call * (uint32_t)size + (uint32_t)problem.rank]);
+            if (status != LAP_OK)
+                return status;
+        }
+    }
+    return LAP_OK;
+}
+
+static inline lap_schedule_t *sequence_at(sequence_t *sequence, uint32_t call, int rank)
+{
+    return &sequence->schedules[call * (uint32_t)sequence->size + (uint32_t)rank];
+}
+
+static inline lap_status_t sequence_check(const sequence_t *sequence)
+{
+    const lap_schedule_t *list[MAX_SCHEDULES];
+    for (int i = 0; i < MAX_SCHEDULES; i++)
+        list[i] = &sequence->schedules[i];
+    return lap_schedule_check(list, sequence->ncalls, sequence->size);
+}
+
+static inline void sequence_clear(sequence_t *sequence)
+{
+    for (int i = 0; i < MAX_SCHEDULES; i++)
+        lap_schedule_clear(&sequence->schedules[i]);
+}
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Results in TAP and ranks as threads: see tap.h. */
+#include "tap.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int checks, failures;
+
+static bool report(bool held, const char *detail, const char *format, va_list args)
+{
+    pthread_mutex_lock(&lock);
+    checks++;
+    failures += !held;
+    printf("%s %d - ", held ? "ok" : "not ok", checks);
+    vprintf(format, args);
+    printf("\n");
+    if (!held && detail && *detail)
+        printf("# %s\n", detail);
+    fflush(stdout);
+    pthread_mutex_unlock(&lock);
+    return held;
+}
+
+bool tap_ok(bool held, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    report(held, NULL, format, args);
+    va_end(args);
+    return held;
+}
+
+bool tap_success(lap_status_t status, const char *format, ...)
+{
+    char detail[1200] = "";
+    if (status != LAP_OK)
+        snprintf(detail, sizeof(detail), "%s: %s", lap_status_string(status), lap_last_error());
+    va_list args;
+    va_start(args, format);
+    report(status == LAP_OK, detail, format, args);
+    va_end(args);
+    return status == LAP_OK;
+}
+
+bool tap_failure(lap_status_t status, lap_status_t expected, const char *first_word, ...)
+{
+    const char *missing = NULL;
+    va_list words;
+    va_start(words, first_word);
+    for (const char *word = first_word; word; word = va_arg(words, const char *))
+        if (!missing && !strstr(lap_last_error(), word))
+            missing = word;
+    va_end(words);
+    bool held = status == expected && !missing;
+    tap_ok(held, "%s with a sentence about %s", lap_status_string(expected),
+           first_word ? first_word : "it");
+    if (!held)
+        tap_note("got '%s': %s%s%s", lap_status_string(status), lap_last_error(),
+                 missing ? "; missing: " : "", missing ? missing : "");
+    return held;
+}
+
+void tap_skip(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&lock);
+    printf("ok %d # SKIP ", ++checks);
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    pthread_mutex_unlock(&lock);
+    va_end(args);
+}
+
+void tap_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&lock);
+    printf("# ");
+    vprintf(format, args);
+    printf("\n");
+    fflush(stdout);
+    pthread_mutex_unlock(&lock);
+    va_end(args);
+}
+
+int tap_done(void)
+{
+    printf("1..%d\n", checks);
+    if (failures)
+        printf("# %d of %d failed\n", failures, checks);
+    return failures || !checks;
+}
+
+typedef struct rank_thread {
+    pthread_t thread;
+    lap_world_t *world;
+    void (*fn)(lap_world_t *world, void *arg);
+    void *arg;
+} rank_thread_t;
+
+static void *rank_main(void *context)
+{
+    rank_thread_t *rank = context;
+    rank->fn(rank->world, rank->arg);
+    lap_world_destroy(rank->world);
+    return NULL;
+}
+
+void tap_ranks(int nranks, const lap_world_options_t *options,
+               void (*fn)(lap_world_t *world, void *arg), void *arg)
+{
+    lap_world_t **worlds = calloc((size_t)nranks, sizeof(lap_world_t *));
+    rank_thread_t *ranks = calloc((size_t)nranks, sizeof(rank_thread_t));
+    if (!worlds || !ranks ||
+        !tap_success(lap_world_create_threads(nranks, options, worlds), "a world of %d threads",
+                     nranks))
+        exit(tap_done() | 1);
+    for (int r = 0; r < nranks; r++) {
+        ranks[r] = (rank_thread_t){.world = worlds[r], .fn = fn, .arg = arg};
+        if (pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]) != 0) {
+            tap_ok(false, "thread of rank %d starts", r);
+            exit(tap_done());
+        }
+    }
+    for (int r = 0; r < nranks; r++)
+        pthread_join(ranks[r].thread, NULL);
+    free(ranks);
+    free(worlds);
+}
+
+uint64_t tap_random(uint64_t seed, uint64_t index)
+{
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + index * 0xd1b54a32d192ed03u + 0x8cb92ba72f3d8dd7u;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    return x ^ (x >> 32);
+}

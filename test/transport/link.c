@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated link: transfers take at least their time, one after another; signals without data
+ * overtake them, but never on the same word; the end of a buffer sends what is on its way. Only
+ * lower bounds are checked: how late a signal may be depends on the machine.
+ */
+#include <stdlib.h>
+
+#include "tap.h"
+#include "transport/transport.h"
+#include "util/clock.h"
+
+#define MS 1000000u
+
+static lap_buffer_options_t link_of(double bytes_per_s, double latency_s)
+{
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.link = (lap_link_t){bytes_per_s, latency_s};
+    return options;
+}
+
+static lap_buffer_t *new_buffer(lap_world_t *world, size_t bytes, size_t nsignals,
+                                lap_buffer_options_t options)
+{
+    lap_buffer_t *buffer = NULL;
+    if (!tap_success(lap_buffer_create(lap_world_group(world), bytes, nsignals, &options, &buffer),
+                     "a buffer on a link of %g B/s and %g s", options.link.bytes_per_s,
+                     options.link.latency_s))
+        exit(tap_done());
+    return buffer;
+}
+
+static lap_put_t put_of(lap_buffer_t *buffer, const char *source, size_t bytes, uint32_t signal,
+                        lap_span_t *span)
+{
+    return (lap_put_t){
+        {lap_buffer_data(buffer, 1), source, 1, bytes, bytes, bytes}, 1, signal, span};
+}
+
+/* 1 MB/s and 5 ms: two puts of 20 kB take 25 and 45 ms. The threads share a clock. */
+static void test_pace(lap_world_t *world, void *arg)
+{
+    static uint64_t issued;
+    static char source[20000];
+    (void)arg;
+    lap_buffer_t *buffer = new_buffer(world, 20000, 2, link_of(1e6, 5e-3));
+    if (lap_world_rank(world) == 0)
+        issued = lap_now_ns();
+    lap_group_barrier(lap_world_group(world));
+    if (lap_world_rank(world) == 0) {
+        lap_span_t spans[2] = {{0, 0, 0}, {0, 0, 0}};
+        for (int i = 0; i < 2; i++) {
+            const lap_put_t put = put_of(buffer, source, 20000, 0, &spans[i]);
+            tap_success(buffer->ops->put_now(buffer, &put), "a put on a link");
+        }
+        tap_ok(spans[0].end - spans[0].begin == 25 * MS && spans[1].end - spans[1].begin == 25 * MS,
+               "each takes as long as the link takes");
+        tap_ok(spans[1].ready < spans[0].end && spans[1].begin == spans[0].end - 5 * MS,
+               "and begins when the one before has left");
+    } else {
+        tap_success(lap_buffer_wait(buffer, 0, 0, 1), "the first one comes");
+        tap_ok(lap_now_ns() - issued >= 25 * MS, "not before 25 ms");
+        tap_success(lap_buffer_wait(buffer, 0, 0, 1), "the second one comes");
+        tap_ok(lap_now_ns() - issued >= 45 * MS, "not before 45 ms");
+    }
+    lap_group_barrier(lap_world_group(world));
+    lap_buffer_destroy(buffer);
+}
+
+/*
+ * A transfer of eleven days, then a credit: it overtakes. A raise to the word of the transfer does
+ * not. When the sender gives the buffer up, both are delivered: nobody waits eleven days.
+ */
+static void test_overtaking(lap_world_t *world, void *arg)
+{
+    static char source[1000000];
+    (void)arg;
+    lap_buffer_t *buffer = new_buffer(world, sizeof(source), 2, link_of(1, 1e-3));
+    if (lap_world_rank(world) == 0) {
+        lap_span_t spans[3];
+        const lap_put_t put = put_of(buffer, source, sizeof(source), 0, &spans[0]);
+        const lap_raise_t credit = {1, 1, 0, &spans[1]}, same = {1, 0, 0, &spans[2]};
+        buffer->ops->put_now(buffer, &put);
+        buffer->ops->raise_now(buffer, &credit);
+        buffer->ops->raise_now(buffer, &same);
+        tap_ok(spans[1].end - spans[1].begin == MS, "a credit takes the latency");
+        tap_ok(spans[2].end == spans[0].end, "but longer on the word of a transfer");
+        lap_group_barrier(lap_world_group(world));
+    } else {
+        tap_success(lap_buffer_wait(buffer, 0, 1, 1), "the credit comes");
+        tap_ok(!lap_bank_reached(buffer->banks[1], 0, 1), "and nothing else yet");
+        lap_group_barrier(lap_world_group(world));
+        tap_success(lap_buffer_wait(buffer, 0, 0, 2), "the rest when its sender gives up");
+    }
+    lap_buffer_destroy(buffer);
+}
+
+/* Data that a peer reads in place travels all the same. */
+static void test_in_place(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_buffer_t *buffer = new_buffer(world, 8, 2, link_of(1e9, 0));
+    if (lap_world_rank(world) == 0) {
+        lap_span_t spans[3];
+        const lap_raise_t big = {1, 0, 10000000, &spans[0]}, credit = {1, 1, 0, &spans[1]};
+        const lap_raise_t own = {0, 0, 10000000, &spans[2]};
+        buffer->ops->raise_now(buffer, &big);
+        buffer->ops->raise_now(buffer, &credit);
+        buffer->ops->raise_now(buffer, &own);
+        tap_ok(spans[0].end - spans[0].begin == 10 * MS, "ten megabytes in place take 10 ms");
+        tap_ok(spans[1].end == spans[1].ready, "without latency a credit comes at once");
+        tap_ok(lap_bank_reached(buffer->banks[0], 0, 1), "to itself a rank needs no link");
+    } else {
+        tap_success(lap_buffer_wait(buffer, 0, 1, 1), "the credit comes");
+        tap_success(lap_buffer_wait(buffer, 0, 0, 1), "the signal comes");
+    }
+    lap_group_barrier(lap_world_group(world));
+    lap_buffer_destroy(buffer);
+}
+
+/* Far more on its way than the queue has room for at first, from both sides. */
+static void test_many(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_buffer_t *buffer = new_buffer(world, 8, 4, link_of(0, 20e-3));
+    const int rank = lap_world_rank(world), peer = 1 - rank;
+    lap_status_t status = LAP_OK;
+    static const uint32_t counts[3] = {12, 250, 250}; /* of each word; the first few fit */
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < 4 * counts[round] && status == LAP_OK; i++)
+            status = lap_buffer_raise(buffer, peer, i % 4);
+        for (size_t i = 0; i < 4 && status == LAP_OK; i++)
+            status = lap_buffer_wait(buffer, peer, i, counts[round]);
+    }
+    tap_success(status, "a thousand signals on their way, both ways");
+    lap_buffer_destroy(buffer);
+}
+
+int main(void)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    options.timeout_s = 30;
+    tap_ranks(2, &options, test_pace, NULL);
+    tap_ranks(2, &options, test_overtaking, NULL);
+    tap_ranks(2, &options, test_in_place, NULL);
+    tap_ranks(2, &options, test_many, NULL);
+    return tap_done();
+}

@@ -185,12 +185,10 @@ static int try_pidfd(void)
 static void show_directory(page_t *page)
 {
     char path[LAP_LAUNCH_PATH];
-    if (!lap_launch_dir_create(path)) {
-        fact(page, "directory", "none: cannot make one in /tmp: %s", strerror(errno));
-        return;
-    }
-    lap_launch_dir_remove(path);
-    fact(page, "directory", "%s", dirname(path));
+    if (lap_launch_place(path))
+        fact(page, "directory", "%s, where ranks meet", dirname(path));
+    else
+        fact(page, "directory", "none: cannot write to /tmp: %s", strerror(errno));
 }
 
 /* Memory as the kernel counts it, in GiB; `key` is a line of /proc/meminfo. */

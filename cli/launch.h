@@ -37,12 +37,13 @@ int lap_launch(const lap_launch_t *job);
 int lap_launch_cores(void);
 
 /*
- * Makes a private directory, of mode 0700, under $XDG_RUNTIME_DIR, $TMPDIR or /tmp, in which the
- * path of a socket has room. Writes its path, or fails with errno. lap_launch_dir_remove removes it
- * and what a job may have left in it.
+ * Thinks of a path under $XDG_RUNTIME_DIR, $TMPDIR or /tmp, short enough for a socket in it, that nobody can guess: rank 0
+ * makes its private directory there and removes it once all ranks have met. Nothing is made here, so that nothing is left
+ * when the launcher is killed. False, with errno, when there is no such place. lap_launch_place_clean removes what
+ * ranks that were killed while they met may have left.
  */
 #define LAP_LAUNCH_PATH 108 /* sizeof(((struct sockaddr_un *)0)->sun_path) */
-bool lap_launch_dir_create(char path[LAP_LAUNCH_PATH]);
-void lap_launch_dir_remove(const char *path);
+bool lap_launch_place(char path[LAP_LAUNCH_PATH]);
+void lap_launch_place_clean(const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directory, environment, fork and exec of the ranks: see spawn.h. */
+/* Meeting place, environment, fork and exec of the ranks: see spawn.h. */
 #include "spawn.h"
 
 #include <dirent.h>
@@ -24,34 +24,33 @@ int lap_launch_cores(void)
     return online > 0 ? (int)online : 1;
 }
 
-bool lap_launch_dir_create(char path[LAP_LAUNCH_PATH])
+bool lap_launch_place(char path[LAP_LAUNCH_PATH])
 {
+    uint64_t name;
+    if (getrandom(&name, sizeof(name), 0) != (ssize_t)sizeof(name))
+        return false;
     const char *bases[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
     for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
         /* A relative path would mean another place to a rank that changes its directory. */
-        if (!bases[i] || bases[i][0] != '/')
+        if (!bases[i] || bases[i][0] != '/' || access(bases[i], W_OK | X_OK) != 0)
             continue;
-        char name[LAP_LAUNCH_PATH];
-        int length = snprintf(name, sizeof(name), "%s/lap-XXXXXX", bases[i]);
-        if ((size_t)length + strlen("/w/s") < sizeof(name) && mkdtemp(name)) {
-            memcpy(path, name, sizeof(name));
+        int length = snprintf(path, LAP_LAUNCH_PATH, "%s/lap-%016llx", bases[i],
+                              (unsigned long long)name);
+        if ((size_t)length + strlen("/s") < LAP_LAUNCH_PATH)
             return true;
-        }
     }
+    path[0] = '\0';
     return false;
 }
 
-void lap_launch_dir_remove(const char *path)
+void lap_launch_place_clean(const char *path)
 {
-    char inner[LAP_LAUNCH_PATH + 2];
-    snprintf(inner, sizeof(inner), "%s/w", path);
-    DIR *dir = opendir(inner);
-    if (dir) {
-        for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-            unlinkat(dirfd(dir), entry->d_name, 0);
-        closedir(dir);
-        rmdir(inner);
-    }
+    DIR *dir = opendir(path);
+    if (!dir)
+        return;
+    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+        unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
     rmdir(path);
 }
 
@@ -91,14 +90,13 @@ static bool make_environment(lap_spawn_t *spawn)
     uint64_t id;
     if (!copy_environment(spawn) || getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         return false;
-    char size[16], place[LAP_LAUNCH_PATH + 2], name[24], threads[16];
+    char size[16], name[24], threads[16];
     int nranks = spawn->launch->nranks, cores = lap_launch_cores();
     snprintf(size, sizeof(size), "%d", nranks);
-    snprintf(place, sizeof(place), "%s/w", spawn->dir);
     snprintf(name, sizeof(name), "%016llx", (unsigned long long)id);
     snprintf(threads, sizeof(threads), "%d", cores > nranks ? cores / nranks : 1);
     set_variable(spawn, 0, true, "LAP_SIZE", size);
-    set_variable(spawn, 1, true, "LAP_DIR", place);
+    set_variable(spawn, 1, true, "LAP_DIR", spawn->place);
     set_variable(spawn, 2, true, "LAP_JOB", name);
     set_variable(spawn, 3, true, "LAP_TIMEOUT_S", spawn->launch->timeout);
     /* As torchrun does: ranks that each use all cores would only be in one another's way. */
@@ -110,8 +108,8 @@ static bool make_environment(lap_spawn_t *spawn)
 bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP_SPAWN_WHY])
 {
     *spawn = (lap_spawn_t){.launch = launch};
-    if (!lap_launch_dir_create(spawn->dir)) {
-        snprintf(why, LAP_SPAWN_WHY, "cannot make a private directory in /tmp: %s",
+    if (!lap_launch_place(spawn->place)) {
+        snprintf(why, LAP_SPAWN_WHY, "cannot write to /tmp, where ranks meet: %s",
                  strerror(errno));
         return false;
     }
@@ -125,8 +123,8 @@ bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP
 
 void lap_spawn_clear(lap_spawn_t *spawn)
 {
-    if (spawn->dir[0])
-        lap_launch_dir_remove(spawn->dir);
+    if (spawn->place[0])
+        lap_launch_place_clean(spawn->place);
     free(spawn->environment);
     *spawn = (lap_spawn_t){0};
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Starting ranks: the job's private directory, the environment that ranks find one another by, fork
+ * Starting ranks: the place where they meet, the environment that ranks find one another by, fork
  * and exec. What happens to a rank once it runs is launch.c's business.
  */
 #ifndef LAP_CLI_SPAWN_H
@@ -16,7 +16,7 @@
 /* What all ranks of a job are started with. */
 typedef struct lap_spawn {
     const lap_launch_t *launch;
-    char dir[LAP_LAUNCH_PATH]; /* "" until there is one */
+    char place[LAP_LAUNCH_PATH]; /* where the ranks meet; "" until there is one */
     char **environment;
     char rank_text[32]; /* LAP_RANK=..., the first entry of the environment */
     char texts[6][LAP_LAUNCH_PATH + 32];
@@ -27,7 +27,7 @@ typedef struct lap_spawn {
 #define LAP_SPAWN_WHY 512
 
 /*
- * Makes the directory and the environment; `mask` and `files` are the caller's to set. On failure
+ * Makes the environment; `mask` and `files` are the caller's to set. On failure
  * `why` is a sentence without an end. lap_spawn_clear undoes it, also after a failure.
  */
 bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP_SPAWN_WHY]);

@@ -176,6 +176,33 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
                      describe(group, rank, who, sizeof(who)));
 }
 
+/* Whether a process is stopped, by a signal or a debugger: the state after the name in /proc/PID/stat. */
+static bool is_stopped(int pid)
+{
+    char path[32], line[256];
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const char *end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return end && (end[2] == 'T' || end[2] == 't');
+}
+
+void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < group->size && used < bytes; rank++) {
+        char who[96];
+        const int pid = group->world->peers[group->members[rank]].pid;
+        if (rank == group->rank || pid <= 0 || !is_stopped(pid))
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "; %s is stopped",
+                                 describe(group, rank, who, sizeof(who)));
+    }
+}
+
 /* Rounds. */
 
 typedef struct expected {
@@ -214,10 +241,12 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, uint64
     lap_status_t recorded = recorded_failure(group);
     if (recorded != LAP_OK)
         return failed_in(call, recorded);
-    char who[96];
-    if (status == LAP_ERR_TIMEOUT)
-        lap_error(status, "%s has not come within %g s", describe(group, rank, who, sizeof(who)),
-                  (double)group->world->timeout_ns * 1e-9);
+    char who[96], stopped[256];
+    if (status == LAP_ERR_TIMEOUT) {
+        lap_group_tell_stopped(group, stopped, sizeof(stopped));
+        lap_error(status, "%s has not come within %g s%s", describe(group, rank, who, sizeof(who)),
+                  (double)group->world->timeout_ns * 1e-9, stopped);
+    }
     lap_group_fail(group, status, rank, lap_last_error());
     return failed_in(call, status);
 }

@@ -63,6 +63,9 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank);
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, int lost_rank, const char *sentence);
 
+/* For the sentence of a timeout: "; rank 2 (pid 123) is stopped" for each rank whose process is, or "". */
+void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
+
 /*
  * Ends a collective set-up: every rank says how it went, and all learn it.
  * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when another rank

@@ -27,7 +27,7 @@ typedef struct lap_call_note {
     _Atomic uint64_t m;     /* its active rows */
 } lap_call_note_t;
 
-#define LAP_CALL_NOTES 4 /* a peer is never more than one call ahead of one that waits for it */
+#define LAP_CALL_NOTES 4 /* a peer that ends its calls is at most one ahead of who waits for it */
 
 struct lap_buffer {
     const struct lap_transport_ops *ops;

@@ -72,11 +72,14 @@ lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait
      * A wait that ran out of time has no sentence, unless another rank broke the group just before.
      */
     lap_status_t broken = status == LAP_ERR_TIMEOUT ? lap_group_look(group) : status;
-    if (broken == LAP_OK)
-        snprintf(cause, sizeof(cause), "timeout after %g s",
-                 (double)group->world->timeout_ns / 1e9);
-    else
+    if (broken == LAP_OK) {
+        char stopped[256];
+        lap_group_tell_stopped(group, stopped, sizeof(stopped));
+        snprintf(cause, sizeof(cause), "timeout after %g s%s",
+                 (double)group->world->timeout_ns / 1e9, stopped);
+    } else {
         snprintf(cause, sizeof(cause), "%s", lap_last_error());
+    }
     status = broken == LAP_OK ? status : broken;
     lap_error(status, "%s; %s", cause, context);
     if (status == LAP_ERR_TIMEOUT || status == LAP_ERR_PEER_LOST)
@@ -105,12 +108,19 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
     if (!story || story->call == 0)
         return LAP_OK;
     lap_call_note_t *note = &buffer->notes[peer][story->call % LAP_CALL_NOTES];
-    /* Pairs with the release in lap_buffer_announce: op and m are those of this call. */
+    /* Pairs with the last store in lap_buffer_announce: op and m are those of this call. */
     if (atomic_load_explicit(&note->call, memory_order_acquire) != story->call)
         return LAP_OK;
-    const uint32_t op = atomic_load_explicit(&note->op, memory_order_relaxed);
-    const uint64_t m = atomic_load_explicit(&note->m, memory_order_relaxed);
+    const uint32_t op = atomic_load_explicit(&note->op, memory_order_acquire);
+    const uint64_t m = atomic_load_explicit(&note->m, memory_order_acquire);
     if (op == story->op_index && m == story->m)
+        return LAP_OK;
+    /*
+     * A peer that begins several calls without ending them may be writing a later one into this
+     * note. The loads above pair with the releases in lap_buffer_announce: whoever has read a part
+     * of the later one sees here that the number has changed.
+     */
+    if (atomic_load_explicit(&note->call, memory_order_relaxed) != story->call)
         return LAP_OK;
     return mismatch(buffer, peer, story, op, m);
 }
@@ -118,8 +128,9 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story)
 {
     lap_call_note_t *note = &buffer->notes[buffer->group->rank][story->call % LAP_CALL_NOTES];
-    atomic_store_explicit(&note->m, story->m, memory_order_relaxed);
-    atomic_store_explicit(&note->op, story->op_index, memory_order_relaxed);
-    /* Pairs with the acquire in lap_buffer_compare on other ranks. */
+    /* Each store releases the ones before it to the loads in lap_buffer_compare on other ranks. */
+    atomic_store_explicit(&note->call, 0, memory_order_relaxed);
+    atomic_store_explicit(&note->m, story->m, memory_order_release);
+    atomic_store_explicit(&note->op, story->op_index, memory_order_release);
     atomic_store_explicit(&note->call, story->call, memory_order_release);
 }

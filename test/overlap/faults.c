@@ -74,10 +74,10 @@ static void check_failure(lap_status_t status, uint64_t fault_ns, int victim)
     const bool stopped = strcmp(plan.fault, "stop") == 0;
     const double late = (double)(lap_now_ns() - fault_ns) * 1e-9;
     char rank[32];
-    snprintf(rank, sizeof(rank), "rank %d", victim);
+    snprintf(rank, sizeof(rank), "rank %d (pid", victim);
     tap_ok(fault_ns != 0 && late < (stopped ? 10.0 : 2.0), "the call failed %.3f s after the fault", late);
     tap_failure(status, stopped ? LAP_ERR_TIMEOUT : LAP_ERR_PEER_LOST, lap_op_kind_name(plan.kind),
-                plan.method, "step", "signal", stopped ? "step" : rank, NULL);
+                plan.method, "step", "signal", rank, stopped ? "is stopped" : "has died", NULL);
     tap_note("%s", lap_last_error());
 }
 

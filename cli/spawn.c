@@ -34,8 +34,8 @@ bool lap_launch_place(char path[LAP_LAUNCH_PATH])
         /* A relative path would mean another place to a rank that changes its directory. */
         if (!bases[i] || bases[i][0] != '/' || access(bases[i], W_OK | X_OK) != 0)
             continue;
-        int length = snprintf(path, LAP_LAUNCH_PATH, "%s/lap-%016llx", bases[i],
-                              (unsigned long long)name);
+        int length =
+            snprintf(path, LAP_LAUNCH_PATH, "%s/lap-%016llx", bases[i], (unsigned long long)name);
         if ((size_t)length + strlen("/s") < LAP_LAUNCH_PATH)
             return true;
     }
@@ -109,8 +109,7 @@ bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP
 {
     *spawn = (lap_spawn_t){.launch = launch};
     if (!lap_launch_place(spawn->place)) {
-        snprintf(why, LAP_SPAWN_WHY, "cannot write to /tmp, where ranks meet: %s",
-                 strerror(errno));
+        snprintf(why, LAP_SPAWN_WHY, "cannot write to /tmp, where ranks meet: %s", strerror(errno));
         return false;
     }
     if (!make_environment(spawn)) {

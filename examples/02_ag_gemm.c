@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gather + GEMM: the input is sharded by rows, the weight by output features, and the gather of the input hides
- * behind the arithmetic. Run it with: lap run -n 4 02_ag_gemm
+ * All-gather + GEMM: the input is sharded by rows, the weight by output features, and the gather of
+ * the input hides behind the arithmetic. Run it with: lap run -n 4 02_ag_gemm
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,10 @@ static int fail(const char *what, lap_status_t status)
     return 1;
 }
 
-/* a is [m_r, K]: row i of the whole input holds i mod 7 everywhere. b is [n_r, K]: row j of the whole weight holds j. */
+/*
+ * a is [m_r, K]: row i of the whole input holds i mod 7 everywhere. b is [n_r, K]: row j of the
+ * whole weight holds j.
+ */
 static void fill(float *rows, size_t first, size_t count, size_t modulus)
 {
     for (size_t i = 0; i < count * K; i++)
@@ -52,14 +55,19 @@ int main(void)
     if (status != LAP_OK)
         return fail("lap_op_create", status);
 
-    /* This rank's rows of the input and features of the weight; the result has all rows of its features. */
+    /*
+     * This rank's rows of the input and features of the weight; the result has all rows of its
+     * features.
+     */
     size_t m0, n0;
     const size_t m_r = lap_shard(M, size, rank, &m0), n_r = lap_shard(N, size, rank, &n0);
     float *a = malloc(m_r * K * sizeof(float));
     float *b = malloc(n_r * K * sizeof(float));
     float *d = malloc(M * n_r * sizeof(float));
-    if (!a || !b || !d)
-        return 1;
+    if (!a || !b || !d) {
+        fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
     fill(a, m0, m_r, 7);
     fill(b, n0, n_r, 100);
 
@@ -72,8 +80,8 @@ int main(void)
     if (status != LAP_OK)
         return fail("lap_op_run", status);
     const int wrong = check(d, n0, n_r);
-    printf("rank %d of %d: ag_gemm by %s gave [%d, %zu], %s\n", rank, size, lap_op_method(op), M, n_r,
-           wrong ? "WRONG" : "right");
+    printf("rank %d of %d: ag_gemm by %s gave [%d, %zu], %s\n", rank, size, lap_op_method(op), M,
+           n_r, wrong ? "WRONG" : "right");
 
     free(a);
     free(b);

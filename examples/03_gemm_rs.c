@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMM + reduce-scatter with another number of rows in each call: each rank multiplies its part of k, the partial
- * results are summed in rank order, and every rank keeps its rows. One call is traced and drawn to gemm_rs.svg, or to
- * the path given. Run it with: lap run -n 4 03_gemm_rs [PICTURE.svg]
+ * GEMM + reduce-scatter with another number of rows in each call: each rank multiplies its part of
+ * k, the partial results are summed in rank order, and every rank keeps its rows. One call is
+ * traced and drawn to gemm_rs.svg, or to the path given. Run it with: lap run -n 4 03_gemm_rs
+ * [PICTURE.svg]
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks as threads of one process, and a symmetric buffer used directly: each rank puts a number into its right
- * neighbour's memory and waits for its left neighbour's. Run it with: 04_threads
+ * Ranks as threads of one process, and a symmetric buffer used directly: each rank puts a number
+ * into its right neighbour's memory and waits for its left neighbour's. Run it with: 04_threads
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every test needs: results in TAP, and ranks to run as threads. A test program prints one line per check, the
- * plan at the end, and exits with 1 if any check failed or none was made. Checks may come from any thread.
+ * What every test needs: results in TAP, and ranks to run as threads. A test program prints one
+ * line per check, the plan at the end, and exits with 1 if any check failed or none was made.
+ * Checks may come from any thread.
  */
 #ifndef LAP_TEST_TAP_H
 #define LAP_TEST_TAP_H
@@ -16,7 +17,8 @@
 bool tap_ok(bool held, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A status that should be LAP_OK; prints lap_last_error when it is not. */
-bool tap_success(lap_status_t status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool tap_success(lap_status_t status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* A status that should be `expected`, with all of the words (NULL at the end) in lap_last_error. */
 bool tap_failure(lap_status_t status, lap_status_t expected, const char *first_word, ...);
@@ -30,11 +32,17 @@ void tap_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Prints the plan; main returns it. */
 int tap_done(void);
 
-/* Runs fn as each of `nranks` thread ranks of one new world, with its options (may be NULL); joins and destroys them. */
+/*
+ * Runs fn as each of `nranks` thread ranks of one new world, with its options (may be NULL); joins
+ * and destroys them.
+ */
 void tap_ranks(int nranks, const lap_world_options_t *options,
                void (*fn)(lap_world_t *world, void *arg), void *arg);
 
-/* A counter-based generator: the same numbers for the same seed and index, on any rank, in any order. */
+/*
+ * A counter-based generator: the same numbers for the same seed and index, on any rank, in any
+ * order.
+ */
 uint64_t tap_random(uint64_t seed, uint64_t index);
 
 #endif

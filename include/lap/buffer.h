@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Symmetric buffers: memory of the same size on every rank of a group, mapped by every rank, with signal words. */
+/*
+ * Symmetric buffers: memory of the same size on every rank of a group, mapped by every rank, with
+ * signal words.
+ */
 #ifndef LAP_BUFFER_H
 #define LAP_BUFFER_H
 
@@ -22,21 +25,26 @@ typedef struct lap_link {
 
 typedef struct lap_buffer_options {
     size_t size;           /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
-    const char *transport; /* "shm" (processes), "self" (threads); NULL: the one that fits the world */
+    const char *transport; /* "shm" (processes) or "self" (threads); NULL: what fits */
     lap_link_t link;       /* both 0: not emulated */
 } lap_buffer_options_t;
 
 #define LAP_BUFFER_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(lap_buffer_options_t), NULL, {0.0, 0.0}                                             \
+        sizeof(lap_buffer_options_t), NULL,                                                        \
+        {                                                                                          \
+            0.0, 0.0                                                                               \
+        }                                                                                          \
     }
 
 /*
- * Makes a symmetric buffer of `bytes` bytes and `nsignals` signal words on every rank of the group, all zero.
- * Collective; every rank gives the same sizes. `options` may be NULL. Writes *buffer_p on success; the caller
- * destroys it before the group. Blocks until every rank has come.
- * Returns LAP_ERR_INVALID, LAP_ERR_MISMATCH (naming two ranks and their sizes), LAP_ERR_NO_MEMORY (with what was asked
- * and what was there), LAP_ERR_UNSUPPORTED, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do.
+ * Makes a symmetric buffer of `bytes` bytes and `nsignals` signal words on every rank of the group,
+ * all zero.
+ * Collective; every rank gives the same sizes. `options` may be NULL. Writes *buffer_p on success;
+ * the caller destroys it before the group. Blocks until every rank has come.
+ * Returns LAP_ERR_INVALID, LAP_ERR_MISMATCH (naming two ranks and their sizes), LAP_ERR_NO_MEMORY
+ * (with what was asked and what was there), LAP_ERR_UNSUPPORTED, LAP_ERR_PEER_LOST,
+ * LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,
                                        const lap_buffer_options_t *options,
@@ -54,12 +62,14 @@ LAP_API const char *lap_buffer_transport(const lap_buffer_t *buffer);
 
 /*
  * The memory of `rank` of the group as this process sees it.
- * Local. NULL when the transport cannot map it or there is no such rank. Valid until the buffer is destroyed.
+ * Local. NULL when the transport cannot map it or there is no such rank. Valid until the buffer is
+ * destroyed.
  */
 LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
 
 /*
- * Copies `bytes` bytes from `source` into the memory of `rank` at `offset`, then adds one to its word `signal`.
+ * Copies `bytes` bytes from `source` into the memory of `rank` at `offset`, then adds one to its
+ * word `signal`.
  * Local; blocks only while it copies. `source` may be reused on return.
  * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer.
  */
@@ -67,18 +77,20 @@ LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offse
                                     const void *source, size_t bytes, size_t signal);
 
 /*
- * Adds one to the word `signal` of `rank`. What this thread wrote before is visible to who sees the new value.
+ * Adds one to the word `signal` of `rank`. What this thread wrote before is visible to who sees the
+ * new value.
  * Local, does not block. Returns LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t signal);
 
 /*
- * Waits until this rank's word `signal` has been raised `count` more times than earlier waits on it have consumed.
- * Local. `from` is the rank expected to raise it, for the error's sentence. Blocks: first spins, then sleeps.
+ * Waits until this rank's word `signal` has been raised `count` more times than earlier waits on it
+ * have consumed.
+ * Local. `from` is the rank expected to raise it, for the error's sentence. Blocks: first spins,
+ * then sleeps.
  * Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT naming rank and signal, LAP_ERR_INVALID.
  */
-LAP_API lap_status_t lap_buffer_wait(lap_buffer_t *buffer, int from, size_t signal,
-                                     uint32_t count);
+LAP_API lap_status_t lap_buffer_wait(lap_buffer_t *buffer, int from, size_t signal, uint32_t count);
 
 LAP_END_DECLS
 

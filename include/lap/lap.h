@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lapstrake: communication hidden behind computation in transformer training. Includes every header of the API. */
+/*
+ * Lapstrake: communication hidden behind computation in transformer training. Includes every header
+ * of the API.
+ */
 #ifndef LAP_LAP_H
 #define LAP_LAP_H
 

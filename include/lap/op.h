@@ -3,8 +3,10 @@
  * Operators: a GEMM with its communication laid behind it.
  *
  * P is the size of the group, r this rank, and row-major matrices are sharded by lap_shard.
- *   LAP_AG_GEMM  a: [m_r, k], this rank's rows.  b: [n_r, k], this rank's output features.  d = gather(a) b^T: [m, n_r].
- *   LAP_GEMM_RS  a: [m, k_r], this rank's part of k.  b: [n, k_r].  d = rows m_r of the sum over ranks of a b^T: [m_r, n].
+ *   LAP_AG_GEMM  a: [m_r, k], this rank's rows.  b: [n_r, k], this rank's output features.  d =
+ *     gather(a) b^T: [m, n_r].
+ *   LAP_GEMM_RS  a: [m, k_r], this rank's part of k.  b: [n, k_r].  d = rows m_r of the sum over
+ *     ranks of a b^T: [m_r, n].
  * The sum of LAP_GEMM_RS is taken in fp32 in rank order, whatever arrived first.
  */
 #ifndef LAP_OP_H
@@ -38,12 +40,12 @@ typedef struct lap_op_desc {
     size_t m, n, k; /* global sizes; m is the capacity: a call may use fewer rows */
     lap_dtype_t dtype;
     lap_epilogue_t epilogue;
-    const char *method;   /* one of lap_op_methods; NULL: the first that overlaps on this transport */
-    int aggregate;        /* ring of LAP_AG_GEMM: exchange with the neighbour first, then double chunks */
+    const char *method;   /* one of lap_op_methods; NULL: the first that overlaps here */
+    int aggregate;        /* ring of LAP_AG_GEMM: neighbours pair up, pairs go round */
     size_t num_splits;    /* pipeline of LAP_GEMM_RS: parts of n; 0: 4, or n if that is less */
     size_t block_rows;    /* fused: rows that travel together; 0: chosen from m and P */
     int gather_input;     /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
-    lap_buffer_t *buffer; /* symmetric buffer to work in, shared with other operators; NULL: its own */
+    lap_buffer_t *buffer; /* to work in, shared with other operators; NULL: its own */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
@@ -52,7 +54,10 @@ typedef struct lap_op_desc {
             0, 0, NULL                                                                             \
     }
 
-/* One call: the active rows and the caller's memory, which must stay valid and unchanged until the call has ended. */
+/*
+ * One call: the active rows and the caller's memory, which must stay valid and unchanged until the
+ * call has ended.
+ */
 typedef struct lap_op_args {
     size_t size;           /* sizeof(lap_op_args_t), set by LAP_OP_ARGS_INIT */
     size_t m;              /* active rows, the same on every rank; 0 to desc.m */
@@ -70,22 +75,28 @@ typedef struct lap_op_args {
 /* The name of a kind of operator, such as "ag_gemm". Local. Never NULL. */
 LAP_API const char *lap_op_kind_name(lap_op_kind_t kind);
 
-/* The name of method `index` of a kind, and a line about it (may be NULL). Local. NULL past the last one. */
+/*
+ * The name of method `index` of a kind, and a line about it (may be NULL). Local. NULL past the
+ * last one.
+ */
 LAP_API const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char **summary_p);
 
 /*
  * The symmetric memory and signal words that an operator needs, to size a buffer shared by several.
- * Local. `nranks` is the size of the group. Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID.
+ * Local. `nranks` is the size of the group. Writes *bytes_p and *nsignals_p on success. Returns
+ * LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *bytes_p,
                                         size_t *nsignals_p);
 
 /*
  * Makes an operator. Collective; every rank gives the same description.
- * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every rank has come.
- * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH (naming two ranks and
- * what each said), LAP_ERR_UNSUPPORTED (a method that the transport cannot do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST,
- * LAP_ERR_TIMEOUT. When one rank fails, all do, and the group stays usable except after the last two.
+ * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
+ * rank has come.
+ * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
+ * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a method that the transport cannot
+ * do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do, and the
+ * group stays usable except after the last two.
  */
 LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
 
@@ -95,11 +106,15 @@ LAP_API void lap_op_destroy(lap_op_t *op);
 /* The method that runs, such as "ring". Local. The string lives as long as the operator. */
 LAP_API const char *lap_op_method(const lap_op_t *op);
 
-/* The symmetric buffer that the operator works in. Local. It belongs to the operator, or to who gave it. */
+/*
+ * The symmetric buffer that the operator works in. Local. It belongs to the operator, or to who
+ * gave it.
+ */
 LAP_API lap_buffer_t *lap_op_buffer(lap_op_t *op);
 
 /*
- * Runs the operator once and returns when d is complete on this rank: lap_op_begin, then lap_op_end.
+ * Runs the operator once and returns when d is complete on this rank: lap_op_begin, then
+ * lap_op_end.
  * Collective. Returns as these two.
  */
 LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
@@ -107,26 +122,28 @@ LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
 /*
  * Starts a call. Collective; operators that share a buffer begin in the same order on every rank.
  * Does not block on other ranks. The memory in `args` belongs to the call until lap_op_end.
- * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call has not ended, or the
- * failure that broke the group earlier.
+ * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call has not
+ * ended, or the failure that broke the group earlier.
  */
 LAP_API lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
 
 /*
  * Waits for the call that lap_op_begin started. Local to the rank; blocks until d is complete.
- * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and signal; d is then not
- * valid and the group is broken: destroy everything made from it. LAP_ERR_INVALID when no call was begun.
+ * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
+ * signal; d is then not valid and the group is broken: destroy everything made from it.
+ * LAP_ERR_INVALID when no call was begun.
  */
 LAP_API lap_status_t lap_op_end(lap_op_t *op);
 
 /*
- * Proves that a sequence of calls is safe: builds the schedules of all `nranks` ranks for descs[0..ncalls), all on one
- * symmetric buffer, and shows that they cannot deadlock, that no two accesses to a range conflict without an order, and
- * that every element of the output is written exactly once per call.
- * Local; needs no world. `rows[i]` is the active m of call i; NULL: desc.m. `transport` is the name of the transport to
- * build for; NULL: "shm".
- * Returns LAP_ERR_CHECK with the two steps, their ranks and the range in lap_last_error, LAP_ERR_INVALID,
- * LAP_ERR_UNSUPPORTED, LAP_ERR_NO_MEMORY.
+ * Proves that a sequence of calls is safe: builds the schedules of all `nranks` ranks for
+ * descs[0..ncalls), all on one symmetric buffer, and shows that they cannot deadlock, that no two
+ * accesses to a range conflict without an order, and that every element of the output is written
+ * exactly once per call.
+ * Local; needs no world. `rows[i]` is the active m of call i; NULL: desc.m. `transport` is the name
+ * of the transport to build for; NULL: "shm".
+ * Returns LAP_ERR_CHECK with the two steps, their ranks and the range in lap_last_error,
+ * LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED, LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_op_check(const lap_op_desc_t *descs, const size_t *rows, size_t ncalls,
                                   int nranks, const char *transport);

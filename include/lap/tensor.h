@@ -14,7 +14,10 @@ typedef enum lap_dtype {
     LAP_FLOAT32 = 0,
 } lap_dtype_t;
 
-/* A view of a row-major matrix [rows, cols]: row i starts at data + i * stride elements. It owns nothing. */
+/*
+ * A view of a row-major matrix [rows, cols]: row i starts at data + i * stride elements. It owns
+ * nothing.
+ */
 typedef struct lap_tensor {
     void *data;
     lap_dtype_t dtype;
@@ -46,7 +49,8 @@ LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
 LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);
 
 /*
- * The share of `total` rows that `rank` of `size` ranks holds: the first total mod size ranks hold one row more.
+ * The share of `total` rows that `rank` of `size` ranks holds: the first total mod size ranks hold
+ * one row more.
  * Local. Writes the first row to *begin_p (may be NULL) and returns the number of rows.
  */
 LAP_API size_t lap_shard(size_t total, int size, int rank, size_t *begin_p);

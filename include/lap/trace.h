@@ -15,8 +15,8 @@ LAP_BEGIN_DECLS
 typedef struct lap_trace lap_trace_t;
 
 /*
- * Makes an empty trace. Local. Writes *trace_p on success; the caller destroys it. A call that is given it replaces
- * what it held. Returns LAP_ERR_NO_MEMORY, LAP_ERR_INVALID.
+ * Makes an empty trace. Local. Writes *trace_p on success; the caller destroys it. A call that is
+ * given it replaces what it held. Returns LAP_ERR_NO_MEMORY, LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_trace_create(lap_trace_t **trace_p);
 
@@ -31,8 +31,8 @@ LAP_API void lap_trace_destroy(lap_trace_t *trace);
 LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
 
 /*
- * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time axis, and the time in
- * which a rank's arithmetic stood still for communication.
+ * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
+ * axis, and the time in which a rank's arithmetic stood still for communication.
  * Local. `title` may be NULL. Writes the file whole or not at all.
  * Returns LAP_ERR_INVALID (an empty trace), LAP_ERR_SYSTEM (naming the path), LAP_ERR_NO_MEMORY.
  */

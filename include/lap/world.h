@@ -10,7 +10,10 @@
 
 LAP_BEGIN_DECLS
 
-/* All ranks of a job, seen from one of them. One thread at a time may use a world and what was made from it. */
+/*
+ * All ranks of a job, seen from one of them. One thread at a time may use a world and what was made
+ * from it.
+ */
 typedef struct lap_world lap_world_t;
 
 /* Some ranks of a world that call collectives together. */
@@ -21,9 +24,9 @@ typedef struct lap_group lap_group_t;
 
 typedef struct lap_world_options {
     size_t size;        /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
-    double timeout_s;   /* how long any wait may last; 0: LAP_TIMEOUT_S of the environment, or else 60 */
+    double timeout_s;   /* how long any wait may last; 0: LAP_TIMEOUT_S, or else 60 */
     const char *device; /* "cpu" or "ref"; NULL: LAP_DEVICE of the environment, or else "cpu" */
-    int cpu_threads;    /* threads of one GEMM, set in OpenBLAS for the whole process; 0: left as it is */
+    int cpu_threads;    /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
 } lap_world_options_t;
 
 #define LAP_WORLD_OPTIONS_INIT                                                                     \
@@ -32,12 +35,14 @@ typedef struct lap_world_options {
     }
 
 /*
- * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH), torchrun or srun for
- * ranks on one host; a world of one rank when there are none of them.
- * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the caller destroys it.
+ * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH),
+ * torchrun or srun for ranks on one host; a world of one rank when there are none of them.
+ * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
+ * caller destroys it.
  * Blocks until every rank has come, at most the timeout.
- * Returns LAP_ERR_INVALID (a variable that makes no sense, named), LAP_ERR_TIMEOUT (with the ranks that did not come),
- * LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED (ranks on several hosts), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
+ * Returns LAP_ERR_INVALID (a variable that makes no sense, named), LAP_ERR_TIMEOUT (with the ranks
+ * that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED (ranks on several
+ * hosts), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p);
 
@@ -47,7 +52,10 @@ typedef struct lap_bootstrap {
     int rank;
     int nranks;
     void *context;
-    /* Gathers `bytes` bytes of every rank, in rank order, into `all` (nranks * bytes) on every rank. */
+    /*
+     * Gathers `bytes` bytes of every rank, in rank order, into `all` (nranks * bytes) on every
+     * rank.
+     */
     int (*allgather)(void *context, const void *mine, size_t bytes, void *all);
     /* Returns when every rank has called it. */
     int (*barrier)(void *context);
@@ -59,8 +67,10 @@ typedef struct lap_bootstrap {
     }
 
 /*
- * Makes a world of ranks that are separate processes of one host, with two callbacks of the caller's.
- * Collective over all ranks. The callbacks are used only during this call. Writes *world_p on success.
+ * Makes a world of ranks that are separate processes of one host, with two callbacks of the
+ * caller's.
+ * Collective over all ranks. The callbacks are used only during this call. Writes *world_p on
+ * success.
  * Returns as lap_world_create, and LAP_ERR_SYSTEM when a callback fails.
  */
 LAP_API lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
@@ -69,16 +79,16 @@ LAP_API lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
 
 /*
  * Makes a world whose `nranks` ranks are threads of this process.
- * Local: one thread makes all, then hands worlds_p[r] to the thread that is rank r, which destroys it.
- * `worlds_p` has room for nranks handles, written on success only.
+ * Local: one thread makes all, then hands worlds_p[r] to the thread that is rank r, which destroys
+ * it. `worlds_p` has room for nranks handles, written on success only.
  * Returns LAP_ERR_INVALID, LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_options_t *options,
                                               lap_world_t **worlds_p);
 
 /*
- * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it first.
- * A rank that waits for one which has left gets LAP_ERR_PEER_LOST.
+ * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
+ * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 
@@ -91,9 +101,10 @@ LAP_API lap_group_t *lap_world_group(lap_world_t *world);
 
 /*
  * Splits a group: ranks that give the same colour form a new group, ordered by key, then by rank.
- * Collective over `group`. A rank that gives LAP_NO_GROUP gets NULL. Writes *group_p on success; the caller destroys
- * it. Blocks until every rank of `group` has come.
- * Returns LAP_ERR_INVALID (another negative colour), LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT, LAP_ERR_NO_MEMORY.
+ * Collective over `group`. A rank that gives LAP_NO_GROUP gets NULL. Writes *group_p on success;
+ * the caller destroys it. Blocks until every rank of `group` has come.
+ * Returns LAP_ERR_INVALID (another negative colour), LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT,
+ * LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_group_split(lap_group_t *group, int colour, int key,
                                      lap_group_t **group_p);
@@ -101,22 +112,26 @@ LAP_API lap_status_t lap_group_split(lap_group_t *group, int colour, int key,
 /* Ends a group made by lap_group_split. Local, NULL is fine. */
 LAP_API void lap_group_destroy(lap_group_t *group);
 
-/* This rank, and the number of ranks, of a group; and the rank in the world of one of its members. Local. */
+/*
+ * This rank, and the number of ranks, of a group; and the rank in the world of one of its members.
+ * Local.
+ */
 LAP_API int lap_group_rank(const lap_group_t *group);
 LAP_API int lap_group_size(const lap_group_t *group);
 LAP_API int lap_group_world_rank(const lap_group_t *group, int rank);
 
 /*
  * Returns when every rank of the group has called it.
- * Collective. Blocks. Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not come; the group is
- * then broken and every later collective on it returns the same.
+ * Collective. Blocks. Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
+ * come; the group is then broken and every later collective on it returns the same.
  */
 LAP_API lap_status_t lap_group_barrier(lap_group_t *group);
 
 /*
- * Gathers `bytes` bytes of every rank, in rank order, into `all` (lap_group_size * bytes) on every rank.
- * Collective; every rank gives the same `bytes`. `mine` and `all` must not overlap. Blocks. Meant for set-up: it
- * moves a few kilobytes at a time.
+ * Gathers `bytes` bytes of every rank, in rank order, into `all` (lap_group_size * bytes) on every
+ * rank.
+ * Collective; every rank gives the same `bytes`. `mine` and `all` must not overlap. Blocks. Meant
+ * for set-up: it moves a few kilobytes at a time.
  * Returns LAP_ERR_MISMATCH when the sizes differ, else as lap_group_barrier.
  */
 LAP_API lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t bytes,

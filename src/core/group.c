@@ -176,7 +176,10 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
                      describe(group, rank, who, sizeof(who)));
 }
 
-/* Whether a process is stopped, by a signal or a debugger: the state after the name in /proc/PID/stat. */
+/*
+ * Whether a process is stopped, by a signal or a debugger: the state after the name in
+ * /proc/PID/stat.
+ */
 static bool is_stopped(int pid)
 {
     char path[32], line[256];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signal words in memory that several threads or processes share. A word only ever counts up, and wraps. A bank holds
- * the words of one rank and one doorbell: whoever raises a word rings the bell, whoever waits for any word sleeps on
- * the bell. So one wait can watch several words, and a raise costs a system call only when somebody sleeps.
+ * Signal words in memory that several threads or processes share. A word only ever counts up, and
+ * wraps. A bank holds the words of one rank and one doorbell: whoever raises a word rings the bell,
+ * whoever waits for any word sleeps on the bell. So one wait can watch several words, and a raise
+ * costs a system call only when somebody sleeps.
  */
 #ifndef LAP_CORE_SIGNAL_H
 #define LAP_CORE_SIGNAL_H
@@ -15,7 +16,7 @@
 #include <lap/status.h>
 
 typedef struct lap_word {
-    _Alignas(64) _Atomic uint32_t value; /* one cache line each: raisers do not disturb one another */
+    _Alignas(64) _Atomic uint32_t value; /* a cache line each: raisers do not disturb one another */
 } lap_word_t;
 
 typedef struct lap_bank {
@@ -27,7 +28,10 @@ typedef struct lap_bank {
 /* The bytes of a bank of `nwords` words. All zero is a valid bank. */
 size_t lap_bank_bytes(size_t nwords);
 
-/* Adds one to a word. Releases: what the caller wrote before is visible to the waiter that sees the new value. */
+/*
+ * Adds one to a word. Releases: what the caller wrote before is visible to the waiter that sees the
+ * new value.
+ */
 void lap_bank_raise(lap_bank_t *bank, size_t word);
 
 /* Wakes whoever sleeps on the bank, so that it looks again. */
@@ -36,11 +40,16 @@ void lap_bank_ring(lap_bank_t *bank);
 /* Whether a word has reached `target`, across the wrap. Acquires. */
 bool lap_bank_reached(const lap_bank_t *bank, size_t word, uint32_t target);
 
-/* What a wait does besides sleeping: how long it may last, and who looks whether it still makes sense. */
+/*
+ * What a wait does besides sleeping: how long it may last, and who looks whether it still makes
+ * sense.
+ */
 typedef struct lap_watch {
     uint64_t timeout_ns;
     uint64_t spin_ns; /* how long to spin before sleeping; 0 when there are more ranks than cores */
-    /* Called every LAP_WATCH_NS while waiting; anything but LAP_OK ends the wait with that status. */
+    /*
+     * Called every LAP_WATCH_NS while waiting; anything but LAP_OK ends the wait with that status.
+     */
     lap_status_t (*look)(void *context);
     void *context;
 } lap_watch_t;
@@ -53,8 +62,10 @@ typedef struct lap_bank_wait {
 } lap_bank_wait_t;
 
 /*
- * Waits until one of `count` words has reached its target; writes its index to *which_p (the first that has).
- * Returns what `look` returned, or LAP_ERR_TIMEOUT without a sentence: the caller knows what it waited for.
+ * Waits until one of `count` words has reached its target; writes its index to *which_p (the first
+ * that has).
+ * Returns what `look` returned, or LAP_ERR_TIMEOUT without a sentence: the caller knows what it
+ * waited for.
  */
 lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, size_t count,
                                const lap_watch_t *watch, size_t *which_p);

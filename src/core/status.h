@@ -8,7 +8,10 @@
 /* Room for the sentence of lap_last_error, with its end. */
 #define LAP_ERROR_TEXT 1024
 
-/* Keeps the sentence for lap_last_error and returns `status`, so that a failure is one line: return lap_error(...). */
+/*
+ * Keeps the sentence for lap_last_error and returns `status`, so that a failure is one line: return
+ * lap_error(...).
+ */
 lap_status_t lap_error(lap_status_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -26,50 +26,59 @@ struct lap_world {
     int size;
     lap_world_kind_t kind;
     uint64_t timeout_ns;
-    uint64_t spin_ns;      /* 0 when this host has fewer cores than ranks */
-    char device_name[16];  /* which device the operators of this world use */
-    int cpu_threads;       /* as in the options */
-    lap_peer_t *peers;     /* size of them */
-    uint64_t heap_end;     /* where this rank's next region starts */
-    lap_group_t *group;    /* all ranks */
-    void *device;          /* opened by the first operator: see overlap/op.c */
+    uint64_t spin_ns;                   /* 0 when this host has fewer cores than ranks */
+    char device_name[16];               /* which device the operators of this world use */
+    int cpu_threads;                    /* as in the options */
+    lap_peer_t *peers;                  /* size of them */
+    uint64_t heap_end;                  /* where this rank's next region starts */
+    lap_group_t *group;                 /* all ranks */
+    void *device;                       /* opened by the first operator: see overlap/op.c */
     void (*device_close)(void *device); /* called by lap_world_destroy when device is set */
-    lap_thread_heap_t *thread_heap; /* shared by the ranks of a thread world; else NULL */
+    lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
 };
 
 struct lap_group {
     lap_world_t *world;
     int rank;
     int size;
-    int *members;       /* world rank of each */
+    int *members; /* world rank of each */
     lap_region_t board_region;
     lap_board_t *board;
-    uint32_t round;     /* collectives called so far on this rank */
+    uint32_t round; /* collectives called so far on this rank */
 };
 
 /*
- * The failure that broke the group, if any: LAP_OK, or its status with its sentence in lap_last_error.
- * Looks at the board and at whether all processes of the group live; a death found here is written on the board, so
- * that every rank tells the same story. Cheap enough to call every LAP_WATCH_NS; never blocks.
+ * The failure that broke the group, if any: LAP_OK, or its status with its sentence in
+ * lap_last_error. Looks at the board and at whether all processes of the group live; a death found
+ * here is written on the board, so that every rank tells the same story. Cheap enough to call every
+ * LAP_WATCH_NS; never blocks.
  */
 lap_status_t lap_group_look(lap_group_t *group);
 
-/* As lap_group_look, and LAP_ERR_PEER_LOST also when `rank` of the group has left. For a wait for that rank. */
+/*
+ * As lap_group_look, and LAP_ERR_PEER_LOST also when `rank` of the group has left. For a wait for
+ * that rank.
+ */
 lap_status_t lap_group_look_for(lap_group_t *group, int rank);
 
 /*
- * Breaks the group: writes status and sentence on the board unless one is there already, and wakes the ranks that wait
- * in group collectives. Waits elsewhere see it within LAP_WATCH_NS. `lost_rank` is the rank of the group to blame, or -1.
+ * Breaks the group: writes status and sentence on the board unless one is there already, and wakes
+ * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS. `lost_rank`
+ * is the rank of the group to blame, or -1.
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, int lost_rank, const char *sentence);
 
-/* For the sentence of a timeout: "; rank 2 (pid 123) is stopped" for each rank whose process is, or "". */
+/*
+ * For the sentence of a timeout: "; rank 2 (pid 123) is stopped" for each rank whose process is, or
+ * "".
+ */
 void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
 
 /*
  * Ends a collective set-up: every rank says how it went, and all learn it.
- * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when another rank
- * failed, its status with a sentence that names the rank and repeats what it said; else LAP_OK.
+ * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when
+ * another rank failed, its status with a sentence that names the rank and repeats what it said;
+ * else LAP_OK.
  */
 lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine);
 

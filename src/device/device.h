@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device: memory, streams, events, GEMM and the numeric kernels, as a table that each device fills. Everything with
- * a stream argument is issued in the order of the stream and returns at once. What a stream was given runs in order;
- * after a failure it skips what follows until lap_stream_synchronize has reported the failure.
+ * A device: memory, streams, events, GEMM and the numeric kernels, as a table that each device
+ * fills. Everything with a stream argument is issued in the order of the stream and returns at
+ * once. What a stream was given runs in order; after a failure it skips what follows until
+ * lap_stream_synchronize has reported the failure.
  */
 #ifndef LAP_DEVICE_DEVICE_H
 #define LAP_DEVICE_DEVICE_H
@@ -21,10 +22,16 @@ typedef struct lap_stream lap_stream_t;
 typedef struct lap_event lap_event_t;
 typedef struct lap_device_ops lap_device_ops_t;
 
-/* A function that runs on a stream, in its order. `arg` is the stream's copy of what lap_stream_call was given. */
+/*
+ * A function that runs on a stream, in its order. `arg` is the stream's copy of what
+ * lap_stream_call was given.
+ */
 typedef lap_status_t (*lap_stream_fn_t)(void *arg);
 
-/* When something ran, in lap_now_ns() time. `ready` is when it began to wait for what it needed; else as begin. */
+/*
+ * When something ran, in lap_now_ns() time. `ready` is when it began to wait for what it needed;
+ * else as begin.
+ */
 typedef struct lap_span {
     uint64_t ready, begin, end;
 } lap_span_t;
@@ -48,8 +55,9 @@ typedef struct lap_reduce {
 } lap_reduce_t;
 
 /*
- * A block of rows of a GEMM: d = a b^T for `rows` rows. With a wait it starts only when the signal has come; with a
- * raise it signals when it is done. A device whose kernel can wait and raise by itself uses `bank` and `word` directly.
+ * A block of rows of a GEMM: d = a b^T for `rows` rows. With a wait it starts only when the signal
+ * has come; with a raise it signals when it is done. A device whose kernel can wait and raise by
+ * itself uses `bank` and `word` directly.
  */
 typedef struct lap_gemm_block {
     const void *a; /* [rows, k] */
@@ -59,7 +67,7 @@ typedef struct lap_gemm_block {
     bool has_wait;
     lap_bank_wait_t wait; /* word of `wait_bank` */
     lap_span_t *span;     /* when not NULL: filled in when the block runs */
-    void *raise_arg;      /* when not NULL: raise(raise_context, raise_arg) when the block is done */
+    void *raise_arg;      /* when not NULL: raise(context, raise_arg) when the block is done */
     bool done;            /* the device's own mark while it runs blocks in any order */
 } lap_gemm_block_t;
 
@@ -70,7 +78,7 @@ typedef struct lap_gemm {
     size_t b_stride;
     lap_gemm_block_t *blocks; /* must live until the GEMM has run */
     size_t nblocks;
-    bool any_order; /* blocks may run in the order in which their signals come; else in the order given */
+    bool any_order;           /* blocks run as their signals come; else in the order given */
     lap_bank_t *wait_bank;    /* this rank's signals; NULL when no block waits */
     const lap_watch_t *watch; /* for waits */
     /* Turns a wait that failed into a status with its sentence. */
@@ -98,14 +106,20 @@ struct lap_device_ops {
     /* Runs fn with a copy of the `bytes` bytes of arg (at most LAP_STREAM_ARG_BYTES). */
     lap_status_t (*stream_call)(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
                                 size_t bytes);
-    /* Waits until all has run. Returns the first failure, with its sentence, and makes the stream usable again. */
+    /*
+     * Waits until all has run. Returns the first failure, with its sentence, and makes the stream
+     * usable again.
+     */
     lap_status_t (*stream_synchronize)(lap_stream_t *stream);
 
     lap_status_t (*event_create)(lap_device_t *device, lap_event_t **event_p);
     void (*event_destroy)(lap_event_t *event);
     /* The event happens when the stream gets here. */
     lap_status_t (*event_record)(lap_event_t *event, lap_stream_t *stream);
-    /* The stream goes on when the latest record of the event issued so far has happened; it fails if that stream did. */
+    /*
+     * The stream goes on when the latest record of the event issued so far has happened; it fails
+     * if that stream did.
+     */
     lap_status_t (*stream_wait_event)(lap_stream_t *stream, lap_event_t *event);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);

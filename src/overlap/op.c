@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators: a description that all ranks agree on, the symmetric buffer and scratch memory it works in, a cache of
- * the schedules it has built (one per number of active rows), and the calls themselves.
+ * Operators: a description that all ranks agree on, the symmetric buffer and scratch memory it
+ * works in, a cache of the schedules it has built (one per number of active rows), and the calls
+ * themselves.
  */
 #include "overlap/op.h"
 
@@ -45,7 +46,7 @@ struct lap_op {
 /* What all ranks must say alike. Plain bytes: it travels. */
 typedef struct fingerprint {
     uint64_t kind, m, n, k, dtype, epilogue, aggregate, num_splits, block_rows, gather_input;
-    uint64_t shared_buffer; /* 0: its own; else how many operators the given one already has, plus one */
+    uint64_t shared_buffer; /* 0: its own; else one more than operators are on it */
     char method[32];
     char device[16];
 } fingerprint_t;
@@ -144,7 +145,10 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
     return LAP_OK;
 }
 
-/* The transport that a buffer of the operator's own would have decides what its methods can count on. */
+/*
+ * The transport that a buffer of the operator's own would have decides what its methods can count
+ * on.
+ */
 static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *desc)
 {
     if (desc && desc->size == sizeof(*desc) && desc->buffer)
@@ -169,15 +173,18 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *desc, size_t *bytes_
 
 static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p);
 
-/* Scratch for the full capacity, and the first schedule: what a call needs is there before the first call. */
+/*
+ * Scratch for the full capacity, and the first schedule: what a call needs is there before the
+ * first call.
+ */
 static lap_status_t prepare(lap_op_t *op)
 {
     lap_program_t *program;
     LAP_TRY(get_program(op, op->problem.capacity, &program));
     op->scratch_bytes = lap_program_schedule(program)->scratch_bytes;
     if (op->scratch_bytes)
-        LAP_TRY(op->engine->device->ops->alloc(op->engine->device, op->scratch_bytes,
-                                               &op->scratch));
+        LAP_TRY(
+            op->engine->device->ops->alloc(op->engine->device, op->scratch_bytes, &op->scratch));
     return LAP_OK;
 }
 
@@ -312,8 +319,9 @@ static lap_status_t check_tensor(const lap_op_t *op, const lap_tensor_t *tensor,
         return lap_error(LAP_ERR_INVALID, "%s has %zu columns, expected %s = %zu", want->name,
                          tensor->cols, want->cols_name, want->cols);
     if (tensor->stride < tensor->cols)
-        return lap_error(LAP_ERR_INVALID, "%s has a stride of %zu, expected at least its %zu columns",
-                         want->name, tensor->stride, tensor->cols);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s has a stride of %zu, expected at least its %zu columns", want->name,
+                         tensor->stride, tensor->cols);
     if (!tensor->data && tensor->rows && tensor->cols)
         return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
                          want->name, tensor->rows, tensor->cols);
@@ -350,12 +358,12 @@ static lap_status_t check_args(const lap_op_t *op, const lap_op_args_t *args)
     const size_t n_r = lap_shard(p->n, p->size, p->rank, NULL);
     const size_t k_r = lap_shard(p->k, p->size, p->rank, NULL);
     const bool ag = p->kind == LAP_AG_GEMM;
-    const expected_t a = {"a", ag ? m_r : args->m, ag ? p->k : k_r, ag ? "this rank's share of m" : "m",
-                          ag ? "k" : "this rank's share of k"};
-    const expected_t b = {"b", ag ? n_r : p->n, ag ? p->k : k_r, ag ? "this rank's share of n" : "n",
-                          ag ? "k" : "this rank's share of k"};
-    const expected_t d = {"d", ag ? args->m : m_r, ag ? n_r : p->n, ag ? "m" : "this rank's share of m",
-                          ag ? "this rank's share of n" : "n"};
+    const expected_t a = {"a", ag ? m_r : args->m, ag ? p->k : k_r,
+                          ag ? "this rank's share of m" : "m", ag ? "k" : "this rank's share of k"};
+    const expected_t b = {"b", ag ? n_r : p->n, ag ? p->k : k_r,
+                          ag ? "this rank's share of n" : "n", ag ? "k" : "this rank's share of k"};
+    const expected_t d = {"d", ag ? args->m : m_r, ag ? n_r : p->n,
+                          ag ? "m" : "this rank's share of m", ag ? "this rank's share of n" : "n"};
     LAP_TRY(check_tensor(op, &args->a, &a));
     LAP_TRY(check_tensor(op, &args->b, &b));
     LAP_TRY(check_tensor(op, &args->d, &d));
@@ -370,7 +378,10 @@ static lap_status_t check_args(const lap_op_t *op, const lap_op_args_t *args)
     return LAP_OK;
 }
 
-/* A builder whose schedules for fewer rows need more memory than that for the capacity would be wrong. */
+/*
+ * A builder whose schedules for fewer rows need more memory than that for the capacity would be
+ * wrong.
+ */
 static lap_status_t check_fits(const lap_op_t *op, const lap_schedule_t *schedule)
 {
     if (schedule->scratch_bytes > op->scratch_bytes ||
@@ -386,7 +397,10 @@ static lap_bound_place_t place_of(const lap_tensor_t *tensor)
     return (lap_bound_place_t){tensor->data, tensor->cols * element, tensor->stride * element};
 }
 
-/* A failure after a call began leaves its signals uncounted: nothing may use the buffer any more, on any rank. */
+/*
+ * A failure after a call began leaves its signals uncounted: nothing may use the buffer any more,
+ * on any rank.
+ */
 static lap_status_t break_buffer(lap_op_t *op, lap_status_t status)
 {
     op->buffer->broken = true;
@@ -400,7 +414,7 @@ static lap_status_t check_usable(const lap_op_t *op)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
     if (!op->buffer->broken)
         return LAP_OK;
-    LAP_TRY(lap_group_look(op->group)); /* tells what happened, unless the board could not be written */
+    LAP_TRY(lap_group_look(op->group)); /* tells what happened, if that could be written down */
     return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
 }
 
@@ -438,7 +452,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args)
     lap_status_t status = lap_program_issue(program, &binding);
     op->in_flight = true;
     op->engine->in_flight++;
-    if (status != LAP_OK) { /* some steps may have been issued, and wait for peers: let them go first */
+    if (status != LAP_OK) { /* steps already issued may wait for peers: let them go */
         break_buffer(op, status);
         (void)lap_op_end(op);
     }
@@ -457,7 +471,8 @@ static void finish_trace(lap_trace_t *trace)
 lap_status_t lap_op_end(lap_op_t *op)
 {
     if (!op || !op->in_flight)
-        return lap_error(LAP_ERR_INVALID, "lap_op_end: %s", op ? "no call was begun" : "op is NULL");
+        return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
+                         op ? "no call was begun" : "op is NULL");
     lap_engine_synchronize(op->engine);
     op->in_flight = false;
     op->engine->in_flight--;

@@ -13,9 +13,11 @@ extern const lap_builder_t lap_gemm_rs_builders[];
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
 
 /*
- * Checks a description for a group of `size` ranks and finds its builder; `can` is what the transport can do.
- * Writes the problem with all defaults filled in (rank 0, m = capacity). LAP_ERR_INVALID or LAP_ERR_UNSUPPORTED names
- * the argument, its value, and what was expected; for a method, the methods there are.
+ * Checks a description for a group of `size` ranks and finds its builder; `can` is what the
+ * transport can do.
+ * Writes the problem with all defaults filled in (rank 0, m = capacity). LAP_ERR_INVALID or
+ * LAP_ERR_UNSUPPORTED names the argument, its value, and what was expected; for a method, the
+ * methods there are.
  */
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
                               const lap_op_desc_t *desc, int size, unsigned can);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine of a world: its device, opened when the first operator needs it, and the streams on it. */
+/*
+ * The engine of a world: its device, opened when the first operator needs it, and the streams on
+ * it.
+ */
 #include <stdio.h>
 
 #include "schedule/run.h"
@@ -82,7 +85,7 @@ static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
     for (uint32_t i = 0; i < nsteps; i++) {
         lap_range_t src = {.place = LAP_SCRATCH, .rows = 1, .row_bytes = 64, .stride = 64};
         lap_range_t dst = src;
-        dst.offset = 64 * (1 + i % LAP_STREAMS);
+        dst.offset = (size_t)64 * (1 + i % LAP_STREAMS);
         lap_add_copy(schedule, (uint16_t)(i % LAP_STREAMS), src, dst);
     }
 }

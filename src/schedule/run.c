@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running a schedule: a walk over the steps that issues each to its stream, on any device and transport. Everything
- * that issuing needs is allocated when the program is made; the walk itself only fills it in and hands it over.
+ * Running a schedule: a walk over the steps that issues each to its stream, on any device and
+ * transport. Everything that issuing needs is allocated when the program is made; the walk itself
+ * only fills it in and hands it over.
  */
 #include "schedule/run.h"
 
@@ -26,7 +27,7 @@ struct lap_program {
     lap_raise_t *raises;       /* per block */
     gemm_context_t *gemms;     /* per step; only those of GEMM steps are used */
     lap_wait_story_t *stories; /* per step */
-    lap_event_t **events;      /* per step: recorded after it when a step of another stream depends on it */
+    lap_event_t **events;      /* per step: recorded after it; NULL when nothing depends on it */
     const void **sources;      /* per range: the operands of reductions */
     size_t *source_strides;
 };
@@ -61,8 +62,8 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
 {
     lap_program_t *program = lap_alloc(1, sizeof(*program));
     if (!program) {
-        lap_status_t status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps",
-                                        schedule->nsteps);
+        lap_status_t status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", schedule->nsteps);
         lap_schedule_clear(schedule);
         return status;
     }
@@ -121,8 +122,8 @@ size_t lap_program_records(const lap_program_t *program)
 {
     size_t count = 0;
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        count += program->schedule.steps[i].kind == LAP_STEP_GEMM ? program->schedule.steps[i].count
-                                                                   : 1;
+        count +=
+            program->schedule.steps[i].kind == LAP_STEP_GEMM ? program->schedule.steps[i].count : 1;
     return count;
 }
 
@@ -188,7 +189,10 @@ static lap_status_t block_raise(void *arg, void *raise)
     return context->buffer->ops->raise_now(context->buffer, raise);
 }
 
-/* While a GEMM waits for any of several ranks, it makes no sense to go on once one of them cannot come any more. */
+/*
+ * While a GEMM waits for any of several ranks, it makes no sense to go on once one of them cannot
+ * come any more.
+ */
 static lap_status_t look_for_blocks(void *arg)
 {
     const gemm_context_t *context = arg;
@@ -276,10 +280,10 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         bind_block(issue, index, step->first + b);
 
     gemm_context_t *context = &program->gemms[index];
-    *context = (gemm_context_t){program, buffer, step, &program->stories[index], {0, 0, NULL, NULL}};
+    *context =
+        (gemm_context_t){program, buffer, step, &program->stories[index], {0, 0, NULL, NULL}};
     const lap_world_t *world = buffer->group->world;
-    context->watch =
-        (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
+    context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
     const size_t element = lap_dtype_size(program->schedule.dtype);
     const lap_block_t *first = &program->schedule.blocks[step->first];
@@ -430,7 +434,9 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     return LAP_OK;
 }
 
-/* Another call may still be in flight on the same streams: all of it comes before any of this one. */
+/*
+ * Another call may still be in flight on the same streams: all of it comes before any of this one.
+ */
 static lap_status_t join_streams(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running schedules: the engine of a world, and a schedule made ready to be issued again and again. */
+/*
+ * Running schedules: the engine of a world, and a schedule made ready to be issued again and again.
+ */
 #ifndef LAP_SCHEDULE_RUN_H
 #define LAP_SCHEDULE_RUN_H
 
@@ -14,7 +16,7 @@ typedef struct lap_engine {
     lap_stream_t *streams[LAP_STREAMS];
     lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
     unsigned in_flight;              /* calls issued and not yet ended */
-    uint32_t failures;               /* how often the streams have failed; every call in flight then shares it */
+    uint32_t failures;               /* of the streams so far; calls in flight share them */
     lap_status_t status;             /* of the latest failure */
     char text[LAP_ERROR_TEXT];
 } lap_engine_t;
@@ -22,7 +24,9 @@ typedef struct lap_engine {
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
-/* Waits for everything issued. A failure is noted in the engine, for all calls that were in flight. */
+/*
+ * Waits for everything issued. A failure is noted in the engine, for all calls that were in flight.
+ */
 void lap_engine_synchronize(lap_engine_t *engine);
 
 /* A schedule with all that issuing it needs, so that issuing allocates nothing. */
@@ -37,7 +41,10 @@ const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
 /* The records that a trace of one call of the program needs. */
 size_t lap_program_records(const lap_program_t *program);
 
-/* Where a place starts, and the bytes from row to row: in the packed matrix of the schedule and in the caller's. */
+/*
+ * Where a place starts, and the bytes from row to row: in the packed matrix of the schedule and in
+ * the caller's.
+ */
 typedef struct lap_bound_place {
     char *base;
     size_t packed_stride;
@@ -54,12 +61,16 @@ typedef struct lap_binding {
 } lap_binding_t;
 
 /*
- * Issues all steps to the engine's streams; lap_engine_synchronize waits for them. The binding's memory and the trace
- * must live until then, and the program is not issued again before. Does not block.
+ * Issues all steps to the engine's streams; lap_engine_synchronize waits for them. The binding's
+ * memory and the trace must live until then, and the program is not issued again before. Does not
+ * block.
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
 
-/* What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn on all streams. */
+/*
+ * What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn
+ * on all streams.
+ */
 lap_status_t lap_run_overhead(const char *device, uint32_t nsteps, double *ns_per_step_p);
 
 #endif

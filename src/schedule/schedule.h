@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A schedule: what one rank does in one call of an operator, as a flat array of steps. Each step is on a numbered
- * stream and may depend on earlier steps of other streams. Memory is named by place and range, so that a schedule is
- * built once and bound to pointers at each call. It is run (run.c), proved (check.c) and, with times, drawn (draw.c).
+ * A schedule: what one rank does in one call of an operator, as a flat array of steps. Each step is
+ * on a numbered stream and may depend on earlier steps of other streams. Memory is named by place
+ * and range, so that a schedule is built once and bound to pointers at each call. It is run
+ * (run.c), proved (check.c) and, with times, drawn (draw.c).
  *
- * The rule that makes any mixture of calls on one symmetric buffer safe: between calls a rank's symmetric memory is
- * its own. A peer may touch it only after this rank has raised a signal to that peer in the same call, and this rank
- * ends the call only when it knows that all such accesses are over. The checker proves the rule's consequences; it
- * does not assume the rule.
+ * The rule that makes any mixture of calls on one symmetric buffer safe: between calls a rank's
+ * symmetric memory is its own. A peer may touch it only after this rank has raised a signal to that
+ * peer in the same call, and this rank ends the call only when it knows that all such accesses are
+ * over. The checker proves the rule's consequences; it does not assume the rule.
  */
 #ifndef LAP_SCHEDULE_SCHEDULE_H
 #define LAP_SCHEDULE_SCHEDULE_H
@@ -30,8 +31,9 @@ typedef enum lap_place {
 } lap_place_t;
 
 /*
- * Rows of bytes: `rows` pieces of `row_bytes` at offset, offset + stride, ... In places that the caller owns (input,
- * weight, output, gathered) offsets and strides are those of a packed matrix; binding puts the caller's stride in.
+ * Rows of bytes: `rows` pieces of `row_bytes` at offset, offset + stride, ... In places that the
+ * caller owns (input, weight, output, gathered) offsets and strides are those of a packed matrix;
+ * binding puts the caller's stride in.
  */
 typedef struct lap_range {
     lap_place_t place;
@@ -44,9 +46,9 @@ typedef struct lap_range {
 
 typedef enum lap_step_kind {
     LAP_STEP_GEMM = 0, /* blocks[first .. first + count) times the weight rows `b` */
-    LAP_STEP_PUT,      /* copy src to dst, which is in peer's symmetric memory, then raise signal there */
-    LAP_STEP_RAISE,    /* raise peer's signal: a credit, or the news that `bytes` are there to be read in place */
-    LAP_STEP_WAIT,     /* wait until this rank's signal has been raised `count` times in this call */
+    LAP_STEP_PUT,      /* copy src to dst in peer's symmetric memory, then raise signal there */
+    LAP_STEP_RAISE,    /* raise peer's signal: a credit, or `bytes` are there to be read in place */
+    LAP_STEP_WAIT,     /* until this rank's signal has been raised `count` times in this call */
     LAP_STEP_REDUCE,   /* dst = sum of ranges[first .. first + count) in that order */
     LAP_STEP_COPY,     /* copy src to dst, both this rank's */
     LAP_STEP_KINDS
@@ -90,7 +92,7 @@ typedef struct lap_schedule {
     int size;
     size_t m; /* active rows */
     lap_dtype_t dtype;
-    lap_status_t status; /* the first failure while building: the adders below do nothing after it */
+    lap_status_t status; /* the first failure: the adders below do nothing after it */
 
     lap_step_t *steps;
     uint32_t nsteps, steps_room;
@@ -99,7 +101,7 @@ typedef struct lap_schedule {
     lap_range_t *ranges;
     uint32_t nranges, ranges_room;
 
-    uint32_t *raised; /* per signal word of this rank: how often it is raised in this call, by whomever */
+    uint32_t *raised; /* per signal word of this rank: how often a call raises it */
     uint32_t nsignals;
     size_t scratch_bytes;
     size_t symmetric_bytes;
@@ -108,12 +110,25 @@ typedef struct lap_schedule {
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
 
-/* Signal words of a rank in a group of `size`: one per source for data, one per source for credits. */
-static inline uint32_t lap_signal_data(int source) { return (uint32_t)source; }
-static inline uint32_t lap_signal_credit(int size, int source) { return (uint32_t)(size + source); }
-static inline uint32_t lap_signal_count(int size) { return 2u * (uint32_t)size; }
+/*
+ * Signal words of a rank in a group of `size`: one per source for data, one per source for credits.
+ */
+static inline uint32_t lap_signal_data(int source)
+{
+    return (uint32_t)source;
+}
+static inline uint32_t lap_signal_credit(int size, int source)
+{
+    return (uint32_t)(size + source);
+}
+static inline uint32_t lap_signal_count(int size)
+{
+    return 2u * (uint32_t)size;
+}
 
-/* What a builder is given: the operator's description with all defaults filled in, one rank's view. */
+/*
+ * What a builder is given: the operator's description with all defaults filled in, one rank's view.
+ */
 typedef struct lap_problem {
     lap_op_kind_t kind;
     size_t m;        /* active rows */
@@ -141,8 +156,8 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
 void lap_schedule_clear(lap_schedule_t *schedule);
 
 /*
- * The adders append a step and return its index. When memory runs out or a step is impossible they note it in
- * schedule->status and return 0, so that builders read as lists of steps and check once.
+ * The adders append a step and return its index. When memory runs out or a step is impossible they
+ * note it in schedule->status and return 0, so that builders read as lists of steps and check once.
  */
 uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                      lap_range_t src, lap_range_t dst);
@@ -154,7 +169,9 @@ uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src
 /* The ranges of the sum follow with lap_reduce_source, in the order of the sum. */
 uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst);
 void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src);
-/* The blocks of the GEMM follow with lap_gemm_rows; `b` are the weight rows, one per column of d. */
+/*
+ * The blocks of the GEMM follow with lap_gemm_rows; `b` are the weight rows, one per column of d.
+ */
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order);
 lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
 /* `step` starts only after `dep` has ended. */
@@ -162,15 +179,18 @@ void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep);
 /* This rank's word `signal` is raised once more in this call. Every raise by a peer needs one. */
 void lap_expect(lap_schedule_t *schedule, uint32_t signal);
 
-/* A one-line description of a step, such as "step 7 PUT rows 8..15 -> rank 2", for messages and pictures. */
+/*
+ * A one-line description of a step, such as "step 7 PUT rows 8..15 -> rank 2", for messages and
+ * pictures.
+ */
 void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text, size_t bytes);
 const char *lap_step_kind_name(lap_step_kind_t kind);
 /* "symmetric buffer of rank 2, bytes 4096..8191", for messages. */
 void lap_range_describe(const lap_range_t *range, char *text, size_t bytes);
 
 /*
- * Proves the schedules of `size` ranks, schedules[call * size + rank], called back to back. LAP_OK, or LAP_ERR_CHECK
- * with the two steps, their ranks and calls, and the range, in lap_last_error.
+ * Proves the schedules of `size` ranks, schedules[call * size + rank], called back to back. LAP_OK,
+ * or LAP_ERR_CHECK with the two steps, their ranks and calls, and the range, in lap_last_error.
  */
 lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size);
 

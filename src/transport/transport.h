@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport: how symmetric buffers are made and how ranges and signals get into a peer's, as a table that each
- * transport fills. put, raise and wait are issued in the order of a stream and return at once.
+ * A transport: how symmetric buffers are made and how ranges and signals get into a peer's, as a
+ * table that each transport fills. put, raise and wait are issued in the order of a stream and
+ * return at once.
  */
 #ifndef LAP_TRANSPORT_TRANSPORT_H
 #define LAP_TRANSPORT_TRANSPORT_H
@@ -22,9 +23,9 @@ enum {
 
 /* What each rank says of the call that it is in, for its peers to compare with their own. */
 typedef struct lap_call_note {
-    _Atomic uint32_t call;  /* number of the call on this buffer, from 1; written last */
-    _Atomic uint32_t op;    /* which operator of the buffer */
-    _Atomic uint64_t m;     /* its active rows */
+    _Atomic uint32_t call; /* number of the call on this buffer, from 1; written last */
+    _Atomic uint32_t op;   /* which operator of the buffer */
+    _Atomic uint64_t m;    /* its active rows */
 } lap_call_note_t;
 
 #define LAP_CALL_NOTES 4 /* a peer that ends its calls is at most one ahead of who waits for it */
@@ -34,14 +35,14 @@ struct lap_buffer {
     lap_group_t *group;
     size_t bytes;
     size_t nsignals;
-    lap_region_t *regions;  /* size of the group; regions[r] is rank r's memory */
-    char **data;            /* data[r]: where the bytes of rank r start; NULL where they cannot be addressed */
-    lap_bank_t **banks;     /* banks[r]: the signal words of rank r */
+    lap_region_t *regions;   /* size of the group; regions[r] is rank r's memory */
+    char **data;             /* data[r]: the bytes of rank r; NULL: cannot be addressed */
+    lap_bank_t **banks;      /* banks[r]: the signal words of rank r */
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
-    uint32_t *consumed;     /* per word of this rank: the raises that earlier calls have accounted for */
-    uint32_t calls;         /* calls begun on this buffer */
-    uint32_t nops;          /* operators made on this buffer */
-    bool broken;            /* a call failed half-way: its signals can no longer be counted on */
+    uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
+    uint32_t calls;          /* calls begun on this buffer */
+    uint32_t nops;           /* operators made on this buffer */
+    bool broken;             /* a call failed half-way: its signals can no longer be counted on */
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
 };
@@ -51,8 +52,8 @@ typedef struct lap_wait_story {
     const char *op;     /* "ag_gemm" */
     const char *method; /* "ring" */
     uint32_t step;      /* index in the schedule */
-    uint32_t call;      /* number of the call on the buffer; 0: not part of a call, nothing to compare */
-    uint32_t op_index;  /* which operator of the buffer, and its active rows: what the peer must have too */
+    uint32_t call;      /* number of the call on the buffer; 0: none, nothing to compare */
+    uint32_t op_index;  /* which operator, and its active rows: the peer must have the same */
     uint64_t m;
 } lap_wait_story_t;
 
@@ -71,9 +72,9 @@ typedef struct lap_raise {
 } lap_raise_t;
 
 typedef struct lap_wait {
-    int peer;        /* who is expected to raise it */
-    uint32_t signal; /* word of this rank */
-    uint32_t target; /* absolute value, as consumed[] counts */
+    int peer;                      /* who is expected to raise it */
+    uint32_t signal;               /* word of this rank */
+    uint32_t target;               /* absolute value, as consumed[] counts */
     const lap_wait_story_t *story; /* must live until the wait has ended */
 } lap_wait_t;
 
@@ -82,11 +83,17 @@ typedef struct lap_transport_ops {
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
 
-    /* Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on failure. */
+    /*
+     * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on
+     * failure.
+     */
     lap_status_t (*buffer_create)(lap_buffer_t *buffer);
     void (*buffer_destroy)(lap_buffer_t *buffer);
 
-    /* The same in the calling thread, for hosts that signal from within a GEMM and for callers without a stream. */
+    /*
+     * The same in the calling thread, for hosts that signal from within a GEMM and for callers
+     * without a stream.
+     */
     lap_status_t (*put_now)(lap_buffer_t *buffer, const lap_put_t *put);
     lap_status_t (*raise_now)(lap_buffer_t *buffer, const lap_raise_t *raise);
     lap_status_t (*wait_now)(lap_buffer_t *buffer, const lap_wait_t *wait);
@@ -105,7 +112,10 @@ const lap_transport_ops_t *lap_transport_at(size_t index);
 /* The transport of a name. LAP_ERR_INVALID names the transports there are. */
 lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p);
 
-/* The watch of a wait for `peer` on this buffer. It points to itself: it is not copied while in use. */
+/*
+ * The watch of a wait for `peer` on this buffer. It points to itself: it is not copied while in
+ * use.
+ */
 typedef struct lap_buffer_watch {
     lap_watch_t watch;
     lap_buffer_t *buffer;
@@ -117,13 +127,16 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
                            const lap_wait_story_t *story);
 
 /*
- * Turns a failed wait into its status and sentence (rank, operation, step, signal, how far it had come), and breaks the
- * group, so that every other rank is told too.
+ * Turns a failed wait into its status and sentence (rank, operation, step, signal, how far it had
+ * come), and breaks the group, so that every other rank is told too.
  */
 lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
                                     lap_status_t status);
 
-/* LAP_ERR_MISMATCH, breaking the group, when `peer` is in another operator or has other active rows in this call. */
+/*
+ * LAP_ERR_MISMATCH, breaking the group, when `peer` is in another operator or has other active rows
+ * in this call.
+ */
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
 
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */

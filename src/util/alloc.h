@@ -8,7 +8,10 @@
 /* count * size bytes of zeros, or NULL. count or size 0 gives a valid pointer. */
 void *lap_alloc(size_t count, size_t size);
 
-/* Grows an array to `count` elements; the new ones are zero. NULL, with `old` untouched, when there is no memory. */
+/*
+ * Grows an array to `count` elements; the new ones are zero. NULL, with `old` untouched, when there
+ * is no memory.
+ */
 void *lap_realloc(void *old, size_t old_count, size_t count, size_t size);
 
 /* NULL is fine. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong arguments and ranks that disagree: a status, a sentence with the value, and nothing changed. */
+/*
+ * Wrong arguments and ranks that disagree: a status, a sentence with the value, and nothing
+ * changed.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +77,8 @@ static void test_disagreement(lap_group_t *group)
     lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_AG_GEMM);
     desc.k = lap_group_rank(group) == 1 ? 513 : 512;
-    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_MISMATCH, "rank 0", "512", "rank 1", "513",
-                "k", NULL);
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_MISMATCH, "rank 0", "512", "rank 1",
+                "513", "k", NULL);
     desc = good_desc(LAP_AG_GEMM);
     desc.method = lap_group_rank(group) == 2 ? "direct" : "ring";
     tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_MISMATCH, "method", "ring", "rank 2",
@@ -94,29 +97,60 @@ static void test_disagreement(lap_group_t *group)
 
 typedef void (*spoil_t)(lap_op_args_t *args);
 
-static void spoil_m(lap_op_args_t *args) { args->m = 9; }
-static void spoil_k(lap_op_args_t *args) { args->b.cols = 5; }
-static void spoil_rows(lap_op_args_t *args) { args->a.rows += 1; }
-static void spoil_stride(lap_op_args_t *args) { args->d.stride = 1; }
-static void spoil_null(lap_op_args_t *args) { args->b.data = NULL; }
-static void spoil_alias(lap_op_args_t *args) { args->d.data = args->b.data; }
-static void spoil_size(lap_op_args_t *args) { args->size = 1; }
-static void spoil_dtype(lap_op_args_t *args) { args->a.dtype = (lap_dtype_t)3; }
+static void spoil_m(lap_op_args_t *args)
+{
+    args->m = 9;
+}
+static void spoil_k(lap_op_args_t *args)
+{
+    args->b.cols = 5;
+}
+static void spoil_rows(lap_op_args_t *args)
+{
+    args->a.rows += 1;
+}
+static void spoil_stride(lap_op_args_t *args)
+{
+    args->d.stride = 1;
+}
+static void spoil_null(lap_op_args_t *args)
+{
+    args->b.data = NULL;
+}
+static void spoil_alias(lap_op_args_t *args)
+{
+    args->d.data = args->b.data;
+}
+static void spoil_size(lap_op_args_t *args)
+{
+    args->size = 1;
+}
+static void spoil_dtype(lap_op_args_t *args)
+{
+    args->a.dtype = (lap_dtype_t)3;
+}
 
 static void test_calls(lap_group_t *group)
 {
     static const struct {
         spoil_t spoil;
         const char *word, *value;
-    } cases[] = {{spoil_m, "m", "9"},          {spoil_k, "b", "5"},       {spoil_rows, "a", "rows"},
-                 {spoil_stride, "d", "stride"}, {spoil_null, "b", "NULL"}, {spoil_alias, "d", "b"},
-                 {spoil_size, "size", "1"},     {spoil_dtype, "a", "float32"}};
+    } cases[] = {{spoil_m, "m", "9"},       {spoil_k, "b", "5"},
+                 {spoil_rows, "a", "rows"}, {spoil_stride, "d", "stride"},
+                 {spoil_null, "b", "NULL"}, {spoil_alias, "d", "b"},
+                 {spoil_size, "size", "1"}, {spoil_dtype, "a", "float32"}};
     lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_GEMM_RS);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))
         return;
-    test_call_t call = {.kind = LAP_GEMM_RS, .m = 8, .n = 6, .k = 4, .exact = true, .seed = 4,
-                        .rank = lap_group_rank(group), .size = lap_group_size(group)};
+    test_call_t call = {.kind = LAP_GEMM_RS,
+                        .m = 8,
+                        .n = 6,
+                        .k = 4,
+                        .exact = true,
+                        .seed = 4,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group)};
     test_call_init(&call);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         lap_op_args_t args = call.args;
@@ -132,15 +166,22 @@ static void test_calls(lap_group_t *group)
     lap_op_destroy(op);
 }
 
-/* Other active rows on one rank: no hang, no wrong data, an error that names both. Breaks the group: comes last. */
+/*
+ * Other active rows on one rank: no hang, no wrong data, an error that names both. Breaks the
+ * group: comes last.
+ */
 static void test_rows_disagree(lap_group_t *group)
 {
     lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_AG_GEMM);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))
         return;
-    test_call_t call = {.kind = LAP_AG_GEMM, .m = lap_group_rank(group) == 1 ? 7 : 8, .n = 6, .k = 4,
-                        .rank = lap_group_rank(group), .size = lap_group_size(group)};
+    test_call_t call = {.kind = LAP_AG_GEMM,
+                        .m = lap_group_rank(group) == 1 ? 7 : 8,
+                        .n = 6,
+                        .k = 4,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group)};
     test_call_init(&call);
     tap_failure(lap_op_run(op, &call.args), LAP_ERR_MISMATCH, "m = 7", "m = 8", "rank 1", NULL);
     test_call_clear(&call);

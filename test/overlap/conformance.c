@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance suite: what every operator, method, device and transport must get right. Ranks are the processes of
- * the world that the environment describes, or threads with --threads P; --device and --link choose the rest. A new
- * backend gets all of it by one more line in the list of tests.
+ * The conformance suite: what every operator, method, device and transport must get right. Ranks
+ * are the processes of the world that the environment describes, or threads with --threads P;
+ * --device and --link choose the rest. A new backend gets all of it by one more line in the list of
+ * tests.
  */
 #include <math.h>
 #include <stdio.h>
@@ -132,12 +133,17 @@ typedef struct shape {
     size_t m, n, k;
 } shape_t;
 
-/* Ragged everything: rows, features and k that do not divide, fewer of each than ranks, capacity 1. */
+/*
+ * Ragged everything: rows, features and k that do not divide, fewer of each than ranks, capacity 1.
+ */
 static void test_shapes(lap_group_t *group)
 {
     const size_t size = (size_t)lap_group_size(group);
-    const shape_t shapes[] = {{8 * size, 4 * size, 16}, {5 * size + 1, 2 * size + 1, 7},
-                              {2 * size - 1, 3, 2 * size + 3}, {1, 1, 1}, {size + 2, 20, 3}};
+    const shape_t shapes[] = {{8 * size, 4 * size, 16},
+                              {5 * size + 1, 2 * size + 1, 7},
+                              {2 * size - 1, 3, 2 * size + 3},
+                              {1, 1, 1},
+                              {size + 2, 20, 3}};
     char text[64];
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
         const shape_t shape = shapes[s];
@@ -155,7 +161,8 @@ static void test_shapes(lap_group_t *group)
                 size_t m = actives[a] > shape.m ? shape.m : actives[a];
                 double exact = run_once(op, group, &v, m, shape.n, shape.k, 100 * s + a, true);
                 double error = run_once(op, group, &v, m, shape.n, shape.k, 100 * s + a, false);
-                tap_ok(exact == 0 && error <= 1, "%s m %zu of %zu, n %zu, k %zu: exact %g, random %g",
+                tap_ok(exact == 0 && error <= 1,
+                       "%s m %zu of %zu, n %zu, k %zu: exact %g, random %g",
                        label(&v, text, sizeof(text)), m, shape.m, shape.n, shape.k, exact, error);
             }
             lap_op_destroy(op);
@@ -185,7 +192,10 @@ static void test_back_to_back(lap_group_t *group)
     }
 }
 
-/* All operators on one buffer, called in a random order that all ranks share, with delays at random steps. */
+/*
+ * All operators on one buffer, called in a random order that all ranks share, with delays at random
+ * steps.
+ */
 static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
 {
     const size_t m = 2 * (size_t)lap_group_size(group) + 3, n = 12, k = 5;
@@ -202,7 +212,8 @@ static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
             continue;
         if (chaos)
             lap_op_set_chaos(ops[i], chaos + (uint64_t)lap_group_rank(group) * 977 + 1);
-        wrong += run_once(ops[i], group, &variants[i], active, n, k, 5000 + (uint64_t)call, true) != 0;
+        wrong +=
+            run_once(ops[i], group, &variants[i], active, n, k, 5000 + (uint64_t)call, true) != 0;
         made++;
     }
     tap_ok(made > calls / 2 && wrong == 0, "a mixture of %d calls%s on one buffer, %d wrong", made,
@@ -212,14 +223,20 @@ static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
     lap_buffer_destroy(buffer);
 }
 
-static float *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t *s, size_t *bytes_p)
+static float *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t *s,
+                           size_t *bytes_p)
 {
     lap_op_t *op = make_op(group, NULL, v, s->m, s->n, s->k);
     if (!op)
         return NULL;
-    test_call_t call = {
-        .kind = v->kind, .m = s->m, .n = s->n, .k = s->k, .seed = 77, .gather = v->gather,
-        .rank = lap_group_rank(group), .size = lap_group_size(group)};
+    test_call_t call = {.kind = v->kind,
+                        .m = s->m,
+                        .n = s->n,
+                        .k = s->k,
+                        .seed = 77,
+                        .gather = v->gather,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group)};
     test_call_init(&call);
     float *result = NULL;
     if (lap_op_run(op, &call.args) == LAP_OK) {
@@ -233,8 +250,9 @@ static float *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t
 }
 
 /*
- * Every overlapped result has the bits of the serial one: promised for a device that computes an element the same way
- * however rows and columns are split, which `ref` does and OpenBLAS does not promise.
+ * Every overlapped result has the bits of the serial one: promised for a device that computes an
+ * element the same way however rows and columns are split, which `ref` does and OpenBLAS does not
+ * promise.
  */
 static void test_bits(lap_group_t *group, bool promised)
 {
@@ -276,9 +294,14 @@ static void test_in_flight(lap_group_t *group)
     for (uint64_t round = 0; round < 20 && ops[0] && ops[1]; round++) {
         test_call_t calls[2];
         for (int i = 0; i < 2; i++) {
-            calls[i] = (test_call_t){.kind = i ? LAP_GEMM_RS : LAP_AG_GEMM, .m = m, .n = n, .k = k,
-                                     .rank = lap_group_rank(group), .size = lap_group_size(group),
-                                     .seed = 300 + round, .exact = true};
+            calls[i] = (test_call_t){.kind = i ? LAP_GEMM_RS : LAP_AG_GEMM,
+                                     .m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .rank = lap_group_rank(group),
+                                     .size = lap_group_size(group),
+                                     .seed = 300 + round,
+                                     .exact = true};
             test_call_init(&calls[i]);
             if (lap_op_begin(ops[i], &calls[i].args) != LAP_OK)
                 worst = INFINITY;

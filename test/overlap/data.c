@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrices and expectations for tests of operators: see data.h. Plain loops, independent of the library's own. */
+/*
+ * Matrices and expectations for tests of operators: see data.h. Plain loops, independent of the
+ * library's own.
+ */
 #include "data.h"
 
 #include <float.h>
@@ -100,8 +103,8 @@ static bool gathered_right(const test_call_t *call)
 }
 
 /*
- * Standard bound for a sum of k products in any order, then `size` partial sums: (k + size) u sum |a b| / (1 - ...), with
- * u = 2^-24; 1.01 covers the higher-order terms for any k that a test uses.
+ * Standard bound for a sum of k products in any order, then `size` partial sums: (k + size) u sum
+ * |a b| / (1 - ...), with u = 2^-24; 1.01 covers the higher-order terms for any k that a test uses.
  */
 static double error_over_bound(const test_call_t *call, float got, double sum, double magnitude)
 {

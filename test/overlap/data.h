@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Global matrices that any rank can make any part of, and the results to expect, for tests of operators. */
+/*
+ * Global matrices that any rank can make any part of, and the results to expect, for tests of
+ * operators.
+ */
 #ifndef LAP_TEST_OVERLAP_DATA_H
 #define LAP_TEST_OVERLAP_DATA_H
 
@@ -9,7 +12,10 @@
 
 #include <lap/lap.h>
 
-/* One call seen from one rank. `stride_pad` elements lie between the rows of every matrix, to find who ignores them. */
+/*
+ * One call seen from one rank. `stride_pad` elements lie between the rows of every matrix, to find
+ * who ignores them.
+ */
 typedef struct test_call {
     lap_op_kind_t kind;
     size_t m, n, k; /* global, m active */
@@ -21,14 +27,17 @@ typedef struct test_call {
     lap_op_args_t args; /* with memory */
 } test_call_t;
 
-/* Makes the rank's parts of A and B from the seed, and room for the results, filled with NaN. Exits without memory. */
+/*
+ * Makes the rank's parts of A and B from the seed, and room for the results, filled with NaN. Exits
+ * without memory.
+ */
 void test_call_init(test_call_t *call);
 void test_call_clear(test_call_t *call);
 
 /*
- * The largest error of d (and of gathered, which must be exact) against sums in double precision, divided by the bound
- * for its type and k: at most 1 is right; with exact data any error counts as infinite. Also infinite when a result
- * was not written or memory between rows was.
+ * The largest error of d (and of gathered, which must be exact) against sums in double precision,
+ * divided by the bound for its type and k: at most 1 is right; with exact data any error counts as
+ * infinite. Also infinite when a result was not written or memory between rows was.
  */
 double test_call_error(const test_call_t *call);
 

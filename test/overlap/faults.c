@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that is killed or stopped in the middle of an operation. Started by `lap run` (see faults.sh): every rank calls
- * an operator over and over; rank VICTIM kills or stops itself after a while, from a thread of its own, so that it hits
- * any step. The survivors check what their call returned, how soon, and that everything can be taken down afterwards.
+ * A rank that is killed or stopped in the middle of an operation. Started by `lap run` (see
+ * faults.sh): every rank calls an operator over and over; rank VICTIM kills or stops itself after a
+ * while, from a thread of its own, so that it hits any step. The survivors check what their call
+ * returned, how soon, and that everything can be taken down afterwards.
  *
  * faults ag|rs METHOD kill|stop|exit VICTIM AFTER_MS
  */
@@ -52,12 +53,20 @@ static void *end_myself(void *arg)
     return NULL;
 }
 
-/* Calls until one fails. A call that succeeds must be right: no wrong data before the failure either. */
+/*
+ * Calls until one fails. A call that succeeds must be right: no wrong data before the failure
+ * either.
+ */
 static lap_status_t call_until_failure(lap_op_t *op, lap_group_t *group)
 {
     for (uint64_t seed = 0;; seed++) {
-        test_call_t call = {.kind = plan.kind, .m = 37, .n = 24, .k = 16, .seed = seed,
-                            .rank = lap_group_rank(group), .size = lap_group_size(group),
+        test_call_t call = {.kind = plan.kind,
+                            .m = 37,
+                            .n = 24,
+                            .k = 16,
+                            .seed = seed,
+                            .rank = lap_group_rank(group),
+                            .size = lap_group_size(group),
                             .exact = true};
         test_call_init(&call);
         lap_status_t status = lap_op_run(op, &call.args);
@@ -75,7 +84,8 @@ static void check_failure(lap_status_t status, uint64_t fault_ns, int victim)
     const double late = (double)(lap_now_ns() - fault_ns) * 1e-9;
     char rank[32];
     snprintf(rank, sizeof(rank), "rank %d (pid", victim);
-    tap_ok(fault_ns != 0 && late < (stopped ? 10.0 : 2.0), "the call failed %.3f s after the fault", late);
+    tap_ok(fault_ns != 0 && late < (stopped ? 10.0 : 2.0), "the call failed %.3f s after the fault",
+           late);
     tap_failure(status, stopped ? LAP_ERR_TIMEOUT : LAP_ERR_PEER_LOST, lap_op_kind_name(plan.kind),
                 plan.method, "step", "signal", rank, stopped ? "is stopped" : "has died", NULL);
     tap_note("%s", lap_last_error());

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every allocation of the library fails once: the first in the first round, the second in the second, and so on until a
- * round needs no more. Each failure must come back as a status on every rank, without a hang; leaks are the business of
- * AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc.
+ * Every allocation of the library fails once: the first in the first round, the second in the
+ * second, and so on until a round needs no more. Each failure must come back as a status on every
+ * rank, without a hang; leaks are the business of AddressSanitizer. Linked with --wrap for
+ * lap_alloc and lap_realloc.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,7 +62,12 @@ static lap_status_t work(lap_world_t *world, bool *right_p)
         status = lap_op_create(pair, &desc, &op);
     if (status == LAP_OK)
         status = lap_trace_create(&trace);
-    test_call_t call = {.kind = desc.kind, .m = 11, .n = 6, .k = 5, .exact = true, .size = RANKS,
+    test_call_t call = {.kind = desc.kind,
+                        .m = 11,
+                        .n = 6,
+                        .k = 5,
+                        .exact = true,
+                        .size = RANKS,
                         .rank = lap_world_rank(world)};
     test_call_init(&call);
     if (status == LAP_OK) {
@@ -112,7 +118,8 @@ static bool round_of(int nth)
         failed += jobs[r].outcome.status != LAP_OK;
     }
     bool injected = atomic_load(&countdown) <= 0;
-    tap_ok(right && (failed > 0) == injected, "allocation %d fails: %d ranks return it", nth, failed);
+    tap_ok(right && (failed > 0) == injected, "allocation %d fails: %d ranks return it", nth,
+           failed);
     return injected;
 }
 

@@ -16,11 +16,6 @@
 #include "schedule/range.h"
 #include "transport/transport.h"
 
-static size_t rows_of(const lap_problem_t *p, int rank)
-{
-    return lap_shard(p->m, p->size, rank, NULL);
-}
-
 static size_t features_of(const lap_problem_t *p, int rank)
 {
     return lap_shard(p->n, p->size, rank, NULL);
@@ -35,13 +30,7 @@ static bool wants(const lap_problem_t *p, int rank)
 /* Whether the shard of `source` goes straight to `dest`. */
 static bool flows(const lap_problem_t *p, int source, int dest)
 {
-    return source != dest && rows_of(p, source) > 0 && wants(p, dest);
-}
-
-/* The peer that is `step` places after this rank. */
-static int peer_at(const lap_problem_t *p, int step)
-{
-    return (p->rank + step + p->size) % p->size;
+    return source != dest && lap_rows_of(p, source) > 0 && wants(p, dest);
 }
 
 static size_t a_row_bytes(const lap_problem_t *p)
@@ -55,13 +44,13 @@ static lap_range_t shards(const lap_problem_t *p, lap_place_t place, int rank, i
     size_t begin, rows = 0;
     lap_shard(p->m, p->size, first, &begin);
     for (int c = first; c < first + count; c++)
-        rows += rows_of(p, c);
+        rows += lap_rows_of(p, c);
     return lap_range_packed(place, rank, begin * a_row_bytes(p), rows, a_row_bytes(p));
 }
 
 static lap_range_t own_input(const lap_problem_t *p)
 {
-    return lap_range_packed(LAP_INPUT, p->rank, 0, rows_of(p, p->rank), a_row_bytes(p));
+    return lap_range_packed(LAP_INPUT, p->rank, 0, lap_rows_of(p, p->rank), a_row_bytes(p));
 }
 
 static lap_range_t weight(const lap_problem_t *p)
@@ -119,13 +108,13 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t sym
 /* The own shard needs no communication: all there is to do in a group of one. */
 static void add_own_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
-    if (p->gather_input && rows_of(p, p->rank) > 0)
+    if (p->gather_input && lap_rows_of(p, p->rank) > 0)
         add_gather(p, s, stream, own_input(p), p->rank);
 }
 
 static void add_own_gemm(const lap_problem_t *p, lap_schedule_t *s)
 {
-    if (features_of(p, p->rank) > 0 && rows_of(p, p->rank) > 0)
+    if (features_of(p, p->rank) > 0 && lap_rows_of(p, p->rank) > 0)
         add_rows_gemm(p, s, own_input(p), p->rank);
 }
 
@@ -136,14 +125,14 @@ static void add_own_gemm(const lap_problem_t *p, lap_schedule_t *s)
 static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
     for (int i = 1; i < p->size; i++) {
-        int peer = peer_at(p, i);
+        int peer = lap_peer_at(p, i);
         if (flows(p, peer, p->rank)) {
             add_credit(p, s, stream, peer);
             lap_expect(s, lap_signal_data(peer));
         }
     }
     for (int i = 1; i < p->size; i++) {
-        int peer = peer_at(p, i);
+        int peer = lap_peer_at(p, i);
         if (flows(p, p->rank, peer)) {
             await_credit(p, s, stream, peer);
             lap_add_put(s, stream, peer, lap_signal_data(p->rank), own_input(p),
@@ -162,12 +151,13 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     add_exchange_all(p, s, LAP_STREAM_COMPUTE);
-    if (wants(p, p->rank) && rows_of(p, p->rank) > 0)
+    if (wants(p, p->rank) && lap_rows_of(p, p->rank) > 0)
         lap_add_copy(s, LAP_STREAM_COMPUTE, own_input(p),
                      shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
     for (int i = 1; i < p->size; i++)
-        if (flows(p, peer_at(p, i), p->rank))
-            lap_add_wait(s, LAP_STREAM_COMPUTE, peer_at(p, i), lap_signal_data(peer_at(p, i)), 1);
+        if (flows(p, lap_peer_at(p, i), p->rank))
+            lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
+                         lap_signal_data(lap_peer_at(p, i)), 1);
     lap_range_t all = shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
     if (multiplies)
         add_rows_gemm(p, s, all, 0);
@@ -233,7 +223,7 @@ static uint32_t arrivals(const ring_t *ring, int i)
  */
 static bool swaps(const ring_t *ring, int rank)
 {
-    return ring->width == 2 && rows_of(ring->p, rank) > 0 && useful(ring, ring->unit, rank ^ 1);
+    return ring->width == 2 && lap_rows_of(ring->p, rank) > 0 && useful(ring, ring->unit, rank ^ 1);
 }
 
 /*
@@ -266,7 +256,7 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
         add_credit(p, s, LAP_STREAM_SEND, partner);
         lap_expect(s, lap_signal_data(partner));
     }
-    if (ring->width == 2 && rows_of(p, p->rank) > 0 && useful(ring, ring->unit, p->rank))
+    if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 && useful(ring, ring->unit, p->rank))
         copy = lap_add_copy(s, LAP_STREAM_SEND, own_input(p),
                             shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
     if (swaps(ring, p->rank)) {
@@ -307,7 +297,7 @@ static void add_ring_gemms(const ring_t *ring, lap_schedule_t *s, uint32_t copy)
         await_unit(ring, s, LAP_STREAM_COMPUTE, i);
         bool straight = i == 0 && ring->width == 1;
         uint32_t step = add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width);
-        if (i == 0 && !straight && rows_of(p, p->rank) > 0)
+        if (i == 0 && !straight && lap_rows_of(p, p->rank) > 0)
             lap_add_dep(s, step, copy);
     }
 }
@@ -341,8 +331,8 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
                    .width = width,
                    .units = p->size / width,
                    .unit = p->rank / width,
-                   .left = peer_at(p, -width),
-                   .right = peer_at(p, width)};
+                   .left = lap_peer_at(p, -width),
+                   .right = lap_peer_at(p, width)};
     begin_schedule(p, s, p->capacity);
     uint32_t copy = add_ring_start(&ring, s);
     add_ring_sends(&ring, s);
@@ -357,14 +347,14 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     add_exchange_all(p, s, LAP_STREAM_SEND);
     if (features_of(p, p->rank) > 0 && p->m > 0) {
         lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
-        if (rows_of(p, p->rank) > 0)
-            lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, rows_of(p, p->rank)));
+        if (lap_rows_of(p, p->rank) > 0)
+            lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)));
         for (int i = 1; i < p->size; i++) {
-            int peer = peer_at(p, -i);
+            int peer = lap_peer_at(p, -i);
             if (!flows(p, peer, p->rank))
                 continue;
             lap_block_t *block = lap_gemm_rows(s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
-                                               output(p, peer, 0, rows_of(p, peer)));
+                                               output(p, peer, 0, lap_rows_of(p, peer)));
             block->wait_peer = peer;
             block->wait_signal = lap_signal_data(peer);
             block->wait_count = 1;
@@ -372,7 +362,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     }
     add_own_gather(p, s, LAP_STREAM_RECEIVE);
     for (int i = 1; i < p->size; i++) {
-        int peer = peer_at(p, -i);
+        int peer = lap_peer_at(p, -i);
         if (!p->gather_input || !flows(p, peer, p->rank))
             continue;
         lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), 1);
@@ -386,7 +376,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
  */
 static lap_range_t shard_block(const lap_problem_t *p, int rank, size_t j)
 {
-    size_t first = j * p->block_rows, rows = rows_of(p, rank);
+    size_t first = j * p->block_rows, rows = lap_rows_of(p, rank);
     size_t left = first < rows ? rows - first : 0;
     return lap_range_packed(LAP_SYMMETRIC, rank, first * a_row_bytes(p),
                             left < p->block_rows ? left : p->block_rows, a_row_bytes(p));
@@ -394,7 +384,7 @@ static lap_range_t shard_block(const lap_problem_t *p, int rank, size_t j)
 
 static uint32_t shard_blocks(const lap_problem_t *p, int rank)
 {
-    size_t rows = rows_of(p, rank);
+    size_t rows = lap_rows_of(p, rank);
     return (uint32_t)(rows / p->block_rows + (rows % p->block_rows > 0));
 }
 
@@ -403,14 +393,14 @@ static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
 {
     uint32_t readers = 0;
     for (int i = 1; i < p->size; i++)
-        readers += flows(p, p->rank, peer_at(p, i));
+        readers += flows(p, p->rank, lap_peer_at(p, i));
     for (uint32_t j = 0; readers > 0 && j < shard_blocks(p, p->rank); j++) {
         lap_range_t block = shard_block(p, p->rank, j), src = block;
         src.place = LAP_INPUT;
         lap_add_copy(s, LAP_STREAM_SEND, src, block);
         for (int i = 1; i < p->size; i++)
-            if (flows(p, p->rank, peer_at(p, i)))
-                lap_add_raise(s, LAP_STREAM_SEND, peer_at(p, i), lap_signal_data(p->rank),
+            if (flows(p, p->rank, lap_peer_at(p, i)))
+                lap_add_raise(s, LAP_STREAM_SEND, lap_peer_at(p, i), lap_signal_data(p->rank),
                               lap_range_bytes(&block));
     }
 }
@@ -424,10 +414,10 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
     if (features_of(p, p->rank) == 0 || p->m == 0)
         return;
     lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
-    if (rows_of(p, p->rank) > 0)
-        lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, rows_of(p, p->rank)));
+    if (lap_rows_of(p, p->rank) > 0)
+        lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)));
     for (int i = 1; i < p->size; i++) {
-        int peer = peer_at(p, -i);
+        int peer = lap_peer_at(p, -i);
         for (uint32_t j = 0; j < shard_blocks(p, peer); j++) {
             lap_range_t a = shard_block(p, peer, j);
             lap_block_t *block = lap_gemm_rows(s, a, output(p, peer, j * p->block_rows, a.rows));
@@ -445,7 +435,7 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
 static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
 {
     for (int i = 1; i < p->size; i++) {
-        int peer = peer_at(p, -i);
+        int peer = lap_peer_at(p, -i);
         uint32_t copy = 0, blocks = shard_blocks(p, peer);
         if (!flows(p, peer, p->rank))
             continue;
@@ -453,7 +443,7 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
             lap_expect(s, lap_signal_data(peer));
         if (p->gather_input) {
             lap_range_t shard = shard_block(p, peer, 0);
-            shard.rows = rows_of(p, peer);
+            shard.rows = lap_rows_of(p, peer);
             lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), blocks);
             copy = add_gather(p, s, LAP_STREAM_RECEIVE, shard, peer);
         }
@@ -463,8 +453,8 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
             lap_add_dep(s, done, copy);
     }
     for (int i = 1; i < p->size; i++)
-        if (flows(p, p->rank, peer_at(p, i)))
-            await_credit(p, s, LAP_STREAM_SEND, peer_at(p, i));
+        if (flows(p, p->rank, lap_peer_at(p, i)))
+            await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
 }
 
 static void build_fused(const lap_problem_t *p, lap_schedule_t *s)

@@ -22,6 +22,17 @@ const lap_builder_t *lap_builders(lap_op_kind_t kind);
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
                               const lap_op_desc_t *desc, int size, unsigned can);
 
+/* The active rows that `rank` holds, and the peer that is `step` places after this rank. */
+static inline size_t lap_rows_of(const lap_problem_t *problem, int rank)
+{
+    return lap_shard(problem->m, problem->size, rank, NULL);
+}
+
+static inline int lap_peer_at(const lap_problem_t *problem, int step)
+{
+    return (problem->rank + step + problem->size) % problem->size;
+}
+
 /* Builds the schedule of one rank. The caller clears it, also after a failure. */
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule);

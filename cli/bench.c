@@ -7,13 +7,13 @@
  */
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "core/environment.h"
 #include "launch.h"
 #include "util/alloc.h"
+#include "util/cores.h"
 
 /* ---- a rank ---- */
 
@@ -89,28 +89,11 @@ static lap_world_options_t world_options(const lap_bench_t *bench, int nranks)
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.timeout_s = bench->timeout_s;
     options.device = bench->device;
-    options.cpu_threads = lap_launch_cores() > nranks ? lap_launch_cores() / nranks : 1;
+    options.cpu_threads = lap_cores() > nranks ? lap_cores() / nranks : 1;
     return options;
 }
 
 /* ---- ranks that are processes ---- */
-
-/* Whether a launcher has made this process a rank already, be it the only one. */
-static bool is_rank(void)
-{
-    static const char *const pairs[][2] = {
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-        {"PMI_RANK", "PMI_SIZE"},
-        {"RANK", "WORLD_SIZE"},
-        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
-    };
-    if (getenv("LAP_RANK") || getenv("LAP_SIZE"))
-        return true;
-    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
-        if (getenv(pairs[i][0]) && getenv(pairs[i][1]))
-            return true;
-    return false;
-}
 
 /* Takes part in the world that a launcher started. */
 static int join_world(const lap_bench_t *bench)
@@ -207,7 +190,7 @@ out:
 
 int lap_cli_bench(int argc, char **argv)
 {
-    bool ranks_exist = is_rank();
+    bool ranks_exist = lap_environment_launched();
     /* The ranks get the arguments as the user gave them; parsing re-orders its own. */
     char **again = lap_alloc((size_t)argc + 2, sizeof(*again));
     if (!again) {

@@ -19,6 +19,7 @@
 typedef enum lap_bench_mode {
     LAP_BENCH_AG,
     LAP_BENCH_RS,
+    LAP_BENCH_AR,
     LAP_BENCH_LATENCY,
     LAP_BENCH_DEMO,
 } lap_bench_mode_t;

@@ -147,12 +147,15 @@ static lap_status_t init_ag(lap_bench_data_t *data, const lap_bench_case_t *it, 
     return know_truth(data, &data->gemm_a, &data->b, nranks);
 }
 
-/* The reference needs all of k, of which the operator is given a part. */
-static lap_status_t init_rs(lap_bench_data_t *data, const lap_bench_case_t *it, uint64_t seed,
-                            int rank, int nranks)
+/*
+ * Partial results of all rows are summed; a rank keeps its own rows (GEMM+RS) or all (GEMM+AR). The
+ * reference needs all of k, of which the operator is given a part.
+ */
+static lap_status_t init_partial(lap_bench_data_t *data, const lap_bench_case_t *it, uint64_t seed,
+                                 int rank, int nranks)
 {
-    size_t row, column, m = it->m, n = it->n, k = it->k;
-    size_t own_m = lap_shard(m, nranks, rank, &row);
+    size_t row = 0, column, m = it->m, n = it->n, k = it->k;
+    size_t own_m = it->kind == LAP_GEMM_RS ? lap_shard(m, nranks, rank, &row) : m;
     size_t own_k = lap_shard(k, nranks, rank, &column);
     float *at;
     LAP_TRY(allocate(data, m * own_k + n * own_k + m * n + 2 * own_m * n, &at));
@@ -184,7 +187,7 @@ lap_status_t lap_bench_data_init(lap_bench_data_t *data, const lap_bench_t *benc
     *data = (lap_bench_data_t){.ops = device->ops, .device = device};
     int rank = lap_group_rank(group), nranks = lap_group_size(group);
     return it->kind == LAP_AG_GEMM ? init_ag(data, it, bench->seed, rank, nranks)
-                                   : init_rs(data, it, bench->seed, rank, nranks);
+                                   : init_partial(data, it, bench->seed, rank, nranks);
 }
 
 void lap_bench_data_clear(lap_bench_data_t *data)
@@ -203,9 +206,11 @@ double lap_bench_data_bytes(const lap_bench_case_t *it, int nranks)
      * The matrices above, and as symmetric memory the gathered input or a slot for every peer's
      * rows.
      */
-    double elements = it->kind == LAP_AG_GEMM
-                          ? 2 * m * k + n / p * k + 2 * m * n / p
-                          : (m + n) * k / p + 2 * m * n + 2 * m / p * n + (m / p + n) * k;
+    double elements = 2 * m * k + n / p * k + 2 * m * n / p;
+    if (it->kind == LAP_GEMM_RS)
+        elements = (m + n) * k / p + 2 * m * n + 2 * m / p * n + (m / p + n) * k;
+    if (it->kind == LAP_GEMM_AR) /* `direct` has a slot for the whole result of every peer */
+        elements = (m + n) * k / p + (p + 3) * m * n + (m + n) * k;
     return elements * sizeof(float);
 }
 

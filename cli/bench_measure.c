@@ -116,8 +116,13 @@ static double serial_bytes(const lap_bench_case_t *it, int nranks)
 {
     double rows_most = (double)lap_shard(it->m, nranks, 0, NULL);
     double rows_least = (double)lap_shard(it->m, nranks, nranks - 1, NULL);
-    return it->kind == LAP_AG_GEMM ? (nranks - 1) * rows_most * (double)it->k * sizeof(float)
-                                   : ((double)it->m - rows_least) * (double)it->n * sizeof(float);
+    double n_bytes = (double)it->n * sizeof(float);
+    if (it->kind == LAP_AG_GEMM)
+        return (nranks - 1) * rows_most * (double)it->k * sizeof(float);
+    if (it->kind == LAP_GEMM_RS)
+        return ((double)it->m - rows_least) * n_bytes;
+    /* The partial rows of the other owners, and the own sums to every peer. */
+    return ((double)it->m - rows_most + (nranks - 1) * rows_most) * n_bytes;
 }
 
 /*
@@ -300,12 +305,13 @@ static size_t drawn_method(const runner_t *runner)
 
 static void write_title(const runner_t *runner, size_t method, char *title, size_t bytes)
 {
+    static const char *const titles[] = {"AG+GEMM", "GEMM+RS", "GEMM+AR"};
     const lap_bench_case_t *it = runner->it;
     char link[64];
     lap_bench_link_text(&runner->result.link, link, sizeof(link));
     snprintf(title, bytes, "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s",
-             it->kind == LAP_AG_GEMM ? "AG+GEMM" : "GEMM+RS", it->methods[method].label, it->m,
-             it->n, it->k, lap_dtype_name(runner->bench->dtype), lap_group_size(runner->group),
+             titles[it->kind], it->methods[method].label, it->m, it->n, it->k,
+             lap_dtype_name(runner->bench->dtype), lap_group_size(runner->group),
              runner->bench->device, runner->bench->transport, link);
 }
 

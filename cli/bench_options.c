@@ -56,16 +56,17 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap bench",
-    .usage = "ag|rs M N K [OPTIONS]\n"
+    .usage = "ag|rs|ar M N K [OPTIONS]\n"
              "       lap bench latency [OPTIONS]\n"
              "       lap bench demo [OPTIONS]",
-    .summary =
-        "Times AG+GEMM (ag) or GEMM+RS (rs) with every overlap method against the GEMM alone,\n"
-        "verifies each result, and says what communication still costs. M, N and K are the\n"
-        "global sizes. latency times signals and steps; demo measures both operators.",
+    .summary = "Times AG+GEMM (ag), GEMM+RS (rs) or GEMM+AR (ar) with every method against the "
+               "GEMM alone,\n"
+               "verifies each result, and says what communication still costs. M, N and K are the\n"
+               "global sizes. latency times signals and steps; demo measures ag and rs.",
     .details =
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
+        "ar: the same, and the result is [M, N] on every rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8,\n"
         "fused:block_rows=256. serial is always measured: it is the yardstick.\n"
         "\n"
@@ -183,7 +184,7 @@ static bool parse_timeline_method(lap_bench_t *bench, const char *text)
 
 /* ---- the rest of the command line ---- */
 
-static const char *const mode_names[] = {"ag", "rs", "latency", "demo", NULL};
+static const char *const mode_names[] = {"ag", "rs", "ar", "latency", "demo", NULL};
 
 /* The operator and its sizes, from the positionals. */
 static bool parse_case(lap_bench_t *bench, const lap_args_t *args)
@@ -199,7 +200,7 @@ static bool parse_case(lap_bench_t *bench, const lap_args_t *args)
     for (size_t i = 0; i < 3; i++)
         if (!lap_arg_size(&command, size_names[i], args->positionals[i + 1], 1, SIZE_MAX, sizes[i]))
             return false;
-    it->kind = bench->mode == LAP_BENCH_AG ? LAP_AG_GEMM : LAP_GEMM_RS;
+    it->kind = (lap_op_kind_t)(bench->mode - LAP_BENCH_AG); /* both in the same order */
     bench->ncases = 1;
     return parse_methods(it, args->values[METHOD]);
 }
@@ -224,7 +225,7 @@ static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
     if (!lap_arg_choice(&command, "what to measure", args->positionals[0], mode_names, &mode))
         return false;
     bench->mode = (lap_bench_mode_t)mode;
-    if (bench->mode == LAP_BENCH_AG || bench->mode == LAP_BENCH_RS)
+    if (bench->mode <= LAP_BENCH_AR)
         return parse_case(bench, args);
     if (args->npositionals > 1) {
         lap_args_fail(&command, "%s takes no sizes: got '%s'", mode_names[mode],

@@ -12,6 +12,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "overlap/overlap.h"
 #include "util/clock.h"
 
 enum { METHOD, RANKS, M, N, K, JSON, NOPTIONS };
@@ -28,10 +29,10 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap check",
-    .usage = "ag|rs|all [OPTIONS]",
-    .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs) or both cannot\n"
-               "deadlock, that no two accesses to a range conflict without an order, and\n"
-               "that every result is written exactly once, call after call.",
+    .usage = "ag|rs|ar|all [OPTIONS]",
+    .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or all of\n"
+               "them cannot deadlock, that no two accesses to a range conflict without an\n"
+               "order, and that every result is written exactly once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
                "different rows, and every two of them in mixtures on one buffer.\n"
                "Exit status 1 when a schedule is not safe; the sentence says why.",
@@ -40,6 +41,11 @@ static const lap_command_t command = {
     .min_positionals = 1,
     .max_positionals = 1,
 };
+
+enum { KINDS = 3 };
+
+/* In the order of lap_op_kind_t, and all of them. */
+static const char *const kind_words[] = {"ag", "rs", "ar", "all", NULL};
 
 /* A method with its knobs: a row of the table. The last row holds the mixtures. */
 typedef struct row {
@@ -53,7 +59,8 @@ typedef struct row {
 typedef enum verdict { NOT_CHECKED, SAFE, UNSAFE } verdict_t;
 
 typedef struct checks {
-    bool kinds[2]; /* which operators */
+    bool kinds[KINDS]; /* which operators */
+    size_t op;         /* index in kind_words */
     lap_list_t methods;
     int first, last; /* group sizes */
     size_t m, n, k;
@@ -64,11 +71,6 @@ typedef struct checks {
     char *sentences[MAX_ROWS + 1][MAX_RANKS + 1];
     size_t nschedules, nsequences, nfailures;
 } checks_t;
-
-static const char *kind_word(lap_op_kind_t kind)
-{
-    return kind == LAP_AG_GEMM ? "ag" : "rs";
-}
 
 static bool selected(const checks_t *checks, const char *method)
 {
@@ -86,18 +88,17 @@ static void add_row(checks_t *checks, row_t row)
         return;
     if (row.num_splits)
         snprintf(splits, sizeof(splits), " splits=%zu", row.num_splits);
-    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", kind_word(row.kind), row.method,
+    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", kind_words[row.kind], row.method,
              row.aggregate ? " aggregate" : "", row.gather_input ? " gather" : "", splits);
     checks->rows[checks->nrows++] = row;
 }
 
 /* All variants of a method. */
-static void add_method(checks_t *checks, lap_op_kind_t kind, const char *method)
+static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t *method)
 {
-    row_t row = {.kind = kind, .method = method, .blocks = strcmp(method, "fused") == 0};
-    int gathers = kind == LAP_AG_GEMM ? 1 : 0;
-    int aggregates = gathers && strcmp(method, "ring") == 0 ? 1 : 0;
-    if (strcmp(method, "pipeline") == 0) {
+    row_t row = {
+        .kind = kind, .method = method->name, .blocks = (method->knobs & LAP_KNOB_BLOCK_ROWS) != 0};
+    if (method->knobs & LAP_KNOB_NUM_SPLITS) {
         static const size_t splits[] = {1, 4, 7};
         for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
             row.num_splits = splits[i];
@@ -105,8 +106,8 @@ static void add_method(checks_t *checks, lap_op_kind_t kind, const char *method)
         }
         return;
     }
-    for (int aggregate = 0; aggregate <= aggregates; aggregate++)
-        for (int gather = 0; gather <= gathers; gather++) {
+    for (int aggregate = 0; aggregate <= !!(method->knobs & LAP_KNOB_AGGREGATE); aggregate++)
+        for (int gather = 0; gather <= !!(method->knobs & LAP_KNOB_GATHER_INPUT); gather++) {
             row.aggregate = aggregate;
             row.gather_input = gather;
             add_row(checks, row);
@@ -118,20 +119,19 @@ static bool add_rows(checks_t *checks)
 {
     const char *names[MAX_ROWS + 2] = {"all"};
     size_t count = 1, unused;
-    for (int kind = 0; kind < 2; kind++)
-        for (size_t i = 0; checks->kinds[kind]; i++) {
-            const char *method = lap_op_methods((lap_op_kind_t)kind, i, NULL);
-            if (!method)
-                break;
+    for (int kind = 0; kind < KINDS; kind++) {
+        const lap_builder_t *method = lap_builders((lap_op_kind_t)kind);
+        for (; checks->kinds[kind] && method->name; method++) {
             /* The operators share names; a sentence lists each once. */
             bool known = false;
             for (size_t j = 0; j < count; j++)
-                known = known || strcmp(names[j], method) == 0;
+                known = known || strcmp(names[j], method->name) == 0;
             if (!known)
-                names[count++] = method;
-            if (selected(checks, method))
+                names[count++] = method->name;
+            if (selected(checks, method->name))
                 add_method(checks, (lap_op_kind_t)kind, method);
         }
+    }
     for (size_t i = 0; i < checks->methods.count; i++)
         if (!lap_arg_choice(&command, "--method", checks->methods.items[i], names, &unused))
             return false;
@@ -162,13 +162,14 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
 }
 
 /* Proves one sequence and keeps the verdict; the sentence of the first failure stays. */
-static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *descs)
+static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *descs,
+                  size_t ncalls)
 {
     size_t m = checks->m, p = (size_t)ranks;
     const size_t rows[MAX_CALLS] = {m, m - m / 3, p - 1 < m ? p - 1 : m, 0, m};
-    lap_status_t status = lap_op_check(descs, rows, MAX_CALLS, ranks, NULL);
+    lap_status_t status = lap_op_check(descs, rows, ncalls, ranks, NULL);
     checks->nsequences++;
-    checks->nschedules += MAX_CALLS * p;
+    checks->nschedules += ncalls * p;
     if (checks->verdicts[row][ranks] == UNSAFE)
         return;
     checks->verdicts[row][ranks] = status == LAP_OK ? SAFE : UNSAFE;
@@ -186,11 +187,12 @@ static void prove_row(checks_t *checks, size_t row, int ranks)
 {
     for (int narrow = 0; narrow < 2; narrow++) {
         lap_op_desc_t desc = describe(checks, &checks->rows[row], ranks, narrow);
-        prove(checks, row, ranks, (lap_op_desc_t[MAX_CALLS]){desc, desc, desc, desc, desc});
+        prove(checks, row, ranks, (lap_op_desc_t[MAX_CALLS]){desc, desc, desc, desc, desc},
+              MAX_CALLS);
     }
 }
 
-/* Every two rows in turn on one buffer: each follows itself and the other. */
+/* Every two rows in turn on one buffer: each follows the other. */
 static void prove_mixtures(checks_t *checks, int ranks)
 {
     for (size_t i = 0; i < checks->nrows; i++)
@@ -199,7 +201,7 @@ static void prove_mixtures(checks_t *checks, int ranks)
                 continue;
             lap_op_desc_t a = describe(checks, &checks->rows[i], ranks, false);
             lap_op_desc_t b = describe(checks, &checks->rows[j], ranks, false);
-            prove(checks, checks->nrows, ranks, (lap_op_desc_t[MAX_CALLS]){a, b, b, a, b});
+            prove(checks, checks->nrows, ranks, (lap_op_desc_t[]){a, b, a}, 3);
         }
 }
 
@@ -253,10 +255,8 @@ static void print_json(const checks_t *checks, double seconds)
 {
     const char *separator = "";
     printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"checks\":[",
-           !checks->kinds[LAP_GEMM_RS]   ? "ag_gemm"
-           : !checks->kinds[LAP_AG_GEMM] ? "gemm_rs"
-                                         : "all",
-           checks->m, checks->n, checks->k);
+           checks->op == KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op), checks->m,
+           checks->n, checks->k);
     for (size_t row = 0; row <= checks->nrows; row++)
         for (int ranks = checks->first; ranks <= checks->last; ranks++) {
             if (checks->verdicts[row][ranks] == NOT_CHECKED)
@@ -293,18 +293,16 @@ static bool parse_ranks(const char *text, int *first_p, int *last_p)
 
 static bool parse(const lap_args_t *args, checks_t *checks)
 {
-    static const char *const ops[] = {"ag", "rs", "all", NULL};
     const size_t most = (size_t)1 << 20;
-    size_t op;
-    if (!lap_arg_choice(&command, "the operator", args->positionals[0], ops, &op) ||
+    if (!lap_arg_choice(&command, "the operator", args->positionals[0], kind_words, &checks->op) ||
         !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
         !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||
         !lap_arg_size(&command, "--n", args->values[N], 1, most, &checks->n) ||
         !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k))
         return false;
-    checks->kinds[LAP_AG_GEMM] = op != 1;
-    checks->kinds[LAP_GEMM_RS] = op != 0;
+    for (size_t kind = 0; kind < KINDS; kind++)
+        checks->kinds[kind] = checks->op == KINDS || checks->op == kind;
     checks->json = args->values[JSON] != NULL;
     return add_rows(checks);
 }

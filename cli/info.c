@@ -25,6 +25,7 @@
 #include "lap_config.h"
 #include "launch.h"
 #include "transport/transport.h"
+#include "util/cores.h"
 
 /* Declared here because its header may lie where only the library's own build looks. */
 char *openblas_get_config(void);
@@ -184,7 +185,7 @@ static int try_pidfd(void)
 
 static void show_directory(page_t *page)
 {
-    char path[LAP_LAUNCH_PATH];
+    char path[LAP_DIR_BYTES];
     if (lap_launch_place(path))
         fact(page, "directory", "%s, where ranks meet", dirname(path));
     else
@@ -231,7 +232,7 @@ static void show_machine(page_t *page)
     struct utsname name;
     if (uname(&name) == 0)
         fact(page, "kernel", "%s %s, %s", name.sysname, name.release, name.machine);
-    fact_number(page, "cores", lap_launch_cores(), "");
+    fact_number(page, "cores", lap_cores(), "");
     fact_number(page, "memory", memory_gib("MemTotal"), "GiB");
     fact_number(page, "available", memory_gib("MemAvailable"), "GiB");
     fact_able(page, "memfd", try_memfd(), "memory that ranks share");
@@ -271,6 +272,7 @@ int lap_cli_info(int argc, char **argv)
     show_backends(&page);
     show_methods(&page, LAP_AG_GEMM, "Methods of AG+GEMM (all-gather, then GEMM)");
     show_methods(&page, LAP_GEMM_RS, "Methods of GEMM+RS (GEMM, then reduce-scatter)");
+    show_methods(&page, LAP_GEMM_AR, "Methods of GEMM+AR (GEMM, then all-reduce)");
     show_machine(&page);
     section_end(&page);
     if (page.json)

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/environment.h"
+
 typedef struct lap_launch {
     const char *name;    /* begins every message: "lap run" */
     int nranks;          /* 1 to LAP_LAUNCH_MAX */
@@ -33,18 +35,13 @@ typedef struct lap_launch {
  */
 int lap_launch(const lap_launch_t *job);
 
-/* The processors that this process may use; at least 1. */
-int lap_launch_cores(void);
-
 /*
- * Thinks of a path under $XDG_RUNTIME_DIR, $TMPDIR or /tmp, short enough for a socket in it, that
- * nobody can guess: rank 0 makes its private directory there and removes it once all ranks have
+ * Thinks of a path under lap_environment_base that nobody can guess: rank 0 makes its private directory there and removes it once all ranks have
  * met. Nothing is made here, so that nothing is left when the launcher is killed. False, with
  * errno, when there is no such place. lap_launch_place_clean removes what ranks that were killed
  * while they met may have left.
  */
-#define LAP_LAUNCH_PATH 108 /* sizeof(((struct sockaddr_un *)0)->sun_path) */
-bool lap_launch_place(char path[LAP_LAUNCH_PATH]);
+bool lap_launch_place(char path[LAP_DIR_BYTES]);
 void lap_launch_place_clean(const char *path);
 
 #endif

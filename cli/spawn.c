@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,32 +14,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int lap_launch_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
-}
+#include "util/cores.h"
 
-bool lap_launch_place(char path[LAP_LAUNCH_PATH])
+bool lap_launch_place(char path[LAP_DIR_BYTES])
 {
-    uint64_t name;
-    if (getrandom(&name, sizeof(name), 0) != (ssize_t)sizeof(name))
+    uint64_t id;
+    char name[32];
+    if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         return false;
-    const char *bases[] = {getenv("XDG_RUNTIME_DIR"), getenv("TMPDIR"), "/tmp"};
-    for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
-        /* A relative path would mean another place to a rank that changes its directory. */
-        if (!bases[i] || bases[i][0] != '/' || access(bases[i], W_OK | X_OK) != 0)
-            continue;
-        int length =
-            snprintf(path, LAP_LAUNCH_PATH, "%s/lap-%016llx", bases[i], (unsigned long long)name);
-        if ((size_t)length + strlen("/s") < LAP_LAUNCH_PATH)
-            return true;
-    }
-    path[0] = '\0';
-    return false;
+    int length = snprintf(name, sizeof(name), "/lap-%016llx", (unsigned long long)id);
+    const char *base = lap_environment_base((size_t)length + 1);
+    snprintf(path, LAP_DIR_BYTES, "%s%s", base, name);
+    return access(base, W_OK | X_OK) == 0;
 }
 
 void lap_launch_place_clean(const char *path)
@@ -91,7 +76,7 @@ static bool make_environment(lap_spawn_t *spawn)
     if (!copy_environment(spawn) || getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
         return false;
     char size[16], name[24], threads[16];
-    int nranks = spawn->launch->nranks, cores = lap_launch_cores();
+    int nranks = spawn->launch->nranks, cores = lap_cores();
     snprintf(size, sizeof(size), "%d", nranks);
     snprintf(name, sizeof(name), "%016llx", (unsigned long long)id);
     snprintf(threads, sizeof(threads), "%d", cores > nranks ? cores / nranks : 1);

@@ -16,10 +16,10 @@
 /* What all ranks of a job are started with. */
 typedef struct lap_spawn {
     const lap_launch_t *launch;
-    char place[LAP_LAUNCH_PATH]; /* where the ranks meet; "" until there is one */
+    char place[LAP_DIR_BYTES]; /* where the ranks meet; "" until there is one */
     char **environment;
     char rank_text[32]; /* LAP_RANK=..., the first entry of the environment */
-    char texts[6][LAP_LAUNCH_PATH + 32];
+    char texts[6][LAP_DIR_BYTES + 32];
     sigset_t mask;       /* of signals, for the ranks */
     struct rlimit files; /* for the ranks */
 } lap_spawn_t;

@@ -3,12 +3,20 @@
 # what is found goes into lap_config.h, for `lap info`.
 set(LAP_HAVE_MPI 0)
 set(LAP_MPI_VERSION "")
-set(CMAKE_MESSAGE_LOG_LEVEL NOTICE) # FindMPI talks even when asked to be quiet.
-find_package(MPI QUIET COMPONENTS C)
-unset(CMAKE_MESSAGE_LOG_LEVEL)
-if(MPI_C_FOUND)
-  set(LAP_HAVE_MPI 1)
-  set(LAP_MPI_VERSION "${MPI_C_VERSION}")
+# Not find_package(MPI), which stops when mpicc is there without its headers, as Debian's openmpi-bin leaves it.
+find_program(LAP_MPICC mpicc)
+mark_as_advanced(LAP_MPICC)
+if(LAP_MPICC)
+  file(WRITE ${PROJECT_BINARY_DIR}/CMakeFiles/lap_mpi.c "#include <mpi.h>\n")
+  execute_process(COMMAND ${LAP_MPICC} -E -dM ${PROJECT_BINARY_DIR}/CMakeFiles/lap_mpi.c
+                  OUTPUT_VARIABLE macros RESULT_VARIABLE failed ERROR_QUIET)
+  if(NOT failed AND macros MATCHES "#define MPI_VERSION +([0-9]+)")
+    set(LAP_HAVE_MPI 1)
+    set(LAP_MPI_VERSION ${CMAKE_MATCH_1})
+    if(macros MATCHES "#define MPI_SUBVERSION +([0-9]+)")
+      string(APPEND LAP_MPI_VERSION ".${CMAKE_MATCH_1}")
+    endif()
+  endif()
 endif()
 
 set(LAP_HAVE_CUDA 0)

@@ -15,6 +15,11 @@
 
 LAP_BEGIN_DECLS
 
+/*
+ * A symmetric buffer. Operators made on it keep its first bytes and its first signals for
+ * themselves, as many as lap_op_buffer_size says: lap_buffer_put, _raise and _wait refuse those
+ * signals.
+ */
 typedef struct lap_buffer lap_buffer_t;
 
 /* An emulated link: a transfer's signal comes when a link of this speed would have delivered it. */
@@ -88,7 +93,8 @@ LAP_API lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t sig
  * have consumed.
  * Local. `from` is the rank expected to raise it, for the error's sentence. Blocks: first spins,
  * then sleeps.
- * Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT naming rank and signal, LAP_ERR_INVALID.
+ * Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT naming rank and signal, which break the group;
+ * LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_buffer_wait(lap_buffer_t *buffer, int from, size_t signal, uint32_t count);
 

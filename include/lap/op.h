@@ -2,12 +2,15 @@
 /*
  * Operators: a GEMM with its communication laid behind it.
  *
- * P is the size of the group, r this rank, and row-major matrices are sharded by lap_shard.
- *   LAP_AG_GEMM  a: [m_r, k], this rank's rows.  b: [n_r, k], this rank's output features.  d =
- *     gather(a) b^T: [m, n_r].
- *   LAP_GEMM_RS  a: [m, k_r], this rank's part of k.  b: [n, k_r].  d = rows m_r of the sum over
- *     ranks of a b^T: [m_r, n].
- * The sum of LAP_GEMM_RS is taken in fp32 in rank order, whatever arrived first.
+ * P is the size of the group, r this rank, and row-major matrices are sharded by lap_shard: m_r is
+ * this rank's share of m, and so on.
+ *
+ *   LAP_AG_GEMM   a is [m_r, k], b is [n_r, k]; d = (a of all ranks) b^T is [m, n_r].
+ *   LAP_GEMM_RS   a is [m, k_r], b is [n, k_r]; d is [m_r, n], this rank's rows of the sum over all
+ *                 ranks of a b^T.
+ *   LAP_GEMM_AR   the same with the whole sum: d is [m, n], the same bits on every rank.
+ *
+ * Sums over ranks are taken in fp32 in rank order, whatever arrived first.
  */
 #ifndef LAP_OP_H
 #define LAP_OP_H
@@ -28,6 +31,7 @@ typedef struct lap_op lap_op_t;
 typedef enum lap_op_kind {
     LAP_AG_GEMM = 0, /* all-gather, then GEMM */
     LAP_GEMM_RS = 1, /* GEMM, then reduce-scatter */
+    LAP_GEMM_AR = 2, /* GEMM, then all-reduce */
 } lap_op_kind_t;
 
 typedef enum lap_epilogue {
@@ -42,7 +46,7 @@ typedef struct lap_op_desc {
     lap_epilogue_t epilogue;
     const char *method;   /* one of lap_op_methods; NULL: the first that overlaps here */
     int aggregate;        /* ring of LAP_AG_GEMM: neighbours pair up, pairs go round */
-    size_t num_splits;    /* pipeline of LAP_GEMM_RS: parts of n; 0: 4, or n if that is less */
+    size_t num_splits;    /* pipeline: parts of n; 0: 4, or n if that is less */
     size_t block_rows;    /* fused: rows that travel together; 0: chosen from m and P */
     int gather_input;     /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
     lap_buffer_t *buffer; /* to work in, shared with other operators; NULL: its own */
@@ -61,7 +65,7 @@ typedef struct lap_op_desc {
 typedef struct lap_op_args {
     size_t size;           /* sizeof(lap_op_args_t), set by LAP_OP_ARGS_INIT */
     size_t m;              /* active rows, the same on every rank; 0 to desc.m */
-    lap_tensor_t a, b, d;  /* as above, with this m; d overlaps neither a nor b */
+    lap_tensor_t a, b, d;  /* as above, with this m; d overlaps no other, none the buffer */
     lap_tensor_t gathered; /* [m, k], with gather_input; else ignored */
     lap_trace_t *trace;    /* records when each step ran; NULL: no record */
 } lap_op_args_t;
@@ -103,7 +107,7 @@ LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc
 /* Ends an operator. Local, NULL is fine; a call still in progress is waited for. */
 LAP_API void lap_op_destroy(lap_op_t *op);
 
-/* The method that runs, such as "ring". Local. The string lives as long as the operator. */
+/* The method that runs, such as "ring"; "" for NULL. Local. The string is never freed. */
 LAP_API const char *lap_op_method(const lap_op_t *op);
 
 /*
@@ -120,18 +124,22 @@ LAP_API lap_buffer_t *lap_op_buffer(lap_op_t *op);
 LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
 
 /*
- * Starts a call. Collective; operators that share a buffer begin in the same order on every rank.
- * Does not block on other ranks. The memory in `args` belongs to the call until lap_op_end.
- * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call has not
- * ended, or the failure that broke the group earlier.
+ * Starts a call. Collective; the calls of a world begin in the same order on all ranks that take
+ * part in them, whatever their operators, groups and buffers: they share the rank's streams.
+ * Does not block on other ranks. The memory in `args` belongs to the call until lap_op_end. The
+ * schedules of the last 16 values of m are kept; a call with another m builds one, and allocates.
+ * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call of this
+ * operator has not ended, the failure that broke the group earlier, or LAP_ERR_NO_MEMORY, which
+ * breaks the group.
  */
 LAP_API lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
 
 /*
- * Waits for the call that lap_op_begin started. Local to the rank; blocks until d is complete.
+ * Waits for the call that lap_op_begin started, not for later ones. Local to the rank; blocks until
+ * d is complete.
  * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
- * signal; d is then not valid and the group is broken: destroy everything made from it.
- * LAP_ERR_INVALID when no call was begun.
+ * signal, or another failure of a step; d is then not valid and the group is broken: destroy
+ * everything made from it. LAP_ERR_INVALID when no call was begun.
  */
 LAP_API lap_status_t lap_op_end(lap_op_t *op);
 
@@ -140,7 +148,7 @@ LAP_API lap_status_t lap_op_end(lap_op_t *op);
  * descs[0..ncalls), all on one symmetric buffer, and shows that they cannot deadlock, that no two
  * accesses to a range conflict without an order, and that every element of the output is written
  * exactly once per call.
- * Local; needs no world. `rows[i]` is the active m of call i; NULL: desc.m. `transport` is the name
+ * Local; needs no world. Each desc.size must be that of this header. `rows[i]` is the active m of call i; NULL: desc.m. `transport` is the name
  * of the transport to build for; NULL: "shm".
  * Returns LAP_ERR_CHECK with the two steps, their ranks and the range in lap_last_error,
  * LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED, LAP_ERR_NO_MEMORY.

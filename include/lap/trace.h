@@ -26,7 +26,9 @@ LAP_API void lap_trace_destroy(lap_trace_t *trace);
 /*
  * Brings the traces of all ranks together: afterwards rank 0's holds those of the whole group.
  * Collective over the group of the traced call, after the call has ended. Blocks.
- * Returns LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT.
+ * Returns LAP_ERR_INVALID (NULL, or a trace that has been gathered already), LAP_ERR_MISMATCH
+ * (another rank called something else), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When
+ * one rank fails, all do.
  */
 LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
 
@@ -34,7 +36,7 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
  * axis, and the time in which a rank's arithmetic stood still for communication.
  * Local. `title` may be NULL. Writes the file whole or not at all.
- * Returns LAP_ERR_INVALID (an empty trace), LAP_ERR_SYSTEM (naming the path), LAP_ERR_NO_MEMORY.
+ * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path), LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path);
 

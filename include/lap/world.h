@@ -23,10 +23,14 @@ typedef struct lap_group lap_group_t;
 #define LAP_NO_GROUP (-1)
 
 typedef struct lap_world_options {
-    size_t size;        /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
-    double timeout_s;   /* how long any wait may last; 0: LAP_TIMEOUT_S, or else 60 */
-    const char *device; /* "cpu" or "ref"; NULL: LAP_DEVICE of the environment, or else "cpu" */
-    int cpu_threads;    /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
+    size_t size;      /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
+    double timeout_s; /* how long any wait may last; 0: LAP_TIMEOUT_S, or else 60 */
+    /*
+     * "cpu" or "ref"; NULL: LAP_DEVICE of the environment, or else "cpu". A device that there is
+     * not is refused when the first operator is made.
+     */
+    const char *device;
+    int cpu_threads; /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
 } lap_world_options_t;
 
 #define LAP_WORLD_OPTIONS_INIT                                                                     \
@@ -40,9 +44,9 @@ typedef struct lap_world_options {
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
  * caller destroys it.
  * Blocks until every rank has come, at most the timeout.
- * Returns LAP_ERR_INVALID (a variable that makes no sense, named), LAP_ERR_TIMEOUT (with the ranks
- * that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED (ranks on several
- * hosts), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
+ * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
+ * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED
+ * (ranks on several hosts, or an option of a newer version), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p);
 
@@ -69,8 +73,12 @@ typedef struct lap_bootstrap {
 /*
  * Makes a world of ranks that are separate processes of one host, with two callbacks of the
  * caller's.
- * Collective over all ranks. The callbacks are used only during this call. Writes *world_p on
- * success.
+ * Collective over all ranks. The callbacks are used only during this call, `allgather` once and
+ * then `barrier` once, on success and on failure; only a rank whose `bootstrap` makes no sense, or
+ * that has no memory for what `allgather` brings, returns before both. Writes *world_p on success;
+ * the caller destroys it.
+ * Blocks until every rank has come: in the callbacks as long as they do, besides at most the
+ * timeout.
  * Returns as lap_world_create, and LAP_ERR_SYSTEM when a callback fails.
  */
 LAP_API lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
@@ -81,7 +89,8 @@ LAP_API lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
  * Makes a world whose `nranks` ranks are threads of this process.
  * Local: one thread makes all, then hands worlds_p[r] to the thread that is rank r, which destroys
  * it. `worlds_p` has room for nranks handles, written on success only.
- * Returns LAP_ERR_INVALID, LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
+ * Returns LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED (an option of a newer version), LAP_ERR_NO_MEMORY,
+ * LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_options_t *options,
                                               lap_world_t **worlds_p);
@@ -103,8 +112,9 @@ LAP_API lap_group_t *lap_world_group(lap_world_t *world);
  * Splits a group: ranks that give the same colour form a new group, ordered by key, then by rank.
  * Collective over `group`. A rank that gives LAP_NO_GROUP gets NULL. Writes *group_p on success;
  * the caller destroys it. Blocks until every rank of `group` has come.
- * Returns LAP_ERR_INVALID (another negative colour), LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT,
- * LAP_ERR_NO_MEMORY.
+ * Returns LAP_ERR_INVALID (NULL, or another negative colour on any rank), LAP_ERR_MISMATCH (another
+ * rank called something else), LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT, LAP_ERR_NO_MEMORY,
+ * LAP_ERR_SYSTEM. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_group_split(lap_group_t *group, int colour, int key,
                                      lap_group_t **group_p);
@@ -122,8 +132,11 @@ LAP_API int lap_group_world_rank(const lap_group_t *group, int rank);
 
 /*
  * Returns when every rank of the group has called it.
- * Collective. Blocks. Returns LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
- * come; the group is then broken and every later collective on it returns the same.
+ * Collective. Blocks.
+ * Returns LAP_ERR_INVALID (NULL); LAP_ERR_MISMATCH when another rank called something else, after
+ * which the group can go on; LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
+ * come; the group is then broken and every later collective on it returns the same, as it does
+ * when an operation on the group has failed.
  */
 LAP_API lap_status_t lap_group_barrier(lap_group_t *group);
 
@@ -132,7 +145,7 @@ LAP_API lap_status_t lap_group_barrier(lap_group_t *group);
  * rank.
  * Collective; every rank gives the same `bytes`. `mine` and `all` must not overlap. Blocks. Meant
  * for set-up: it moves a few kilobytes at a time.
- * Returns LAP_ERR_MISMATCH when the sizes differ, else as lap_group_barrier.
+ * Returns LAP_ERR_MISMATCH also when the sizes differ, else as lap_group_barrier.
  */
 LAP_API lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t bytes,
                                          void *all);

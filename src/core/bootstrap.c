@@ -4,7 +4,7 @@
  * the host. Each guest says hello and hands in its heap; the host gives everybody the heaps and
  * pids of all, hears that everybody is ready, removes socket and directory, and says go. Then the
  * sockets are closed: a world has memory in common and nothing else. Whatever goes wrong, the host
- * tells its story to all who came.
+ * tells its story to all who came. The messages themselves are in message.c.
  */
 #include "core/bootstrap.h"
 
@@ -22,194 +22,13 @@
 
 #include "core/environment.h"
 #include "core/group.h"
+#include "core/message.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define MAGIC 0x4c415050u
-#define PROTOCOL 1
-#define BATCH 64              /* heaps in one message; the kernel takes up to 253 */
 #define GRACE_NS 1000000000u  /* a guest waits this much past its deadline for the host's verdict */
 #define LINGER_NS 1000000000u /* after a failure the host waits this long for those to hear of it */
-
-typedef enum message_kind { HELLO, TABLE, READY, GO, FAILURE } message_kind_t;
-
-/* Everything is said with this one message; the sockets keep message boundaries. */
-typedef struct message {
-    uint32_t magic, protocol;
-    uint32_t kind;
-    int32_t rank, size, pid; /* HELLO: who */
-    uint64_t deadline;       /* HELLO: until when it can wait, in lap_now_ns() */
-    uint64_t board;          /* TABLE: handle of the board, a region of rank 0 */
-    int32_t first, count;    /* TABLE: which ranks; the heap of each comes along */
-    int32_t pids[BATCH];
-    int32_t status; /* READY, FAILURE */
-    char text[LAP_ERROR_TEXT];
-} message_t;
-
-static message_t make_message(message_kind_t kind)
-{
-    return (message_t){.magic = MAGIC, .protocol = PROTOCOL, .kind = kind};
-}
-
-static message_t make_status_message(message_kind_t kind, lap_status_t status)
-{
-    message_t message = make_message(kind);
-    message.status = status;
-    if (status != LAP_OK)
-        snprintf(message.text, sizeof(message.text), "%s", lap_last_error());
-    return message;
-}
-
-static void close_fds(const int *fds, int count)
-{
-    for (int i = 0; i < count; i++)
-        close(fds[i]);
-}
-
-/* Sockets. */
-
-/*
- * Waits for an event on one of `count` sockets. LAP_ERR_TIMEOUT has no sentence: the caller knows
- * what it waited for.
- */
-static lap_status_t wait_polls(struct pollfd *polls, int count, uint64_t deadline)
-{
-    for (;;) {
-        const uint64_t now = lap_now_ns();
-        const uint64_t left_ms = now < deadline ? (deadline - now) / 1000000u + 1 : 0;
-        int ready = poll(polls, (nfds_t)count, left_ms < 1000 ? (int)left_ms : 1000);
-        if (ready > 0)
-            return LAP_OK;
-        if (ready < 0 && errno != EINTR)
-            return lap_error_errno("poll");
-        if (lap_now_ns() >= deadline)
-            return LAP_ERR_TIMEOUT;
-    }
-}
-
-static lap_status_t wait_fd(int fd, short events, uint64_t deadline)
-{
-    struct pollfd one = {.fd = fd, .events = events};
-    return wait_polls(&one, 1, deadline);
-}
-
-typedef union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(BATCH * sizeof(int))];
-} control_t;
-
-/* LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence. */
-static lap_status_t send_message(int fd, const message_t *message, const int *fds, int nfds,
-                                 uint64_t deadline)
-{
-    control_t control = {0};
-    struct iovec part = {.iov_base = (void *)message, .iov_len = sizeof(*message)};
-    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
-    if (nfds > 0) {
-        header.msg_control = control.bytes;
-        header.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
-        memcpy(CMSG_DATA(rights), fds, (size_t)nfds * sizeof(int));
-    }
-    while (sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-        if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
-            return LAP_ERR_PEER_LOST;
-        if (errno == ETOOMANYREFS) {
-            /* Too many descriptors are on their way; the others are about to take theirs. */
-            if (lap_now_ns() >= deadline)
-                return LAP_ERR_TIMEOUT;
-            lap_sleep_until_ns(lap_now_ns() + 1000000u);
-        } else if (errno == EAGAIN) {
-            LAP_TRY(wait_fd(fd, POLLOUT, deadline));
-        } else if (errno != EINTR) {
-            return lap_error_errno("sending to another rank");
-        }
-    }
-    return LAP_OK;
-}
-
-/* Moves the descriptors that came with a message to fds[0..BATCH). */
-static int take_fds(struct msghdr *header, int *fds)
-{
-    int nfds = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        /* The room for control data is that of BATCH descriptors, so no more than that can come. */
-        int count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds + nfds, CMSG_DATA(c), (size_t)count * sizeof(int));
-        nfds += count;
-    }
-    return nfds;
-}
-
-/*
- * Takes one message and the descriptors that come with it. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT
- * come without a sentence.
- */
-static lap_status_t receive_message(int fd, message_t *message_p, int *fds, int *nfds_p,
-                                    uint64_t deadline)
-{
-    control_t control;
-    struct iovec part = {.iov_base = message_p, .iov_len = sizeof(*message_p)};
-    struct msghdr header;
-    ssize_t got;
-    do {
-        LAP_TRY(wait_fd(fd, POLLIN, deadline));
-        header = (struct msghdr){.msg_iov = &part,
-                                 .msg_iovlen = 1,
-                                 .msg_control = control.bytes,
-                                 .msg_controllen = sizeof(control.bytes)};
-        got = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        /*
-         * A reset is reported once, before what the peer still said; only the end of file is final.
-         */
-    } while (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET));
-    if (got < 0)
-        return lap_error_errno("receiving from another rank");
-    if (got == 0)
-        return LAP_ERR_PEER_LOST;
-    int nfds = take_fds(&header, fds);
-    message_p->text[sizeof(message_p->text) - 1] = '\0';
-    lap_status_t status = LAP_OK;
-    if (header.msg_flags & MSG_CTRUNC)
-        status = lap_error(LAP_ERR_SYSTEM,
-                           "too many open files: a world needs two for each rank, so raise the "
-                           "limit (ulimit -n)");
-    else if ((size_t)got != sizeof(*message_p) || message_p->magic != MAGIC)
-        status = lap_error(LAP_ERR_MISMATCH,
-                           "a message of %zd bytes from something that is not "
-                           "a rank of this library",
-                           got);
-    if (status != LAP_OK) {
-        close_fds(fds, nfds);
-        return status;
-    }
-    *nfds_p = nfds;
-    return LAP_OK;
-}
-
-static lap_status_t socket_open(int *fd_p)
-{
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return lap_error_errno("socket");
-    *fd_p = fd;
-    return LAP_OK;
-}
-
-static lap_status_t socket_address(const char *dir, struct sockaddr_un *address_p)
-{
-    *address_p = (struct sockaddr_un){.sun_family = AF_UNIX};
-    const size_t room = sizeof(address_p->sun_path);
-    if ((size_t)snprintf(address_p->sun_path, room, "%s/s", dir) >= room)
-        return lap_error(LAP_ERR_INVALID, "the path '%s' is too long for a socket", dir);
-    return LAP_OK;
-}
 
 /* Only a directory that nobody else can enter keeps other users out of the world. */
 static lap_status_t check_dir(const char *dir, const struct stat *info)
@@ -285,8 +104,8 @@ static lap_status_t host_enter_dir(host_t *host)
 static lap_status_t host_listen(host_t *host)
 {
     struct sockaddr_un address;
-    LAP_TRY(socket_address(host->dir, &address));
-    LAP_TRY(socket_open(&host->listener));
+    LAP_TRY(lap_socket_address(host->dir, &address));
+    LAP_TRY(lap_socket_open(&host->listener));
     unlinkat(host->dir_fd, "s", 0); /* of a host that was killed: we hold the lock */
     if (bind(host->listener, (struct sockaddr *)&address, sizeof(address)) != 0)
         return lap_error_errno("binding the socket '%s'", address.sun_path);
@@ -357,7 +176,7 @@ static lap_status_t host_watch(host_t *host, uint64_t deadline)
     host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
     for (int rank = 1; rank < size; rank++)
         host->polls[rank] = (struct pollfd){.fd = host->guests[rank]}; /* hang-ups only */
-    LAP_TRY(wait_polls(host->polls, size, deadline));
+    LAP_TRY(lap_wait_polls(host->polls, size, deadline));
     for (int rank = 1; rank < size; rank++) {
         if (host->polls[rank].revents) {
             close(host->guests[rank]);
@@ -369,7 +188,7 @@ static lap_status_t host_watch(host_t *host, uint64_t deadline)
 }
 
 /* Whether a hello makes sense. The kernel says who really sent it. */
-static lap_status_t check_hello(const host_t *host, int fd, const message_t *hello, int nfds)
+static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t *hello, int nfds)
 {
     const lap_world_t *world = host->world;
     struct ucred who;
@@ -379,10 +198,10 @@ static lap_status_t check_hello(const host_t *host, int fd, const message_t *hel
     if (who.uid != geteuid())
         return lap_error(LAP_ERR_MISMATCH, "user %lu came to '%s', expected user %lu",
                          (unsigned long)who.uid, host->dir, (unsigned long)geteuid());
-    if (hello->protocol != PROTOCOL)
+    if (hello->protocol != LAP_MESSAGE_PROTOCOL)
         return lap_error(LAP_ERR_MISMATCH,
                          "pid %d speaks version %u of the protocol, rank 0 version %d", who.pid,
-                         hello->protocol, PROTOCOL);
+                         hello->protocol, LAP_MESSAGE_PROTOCOL);
     if (hello->size != world->size)
         return lap_error(LAP_ERR_MISMATCH, "rank %d says there are %d ranks, rank 0 says %d",
                          hello->rank, hello->size, world->size);
@@ -395,23 +214,24 @@ static lap_status_t check_hello(const host_t *host, int fd, const message_t *hel
         (hello->rank > 0 && hello->rank < world->size && host->guests[hello->rank] >= 0))
         return lap_error(LAP_ERR_MISMATCH, "pid %d and pid %d both say that they are rank %d",
                          world->peers[hello->rank].pid, hello->pid, hello->rank);
-    if (hello->kind != HELLO || hello->rank < 0 || hello->rank >= world->size || nfds != 1)
+    if (hello->kind != LAP_MESSAGE_HELLO || hello->rank < 0 || hello->rank >= world->size ||
+        nfds != 1)
         return lap_error(LAP_ERR_INTERNAL, "pid %d does not say hello as a rank does", who.pid);
     return LAP_OK;
 }
 
 static void tell_failure(int fd, lap_status_t status)
 {
-    const message_t message = make_status_message(FAILURE, status);
-    send_message(fd, &message, NULL, 0, 0); /* as well as it can be done without waiting */
+    const lap_message_t message = lap_message_make_status(LAP_MESSAGE_FAILURE, status);
+    lap_message_send(fd, &message, NULL, 0, 0); /* as well as it can be done without waiting */
 }
 
 /* Hears who has connected. Somebody who hangs up without a word is forgotten. */
 static lap_status_t host_greet(host_t *host, int fd, int *came_p)
 {
-    message_t hello;
-    int fds[BATCH], nfds = 0;
-    lap_status_t status = receive_message(fd, &hello, fds, &nfds, host->deadline);
+    lap_message_t hello;
+    int fds[LAP_MESSAGE_FDS], nfds = 0;
+    lap_status_t status = lap_message_receive(fd, &hello, fds, &nfds, host->deadline);
     if (status == LAP_ERR_PEER_LOST || status == LAP_ERR_TIMEOUT) {
         close(fd);
         return LAP_OK;
@@ -421,7 +241,7 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
         status = check_hello(host, fd, &hello, nfds);
     if (status != LAP_OK) {
         tell_failure(fd, status);
-        close_fds(fds, nfds);
+        lap_close_fds(fds, nfds);
         close(fd);
         return status;
     }
@@ -477,18 +297,18 @@ static lap_status_t host_gather(host_t *host)
 static lap_status_t host_send_table(const host_t *host, int guest, uint64_t board)
 {
     const lap_world_t *world = host->world;
-    for (int first = 0; first < world->size; first += BATCH) {
-        message_t table = make_message(TABLE);
-        int fds[BATCH];
+    for (int first = 0; first < world->size; first += LAP_MESSAGE_FDS) {
+        lap_message_t table = lap_message_make(LAP_MESSAGE_TABLE);
+        int fds[LAP_MESSAGE_FDS];
         table.board = board;
         table.first = first;
-        table.count = world->size - first < BATCH ? world->size - first : BATCH;
+        table.count = world->size - first < LAP_MESSAGE_FDS ? world->size - first : LAP_MESSAGE_FDS;
         for (int i = 0; i < table.count; i++) {
             table.pids[i] = world->peers[first + i].pid;
             fds[i] = world->peers[first + i].heap_fd;
         }
         lap_status_t status =
-            send_message(host->guests[guest], &table, fds, table.count, host->deadline);
+            lap_message_send(host->guests[guest], &table, fds, table.count, host->deadline);
         if (status != LAP_OK)
             return guest_failed(host, guest, status);
     }
@@ -497,12 +317,13 @@ static lap_status_t host_send_table(const host_t *host, int guest, uint64_t boar
 
 static lap_status_t host_hear_ready(const host_t *host, int guest)
 {
-    message_t ready;
-    int fds[BATCH], nfds = 0;
-    lap_status_t status = receive_message(host->guests[guest], &ready, fds, &nfds, host->deadline);
+    lap_message_t ready;
+    int fds[LAP_MESSAGE_FDS], nfds = 0;
+    lap_status_t status =
+        lap_message_receive(host->guests[guest], &ready, fds, &nfds, host->deadline);
     if (status != LAP_OK)
         return guest_failed(host, guest, status);
-    close_fds(fds, nfds);
+    lap_close_fds(fds, nfds);
     if (ready.status != LAP_OK)
         return lap_error((lap_status_t)ready.status, "rank %d: %s", guest, ready.text);
     return LAP_OK;
@@ -542,12 +363,12 @@ static lap_status_t host_run(host_t *host, lap_region_t *region_p)
 /* The last word to all who came. A guest that died meanwhile is found by the first collective. */
 static void host_tell_all(host_t *host, lap_status_t status)
 {
-    const message_t go = make_message(GO);
+    const lap_message_t go = lap_message_make(LAP_MESSAGE_GO);
     for (int rank = 1; rank < host->world->size; rank++) {
         if (host->guests[rank] < 0)
             continue;
         if (status == LAP_OK)
-            send_message(host->guests[rank], &go, NULL, 0, host->deadline);
+            lap_message_send(host->guests[rank], &go, NULL, 0, host->deadline);
         else
             tell_failure(host->guests[rank], status);
         close(host->guests[rank]);
@@ -586,12 +407,12 @@ static lap_status_t guest_try(const char *dir, int *fd_p)
 {
     struct stat info;
     struct sockaddr_un address;
-    LAP_TRY(socket_address(dir, &address));
+    LAP_TRY(lap_socket_address(dir, &address));
     if (lstat(dir, &info) != 0)
         return errno == ENOENT ? LAP_OK : lap_error_errno("looking at the directory '%s'", dir);
     LAP_TRY(check_dir(dir, &info));
     int fd = -1;
-    LAP_TRY(socket_open(&fd));
+    LAP_TRY(lap_socket_open(&fd));
     if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
         *fd_p = fd;
         return LAP_OK;
@@ -624,9 +445,10 @@ static lap_status_t guest_connect(const lap_world_t *world, const char *dir, uin
 
 /* Hears from the host. Its failures become ours, in its words. */
 static lap_status_t guest_hear(const lap_world_t *world, int fd, uint64_t deadline,
-                               message_kind_t kind, message_t *message_p, int *fds, int *nfds_p)
+                               lap_message_kind_t kind, lap_message_t *message_p, int *fds,
+                               int *nfds_p)
 {
-    lap_status_t status = receive_message(fd, message_p, fds, nfds_p, deadline + GRACE_NS);
+    lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline + GRACE_NS);
     if (status == LAP_ERR_PEER_LOST)
         return lap_error(status, "rank 0 went away while the ranks were meeting");
     if (status == LAP_ERR_TIMEOUT)
@@ -636,9 +458,9 @@ static lap_status_t guest_hear(const lap_world_t *world, int fd, uint64_t deadli
         return status;
     if (message_p->kind == (uint32_t)kind)
         return LAP_OK;
-    close_fds(fds, *nfds_p);
+    lap_close_fds(fds, *nfds_p);
     *nfds_p = 0;
-    if (message_p->kind == FAILURE && message_p->status != LAP_OK)
+    if (message_p->kind == LAP_MESSAGE_FAILURE && message_p->status != LAP_OK)
         return lap_error((lap_status_t)message_p->status, "%s", message_p->text);
     return lap_error(LAP_ERR_INTERNAL, "rank 0 said %u, expected %d", message_p->kind, kind);
 }
@@ -647,11 +469,11 @@ static lap_status_t guest_hear_table(lap_world_t *world, int fd, uint64_t deadli
                                      uint64_t *board_p)
 {
     for (int known = 0; known < world->size;) {
-        message_t table;
-        int fds[BATCH], nfds = 0;
-        LAP_TRY(guest_hear(world, fd, deadline, TABLE, &table, fds, &nfds));
+        lap_message_t table;
+        int fds[LAP_MESSAGE_FDS], nfds = 0;
+        LAP_TRY(guest_hear(world, fd, deadline, LAP_MESSAGE_TABLE, &table, fds, &nfds));
         if (table.first != known || table.count != nfds || nfds > world->size - known) {
-            close_fds(fds, nfds);
+            lap_close_fds(fds, nfds);
             return lap_error(LAP_ERR_INTERNAL,
                              "rank 0 sent %d heaps from rank %d on, expected "
                              "them from rank %d on",
@@ -679,8 +501,8 @@ static lap_status_t guest_prepare(lap_world_t *world, uint64_t board, lap_region
 
 static lap_status_t guest_talk(lap_world_t *world, int fd, uint64_t deadline, lap_region_t *region)
 {
-    message_t message = make_message(HELLO);
-    int fds[BATCH], nfds;
+    lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
+    int fds[LAP_MESSAGE_FDS], nfds;
     message.rank = world->rank;
     message.size = world->size;
     message.pid = world->peers[world->rank].pid;
@@ -689,16 +511,16 @@ static lap_status_t guest_talk(lap_world_t *world, int fd, uint64_t deadline, la
      * What cannot be sent because the host is gone is no failure yet: it may have left its story.
      */
     lap_status_t status =
-        send_message(fd, &message, &world->peers[world->rank].heap_fd, 1, deadline);
+        lap_message_send(fd, &message, &world->peers[world->rank].heap_fd, 1, deadline);
     if (status != LAP_OK && status != LAP_ERR_PEER_LOST && status != LAP_ERR_TIMEOUT)
         return status;
     uint64_t board = 0;
     LAP_TRY(guest_hear_table(world, fd, deadline, &board));
     status = guest_prepare(world, board, region);
-    message = make_status_message(READY, status);
-    send_message(fd, &message, NULL, 0, deadline);
+    message = lap_message_make_status(LAP_MESSAGE_READY, status);
+    lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
-    return guest_hear(world, fd, deadline, GO, &message, fds, &nfds);
+    return guest_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds);
 }
 
 static lap_status_t guest_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)

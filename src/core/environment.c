@@ -9,7 +9,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,6 +229,11 @@ static const launcher_t *find_launcher(void)
             return &launchers[i];
     }
     return NULL;
+}
+
+bool lap_environment_launched(void)
+{
+    return find_launcher() != NULL;
 }
 
 lap_status_t lap_environment_read(lap_environment_t *environment_p)

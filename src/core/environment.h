@@ -3,6 +3,7 @@
 #ifndef LAP_CORE_ENVIRONMENT_H
 #define LAP_CORE_ENVIRONMENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,9 @@ typedef struct lap_environment {
     int rank, size;
     char dir[LAP_DIR_BYTES]; /* "" for a world of one */
 } lap_environment_t;
+
+/* Whether a launcher has made this process a rank, be it the only one. */
+bool lap_environment_launched(void);
 
 /* Finds out who started this process as which rank. A world of one when nobody did. */
 lap_status_t lap_environment_read(lap_environment_t *environment_p);

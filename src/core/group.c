@@ -46,9 +46,8 @@ typedef struct seat {
 enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
 
 struct lap_board {
-    _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the three below */
+    _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
     int32_t status;
-    int32_t lost_rank;
     char sentence[LAP_ERROR_TEXT];
     seat_t seats[]; /* one per rank; the bank with one word per rank follows */
 };
@@ -102,8 +101,7 @@ static const char *describe(const lap_group_t *group, int rank, char *text, size
 
 /* Failures. */
 
-/* LAP_OK, or the failure on the board with its sentence. */
-static lap_status_t recorded_failure(const lap_group_t *group)
+lap_status_t lap_group_broken(const lap_group_t *group)
 {
     lap_board_t *board = group->board;
     if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
@@ -111,13 +109,12 @@ static lap_status_t recorded_failure(const lap_group_t *group)
     return lap_error((lap_status_t)board->status, "%s", board->sentence);
 }
 
-void lap_group_fail(lap_group_t *group, lap_status_t status, int lost_rank, const char *sentence)
+void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
 {
     lap_board_t *board = group->board;
     uint32_t none = FAILURE_NONE;
     if (atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN)) {
         board->status = status;
-        board->lost_rank = lost_rank;
         snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
         atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
     }
@@ -152,7 +149,7 @@ static int find_dead(const lap_group_t *group)
 
 lap_status_t lap_group_look(lap_group_t *group)
 {
-    LAP_TRY(recorded_failure(group));
+    LAP_TRY(lap_group_broken(group));
     if (group->world->kind == LAP_WORLD_THREADS)
         return LAP_OK;
     const int dead = find_dead(group);
@@ -160,9 +157,9 @@ lap_status_t lap_group_look(lap_group_t *group)
         return LAP_OK;
     char who[96];
     lap_error(LAP_ERR_PEER_LOST, "%s has died", describe(group, dead, who, sizeof(who)));
-    lap_group_fail(group, LAP_ERR_PEER_LOST, dead, lap_last_error());
+    lap_group_fail(group, LAP_ERR_PEER_LOST, lap_last_error());
     /* Another rank may have been first with its own story, or have died while it wrote one. */
-    LAP_TRY(recorded_failure(group));
+    LAP_TRY(lap_group_broken(group));
     return LAP_ERR_PEER_LOST;
 }
 
@@ -241,7 +238,7 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, uint64
      * A timeout is either our own, which has no sentence yet, or one that another rank wrote on the
      * board.
      */
-    lap_status_t recorded = recorded_failure(group);
+    lap_status_t recorded = lap_group_broken(group);
     if (recorded != LAP_OK)
         return failed_in(call, recorded);
     char who[96], stopped[256];
@@ -250,7 +247,7 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, uint64
         lap_error(status, "%s has not come within %g s%s", describe(group, rank, who, sizeof(who)),
                   (double)group->world->timeout_ns * 1e-9, stopped);
     }
-    lap_group_fail(group, status, rank, lap_last_error());
+    lap_group_fail(group, status, lap_last_error());
     return failed_in(call, status);
 }
 
@@ -278,7 +275,7 @@ static lap_status_t compare_mails(const lap_group_t *group)
 static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size_t bytes,
                          size_t total)
 {
-    lap_status_t broken = recorded_failure(group);
+    lap_status_t broken = lap_group_broken(group);
     if (broken != LAP_OK)
         return failed_in(call, broken);
     group->round++;

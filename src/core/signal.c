@@ -32,11 +32,22 @@ void lap_bank_ring(lap_bank_t *bank)
     }
 }
 
-void lap_bank_raise(lap_bank_t *bank, size_t word)
+void lap_bank_raise_tagged(lap_bank_t *bank, size_t word, uint64_t tag)
 {
-    /* Releases what the caller wrote to the acquiring load in lap_bank_reached. */
+    atomic_store_explicit(&bank->words[word].tag, tag, memory_order_relaxed);
+    /* Releases what the caller wrote, and the tag, to the acquiring load in lap_bank_reached. */
     atomic_fetch_add_explicit(&bank->words[word].value, 1, memory_order_release);
     lap_bank_ring(bank);
+}
+
+void lap_bank_raise(lap_bank_t *bank, size_t word)
+{
+    lap_bank_raise_tagged(bank, word, 0);
+}
+
+uint64_t lap_bank_tag(const lap_bank_t *bank, size_t word)
+{
+    return atomic_load_explicit(&bank->words[word].tag, memory_order_relaxed);
 }
 
 bool lap_bank_reached(const lap_bank_t *bank, size_t word, uint32_t target)

@@ -17,6 +17,7 @@
 
 typedef struct lap_word {
     _Alignas(64) _Atomic uint32_t value; /* a cache line each: raisers do not disturb one another */
+    _Atomic uint64_t tag;                /* what its latest raise was for */
 } lap_word_t;
 
 typedef struct lap_bank {
@@ -33,6 +34,13 @@ size_t lap_bank_bytes(size_t nwords);
  * new value.
  */
 void lap_bank_raise(lap_bank_t *bank, size_t word);
+
+/*
+ * The same, leaving a tag that lap_bank_tag then reads. Whoever has seen the word reach its target
+ * reads the tag of that raise, or of a later one.
+ */
+void lap_bank_raise_tagged(lap_bank_t *bank, size_t word, uint64_t tag);
+uint64_t lap_bank_tag(const lap_bank_t *bank, size_t word);
 
 /* Wakes whoever sleeps on the bank, so that it looks again. */
 void lap_bank_ring(lap_bank_t *bank);

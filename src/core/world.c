@@ -5,23 +5,21 @@
  */
 #include "core/world.h"
 
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <lap/version.h>
-
 #include "core/bootstrap.h"
 #include "core/environment.h"
 #include "core/group.h"
+#include "core/options.h"
 #include "core/status.h"
 #include "util/alloc.h"
+#include "util/cores.h"
 
 #define SPIN_NS 50000u
-#define OPTIONS_BYTES_MAX 4096 /* no options will ever be longer, so a larger size is a mistake */
 
 /* What the options, the environment and the defaults come to. */
 typedef struct settings {
@@ -30,43 +28,12 @@ typedef struct settings {
     int cpu_threads;
 } settings_t;
 
-/* Whether the caller's struct is recent enough to have a field. */
-#define HAS_FIELD(options, field)                                                                  \
-    ((options)->size >= offsetof(lap_world_options_t, field) + sizeof((options)->field))
-
-/*
- * Reads the fields that the caller knows. A field that we do not know must be zero: it asks for
- * nothing.
- */
-static lap_status_t read_options(const lap_world_options_t *options, lap_world_options_t *known_p)
-{
-    *known_p = (lap_world_options_t)LAP_WORLD_OPTIONS_INIT;
-    if (!options)
-        return LAP_OK;
-    if (options->size < sizeof(options->size) || options->size > OPTIONS_BYTES_MAX)
-        return lap_error(LAP_ERR_INVALID,
-                         "options->size is %zu, expected %zu: set it with LAP_WORLD_OPTIONS_INIT",
-                         options->size, sizeof(*options));
-    for (size_t i = sizeof(*options); i < options->size; i++) {
-        if (((const char *)options)[i] != 0)
-            return lap_error(LAP_ERR_INVALID,
-                             "options->size is %zu and byte %zu is set: version %s knows %zu bytes",
-                             options->size, i, lap_version_string(), sizeof(*options));
-    }
-    if (HAS_FIELD(options, timeout_s))
-        known_p->timeout_s = options->timeout_s;
-    if (HAS_FIELD(options, device))
-        known_p->device = options->device;
-    if (HAS_FIELD(options, cpu_threads))
-        known_p->cpu_threads = options->cpu_threads;
-    return LAP_OK;
-}
-
 static lap_status_t make_settings(const lap_world_options_t *given, settings_t *settings_p)
 {
-    lap_world_options_t options;
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     settings_t settings;
-    LAP_TRY(read_options(given, &options));
+    if (given)
+        LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_WORLD_OPTIONS"));
     if (options.timeout_s != 0)
         LAP_TRY(lap_timeout_from_seconds("options->timeout_s", options.timeout_s,
                                          &settings.timeout_ns));
@@ -90,10 +57,7 @@ static lap_status_t make_settings(const lap_world_options_t *given, settings_t *
 /* Spinning pays only while every rank has a core for itself. */
 static uint64_t choose_spin(int size)
 {
-    cpu_set_t cpus;
-    if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0)
-        return 0; /* more processors than the set can hold; sleeping always works */
-    return size <= CPU_COUNT(&cpus) ? SPIN_NS : 0;
+    return size <= lap_cores() ? SPIN_NS : 0;
 }
 
 /* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
@@ -254,17 +218,15 @@ static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, const card_
 }
 
 /*
- * Several ranks: whatever goes wrong here before the allgather goes into the card, so that nobody
- * is left waiting.
+ * Whatever went wrong here before, as `status` says, and whatever goes wrong before the allgather
+ * goes into the card, so that nobody is left waiting.
  */
-static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, lap_status_t status,
-                                            const settings_t *settings, lap_world_t **world_p)
+static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                    const settings_t *settings, card_t *cards,
+                                    lap_world_t **world_p)
 {
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     char dir[LAP_DIR_BYTES];
-    card_t *cards = lap_alloc((size_t)bootstrap->nranks, sizeof(card_t));
-    if (!cards)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", bootstrap->nranks);
     if (status == LAP_OK && mine.rank == 0)
         status = make_private_dir(mine.dir);
     mine.status = status;
@@ -272,42 +234,23 @@ static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, la
         snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
     read_host(mine.host, sizeof(mine.host));
     status = exchange_cards(bootstrap, &mine, cards, dir);
-    lap_free(cards);
-    lap_world_t *world = NULL;
     if (status == LAP_OK)
-        status = process_world_create(mine.rank, mine.nranks, dir, settings, &world);
+        status = process_world_create(mine.rank, mine.nranks, dir, settings, world_p);
     if (mine.dir[0])
         rmdir(mine.dir); /* when the ranks did not get as far as to meet there */
-    *world_p = world;
     return status;
 }
 
-lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
-                                   const lap_world_options_t *options, lap_world_t **world_p)
+/* Several ranks. Without memory for the cards this rank calls nothing and the others wait. */
+static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, lap_status_t status,
+                                            const settings_t *settings, lap_world_t **world_p)
 {
-    if (!bootstrap || !world_p)
-        return lap_error(LAP_ERR_INVALID, "%s is NULL", bootstrap ? "world_p" : "bootstrap");
-    if (bootstrap->size < sizeof(*bootstrap) || bootstrap->size > OPTIONS_BYTES_MAX)
-        return lap_error(LAP_ERR_INVALID,
-                         "bootstrap->size is %zu, expected %zu: set it with LAP_BOOTSTRAP_INIT",
-                         bootstrap->size, sizeof(*bootstrap));
-    if (bootstrap->nranks < 1 || bootstrap->nranks > LAP_RANKS_MAX)
-        return lap_error(LAP_ERR_INVALID, "bootstrap->nranks is %d, expected 1 to %d",
-                         bootstrap->nranks, LAP_RANKS_MAX);
-    if (bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
-        return lap_error(LAP_ERR_INVALID, "bootstrap->rank is %d, expected 0 to %d",
-                         bootstrap->rank, bootstrap->nranks - 1);
-    if (!bootstrap->allgather || !bootstrap->barrier)
-        return lap_error(LAP_ERR_INVALID, "bootstrap->%s is NULL",
-                         bootstrap->allgather ? "barrier" : "allgather");
-    settings_t settings;
-    lap_status_t status = make_settings(options, &settings);
-    if (bootstrap->nranks == 1) {
-        LAP_TRY(status);
-        return process_world_create(0, 1, "", &settings, world_p);
-    }
+    card_t *cards = lap_alloc((size_t)bootstrap->nranks, sizeof(card_t));
+    if (!cards)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", bootstrap->nranks);
     lap_world_t *world = NULL;
-    status = world_create_with_ranks(bootstrap, status, &settings, &world);
+    status = meet_with_cards(bootstrap, status, settings, cards, &world);
+    lap_free(cards);
     /*
      * Called on failure too: the caller's barrier may know no time limit, and others may be in it.
      */
@@ -320,6 +263,36 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
     if (status == LAP_OK)
         *world_p = world;
     return status;
+}
+
+static lap_status_t check_bootstrap(const lap_bootstrap_t *bootstrap)
+{
+    if (bootstrap->nranks < 1 || bootstrap->nranks > LAP_RANKS_MAX)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->nranks is %d, expected 1 to %d",
+                         bootstrap->nranks, LAP_RANKS_MAX);
+    if (bootstrap->rank < 0 || bootstrap->rank >= bootstrap->nranks)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->rank is %d, expected 0 to %d",
+                         bootstrap->rank, bootstrap->nranks - 1);
+    if (!bootstrap->allgather || !bootstrap->barrier)
+        return lap_error(LAP_ERR_INVALID, "bootstrap->%s is NULL",
+                         bootstrap->allgather ? "barrier" : "allgather");
+    return LAP_OK;
+}
+
+lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
+                                   const lap_world_options_t *options, lap_world_t **world_p)
+{
+    if (!bootstrap || !world_p)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL", bootstrap ? "world_p" : "bootstrap");
+    lap_bootstrap_t known = LAP_BOOTSTRAP_INIT;
+    LAP_TRY(lap_read_options(&known, sizeof(known), bootstrap, "LAP_BOOTSTRAP"));
+    LAP_TRY(check_bootstrap(&known));
+    settings_t settings;
+    lap_status_t status = make_settings(options, &settings);
+    if (known.nranks > 1)
+        return world_create_with_ranks(&known, status, &settings, world_p);
+    LAP_TRY(status);
+    return process_world_create(0, 1, "", &settings, world_p);
 }
 
 /* Worlds of threads. */

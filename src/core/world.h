@@ -32,7 +32,7 @@ struct lap_world {
     lap_peer_t *peers;                  /* size of them */
     uint64_t heap_end;                  /* where this rank's next region starts */
     lap_group_t *group;                 /* all ranks */
-    void *device;                       /* opened by the first operator: see overlap/op.c */
+    void *device;                       /* opened by the first operator: see schedule/engine.c */
     void (*device_close)(void *device); /* called by lap_world_destroy when device is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
 };
@@ -44,7 +44,8 @@ struct lap_group {
     int *members; /* world rank of each */
     lap_region_t board_region;
     lap_board_t *board;
-    uint32_t round; /* collectives called so far on this rank */
+    uint32_t round;    /* collectives called so far on this rank */
+    uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
 };
 
 /*
@@ -63,10 +64,12 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank);
 
 /*
  * Breaks the group: writes status and sentence on the board unless one is there already, and wakes
- * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS. `lost_rank`
- * is the rank of the group to blame, or -1.
+ * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS.
  */
-void lap_group_fail(lap_group_t *group, lap_status_t status, int lost_rank, const char *sentence);
+void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence);
+
+/* The failure on the board, if any: lap_group_look without a system call. */
+lap_status_t lap_group_broken(const lap_group_t *group);
 
 /*
  * For the sentence of a timeout: "; rank 2 (pid 123) is stopped" for each rank whose process is, or

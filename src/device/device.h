@@ -121,6 +121,8 @@ struct lap_device_ops {
      * if that stream did.
      */
     lap_status_t (*stream_wait_event)(lap_stream_t *stream, lap_event_t *event);
+    /* Blocks until the latest record issued so far has happened; returns what its stream failed of. */
+    lap_status_t (*event_synchronize)(lap_event_t *event);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
 

@@ -88,13 +88,6 @@ static void add_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t strea
     lap_add_raise(s, stream, peer, lap_signal_credit(p->size, p->rank), 0);
 }
 
-/* Waits until `peer` lets this rank write into its memory. */
-static void await_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer)
-{
-    lap_add_wait(s, stream, peer, lap_signal_credit(p->size, peer), 1);
-    lap_expect(s, lap_signal_credit(p->size, peer));
-}
-
 /* What every method begins with. */
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t symmetric_rows)
 {
@@ -134,7 +127,7 @@ static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
         if (flows(p, p->rank, peer)) {
-            await_credit(p, s, stream, peer);
+            lap_await_credit(p, s, stream, peer);
             lap_add_put(s, stream, peer, lap_signal_data(p->rank), own_input(p),
                         shards(p, LAP_SYMMETRIC, peer, p->rank, 1));
         }
@@ -260,7 +253,7 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
         copy = lap_add_copy(s, LAP_STREAM_SEND, own_input(p),
                             shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
     if (swaps(ring, p->rank)) {
-        await_credit(p, s, LAP_STREAM_SEND, partner);
+        lap_await_credit(p, s, LAP_STREAM_SEND, partner);
         lap_add_put(s, LAP_STREAM_SEND, partner, lap_signal_data(p->rank), own_input(p),
                     shards(p, LAP_SYMMETRIC, partner, p->rank, 1));
     }
@@ -277,7 +270,7 @@ static void add_ring_sends(const ring_t *ring, lap_schedule_t *s)
             continue;
         await_unit(ring, s, LAP_STREAM_SEND, i);
         if (first)
-            await_credit(p, s, LAP_STREAM_SEND, ring->right);
+            lap_await_credit(p, s, LAP_STREAM_SEND, ring->right);
         first = false;
         bool straight = i == 0 && ring->width == 1;
         lap_add_put(s, LAP_STREAM_SEND, ring->right, lap_signal_data(p->rank),
@@ -400,8 +393,8 @@ static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_copy(s, LAP_STREAM_SEND, src, block);
         for (int i = 1; i < p->size; i++)
             if (flows(p, p->rank, lap_peer_at(p, i)))
-                lap_add_raise(s, LAP_STREAM_SEND, lap_peer_at(p, i), lap_signal_data(p->rank),
-                              lap_range_bytes(&block));
+                lap_add_raise(s, LAP_STREAM_SEND, lap_peer_at(p, i),
+                              lap_signal_open(p->size, p->rank), lap_range_bytes(&block));
     }
 }
 
@@ -422,7 +415,7 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
             lap_range_t a = shard_block(p, peer, j);
             lap_block_t *block = lap_gemm_rows(s, a, output(p, peer, j * p->block_rows, a.rows));
             block->wait_peer = peer;
-            block->wait_signal = lap_signal_data(peer);
+            block->wait_signal = lap_signal_open(p->size, peer);
             block->wait_count = j + 1;
         }
     }
@@ -440,21 +433,21 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
         if (!flows(p, peer, p->rank))
             continue;
         for (uint32_t j = 0; j < blocks; j++)
-            lap_expect(s, lap_signal_data(peer));
+            lap_expect(s, lap_signal_open(p->size, peer));
         if (p->gather_input) {
             lap_range_t shard = shard_block(p, peer, 0);
             shard.rows = lap_rows_of(p, peer);
-            lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), blocks);
+            lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_open(p->size, peer), blocks);
             copy = add_gather(p, s, LAP_STREAM_RECEIVE, shard, peer);
         }
         uint32_t done =
-            lap_add_raise(s, LAP_STREAM_COMPUTE, peer, lap_signal_credit(p->size, p->rank), 0);
+            lap_add_raise(s, LAP_STREAM_COMPUTE, peer, lap_signal_done(p->size, p->rank), 0);
         if (p->gather_input)
             lap_add_dep(s, done, copy);
     }
     for (int i = 1; i < p->size; i++)
         if (flows(p, p->rank, lap_peer_at(p, i)))
-            await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
+            lap_await_done(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
 }
 
 static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
@@ -467,11 +460,13 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 }
 
 const lap_builder_t lap_ag_gemm_builders[] = {
-    {"serial", "gather everything, then one GEMM: nothing overlaps", LAP_CAN_PUT, build_serial},
-    {"ring", "shards travel around a ring, a GEMM for each as it comes", LAP_CAN_PUT, build_ring},
+    {"serial", "gather everything, then one GEMM: nothing overlaps", LAP_CAN_PUT,
+     LAP_KNOB_GATHER_INPUT, build_serial},
+    {"ring", "shards travel around a ring, a GEMM for each as it comes", LAP_CAN_PUT,
+     LAP_KNOB_AGGREGATE | LAP_KNOB_GATHER_INPUT, build_ring},
     {"direct", "every shard goes straight to every peer, used in order of arrival", LAP_CAN_PUT,
-     build_direct},
+     LAP_KNOB_GATHER_INPUT, build_direct},
     {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
-     build_fused},
-    {NULL, NULL, 0, NULL},
+     LAP_KNOB_BLOCK_ROWS | LAP_KNOB_GATHER_INPUT, build_fused},
+    {NULL, NULL, 0, 0, NULL},
 };

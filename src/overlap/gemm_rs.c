@@ -149,12 +149,12 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 }
 
 const lap_builder_t lap_gemm_rs_builders[] = {
-    {"serial", "one GEMM, then send and sum: nothing overlaps", LAP_CAN_PUT, build_serial},
-    {"ring", "a GEMM for the rows of each owner, sent while the next one runs", LAP_CAN_PUT,
+    {"serial", "one GEMM, then send and sum: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
+    {"ring", "a GEMM for the rows of each owner, sent while the next one runs", LAP_CAN_PUT, 0,
      build_ring},
     {"pipeline", "a GEMM for each part of n, sent and summed while the next one runs", LAP_CAN_PUT,
-     build_pipeline},
+     LAP_KNOB_NUM_SPLITS, build_pipeline},
     {"fused", "the GEMM writes blocks into their owners' memory as they finish", LAP_CAN_ADDRESS,
-     build_fused},
-    {NULL, NULL, 0, NULL},
+     LAP_KNOB_BLOCK_ROWS, build_fused},
+    {NULL, NULL, 0, 0, NULL},
 };

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
@@ -36,7 +37,7 @@ struct lap_op {
     uint64_t calls;
     uint64_t chaos;
 
-    bool in_flight;
+    lap_program_t *program;   /* of the call in flight; NULL: none */
     uint32_t failures_before; /* engine->failures when the call began */
     lap_trace_t *trace;       /* of the call in flight */
 };
@@ -46,7 +47,7 @@ struct lap_op {
 /* What all ranks must say alike. Plain bytes: it travels. */
 typedef struct fingerprint {
     uint64_t kind, m, n, k, dtype, epilogue, aggregate, num_splits, block_rows, gather_input;
-    uint64_t shared_buffer; /* 0: its own; else one more than operators are on it */
+    uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
 } fingerprint_t;
@@ -65,7 +66,8 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .num_splits = problem->num_splits,
         .block_rows = problem->block_rows,
         .gather_input = problem->gather_input,
-        .shared_buffer = desc->buffer ? desc->buffer->nops + 1u : 0,
+        .buffer = desc->buffer ? desc->buffer->id : 0,
+        .operators = desc->buffer ? desc->buffer->nops : 0,
     };
     snprintf(print.method, sizeof(print.method), "%s", builder->name);
     snprintf(print.device, sizeof(print.device), "%s", group->world->device_name);
@@ -106,11 +108,8 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
     LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
     LAP_TRY(differ_text(rank, "device", zero->device, other->device));
-    if (!zero->shared_buffer != !other->shared_buffer)
-        return lap_error(LAP_ERR_MISMATCH, "lap_op_create: rank %d gives a buffer, rank %d none",
-                         zero->shared_buffer ? 0 : rank, zero->shared_buffer ? rank : 0);
-    return differ_number(rank, "the number of operators on the buffer", zero->shared_buffer,
-                         other->shared_buffer);
+    LAP_TRY(differ_number(rank, "buffer", zero->buffer, other->buffer));
+    return differ_number(rank, "operators on the buffer", zero->operators, other->operators);
 }
 
 /* Collective. Every rank compares all with rank 0's, so that all find the same difference. */
@@ -151,7 +150,7 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
  */
 static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *desc)
 {
-    if (desc && desc->size == sizeof(*desc) && desc->buffer)
+    if (desc->buffer)
         return desc->buffer->ops->can;
     const lap_transport_ops_t *ops;
     const char *name = group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
@@ -159,10 +158,13 @@ static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *des
 }
 
 /* Local: everything that can be found wrong without the other ranks. */
-static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *desc, size_t *bytes_p,
-                         size_t *nsignals_p)
+static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t *desc,
+                         size_t *bytes_p, size_t *nsignals_p)
 {
     lap_group_t *group = op->group;
+    if (!given)
+        return lap_error(LAP_ERR_INVALID, "lap_op_create: desc is NULL");
+    LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_OP_DESC"));
     LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
                              transport_can(group, desc)));
     op->problem.rank = group->rank;
@@ -188,10 +190,11 @@ static lap_status_t prepare(lap_op_t *op)
     return LAP_OK;
 }
 
-lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
+lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
 {
     if (!group || !op_p)
         return lap_error(LAP_ERR_INVALID, "lap_op_create: %s is NULL", group ? "op_p" : "group");
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
     size_t bytes = 0, nsignals = 0;
     lap_op_t *op = lap_alloc(1, sizeof(*op));
     lap_status_t status = LAP_OK;
@@ -200,16 +203,16 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op
     else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator");
     if (status == LAP_OK)
-        status = plan(op, desc, &bytes, &nsignals);
+        status = plan(op, given, &desc, &bytes, &nsignals);
     status = lap_group_agree(group, status);
     if (status != LAP_OK)
         goto err_op;
 
-    const fingerprint_t print = fingerprint_of(group, desc, &op->problem, op->builder);
+    const fingerprint_t print = fingerprint_of(group, &desc, &op->problem, op->builder);
     status = agree_on_fingerprint(group, &print);
     if (status != LAP_OK)
         goto err_op;
-    op->buffer = desc->buffer;
+    op->buffer = desc.buffer;
     if (!op->buffer) {
         status = lap_buffer_create(group, bytes, nsignals, NULL, &op->buffer);
         if (status != LAP_OK)
@@ -220,6 +223,10 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op
     if (status != LAP_OK)
         goto err_op;
     op->index = ++op->buffer->nops;
+    if (op->buffer->reserved < nsignals)
+        op->buffer->reserved = nsignals;
+    if (op->buffer->reserved_bytes < bytes)
+        op->buffer->reserved_bytes = bytes;
     *op_p = op;
     return LAP_OK;
 
@@ -232,7 +239,7 @@ void lap_op_destroy(lap_op_t *op)
 {
     if (!op)
         return;
-    if (op->in_flight)
+    if (op->program)
         (void)lap_op_end(op);
     for (int i = 0; i < CACHE_ENTRIES; i++)
         lap_program_destroy(op->cache[i].program);
@@ -245,12 +252,12 @@ void lap_op_destroy(lap_op_t *op)
 
 const char *lap_op_method(const lap_op_t *op)
 {
-    return op->builder->name;
+    return op ? op->builder->name : "";
 }
 
 lap_buffer_t *lap_op_buffer(lap_op_t *op)
 {
-    return op->buffer;
+    return op ? op->buffer : NULL;
 }
 
 void lap_op_set_chaos(lap_op_t *op, uint64_t seed)
@@ -299,11 +306,16 @@ static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_
 
 /* ---- calling ---- */
 
+/* Sizes of a matrix: the whole of a dimension, or this rank's share of it. */
+typedef struct extent {
+    size_t size;
+    const char *name;
+} extent_t;
+
 /* What a tensor argument must look like. */
 typedef struct expected {
     const char *name;
-    size_t rows, cols;
-    const char *rows_name, *cols_name;
+    extent_t rows, cols;
 } expected_t;
 
 static lap_status_t check_tensor(const lap_op_t *op, const lap_tensor_t *tensor,
@@ -312,39 +324,65 @@ static lap_status_t check_tensor(const lap_op_t *op, const lap_tensor_t *tensor,
     if (tensor->dtype != op->problem.dtype)
         return lap_error(LAP_ERR_INVALID, "%s is %s, expected %s", want->name,
                          lap_dtype_name(tensor->dtype), lap_dtype_name(op->problem.dtype));
-    if (tensor->rows != want->rows)
+    if (tensor->rows != want->rows.size)
         return lap_error(LAP_ERR_INVALID, "%s has %zu rows, expected %s = %zu", want->name,
-                         tensor->rows, want->rows_name, want->rows);
-    if (tensor->cols != want->cols)
+                         tensor->rows, want->rows.name, want->rows.size);
+    if (tensor->cols != want->cols.size)
         return lap_error(LAP_ERR_INVALID, "%s has %zu columns, expected %s = %zu", want->name,
-                         tensor->cols, want->cols_name, want->cols);
+                         tensor->cols, want->cols.name, want->cols.size);
     if (tensor->stride < tensor->cols)
         return lap_error(LAP_ERR_INVALID,
                          "%s has a stride of %zu, expected at least its %zu columns", want->name,
                          tensor->stride, tensor->cols);
+    if (tensor->stride > LAP_SIZE_MOST)
+        return lap_error(LAP_ERR_INVALID, "%s has a stride of %zu, expected at most %d", want->name,
+                         tensor->stride, LAP_SIZE_MOST);
     if (!tensor->data && tensor->rows && tensor->cols)
         return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
                          want->name, tensor->rows, tensor->cols);
     return LAP_OK;
 }
 
-static bool overlap(const lap_tensor_t *x, const lap_tensor_t *y)
+/* The memory of a tensor, with its gaps: [begin, end). */
+typedef struct memory {
+    uintptr_t begin, end;
+} memory_t;
+
+static memory_t memory_of(const lap_tensor_t *tensor)
 {
-    if (!x->rows || !x->cols || !y->rows || !y->cols)
-        return false;
-    const size_t element = lap_dtype_size(x->dtype);
-    uintptr_t x_begin = (uintptr_t)x->data, y_begin = (uintptr_t)y->data;
-    uintptr_t x_end = x_begin + ((x->rows - 1) * x->stride + x->cols) * element;
-    uintptr_t y_end = y_begin + ((y->rows - 1) * y->stride + y->cols) * element;
-    return x_begin < y_end && y_begin < x_end;
+    uintptr_t begin = (uintptr_t)tensor->data;
+    if (!tensor->rows || !tensor->cols)
+        return (memory_t){begin, begin};
+    size_t elements = (tensor->rows - 1) * tensor->stride + tensor->cols;
+    return (memory_t){begin, begin + elements * lap_dtype_size(tensor->dtype)};
 }
 
-static lap_status_t check_aliases(const lap_tensor_t *result, const char *name,
-                                  const lap_op_args_t *args)
+static bool overlap(memory_t x, memory_t y)
 {
-    if (overlap(result, &args->a) || overlap(result, &args->b))
-        return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own", name,
-                         overlap(result, &args->a) ? "a" : "b");
+    return x.begin < x.end && y.begin < y.end && x.begin < y.end && y.begin < x.end;
+}
+
+/* No result may overlap another argument, and no argument the memory that the calls work in. */
+static lap_status_t check_memory(const lap_op_t *op, const lap_op_args_t *args)
+{
+    static const char *const names[] = {"d", "gathered", "a", "b"};
+    const bool gathers = op->problem.gather_input;
+    const lap_tensor_t none = {0};
+    const memory_t memory[] = {memory_of(&args->d), memory_of(gathers ? &args->gathered : &none),
+                               memory_of(&args->a), memory_of(&args->b)};
+    uintptr_t begin = (uintptr_t)op->buffer->data[op->group->rank];
+    const memory_t symmetric = {begin, begin + op->buffer->reserved_bytes};
+    for (int i = 0; i < 4; i++) {
+        if (overlap(memory[i], symmetric))
+            return lap_error(LAP_ERR_INVALID,
+                             "%s lies in the symmetric memory of operators, expected memory of "
+                             "its own",
+                             names[i]);
+        for (int j = i + 1; j < 4 && i < 2; j++)
+            if (overlap(memory[i], memory[j]))
+                return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own",
+                                 names[i], names[j]);
+    }
     return LAP_OK;
 }
 
@@ -354,28 +392,22 @@ static lap_status_t check_args(const lap_op_t *op, const lap_op_args_t *args)
     if (args->m > p->capacity)
         return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
                          p->capacity);
-    const size_t m_r = lap_shard(args->m, p->size, p->rank, NULL);
-    const size_t n_r = lap_shard(p->n, p->size, p->rank, NULL);
-    const size_t k_r = lap_shard(p->k, p->size, p->rank, NULL);
-    const bool ag = p->kind == LAP_AG_GEMM;
-    const expected_t a = {"a", ag ? m_r : args->m, ag ? p->k : k_r,
-                          ag ? "this rank's share of m" : "m", ag ? "k" : "this rank's share of k"};
-    const expected_t b = {"b", ag ? n_r : p->n, ag ? p->k : k_r,
-                          ag ? "this rank's share of n" : "n", ag ? "k" : "this rank's share of k"};
-    const expected_t d = {"d", ag ? args->m : m_r, ag ? n_r : p->n,
-                          ag ? "m" : "this rank's share of m", ag ? "this rank's share of n" : "n"};
+    const extent_t m = {args->m, "m"}, n = {p->n, "n"}, k = {p->k, "k"};
+    const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
+    const extent_t n_r = {lap_shard(p->n, p->size, p->rank, NULL), "this rank's share of n"};
+    const extent_t k_r = {lap_shard(p->k, p->size, p->rank, NULL), "this rank's share of k"};
+    const bool ag = p->kind == LAP_AG_GEMM, rs = p->kind == LAP_GEMM_RS;
+    const expected_t a = {"a", ag ? m_r : m, ag ? k : k_r};
+    const expected_t b = {"b", ag ? n_r : n, ag ? k : k_r};
+    const expected_t d = {"d", rs ? m_r : m, ag ? n_r : n};
     LAP_TRY(check_tensor(op, &args->a, &a));
     LAP_TRY(check_tensor(op, &args->b, &b));
     LAP_TRY(check_tensor(op, &args->d, &d));
-    LAP_TRY(check_aliases(&args->d, "d", args));
     if (p->gather_input) {
-        const expected_t gathered = {"gathered", args->m, p->k, "m", "k"};
+        const expected_t gathered = {"gathered", m, k};
         LAP_TRY(check_tensor(op, &args->gathered, &gathered));
-        LAP_TRY(check_aliases(&args->gathered, "gathered", args));
-        if (overlap(&args->gathered, &args->d))
-            return lap_error(LAP_ERR_INVALID, "gathered overlaps d, expected memory of its own");
     }
-    return LAP_OK;
+    return check_memory(op, args);
 }
 
 /*
@@ -403,38 +435,34 @@ static lap_bound_place_t place_of(const lap_tensor_t *tensor)
  */
 static lap_status_t break_buffer(lap_op_t *op, lap_status_t status)
 {
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
     op->buffer->broken = true;
-    lap_group_fail(op->group, status, -1, lap_last_error());
-    return status;
+    lap_error(status, "rank %d: %s", op->group->rank, story);
+    lap_group_fail(op->group, status, lap_last_error());
+    return lap_error(status, "%s", story);
 }
 
 static lap_status_t check_usable(const lap_op_t *op)
 {
-    if (op->in_flight)
+    if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    if (!op->buffer->broken)
-        return LAP_OK;
-    LAP_TRY(lap_group_look(op->group)); /* tells what happened, if that could be written down */
-    return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
+    LAP_TRY(lap_group_broken(op->group));
+    if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
+        return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
+    return LAP_OK;
 }
 
-lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args)
+/* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
+static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
 {
-    if (!op || !args)
-        return lap_error(LAP_ERR_INVALID, "lap_op_begin: %s is NULL", op ? "args" : "op");
-    if (args->size != sizeof(*args))
-        return lap_error(LAP_ERR_INVALID,
-                         "args.size is %zu, expected %zu: start from LAP_OP_ARGS_INIT", args->size,
-                         sizeof(*args));
-    LAP_TRY(check_usable(op));
-    LAP_TRY(check_args(op, args));
     lap_program_t *program;
     LAP_TRY(get_program(op, args->m, &program));
     LAP_TRY(check_fits(op, lap_program_schedule(program)));
     if (args->trace)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind, op->builder->name, op->group->size,
                                 args->m, op->buffer->pacer != NULL, lap_program_records(program)));
-    lap_binding_t binding = {
+    const lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
         .places[LAP_WEIGHT] = place_of(&args->b),
         .places[LAP_OUTPUT] = place_of(&args->d),
@@ -450,13 +478,30 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args)
     if (op->trace)
         op->trace->begin = lap_now_ns();
     lap_status_t status = lap_program_issue(program, &binding);
-    op->in_flight = true;
+    op->program = program;
     op->engine->in_flight++;
-    if (status != LAP_OK) { /* steps already issued may wait for peers: let them go */
-        break_buffer(op, status);
+    return status;
+}
+
+lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
+{
+    if (!op || !given)
+        return lap_error(LAP_ERR_INVALID, "lap_op_begin: %s is NULL", op ? "args" : "op");
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
+    LAP_TRY(check_usable(op));
+    LAP_TRY(check_args(op, &args));
+    lap_status_t status = issue(op, &args);
+    if (status == LAP_OK)
+        return LAP_OK;
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    break_buffer(op, status);
+    if (op->program) { /* steps already issued may wait for peers: they have been let go */
+        lap_engine_synchronize(op->engine);
         (void)lap_op_end(op);
     }
-    return status;
+    return lap_error(status, "%s", story);
 }
 
 /* Steps that do not wait were ready when they began. */
@@ -470,11 +515,12 @@ static void finish_trace(lap_trace_t *trace)
 
 lap_status_t lap_op_end(lap_op_t *op)
 {
-    if (!op || !op->in_flight)
+    if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    lap_engine_synchronize(op->engine);
-    op->in_flight = false;
+    if (lap_program_wait(op->program) != LAP_OK)
+        lap_engine_synchronize(op->engine); /* notes the failure, for all calls in flight */
+    op->program = NULL;
     op->engine->in_flight--;
     if (op->trace)
         finish_trace(op->trace);

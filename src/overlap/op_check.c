@@ -15,8 +15,11 @@ static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, int nrank
     lap_problem_t problem;
     const lap_builder_t *builder;
     LAP_TRY(lap_problem_init(&problem, &builder, desc, nranks, can));
+    if (desc->size != sizeof(*desc)) /* an array of them is read with the stride of this version */
+        return lap_error(LAP_ERR_INVALID, "desc.size is %zu, expected %zu", desc->size,
+                         sizeof(*desc));
     if (rows > desc->m)
-        return lap_error(LAP_ERR_INVALID, "rows is %zu: expected at most the capacity m = %zu",
+        return lap_error(LAP_ERR_INVALID, "rows is %zu, expected at most the capacity m = %zu",
                          rows, desc->m);
     problem.m = rows;
     for (int rank = 0; rank < nranks; rank++) {
@@ -29,11 +32,11 @@ static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, int nrank
 static lap_status_t check_arguments(const lap_op_desc_t *descs, size_t ncalls, int nranks)
 {
     if (!descs)
-        return lap_error(LAP_ERR_INVALID, "descs is NULL: expected %zu descriptions", ncalls);
+        return lap_error(LAP_ERR_INVALID, "descs is NULL, expected %zu descriptions", ncalls);
     if (ncalls < 1 || ncalls > UINT32_MAX)
-        return lap_error(LAP_ERR_INVALID, "ncalls is %zu: expected at least 1", ncalls);
+        return lap_error(LAP_ERR_INVALID, "ncalls is %zu, expected at least 1", ncalls);
     if (nranks < 1)
-        return lap_error(LAP_ERR_INVALID, "nranks is %d: expected at least 1", nranks);
+        return lap_error(LAP_ERR_INVALID, "nranks is %d, expected at least 1", nranks);
     return LAP_OK;
 }
 

@@ -8,28 +8,34 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/environment.h"
+#include "core/options.h"
 #include "core/status.h"
 #include "transport/transport.h"
 
+/* The operators, in the order of lap_op_kind_t. */
+static const struct {
+    const char *name;
+    const lap_builder_t *builders;
+} operators[] = {
+    [LAP_AG_GEMM] = {"ag_gemm", lap_ag_gemm_builders},
+    [LAP_GEMM_RS] = {"gemm_rs", lap_gemm_rs_builders},
+    [LAP_GEMM_AR] = {"gemm_ar", lap_gemm_ar_builders},
+};
+
+static bool known_kind(lap_op_kind_t kind)
+{
+    return (size_t)kind < sizeof(operators) / sizeof(operators[0]);
+}
+
 const lap_builder_t *lap_builders(lap_op_kind_t kind)
 {
-    return kind == LAP_GEMM_RS ? lap_gemm_rs_builders : lap_ag_gemm_builders;
+    return operators[kind].builders;
 }
 
 const char *lap_op_kind_name(lap_op_kind_t kind)
 {
-    switch (kind) {
-    case LAP_AG_GEMM:
-        return "ag_gemm";
-    case LAP_GEMM_RS:
-        return "gemm_rs";
-    }
-    return "unknown operator";
-}
-
-static bool known_kind(lap_op_kind_t kind)
-{
-    return kind == LAP_AG_GEMM || kind == LAP_GEMM_RS;
+    return known_kind(kind) ? operators[kind].name : "unknown operator";
 }
 
 const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char **summary_p)
@@ -73,7 +79,7 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
         builder++;
     if (!builder->name) {
         list_methods(kind, ~0u, names, sizeof(names));
-        return lap_error(LAP_ERR_INVALID, "method '%s' is none of %s: expected one of %s", method,
+        return lap_error(LAP_ERR_INVALID, "method '%s' is none of %s, expected one of %s", method,
                          lap_op_kind_name(kind), names);
     }
     if ((builder->needs & ~can) != 0) {
@@ -91,12 +97,12 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
     return LAP_OK;
 }
 
-/* A size that must be there. */
+/* A size that must be there, and that GEMM libraries can count. */
 static lap_status_t check_size(const char *name, size_t value)
 {
-    if (value > 0)
+    if (value > 0 && value <= LAP_SIZE_MOST)
         return LAP_OK;
-    return lap_error(LAP_ERR_INVALID, "%s is 0: expected at least 1", name);
+    return lap_error(LAP_ERR_INVALID, "%s is %zu, expected 1 to %d", name, value, LAP_SIZE_MOST);
 }
 
 /* A matrix that must be addressable; `ranks` rows may be added to it by rounding up to a shard. */
@@ -107,7 +113,7 @@ static lap_status_t check_matrix(const char *what, size_t rows, size_t cols, int
     if (__builtin_add_overflow(rows, (size_t)ranks, &rows) ||
         __builtin_mul_overflow(rows, cols, &bytes) || __builtin_mul_overflow(bytes, width, &bytes))
         return lap_error(LAP_ERR_INVALID,
-                         "%s = %zu x %zu elements is more than memory can hold: expected at most "
+                         "%s = %zu x %zu elements is more than memory can hold, expected at most "
                          "%zu bytes",
                          what, rows - (size_t)ranks, cols, SIZE_MAX);
     return LAP_OK;
@@ -128,49 +134,57 @@ static lap_status_t check_types(const lap_op_desc_t *desc)
 {
     if (!known_kind(desc->kind))
         return lap_error(LAP_ERR_INVALID,
-                         "kind is %d: expected LAP_AG_GEMM (%d) or LAP_GEMM_RS (%d)",
-                         (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_GEMM_RS);
+                         "kind is %d, expected LAP_AG_GEMM (%d), LAP_GEMM_RS (%d) or LAP_GEMM_AR "
+                         "(%d)",
+                         (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_GEMM_RS, (int)LAP_GEMM_AR);
     if (desc->dtype != LAP_FLOAT32)
-        return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %d: expected LAP_FLOAT32 (%d)",
+        return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %d, expected LAP_FLOAT32 (%d)",
                          (int)desc->dtype, (int)LAP_FLOAT32);
     if (desc->epilogue != LAP_EPILOGUE_NONE)
-        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %d: expected LAP_EPILOGUE_NONE (%d)",
+        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %d, expected LAP_EPILOGUE_NONE (%d)",
                          (int)desc->epilogue, (int)LAP_EPILOGUE_NONE);
     return LAP_OK;
 }
 
-/* A knob that only one method has: an error when it is turned on another one. */
-static lap_status_t check_knob(const char *knob, size_t value, const char *owner,
-                               const lap_op_desc_t *desc, const char *method)
+/* A knob that is turned must be one that the method has. */
+static lap_status_t check_knob(const lap_op_desc_t *desc, const lap_builder_t *builder,
+                               unsigned knob, const char *name, size_t value)
 {
-    if (value == 0 || strcmp(method, owner) == 0)
+    if (value == 0 || (builder->knobs & knob) != 0)
         return LAP_OK;
-    return lap_error(LAP_ERR_INVALID,
-                     "%s is %zu with method '%s' of %s: expected 0, only '%s' uses it", knob, value,
-                     method, lap_op_kind_name(desc->kind), owner);
+    char owners[128] = "";
+    size_t used = 0;
+    for (const lap_builder_t *other = lap_builders(desc->kind); other->name; other++)
+        if ((other->knobs & knob) != 0 && used < sizeof(owners))
+            used += (size_t)snprintf(owners + used, sizeof(owners) - used, "%s'%s'",
+                                     used ? ", " : "", other->name);
+    return lap_error(LAP_ERR_INVALID, "%s is %zu with method '%s' of %s, expected 0: %s%s has it",
+                     name, value, builder->name, lap_op_kind_name(desc->kind),
+                     used ? "only " : "no method", owners);
 }
 
-static lap_status_t check_knobs(const lap_op_desc_t *desc, const char *method, int size)
+static lap_status_t check_knobs(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
 {
-    bool gathers = desc->kind == LAP_AG_GEMM;
-    if (desc->aggregate && !gathers)
-        return lap_error(LAP_ERR_INVALID,
-                         "aggregate is %d with gemm_rs: expected 0, only 'ring' of "
-                         "ag_gemm uses it",
-                         desc->aggregate);
-    LAP_TRY(check_knob("aggregate", desc->aggregate != 0, "ring", desc, method));
+    LAP_TRY(check_knob(desc, builder, LAP_KNOB_AGGREGATE, "aggregate", desc->aggregate != 0));
+    LAP_TRY(check_knob(desc, builder, LAP_KNOB_NUM_SPLITS, "num_splits", desc->num_splits));
+    LAP_TRY(check_knob(desc, builder, LAP_KNOB_BLOCK_ROWS, "block_rows", desc->block_rows));
+    LAP_TRY(
+        check_knob(desc, builder, LAP_KNOB_GATHER_INPUT, "gather_input", desc->gather_input != 0));
     if (desc->aggregate && size > 1 && size % 2 != 0)
         return lap_error(LAP_ERR_INVALID, "aggregate needs an even group size, got %d", size);
-    LAP_TRY(check_knob("num_splits", desc->num_splits, "pipeline", desc, method));
+    const size_t shard = lap_shard(desc->m, size, 0, NULL);
+    if (desc->block_rows && shard / desc->block_rows > LAP_BLOCKS_MOST)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "block_rows is %zu, expected at least %zu: a shard of %zu rows may have %d "
+            "blocks",
+            desc->block_rows, shard / LAP_BLOCKS_MOST + 1, shard, LAP_BLOCKS_MOST);
+    if (desc->num_splits > LAP_BLOCKS_MOST)
+        return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most %d",
+                         desc->num_splits, LAP_BLOCKS_MOST);
     if (desc->num_splits > desc->n)
-        return lap_error(LAP_ERR_INVALID, "num_splits is %zu: expected at most n = %zu",
+        return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most n = %zu",
                          desc->num_splits, desc->n);
-    LAP_TRY(check_knob("block_rows", desc->block_rows, "fused", desc, method));
-    if (desc->gather_input && !gathers)
-        return lap_error(LAP_ERR_INVALID,
-                         "gather_input is %d with %s: expected 0, only ag_gemm "
-                         "gathers",
-                         desc->gather_input, lap_op_kind_name(desc->kind));
     return LAP_OK;
 }
 
@@ -188,21 +202,21 @@ static size_t default_block_rows(size_t capacity, int size)
 }
 
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
-                              const lap_op_desc_t *desc, int size, unsigned can)
+                              const lap_op_desc_t *given, int size, unsigned can)
 {
     const lap_builder_t *builder = NULL;
-    if (!desc)
-        return lap_error(LAP_ERR_INVALID, "desc is NULL: expected a description");
-    if (desc->size != sizeof(*desc))
-        return lap_error(LAP_ERR_INVALID,
-                         "desc.size is %zu: expected %zu, as LAP_OP_DESC_INIT sets it", desc->size,
-                         sizeof(*desc));
-    if (size < 1)
-        return lap_error(LAP_ERR_INVALID, "the group has %d ranks: expected at least 1", size);
+    lap_op_desc_t known = LAP_OP_DESC_INIT;
+    const lap_op_desc_t *desc = &known;
+    if (!given)
+        return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description");
+    LAP_TRY(lap_read_options(&known, sizeof(known), given, "LAP_OP_DESC"));
+    if (size < 1 || size > LAP_RANKS_MAX)
+        return lap_error(LAP_ERR_INVALID, "the group has %d ranks, expected 1 to %d", size,
+                         LAP_RANKS_MAX);
     LAP_TRY(check_types(desc));
     LAP_TRY(check_sizes(desc, size));
     LAP_TRY(find_builder(desc->kind, desc->method, can, &builder));
-    LAP_TRY(check_knobs(desc, builder->name, size));
+    LAP_TRY(check_knobs(desc, builder, size));
     *problem = (lap_problem_t){
         .kind = desc->kind,
         .m = desc->m,
@@ -221,6 +235,24 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     return LAP_OK;
 }
 
+static void await(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal)
+{
+    lap_add_wait(schedule, stream, peer, signal, 1);
+    lap_expect(schedule, signal);
+}
+
+void lap_await_credit(const lap_problem_t *problem, lap_schedule_t *schedule, uint16_t stream,
+                      int peer)
+{
+    await(schedule, stream, peer, lap_signal_credit(problem->size, peer));
+}
+
+void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint16_t stream,
+                    int peer)
+{
+    await(schedule, stream, peer, lap_signal_done(problem->size, peer));
+}
+
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule)
 {
@@ -236,7 +268,7 @@ lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *b
     const lap_builder_t *builder;
     lap_schedule_t schedule;
     if (!bytes_p || !nsignals_p)
-        return lap_error(LAP_ERR_INVALID, "%s is NULL: expected where to write it",
+        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected where to write it",
                          bytes_p ? "nsignals_p" : "bytes_p");
     LAP_TRY(lap_problem_init(&problem, &builder, desc, nranks, ~0u));
     /*

@@ -5,9 +5,14 @@
 
 #include "schedule/schedule.h"
 
+/* The most that m, n, k and a stride may be: GEMM libraries count in int. */
+#define LAP_SIZE_MOST INT32_MAX
+#define LAP_BLOCKS_MOST 1024 /* of a shard, and splits of n: each is a few steps */
+
 /* The methods of each operator, serial first; each list ends with a name of NULL. */
 extern const lap_builder_t lap_ag_gemm_builders[];
 extern const lap_builder_t lap_gemm_rs_builders[];
+extern const lap_builder_t lap_gemm_ar_builders[];
 
 /* The methods of a kind. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
@@ -32,6 +37,12 @@ static inline int lap_peer_at(const lap_problem_t *problem, int step)
 {
     return (problem->rank + step + problem->size) % problem->size;
 }
+
+/* Waits until `peer` lets this rank write into its memory; until it has read what it needs here. */
+void lap_await_credit(const lap_problem_t *problem, lap_schedule_t *schedule, uint16_t stream,
+                      int peer);
+void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint16_t stream,
+                    int peer);
 
 /* Builds the schedule of one rank. The caller clears it, also after a failure. */
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,

@@ -106,12 +106,6 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
     }
 }
 
-void lap_await_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer)
-{
-    lap_add_wait(s, stream, peer, lap_signal_credit(p->size, peer), 1);
-    lap_expect(s, lap_signal_credit(p->size, peer));
-}
-
 uint32_t lap_add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                      lap_columns_t columns, lap_range_t own, lap_range_t dst)
 {

@@ -54,9 +54,6 @@ void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s);
  */
 void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner, lap_range_t own);
 
-/* Waits for `peer` to let this rank write into its memory. */
-void lap_await_credit(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer);
-
 /* Sums the parts of all ranks in rank order, of which this rank's is `own`, into dst. */
 uint32_t lap_add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                      lap_columns_t columns, lap_range_t own, lap_range_t dst);

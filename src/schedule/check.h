@@ -101,8 +101,8 @@ lap_status_t lap_check_graph(lap_check_t *check);
 lap_status_t lap_check_order(lap_check_t *check);
 
 /*
- * The same file: that every signal has come by the end of the call that accounts for it. Between
- * calls none is under way.
+ * The same file: that every signal has come by the end of the call that accounts for it, so that
+ * between calls none is under way, and that none comes again before the waits for it are over.
  */
 lap_status_t lap_check_signals(const lap_check_t *check);
 

@@ -183,29 +183,67 @@ static lap_status_t check_deadlock(const play_t *play)
     return lap_error(LAP_ERR_INTERNAL, "the graph of the schedules has a cycle");
 }
 
+/* A signal that its owner may not have got by the end of the call that accounts for it. */
+static lap_status_t stray(const lap_check_t *check, size_t word, const lap_moment_t *moment)
+{
+    uint32_t rank = (uint32_t)(word / check->nsignals), signal = (uint32_t)(word % check->nsignals);
+    char text[LAP_CHECK_TEXT] = "nothing";
+    if (moment->raise != LAP_CHECK_NONE)
+        lap_check_describe(check, moment->raise, text, sizeof(text));
+    return lap_error(LAP_ERR_CHECK,
+                     "stray signal: rank %u expects signal %u to be raised %u times in call %u, "
+                     "and may end the call before %s has raised it",
+                     (unsigned)rank, (unsigned)signal,
+                     (unsigned)lap_check_schedule(check, moment->call, (int)rank)->raised[signal],
+                     (unsigned)moment->call, text);
+}
+
+/*
+ * A wait of an earlier call on a word must be over before the word is raised in a later one: after
+ * a wait a rank looks at the word's tag, to see whether it was raised for the same call.
+ */
+static lap_status_t check_late_waits(const lap_check_t *check, const lap_moment_t *earlier,
+                                     const lap_moment_t *later)
+{
+    for (uint32_t waiter = earlier->waiters; waiter != LAP_CHECK_NONE;
+         waiter = check->nodes[waiter].next_waiter) {
+        if (lap_check_before(check, waiter, later->raise))
+            continue;
+        char wait[LAP_CHECK_TEXT], raise[LAP_CHECK_TEXT];
+        lap_check_describe(check, waiter, wait, sizeof(wait));
+        lap_check_describe(check, later->raise, raise, sizeof(raise));
+        return lap_error(LAP_ERR_CHECK,
+                         "early signal: %s may raise signal %u of rank %d again before %s is over",
+                         raise, (unsigned)check->nodes[later->raise].raise_signal,
+                         check->nodes[later->raise].raise_rank, wait);
+    }
+    return LAP_OK;
+}
+
+/* The raises of one word. Those of a call come one after the other, so its first one decides. */
+static lap_status_t check_word(const lap_check_t *check, size_t word)
+{
+    const lap_moment_t *moments = check->moments;
+    const uint32_t first = check->first_moment[word], last = check->first_moment[word + 1];
+    uint32_t call_first = first; /* of the call before that of `at` */
+    for (uint32_t at = first; at < last; at++) {
+        size_t owner = word / check->nsignals;
+        uint32_t end = check->ends[(size_t)moments[at].call * (size_t)check->size + owner];
+        if (moments[at].raise == LAP_CHECK_NONE || !lap_check_before(check, moments[at].raise, end))
+            return stray(check, word, &moments[at]);
+        if (at == first || moments[at].call == moments[at - 1].call)
+            continue;
+        for (; call_first < at; call_first++)
+            LAP_TRY(check_late_waits(check, &moments[call_first], &moments[at]));
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_check_signals(const lap_check_t *check)
 {
     size_t nwords = (size_t)check->size * check->nsignals;
-    for (size_t word = 0; word < nwords; word++) {
-        uint32_t rank = (uint32_t)(word / check->nsignals);
-        for (uint32_t at = check->first_moment[word]; at < check->first_moment[word + 1]; at++) {
-            const lap_moment_t *moment = &check->moments[at];
-            uint32_t end = check->ends[(size_t)moment->call * (size_t)check->size + rank];
-            char text[LAP_CHECK_TEXT] = "nothing";
-            if (moment->raise != LAP_CHECK_NONE && lap_check_before(check, moment->raise, end))
-                continue;
-            if (moment->raise != LAP_CHECK_NONE)
-                lap_check_describe(check, moment->raise, text, sizeof(text));
-            return lap_error(
-                LAP_ERR_CHECK,
-                "stray signal: rank %u expects signal %u to be raised %u times in call "
-                "%u, and may end the call before %s has raised it",
-                (unsigned)rank, (unsigned)(word % check->nsignals),
-                (unsigned)lap_check_schedule(check, moment->call, (int)rank)
-                    ->raised[word % check->nsignals],
-                (unsigned)moment->call, text);
-        }
-    }
+    for (size_t word = 0; word < nwords; word++)
+        LAP_TRY(check_word(check, word));
     return LAP_OK;
 }
 

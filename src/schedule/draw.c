@@ -52,19 +52,38 @@ typedef struct picture {
 
 /* ---- text ---- */
 
-/* Text for XML. Control characters, which XML forbids, become spaces. */
+/* The bytes of the UTF-8 character at `text`; 0 when there is none. */
+static size_t character(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    size_t bytes = at[0] < 0x80                    ? 1
+                   : at[0] >= 0xc2 && at[0] < 0xe0 ? 2
+                   : at[0] >= 0xe0 && at[0] < 0xf0 ? 3
+                   : at[0] >= 0xf0 && at[0] < 0xf5 ? 4
+                                                   : 0;
+    for (size_t i = 1; i < bytes; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    return bytes;
+}
+
+/* Text for XML. Control characters, which XML forbids, become spaces; what is no text becomes '?'. */
 static void put_text(FILE *file, const char *text)
 {
-    for (; *text; text++) {
-        const char *name = *text == '&'   ? "&amp;"
-                           : *text == '<' ? "&lt;"
-                           : *text == '>' ? "&gt;"
-                           : *text == '"' ? "&quot;"
-                                          : NULL;
+    while (*text) {
+        const size_t bytes = character(text);
+        const char *name = *text == '&'                                ? "&amp;"
+                           : *text == '<'                              ? "&lt;"
+                           : *text == '>'                              ? "&gt;"
+                           : *text == '"'                              ? "&quot;"
+                           : bytes == 0                                ? "?"
+                           : bytes == 1 && (unsigned char)*text < 0x20 ? " "
+                                                                       : NULL;
         if (name)
             fputs(name, file);
         else
-            fputc((unsigned char)*text < 0x20 ? ' ' : *text, file);
+            fwrite(text, 1, bytes, file);
+        text += bytes ? bytes : 1;
     }
 }
 

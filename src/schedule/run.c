@@ -11,6 +11,8 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
+#define NO_BLOCK UINT32_MAX
+
 /* What the waits and raises of one GEMM step need while it runs. */
 typedef struct gemm_context {
     lap_program_t *program;
@@ -18,6 +20,7 @@ typedef struct gemm_context {
     const lap_step_t *step;
     const lap_wait_story_t *story;
     lap_watch_t watch;
+    uint32_t lost; /* the block whose signal cannot come any more, once that is known */
 } gemm_context_t;
 
 struct lap_program {
@@ -28,7 +31,8 @@ struct lap_program {
     gemm_context_t *gemms;     /* per step; only those of GEMM steps are used */
     lap_wait_story_t *stories; /* per step */
     lap_event_t **events;      /* per step: recorded after it; NULL when nothing depends on it */
-    const void **sources;      /* per range: the operands of reductions */
+    lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
+    const void **sources;           /* per range: the operands of reductions */
     size_t *source_strides;
 };
 
@@ -41,6 +45,8 @@ static lap_status_t create_events(lap_program_t *program)
         for (uint32_t d = 0; d < step->ndeps; d++)
             if (!program->events[step->deps[d]])
                 LAP_TRY(device->ops->event_create(device, &program->events[step->deps[d]]));
+        if (!program->ends[step->stream])
+            LAP_TRY(device->ops->event_create(device, &program->ends[step->stream]));
     }
     return LAP_OK;
 }
@@ -54,6 +60,7 @@ static void tell_stories(lap_program_t *program)
             .method = schedule->method,
             .step = i,
             .m = schedule->m,
+            .name_signal = lap_signal_name,
         };
 }
 
@@ -101,6 +108,9 @@ void lap_program_destroy(lap_program_t *program)
     for (uint32_t i = 0; program->events && i < program->schedule.nsteps; i++)
         if (program->events[i])
             program->engine->device->ops->event_destroy(program->events[i]);
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        if (program->ends[stream])
+            program->engine->device->ops->event_destroy(program->ends[stream]);
     lap_free(program->blocks);
     lap_free(program->raises);
     lap_free(program->gemms);
@@ -129,7 +139,7 @@ size_t lap_program_records(const lap_program_t *program)
 
 /* ---- binding ranges to memory ---- */
 
-static char *bind(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p)
+static char *resolve(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p)
 {
     if (range->place == LAP_SYMMETRIC) {
         *stride_p = range->stride;
@@ -151,8 +161,8 @@ static char *bind(const lap_binding_t *binding, const lap_range_t *range, size_t
 static lap_copy_t bind_copy(const lap_binding_t *binding, const lap_step_t *step)
 {
     lap_copy_t copy = {.rows = step->src.rows, .row_bytes = step->src.row_bytes};
-    copy.src = bind(binding, &step->src, &copy.src_stride);
-    copy.dst = bind(binding, &step->dst, &copy.dst_stride);
+    copy.src = resolve(binding, &step->src, &copy.src_stride);
+    copy.dst = resolve(binding, &step->dst, &copy.dst_stride);
     return copy;
 }
 
@@ -172,15 +182,15 @@ static lap_wait_t block_wait(const gemm_context_t *context, size_t block)
 static lap_status_t block_wait_failed(void *arg, size_t block, lap_status_t status)
 {
     const gemm_context_t *context = arg;
-    lap_wait_t wait = block_wait(context, block);
+    lap_wait_t wait = block_wait(context, context->lost != NO_BLOCK ? context->lost : block);
     return lap_buffer_wait_failed(context->buffer, &wait, status);
 }
 
 static lap_status_t block_wait_passed(void *arg, size_t block)
 {
     const gemm_context_t *context = arg;
-    const lap_block_t *plan = &context->program->schedule.blocks[context->step->first + block];
-    return lap_buffer_compare(context->buffer, plan->wait_peer, context->story);
+    const lap_wait_t wait = block_wait(context, block);
+    return lap_buffer_wait_passed(context->buffer, &wait);
 }
 
 static lap_status_t block_raise(void *arg, void *raise)
@@ -195,21 +205,26 @@ static lap_status_t block_raise(void *arg, void *raise)
  */
 static lap_status_t look_for_blocks(void *arg)
 {
-    const gemm_context_t *context = arg;
+    gemm_context_t *context = arg;
+    lap_buffer_t *buffer = context->buffer;
     const lap_schedule_t *schedule = &context->program->schedule;
     int last = -1;
     for (uint32_t i = 0; i < context->step->count; i++) {
-        const lap_block_t *plan = &schedule->blocks[context->step->first + i];
+        const int peer = schedule->blocks[context->step->first + i].wait_peer;
         const lap_gemm_block_t *block = &context->program->blocks[context->step->first + i];
-        if (!block->has_wait || plan->wait_peer == last ||
-            lap_bank_reached(context->buffer->banks[schedule->rank], block->wait.word,
-                             block->wait.target))
+        if (!block->has_wait || peer == last ||
+            lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
             continue;
-        last = plan->wait_peer;
-        LAP_TRY(lap_group_look_for(context->buffer->group, last));
-        LAP_TRY(lap_buffer_compare(context->buffer, last, context->story));
+        last = peer;
+        lap_status_t status = lap_buffer_compare(buffer, peer, context->story);
+        if (status == LAP_OK)
+            status = lap_group_look_for(buffer->group, peer);
+        if (status != LAP_OK) {
+            context->lost = i;
+            return status;
+        }
     }
-    return lap_group_look(context->buffer->group);
+    return lap_group_look(buffer->group);
 }
 
 /* ---- issuing ---- */
@@ -245,8 +260,8 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     const lap_block_t *plan = &program->schedule.blocks[index];
     lap_gemm_block_t *block = &program->blocks[index];
     *block = (lap_gemm_block_t){.rows = plan->d.rows};
-    block->a = bind(issue->binding, &plan->a, &block->a_stride);
-    block->d = bind(issue->binding, &plan->d, &block->d_stride);
+    block->a = resolve(issue->binding, &plan->a, &block->a_stride);
+    block->d = resolve(issue->binding, &plan->d, &block->d_stride);
     lap_trace_record_t *record = next_record(
         issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
     if (record)
@@ -260,6 +275,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         program->raises[index] = (lap_raise_t){
             .peer = plan->raise_peer,
             .signal = plan->raise_signal,
+            .tag = program->stories[step_index].tag,
             .bytes = plan->d.rows * plan->d.row_bytes,
             .span = record ? &record->flight : NULL,
         };
@@ -280,8 +296,11 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         bind_block(issue, index, step->first + b);
 
     gemm_context_t *context = &program->gemms[index];
-    *context =
-        (gemm_context_t){program, buffer, step, &program->stories[index], {0, 0, NULL, NULL}};
+    *context = (gemm_context_t){.program = program,
+                                .buffer = buffer,
+                                .step = step,
+                                .story = &program->stories[index],
+                                .lost = NO_BLOCK};
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
@@ -302,7 +321,7 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         .context = context,
         .shuffle = issue->chaos,
     };
-    gemm.b = bind(issue->binding, &step->src, &gemm.b_stride);
+    gemm.b = resolve(issue->binding, &step->src, &gemm.b_stride);
     return issue->device->gemm(stream, &gemm);
 }
 
@@ -311,8 +330,8 @@ static lap_status_t issue_reduce(issue_t *issue, const lap_step_t *step, lap_str
     lap_program_t *program = issue->program;
     for (uint32_t i = 0; i < step->count; i++)
         program->sources[step->first + i] =
-            bind(issue->binding, &program->schedule.ranges[step->first + i],
-                 &program->source_strides[step->first + i]);
+            resolve(issue->binding, &program->schedule.ranges[step->first + i],
+                    &program->source_strides[step->first + i]);
     lap_reduce_t reduce = {
         .dtype = program->schedule.dtype,
         .srcs = &program->sources[step->first],
@@ -321,30 +340,34 @@ static lap_status_t issue_reduce(issue_t *issue, const lap_step_t *step, lap_str
         .rows = step->dst.rows,
         .cols = step->dst.row_bytes / lap_dtype_size(program->schedule.dtype),
     };
-    reduce.dst = bind(issue->binding, &step->dst, &reduce.dst_stride);
+    reduce.dst = resolve(issue->binding, &step->dst, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
 }
 
-static lap_status_t issue_put(issue_t *issue, const lap_step_t *step, lap_stream_t *stream,
+static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stream,
                               lap_trace_record_t *record)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
     const lap_put_t put = {
         .copy = bind_copy(issue->binding, step),
         .peer = step->peer,
         .signal = step->signal,
+        .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
     };
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
-static lap_status_t issue_raise(issue_t *issue, const lap_step_t *step, lap_stream_t *stream,
+static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *stream,
                                 lap_trace_record_t *record)
 {
     lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
     const lap_raise_t raise = {
         .peer = step->peer,
         .signal = step->signal,
+        .tag = issue->program->stories[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
     };
@@ -378,9 +401,9 @@ static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *str
     case LAP_STEP_GEMM:
         return issue_gemm(issue, index, stream);
     case LAP_STEP_PUT:
-        return issue_put(issue, step, stream, record);
+        return issue_put(issue, index, stream, record);
     case LAP_STEP_RAISE:
-        return issue_raise(issue, step, stream, record);
+        return issue_raise(issue, index, stream, record);
     case LAP_STEP_WAIT:
         return issue_wait(issue, index, stream);
     case LAP_STEP_REDUCE:
@@ -453,19 +476,15 @@ static lap_status_t join_streams(lap_engine_t *engine)
 static void announce(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
-    const lap_schedule_t *schedule = &program->schedule;
-    buffer->calls++;
-    for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        program->stories[i].call = buffer->calls;
+    const uint32_t call = ++buffer->calls;
+    const uint64_t tag = lap_call_tag(call, binding->op_index, program->schedule.m);
+    lap_wait_story_t story = {.call = call, .op_index = binding->op_index};
+    story.m = program->schedule.m;
+    for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
+        program->stories[i].call = call;
         program->stories[i].op_index = binding->op_index;
+        program->stories[i].tag = tag;
     }
-    lap_wait_story_t story = {
-        .op = lap_op_kind_name(schedule->kind),
-        .method = schedule->method,
-        .call = buffer->calls,
-        .op_index = binding->op_index,
-        .m = schedule->m,
-    };
     lap_buffer_announce(buffer, &story);
 }
 
@@ -486,8 +505,25 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
         announce(program, binding);
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         LAP_TRY(issue_step(&issue, i));
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        if (program->ends[stream])
+            LAP_TRY(issue.device->event_record(program->ends[stream],
+                                               program->engine->streams[stream]));
     /* The next call counts from here; this one's targets are absolute already. */
     for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
         buffer->consumed[s] += schedule->raised[s];
     return LAP_OK;
+}
+
+lap_status_t lap_program_wait(lap_program_t *program)
+{
+    lap_status_t first = LAP_OK;
+    for (int stream = 0; stream < LAP_STREAMS; stream++) {
+        if (!program->ends[stream])
+            continue;
+        lap_status_t status =
+            program->engine->device->ops->event_synchronize(program->ends[stream]);
+        first = first == LAP_OK ? status : first;
+    }
+    return first;
 }

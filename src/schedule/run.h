@@ -61,11 +61,14 @@ typedef struct lap_binding {
 } lap_binding_t;
 
 /*
- * Issues all steps to the engine's streams; lap_engine_synchronize waits for them. The binding's
+ * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's
  * memory and the trace must live until then, and the program is not issued again before. Does not
  * block.
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
+
+/* Waits until all steps of the latest issue have run. Returns the failure of one, if any. */
+lap_status_t lap_program_wait(lap_program_t *program);
 
 /*
  * What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn

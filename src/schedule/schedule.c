@@ -183,6 +183,16 @@ void lap_expect(lap_schedule_t *schedule, uint32_t signal)
     schedule->raised[signal]++;
 }
 
+void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
+{
+    static const char *const families[] = {"data", "credit", "open", "done"};
+    uint32_t family = signal / (uint32_t)size;
+    if (family < 4)
+        snprintf(text, bytes, "%s[%u]", families[family], (unsigned)(signal % (uint32_t)size));
+    else
+        snprintf(text, bytes, "%u", (unsigned)signal);
+}
+
 const char *lap_step_kind_name(lap_step_kind_t kind)
 {
     static const char *const names[LAP_STEP_KINDS] = {"GEMM", "PUT",    "RAISE",
@@ -208,13 +218,12 @@ static void describe_rows(const lap_range_t *range, char *text, size_t bytes)
                  place_name(range->place));
 }
 
-/* "data 3": signal word 3 of a rank tells of data of rank 3; "credit 3" of its permission. */
 static void describe_signal(const lap_schedule_t *schedule, uint32_t signal, char *text,
                             size_t bytes)
 {
-    bool data = signal < (uint32_t)schedule->size;
-    snprintf(text, bytes, "signal %u (%s %u)", (unsigned)signal, data ? "data" : "credit",
-             (unsigned)(data ? signal : signal - (uint32_t)schedule->size));
+    char name[32];
+    lap_signal_name(schedule->size, signal, name, sizeof(name));
+    snprintf(text, bytes, "signal %s", name);
 }
 
 void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *text, size_t bytes)

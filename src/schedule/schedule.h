@@ -111,20 +111,39 @@ typedef struct lap_schedule {
 } lap_schedule_t;
 
 /*
- * Signal words of a rank in a group of `size`: one per source for data, one per source for credits.
+ * Signal words of a rank in a group of `size`. Each other rank raises four of them: for data that
+ * it has put here, to let this rank write into its memory (credit), when its own memory is open to
+ * be read in place, and when it is done with reading this rank's. Families of their own, because a
+ * word must not be raised in a later call before the waits for it in an earlier one are over,
+ * whatever the two calls are.
  */
 static inline uint32_t lap_signal_data(int source)
 {
     return (uint32_t)source;
 }
+
 static inline uint32_t lap_signal_credit(int size, int source)
 {
     return (uint32_t)(size + source);
 }
+
+static inline uint32_t lap_signal_open(int size, int source)
+{
+    return (uint32_t)(2 * size + source);
+}
+
+static inline uint32_t lap_signal_done(int size, int source)
+{
+    return (uint32_t)(3 * size + source);
+}
+
 static inline uint32_t lap_signal_count(int size)
 {
-    return 2u * (uint32_t)size;
+    return 4u * (uint32_t)size;
 }
+
+/* "data[3]", "credit[3]", "open[3]" or "done[3]". */
+void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes);
 
 /*
  * What a builder is given: the operator's description with all defaults filled in, one rank's view.
@@ -143,11 +162,20 @@ typedef struct lap_problem {
     int size;
 } lap_problem_t;
 
+/* What can be turned on a method. */
+enum {
+    LAP_KNOB_AGGREGATE = 1 << 0,
+    LAP_KNOB_NUM_SPLITS = 1 << 1,
+    LAP_KNOB_BLOCK_ROWS = 1 << 2,
+    LAP_KNOB_GATHER_INPUT = 1 << 3,
+};
+
 /* A method of an operator: a pure function from a problem to a schedule. */
 typedef struct lap_builder {
     const char *name;
     const char *summary;
     unsigned needs; /* LAP_CAN_... of the transport */
+    unsigned knobs; /* LAP_KNOB_... that it has */
     void (*build)(const lap_problem_t *problem, lap_schedule_t *schedule);
 } lap_builder_t;
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "core/status.h"
 #include "transport/link/link.h"
 #include "transport/transport.h"
@@ -27,32 +28,28 @@ static lap_status_t check_link(const char *name, double value)
     return LAP_OK;
 }
 
-static lap_status_t check_options(const lap_buffer_options_t *options)
+static lap_status_t read_options(const lap_buffer_options_t *given, lap_buffer_options_t *options_p)
 {
-    if (options->size < sizeof(*options))
-        return lap_error(LAP_ERR_INVALID,
-                         "size of the buffer options = %zu: expected %zu, as "
-                         "LAP_BUFFER_OPTIONS_INIT sets it",
-                         options->size, sizeof(*options));
-    LAP_TRY(check_link("bytes_per_s", options->link.bytes_per_s));
-    return check_link("latency_s", options->link.latency_s);
+    *options_p = (lap_buffer_options_t)LAP_BUFFER_OPTIONS_INIT;
+    if (given)
+        LAP_TRY(lap_read_options(options_p, sizeof(*options_p), given, "LAP_BUFFER_OPTIONS"));
+    LAP_TRY(check_link("bytes_per_s", options_p->link.bytes_per_s));
+    return check_link("latency_s", options_p->link.latency_s);
 }
 
 /* Fills the buffer from the arguments, or says what is wrong with them. */
-static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *options)
+static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given)
 {
-    const lap_buffer_options_t defaults = LAP_BUFFER_OPTIONS_INIT;
-    if (!options)
-        options = &defaults;
-    LAP_TRY(check_options(options));
+    lap_buffer_options_t options;
+    LAP_TRY(read_options(given, &options));
     if (buffer->nsignals >= UINT32_MAX)
         return lap_error(LAP_ERR_INVALID, "nsignals = %zu: expected less than %u", buffer->nsignals,
                          UINT32_MAX);
-    const char *name = options->transport;
+    const char *name = options.transport;
     if (!name)
         name = buffer->group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
     LAP_TRY(lap_transport_find(name, &buffer->ops));
-    buffer->link = options->link;
+    buffer->link = options.link;
     buffer->consumed = lap_alloc(buffer->nsignals, sizeof(*buffer->consumed));
     if (!buffer->consumed)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the counts of %zu signals",
@@ -136,6 +133,7 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
             buffer_free(buffer);
         return status;
     }
+    buffer->id = ++group->nbuffers;
     *buffer_p = buffer;
     return LAP_OK;
 }
@@ -174,8 +172,13 @@ static lap_status_t check_signal(const lap_buffer_t *buffer, const char *name, i
         return lap_error(LAP_ERR_INVALID, "%s = %d: expected a rank of the group, 0 to %d", name,
                          rank, buffer->group->size - 1);
     if (signal >= buffer->nsignals)
-        return lap_error(LAP_ERR_INVALID, "signal = %zu: the buffer has %zu signals", signal,
-                         buffer->nsignals);
+        return lap_error(LAP_ERR_INVALID, "signal is %zu, expected less than the buffer's %zu",
+                         signal, buffer->nsignals);
+    if (signal < buffer->reserved)
+        return lap_error(LAP_ERR_INVALID,
+                         "signal is %zu, expected %zu or more: the others belong to the operators "
+                         "on this buffer",
+                         signal, buffer->reserved);
     return LAP_OK;
 }
 

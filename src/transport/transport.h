@@ -41,7 +41,10 @@ struct lap_buffer {
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
     uint32_t calls;          /* calls begun on this buffer */
+    uint32_t id;             /* among the buffers of the group */
     uint32_t nops;           /* operators made on this buffer */
+    size_t reserved;         /* words from 0 that belong to its operators */
+    size_t reserved_bytes;   /* and bytes */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
@@ -52,21 +55,28 @@ typedef struct lap_wait_story {
     const char *op;     /* "ag_gemm" */
     const char *method; /* "ring" */
     uint32_t step;      /* index in the schedule */
-    uint32_t call;      /* number of the call on the buffer; 0: none, nothing to compare */
+    uint32_t call;      /* number of the call on the buffer */
     uint32_t op_index;  /* which operator, and its active rows: the peer must have the same */
     uint64_t m;
+    void (*name_signal)(int size, uint32_t signal, char *text, size_t bytes);
+    uint64_t tag; /* lap_call_tag of the three above: what the peer's signals must carry */
 } lap_wait_story_t;
+
+/* One number for a call, so that two different ones differ. */
+uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m);
 
 typedef struct lap_put {
     lap_copy_t copy; /* dst is in the memory of `peer` */
     int peer;
     uint32_t signal;
+    uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
 } lap_put_t;
 
 typedef struct lap_raise {
     int peer;
     uint32_t signal;
+    uint64_t tag;     /* as in lap_put_t */
     size_t bytes;     /* what the signal announces and a link must carry; 0 for a mere credit */
     lap_span_t *span; /* as in lap_put_t */
 } lap_raise_t;
@@ -134,8 +144,15 @@ lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait
                                     lap_status_t status);
 
 /*
- * LAP_ERR_MISMATCH, breaking the group, when `peer` is in another operator or has other active rows
- * in this call.
+ * After a wait that passed, before anything that came with the signal is used: LAP_ERR_MISMATCH,
+ * breaking the group, when the peer raised it in another call. Sure: the word cannot have been
+ * raised again since, because a peer raises it in its next call only after this rank has gone on.
+ */
+lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait);
+
+/*
+ * While a wait lasts: LAP_ERR_MISMATCH, breaking the group, when the notes of `peer` show that it
+ * is in another operator or has other active rows in this call, so that the signal cannot come.
  */
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
 

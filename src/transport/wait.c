@@ -11,8 +11,9 @@
 static lap_status_t look(void *context)
 {
     const lap_buffer_watch_t *watch = context;
-    LAP_TRY(lap_group_look_for(watch->buffer->group, watch->peer));
-    return lap_buffer_compare(watch->buffer, watch->peer, watch->story);
+    /* A peer that is in another call may also have left; the first is the cause. */
+    LAP_TRY(lap_buffer_compare(watch->buffer, watch->peer, watch->story));
+    return lap_group_look_for(watch->buffer->group, watch->peer);
 }
 
 void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
@@ -28,21 +29,6 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
 }
 
 /*
- * "data[3]" or "credit[3]" within an operator, which shares out the words so; else just the number.
- */
-static void name_signal(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text,
-                        size_t bytes)
-{
-    const uint32_t size = (uint32_t)buffer->group->size;
-    if (!wait->story || wait->signal >= 2 * size)
-        snprintf(text, bytes, "%u", wait->signal);
-    else if (wait->signal < size)
-        snprintf(text, bytes, "data[%u]", wait->signal);
-    else
-        snprintf(text, bytes, "credit[%u]", wait->signal - size);
-}
-
-/*
  * "rank 0 waited in ag_gemm (ring), step 7, for signal data[3] number 2 of rank 3; it has come 1
  * times"
  */
@@ -53,13 +39,15 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text,
     const lap_bank_t *bank = buffer->banks[buffer->group->rank];
     const uint32_t come =
         atomic_load_explicit(&bank->words[wait->signal].value, memory_order_relaxed);
-    name_signal(buffer, wait, signal, sizeof(signal));
+    snprintf(signal, sizeof(signal), "%u", wait->signal);
+    if (story)
+        story->name_signal(buffer->group->size, wait->signal, signal, sizeof(signal));
     if (story)
         snprintf(where, sizeof(where), " in %s (%s), step %u,", story->op, story->method,
                  story->step);
-    snprintf(text, bytes,
-             "rank %d waited%s for signal %s number %u of rank %d; it has come %u times",
-             buffer->group->rank, where, signal, wait->target, wait->peer, come);
+    snprintf(
+        text, bytes, "rank %d waited%s for signal %s number %u of rank %d; it has come %u time%s",
+        buffer->group->rank, where, signal, wait->target, wait->peer, come, come == 1 ? "" : "s");
 }
 
 lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
@@ -83,24 +71,61 @@ lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait
     status = broken == LAP_OK ? status : broken;
     lap_error(status, "%s; %s", cause, context);
     if (status == LAP_ERR_TIMEOUT || status == LAP_ERR_PEER_LOST)
-        lap_group_fail(group, status, wait->peer, lap_last_error());
+        lap_group_fail(group, status, lap_last_error());
     return status;
 }
 
+/* What a rank says of the call that it is in. */
+typedef struct call {
+    uint32_t number, op;
+    uint64_t m;
+} call_t;
+
 /* The lower rank comes first, so that both sides tell the same. */
 static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story,
-                             uint32_t op, uint64_t m)
+                             call_t their)
 {
     char mine[96], theirs[96];
     const int rank = buffer->group->rank;
-    snprintf(mine, sizeof(mine), "rank %d calls operator %u (%s) with m = %llu", rank,
-             story->op_index, story->op, (unsigned long long)story->m);
-    snprintf(theirs, sizeof(theirs), "rank %d calls operator %u with m = %llu", peer, op,
-             (unsigned long long)m);
-    lap_error(LAP_ERR_MISMATCH, "%s, %s (call %u on this buffer)", rank < peer ? mine : theirs,
-              rank < peer ? theirs : mine, story->call);
-    lap_group_fail(buffer->group, LAP_ERR_MISMATCH, -1, lap_last_error());
+    snprintf(mine, sizeof(mine), "rank %d calls operator %u with m = %llu (call %u)", rank,
+             story->op_index, (unsigned long long)story->m, story->call);
+    snprintf(theirs, sizeof(theirs), "rank %d calls operator %u with m = %llu (call %u)", peer,
+             their.op, (unsigned long long)their.m, their.number);
+    lap_error(LAP_ERR_MISMATCH, "%s on this buffer, %s; found in %s (%s), step %u",
+              rank < peer ? mine : theirs, rank < peer ? theirs : mine, story->op, story->method,
+              story->step);
+    lap_group_fail(buffer->group, LAP_ERR_MISMATCH, lap_last_error());
     return LAP_ERR_MISMATCH;
+}
+
+/* The latest call that a rank has announced; good enough for a sentence. */
+static call_t latest_call(const lap_buffer_t *buffer, int rank)
+{
+    call_t latest = {0, 0, 0};
+    for (int i = 0; i < LAP_CALL_NOTES; i++) {
+        lap_call_note_t *note = &buffer->notes[rank][i];
+        const uint32_t number = atomic_load_explicit(&note->call, memory_order_acquire);
+        if (number > latest.number)
+            latest = (call_t){number, atomic_load_explicit(&note->op, memory_order_relaxed),
+                              atomic_load_explicit(&note->m, memory_order_relaxed)};
+    }
+    return latest;
+}
+
+uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m)
+{
+    /* Odd multipliers keep different m apart; a shift keeps different calls and operators apart. */
+    const uint64_t which = (uint64_t)call << 32 | op_index;
+    uint64_t tag = (m * 0x9e3779b97f4a7c15u) ^ (which * 0xd1b54a32d192ed03u);
+    return tag ^ tag >> 29;
+}
+
+lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait)
+{
+    const lap_wait_story_t *story = wait->story;
+    if (!story || lap_bank_tag(buffer->banks[buffer->group->rank], wait->signal) == story->tag)
+        return LAP_OK;
+    return mismatch(buffer, wait->peer, story, latest_call(buffer, wait->peer));
 }
 
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
@@ -122,7 +147,7 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
      */
     if (atomic_load_explicit(&note->call, memory_order_relaxed) != story->call)
         return LAP_OK;
-    return mismatch(buffer, peer, story, op, m);
+    return mismatch(buffer, peer, story, (call_t){story->call, op, m});
 }
 
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story)

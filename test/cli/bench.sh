@@ -20,6 +20,7 @@ check() {
         echo "ok $checks - $text"
     else
         echo "not ok $checks - $text"
+        echo "# status: ${status:-}"
         sed 's/^/# out: /' "$folder/out"
         sed 's/^/# err: /' "$folder/err"
         failures=$((failures + 1))
@@ -78,7 +79,7 @@ report() {
 
 bench --help
 check "--help ends well" status_is 0
-for word in "ag|rs M N K" --ranks --link --timeline --json latency demo; do
+for word in "ag|rs|ar M N K" --ranks --link --timeline --json latency demo; do
     check "--help tells about $word" has "$out" "$word"
 done
 
@@ -157,12 +158,14 @@ for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 comput
 done
 check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nout\nt.svg')" ]
 
-timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json >"$folder/out" 2>"$folder/err"
+timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json \
+    >"$folder/out" 2>"$folder/err" </dev/null
 status=$?
 out=$(<"$folder/out")
 check "as ranks of lap run it takes part" status_is 0
 check "... and rank 0 speaks for all" eval 'lines out 1 && has "$out" "\"ranks\":2"'
-timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --ranks 3 >"$folder/out" 2>"$folder/err"
+timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --ranks 3 \
+    >"$folder/out" 2>"$folder/err" </dev/null
 status=$?
 err=$(<"$folder/err")
 check "... and refuses another number of ranks" eval 'status_is 2 && has "$err" "--ranks is 3"'

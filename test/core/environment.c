@@ -39,10 +39,11 @@ static void test_lap_run(void)
 {
     clearenv();
     tap_ok(is(0, 1) && !found.dir[0], "nothing set: a world of one");
+    tap_ok(!lap_environment_launched(), "and nobody has launched it");
     SET_ONLY("LAP_RANK", "2", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a", "RANK", "0", "WORLD_SIZE", "9");
     tap_ok(is(2, 4) && strcmp(found.dir, "/tmp/a") == 0, "lap run comes before all others");
     SET_ONLY("LAP_RANK", "0", "LAP_SIZE", "1");
-    tap_ok(is(0, 1), "one rank needs no directory");
+    tap_ok(is(0, 1) && lap_environment_launched(), "one rank needs no directory");
     SET_ONLY("LAP_RANK", "foo", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
     tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "foo", NULL);
     SET_ONLY("LAP_RANK", "4", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
@@ -56,6 +57,7 @@ static void test_lap_run(void)
     SET_ONLY("LAP_RANK", "", "LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
     tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "''", NULL);
     SET_ONLY("LAP_SIZE", "4", "LAP_DIR", "/tmp/a");
+    tap_ok(lap_environment_launched(), "LAP_SIZE alone is a mistake, not an absence");
     tap_failure(read_it(), LAP_ERR_INVALID, "LAP_RANK", "not set", NULL);
     SET_ONLY("LAP_RANK", "1", "LAP_DIR", "/tmp/a");
     tap_failure(read_it(), LAP_ERR_INVALID, "LAP_SIZE", "not set", NULL);
@@ -102,8 +104,9 @@ static void test_launchers(void)
     tap_ok(is(1, 2) && strcmp(first, found.dir) != 0, "a restart meets elsewhere");
     setenv("RANK", "two", 1);
     tap_failure(read_it(), LAP_ERR_INVALID, "RANK", "two", NULL);
+    tap_ok(lap_environment_launched(), "a rank, though its number makes no sense");
     SET_ONLY("RANK", "1");
-    tap_ok(is(0, 1), "RANK alone means nothing");
+    tap_ok(is(0, 1) && !lap_environment_launched(), "RANK alone means nothing");
 
     SET_ONLY("SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "SLURM_STEP_NUM_NODES", "1",
              "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0");

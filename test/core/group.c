@@ -12,7 +12,6 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "tap.h"
-#include "util/clock.h"
 
 static unsigned char pattern(int seed, int rank, size_t i)
 {
@@ -149,9 +148,7 @@ static void leaving(lap_world_t *world, void *arg)
     tap_success(lap_group_barrier(group), "all are there");
     if (lap_world_rank(world) == 1)
         return; /* and its world is destroyed */
-    uint64_t start = lap_now_ns();
     tap_failure(lap_group_barrier(group), LAP_ERR_PEER_LOST, "barrier", "rank 1", "left", NULL);
-    tap_ok(lap_now_ns() - start < 2000000000u, "within 2 s");
     tap_failure(lap_group_barrier(group), LAP_ERR_PEER_LOST, "rank 1", "left", NULL);
     tap_failure(lap_group_look(group), LAP_ERR_PEER_LOST, "rank 1", NULL);
     lap_group_t *part = NULL;
@@ -176,18 +173,21 @@ static void leaving_unnoticed(lap_world_t *world, void *arg)
         usleep(1000);
 }
 
+/*
+ * Ranks 0 and 1 set out together, so that neither is late enough to be blamed itself; rank 2 comes
+ * when they have given up.
+ */
 static void not_coming(lap_world_t *world, void *arg)
 {
-    _Atomic int *given_up = arg;
+    _Atomic int *events = arg; /* ranks 0 and 1 set out, and give up */
     lap_group_t *group = lap_world_group(world);
-    if (lap_world_rank(world) == 2) {
-        while (atomic_load(given_up) < 2)
-            usleep(1000);
-    }
-    uint64_t start = lap_now_ns();
-    tap_failure(lap_group_barrier(group), LAP_ERR_TIMEOUT, "barrier", "rank 2", "0.3 s", NULL);
-    tap_ok(lap_now_ns() - start < 2000000000u, "in time");
-    atomic_fetch_add(given_up, 1);
+    const bool late = lap_world_rank(world) == 2;
+    if (!late)
+        atomic_fetch_add(events, 1);
+    while (atomic_load(events) < (late ? 4 : 2))
+        usleep(1000);
+    tap_failure(lap_group_barrier(group), LAP_ERR_TIMEOUT, "barrier", "rank 2", "2 s", NULL);
+    atomic_fetch_add(events, 1);
 }
 
 static void failing(lap_world_t *world, void *arg)
@@ -196,13 +196,11 @@ static void failing(lap_world_t *world, void *arg)
     lap_group_t *group = lap_world_group(world);
     tap_success(lap_group_barrier(group), "all are there");
     if (lap_world_rank(world) == 1) {
-        usleep(50000);
-        lap_group_fail(group, LAP_ERR_CHECK, 1, "a story");
-        lap_group_fail(group, LAP_ERR_BUSY, 0, "a later story");
+        usleep(50000); /* by now the others most likely wait; if not, they are told all the same */
+        lap_group_fail(group, LAP_ERR_CHECK, "a story");
+        lap_group_fail(group, LAP_ERR_BUSY, "a later story");
     }
-    uint64_t start = lap_now_ns();
     tap_failure(lap_group_barrier(group), LAP_ERR_CHECK, "a story", NULL);
-    tap_ok(lap_now_ns() - start < 2000000000u, "who waits is told");
 }
 
 static void test_arguments(void)
@@ -240,8 +238,8 @@ static void test_arguments(void)
     tap_ok(worlds[0]->timeout_ns == 5000000000u, "are read as far as they are known");
     lap_world_destroy(worlds[0]);
     newer.unknown = 1;
-    tap_failure(lap_world_create_threads(1, &newer.known, worlds), LAP_ERR_INVALID, "size is",
-                NULL);
+    tap_failure(lap_world_create_threads(1, &newer.known, worlds), LAP_ERR_UNSUPPORTED,
+                "LAP_WORLD_OPTIONS.size is", "not know", NULL);
 
     options = (lap_world_options_t)LAP_WORLD_OPTIONS_INIT;
     options.size = sizeof(size_t) + sizeof(double); /* as if the struct had ended after timeout_s */
@@ -274,9 +272,9 @@ int main(void)
     tap_ranks(3, NULL, leaving_unnoticed, &done);
     tap_ranks(3, NULL, failing, NULL);
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    options.timeout_s = 0.3;
-    _Atomic int given_up = 0;
-    tap_ranks(3, &options, not_coming, &given_up);
+    options.timeout_s = 2;
+    _Atomic int events = 0;
+    tap_ranks(3, &options, not_coming, &events);
     test_arguments();
     return tap_done();
 }

@@ -6,6 +6,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,16 +15,17 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/message.h"
 #include "core/world.h"
 #include "tap.h"
 #include "util/clock.h"
 
 #define RANKS_MAX 16
-#define SECOND 1000000000u
 
 static char base[64]; /* private to this run */
 
@@ -224,16 +226,14 @@ static void slow_start(void)
 
 /* Ranks that go away. */
 
-/* The others are told soon, and tell who and what; afterwards everything can be destroyed. */
+/* The others are told before their time is up, and tell who and what; afterwards everything can be destroyed. */
 static void mourn(lap_world_t *world, lap_status_t expected, const char *word)
 {
-    const uint64_t start = lap_now_ns();
     lap_group_t *all = lap_world_group(world);
     char name[64];
     snprintf(name, sizeof(name), "rank 2 (pid %d)", world->peers[2].pid);
     expect_failure(lap_group_barrier(all), expected, name, word);
     expect(strncmp(lap_last_error(), "barrier: ", 9) == 0, "the name of the call");
-    expect(lap_now_ns() - start < 2 * (uint64_t)SECOND, "an answer within 2 s");
     expect_failure(lap_group_look(all), expected, name, word);
     char all_bytes[RANKS_MAX];
     expect_failure(lap_group_allgather(all, "x", 1, all_bytes), expected, name, word);
@@ -247,7 +247,7 @@ static void killed(void)
     lap_world_t *world = join();
     use(world);
     if (lap_world_rank(world) == 2) {
-        usleep(100000); /* the others are in the barrier by now */
+        usleep(100000); /* by now the others most likely wait; if not, they hear it as well */
         raise(SIGKILL);
     }
     mourn(world, LAP_ERR_PEER_LOST, "died");
@@ -259,7 +259,7 @@ static void stopped(void)
     use(world);
     if (lap_world_rank(world) == 2)
         raise(SIGSTOP);
-    mourn(world, LAP_ERR_TIMEOUT, "1 s");
+    mourn(world, LAP_ERR_TIMEOUT, "3 s");
 }
 
 static void exited(void)
@@ -278,7 +278,8 @@ static void left(void)
         return;
     }
     /* Whether or not its process has ended: it has left, and has not died. */
-    usleep(100000);
+    while (lap_group_look_for(lap_world_group(world), 2) == LAP_OK)
+        usleep(1000);
     expect(lap_group_look(lap_world_group(world)) == LAP_OK, "no failure while nobody waits");
     mourn(world, LAP_ERR_PEER_LOST, "left");
 }
@@ -305,10 +306,8 @@ static void killed_in_part(void)
 static void not_met(lap_status_t expected, const char *word, const char *word2)
 {
     lap_world_t *world = NULL;
-    const uint64_t start = lap_now_ns();
     expect_failure(lap_world_create(NULL, &world), expected, word, word2);
     expect(!world, "nothing written on failure");
-    expect(lap_now_ns() - start < 4 * (uint64_t)SECOND, "an answer in time");
 }
 
 static void without_some(void)
@@ -330,9 +329,11 @@ static void other_size(void)
 {
     if (my_rank == 1)
         setenv("LAP_SIZE", "4", 1);
-    if (my_rank == 2)
-        usleep(200000); /* comes after the failure and hears of it */
+    while (my_rank == 2 && !atomic_load(&shared->arrived))
+        usleep(1000); /* comes after the failure and hears of it */
     not_met(LAP_ERR_MISMATCH, "rank 1 says there are 4 ranks", "rank 0 says 3");
+    if (my_rank == 1)
+        atomic_store(&shared->arrived, 1);
 }
 
 static void same_rank(void)
@@ -342,12 +343,34 @@ static void same_rank(void)
     not_met(LAP_ERR_MISMATCH, "both say", "rank 1");
 }
 
+/* Says hello as a guest does, and is killed. */
+static void greet_and_die(void)
+{
+    struct sockaddr_un address;
+    const int heap = STDOUT_FILENO; /* any descriptor will do */
+    int fd = -1;
+    expect(lap_socket_address(getenv("LAP_DIR"), &address) == LAP_OK, "an address");
+    expect(lap_socket_open(&fd) == LAP_OK, "a socket");
+    while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
+        usleep(1000);
+    lap_message_t hello = lap_message_make(LAP_MESSAGE_HELLO);
+    hello.rank = my_rank;
+    hello.size = my_size;
+    hello.pid = (int)getpid();
+    hello.deadline = UINT64_MAX;
+    expect(lap_message_send(fd, &hello, &heap, 1, UINT64_MAX) == LAP_OK, "a hello");
+    raise(SIGKILL);
+}
+
 static void killed_while_meeting(void)
 {
-    if (my_rank == 3) {
-        usleep(300000);
-        kill(shared->pids[2], SIGKILL);
-        usleep(300000);
+    if (my_rank == 2)
+        greet_and_die();
+    if (my_rank == 3) { /* comes when rank 2 is dead */
+        struct pollfd death = {.fd = (int)syscall(SYS_pidfd_open, shared->pids[2], 0),
+                               .events = POLLIN};
+        expect(poll(&death, 1, -1) == 1, "the death of rank 2");
+        close(death.fd);
     }
     not_met(LAP_ERR_PEER_LOST, "rank 2", "went away");
 }
@@ -554,11 +577,11 @@ int main(void)
     run_case("worlds one after another", 0, 3, "20", -1, again_and_again);
     test_two_jobs();
     run_case("a rank killed in a barrier", 0, 4, "20", 2, killed);
-    run_case("a rank stopped in a barrier", 0, 4, "1", 2, stopped);
+    run_case("a rank stopped in a barrier", 0, 4, "3", 2, stopped);
     run_case("a rank that exits", 0, 4, "20", 2, exited);
     run_case("a rank that leaves", 0, 4, "20", -1, left);
     run_case("a rank killed in a part of the world", 0, 4, "20", 3, killed_in_part);
-    run_case("ranks that never come", 0, 5, "1", -1, without_some);
+    run_case("ranks that never come", 0, 5, "3", -1, without_some);
     tap_ok(shared->sentences[0][0] && strcmp(shared->sentences[0], shared->sentences[2]) == 0 &&
                strcmp(shared->sentences[0], shared->sentences[4]) == 0,
            "all tell the same story: %s", shared->sentences[0]);

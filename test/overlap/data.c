@@ -66,7 +66,7 @@ void test_call_init(test_call_t *call)
     } else {
         args.a = part(call, MATRIX_A, 0, call->m, k0, k_r);
         args.b = part(call, MATRIX_B, 0, call->n, k0, k_r);
-        args.d = matrix(call, m_r, call->n);
+        args.d = matrix(call, call->kind == LAP_GEMM_RS ? m_r : call->m, call->n);
     }
     call->args = args;
 }
@@ -122,7 +122,7 @@ double test_call_error(const test_call_t *call)
     size_t row0 = 0, column0 = 0;
     if (call->kind == LAP_AG_GEMM)
         lap_shard(call->n, call->size, call->rank, &column0);
-    else
+    if (call->kind == LAP_GEMM_RS)
         lap_shard(call->m, call->size, call->rank, &row0);
     if (!padding_untouched(d) || !gathered_right(call))
         return INFINITY;

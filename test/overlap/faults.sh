@@ -23,7 +23,8 @@ exit) expected=3 ;;
 esac
 
 victim=0
-for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused; do
+for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused \
+    ar:serial ar:pipeline ar:direct ar:fused; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
     output=$("$lap" run -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)

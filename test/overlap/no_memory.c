@@ -41,32 +41,62 @@ typedef struct outcome {
     bool right;
 } outcome_t;
 
+/* What is done: two operators that between them use most of the library. */
+typedef struct plan {
+    lap_op_kind_t kind;
+    const char *method;
+    int gather;
+    lap_link_t link;
+} plan_t;
+
+static const plan_t plans[] = {
+    {LAP_GEMM_RS, "pipeline", 0, {0, 0}},
+    {LAP_AG_GEMM, "fused", 1, {1e9, 1e-6}},
+};
+
 typedef struct job {
+    const plan_t *plan;
     lap_world_t *world;
     outcome_t outcome;
 } job_t;
 
-static lap_status_t work(lap_world_t *world, bool *right_p)
+static lap_status_t make(lap_group_t *group, const plan_t *plan, lap_buffer_t **buffer_p,
+                         lap_op_t **op_p)
 {
-    lap_group_t *pair = NULL;
-    lap_op_t *op = NULL;
-    lap_trace_t *trace = NULL;
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = LAP_GEMM_RS;
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    size_t bytes, nsignals;
+    options.link = plan->link;
+    desc.kind = plan->kind;
     desc.m = 11;
     desc.n = 6;
     desc.k = 5;
-    desc.method = "pipeline";
-    lap_status_t status = lap_group_split(lap_world_group(world), 0, 0, &pair);
+    desc.method = plan->method;
+    desc.gather_input = plan->gather;
+    lap_status_t status = lap_op_buffer_size(&desc, RANKS, &bytes, &nsignals);
     if (status == LAP_OK)
-        status = lap_op_create(pair, &desc, &op);
+        status = lap_buffer_create(group, bytes, nsignals, &options, buffer_p);
+    desc.buffer = *buffer_p;
+    return status == LAP_OK ? lap_op_create(group, &desc, op_p) : status;
+}
+
+static lap_status_t work(lap_world_t *world, const plan_t *plan, bool *right_p)
+{
+    lap_group_t *group = NULL;
+    lap_buffer_t *buffer = NULL;
+    lap_op_t *op = NULL;
+    lap_trace_t *trace = NULL;
+    lap_status_t status = lap_group_split(lap_world_group(world), 0, 0, &group);
+    if (status == LAP_OK)
+        status = make(group, plan, &buffer, &op);
     if (status == LAP_OK)
         status = lap_trace_create(&trace);
-    test_call_t call = {.kind = desc.kind,
+    test_call_t call = {.kind = plan->kind,
                         .m = 11,
                         .n = 6,
                         .k = 5,
                         .exact = true,
+                        .gather = plan->gather,
                         .size = RANKS,
                         .rank = lap_world_rank(world)};
     test_call_init(&call);
@@ -78,7 +108,8 @@ static lap_status_t work(lap_world_t *world, bool *right_p)
     test_call_clear(&call);
     lap_trace_destroy(trace);
     lap_op_destroy(op);
-    lap_group_destroy(pair);
+    lap_buffer_destroy(buffer);
+    lap_group_destroy(group);
     return status;
 }
 
@@ -86,13 +117,13 @@ static void *rank_main(void *arg)
 {
     job_t *job = arg;
     job->outcome.right = true;
-    job->outcome.status = work(job->world, &job->outcome.right);
+    job->outcome.status = work(job->world, job->plan, &job->outcome.right);
     lap_world_destroy(job->world);
     return NULL;
 }
 
 /* Returns whether an allocation was made to fail. */
-static bool round_of(int nth)
+static bool round_of(const plan_t *plan, int nth)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     lap_world_t *worlds[RANKS];
@@ -106,7 +137,7 @@ static bool round_of(int nth)
         return true;
     }
     for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job_t){.world = worlds[r]};
+        jobs[r] = (job_t){.plan = plan, .world = worlds[r]};
         if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
             exit(1);
     }
@@ -118,16 +149,18 @@ static bool round_of(int nth)
         failed += jobs[r].outcome.status != LAP_OK;
     }
     bool injected = atomic_load(&countdown) <= 0;
-    tap_ok(right && (failed > 0) == injected, "allocation %d fails: %d ranks return it", nth,
-           failed);
+    tap_ok(right && failed == (injected ? RANKS : 0), "%s: allocation %d fails: %d ranks return it",
+           plan->method, nth, failed);
     return injected;
 }
 
 int main(void)
 {
-    int nth = 1;
-    while (round_of(nth) && nth < 5000)
-        nth++;
-    tap_ok(nth > 20, "%d allocations were made to fail", nth - 1);
+    for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
+        int nth = 1;
+        while (round_of(&plans[i], nth) && nth < 5000)
+            nth++;
+        tap_ok(nth > 20, "%s: %d allocations were made to fail", plans[i].method, nth - 1);
+    }
     return tap_done();
 }

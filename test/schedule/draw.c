@@ -250,7 +250,7 @@ static void check_page(const char *text)
         "time in ms",
         "exposed communication",
         ">signal<",
-        "a &lt;title&gt; &amp; &quot;more&quot;",
+        "a &lt;title&gt; &amp; &quot;more&quot; ?t\xc3\xa9",
         "total 2.600 ms",
         "PUT to rank 2, 1.00 MiB",
         "hidden behind arithmetic 1.420 ms",
@@ -269,10 +269,12 @@ static void draw_gathered(lap_trace_t *trace)
 {
     char path[128];
     path_of("timeline.svg", path, sizeof(path));
-    if (!tap_success(lap_trace_draw(trace, "a <title> & \"more\"", path), "the trace is drawn"))
+    if (!tap_success(lap_trace_draw(trace, "a <title> & \"more\" \xe9t\xc3\xa9", path),
+                     "the trace is drawn"))
         return;
     tap_ok(files_in_folder() == 1, "nothing but the picture is left in its folder");
-    tap_success(lap_trace_draw(trace, "a <title> & \"more\"", path), "it is drawn again over it");
+    tap_success(lap_trace_draw(trace, "a <title> & \"more\" \xe9t\xc3\xa9", path),
+                "it is drawn again over it");
     char *text = read_whole(path);
     if (tap_ok(text != NULL, "the picture can be read"))
         check_page(text);

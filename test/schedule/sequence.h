@@ -35,7 +35,10 @@ static const variant_t variants[] = {
     {LAP_AG_GEMM, "fused", 0, 0, 0, 2},    {LAP_AG_GEMM, "fused", 0, 1, 0, 2},
     {LAP_GEMM_RS, "serial", 0, 0, 0, 0},   {LAP_GEMM_RS, "ring", 0, 0, 0, 0},
     {LAP_GEMM_RS, "pipeline", 0, 0, 1, 0}, {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 0, 2},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 2},    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 1, 0}, {LAP_GEMM_AR, "pipeline", 0, 0, 2, 0},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 4, 0}, {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "fused", 0, 0, 0, 2},
 };
 enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
@@ -61,7 +64,7 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     desc.k = k;
     desc.aggregate = variant->aggregate;
     desc.gather_input = variant->gather_input;
-    desc.num_splits = variant->num_splits;
+    desc.num_splits = variant->num_splits > n ? n : variant->num_splits;
     desc.block_rows = variant->block_rows;
     return desc;
 }

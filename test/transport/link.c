@@ -34,7 +34,7 @@ static lap_put_t put_of(lap_buffer_t *buffer, const char *source, size_t bytes, 
                         lap_span_t *span)
 {
     return (lap_put_t){
-        {lap_buffer_data(buffer, 1), source, 1, bytes, bytes, bytes}, 1, signal, span};
+        {lap_buffer_data(buffer, 1), source, 1, bytes, bytes, bytes}, 1, signal, 0, span};
 }
 
 /* 1 MB/s and 5 ms: two puts of 20 kB take 25 and 45 ms. The threads share a clock. */
@@ -79,7 +79,7 @@ static void test_overtaking(lap_world_t *world, void *arg)
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[3];
         const lap_put_t put = put_of(buffer, source, sizeof(source), 0, &spans[0]);
-        const lap_raise_t credit = {1, 1, 0, &spans[1]}, same = {1, 0, 0, &spans[2]};
+        const lap_raise_t credit = {1, 1, 0, 0, &spans[1]}, same = {1, 0, 0, 0, &spans[2]};
         buffer->ops->put_now(buffer, &put);
         buffer->ops->raise_now(buffer, &credit);
         buffer->ops->raise_now(buffer, &same);
@@ -102,8 +102,8 @@ static void test_in_place(lap_world_t *world, void *arg)
     lap_buffer_t *buffer = new_buffer(world, 8, 2, link_of(1e9, 0));
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[3];
-        const lap_raise_t big = {1, 0, 10000000, &spans[0]}, credit = {1, 1, 0, &spans[1]};
-        const lap_raise_t own = {0, 0, 10000000, &spans[2]};
+        const lap_raise_t big = {1, 0, 0, 10000000, &spans[0]}, credit = {1, 1, 0, 0, &spans[1]};
+        const lap_raise_t own = {0, 0, 0, 10000000, &spans[2]};
         buffer->ops->raise_now(buffer, &big);
         buffer->ops->raise_now(buffer, &credit);
         buffer->ops->raise_now(buffer, &own);

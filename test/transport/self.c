@@ -3,6 +3,8 @@
  * The transport of thread ranks: the conformance suite, with and without a link, and what waits in
  * vain are told.
  */
+#include <stdatomic.h>
+
 #include "conformance.h"
 
 static void conform(lap_world_t *world, void *arg)
@@ -25,7 +27,10 @@ static void refuse_shm(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
-/* Rank 1 never raises it; rank 2 waits for something else and is told the same. */
+/*
+ * Rank 1 never raises it; ranks 1 and 2, more patient, wait for something else and are told the
+ * same.
+ */
 static void wait_in_vain(lap_world_t *world, void *arg)
 {
     (void)arg;
@@ -33,13 +38,13 @@ static void wait_in_vain(lap_world_t *world, void *arg)
     lap_buffer_t *buffer = new_buffer(group, 8, 6, NULL);
     const int rank = lap_world_rank(world);
     if (rank == 0) {
+        world->timeout_ns = 300000000u;
         tap_success(lap_buffer_raise(buffer, 0, 5), "a signal to oneself");
         const uint64_t begin = lap_now_ns();
         tap_failure(lap_buffer_wait(buffer, 1, 5, 2), LAP_ERR_TIMEOUT, "timeout after 0.3 s",
-                    "rank 0 waited for signal 5 number 2 of rank 1", "it has come 1 times", NULL);
+                    "rank 0 waited for signal 5 number 2 of rank 1", "it has come 1 time", NULL);
         tap_ok(lap_now_ns() - begin >= 300000000u, "not before its time");
     } else {
-        lap_sleep_until_ns(lap_now_ns() + 150000000u);
         tap_failure(lap_buffer_wait(buffer, 0, 4, 1), LAP_ERR_TIMEOUT, "rank 0 waited for signal 5",
                     rank == 1 ? "rank 1 waited" : "rank 2 waited",
                     "for signal 4 number 1 of rank 0", NULL);
@@ -48,22 +53,31 @@ static void wait_in_vain(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
+typedef struct in_step {
+    uint32_t signal;
+    _Atomic bool told; /* until then the others stay */
+} in_step_t;
+
 /* Within an operator the sentence says where. */
 static void wait_in_step(lap_world_t *world, void *arg)
 {
-    const uint32_t signal = *(uint32_t *)arg;
+    in_step_t *it = arg;
+    const uint32_t signal = it->signal;
     lap_buffer_t *buffer = new_buffer(lap_world_group(world), 8, 9, NULL);
-    const lap_wait_story_t story = {"ag_gemm", "ring", 7, 1, 1, 512};
+    const lap_wait_story_t story = story_of(1, 512);
     const lap_wait_t wait = {1, signal, 2, &story};
-    if (lap_world_rank(world) == 0)
+    if (lap_world_rank(world) == 0) {
+        world->timeout_ns = 300000000u;
         tap_failure(buffer->ops->wait_now(buffer, &wait), LAP_ERR_TIMEOUT,
                     "rank 0 waited in ag_gemm (ring), step 7, for signal ",
-                    signal == 1   ? "data[1] number 2 of rank 1"
-                    : signal == 4 ? "credit[1] number 2 of rank 1"
-                                  : "signal 8 number 2 of rank 1",
+                    signal == 1   ? "signal number 1 of 3 ranks number 2 of rank 1"
+                    : signal == 4 ? "signal number 4 of 3 ranks number 2 of rank 1"
+                                  : "signal number 8 of 3 ranks number 2 of rank 1",
                     "0 times", NULL);
-    else
-        lap_sleep_until_ns(lap_now_ns() + 500000000u);
+        it->told = true;
+    }
+    while (!it->told)
+        lap_sleep_until_ns(lap_now_ns() + 1000000u);
     lap_buffer_destroy(buffer);
 }
 
@@ -78,13 +92,12 @@ static void peer_leaves(lap_world_t *world, void *arg)
     if (lap_world_rank(world) == 1) {
         tap_success(lap_buffer_put(buffer, 0, 0, "goodbye", 8, 0), "a last word");
     } else {
-        lap_sleep_until_ns(lap_now_ns() + 50000000u);
+        while (lap_group_look_for(lap_world_group(world), 1) == LAP_OK)
+            lap_sleep_until_ns(lap_now_ns() + 1000000u);
         tap_success(lap_buffer_wait(buffer, 1, 0, 1), "what came before the peer left is there");
         tap_ok(strcmp(lap_buffer_data(buffer, 0), "goodbye") == 0, "whole");
-        const uint64_t begin = lap_now_ns();
         tap_failure(lap_buffer_wait(buffer, 1, 0, 1), LAP_ERR_PEER_LOST, "rank 1",
-                    "rank 0 waited for signal 0 number 2 of rank 1", "1 times", NULL);
-        tap_ok(lap_now_ns() - begin < 2000000000u, "within two seconds");
+                    "rank 0 waited for signal 0 number 2 of rank 1", "1 time", NULL);
     }
     lap_buffer_destroy(buffer);
 }
@@ -102,11 +115,12 @@ int main(void)
     tap_ranks(2, NULL, conform, &options);
     tap_ranks(3, NULL, conform, &options);
 
-    lap_world_options_t hurry = LAP_WORLD_OPTIONS_INIT;
-    hurry.timeout_s = 0.3;
-    tap_ranks(3, &hurry, wait_in_vain, NULL);
-    for (uint32_t signal = 1; signal < 9; signal = signal == 1 ? 4 : signal + 4)
-        tap_ranks(3, &hurry, wait_in_step, &signal);
+    tap_ranks(3, NULL, wait_in_vain, NULL);
+    static const uint32_t signals[] = {1, 4, 8};
+    for (size_t i = 0; i < 3; i++) {
+        in_step_t it = {.signal = signals[i]};
+        tap_ranks(3, NULL, wait_in_step, &it);
+    }
     tap_ranks(2, NULL, peer_leaves, NULL);
     return tap_done();
 }

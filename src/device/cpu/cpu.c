@@ -68,6 +68,7 @@ const lap_device_ops_t lap_cpu_ops = {
     .event_destroy = lap_host_event_destroy,
     .event_record = lap_host_event_record,
     .stream_wait_event = lap_host_stream_wait_event,
+    .event_synchronize = lap_host_event_synchronize,
     .stamp = lap_host_stamp,
     .copy = lap_host_copy,
     .reduce = lap_host_reduce,

@@ -27,6 +27,7 @@ lap_status_t lap_host_event_create(lap_device_t *device, lap_event_t **event_p);
 void lap_host_event_destroy(lap_event_t *event);
 lap_status_t lap_host_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
+lap_status_t lap_host_event_synchronize(lap_event_t *event);
 lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);

@@ -77,20 +77,24 @@ lap_status_t lap_host_event_record(lap_event_t *event, lap_stream_t *stream)
     return LAP_OK;
 }
 
-static lap_status_t run_wait(void *arg)
+static lap_status_t await_record(lap_event_t *event, uint64_t number)
 {
-    const record_t *record = arg;
-    lap_event_t *event = record->event;
     char text[LAP_ERROR_TEXT];
-    lap_host_spin(&event->reached, record->number, event->spin_ns);
+    lap_host_spin(&event->reached, number, event->spin_ns);
     pthread_mutex_lock(&event->lock);
-    while (event->reached < record->number)
+    while (event->reached < number)
         pthread_cond_wait(&event->changed, &event->lock);
-    lap_status_t status = event->failed >= record->number ? event->status : LAP_OK;
+    lap_status_t status = event->failed >= number ? event->status : LAP_OK;
     if (status != LAP_OK)
         snprintf(text, sizeof(text), "%s", event->text);
     pthread_mutex_unlock(&event->lock);
     return status == LAP_OK ? LAP_OK : lap_error(status, "%s", text);
+}
+
+static lap_status_t run_wait(void *arg)
+{
+    const record_t *record = arg;
+    return await_record(record->event, record->number);
 }
 
 lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event)
@@ -99,4 +103,10 @@ lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event
     if (record.number == 0) /* never recorded: nothing to wait for */
         return LAP_OK;
     return lap_host_stream_call(stream, run_wait, &record, sizeof(record));
+}
+
+lap_status_t lap_host_event_synchronize(lap_event_t *event)
+{
+    const uint64_t number = event->issued;
+    return number == 0 ? LAP_OK : await_record(event, number);
 }

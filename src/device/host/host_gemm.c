@@ -124,15 +124,17 @@ static bool add_word(lap_bank_wait_t *words, size_t *nwords, const lap_bank_wait
     return true;
 }
 
-/* Waits until one of the blocks from `first` on, none of which is ready yet, may be. */
+/*
+ * Waits until one of the blocks from `first` on, none of which is ready yet, may be. Of more words
+ * than there is room for the first ones do: all of them come in the end.
+ */
 static lap_status_t wait_for_any(const lap_gemm_t *gemm, size_t first)
 {
     lap_bank_wait_t words[WORDS];
     size_t nwords = 0, which;
     for (size_t i = first; i < gemm->nblocks; i++)
         if (!gemm->blocks[i].done && !add_word(words, &nwords, &gemm->blocks[i].wait))
-            return lap_error(LAP_ERR_UNSUPPORTED, "a GEMM waits for more than %u signals at once",
-                             WORDS);
+            break;
     lap_status_t status = lap_bank_wait_any(gemm->wait_bank, words, nwords, gemm->watch, &which);
     return status == LAP_OK ? LAP_OK : wait_failed(gemm, first, status);
 }

@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +14,7 @@
 #include "device/host/host.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/cores.h"
 #include "util/log.h"
 #include "util/thread.h"
 
@@ -51,9 +51,7 @@ struct lap_stream {
 
 uint64_t lap_host_spin_ns(void)
 {
-    cpu_set_t cores;
-    bool single = sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) == 1;
-    return single ? 0 : SPIN_NS;
+    return lap_cores() > 1 ? SPIN_NS : 0;
 }
 
 void lap_host_spin(const _Atomic uint64_t *counter, uint64_t target, uint64_t spin_ns)

@@ -11,7 +11,7 @@ lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     const uint64_t begin = put->span ? lap_now_ns() : 0;
     lap_copy_now(&put->copy);
     /* Releases the copy to the peer's lap_bank_wait on the same word. */
-    lap_bank_raise(buffer->banks[put->peer], put->signal);
+    lap_bank_raise_tagged(buffer->banks[put->peer], put->signal, put->tag);
     if (put->span)
         *put->span = (lap_span_t){begin, begin, lap_now_ns()};
     return LAP_OK;
@@ -20,7 +20,7 @@ lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put)
 lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
 {
     const uint64_t begin = raise->span ? lap_now_ns() : 0;
-    lap_bank_raise(buffer->banks[raise->peer], raise->signal);
+    lap_bank_raise_tagged(buffer->banks[raise->peer], raise->signal, raise->tag);
     if (raise->span)
         *raise->span = (lap_span_t){begin, begin, lap_now_ns()};
     return LAP_OK;
@@ -34,7 +34,7 @@ lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
         lap_bank_wait(buffer->banks[buffer->group->rank], wait->signal, wait->target, &watch.watch);
     if (status != LAP_OK)
         return lap_buffer_wait_failed(buffer, wait, status);
-    return lap_buffer_compare(buffer, wait->peer, wait->story);
+    return lap_buffer_wait_passed(buffer, wait);
 }
 
 typedef struct put_task {

@@ -26,6 +26,7 @@
 /* A signal on its way. */
 typedef struct delivery {
     uint64_t due;
+    uint64_t tag;
     int peer;
     uint32_t signal;
 } delivery_t;
@@ -79,7 +80,8 @@ static lap_status_t queue_insert(struct lap_pacer *pacer, const delivery_t *deli
 
 static lap_status_t deliver(struct lap_pacer *pacer, const delivery_t *delivery)
 {
-    const lap_raise_t raise = {.peer = delivery->peer, .signal = delivery->signal};
+    const lap_raise_t raise = {
+        .peer = delivery->peer, .signal = delivery->signal, .tag = delivery->tag};
     return pacer->inner->raise_now(pacer->buffer, &raise);
 }
 
@@ -131,12 +133,12 @@ static uint64_t later(uint64_t a, uint64_t b)
  * Books a transfer of `bytes` bytes issued at `now` and sees to it that its signal is raised when
  * it is over.
  */
-static lap_status_t send(struct lap_pacer *pacer, int peer, uint32_t signal, size_t bytes,
-                         uint64_t now, lap_span_t *span)
+static lap_status_t book(struct lap_pacer *pacer, const lap_raise_t *raise, uint64_t now)
 {
+    const size_t bytes = raise->bytes;
     const lap_buffer_t *buffer = pacer->buffer;
     const lap_link_t *link = &buffer->link;
-    uint64_t *word_due = &pacer->word_due[(size_t)peer * buffer->nsignals + signal];
+    uint64_t *word_due = &pacer->word_due[(size_t)raise->peer * buffer->nsignals + raise->signal];
     pthread_mutex_lock(&pacer->lock);
     uint64_t begin = now, end = now;
     if (bytes > 0) {
@@ -146,10 +148,11 @@ static lap_status_t send(struct lap_pacer *pacer, int peer, uint32_t signal, siz
             end += to_ns((double)bytes / link->bytes_per_s);
         pacer->link_free = end;
     }
-    const delivery_t delivery = {later(end + to_ns(link->latency_s), *word_due), peer, signal};
+    const delivery_t delivery = {later(end + to_ns(link->latency_s), *word_due), raise->tag,
+                                 raise->peer, raise->signal};
     *word_due = delivery.due;
-    if (span)
-        *span = (lap_span_t){now, begin, delivery.due};
+    if (raise->span)
+        *raise->span = (lap_span_t){now, begin, delivery.due};
     /* The pacer may be late with others that are due; those come first. */
     const uint64_t present = lap_now_ns();
     const bool none_due = pacer->count == 0 || queue_at(pacer, 0)->due > present;
@@ -165,15 +168,16 @@ static lap_status_t lap_link_put_now(lap_buffer_t *buffer, const lap_put_t *put)
         return buffer->pacer->inner->put_now(buffer, put);
     const uint64_t now = lap_now_ns();
     lap_copy_now(&put->copy);
-    return send(buffer->pacer, put->peer, put->signal, put->copy.rows * put->copy.row_bytes, now,
-                put->span);
+    const lap_raise_t raise = {put->peer, put->signal, put->tag,
+                               put->copy.rows * put->copy.row_bytes, put->span};
+    return book(buffer->pacer, &raise, now);
 }
 
 static lap_status_t lap_link_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
 {
     if (raise->peer == buffer->group->rank)
         return buffer->pacer->inner->raise_now(buffer, raise);
-    return send(buffer->pacer, raise->peer, raise->signal, raise->bytes, lap_now_ns(), raise->span);
+    return book(buffer->pacer, raise, lap_now_ns());
 }
 
 static void pacer_free(struct lap_pacer *pacer)

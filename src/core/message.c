@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages over Unix sockets that keep message boundaries and carry descriptors. Who says what when
+ * is in bootstrap.c.
+ */
+#include "core/message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+
+#define MAGIC 0x4c415050u
+
+lap_message_t lap_message_make(lap_message_kind_t kind)
+{
+    return (lap_message_t){.magic = MAGIC, .protocol = LAP_MESSAGE_PROTOCOL, .kind = kind};
+}
+
+lap_message_t lap_message_make_status(lap_message_kind_t kind, lap_status_t status)
+{
+    lap_message_t message = lap_message_make(kind);
+    message.status = status;
+    if (status != LAP_OK)
+        snprintf(message.text, sizeof(message.text), "%s", lap_last_error());
+    return message;
+}
+
+void lap_close_fds(const int *fds, int count)
+{
+    for (int i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+lap_status_t lap_wait_polls(struct pollfd *polls, int count, uint64_t deadline)
+{
+    for (;;) {
+        const uint64_t now = lap_now_ns();
+        const uint64_t left_ms = now < deadline ? (deadline - now) / 1000000u + 1 : 0;
+        int ready = poll(polls, (nfds_t)count, left_ms < 1000 ? (int)left_ms : 1000);
+        if (ready > 0)
+            return LAP_OK;
+        if (ready < 0 && errno != EINTR)
+            return lap_error_errno("poll");
+        if (lap_now_ns() >= deadline)
+            return LAP_ERR_TIMEOUT;
+    }
+}
+
+static lap_status_t wait_fd(int fd, short events, uint64_t deadline)
+{
+    struct pollfd one = {.fd = fd, .events = events};
+    return lap_wait_polls(&one, 1, deadline);
+}
+
+typedef union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(LAP_MESSAGE_FDS * sizeof(int))];
+} control_t;
+
+lap_status_t lap_message_send(int fd, const lap_message_t *message, const int *fds, int nfds,
+                              uint64_t deadline)
+{
+    control_t control = {0};
+    struct iovec part = {.iov_base = (void *)message, .iov_len = sizeof(*message)};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+    if (nfds > 0) {
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+        rights->cmsg_level = SOL_SOCKET;
+        rights->cmsg_type = SCM_RIGHTS;
+        rights->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
+        memcpy(CMSG_DATA(rights), fds, (size_t)nfds * sizeof(int));
+    }
+    while (sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
+            return LAP_ERR_PEER_LOST;
+        if (errno == ETOOMANYREFS) {
+            /* Too many descriptors are on their way; the others are about to take theirs. */
+            if (lap_now_ns() >= deadline)
+                return LAP_ERR_TIMEOUT;
+            lap_sleep_until_ns(lap_now_ns() + 1000000u);
+        } else if (errno == EAGAIN) {
+            LAP_TRY(wait_fd(fd, POLLOUT, deadline));
+        } else if (errno != EINTR) {
+            return lap_error_errno("sending to another rank");
+        }
+    }
+    return LAP_OK;
+}
+
+/* Moves the descriptors that came with a message to fds[0..LAP_MESSAGE_FDS). */
+static int take_fds(struct msghdr *header, int *fds)
+{
+    int nfds = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        /* There is room for the control data of LAP_MESSAGE_FDS descriptors, so no more come. */
+        int count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds + nfds, CMSG_DATA(c), (size_t)count * sizeof(int));
+        nfds += count;
+    }
+    return nfds;
+}
+
+lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int *nfds_p,
+                                 uint64_t deadline)
+{
+    control_t control;
+    struct iovec part = {.iov_base = message_p, .iov_len = sizeof(*message_p)};
+    struct msghdr header;
+    ssize_t got;
+    do {
+        LAP_TRY(wait_fd(fd, POLLIN, deadline));
+        header = (struct msghdr){.msg_iov = &part,
+                                 .msg_iovlen = 1,
+                                 .msg_control = control.bytes,
+                                 .msg_controllen = sizeof(control.bytes)};
+        got = recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        /*
+         * A reset is reported once, before what the peer still said; only the end of file is final.
+         */
+    } while (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET));
+    if (got < 0)
+        return lap_error_errno("receiving from another rank");
+    if (got == 0)
+        return LAP_ERR_PEER_LOST;
+    int nfds = take_fds(&header, fds);
+    message_p->text[sizeof(message_p->text) - 1] = '\0';
+    lap_status_t status = LAP_OK;
+    if (header.msg_flags & MSG_CTRUNC)
+        status = lap_error(LAP_ERR_SYSTEM,
+                           "too many open files: a world needs two for each rank, so raise the "
+                           "limit (ulimit -n)");
+    else if ((size_t)got != sizeof(*message_p) || message_p->magic != MAGIC)
+        status = lap_error(LAP_ERR_MISMATCH,
+                           "a message of %zd bytes from something that is not "
+                           "a rank of this library",
+                           got);
+    if (status != LAP_OK) {
+        lap_close_fds(fds, nfds);
+        return status;
+    }
+    *nfds_p = nfds;
+    return LAP_OK;
+}
+
+lap_status_t lap_socket_open(int *fd_p)
+{
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return lap_error_errno("socket");
+    *fd_p = fd;
+    return LAP_OK;
+}
+
+lap_status_t lap_socket_address(const char *dir, struct sockaddr_un *address_p)
+{
+    *address_p = (struct sockaddr_un){.sun_family = AF_UNIX};
+    const size_t room = sizeof(address_p->sun_path);
+    if ((size_t)snprintf(address_p->sun_path, room, "%s/s", dir) >= room)
+        return lap_error(LAP_ERR_INVALID, "the path '%s' is too long for a socket", dir);
+    return LAP_OK;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks say to one another while they meet, and the sockets that they say it through. */
+#ifndef LAP_CORE_MESSAGE_H
+#define LAP_CORE_MESSAGE_H
+
+#include <poll.h>
+#include <stdint.h>
+#include <sys/un.h>
+
+#include "core/status.h"
+
+#define LAP_MESSAGE_PROTOCOL 1
+#define LAP_MESSAGE_FDS 64 /* descriptors in one message; the kernel takes up to 253 */
+
+typedef enum lap_message_kind {
+    LAP_MESSAGE_HELLO,
+    LAP_MESSAGE_TABLE,
+    LAP_MESSAGE_READY,
+    LAP_MESSAGE_GO,
+    LAP_MESSAGE_FAILURE,
+} lap_message_kind_t;
+
+/* Everything is said with this one message; the sockets keep message boundaries. */
+typedef struct lap_message {
+    uint32_t magic, protocol;
+    uint32_t kind;
+    int32_t rank, size, pid; /* HELLO: who */
+    uint64_t deadline;       /* HELLO: until when it can wait, in lap_now_ns() */
+    uint64_t board;          /* TABLE: handle of the board, a region of rank 0 */
+    int32_t first, count;    /* TABLE: which ranks; the heap of each comes along */
+    int32_t pids[LAP_MESSAGE_FDS];
+    int32_t status; /* READY, FAILURE */
+    char text[LAP_ERROR_TEXT];
+} lap_message_t;
+
+/* A message that says nothing yet; and one that tells of `status`, with this thread's sentence. */
+lap_message_t lap_message_make(lap_message_kind_t kind);
+lap_message_t lap_message_make_status(lap_message_kind_t kind, lap_status_t status);
+
+/*
+ * Sends a message with nfds <= LAP_MESSAGE_FDS descriptors. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT
+ * come without a sentence: the caller knows whom it talks to.
+ */
+lap_status_t lap_message_send(int fd, const lap_message_t *message, const int *fds, int nfds,
+                              uint64_t deadline);
+
+/*
+ * Takes one message and the descriptors that come with it; fds has room for LAP_MESSAGE_FDS of
+ * them, and the caller closes them. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence.
+ */
+lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int *nfds_p,
+                                 uint64_t deadline);
+
+void lap_close_fds(const int *fds, int count);
+
+/* Waits for an event on one of `count` sockets. LAP_ERR_TIMEOUT comes without a sentence. */
+lap_status_t lap_wait_polls(struct pollfd *polls, int count, uint64_t deadline);
+
+/* A socket that never blocks; and the address of the one where the ranks meet in `dir`. */
+lap_status_t lap_socket_open(int *fd_p);
+lap_status_t lap_socket_address(const char *dir, struct sockaddr_un *address_p);
+
+#endif

@@ -1,0 +1,93 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap check: its verdicts as a table and as JSON, what its options choose, and values that make no
+# sense. That it finds faults is for test/schedule: no command line makes an unsafe schedule.
+. "$(dirname "$0")/tap.bash"
+
+# wrong WORD... -- ARGUMENTS...: status 2, nothing printed, one line with all the words.
+wrong() {
+    local words=()
+    while [ "$1" != -- ]; do
+        words+=("$1")
+        shift
+    done
+    shift
+    lap check "$@"
+    is "'lap check $*' is refused, with one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has 'that says why' "$err" 'lap check: ' "${words[@]}"
+}
+
+# row LABEL: the verdicts of one row of the table.
+row() { sed -n "s/^$1 \{2,\}//p" "$work/out" | tr -s ' '; }
+
+lap check --help
+is 'help: status 0' "$status$err" 0
+has 'help tells about' "$out" 'lap check' --method --ranks --json 'ag|rs'
+
+lap check all --ranks 1:4
+is 'all methods are safe: status 0, and nothing on standard error' "$status$err" 0
+is 'a column for each group size' "$(row P)" '1 2 3 4'
+for label in 'ag serial' 'ag ring' 'ag ring gather' 'ag direct' 'ag fused' 'rs serial' 'rs ring' \
+    'rs pipeline splits=4' 'rs fused' mixtures; do
+    is "$label: a verdict for each" "$(row "$label")" 'ok ok ok ok'
+done
+is 'pairs need an even group' "$(row 'ag ring aggregate')" 'ok ok - ok'
+ok 'the last line counts' \
+    grep -qE '^[1-9][0-9]* schedules of [1-9][0-9]* sequences proved safe in [0-9.]+ s$' "$work/out"
+ok 'nothing fails' eval '! grep -q FAIL "$work/out"'
+
+lap check rs --ranks 3
+is 'one group size' "$status $(row P) $(row 'rs ring')" '0 3 ok'
+is 'rs: no schedules of ag' "$(grep -c '^ag' "$work/out")" 0
+lap check ag -n 2:3
+is 'ag: none of rs' "$status $(row P) $(grep -c '^rs' "$work/out")" '0 2 3 0'
+lap check all --ranks 2 --method ring,pipeline
+is 'only the methods asked for' \
+    "$status $(sed -n 's/^\([ar][gs] [a-z]*\).*/\1/p' "$work/out" | sort -u | tr '\n' ,)" \
+    '0 ag ring,rs pipeline,rs ring,'
+lap check all --ranks 5 --m 1 --n 1 --k 1
+is 'the smallest problem' "$status$err" 0
+lap check all --ranks 2 --m 999 --n 64 --k 3
+is 'another problem' "$status$err" 0
+
+lap check all --ranks 2:3 --json
+is 'JSON: status 0, one line' "$status$err $(wc -l <"$work/out")" '0 1'
+if command -v python3 >/dev/null; then
+    ok 'JSON: an object with all verdicts' python3 -c '
+import json, sys
+report = json.load(open(sys.argv[1]))
+assert report["op"] == "all" and report["ok"] is True
+assert (report["m"], report["n"], report["k"]) == (100, 37, 29)
+assert report["schedules"] > report["sequences"] > 0 and report["seconds"] >= 0
+found = {(check["check"], check["ranks"]) for check in report["checks"]}
+assert len(found) == len(report["checks"])
+for label in "ag ring", "ag fused gather", "rs pipeline splits=7", "mixtures":
+    assert (label, 2) in found and (label, 3) in found, label
+assert ("ag ring aggregate", 2) in found and ("ag ring aggregate", 3) not in found
+assert all(check["ok"] is True and check["error"] is None for check in report["checks"])
+' "$work/out"
+else
+    echo "ok $((checks += 1)) # SKIP there is no python3 to read the JSON"
+fi
+lap check ag --ranks 1 --json --m 5
+has 'JSON: the request' "$out" '"op":"ag_gemm"' '"m":5,"n":37,"k":29'
+lap check rs --ranks 1 --json
+has 'JSON: of the other operator' "$out" '"op":"gemm_rs"' '"ok":true}'
+
+wrong operator "'banana'" ag rs all -- banana
+wrong --ranks "'0'" 1 64 -- all --ranks 0
+wrong --ranks "'65'" 64 -- all --ranks 65
+wrong --ranks "'65'" 64 -- all --ranks 1:65
+wrong --ranks "'2'" '3 to 64' -- all --ranks 3:2
+wrong --ranks "''" '2 to 64' -- all --ranks 2:
+wrong --ranks "''" '1 to 64' -- all --ranks :4
+wrong --ranks "'two'" -- all --ranks two
+wrong --method "'banana'" ring serial -- all --method ring,banana
+wrong --method "'direct'" pipeline -- rs --method direct
+wrong --m "'0'" -- all --m 0
+wrong --n "'-1'" -- all --n -1
+wrong --k "'1e9'" -- all --k 1e9
+wrong 'ag|rs' -- --ranks 2
+wrong "'rs'" -- ag rs
+wrong "'--frob'" -- all --frob
+finish

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that are not in step, and operators used side by side: nothing may hang, and no call may
+ * return success with data of another one. Each scenario has a world of its own, because most of
+ * them break it.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "data.h"
+#include "tap.h"
+
+enum { M = 8, N = 6, K = 4 };
+
+static lap_op_t *make(lap_group_t *group, lap_op_kind_t kind, const char *method,
+                      lap_buffer_t *buffer)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = M;
+    desc.n = N;
+    desc.k = K;
+    desc.method = method;
+    desc.buffer = buffer;
+    lap_op_t *op = NULL;
+    tap_success(lap_op_create(group, &desc, &op), "an operator");
+    return op;
+}
+
+static test_call_t call_of(lap_group_t *group, lap_op_kind_t kind, size_t m, uint64_t seed)
+{
+    test_call_t call = {.kind = kind,
+                        .m = m,
+                        .n = N,
+                        .k = K,
+                        .seed = seed,
+                        .exact = true,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group)};
+    test_call_init(&call);
+    return call;
+}
+
+/* Runs one call; a success must come with the right data. */
+static lap_status_t run(lap_op_t *op, lap_group_t *group, lap_op_kind_t kind, size_t m,
+                        uint64_t seed)
+{
+    test_call_t call = call_of(group, kind, m, seed);
+    lap_status_t status = lap_op_run(op, &call.args);
+    if (status == LAP_OK && test_call_error(&call) != 0)
+        tap_ok(false, "a call that succeeds is right");
+    test_call_clear(&call);
+    return status;
+}
+
+/*
+ * Calls without rows exchange nothing, so a rank may be far ahead in them; the rows of its later
+ * call must not be taken for those of an earlier one.
+ */
+static void out_of_step(lap_world_t *world, void *arg)
+{
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, arg, NULL);
+    const int full = lap_group_rank(group) == 0 ? 0 : 4; /* which of its calls has rows */
+    lap_status_t last = LAP_OK;
+    for (int call = 0; call < 5 && last == LAP_OK; call++)
+        last = run(op, group, LAP_AG_GEMM, call == full ? M : 0, (uint64_t)call);
+    tap_failure(last, LAP_ERR_MISMATCH, "rank 0", "m = 8 (call 1)", "rank 1", NULL);
+    lap_op_destroy(op);
+}
+
+/* One rank has no rows and leaves: the other learns of the mismatch, not only of the leaving. */
+static void no_rows_and_left(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, "ring", NULL);
+    lap_status_t status = run(op, group, LAP_AG_GEMM, lap_group_rank(group) == 0 ? M : 0, 1);
+    if (lap_group_rank(group) == 0)
+        tap_failure(status, LAP_ERR_MISMATCH, "m = 8", "m = 0", "rank 1", NULL);
+    lap_op_destroy(op);
+}
+
+/* Ending a call does not wait for calls that were begun after it. */
+static void end_the_first(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *first = make(group, LAP_AG_GEMM, "ring", NULL);
+    lap_op_t *second = make(group, LAP_GEMM_RS, "ring", NULL);
+    test_call_t one = call_of(group, LAP_AG_GEMM, M, 1), two = call_of(group, LAP_GEMM_RS, M, 2);
+    bool eager = lap_group_rank(group) == 0;
+    tap_success(lap_op_begin(first, &one.args), "the first call begins");
+    if (eager)
+        tap_success(lap_op_begin(second, &two.args), "the second begins too");
+    tap_success(lap_op_end(first), "the first call ends while the second cannot");
+    tap_success(lap_group_barrier(group), "only now the other rank begins the second");
+    if (!eager)
+        tap_success(lap_op_begin(second, &two.args), "the second begins");
+    tap_success(lap_op_end(second), "the second call ends");
+    tap_ok(test_call_error(&one) == 0 && test_call_error(&two) == 0, "both are right");
+    test_call_clear(&one);
+    test_call_clear(&two);
+    lap_op_destroy(first);
+    lap_op_destroy(second);
+}
+
+/* What broke the group breaks every operator of it. */
+static void broken_for_all(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, "direct", NULL);
+    lap_op_t *other = make(group, LAP_GEMM_RS, "ring", NULL);
+    size_t m = M - (size_t)lap_group_rank(group);
+    tap_failure(run(op, group, LAP_AG_GEMM, m, 1), LAP_ERR_MISMATCH, "m = 7", "m = 8", NULL);
+    tap_failure(run(other, group, LAP_GEMM_RS, M, 2), LAP_ERR_MISMATCH, "m = 7", "m = 8", NULL);
+    lap_op_destroy(op);
+    lap_op_destroy(other);
+}
+
+/* Every rank gives a buffer, but not the same one. */
+static void other_buffer(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_buffer_t *buffers[2] = {NULL, NULL};
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.m = M;
+    desc.n = N;
+    desc.k = K;
+    size_t bytes, nsignals;
+    tap_success(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), "the size of a buffer");
+    for (int i = 0; i < 2; i++)
+        tap_success(lap_buffer_create(group, bytes, nsignals, NULL, &buffers[i]), "a buffer");
+    desc.buffer = buffers[lap_group_rank(group)];
+    lap_op_t *op = NULL;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_MISMATCH, "buffer = 1", "buffer = 2",
+                NULL);
+    desc.buffer = buffers[1];
+    tap_success(lap_op_create(group, &desc, &op), "the same buffer on all ranks is fine");
+    tap_success(run(op, group, LAP_AG_GEMM, M, 3), "and works");
+    lap_op_destroy(op);
+    lap_buffer_destroy(buffers[0]);
+    lap_buffer_destroy(buffers[1]);
+}
+
+/* The signals and the memory of an operator are its own. */
+static void hands_off(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    size_t bytes, nsignals;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.m = M;
+    desc.n = N;
+    desc.k = K;
+    lap_buffer_t *buffer = NULL;
+    tap_success(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), "the size of a buffer");
+    tap_success(lap_buffer_create(group, bytes + 4096, nsignals + 1, NULL, &buffer), "a buffer");
+    lap_op_t *op = make(group, LAP_AG_GEMM, "serial", buffer);
+    tap_failure(lap_buffer_raise(buffer, 1, nsignals - 1), LAP_ERR_INVALID, "operators", NULL);
+    tap_failure(lap_buffer_wait(buffer, 1, 0, 1), LAP_ERR_INVALID, "operators", NULL);
+    int peer = 1 - lap_group_rank(group);
+    tap_success(lap_buffer_raise(buffer, peer, nsignals), "the words after them are the caller's");
+    tap_success(lap_buffer_wait(buffer, peer, nsignals, 1), "for waits too");
+    test_call_t call = call_of(group, LAP_AG_GEMM, M, 5);
+    lap_op_args_t args = call.args;
+    args.a.data = lap_buffer_data(buffer, lap_group_rank(group));
+    tap_failure(lap_op_run(op, &args), LAP_ERR_INVALID, "a lies in the symmetric memory", NULL);
+    args = call.args;
+    args.d.data = lap_buffer_data(buffer, lap_group_rank(group));
+    tap_failure(lap_op_run(op, &args), LAP_ERR_INVALID, "d lies in the symmetric memory", NULL);
+    tap_success(lap_op_run(op, &call.args), "the operator works after all this");
+    tap_ok(test_call_error(&call) == 0, "and is right");
+    test_call_clear(&call);
+    lap_op_destroy(op);
+    lap_buffer_destroy(buffer);
+}
+
+int main(void)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    options.timeout_s = 30;
+    static const char *const methods[] = {"serial", "ring", "direct", "fused"};
+    for (int i = 0; i < 4; i++)
+        tap_ranks(2, &options, out_of_step, (void *)methods[i]);
+    tap_ranks(2, &options, no_rows_and_left, NULL);
+    tap_ranks(2, &options, end_the_first, NULL);
+    tap_ranks(2, &options, broken_for_all, NULL);
+    tap_ranks(2, &options, other_buffer, NULL);
+    tap_ranks(2, &options, hands_off, NULL);
+    return tap_done();
+}

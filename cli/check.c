@@ -106,8 +106,10 @@ static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t
         }
         return;
     }
-    for (int aggregate = 0; aggregate <= !!(method->knobs & LAP_KNOB_AGGREGATE); aggregate++)
-        for (int gather = 0; gather <= !!(method->knobs & LAP_KNOB_GATHER_INPUT); gather++) {
+    const int aggregates = method->knobs & LAP_KNOB_AGGREGATE ? 1 : 0;
+    const int gathers = method->knobs & LAP_KNOB_GATHER_INPUT ? 1 : 0;
+    for (int aggregate = 0; aggregate <= aggregates; aggregate++)
+        for (int gather = 0; gather <= gathers; gather++) {
             row.aggregate = aggregate;
             row.gather_input = gather;
             add_row(checks, row);

@@ -27,7 +27,7 @@ for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline
     ar:serial ar:pipeline ar:direct ar:fused; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
-    output=$("$lap" run -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)
+    output=$("$lap" run --grace 1 -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)
     status=$?
     well=$(grep -c 'survivor is well' <<<"$output")
     [ "$well" = $((ranks - 1)) ]

@@ -28,6 +28,13 @@ static inline float lap_float_of_bits(uint32_t bits)
     return value;
 }
 
+/* `yes` where the condition holds, else `no`. A mask, because compilers make branches of `?:`. */
+static inline uint32_t lap_pick(int condition, uint32_t yes, uint32_t no)
+{
+    const uint32_t mask = 0u - (uint32_t)condition;
+    return (yes & mask) | (no & ~mask);
+}
+
 static inline float lap_bf16_decode(uint16_t code)
 {
     return lap_float_of_bits((uint32_t)code << 16);
@@ -38,7 +45,7 @@ static inline uint16_t lap_bf16_encode(float value)
     const uint32_t bits = lap_bits_of_float(value);
     const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     const uint32_t nan = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+    return (uint16_t)lap_pick((bits & 0x7fffffff) > 0x7f800000, nan, rounded);
 }
 
 static inline float lap_f16_decode(uint16_t code)
@@ -47,8 +54,8 @@ static inline float lap_f16_decode(uint16_t code)
     const uint32_t wide = size << 13;
     /* A subnormal code counts units of 2^-24: as the fraction of 2^-14 (1 + ...), less 2^-14. */
     const uint32_t small = lap_bits_of_float(lap_float_of_bits(wide + 0x38800000) - 0x1p-14f);
-    const uint32_t normal = wide + (size >= 0x7c00 ? 0x70000000 : 0x38000000);
-    return lap_float_of_bits((size < 0x400 ? small : normal) | sign);
+    const uint32_t normal = wide + lap_pick(size >= 0x7c00, 0x70000000, 0x38000000);
+    return lap_float_of_bits(lap_pick(size < 0x400, small, normal) | sign);
 }
 
 static inline uint16_t lap_f16_encode(float value)
@@ -58,9 +65,10 @@ static inline uint16_t lap_f16_encode(float value)
     /* The unit in the last place of 0.5f is 2^-24, that of subnormal codes: the addition rounds. */
     const uint32_t small = lap_bits_of_float(lap_float_of_bits(size) + 0.5f) - 0x3f000000;
     const uint32_t normal = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
-    const uint32_t finite = size < 0x38800000 ? small : normal;
-    const uint32_t large = size > 0x7f800000 ? 0x7e00 | (size >> 13 & 0x3ff) : 0x7c00;
-    return (uint16_t)((size < 0x47800000 ? finite : large) | sign);
+    const uint32_t finite = lap_pick(size < 0x38800000, small, normal);
+    const uint32_t nan = 0x7e00 | (size >> 13 & 0x3ff);
+    const uint32_t large = lap_pick(size > 0x7f800000, nan, 0x7c00);
+    return (uint16_t)(lap_pick(size < 0x47800000, finite, large) | sign);
 }
 
 /*

@@ -41,7 +41,8 @@ lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p)
             }
         }
     }
-    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32, float16 or bfloat16", name);
+    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32, float16 or bfloat16",
+                     name);
 }
 
 size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)

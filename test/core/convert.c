@@ -94,8 +94,7 @@ static void test_rounding(const format_t *f)
     unsigned wrong = 0;
     for (unsigned i = 0; i < infinity; i++) {
         const double low = value_of(f, i);
-        const double high =
-            i + 1 == infinity ? 2 * low - value_of(f, i - 1) : value_of(f, i + 1);
+        const double high = i + 1 == infinity ? 2 * low - value_of(f, i - 1) : value_of(f, i + 1);
         const float middle = (float)((low + high) / 2); /* exact: float has more bits than both */
         wrong += (double)middle != (low + high) / 2;
         wrong += !rounds_right(f, middle) || !rounds_right(f, nextafterf(middle, INFINITY)) ||

@@ -183,7 +183,7 @@ static lap_tensor_t cut(char **at, lap_dtype_t dtype, size_t rows, size_t cols)
 static lap_status_t allocate(lap_bench_data_t *data, lap_dtype_t dtype, size_t elements,
                              char **at_p)
 {
-    const size_t gaps = 4 * 64; /* what cut() may skip after each of four matrices */
+    const size_t gaps = 256; /* cut() may skip 63 bytes after each of four matrices */
     LAP_TRY(data->ops->alloc(data->device, elements * lap_dtype_size(dtype) + gaps, &data->memory));
     *at_p = data->memory;
     return LAP_OK;

@@ -57,7 +57,7 @@ static void test_verdicts(lap_world_t *world, void *arg)
             const lap_bench_t bench = {.seed = 5, .dtype = (lap_dtype_t)dtype};
             const lap_bench_case_t it = {.kind = (lap_op_kind_t)kind, .m = 37, .n = 29, .k = 700};
             lap_op_desc_t desc = LAP_OP_DESC_INIT;
-            lap_bench_data_t data;
+            lap_bench_data_t data = {0};
             lap_op_t *op = NULL;
             char what[64];
             desc.kind = it.kind;

@@ -79,12 +79,13 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
 typedef struct lap_bench_data {
     const lap_device_ops_t *ops;
     lap_device_t *device;
-    float *memory;                    /* all of the below but the norms */
+    void *memory;                     /* of a, b, d, gemm_a and gemm_d */
     lap_tensor_t a, b, d;             /* as the operator wants them */
     lap_tensor_t gemm_a, gemm_d;      /* of the whole local GEMM, which has the same b */
-    lap_tensor_t reference;           /* what d should be */
+    float *reference;                 /* what d should be, packed */
     double *row_norms, *column_norms; /* of the vectors whose products are the elements of d */
-    double gamma;                     /* see bench_data.c */
+    double gamma, unit, tiny;         /* see bench_data.c */
+    int partials;                     /* that are rounded before they are summed; 0: none */
 } lap_bench_data_t;
 
 /*
@@ -97,7 +98,7 @@ lap_status_t lap_bench_data_init(lap_bench_data_t *data, const lap_bench_t *benc
 void lap_bench_data_clear(lap_bench_data_t *data);
 
 /* Bytes that one rank needs at most, for the check that they exist. */
-double lap_bench_data_bytes(const lap_bench_case_t *it, int nranks);
+double lap_bench_data_bytes(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks);
 
 /* Fills d with values that no result has. */
 void lap_bench_data_spoil(lap_bench_data_t *data);

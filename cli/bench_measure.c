@@ -50,17 +50,18 @@ static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
 {
     const lap_bench_data_t *data = &runner->data;
     const lap_device_ops_t *ops = runner->engine->device->ops;
+    const size_t element = lap_dtype_size(runner->bench->dtype);
     lap_stream_t *stream = runner->engine->streams[LAP_STREAM_COMPUTE];
     lap_gemm_block_t block = {.a = data->gemm_a.data,
                               .d = data->gemm_d.data,
                               .rows = data->gemm_d.rows,
-                              .a_stride = data->gemm_a.stride * sizeof(float),
-                              .d_stride = data->gemm_d.stride * sizeof(float)};
+                              .a_stride = data->gemm_a.stride * element,
+                              .d_stride = data->gemm_d.stride * element};
     lap_gemm_t gemm = {.dtype = data->b.dtype,
                        .n = data->b.rows,
                        .k = data->b.cols,
                        .b = data->b.data,
-                       .b_stride = data->b.stride * sizeof(float),
+                       .b_stride = data->b.stride * element,
                        .blocks = &block,
                        .nblocks = 1};
     LAP_TRY(lap_group_barrier(runner->group));
@@ -112,13 +113,14 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count)
 /* ---- set-up ---- */
 
 /* The bytes that the rank which sends most sends when nothing overlaps. */
-static double serial_bytes(const lap_bench_case_t *it, int nranks)
+static double serial_bytes(const lap_bench_case_t *it, lap_dtype_t dtype, int nranks)
 {
+    double element = (double)lap_dtype_size(dtype);
     double rows_most = (double)lap_shard(it->m, nranks, 0, NULL);
     double rows_least = (double)lap_shard(it->m, nranks, nranks - 1, NULL);
-    double n_bytes = (double)it->n * sizeof(float);
+    double n_bytes = (double)it->n * element;
     if (it->kind == LAP_AG_GEMM)
-        return (nranks - 1) * rows_most * (double)it->k * sizeof(float);
+        return (nranks - 1) * rows_most * (double)it->k * element;
     if (it->kind == LAP_GEMM_RS)
         return ((double)it->m - rows_least) * n_bytes;
     /* The partial rows of the other owners, and the own sums to every peer. */
@@ -141,7 +143,8 @@ static lap_status_t choose_link(runner_t *runner)
         LAP_TRY(time_gemm(runner, &samples[i]));
     double gemm_s = lap_bench_stats(samples, RATIO_ROUNDS).median * 1e-9;
     /* All ranks have the same samples, and so would agree anyway; this way they need not. */
-    double rate = serial_bytes(runner->it, lap_group_size(runner->group)) / (asked->ratio * gemm_s);
+    double bytes = serial_bytes(runner->it, runner->bench->dtype, lap_group_size(runner->group));
+    double rate = bytes / (asked->ratio * gemm_s);
     LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->times));
     memcpy(&runner->result.link.bytes_per_s, &runner->times[0], sizeof(rate));
     return LAP_OK;

@@ -32,7 +32,7 @@ enum {
 
 static const lap_option_t options[NOPTIONS] = {
     [RANKS] = {'n', "ranks", "P", "ranks to start (default 4; latency 2)", NULL},
-    [DTYPE] = {0, "dtype", "TYPE", "type of the elements", "float32"},
+    [DTYPE] = {0, "dtype", "TYPE", "type of the elements: float32, float16 or bfloat16", "float32"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
@@ -355,7 +355,7 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
 {
     /* In doubles, which do not overflow; what passes is far from the limits of size_t. */
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    double needed = nranks * lap_bench_data_bytes(it, nranks);
+    double needed = nranks * lap_bench_data_bytes(bench, it, nranks);
     if (needed > there)
         return lap_args_fail(&command,
                              "M N K = %zu %zu %zu on %d ranks needs about %.3g GiB of memory: this "

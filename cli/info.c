@@ -150,6 +150,15 @@ static void show_backends(page_t *page)
         fact(page, lap_transport_at(i)->name, "%s", lap_transport_at(i)->summary);
 }
 
+static void show_types(page_t *page)
+{
+    section(page, "dtypes", "Types of elements");
+    for (int i = 0; lap_dtype_size((lap_dtype_t)i) > 0; i++) {
+        const lap_dtype_t dtype = (lap_dtype_t)i;
+        fact(page, lap_dtype_name(dtype), "%zu bytes, summed in fp32", lap_dtype_size(dtype));
+    }
+}
+
 static void show_methods(page_t *page, lap_op_kind_t kind, const char *title)
 {
     section(page, lap_op_kind_name(kind), title);
@@ -270,6 +279,7 @@ int lap_cli_info(int argc, char **argv)
         printf("Lapstrake %s\n", version);
     show_build(&page);
     show_backends(&page);
+    show_types(&page);
     show_methods(&page, LAP_AG_GEMM, "Methods of AG+GEMM (all-gather, then GEMM)");
     show_methods(&page, LAP_GEMM_RS, "Methods of GEMM+RS (GEMM, then reduce-scatter)");
     show_methods(&page, LAP_GEMM_AR, "Methods of GEMM+AR (GEMM, then all-reduce)");

@@ -2,11 +2,14 @@
 /* Results in TAP and ranks as threads: see tap.h. */
 #include "tap.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/convert.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int checks, failures;
@@ -142,4 +145,24 @@ uint64_t tap_random(uint64_t seed, uint64_t index)
     x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
     x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
     return x ^ (x >> 32);
+}
+
+double tap_half_unit(lap_dtype_t dtype, double value)
+{
+    if (dtype == LAP_FLOAT32)
+        return 0;
+    const int bits = dtype == LAP_FLOAT16 ? 11 : 8, lowest = dtype == LAP_FLOAT16 ? -13 : -125;
+    int exponent; /* |value| < 2^exponent */
+    frexp(value, &exponent);
+    return ldexp(0.5, (exponent > lowest ? exponent : lowest) - bits);
+}
+
+float tap_rounded(lap_dtype_t dtype, float value)
+{
+    uint16_t code;
+    if (dtype == LAP_FLOAT32)
+        return value;
+    lap_from_float(dtype, &value, &code, 1);
+    lap_to_float(dtype, &code, &value, 1);
+    return value;
 }

@@ -45,4 +45,13 @@ void tap_ranks(int nranks, const lap_world_options_t *options,
  */
 uint64_t tap_random(uint64_t seed, uint64_t index);
 
+/*
+ * Half a unit in the last place of the 16-bit type's number nearest to `value`: how far rounding
+ * can move it. 0 for float32, whose roundings the bounds of tests count themselves.
+ */
+double tap_half_unit(lap_dtype_t dtype, double value);
+
+/* The value rounded to the type. */
+float tap_rounded(lap_dtype_t dtype, float value);
+
 #endif

@@ -10,7 +10,12 @@
  *                 ranks of a b^T.
  *   LAP_GEMM_AR   the same with the whole sum: d is [m, n], the same bits on every rank.
  *
- * Sums over ranks are taken in fp32 in rank order, whatever arrived first.
+ * All matrices of an operator, and what travels between ranks, have one type: float32, float16 or
+ * bfloat16. Sums are taken in fp32, those over ranks in rank order, whatever arrived first. With a
+ * 16-bit type each sum is rounded once, at its end, to nearest, ties to even: the GEMM of
+ * LAP_AG_GEMM; for the other two every rank's partial result, so that it can travel, and the sum
+ * over ranks. A group of one has nothing to send and rounds once. What is too large for float16
+ * becomes infinity.
  */
 #ifndef LAP_OP_H
 #define LAP_OP_H
@@ -41,8 +46,8 @@ typedef enum lap_epilogue {
 typedef struct lap_op_desc {
     size_t size; /* sizeof(lap_op_desc_t), set by LAP_OP_DESC_INIT */
     lap_op_kind_t kind;
-    size_t m, n, k; /* global sizes; m is the capacity: a call may use fewer rows */
-    lap_dtype_t dtype;
+    size_t m, n, k;    /* global sizes; m is the capacity: a call may use fewer rows */
+    lap_dtype_t dtype; /* of a, b, d, gathered, and of what travels */
     lap_epilogue_t epilogue;
     const char *method;   /* one of lap_op_methods; NULL: the first that overlaps here */
     int aggregate;        /* ring of LAP_AG_GEMM: neighbours pair up, pairs go round */
@@ -98,9 +103,9 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
  * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
  * rank has come.
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
- * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a method that the transport cannot
- * do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do, and the
- * group stays usable except after the last two.
+ * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a type that there is not, or a method
+ * that the transport cannot do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one
+ * rank fails, all do, and the group stays usable except after the last two.
  */
 LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
 
@@ -148,8 +153,8 @@ LAP_API lap_status_t lap_op_end(lap_op_t *op);
  * descs[0..ncalls), all on one symmetric buffer, and shows that they cannot deadlock, that no two
  * accesses to a range conflict without an order, and that every element of the output is written
  * exactly once per call.
- * Local; needs no world. Each desc.size must be that of this header. `rows[i]` is the active m of call i; NULL: desc.m. `transport` is the name
- * of the transport to build for; NULL: "shm".
+ * Local; needs no world. Each desc.size must be that of this header. `rows[i]` is the active m of
+ * call i; NULL: desc.m. `transport` is the name of the transport to build for; NULL: "shm".
  * Returns LAP_ERR_CHECK with the two steps, their ranks and the range in lap_last_error,
  * LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED, LAP_ERR_NO_MEMORY.
  */

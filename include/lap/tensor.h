@@ -12,6 +12,8 @@ LAP_BEGIN_DECLS
 
 typedef enum lap_dtype {
     LAP_FLOAT32 = 0,
+    LAP_FLOAT16 = 1,  /* IEEE binary16 */
+    LAP_BFLOAT16 = 2, /* the upper half of a float32 */
 } lap_dtype_t;
 
 /*
@@ -43,7 +45,8 @@ LAP_API size_t lap_dtype_size(lap_dtype_t dtype);
 LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
 
 /*
- * The type of a given name; "float32", "fp32", "f32" and "float" are the same.
+ * The type of a given name, in upper or lower case: "float32", "fp32", "f32" or "float"; "float16",
+ * "fp16", "f16" or "half"; "bfloat16" or "bf16".
  * Local. Writes *dtype_p on success. Returns LAP_ERR_INVALID for an unknown name.
  */
 LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);

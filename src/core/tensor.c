@@ -2,7 +2,7 @@
 /* Element types by size and name, and the one rule by which rows are shared among ranks. */
 #include <lap/tensor.h>
 
-#include <string.h>
+#include <strings.h>
 
 #include "core/status.h"
 
@@ -12,7 +12,9 @@ typedef struct dtype_info {
 } dtype_info_t;
 
 static const dtype_info_t dtypes[] = {
-    [LAP_FLOAT32] = {{"float32", "fp32", "f32", "float"}, sizeof(float)},
+    [LAP_FLOAT32] = {{"float32", "fp32", "f32", "float"}, 4},
+    [LAP_FLOAT16] = {{"float16", "fp16", "f16", "half"}, 2},
+    [LAP_BFLOAT16] = {{"bfloat16", "bf16"}, 2},
 };
 
 #define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
@@ -33,13 +35,14 @@ lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL", name ? "dtype_p" : "name");
     for (size_t i = 0; i < DTYPES; i++) {
         for (size_t j = 0; j < sizeof(dtypes[i].names) / sizeof(dtypes[i].names[0]); j++) {
-            if (dtypes[i].names[j] && strcmp(name, dtypes[i].names[j]) == 0) {
+            if (dtypes[i].names[j] && strcasecmp(name, dtypes[i].names[j]) == 0) {
                 *dtype_p = (lap_dtype_t)i;
                 return LAP_OK;
             }
         }
     }
-    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32", name);
+    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32, float16 or bfloat16",
+                     name);
 }
 
 size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)

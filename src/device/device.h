@@ -43,7 +43,10 @@ typedef struct lap_copy {
     size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
 } lap_copy_t;
 
-/* dst = sum of srcs[0..nsrc) in that order, in fp32. Each is [rows, cols]; strides in bytes. */
+/*
+ * dst = sum of srcs[0..nsrc) in that order, in fp32, rounded once to the type. Each is [rows,
+ * cols]; strides in bytes, multiples of the element's size.
+ */
 typedef struct lap_reduce {
     lap_dtype_t dtype;
     void *dst;
@@ -55,15 +58,15 @@ typedef struct lap_reduce {
 } lap_reduce_t;
 
 /*
- * A block of rows of a GEMM: d = a b^T for `rows` rows. With a wait it starts only when the signal
- * has come; with a raise it signals when it is done. A device whose kernel can wait and raise by
- * itself uses `bank` and `word` directly.
+ * A block of rows of a GEMM: d = a b^T for `rows` rows, summed in fp32 or better and rounded once
+ * to the type. With a wait it starts only when the signal has come; with a raise it signals when it
+ * is done. A device whose kernel can wait and raise by itself uses `bank` and `word` directly.
  */
 typedef struct lap_gemm_block {
     const void *a; /* [rows, k] */
     void *d;       /* [rows, n] */
     size_t rows;
-    size_t a_stride, d_stride; /* bytes */
+    size_t a_stride, d_stride; /* bytes, multiples of the element's size */
     bool has_wait;
     lap_bank_wait_t wait; /* word of `wait_bank` */
     lap_span_t *span;     /* when not NULL: filled in when the block runs */
@@ -121,7 +124,9 @@ struct lap_device_ops {
      * if that stream did.
      */
     lap_status_t (*stream_wait_event)(lap_stream_t *stream, lap_event_t *event);
-    /* Blocks until the latest record issued so far has happened; returns what its stream failed of. */
+    /*
+     * Blocks until the latest record issued so far has happened; returns what its stream failed of.
+     */
     lap_status_t (*event_synchronize)(lap_event_t *event);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);

@@ -137,9 +137,11 @@ static lap_status_t check_types(const lap_op_desc_t *desc)
                          "kind is %d, expected LAP_AG_GEMM (%d), LAP_GEMM_RS (%d) or LAP_GEMM_AR "
                          "(%d)",
                          (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_GEMM_RS, (int)LAP_GEMM_AR);
-    if (desc->dtype != LAP_FLOAT32)
-        return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %d, expected LAP_FLOAT32 (%d)",
-                         (int)desc->dtype, (int)LAP_FLOAT32);
+    if (lap_dtype_size(desc->dtype) == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "dtype is %d, expected LAP_FLOAT32 (%d), LAP_FLOAT16 (%d) or LAP_BFLOAT16 "
+                         "(%d)",
+                         (int)desc->dtype, (int)LAP_FLOAT32, (int)LAP_FLOAT16, (int)LAP_BFLOAT16);
     if (desc->epilogue != LAP_EPILOGUE_NONE)
         return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %d, expected LAP_EPILOGUE_NONE (%d)",
                          (int)desc->epilogue, (int)LAP_EPILOGUE_NONE);

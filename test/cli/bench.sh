@@ -66,10 +66,10 @@ method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
 figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":$number"
 
-# report OP M N K RANKS DEVICE TRANSPORT LINK: the last run ended well, with one line of that form, all
-# results right.
+# report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
+# all results right.
 report() {
-    local request="\"op\":\"$1\",\"m\":$2,\"n\":$3,\"k\":$4,\"dtype\":\"float32\",\"ranks\":$5,"
+    local request="\"op\":\"$1\",\"m\":$2,\"n\":$3,\"k\":$4,\"dtype\":\"${9:-float32}\",\"ranks\":$5,"
     request+="\"device\":\"$6\",\"transport\":\"$7\",\"link\":$8"
     check "$1 on $5 ranks ($6, $7) ends well" status_is 0
     check "... with one line" lines out 1
@@ -88,7 +88,7 @@ refuse banana serial ring pipeline fused -- rs 8 8 8 --method ring,banana
 refuse -5 M -- ag -5 8 8
 refuse K 0 -- rs 8 8 0
 refuse --ranks 0 -- ag 8 8 8 --ranks 0
-refuse float99 -- ag 8 8 8 --dtype float99
+refuse float99 float32 float16 bfloat16 -- ag 8 8 8 --dtype float99
 refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring
@@ -119,6 +119,17 @@ for op in ag rs; do
     bench $op 2 2 2 --ranks 3 --iters 1 --json
     report "$name" 2 2 2 3 cpu shm null
 done
+
+for dtype in float16 bfloat16; do
+    bench ag 37 29 23 --ranks 3 --iters 1 --dtype $dtype --json
+    report ag_gemm 37 29 23 3 cpu shm null $dtype
+    bench rs 16 12 800 --ranks 2 --iters 1 --dtype $dtype --device ref --json
+    report gemm_rs 16 12 800 2 ref shm null $dtype
+    bench ar 19 30 700 --ranks 3 --iters 1 --dtype $dtype --transport self --json
+    report gemm_ar 19 30 700 3 cpu self null $dtype
+done
+bench ag 8 8 8 --ranks 1 --iters 1 --dtype half --json
+report ag_gemm 8 8 8 1 cpu shm null float16
 
 bench ag 64 64 64 --ranks 2 --iters 2 --link ratio:0.5,3us --json
 report ag_gemm 64 64 64 2 cpu shm "\{\"gbps\":$number,\"latency_us\":3,\"emulated\":true\}"

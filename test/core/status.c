@@ -48,18 +48,27 @@ static void test_statuses(void)
 static void test_types(void)
 {
     lap_dtype_t dtype = (lap_dtype_t)7;
-    tap_ok(lap_dtype_size(LAP_FLOAT32) == 4 && lap_dtype_size((lap_dtype_t)99) == 0,
+    tap_ok(lap_dtype_size(LAP_FLOAT32) == 4 && lap_dtype_size(LAP_FLOAT16) == 2 &&
+               lap_dtype_size(LAP_BFLOAT16) == 2 && lap_dtype_size((lap_dtype_t)99) == 0,
            "sizes of types");
     tap_ok(strcmp(lap_dtype_name(LAP_FLOAT32), "float32") == 0 && lap_dtype_name((lap_dtype_t)-1),
            "names of types");
-    const char *names[] = {"float32", "fp32", "f32", "float"};
-    for (int i = 0; i < 4; i++) {
+    static const struct {
+        const char *name;
+        lap_dtype_t dtype;
+    } names[] = {{"float32", LAP_FLOAT32}, {"fp32", LAP_FLOAT32},      {"f32", LAP_FLOAT32},
+                 {"float", LAP_FLOAT32},   {"float16", LAP_FLOAT16},   {"fp16", LAP_FLOAT16},
+                 {"f16", LAP_FLOAT16},     {"half", LAP_FLOAT16},      {"bfloat16", LAP_BFLOAT16},
+                 {"bf16", LAP_BFLOAT16},   {"BFloat16", LAP_BFLOAT16}, {"FP16", LAP_FLOAT16}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         dtype = (lap_dtype_t)7;
-        tap_ok(lap_dtype_parse(names[i], &dtype) == LAP_OK && dtype == LAP_FLOAT32, "%s is float32",
-               names[i]);
+        tap_ok(lap_dtype_parse(names[i].name, &dtype) == LAP_OK && dtype == names[i].dtype,
+               "%s is %s", names[i].name, lap_dtype_name(names[i].dtype));
     }
     dtype = (lap_dtype_t)7;
-    tap_failure(lap_dtype_parse("int3", &dtype), LAP_ERR_INVALID, "int3", "float32", NULL);
+    tap_failure(lap_dtype_parse("", &dtype), LAP_ERR_INVALID, "''", NULL);
+    tap_failure(lap_dtype_parse("int3", &dtype), LAP_ERR_INVALID, "int3", "float32", "float16",
+                "bfloat16", NULL);
     tap_ok(dtype == (lap_dtype_t)7, "nothing is written on failure");
     tap_failure(lap_dtype_parse(NULL, &dtype), LAP_ERR_INVALID, "NULL", NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GEMM of every device: exact where sums are exact, within a bound that follows from k where they
- * are not, and with blocks that wait for signals and raise them, in order and in the order of
- * arrival.
+ * GEMM of every device and type: exact where sums are exact, within a bound that follows from k
+ * where they are not, and with blocks that wait for signals and raise them, in order and in the
+ * order of arrival.
  */
 #include <math.h>
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
 #include "tap.h"
@@ -19,11 +20,17 @@
 
 static const lap_device_ops_t *ops;
 static lap_stream_t *stream;
+static lap_dtype_t dtype; /* of the products made now */
 
-/* Matrices of one product, with rows further apart than they are long. */
+/*
+ * Matrices of one product, with rows further apart than they are long. a and b are the values of
+ * what the GEMM is given as given_a and given_b; d is of the type.
+ */
 typedef struct product {
+    lap_dtype_t dtype;
     size_t m, n, k, lda, ldb, ldd;
-    float *a, *b, *d;
+    float *a, *b;
+    void *given_a, *given_b, *d;
 } product_t;
 
 static float *random_matrix(uint64_t seed, size_t rows, size_t stride, bool integers)
@@ -36,14 +43,30 @@ static float *random_matrix(uint64_t seed, size_t rows, size_t stride, bool inte
     return x;
 }
 
+/* A copy in the type of now; the values become those that it can have. */
+static void *narrow(float *x, size_t count)
+{
+    void *copy = malloc(count * lap_dtype_size(dtype));
+    lap_from_float(dtype, x, copy, count);
+    lap_to_float(dtype, copy, x, count);
+    return copy;
+}
+
 static product_t new_product(uint64_t seed, size_t m, size_t n, size_t k, bool integers)
 {
-    product_t p = {m, n, k, k + seed % 3, k + seed % 2, n + seed % 4, NULL, NULL, NULL};
+    product_t p = {.dtype = dtype, .m = m, .n = n, .k = k};
+    p.lda = k + seed % 3;
+    p.ldb = k + seed % 2;
+    p.ldd = n + seed % 4;
     p.a = random_matrix(3 * seed, m, p.lda, integers);
     p.b = random_matrix(3 * seed + 1, n, p.ldb, integers);
-    p.d = malloc((m * p.ldd + 1) * sizeof(float));
+    p.given_a = narrow(p.a, m * p.lda + 1);
+    p.given_b = narrow(p.b, n * p.ldb + 1);
+    float *guards = malloc((m * p.ldd + 1) * sizeof(float));
     for (size_t i = 0; i <= m * p.ldd; i++)
-        p.d[i] = GUARD;
+        guards[i] = GUARD;
+    p.d = narrow(guards, m * p.ldd + 1);
+    free(guards);
     return p;
 }
 
@@ -51,25 +74,40 @@ static void free_product(product_t *p)
 {
     free(p->a);
     free(p->b);
+    free(p->given_a);
+    free(p->given_b);
     free(p->d);
+}
+
+static void *element_of(const product_t *p, void *matrix, size_t index)
+{
+    return (char *)matrix + index * lap_dtype_size(p->dtype);
+}
+
+/* Element `index` of d. */
+static float got(const product_t *p, size_t index)
+{
+    float value;
+    lap_to_float(p->dtype, element_of(p, p->d, index), &value, 1);
+    return value;
 }
 
 static lap_gemm_block_t block_of(const product_t *p, size_t begin, size_t rows)
 {
-    return (lap_gemm_block_t){.a = p->a + begin * p->lda,
-                              .d = p->d + begin * p->ldd,
+    return (lap_gemm_block_t){.a = element_of(p, p->given_a, begin * p->lda),
+                              .d = element_of(p, p->d, begin * p->ldd),
                               .rows = rows,
-                              .a_stride = p->lda * sizeof(float),
-                              .d_stride = p->ldd * sizeof(float)};
+                              .a_stride = p->lda * lap_dtype_size(p->dtype),
+                              .d_stride = p->ldd * lap_dtype_size(p->dtype)};
 }
 
 static lap_gemm_t gemm_of(const product_t *p, lap_gemm_block_t *blocks, size_t nblocks)
 {
-    return (lap_gemm_t){.dtype = LAP_FLOAT32,
+    return (lap_gemm_t){.dtype = p->dtype,
                         .n = p->n,
                         .k = p->k,
-                        .b = p->b,
-                        .b_stride = p->ldb * sizeof(float),
+                        .b = p->given_b,
+                        .b_stride = p->ldb * lap_dtype_size(p->dtype),
                         .blocks = blocks,
                         .nblocks = nblocks};
 }
@@ -98,19 +136,21 @@ static double worst(const product_t *p)
             }
             /*
              * k products and sums, each off by half a unit in the last place at most: k u / (1 - k
-             * u).
+             * u). Then one rounding to the type.
              */
             double bound = ((double)p->k + 1) * 0x1p-24 * size * 1.01;
-            double error = fabs((double)p->d[i * p->ldd + j] - sum);
+            bound += tap_half_unit(p->dtype, fabs(sum) + bound);
+            double error = fabs((double)got(p, i * p->ldd + j) - sum);
             worst = fmax(worst, error == 0 ? 0 : error / bound);
         }
         for (size_t j = p->n; j < p->ldd; j++)
-            if (p->d[i * p->ldd + j] != GUARD)
+            if (got(p, i * p->ldd + j) != GUARD)
                 return INFINITY;
     }
-    return p->d[p->m * p->ldd] == GUARD ? worst : INFINITY;
+    return got(p, p->m * p->ldd) == GUARD ? worst : INFINITY;
 }
 
+/* The sums of integers are exact: what is stored is the sum, rounded once. */
 static bool exact(const product_t *p)
 {
     for (size_t i = 0; i < p->m; i++)
@@ -118,7 +158,7 @@ static bool exact(const product_t *p)
             int sum = 0;
             for (size_t k = 0; k < p->k; k++)
                 sum += (int)p->a[i * p->lda + k] * (int)p->b[j * p->ldb + k];
-            if (p->d[i * p->ldd + j] != (float)sum)
+            if (got(p, i * p->ldd + j) != tap_rounded(p->dtype, (float)sum))
                 return false;
         }
     return true;
@@ -126,8 +166,9 @@ static bool exact(const product_t *p)
 
 static void test_shapes(void)
 {
-    static const size_t edges[][3] = {{0, 3, 3},  {3, 0, 3},   {3, 3, 0},    {1, 1, 1},
-                                      {4, 8, 16}, {5, 9, 257}, {64, 8, 256}, {65, 17, 513}};
+    static const size_t edges[][3] = {{0, 3, 3},   {3, 0, 3},     {3, 3, 0},    {1, 1, 1},
+                                      {4, 8, 16},  {5, 9, 257},   {64, 8, 256}, {65, 17, 513},
+                                      {513, 2, 3}, {2, 515, 1030}};
     const size_t nedges = sizeof(edges) / sizeof(edges[0]);
     double most = 0;
     bool equal = true;
@@ -143,8 +184,25 @@ static void test_shapes(void)
         free_product(&p);
         free_product(&q);
     }
-    tap_ok(equal, "%s: small integers give exact results", ops->name);
+    tap_ok(equal, "%s: small integers give exact sums, rounded once to %s", ops->name,
+           lap_dtype_name(dtype));
     tap_ok(most <= 1.0, "%s: random numbers stay within the bound (%.3f of it)", ops->name, most);
+}
+
+/* The bound is not empty: two units in the last place of a 16-bit type are beyond it. */
+static void test_bound(void)
+{
+    product_t p = new_product(7, 5, 6, 300, false);
+    multiply(&p);
+    const double before = worst(&p);
+    const size_t index = 3 * p.ldd + 2;
+    if (dtype == LAP_FLOAT32)
+        ((float *)p.d)[index] *= 1 + 0x1p-10f;
+    else
+        ((uint16_t *)p.d)[index] = (uint16_t)(((uint16_t *)p.d)[index] + 2);
+    tap_ok(before <= 1 && worst(&p) > 1, "%s: an error of %.3f of the bound passes, %.3f fails",
+           ops->name, before, worst(&p));
+    free_product(&p);
 }
 
 /* What ref promises: the sum in double, in the order of k, rounded once. */
@@ -155,7 +213,9 @@ static bool is_truth(const product_t *p)
             double sum = 0;
             for (size_t k = 0; k < p->k; k++)
                 sum += (double)p->a[i * p->lda + k] * (double)p->b[j * p->ldb + k];
-            if (p->d[i * p->ldd + j] != (float)sum)
+            const float once =
+                p->dtype == LAP_FLOAT32 ? (float)sum : tap_rounded(p->dtype, lap_round_to_odd(sum));
+            if (got(p, i * p->ldd + j) != once)
                 return false;
         }
     return true;
@@ -174,7 +234,8 @@ static void test_splits(void)
     tap_success(ops->stream_synchronize(stream), "%s: a GEMM in four blocks", ops->name);
     tap_ok(worst(&parts) <= 1.0, "%s: is right", ops->name);
     if (strcmp(ops->name, "ref") == 0)
-        tap_ok(memcmp(whole.d, parts.d, m * whole.ldd * sizeof(float)) == 0 && is_truth(&parts),
+        tap_ok(memcmp(whole.d, parts.d, m * whole.ldd * lap_dtype_size(dtype)) == 0 &&
+                   is_truth(&parts),
                "ref: gives the bits that one block gives, and they are the truth");
     free_product(&whole);
     free_product(&parts);
@@ -377,7 +438,7 @@ static void test_failed_wait(bool any_order)
     ops->gemm(stream, &gemm);
     tap_failure(ops->stream_synchronize(stream), LAP_ERR_PEER_LOST, "block 1", NULL);
     tap_ok(signals.failed == 2 && signals.passed == 0 && signals.raised == 2 &&
-               p.d[2 * p.ldd] == GUARD,
+               got(&p, 2 * p.ldd) == GUARD,
            "%s: a block whose signal never came does not run", ops->name);
     free(signals.bank);
     free_product(&p);
@@ -396,6 +457,22 @@ static void test_too_large(void)
                 "2147483647", NULL);
 }
 
+static void test_type(void)
+{
+    tap_note("%s, %s", ops->name, lap_dtype_name(dtype));
+    test_shapes();
+    test_bound();
+    test_splits();
+    test_signals(false, 0);
+    test_signals(true, 0);
+    test_signals(true, 12345);
+    test_same_word();
+    test_failed_wait(false);
+    test_failed_wait(true);
+    if (dtype == LAP_FLOAT32)
+        test_too_large();
+}
+
 int main(void)
 {
     for (size_t i = 0; lap_device_at(i); i++) {
@@ -404,15 +481,8 @@ int main(void)
         if (!tap_success(ops->open(1, &device), "%s opens", ops->name) ||
             !tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
             return tap_done();
-        test_shapes();
-        test_splits();
-        test_signals(false, 0);
-        test_signals(true, 0);
-        test_signals(true, 12345);
-        test_same_word();
-        test_failed_wait(false);
-        test_failed_wait(true);
-        test_too_large();
+        for (dtype = LAP_FLOAT32; dtype <= LAP_BFLOAT16; dtype++)
+            test_type();
         ops->stream_destroy(stream);
         ops->close(device);
     }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
 #include "tap.h"
@@ -110,9 +111,9 @@ static void test_arguments(void)
     tap_failure(ops->stream_call(stream, fail, arg, sizeof(arg)), LAP_ERR_INVALID, "193", "192",
                 NULL);
     const lap_gemm_t gemm = {.dtype = (lap_dtype_t)7};
-    tap_failure(ops->gemm(stream, &gemm), LAP_ERR_UNSUPPORTED, "dtype 7", NULL);
+    tap_failure(ops->gemm(stream, &gemm), LAP_ERR_UNSUPPORTED, "dtype 7", "bfloat16", NULL);
     const lap_reduce_t reduce = {.dtype = (lap_dtype_t)7};
-    tap_failure(ops->reduce(stream, &reduce), LAP_ERR_UNSUPPORTED, "dtype 7", NULL);
+    tap_failure(ops->reduce(stream, &reduce), LAP_ERR_UNSUPPORTED, "dtype 7", "bfloat16", NULL);
     const lap_reduce_t nothing = {.dtype = LAP_FLOAT32};
     tap_failure(ops->reduce(stream, &nothing), LAP_ERR_INVALID, "0 sources", NULL);
     lap_device_t *none = NULL;
@@ -269,6 +270,41 @@ static void test_reduce(void)
     ops->stream_destroy(stream);
 }
 
+/*
+ * 16-bit sources are summed in fp32 and rounded once: 256 + 1 + 1 and 2048 + 1 + 1 are numbers of
+ * the type, but adding in the type would lose each 1 to the even neighbour.
+ */
+static void test_reduce_narrow(lap_dtype_t dtype)
+{
+    enum { ROWS = 2, COLS = 300, STRIDE = 303 };
+    static uint16_t srcs[3][ROWS * STRIDE], dst[ROWS * STRIDE];
+    const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
+    const size_t strides[3] = {STRIDE * 2, STRIDE * 2, STRIDE * 2};
+    const float large = dtype == LAP_FLOAT16 ? 2048.0f : 256.0f, one = 1.0f;
+    for (int i = 0; i < ROWS * STRIDE; i++) {
+        lap_from_float(dtype, &large, &srcs[0][i], 1);
+        lap_from_float(dtype, &one, &srcs[1][i], 1);
+        lap_from_float(dtype, &one, &srcs[2][i], 1);
+        dst[i] = 7;
+    }
+    lap_stream_t *stream = new_stream();
+    lap_reduce_t reduce = {dtype, dst, STRIDE * 2, sources, strides, 3, ROWS, COLS};
+    ops->reduce(stream, &reduce);
+    reduce.dst = srcs[2];
+    ops->reduce(stream, &reduce);
+    tap_success(ops->stream_synchronize(stream), "%s: a sum of three", ops->name);
+    bool good = true;
+    for (int i = 0; i < ROWS * STRIDE; i++) {
+        float sum, in_place;
+        lap_to_float(dtype, &dst[i], &sum, 1);
+        lap_to_float(dtype, &srcs[2][i], &in_place, 1);
+        good = good && (i % STRIDE < COLS ? sum == large + 2 && in_place == large + 2
+                                          : dst[i] == 7 && in_place == 1);
+    }
+    tap_ok(good, "%s: %s is summed in fp32, in place too", ops->name, lap_dtype_name(dtype));
+    ops->stream_destroy(stream);
+}
+
 static void test_memory(void)
 {
     void *memory = NULL;
@@ -304,6 +340,8 @@ int main(void)
         test_stamps();
         test_copy();
         test_reduce();
+        test_reduce_narrow(LAP_FLOAT16);
+        test_reduce_narrow(LAP_BFLOAT16);
         test_memory();
         ops->close(device);
     }

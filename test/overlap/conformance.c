@@ -2,8 +2,8 @@
 /*
  * The conformance suite: what every operator, method, device and transport must get right. Ranks
  * are the processes of the world that the environment describes, or threads with --threads P;
- * --device and --link choose the rest. A new backend gets all of it by one more line in the list of
- * tests.
+ * --device, --dtype and --link choose the rest. A new backend gets all of it by one more line in
+ * the list of tests.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,8 @@
 #include "overlap/op.h"
 #include "tap.h"
 
-static lap_link_t link_options; /* set once in main */
+static lap_link_t link_options; /* these are set once in main */
+static lap_dtype_t dtype;
 
 /* A method with its knobs. */
 typedef struct variant {
@@ -59,6 +60,7 @@ static lap_op_desc_t describe(const variant_t *v, size_t m, size_t n, size_t k)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     desc.kind = v->kind;
+    desc.dtype = dtype;
     desc.m = m;
     desc.n = n;
     desc.k = k;
@@ -111,6 +113,7 @@ static double run_once(lap_op_t *op, lap_group_t *group, const variant_t *v, siz
 {
     test_call_t call = {
         .kind = v->kind,
+        .dtype = dtype,
         .m = m,
         .n = n,
         .k = k,
@@ -226,13 +229,13 @@ static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
     lap_buffer_destroy(buffer);
 }
 
-static float *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t *s,
-                           size_t *bytes_p)
+static void *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t *s, size_t *bytes_p)
 {
     lap_op_t *op = make_op(group, NULL, v, s->m, s->n, s->k);
     if (!op)
         return NULL;
     test_call_t call = {.kind = v->kind,
+                        .dtype = dtype,
                         .m = s->m,
                         .n = s->n,
                         .k = s->k,
@@ -241,9 +244,9 @@ static float *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t
                         .rank = lap_group_rank(group),
                         .size = lap_group_size(group)};
     test_call_init(&call);
-    float *result = NULL;
+    void *result = NULL;
     if (lap_op_run(op, &call.args) == LAP_OK) {
-        *bytes_p = call.args.d.rows * call.args.d.cols * sizeof(float);
+        *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(dtype);
         result = call.args.d.data;
         call.args.d.data = NULL;
     }
@@ -261,14 +264,14 @@ static void test_bits(lap_group_t *group, bool promised)
 {
     const shape_t shape = {7 * (size_t)lap_group_size(group) + 3, 37, 61};
     char text[64];
-    float *serial = NULL;
+    void *serial = NULL;
     size_t serial_bytes = 0;
     for (int i = 0; i < VARIANTS; i++) {
         const variant_t *v = &variants[i];
         if (!applies(v, lap_group_size(group)))
             continue;
         size_t bytes = 0;
-        float *result = run_for_bits(group, v, &shape, &bytes);
+        void *result = run_for_bits(group, v, &shape, &bytes);
         if (strcmp(v->method, "serial") == 0 && !v->gather) {
             free(serial);
             serial = result;
@@ -286,6 +289,36 @@ static void test_bits(lap_group_t *group, bool promised)
     free(serial);
 }
 
+/* The bounds are not empty: one element just beyond its bound is found. */
+static void test_bounds(lap_group_t *group)
+{
+    const size_t m = 2 * (size_t)lap_group_size(group) + 1, n = 11, k = 40;
+    char text[64];
+    for (int i = 0; i < VARIANTS; i++) {
+        const variant_t *v = &variants[i];
+        lap_op_t *op = applies(v, lap_group_size(group)) ? make_op(group, NULL, v, m, n, k) : NULL;
+        if (!op)
+            continue;
+        test_call_t call = {.kind = v->kind,
+                            .dtype = dtype,
+                            .m = m,
+                            .n = n,
+                            .k = k,
+                            .seed = 900 + (uint64_t)i,
+                            .gather = v->gather,
+                            .rank = lap_group_rank(group),
+                            .size = lap_group_size(group)};
+        test_call_init(&call);
+        bool ran = lap_op_run(op, &call.args) == LAP_OK;
+        double before = ran ? test_call_error(&call) : INFINITY;
+        double after = test_call_spoil(&call) ? test_call_error(&call) : INFINITY;
+        tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
+               label(v, text, sizeof(text)), before, after);
+        test_call_clear(&call);
+        lap_op_destroy(op);
+    }
+}
+
 /* Split-phase calls: two operators in flight at once, ended in either order. */
 static void test_in_flight(lap_group_t *group)
 {
@@ -298,6 +331,7 @@ static void test_in_flight(lap_group_t *group)
         test_call_t calls[2];
         for (int i = 0; i < 2; i++) {
             calls[i] = (test_call_t){.kind = i ? LAP_GEMM_RS : LAP_AG_GEMM,
+                                     .dtype = dtype,
                                      .m = m,
                                      .n = n,
                                      .k = k,
@@ -359,6 +393,7 @@ static void suite(lap_world_t *world, void *arg)
     test_mixture(group, 0, 200);
     test_mixture(group, 1 + (uint64_t)lap_world_size(world), 60);
     test_bits(group, bits_promised);
+    test_bounds(group);
     test_in_flight(group);
     test_groups(group);
 }
@@ -373,6 +408,8 @@ int main(int argc, char **argv)
             options.device = argv[i + 1];
         else if (strcmp(argv[i], "--threads") == 0)
             threads = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--dtype") == 0 && lap_dtype_parse(argv[i + 1], &dtype) == LAP_OK)
+            continue;
         else if (strcmp(argv[i], "--link") == 0)
             link_options = (lap_link_t){atof(argv[i + 1]) * 1e9, 20e-6};
         else

@@ -41,17 +41,19 @@ typedef struct outcome {
     bool right;
 } outcome_t;
 
-/* What is done: two operators that between them use most of the library. */
+/* What is done: operators that between them use most of the library. */
 typedef struct plan {
     lap_op_kind_t kind;
     const char *method;
     int gather;
     lap_link_t link;
+    lap_dtype_t dtype;
 } plan_t;
 
 static const plan_t plans[] = {
-    {LAP_GEMM_RS, "pipeline", 0, {0, 0}},
-    {LAP_AG_GEMM, "fused", 1, {1e9, 1e-6}},
+    {LAP_GEMM_RS, "pipeline", 0, {0, 0}, LAP_FLOAT32},
+    {LAP_AG_GEMM, "fused", 1, {1e9, 1e-6}, LAP_FLOAT32},
+    {LAP_GEMM_AR, "fused", 0, {0, 0}, LAP_BFLOAT16},
 };
 
 typedef struct job {
@@ -68,6 +70,7 @@ static lap_status_t make(lap_group_t *group, const plan_t *plan, lap_buffer_t **
     size_t bytes, nsignals;
     options.link = plan->link;
     desc.kind = plan->kind;
+    desc.dtype = plan->dtype;
     desc.m = 11;
     desc.n = 6;
     desc.k = 5;
@@ -92,6 +95,7 @@ static lap_status_t work(lap_world_t *world, const plan_t *plan, bool *right_p)
     if (status == LAP_OK)
         status = lap_trace_create(&trace);
     test_call_t call = {.kind = plan->kind,
+                        .dtype = plan->dtype,
                         .m = 11,
                         .n = 6,
                         .k = 5,

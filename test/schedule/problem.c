@@ -56,7 +56,8 @@ static void test_types(void)
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "kind is 7", NULL);
     desc = good(LAP_AG_GEMM);
     desc.dtype = (lap_dtype_t)3;
-    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "dtype is 3", "LAP_FLOAT32", NULL);
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "dtype is 3", "LAP_FLOAT32",
+                "LAP_FLOAT16", "LAP_BFLOAT16", NULL);
     desc = good(LAP_AG_GEMM);
     desc.epilogue = (lap_epilogue_t)2;
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "epilogue is 2", NULL);

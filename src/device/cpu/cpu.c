@@ -3,10 +3,16 @@
  * The CPU as a device: GEMM by OpenBLAS, everything else as every host does it. OpenBLAS has one
  * number of threads for the whole process; which bits a row gets depends on the shape it was
  * computed in.
+ *
+ * 16-bit types are computed in tiles of d: parts of a and b that fit into the cache are widened to
+ * float, OpenBLAS adds their product to the tile in fp32, and the tile is rounded once when all of
+ * k has been added. Parts of k begin at fixed places, so that splitting rows or columns changes no
+ * bits but those that OpenBLAS changes itself. The widening runs in one thread.
  */
 #include <cblas.h>
 #include <limits.h>
 
+#include "core/convert.h"
 #include "core/status.h"
 #include "device/host/host.h"
 
@@ -18,9 +24,63 @@ static lap_status_t check_size(const char *name, size_t value)
     return LAP_OK;
 }
 
-/* d [rows, n] = a [rows, k] times b [n, k] transposed. */
-static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
+#define TILE_ROWS 512u
+#define TILE_COLS 512u
+#define TILE_DEEP 512u
+
+/* What a stream needs for 16-bit types: a part of a, a part of b, and a tile of d. */
+typedef struct tiles {
+    float a[TILE_ROWS * TILE_DEEP];
+    float b[TILE_COLS * TILE_DEEP];
+    float d[TILE_ROWS * TILE_COLS];
+} tiles_t;
+
+static size_t least(size_t x, size_t y)
 {
+    return x < y ? x : y;
+}
+
+/* The part [rows, cols] of a matrix at (row, col), widened and packed. */
+static void widen(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row, size_t col,
+                  size_t rows, size_t cols, float *part)
+{
+    const char *start = (const char *)matrix + row * stride + col * lap_dtype_size(dtype);
+    for (size_t i = 0; i < rows; i++)
+        lap_to_float(dtype, start + i * stride, part + i * cols, cols);
+}
+
+/* The tile [rows, cols] of d at (row, col). */
+static void multiply_tile(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_t row,
+                          size_t col, tiles_t *tiles)
+{
+    const size_t rows = least(block->rows - row, TILE_ROWS), cols = least(gemm->n - col, TILE_COLS);
+    const lap_dtype_t dtype = gemm->dtype;
+    for (size_t k = 0; k < gemm->k; k += TILE_DEEP) {
+        const size_t depth = least(gemm->k - k, TILE_DEEP);
+        widen(dtype, block->a, block->a_stride, row, k, rows, depth, tiles->a);
+        widen(dtype, gemm->b, gemm->b_stride, col, k, cols, depth, tiles->b);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)cols,
+                    (blasint)depth, 1.0f, tiles->a, (blasint)depth, tiles->b, (blasint)depth,
+                    k == 0 ? 0.0f : 1.0f, tiles->d, (blasint)cols);
+    }
+    char *d = (char *)block->d + row * block->d_stride + col * lap_dtype_size(dtype);
+    for (size_t i = 0; i < rows; i++)
+        lap_from_float(dtype, tiles->d + i * cols, d + i * block->d_stride, cols);
+}
+
+static lap_status_t multiply_narrow(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
+                                    void *workspace)
+{
+    for (size_t col = 0; col < gemm->n; col += TILE_COLS)
+        for (size_t row = 0; row < block->rows; row += TILE_ROWS)
+            multiply_tile(gemm, block, row, col, workspace);
+    return LAP_OK;
+}
+
+/* d [rows, n] = a [rows, k] times b [n, k] transposed. */
+static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block, void *workspace)
+{
+    (void)workspace;
     const size_t lda = block->a_stride / sizeof(float);
     const size_t ldb = gemm->b_stride / sizeof(float);
     const size_t ldd = block->d_stride / sizeof(float);
@@ -38,7 +98,9 @@ static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *blo
 
 static lap_status_t lap_cpu_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    return lap_host_gemm(stream, gemm, multiply);
+    if (gemm->dtype == LAP_FLOAT32)
+        return lap_host_gemm(stream, gemm, multiply, 0);
+    return lap_host_gemm(stream, gemm, multiply_narrow, sizeof(tiles_t));
 }
 
 extern const lap_device_ops_t lap_cpu_ops;

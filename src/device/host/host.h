@@ -11,8 +11,12 @@
 
 #include "device/device.h"
 
-/* d = a b^T for the rows of one block, in fp32. None of rows, n and k is 0. */
-typedef lap_status_t (*lap_host_kernel_t)(const lap_gemm_t *gemm, const lap_gemm_block_t *block);
+/*
+ * d = a b^T for the rows of one block, summed in fp32 or better and rounded once. None of rows, n
+ * and k is 0. `workspace` is memory of the stream, as much as the kernel asked for.
+ */
+typedef lap_status_t (*lap_host_kernel_t)(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
+                                          void *workspace);
 
 /* The slots of the table. */
 void lap_host_close(lap_device_t *device);
@@ -34,7 +38,14 @@ lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
-lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel);
+lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,
+                           size_t workspace_bytes);
+
+/*
+ * Memory for what runs on the stream, which lives as long as it. The first call allocates it, and
+ * every later one asks for as much or less. `bytes` 0 gives NULL.
+ */
+lap_status_t lap_host_stream_workspace(lap_stream_t *stream, size_t bytes, void **workspace_p);
 
 /* As lap_host_stream_call; the function runs also when the stream has failed before it. */
 lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,

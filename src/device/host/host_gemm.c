@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A GEMM on a host: one task that walks over the blocks of rows, waits for their signals in order
- * or as they come, and raises theirs. The arithmetic is the kernel of the device. It allocates
- * nothing.
+ * or as they come, and raises theirs. The arithmetic is the kernel of the device. Once the
+ * stream has the workspace that the kernel needs, nothing is allocated.
  */
 #include <assert.h>
 #include <string.h>
@@ -17,12 +17,13 @@
 typedef struct gemm_task {
     lap_gemm_t gemm;
     lap_host_kernel_t kernel;
+    void *workspace;
 } gemm_task_t;
 
 static void zero_rows(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
 {
     for (size_t i = 0; i < block->rows; i++)
-        memset((char *)block->d + i * block->d_stride, 0, gemm->n * sizeof(float));
+        memset((char *)block->d + i * block->d_stride, 0, gemm->n * lap_dtype_size(gemm->dtype));
 }
 
 static lap_status_t multiply(const gemm_task_t *task, const lap_gemm_block_t *block)
@@ -33,7 +34,7 @@ static lap_status_t multiply(const gemm_task_t *task, const lap_gemm_block_t *bl
         zero_rows(&task->gemm, block);
         return LAP_OK;
     }
-    return task->kernel(&task->gemm, block);
+    return task->kernel(&task->gemm, block, task->workspace);
 }
 
 /* A block whose signal, if it has one, has come. `ready_ns` is when the search for it began. */
@@ -164,12 +165,15 @@ static lap_status_t run_gemm(void *arg)
     return task->gemm.any_order ? run_any_order(task) : run_in_order(task);
 }
 
-lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel)
+lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,
+                           size_t workspace_bytes)
 {
-    const gemm_task_t task = {*gemm, kernel};
-    if (gemm->dtype != LAP_FLOAT32)
-        return lap_error(LAP_ERR_UNSUPPORTED, "a GEMM of dtype %d: expected float32",
+    gemm_task_t task = {*gemm, kernel, NULL};
+    if (lap_dtype_size(gemm->dtype) == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "a GEMM of dtype %d: expected float32, float16 or bfloat16",
                          (int)gemm->dtype);
+    LAP_TRY(lap_host_stream_workspace(stream, workspace_bytes, &task.workspace));
     return lap_host_stream_call(stream, run_gemm, &task, sizeof(task));
 }
 

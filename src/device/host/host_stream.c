@@ -45,6 +45,8 @@ struct lap_stream {
     bool asleep; /* the worker sleeps on `work` */
     bool waited; /* somebody sleeps on `idle` */
     bool stop;
+    void *workspace; /* NULL until somebody asks for it */
+    size_t workspace_bytes;
     lap_status_t status; /* the first failure since the last synchronisation, and its sentence */
     char text[LAP_ERROR_TEXT];
 };
@@ -154,8 +156,26 @@ void lap_host_stream_destroy(lap_stream_t *stream)
     pthread_cond_destroy(&stream->idle);
     pthread_cond_destroy(&stream->work);
     pthread_mutex_destroy(&stream->lock);
+    lap_free(stream->workspace);
     lap_free(stream->ring);
     lap_free(stream);
+}
+
+lap_status_t lap_host_stream_workspace(lap_stream_t *stream, size_t bytes, void **workspace_p)
+{
+    lap_status_t status = LAP_OK;
+    pthread_mutex_lock(&stream->lock);
+    if (bytes > 0 && !stream->workspace) {
+        stream->workspace = lap_alloc(1, bytes);
+        stream->workspace_bytes = bytes;
+    }
+    if (bytes > 0 && !stream->workspace)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a workspace of %zu bytes", bytes);
+    else
+        *workspace_p = bytes > 0 ? stream->workspace : NULL;
+    assert(bytes <= stream->workspace_bytes);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
 }
 
 static lap_status_t grow(lap_stream_t *stream)

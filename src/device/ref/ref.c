@@ -3,8 +3,9 @@
  * The reference device: plain loops, the truth that other devices are compared with. Each element
  * of a GEMM is summed in double, in the order k = 0, 1, 2, ..., and rounded once, so that its bits
  * do not depend on how rows and columns are split. The product of two floats is exact in double: a
- * fused multiply-add changes nothing.
+ * fused multiply-add changes nothing. 16-bit types are widened part by part.
  */
+#include "core/convert.h"
 #include "core/status.h"
 #include "device/host/host.h"
 
@@ -16,26 +17,32 @@
 /* A panel of b, transposed and widened; unused columns are zero. */
 typedef double panel_t[DEEP][COLS];
 
-static const float *row_of(const void *matrix, size_t stride, size_t row)
+/* Part of a band of a, widened; for float32 it is not used. */
+typedef float band_t[BAND][DEEP];
+
+/* Elements [begin, begin + depth) of a row, as float; `room` has DEEP elements. */
+static const float *part_of(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row,
+                            size_t begin, size_t depth, float *room)
 {
-    const void *start = (const char *)matrix + row * stride;
-    return start;
+    const char *start = (const char *)matrix + row * stride;
+    return lap_as_float(dtype, start + begin * lap_dtype_size(dtype), room, depth);
 }
 
 static void fill_panel(const lap_gemm_t *gemm, size_t col, size_t begin, size_t depth,
                        panel_t panel)
 {
+    float room[DEEP];
     for (size_t c = 0; c < COLS; c++) {
         const bool used = col + c < gemm->n;
-        const float *b = row_of(gemm->b, gemm->b_stride, used ? col + c : col);
+        const float *b =
+            part_of(gemm->dtype, gemm->b, gemm->b_stride, used ? col + c : col, begin, depth, room);
         for (size_t k = 0; k < depth; k++)
-            panel[k][c] = used ? (double)b[begin + k] : 0.0;
+            panel[k][c] = used ? (double)b[k] : 0.0;
     }
 }
 
-/* sum[r][c] += a[r][begin + k] panel[k][c] for k < depth, ROWS rows and COLS columns. */
-static void add_products(const float *const *a, size_t begin, size_t depth, panel_t panel,
-                         double sum[ROWS][COLS])
+/* sum[r][c] += a[r][k] panel[k][c] for k < depth, ROWS rows and COLS columns. */
+static void add_products(const float *const *a, size_t depth, panel_t panel, double sum[ROWS][COLS])
 {
     double local[ROWS][COLS];
     for (size_t r = 0; r < ROWS; r++)
@@ -44,17 +51,28 @@ static void add_products(const float *const *a, size_t begin, size_t depth, pane
     for (size_t k = 0; k < depth; k++)
         for (size_t r = 0; r < ROWS; r++)
             for (size_t c = 0; c < COLS; c++)
-                local[r][c] += (double)a[r][begin + k] * panel[k][c];
+                local[r][c] += (double)a[r][k] * panel[k][c];
     for (size_t r = 0; r < ROWS; r++)
         for (size_t c = 0; c < COLS; c++)
             sum[r][c] = local[r][c];
+}
+
+/* Elements of d, from `start` on: the only rounding. */
+static void store(lap_dtype_t dtype, const double *sum, void *start, size_t cols)
+{
+    float rounded[COLS];
+    for (size_t c = 0; c < cols; c++)
+        rounded[c] = dtype == LAP_FLOAT32 ? (float)sum[c] : lap_round_to_odd(sum[c]);
+    lap_from_float(dtype, rounded, start, cols);
 }
 
 /* Rows [row, row + rows) and columns [col, col + COLS) of d. */
 static void multiply_band(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_t row,
                           size_t rows, size_t col)
 {
+    const lap_dtype_t dtype = gemm->dtype;
     panel_t panel;
+    band_t band;
     double sum[BAND / ROWS][ROWS][COLS] = {{{0}}};
     for (size_t begin = 0; begin < gemm->k; begin += DEEP) {
         const size_t depth = gemm->k - begin < DEEP ? gemm->k - begin : DEEP;
@@ -62,21 +80,21 @@ static void multiply_band(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
         for (size_t i = 0; i < rows; i += ROWS) {
             const float *a[ROWS]; /* past the end, the last row once more; its sum is not used */
             for (size_t r = 0; r < ROWS; r++)
-                a[r] = row_of(block->a, block->a_stride, row + (i + r < rows ? i + r : rows - 1));
-            add_products(a, begin, depth, panel, sum[i / ROWS]);
+                a[r] = part_of(dtype, block->a, block->a_stride,
+                               row + (i + r < rows ? i + r : rows - 1), begin, depth, band[i + r]);
+            add_products(a, depth, panel, sum[i / ROWS]);
         }
     }
     const size_t cols = gemm->n - col < COLS ? gemm->n - col : COLS;
     for (size_t i = 0; i < rows; i++) {
-        void *start = (char *)block->d + (row + i) * block->d_stride;
-        float *d = start;
-        for (size_t c = 0; c < cols; c++)
-            d[col + c] = (float)sum[i / ROWS][i % ROWS][c];
+        char *start = (char *)block->d + (row + i) * block->d_stride;
+        store(dtype, sum[i / ROWS][i % ROWS], start + col * lap_dtype_size(dtype), cols);
     }
 }
 
-static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
+static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *block, void *workspace)
 {
+    (void)workspace;
     for (size_t row = 0; row < block->rows; row += BAND) {
         const size_t rows = block->rows - row < BAND ? block->rows - row : BAND;
         for (size_t col = 0; col < gemm->n; col += COLS)
@@ -87,7 +105,7 @@ static lap_status_t multiply(const lap_gemm_t *gemm, const lap_gemm_block_t *blo
 
 static lap_status_t lap_ref_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    return lap_host_gemm(stream, gemm, multiply);
+    return lap_host_gemm(stream, gemm, multiply, 0);
 }
 
 extern const lap_device_ops_t lap_ref_ops;

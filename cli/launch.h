@@ -36,10 +36,10 @@ typedef struct lap_launch {
 int lap_launch(const lap_launch_t *job);
 
 /*
- * Thinks of a path under lap_environment_base that nobody can guess: rank 0 makes its private directory there and removes it once all ranks have
- * met. Nothing is made here, so that nothing is left when the launcher is killed. False, with
- * errno, when there is no such place. lap_launch_place_clean removes what ranks that were killed
- * while they met may have left.
+ * Thinks of a path under lap_environment_base that nobody can guess: rank 0 makes its private
+ * directory there and removes it once all ranks have met. Nothing is made here, so that nothing is
+ * left when the launcher is killed. False, with errno, when there is no such place.
+ * lap_launch_place_clean removes what ranks that were killed while they met may have left.
  */
 bool lap_launch_place(char path[LAP_DIR_BYTES]);
 void lap_launch_place_clean(const char *path);

@@ -36,7 +36,8 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
  * axis, and the time in which a rank's arithmetic stood still for communication.
  * Local. `title` may be NULL. Writes the file whole or not at all.
- * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path), LAP_ERR_NO_MEMORY.
+ * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path),
+ * LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path);
 

@@ -259,7 +259,9 @@ static void add_open_sums(const lap_problem_t *p, lap_schedule_t *s, lap_range_t
     lap_add_copy(s, LAP_STREAM_COMPUTE, sums, output(p, p->rank, all));
 }
 
-/* Reads the sums of the other owners in place, tells them when it is done, and waits for the same. */
+/*
+ * Reads the sums of the other owners in place, tells them when it is done, and waits for the same.
+ */
 static void add_fused_gather(const lap_problem_t *p, lap_schedule_t *s)
 {
     for (int i = 1; i < p->size; i++) {

@@ -45,7 +45,9 @@ size_t lap_row_blocks(const lap_problem_t *p, int owner);
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns);
 
-/* A group of one has nothing to send: the GEMM writes the result. Nothing when there are no rows. */
+/*
+ * A group of one has nothing to send: the GEMM writes the result. Nothing when there are no rows.
+ */
 void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s);
 
 /*

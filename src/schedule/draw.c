@@ -67,7 +67,9 @@ static size_t character(const char *text)
     return bytes;
 }
 
-/* Text for XML. Control characters, which XML forbids, become spaces; what is no text becomes '?'. */
+/*
+ * Text for XML. Control characters, which XML forbids, become spaces; what is no text becomes '?'.
+ */
 static void put_text(FILE *file, const char *text)
 {
     while (*text) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts the cores that the calling thread may run on. Quotas of control groups are not looked at. */
+/*
+ * Counts the cores that the calling thread may run on. Quotas of control groups are not looked at.
+ */
 #include "util/cores.h"
 
 #include <sched.h>

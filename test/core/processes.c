@@ -226,7 +226,10 @@ static void slow_start(void)
 
 /* Ranks that go away. */
 
-/* The others are told before their time is up, and tell who and what; afterwards everything can be destroyed. */
+/*
+ * The others are told before their time is up, and tell who and what; afterwards everything can be
+ * destroyed.
+ */
 static void mourn(lap_world_t *world, lap_status_t expected, const char *word)
 {
     lap_group_t *all = lap_world_group(world);

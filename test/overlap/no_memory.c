@@ -52,6 +52,7 @@ typedef struct plan {
 static const plan_t plans[] = {
     {LAP_GEMM_RS, "pipeline", 0, {0, 0}},
     {LAP_AG_GEMM, "fused", 1, {1e9, 1e-6}},
+    {LAP_GEMM_RS, "auto", 0, {0, 0}},
 };
 
 typedef struct job {

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calibration: short measurements that all ranks of a group make at the same moment, so that what
+ * they take from each other is in the figures, and whose averages the group keeps. Streams of their
+ * own leave calls in flight alone. It measures once: a machine that is busy with something else at
+ * that moment stays slow in the model.
+ */
+#include "schedule/calibrate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/cores.h"
+
+#define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
+#define COPY_ROUNDS 3
+#define TRIPS 8
+#define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
+#define STEPS 192u
+#define FIELD_BYTES 64u
+
+#define GEMM_POINT_NS 8e6       /* what a GEMM that is measured may take */
+#define GEMM_VOLUME 134217728.0 /* and its multiply-adds: 512 cubed */
+#define GEMM_WEIGHT 4194304.0   /* elements of its weight */
+#define GEMM_WIDTH 8192u        /* and of its n and k */
+#define GEMM_ROUNDS 2
+#define FEW_COLUMNS 4u /* splits of n whose columns are measured, too */
+
+static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
+static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
+enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
+
+/* What the ranks measure: seconds. 0: this rank has no figure. Plain doubles: it travels. */
+typedef struct times {
+    double copy[COPY_POINTS];
+    double reduce, signal, step, call;
+} times_t;
+
+/* Multiply-adds per second: at each number of rows, and with few columns. */
+typedef struct rates {
+    double rows[LAP_COST_POINTS];
+    double few_columns;
+} rates_t;
+
+/* What a group keeps. */
+typedef struct gemm_entry {
+    size_t n, k;
+    rates_t rates;
+    struct gemm_entry *next;
+} gemm_entry_t;
+
+typedef struct costs {
+    bool measured;
+    times_t times;
+    gemm_entry_t *gemms;
+} costs_t;
+
+static void costs_free(void *context)
+{
+    costs_t *costs = context;
+    while (costs->gemms) {
+        gemm_entry_t *entry = costs->gemms;
+        costs->gemms = entry->next;
+        lap_free(entry);
+    }
+    lap_free(costs);
+}
+
+/* One rank at its measurements. */
+typedef struct bench {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    const lap_device_ops_t *ops;
+    lap_stream_t *stream;
+    lap_buffer_t *buffer;
+    char *memory; /* two pieces of COPY_BYTES, or what the GEMMs need */
+} bench_t;
+
+static double seconds_since(uint64_t begin)
+{
+    return (double)(lap_now_ns() - begin) * 1e-9;
+}
+
+/* The averages over the ranks that have a figure, in place. Collective. */
+static lap_status_t average(lap_group_t *group, double *figures, size_t count)
+{
+    double *all = lap_alloc((size_t)group->size * count, sizeof(double));
+    lap_status_t status = LAP_OK;
+    if (!all)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the figures of %d ranks", group->size);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_allgather(group, figures, count * sizeof(double), all);
+    for (size_t i = 0; i < count && status == LAP_OK; i++) {
+        double sum = 0, ranks = 0;
+        for (int r = 0; r < group->size; r++) {
+            sum += all[(size_t)r * count + i];
+            ranks += all[(size_t)r * count + i] > 0;
+        }
+        figures[i] = ranks > 0 ? sum / ranks : 0;
+    }
+    lap_free(all);
+    return status;
+}
+
+/* Memory that has been written to: pages that only exist on paper would be too fast. */
+static lap_status_t make_memory(bench_t *bench, size_t bytes)
+{
+    static const float row[256] = {1.0f};
+    void *memory;
+    bytes = (bytes + sizeof(row) - 1) / sizeof(row) * sizeof(row);
+    LAP_TRY(bench->ops->alloc(bench->engine->device, bytes, &memory));
+    bench->memory = memory;
+    const lap_copy_t copy = {memory, row, bytes / sizeof(row), sizeof(row), sizeof(row), 0};
+    LAP_TRY(bench->ops->copy(bench->stream, &copy));
+    return bench->ops->stream_synchronize(bench->stream);
+}
+
+static void bench_end(bench_t *bench)
+{
+    if (bench->stream)
+        bench->ops->stream_destroy(bench->stream);
+    if (bench->memory)
+        bench->ops->free(bench->engine->device, bench->memory);
+    lap_buffer_destroy(bench->buffer);
+}
+
+/* ---- copies, sums, steps, signals ---- */
+
+/* A put to the next rank; in a group of one a copy. */
+static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int peer = (bench->group->rank + 1) % bench->group->size;
+    const lap_put_t put = {
+        .copy = {buffer->data[peer], bench->memory, 1, bytes, bytes, bytes},
+        .peer = peer,
+        .signal = 0,
+    };
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
+/* The sum of two pieces of memory into a third. */
+static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
+{
+    const void *const srcs[2] = {bench->memory, bench->memory + COPY_BYTES / 2};
+    const size_t strides[2] = {COPY_BYTES / 2, COPY_BYTES / 2};
+    const lap_reduce_t reduce = {
+        .dtype = LAP_FLOAT32,
+        .dst = bench->memory + COPY_BYTES,
+        .dst_stride = COPY_BYTES / 2,
+        .srcs = srcs,
+        .src_strides = strides,
+        .nsrc = 2,
+        .rows = 1,
+        .cols = COPY_BYTES / 2 / sizeof(float),
+    };
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
+/* A call of a few tiny steps, and what each further step adds. */
+static lap_status_t time_steps(bench_t *bench, times_t *times)
+{
+    double few, many;
+    LAP_TRY(lap_engine_overhead(bench->engine, LAP_STREAMS, &few));
+    LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
+    times->call = few;
+    times->step = fmax(0, many - few) / (STEPS - LAP_STREAMS);
+    return LAP_OK;
+}
+
+/*
+ * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones wait, then
+ * the other way round; the message is the time at which it was sent, on the clock that the ranks of
+ * a host share.
+ */
+static lap_status_t time_signals(bench_t *bench, bool even_sends, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int rank = bench->group->rank, size = bench->group->size;
+    const int left = (rank + size - 1) % size, right = (rank + 1) % size;
+    const bool sends = (rank % 2 == 0) == even_sends;
+    for (size_t i = 0; i < TRIPS && size > 1; i++) {
+        const size_t offset = i * FIELD_BYTES;
+        if (sends && right % 2 != rank % 2) {
+            lap_sleep_until_ns(lap_now_ns() + TRIP_PAUSE_NS);
+            const uint64_t now = lap_now_ns();
+            LAP_TRY(lap_buffer_put(buffer, right, offset, &now, sizeof(now), 1));
+        } else if (!sends && left % 2 != rank % 2) {
+            uint64_t sent;
+            LAP_TRY(lap_buffer_wait(buffer, left, 1, 1));
+            memcpy(&sent, buffer->data[rank] + offset, sizeof(sent));
+            *seconds_p += seconds_since(sent) / TRIPS;
+        }
+    }
+    return LAP_OK;
+}
+
+/* All at once: a rank that has failed keeps the others company at the barriers. */
+static lap_status_t measure_times(bench_t *bench, times_t *times)
+{
+    lap_status_t status = LAP_OK;
+    for (int i = 0; i < COPY_POINTS; i++) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        if (status == LAP_OK)
+            status = time_copy(bench, copy_bytes[i], &times->copy[i]);
+    }
+    LAP_TRY(lap_group_barrier(bench->group));
+    if (status == LAP_OK)
+        status = time_reduce(bench, &times->reduce);
+    LAP_TRY(lap_group_barrier(bench->group));
+    if (status == LAP_OK)
+        status = time_steps(bench, times);
+    /* Signals need both sides. */
+    LAP_TRY(lap_group_agree(bench->group, status));
+    status = time_signals(bench, true, &times->signal);
+    LAP_TRY(lap_group_agree(bench->group, status));
+    status = time_signals(bench, false, &times->signal);
+    return lap_group_agree(bench->group, status);
+}
+
+static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs_t *costs)
+{
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.transport = transport;
+    times_t times = {0};
+    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
+    LAP_TRY(measure_times(bench, &times));
+    LAP_TRY(average(bench->group, (double *)&times, sizeof(times) / sizeof(double)));
+    costs->times = times;
+    costs->measured = true;
+    return LAP_OK;
+}
+
+/* ---- GEMMs ---- */
+
+typedef struct shape {
+    size_t rows, n, k;
+} shape_t;
+
+/*
+ * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
+ * allows, evenly as far as they go.
+ */
+static shape_t cut_shape(double rows, size_t n, size_t k, double volume)
+{
+    const double weight = fmax(1, fmin(GEMM_WEIGHT, volume / rows));
+    const size_t side = (size_t)fmax(1, sqrt(weight));
+    n = n < GEMM_WIDTH ? n : GEMM_WIDTH;
+    k = k < GEMM_WIDTH ? k : GEMM_WIDTH;
+    size_t cut_n = n < side ? n : side;
+    size_t cut_k = (size_t)(weight / (double)cut_n);
+    cut_k = cut_k < k ? cut_k : k;
+    cut_n = (size_t)(weight / (double)cut_k);
+    return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
+}
+
+/* a, b and d in the memory, one after the other. */
+static size_t shape_bytes(const shape_t *shape)
+{
+    return (shape->rows * shape->k + shape->n * shape->k + shape->rows * shape->n) * sizeof(float);
+}
+
+/* The best rate of a few rounds; a second one only if the first was quick. */
+static lap_status_t time_gemm(bench_t *bench, shape_t shape, double *rate_p)
+{
+    float *a = (float *)bench->memory, *b = a + shape.rows * shape.k, *d = b + shape.n * shape.k;
+    lap_gemm_block_t block = {.a = a,
+                              .d = d,
+                              .rows = shape.rows,
+                              .a_stride = shape.k * sizeof(float),
+                              .d_stride = shape.n * sizeof(float)};
+    const lap_gemm_t gemm = {.dtype = LAP_FLOAT32,
+                             .n = shape.n,
+                             .k = shape.k,
+                             .b = b,
+                             .b_stride = shape.k * sizeof(float),
+                             .blocks = &block,
+                             .nblocks = 1};
+    double seconds = INFINITY, spent = 0;
+    for (int i = 0; i < GEMM_ROUNDS && spent < 2e-9 * GEMM_POINT_NS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+        const double one = seconds_since(begin);
+        seconds = fmin(seconds, one);
+        spent += one;
+    }
+    *rate_p = (double)shape.rows * (double)shape.n * (double)shape.k / fmax(seconds, 1e-9);
+    return LAP_OK;
+}
+
+/* A small GEMM first says how large the others may be. */
+static lap_status_t measure_rates(bench_t *bench, size_t n, size_t k, rates_t *rates)
+{
+    const size_t few = (n + FEW_COLUMNS - 1) / FEW_COLUMNS;
+    double rate = 0;
+    lap_status_t status = time_gemm(bench, cut_shape(32, n, k, 1 << 21), &rate);
+    const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_NS * 1e-9);
+    for (int i = LAP_COST_POINTS - 1; i >= 0; i--) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        if (status == LAP_OK)
+            status = time_gemm(bench, cut_shape(gemm_rows[i], n, k, volume), &rates->rows[i]);
+    }
+    /* Few columns beside all of them, both with as many rows. */
+    LAP_TRY(lap_group_barrier(bench->group));
+    shape_t shape = cut_shape(gemm_rows[LAP_COST_POINTS - 1], n, k, volume);
+    shape.n = few < shape.n ? few : shape.n;
+    if (status == LAP_OK)
+        status = time_gemm(bench, shape, &rates->few_columns);
+    return lap_group_agree(bench->group, status);
+}
+
+static lap_status_t calibrate_gemm(bench_t *bench, size_t n, size_t k, gemm_entry_t *entry)
+{
+    size_t most = 0;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        const shape_t shape = cut_shape(gemm_rows[i], n, k, GEMM_VOLUME);
+        most = shape_bytes(&shape) > most ? shape_bytes(&shape) : most;
+    }
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
+    LAP_TRY(measure_rates(bench, n, k, &entry->rates));
+    LAP_TRY(average(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double)));
+    entry->n = n;
+    entry->k = k;
+    return LAP_OK;
+}
+
+/* ---- the model ---- */
+
+static lap_cost_t model(const lap_group_t *group, const times_t *times, const gemm_entry_t *entry)
+{
+    const lap_world_t *world = group->world;
+    const double cores = lap_cores();
+    lap_cost_t cost = {
+        .step_s = times->step,
+        .signal_s = times->signal,
+        .call_s = times->call,
+        /* Ranks of the world that are not in the group have their share, too. */
+        .cores = cores * group->size / world->size,
+        .gemm_cores = world->cpu_threads > 0 ? world->cpu_threads : cores,
+    };
+    /* What was measured with too few cores for all ranks is less work than it took time. */
+    const double share = fmin(1, cost.cores / group->size);
+    const double gemm_share = fmin(1, cost.cores / (group->size * cost.gemm_cores));
+    cost.step_s *= share;
+    cost.copy.count = COPY_POINTS;
+    for (int i = 0; i < COPY_POINTS; i++) {
+        cost.copy.sizes[i] = (double)copy_bytes[i];
+        cost.copy.values[i] = (double)copy_bytes[i] / (fmax(times->copy[i], 1e-9) * share);
+    }
+    cost.reduce = 1.5 * (double)COPY_BYTES / (fmax(times->reduce, 1e-9) * share);
+    cost.gemm.count = LAP_COST_POINTS;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        cost.gemm.sizes[i] = gemm_rows[i];
+        cost.gemm.values[i] = entry->rates.rows[i] / gemm_share;
+    }
+    const double all = entry->rates.rows[LAP_COST_POINTS - 1];
+    cost.columns.count = 2;
+    cost.columns.sizes[0] = fmax(1, (double)entry->n / FEW_COLUMNS);
+    cost.columns.sizes[1] = fmax(2, (double)entry->n);
+    cost.columns.values[0] = all > 0 ? fmin(1, entry->rates.few_columns / all) : 1;
+    cost.columns.values[1] = 1;
+    return cost;
+}
+
+/* What the group keeps, made when first asked for. */
+static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
+{
+    if (!group->costs) {
+        group->costs = lap_alloc(1, sizeof(costs_t));
+        if (!group->costs)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of a group");
+        group->costs_free = costs_free;
+    }
+    *costs_p = group->costs;
+    return LAP_OK;
+}
+
+static lap_status_t bench_begin(bench_t *bench)
+{
+    return bench->ops->stream_create(bench->engine->device, &bench->stream);
+}
+
+static lap_status_t add_gemm(bench_t *bench, size_t n, size_t k, costs_t *costs)
+{
+    gemm_entry_t *entry = lap_alloc(1, sizeof(*entry));
+    lap_status_t status = entry ? bench_begin(bench)
+                                : lap_error(LAP_ERR_NO_MEMORY, "no memory for the rates of a GEMM");
+    status = lap_group_agree(bench->group, status);
+    if (status == LAP_OK)
+        status = calibrate_gemm(bench, n, k, entry);
+    if (status != LAP_OK) {
+        lap_free(entry);
+        return status;
+    }
+    entry->next = costs->gemms;
+    costs->gemms = entry;
+    return LAP_OK;
+}
+
+lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char *transport,
+                           size_t n, size_t k, lap_cost_t *cost_p)
+{
+    costs_t *costs = NULL;
+    LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
+    /* All ranks of a group have the same history, and so measure together or not at all. */
+    if (!costs->measured) {
+        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        lap_status_t status = lap_group_agree(group, bench_begin(&bench));
+        if (status == LAP_OK)
+            status = calibrate_times(&bench, transport, costs);
+        bench_end(&bench);
+        LAP_TRY(status);
+    }
+    gemm_entry_t *entry = costs->gemms;
+    while (entry && (entry->n != n || entry->k != k))
+        entry = entry->next;
+    if (!entry) {
+        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        lap_status_t status = add_gemm(&bench, n, k, costs);
+        bench_end(&bench);
+        LAP_TRY(status);
+        entry = costs->gemms;
+    }
+    *cost_p = model(group, &costs->times, entry);
+    return LAP_OK;
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calibration: short measurements that all ranks of a group make at the same moment, so that what
- * they take from each other is in the figures, and whose averages the group keeps. Streams of their
+ * they take from each other is in the figures, and whose best figures the group keeps. Streams of their
  * own leave calls in flight alone. It measures once: a machine that is busy with something else at
  * that moment stays slow in the model.
  */
@@ -21,11 +21,11 @@
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
-#define GEMM_POINT_NS 8e6       /* what a GEMM that is measured may take */
+#define GEMM_POINT_S 6e-3       /* what a GEMM that is measured may take */
 #define GEMM_VOLUME 134217728.0 /* and its multiply-adds: 512 cubed */
 #define GEMM_WEIGHT 4194304.0   /* elements of its weight */
 #define GEMM_WIDTH 8192u        /* and of its n and k */
-#define GEMM_ROUNDS 2
+#define GEMM_ROUNDS 3
 #define FEW_COLUMNS 4u /* splits of n whose columns are measured, too */
 
 static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
@@ -83,8 +83,12 @@ static double seconds_since(uint64_t begin)
     return (double)(lap_now_ns() - begin) * 1e-9;
 }
 
-/* The averages over the ranks that have a figure, in place. Collective. */
-static lap_status_t average(lap_group_t *group, double *figures, size_t count)
+/*
+ * The best figure of any rank, in place: all ranks are taken to run on cores of one kind, and what
+ * makes one of them slower is then a disturbance. Collective.
+ */
+static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
+                              bool more_is_better)
 {
     double *all = lap_alloc((size_t)group->size * count, sizeof(double));
     lap_status_t status = LAP_OK;
@@ -94,12 +98,13 @@ static lap_status_t average(lap_group_t *group, double *figures, size_t count)
     if (status == LAP_OK)
         status = lap_group_allgather(group, figures, count * sizeof(double), all);
     for (size_t i = 0; i < count && status == LAP_OK; i++) {
-        double sum = 0, ranks = 0;
+        double best = 0;
         for (int r = 0; r < group->size; r++) {
-            sum += all[(size_t)r * count + i];
-            ranks += all[(size_t)r * count + i] > 0;
+            const double one = all[(size_t)r * count + i];
+            if (one > 0 && (best == 0 || (more_is_better ? one > best : one < best)))
+                best = one;
         }
-        figures[i] = ranks > 0 ? sum / ranks : 0;
+        figures[i] = best;
     }
     lap_free(all);
     return status;
@@ -243,7 +248,7 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
     LAP_TRY(measure_times(bench, &times));
-    LAP_TRY(average(bench->group, (double *)&times, sizeof(times) / sizeof(double)));
+    LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
     costs->times = times;
     costs->measured = true;
     return LAP_OK;
@@ -278,8 +283,8 @@ static size_t shape_bytes(const shape_t *shape)
     return (shape->rows * shape->k + shape->n * shape->k + shape->rows * shape->n) * sizeof(float);
 }
 
-/* The best rate of a few rounds; a second one only if the first was quick. */
-static lap_status_t time_gemm(bench_t *bench, shape_t shape, double *rate_p)
+/* One GEMM; a better rate than the one known replaces it. */
+static lap_status_t time_gemm(bench_t *bench, shape_t shape, double *rate)
 {
     float *a = (float *)bench->memory, *b = a + shape.rows * shape.k, *d = b + shape.n * shape.k;
     lap_gemm_block_t block = {.a = a,
@@ -294,37 +299,38 @@ static lap_status_t time_gemm(bench_t *bench, shape_t shape, double *rate_p)
                              .b_stride = shape.k * sizeof(float),
                              .blocks = &block,
                              .nblocks = 1};
-    double seconds = INFINITY, spent = 0;
-    for (int i = 0; i < GEMM_ROUNDS && spent < 2e-9 * GEMM_POINT_NS; i++) {
-        const uint64_t begin = lap_now_ns();
-        LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
-        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        const double one = seconds_since(begin);
-        seconds = fmin(seconds, one);
-        spent += one;
-    }
-    *rate_p = (double)shape.rows * (double)shape.n * (double)shape.k / fmax(seconds, 1e-9);
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
+    LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+    const double seconds = fmax(seconds_since(begin), 1e-9);
+    *rate = fmax(*rate, (double)shape.rows * (double)shape.n * (double)shape.k / seconds);
     return LAP_OK;
 }
 
-/* A small GEMM first says how large the others may be. */
+/*
+ * A small GEMM first says how large the others may be. Then all of them in turn, a few times: a
+ * disturbance that lasts longer than one GEMM meets all alike, and the best time of each counts.
+ */
 static lap_status_t measure_rates(bench_t *bench, size_t n, size_t k, rates_t *rates)
 {
     const size_t few = (n + FEW_COLUMNS - 1) / FEW_COLUMNS;
     double rate = 0;
     lap_status_t status = time_gemm(bench, cut_shape(32, n, k, 1 << 21), &rate);
-    const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_NS * 1e-9);
-    for (int i = LAP_COST_POINTS - 1; i >= 0; i--) {
+    const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_S);
+    for (int round = 0; round < GEMM_ROUNDS; round++) {
+        shape_t shape;
+        for (int i = 0; i < LAP_COST_POINTS; i++) {
+            shape = cut_shape(gemm_rows[i], n, k, volume);
+            LAP_TRY(lap_group_barrier(bench->group));
+            if (status == LAP_OK)
+                status = time_gemm(bench, shape, &rates->rows[i]);
+        }
+        /* The last one again with few columns. */
+        shape.n = few < shape.n ? few : shape.n;
         LAP_TRY(lap_group_barrier(bench->group));
         if (status == LAP_OK)
-            status = time_gemm(bench, cut_shape(gemm_rows[i], n, k, volume), &rates->rows[i]);
+            status = time_gemm(bench, shape, &rates->few_columns);
     }
-    /* Few columns beside all of them, both with as many rows. */
-    LAP_TRY(lap_group_barrier(bench->group));
-    shape_t shape = cut_shape(gemm_rows[LAP_COST_POINTS - 1], n, k, volume);
-    shape.n = few < shape.n ? few : shape.n;
-    if (status == LAP_OK)
-        status = time_gemm(bench, shape, &rates->few_columns);
     return lap_group_agree(bench->group, status);
 }
 
@@ -337,7 +343,8 @@ static lap_status_t calibrate_gemm(bench_t *bench, size_t n, size_t k, gemm_entr
     }
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
     LAP_TRY(measure_rates(bench, n, k, &entry->rates));
-    LAP_TRY(average(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double)));
+    LAP_TRY(
+        take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
     entry->n = n;
     entry->k = k;
     return LAP_OK;
@@ -367,16 +374,19 @@ static lap_cost_t model(const lap_group_t *group, const times_t *times, const ge
         cost.copy.values[i] = (double)copy_bytes[i] / (fmax(times->copy[i], 1e-9) * share);
     }
     cost.reduce = 1.5 * (double)COPY_BYTES / (fmax(times->reduce, 1e-9) * share);
+    double all = 0;
     cost.gemm.count = LAP_COST_POINTS;
     for (int i = 0; i < LAP_COST_POINTS; i++) {
         cost.gemm.sizes[i] = gemm_rows[i];
-        cost.gemm.values[i] = entry->rates.rows[i] / gemm_share;
+        /* More rows are not slower: where they were, something disturbed the measurement. */
+        all = fmax(all, entry->rates.rows[i]);
+        cost.gemm.values[i] = all / gemm_share;
     }
-    const double all = entry->rates.rows[LAP_COST_POINTS - 1];
     cost.columns.count = 2;
     cost.columns.sizes[0] = fmax(1, (double)entry->n / FEW_COLUMNS);
     cost.columns.sizes[1] = fmax(2, (double)entry->n);
-    cost.columns.values[0] = all > 0 ? fmin(1, entry->rates.few_columns / all) : 1;
+    cost.columns.values[0] =
+        all > 0 ? fmin(1, entry->rates.few_columns / entry->rates.rows[LAP_COST_POINTS - 1]) : 1;
     cost.columns.values[1] = 1;
     return cost;
 }

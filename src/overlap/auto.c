@@ -58,6 +58,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
                            lap_forecast_t *forecast_p)
 {
     size_t count = 0;
+    *forecast_p = (lap_forecast_t){.count = 0};
     for (const lap_builder_t *builder = lap_builders(given->kind); builder->name; builder++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
             lap_op_desc_t desc = *given;
@@ -72,8 +73,10 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
             forecast_p->candidates[count++] = candidate;
         }
     }
+    if (count == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED, "%s has no method that this transport can do",
+                         lap_op_kind_name(given->kind));
     forecast_p->count = count;
-    forecast_p->picked = 0;
     return LAP_OK;
 }
 

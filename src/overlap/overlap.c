@@ -85,10 +85,8 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
         *builder_p = builder->name ? builder : lap_builders(kind);
         return LAP_OK;
     }
-    if (strcmp(method, LAP_AUTO) == 0) {
-        *builder_p = &automatic[kind];
-        return LAP_OK;
-    }
+    if (strcmp(method, LAP_AUTO) == 0)
+        builder = &automatic[kind];
     while (builder->name && strcmp(builder->name, method) != 0)
         builder++;
     if (!builder->name) {

@@ -374,6 +374,8 @@ static void test_limits(void)
     for (size_t i = 0; i < forecast.count; i++)
         fused = fused || strcmp(forecast.candidates[i].builder->name, "fused") == 0;
     tap_ok(!fused, "what the transport cannot do is no candidate");
+    tap_failure(lap_auto_list(&desc, 4, 0, desc.m, &forecast), LAP_ERR_UNSUPPORTED, "ag_gemm",
+                NULL);
     desc.method = "auto";
     tap_failure(lap_op_check(&desc, NULL, 1, 4, NULL), LAP_ERR_UNSUPPORTED, "'auto'", NULL);
     desc.num_splits = 3;

@@ -164,10 +164,15 @@ static bool parse_method(lap_bench_case_t *it, const char *item)
             lap_args_fail(&command, "--method names %s twice", item);
             return false;
         }
-    if (strcmp(item, "serial") == 0)
+    if (strcmp(item, "serial") == 0) {
         it->methods[0].asked = true;
-    else
-        it->methods[it->nmethods++] = method;
+        return true;
+    }
+    if (it->nmethods > LAP_LIST_MAX) { /* "all" stands for several */
+        lap_args_fail(&command, "--method names more than %d methods", LAP_LIST_MAX);
+        return false;
+    }
+    it->methods[it->nmethods++] = method;
     return true;
 }
 

@@ -26,7 +26,7 @@
 #define GEMM_WEIGHT 4194304.0   /* elements of its weight */
 #define GEMM_WIDTH 8192u        /* and of its n and k */
 #define GEMM_ROUNDS 3
-#define FEW_COLUMNS 4u /* splits of n whose columns are measured, too */
+#define FEW_COLUMNS 8u /* the part of n that is measured, too */
 
 static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
@@ -48,6 +48,7 @@ typedef struct rates {
 typedef struct gemm_entry {
     size_t n, k;
     rates_t rates;
+    size_t all_n, few_n; /* columns of the last of rates.rows, and of rates.few_columns */
     struct gemm_entry *next;
 } gemm_entry_t;
 
@@ -311,9 +312,9 @@ static lap_status_t time_gemm(bench_t *bench, shape_t shape, double *rate)
  * A small GEMM first says how large the others may be. Then all of them in turn, a few times: a
  * disturbance that lasts longer than one GEMM meets all alike, and the best time of each counts.
  */
-static lap_status_t measure_rates(bench_t *bench, size_t n, size_t k, rates_t *rates)
+static lap_status_t measure_rates(bench_t *bench, size_t n, size_t k, gemm_entry_t *entry)
 {
-    const size_t few = (n + FEW_COLUMNS - 1) / FEW_COLUMNS;
+    rates_t *rates = &entry->rates;
     double rate = 0;
     lap_status_t status = time_gemm(bench, cut_shape(32, n, k, 1 << 21), &rate);
     const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_S);
@@ -326,7 +327,10 @@ static lap_status_t measure_rates(bench_t *bench, size_t n, size_t k, rates_t *r
                 status = time_gemm(bench, shape, &rates->rows[i]);
         }
         /* The last one again with few columns. */
+        const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
+        entry->all_n = shape.n;
         shape.n = few < shape.n ? few : shape.n;
+        entry->few_n = shape.n;
         LAP_TRY(lap_group_barrier(bench->group));
         if (status == LAP_OK)
             status = time_gemm(bench, shape, &rates->few_columns);
@@ -342,7 +346,7 @@ static lap_status_t calibrate_gemm(bench_t *bench, size_t n, size_t k, gemm_entr
         most = shape_bytes(&shape) > most ? shape_bytes(&shape) : most;
     }
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
-    LAP_TRY(measure_rates(bench, n, k, &entry->rates));
+    LAP_TRY(measure_rates(bench, n, k, entry));
     LAP_TRY(
         take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
     entry->n = n;
@@ -351,6 +355,23 @@ static lap_status_t calibrate_gemm(bench_t *bench, size_t n, size_t k, gemm_entr
 }
 
 /* ---- the model ---- */
+
+/*
+ * A GEMM reads and packs a once, whatever n is: its time grows as 1 + c / n, and c follows from the
+ * two figures that were measured.
+ */
+static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
+{
+    const double n = (double)entry->n, all = (double)entry->all_n, few = (double)entry->few_n;
+    const double most = entry->rates.rows[LAP_COST_POINTS - 1];
+    const double part = most > 0 ? fmin(1, entry->rates.few_columns / most) : 1;
+    const double c = few < all && part > few / all ? (1 - part) / (part / few - 1 / all) : 0;
+    columns->count = LAP_COST_POINTS;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        columns->sizes[i] = fmax(1, n) * pow(4, i + 1 - LAP_COST_POINTS);
+        columns->values[i] = (1 + c / fmax(1, n)) / (1 + c / columns->sizes[i]);
+    }
+}
 
 static lap_cost_t model(const lap_group_t *group, const times_t *times, const gemm_entry_t *entry)
 {
@@ -382,12 +403,7 @@ static lap_cost_t model(const lap_group_t *group, const times_t *times, const ge
         all = fmax(all, entry->rates.rows[i]);
         cost.gemm.values[i] = all / gemm_share;
     }
-    cost.columns.count = 2;
-    cost.columns.sizes[0] = fmax(1, (double)entry->n / FEW_COLUMNS);
-    cost.columns.sizes[1] = fmax(2, (double)entry->n);
-    cost.columns.values[0] =
-        all > 0 ? fmin(1, entry->rates.few_columns / entry->rates.rows[LAP_COST_POINTS - 1]) : 1;
-    cost.columns.values[1] = 1;
+    set_columns(&cost.columns, entry);
     return cost;
 }
 

@@ -385,16 +385,18 @@ static lap_cost_t model(const lap_group_t *group, const times_t *times, const ge
         .cores = cores * group->size / world->size,
         .gemm_cores = world->cpu_threads > 0 ? world->cpu_threads : cores,
     };
-    /* What was measured with too few cores for all ranks is less work than it took time. */
-    const double share = fmin(1, cost.cores / group->size);
-    const double gemm_share = fmin(1, cost.cores / (group->size * cost.gemm_cores));
-    cost.step_s *= share;
+    /*
+     * With more ranks than cores the best figure is that of a rank which had a core to itself while
+     * the other cores were busy, too. GEMMs of several threads each were in each other's way.
+     */
+    const double at_once = fmin(group->size, fmax(1, cost.cores));
+    const double gemm_share = fmin(1, cost.cores / (at_once * cost.gemm_cores));
     cost.copy.count = COPY_POINTS;
     for (int i = 0; i < COPY_POINTS; i++) {
         cost.copy.sizes[i] = (double)copy_bytes[i];
-        cost.copy.values[i] = (double)copy_bytes[i] / (fmax(times->copy[i], 1e-9) * share);
+        cost.copy.values[i] = (double)copy_bytes[i] / fmax(times->copy[i], 1e-9);
     }
-    cost.reduce = 1.5 * (double)COPY_BYTES / (fmax(times->reduce, 1e-9) * share);
+    cost.reduce = 1.5 * (double)COPY_BYTES / fmax(times->reduce, 1e-9);
     double all = 0;
     cost.gemm.count = LAP_COST_POINTS;
     for (int i = 0; i < LAP_COST_POINTS; i++) {

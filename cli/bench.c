@@ -46,7 +46,7 @@ static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
 
 static int run_cases(const lap_bench_t *bench, lap_world_t *world)
 {
-    lap_bench_result_t results[sizeof(bench->cases) / sizeof(bench->cases[0])];
+    lap_bench_result_t results[LAP_BENCH_CASES];
     for (size_t i = 0; i < bench->ncases; i++) {
         lap_status_t status = lap_bench_measure(bench, &bench->cases[i], world, &results[i]);
         if (status != LAP_OK)
@@ -55,7 +55,10 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     /* All ranks know the results; rank 0 speaks, and answers for them. */
     if (lap_world_rank(world) != 0)
         return LAP_CLI_OK;
-    if (bench->json)
+    if (bench->mode == LAP_BENCH_SWEEP)
+        (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results,
+                                                                           lap_world_size(world));
+    else if (bench->json)
         lap_bench_print_json(bench, &results[0], lap_world_size(world));
     else
         lap_bench_print_table(bench, results, lap_world_size(world));

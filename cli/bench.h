@@ -2,7 +2,7 @@
 /*
  * The parts of `lap bench`: what was asked for (bench_options.c), the matrices and the truth about
  * their product (bench_data.c), the measuring that every rank takes part in (bench_measure.c,
- * bench_latency.c) and what rank 0 prints (bench_print.c). bench.c starts the ranks.
+ * bench_latency.c) and what rank 0 prints (bench_print.c, bench_sweep.c). bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H
@@ -22,12 +22,15 @@ typedef enum lap_bench_mode {
     LAP_BENCH_AR,
     LAP_BENCH_LATENCY,
     LAP_BENCH_DEMO,
+    LAP_BENCH_SWEEP,
 } lap_bench_mode_t;
+
+#define LAP_BENCH_CASES 24 /* most rows of a sweep */
 
 /* A method with its knobs. */
 typedef struct lap_bench_method {
     char label[LAP_LIST_TEXT]; /* as the user wrote it: "pipeline:num_splits=8" */
-    const char *name;          /* one of lap_op_methods */
+    const char *name;          /* one of lap_op_methods, or "auto" */
     int aggregate;
     size_t num_splits, block_rows;
     bool asked; /* false: serial, measured as the yardstick only */
@@ -43,7 +46,7 @@ typedef struct lap_bench_case {
 
 typedef struct lap_bench {
     lap_bench_mode_t mode;
-    lap_bench_case_t cases[2];
+    lap_bench_case_t cases[LAP_BENCH_CASES];
     size_t ncases;
     int ranks; /* to start; when the ranks are there already: as given, or 0 */
     lap_dtype_t dtype;
@@ -123,6 +126,8 @@ typedef struct lap_bench_figure {
     double total_ms, noise_ms;
     double max_err;
     bool ok;
+    double predicted_ms;        /* 0: not predicted */
+    char picked[LAP_LIST_TEXT]; /* the method that auto picked; "" for others */
 } lap_bench_figure_t;
 
 typedef struct lap_bench_result {
@@ -157,6 +162,9 @@ void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((for
 /* Removes it. */
 void lap_bench_progress_end(bool speaks);
 
+/* The method of a case that is auto; SIZE_MAX: none. */
+size_t lap_bench_auto(const lap_bench_case_t *it);
+
 /* Efficiency of a method; false when it has none: serial itself, or nothing to hide. */
 bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p);
 
@@ -165,6 +173,13 @@ void lap_bench_link_text(const lap_link_t *link, char *text, size_t bytes);
 
 void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks);
 void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result, int nranks);
+void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks);
+void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results,
+                                int nranks);
+
+/* "key":value for JSON; null for what JSON has no number for. */
+void lap_bench_json_number(const char *key, double value);
+void lap_bench_json_link(const lap_link_t *link);
 void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t *result,
                              int nranks);
 

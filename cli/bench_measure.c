@@ -177,6 +177,27 @@ static lap_status_t make_ops(runner_t *runner)
     return LAP_OK;
 }
 
+/* What auto expects of itself, and of the methods that are measured beside it. */
+static void note_predictions(runner_t *runner)
+{
+    const size_t chooser = lap_bench_auto(runner->it);
+    const char *label;
+    double seconds;
+    if (chooser == SIZE_MAX)
+        return;
+    for (size_t i = 0; lap_op_prediction(runner->ops[chooser], i, &label, &seconds) == LAP_OK;
+         i++) {
+        lap_bench_figure_t *figures = runner->result.methods;
+        if (i == 0) {
+            figures[chooser].predicted_ms = seconds * 1e3;
+            snprintf(figures[chooser].picked, sizeof(figures[chooser].picked), "%s", label);
+        }
+        for (size_t method = 0; method < runner->it->nmethods; method++)
+            if (strcmp(runner->it->methods[method].label, label) == 0)
+                figures[method].predicted_ms = seconds * 1e3;
+    }
+}
+
 static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
@@ -198,7 +219,9 @@ static lap_status_t set_up(runner_t *runner)
         LAP_TRY(time_gemm(runner, &unused));
     LAP_TRY(choose_link(runner));
     LAP_TRY(make_buffer(runner));
-    return make_ops(runner);
+    LAP_TRY(make_ops(runner));
+    note_predictions(runner);
+    return LAP_OK;
 }
 
 static void tear_down(runner_t *runner)

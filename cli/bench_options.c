@@ -27,6 +27,9 @@ enum {
     SEED,
     TIMEOUT,
     JSON,
+    SWEEP_M,
+    SWEEP_N,
+    SWEEP_K,
     NOPTIONS
 };
 
@@ -36,7 +39,9 @@ static const lap_option_t options[NOPTIONS] = {
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
-                "methods to measure: all, or names with their knobs, see below", "all"},
+                "methods to measure: all, auto, or names with their knobs, see below (default all; "
+                "sweep: all,auto)",
+                NULL},
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
@@ -52,23 +57,31 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
     [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
+    [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
+    [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
 };
 
 static const lap_command_t command = {
     .name = "lap bench",
     .usage = "ag|rs|ar M N K [OPTIONS]\n"
+             "       lap bench sweep ag|rs|ar --m FROM:TO --n N --k K [OPTIONS]\n"
              "       lap bench latency [OPTIONS]\n"
              "       lap bench demo [OPTIONS]",
-    .summary = "Times AG+GEMM (ag), GEMM+RS (rs) or GEMM+AR (ar) with every method against the "
-               "GEMM alone,\n"
-               "verifies each result, and says what communication still costs. M, N and K are the\n"
-               "global sizes. latency times signals and steps; demo measures ag and rs.",
+    .summary =
+        "Times AG+GEMM (ag), GEMM+RS (rs) or GEMM+AR (ar) with every method against the "
+        "GEMM alone,\n"
+        "verifies each result, and says what communication still costs. M, N and K are the\n"
+        "global sizes. sweep makes one table over many M; latency times signals and steps; demo\n"
+        "measures ag and rs.",
     .details =
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
         "ar: the same, and the result is [M, N] on every rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8,\n"
-        "fused:block_rows=256. serial is always measured: it is the yardstick.\n"
+        "fused:block_rows=256. serial is always measured: it is the yardstick. auto picks a "
+        "method\n"
+        "by simulating all of them, and the predictions are printed beside what was measured.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data: what communication costs\n"
@@ -121,11 +134,20 @@ static bool parse_knob(lap_bench_method_t *method, char *knob)
                         index == 1 ? &method->num_splits : &method->block_rows);
 }
 
+static void add_name(const char **names, const char *name)
+{
+    while (*names)
+        names++;
+    names[0] = name;
+    names[1] = NULL;
+}
+
 /* One item of --method: a name, then knobs after colons. */
 static bool parse_method(lap_bench_case_t *it, const char *item)
 {
-    const char *names[METHODS_MAX + 1];
+    const char *names[METHODS_MAX + 2];
     list_methods(it->kind, names);
+    add_name(names, "auto");
     char text[LAP_LIST_TEXT];
     snprintf(text, sizeof(text), "%s", item);
     char *rest = text, *name = strsep(&rest, ":");
@@ -142,31 +164,48 @@ static bool parse_method(lap_bench_case_t *it, const char *item)
             lap_args_fail(&command, "--method names %s twice", item);
             return false;
         }
-    if (strcmp(item, "serial") == 0)
+    if (strcmp(item, "serial") == 0) {
         it->methods[0].asked = true;
-    else
-        it->methods[it->nmethods++] = method;
+        return true;
+    }
+    if (it->nmethods > LAP_LIST_MAX) { /* "all" stands for several */
+        lap_args_fail(&command, "--method names more than %d methods", LAP_LIST_MAX);
+        return false;
+    }
+    it->methods[it->nmethods++] = method;
+    return true;
+}
+
+static bool parse_all(lap_bench_case_t *it)
+{
+    const char *names[METHODS_MAX + 1];
+    list_methods(it->kind, names);
+    for (size_t i = 0; names[i]; i++)
+        if (!parse_method(it, names[i]))
+            return false;
     return true;
 }
 
 /* Fills in the methods of a case, serial first. */
 static bool parse_methods(lap_bench_case_t *it, const char *text)
 {
-    lap_list_t list = {0};
+    lap_list_t list;
     it->methods[0] = (lap_bench_method_t){.label = "serial", .name = "serial"};
     it->nmethods = 1;
-    if (strcmp(text, "all") == 0) {
-        const char *names[METHODS_MAX + 1];
-        list_methods(it->kind, names);
-        for (; names[list.count]; list.count++)
-            snprintf(list.items[list.count], LAP_LIST_TEXT, "%s", names[list.count]);
-    } else if (!lap_arg_list(&command, "--method", text, &list)) {
+    if (!lap_arg_list(&command, "--method", text, &list))
         return false;
-    }
     for (size_t i = 0; i < list.count; i++)
-        if (!parse_method(it, list.items[i]))
+        if (strcmp(list.items[i], "all") == 0 ? !parse_all(it) : !parse_method(it, list.items[i]))
             return false;
     return true;
+}
+
+size_t lap_bench_auto(const lap_bench_case_t *it)
+{
+    for (size_t i = 0; i < it->nmethods; i++)
+        if (strcmp(it->methods[i].name, "auto") == 0)
+            return i;
+    return SIZE_MAX;
 }
 
 static bool parse_timeline_method(lap_bench_t *bench, const char *text)
@@ -184,7 +223,7 @@ static bool parse_timeline_method(lap_bench_t *bench, const char *text)
 
 /* ---- the rest of the command line ---- */
 
-static const char *const mode_names[] = {"ag", "rs", "ar", "latency", "demo", NULL};
+static const char *const mode_names[] = {"ag", "rs", "ar", "latency", "demo", "sweep", NULL};
 
 /* The operator and its sizes, from the positionals. */
 static bool parse_case(lap_bench_t *bench, const lap_args_t *args)
@@ -202,7 +241,54 @@ static bool parse_case(lap_bench_t *bench, const lap_args_t *args)
             return false;
     it->kind = (lap_op_kind_t)(bench->mode - LAP_BENCH_AG); /* both in the same order */
     bench->ncases = 1;
-    return parse_methods(it, args->values[METHOD]);
+    return parse_methods(it, args->values[METHOD] ? args->values[METHOD] : "all");
+}
+
+/* "64:8192": the rows of the first and the last case. */
+static bool parse_rows(const char *text, size_t *first_p, size_t *last_p)
+{
+    char first[32];
+    const char *colon = strchr(text, ':');
+    snprintf(first, sizeof(first), "%.*s", colon ? (int)(colon - text) : (int)strlen(text), text);
+    if (!lap_arg_size(&command, "--m", first, 1, SIZE_MAX, first_p) ||
+        !lap_arg_size(&command, "--m", colon ? colon + 1 : text, 1, SIZE_MAX, last_p))
+        return false;
+    if (*first_p <= *last_p && *last_p / *first_p < (size_t)1 << LAP_BENCH_CASES)
+        return true;
+    lap_args_fail(&command, "--m %s: expected FROM:TO, FROM at most TO, and at most %d doublings",
+                  text, LAP_BENCH_CASES - 1);
+    return false;
+}
+
+/* A case for each number of rows, with auto among the methods. */
+static bool sweep_cases(lap_bench_t *bench, const lap_args_t *args)
+{
+    static const int needed[] = {SWEEP_M, SWEEP_N, SWEEP_K};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(int); i++)
+        if (!args->given[needed[i]]) {
+            lap_args_fail(&command, "sweep needs --%s", options[needed[i]].name);
+            return false;
+        }
+    size_t kind, last = 0;
+    static const char *const kinds[] = {"ag", "rs", "ar", NULL};
+    if (args->npositionals != 2) {
+        lap_args_fail(&command, "sweep takes one of ag, rs, ar: got %zu words",
+                      args->npositionals - 1);
+        return false;
+    }
+    lap_bench_case_t it = {0};
+    if (!lap_arg_choice(&command, "what to sweep", args->positionals[1], kinds, &kind) ||
+        !parse_rows(args->values[SWEEP_M], &it.m, &last) ||
+        !lap_arg_size(&command, "--n", args->values[SWEEP_N], 1, SIZE_MAX, &it.n) ||
+        !lap_arg_size(&command, "--k", args->values[SWEEP_K], 1, SIZE_MAX, &it.k))
+        return false;
+    it.kind = (lap_op_kind_t)kind;
+    if (!parse_methods(&it, args->values[METHOD] ? args->values[METHOD] : "all,auto") ||
+        (lap_bench_auto(&it) == SIZE_MAX && !parse_method(&it, "auto")))
+        return false;
+    for (; it.m <= last && bench->ncases < LAP_BENCH_CASES; it.m *= 2)
+        bench->cases[bench->ncases++] = it;
+    return true;
 }
 
 /*
@@ -219,12 +305,33 @@ static bool demo_cases(lap_bench_t *bench, const lap_args_t *args)
     return parse_methods(&bench->cases[0], "all") && parse_methods(&bench->cases[1], "all");
 }
 
+/* False, after a sentence, when one of some options was given. */
+static bool refuse(const lap_args_t *args, const int *refused, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (args->given[refused[i]]) {
+            lap_args_fail(&command, "%s has no option --%s", args->positionals[0],
+                          options[refused[i]].name);
+            return false;
+        }
+    return true;
+}
+
 static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
 {
     size_t mode;
     if (!lap_arg_choice(&command, "what to measure", args->positionals[0], mode_names, &mode))
         return false;
     bench->mode = (lap_bench_mode_t)mode;
+    /* Options that another mode understands and this one would ignore are mistakes too. */
+    static const int only_sweep[] = {SWEEP_M, SWEEP_N, SWEEP_K};
+    static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD};
+    static const int only_ops[] = {METHOD, TIMELINE_METHOD, JSON};
+    static const int not_latency[] = {METHOD, TIMELINE_METHOD, LINK, TIMELINE, DTYPE, SEED};
+    if (bench->mode == LAP_BENCH_SWEEP)
+        return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int)) && sweep_cases(bench, args);
+    if (!refuse(args, only_sweep, sizeof(only_sweep) / sizeof(int)))
+        return false;
     if (bench->mode <= LAP_BENCH_AR)
         return parse_case(bench, args);
     if (args->npositionals > 1) {
@@ -232,19 +339,9 @@ static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
                       args->positionals[1]);
         return false;
     }
-    /* Options that another mode understands and this one would ignore are mistakes too. */
-    static const int only_ag_rs[] = {METHOD, TIMELINE_METHOD, JSON};
-    static const int not_latency[] = {METHOD, TIMELINE_METHOD, LINK, TIMELINE, DTYPE, SEED};
-    bool latency = bench->mode == LAP_BENCH_LATENCY;
-    const int *refused = latency ? not_latency : only_ag_rs;
-    size_t count = latency ? sizeof(not_latency) / sizeof(int) : sizeof(only_ag_rs) / sizeof(int);
-    for (size_t i = 0; i < count; i++)
-        if (args->given[refused[i]]) {
-            lap_args_fail(&command, "%s has no option --%s", mode_names[mode],
-                          options[refused[i]].name);
-            return false;
-        }
-    return latency || demo_cases(bench, args);
+    if (bench->mode == LAP_BENCH_LATENCY)
+        return refuse(args, not_latency, sizeof(not_latency) / sizeof(int));
+    return refuse(args, only_ops, sizeof(only_ops) / sizeof(int)) && demo_cases(bench, args);
 }
 
 static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)

@@ -81,23 +81,37 @@ static double percent(double part, double whole)
 
 /* Text that is right-aligned: the sign in it counts as two bytes and one column. */
 static void print_row(const char *op, int label_width, const char *label, const char *mark,
-                      const lap_bench_result_t *result, size_t method)
+                      const lap_bench_result_t *result, size_t method, bool predicted)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
     char efficiency[16] = "-";
     double value;
     if (figure->ok && lap_bench_efficiency(result, method, &value))
         snprintf(efficiency, sizeof(efficiency), "%.2f", value);
-    printf("%s %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f %9.3f %11s %10.2e  %s\n", mark, op, label_width,
-           label, figure->total_ms, percent(figure->noise_ms, figure->total_ms),
+    printf("%s %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f %9.3f %11s %10.2e", mark, op, label_width, label,
+           figure->total_ms, percent(figure->noise_ms, figure->total_ms),
            figure->total_ms / result->gemm_ms, figure->total_ms - result->gemm_ms, efficiency,
-           figure->max_err, figure->ok ? "ok" : "WRONG");
+           figure->max_err);
+    if (predicted && figure->predicted_ms > 0)
+        printf(" %9.3f %+4.0f%%", figure->predicted_ms,
+               percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
+    else if (predicted)
+        printf(" %9s %5s", "-", "-");
+    printf("  %s\n", figure->ok ? "ok" : "WRONG");
 }
 
 static void print_gemm(const char *op, int label_width, const lap_bench_result_t *result)
 {
     printf("  %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f\n", op, label_width, "GEMM alone",
            result->gemm_ms, percent(result->gemm_noise_ms, result->gemm_ms), 1.0);
+}
+
+/* What auto picked, and why. */
+static void print_pick(const lap_bench_t *bench, const lap_bench_result_t *result)
+{
+    const lap_bench_figure_t *figure = &result->methods[lap_bench_auto(&bench->cases[0])];
+    printf("\nauto picked %s: predicted %.3f ms, serial %.3f ms.", figure->picked,
+           figure->predicted_ms, result->methods[0].predicted_ms);
 }
 
 static int widest_label(const lap_bench_t *bench)
@@ -117,8 +131,10 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
     int width = widest_label(bench);
     for (size_t c = 0; c < bench->ncases; c++)
         print_heading(bench, c, &results[c], nranks);
-    printf("\n  %s%-*s %10s %7s   \xc3\x97 GEMM %9s %11s %10s  %s\n", with_op ? "op       " : "",
-           width, "method", "total ms", "noise", "ECT ms", "efficiency", "max error", "verdict");
+    bool predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX;
+    printf("\n  %s%-*s %10s %7s   \xc3\x97 GEMM %9s %11s %10s%s  %s\n", with_op ? "op       " : "",
+           width, "method", "total ms", "noise", "ECT ms", "efficiency", "max error",
+           predicted ? " predicted error" : "", "verdict");
     for (size_t c = 0; c < bench->ncases; c++) {
         const lap_bench_case_t *it = &bench->cases[c];
         char op[16] = "";
@@ -127,8 +143,10 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
         print_gemm(op, width, &results[c]);
         for (size_t i = 0; i < it->nmethods; i++)
             print_row(op, width, it->methods[i].label, results[c].best == i ? "*" : " ",
-                      &results[c], i);
+                      &results[c], i, predicted);
     }
+    if (predicted)
+        print_pick(bench, &results[0]);
     printf(
         "\n* best. Medians of %d rounds, slowest rank; noise: half the distance of the quartiles.\n"
         "ECT: total less GEMM alone. Efficiency: 1 - ECT / ECT of serial; 1 is fully hidden.\n",
@@ -137,8 +155,7 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
 
 /* ---- JSON ---- */
 
-/* A number, or null for what JSON has no number for. */
-static void json_number(const char *key, double value)
+void lap_bench_json_number(const char *key, double value)
 {
     if (isfinite(value))
         printf("\"%s\":%.6g", key, value);
@@ -146,7 +163,7 @@ static void json_number(const char *key, double value)
         printf("\"%s\":null", key);
 }
 
-static void json_link(const lap_link_t *link)
+void lap_bench_json_link(const lap_link_t *link)
 {
     if (!is_emulated(link)) {
         printf("\"link\":null");
@@ -154,9 +171,9 @@ static void json_link(const lap_link_t *link)
     }
     /* Without a limit of the rate there is no number to give. */
     printf("\"link\":{");
-    json_number("gbps", link->bytes_per_s > 0 ? link->bytes_per_s * 1e-9 : INFINITY);
+    lap_bench_json_number("gbps", link->bytes_per_s > 0 ? link->bytes_per_s * 1e-9 : INFINITY);
     printf(",");
-    json_number("latency_us", link->latency_s * 1e6);
+    lap_bench_json_number("latency_us", link->latency_s * 1e6);
     printf(",\"emulated\":true}");
 }
 
@@ -169,15 +186,22 @@ static void json_method(const lap_bench_case_t *it, const lap_bench_result_t *re
     printf("{\"method\":");
     lap_json_string(stdout, it->methods[method].label);
     printf(",");
-    json_number("total_ms", figure->total_ms);
+    lap_bench_json_number("total_ms", figure->total_ms);
     printf(",");
-    json_number("ect_ms", figure->total_ms - result->gemm_ms);
+    lap_bench_json_number("ect_ms", figure->total_ms - result->gemm_ms);
     printf(",");
-    json_number("efficiency", efficiency);
+    lap_bench_json_number("efficiency", efficiency);
     printf(",");
-    json_number("max_err", figure->max_err);
+    lap_bench_json_number("max_err", figure->max_err);
     printf(",\"ok\":%s,", figure->ok ? "true" : "false");
-    json_number("noise_pct", percent(figure->noise_ms, figure->total_ms));
+    lap_bench_json_number("noise_pct", percent(figure->noise_ms, figure->total_ms));
+    printf(",");
+    lap_bench_json_number("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
+    printf(",\"picked\":");
+    if (figure->picked[0])
+        lap_json_string(stdout, figure->picked);
+    else
+        printf("null");
     printf("}");
 }
 
@@ -188,11 +212,11 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
            "\"device\":\"%s\",\"transport\":\"%s\",",
            lap_op_kind_name(it->kind), it->m, it->n, it->k, lap_dtype_name(bench->dtype), nranks,
            bench->device, bench->transport);
-    json_link(&result->link);
+    lap_bench_json_link(&result->link);
     printf(",");
-    json_number("gemm_ms", result->gemm_ms);
+    lap_bench_json_number("gemm_ms", result->gemm_ms);
     printf(",");
-    json_number("serial_ms", result->methods[0].total_ms);
+    lap_bench_json_number("serial_ms", result->methods[0].total_ms);
     printf(",\"methods\":[");
     const char *comma = "";
     for (size_t i = 0; i < it->nmethods; i++) {
@@ -208,7 +232,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     else
         lap_json_string(stdout, it->methods[result->best].label);
     printf(",\"rounds\":%d,", bench->iters);
-    json_number("gemm_noise_pct", percent(result->gemm_noise_ms, result->gemm_ms));
+    lap_bench_json_number("gemm_noise_pct", percent(result->gemm_noise_ms, result->gemm_ms));
     printf("}\n");
 }
 

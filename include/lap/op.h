@@ -49,7 +49,7 @@ typedef struct lap_op_desc {
     size_t m, n, k;    /* global sizes; m is the capacity: a call may use fewer rows */
     lap_dtype_t dtype; /* of a, b, d, gathered, and of what travels */
     lap_epilogue_t epilogue;
-    const char *method;   /* one of lap_op_methods; NULL: the first that overlaps here */
+    const char *method;   /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
     int aggregate;        /* ring of LAP_AG_GEMM: neighbours pair up, pairs go round */
     size_t num_splits;    /* pipeline: parts of n; 0: 4, or n if that is less */
     size_t block_rows;    /* fused: rows that travel together; 0: chosen from m and P */
@@ -92,8 +92,8 @@ LAP_API const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char 
 
 /*
  * The symmetric memory and signal words that an operator needs, to size a buffer shared by several.
- * Local. `nranks` is the size of the group. Writes *bytes_p and *nsignals_p on success. Returns
- * LAP_ERR_INVALID.
+ * Local. `nranks` is the size of the group. With the method "auto" it is enough for all methods.
+ * Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *bytes_p,
                                         size_t *nsignals_p);
@@ -102,6 +102,11 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
  * Makes an operator. Collective; every rank gives the same description.
  * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
  * rank has come.
+ * The method "auto" is chosen here, the same on every rank: all methods that the transport can do,
+ * serial among them, are simulated with costs that the ranks measure together, once per group
+ * (under a second) and once per n and k (some tenths at most); serial is picked unless another one
+ * is predicted to be faster by more than 2 %. Calls with a half, a quarter, ... of the rows may get
+ * another method than those of the capacity. The knobs must be left at 0.
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
  * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a type that there is not, or a method
  * that the transport cannot do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one
@@ -112,8 +117,21 @@ LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc
 /* Ends an operator. Local, NULL is fine; a call still in progress is waited for. */
 LAP_API void lap_op_destroy(lap_op_t *op);
 
-/* The method that runs, such as "ring"; "" for NULL. Local. The string is never freed. */
+/*
+ * The method that runs, such as "ring"; "" for NULL. Local. The string is never freed. An operator
+ * made with "auto" names the method picked for calls of its capacity.
+ */
 LAP_API const char *lap_op_method(const lap_op_t *op);
+
+/*
+ * Why "auto" picked what it did: the predicted time of a call of the capacity with each method,
+ * where a method may be there several times with different knobs, as in "pipeline:num_splits=8".
+ * Local. Index 0 is the one picked, the others follow from fast to slow. Writes *method_p, which
+ * lives as long as the operator, and *seconds_p on success.
+ * Returns LAP_ERR_INVALID past the last one and for an operator that was not made with "auto".
+ */
+LAP_API lap_status_t lap_op_prediction(const lap_op_t *op, size_t index, const char **method_p,
+                                       double *seconds_p);
 
 /*
  * The symmetric buffer that the operator works in. Local. It belongs to the operator, or to who

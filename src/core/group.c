@@ -380,6 +380,8 @@ void lap_group_release(lap_group_t *group)
         lap_bank_ring(bank_of(group));
         lap_region_unmap(group->world, &group->board_region);
     }
+    if (group->costs)
+        group->costs_free(group->costs);
     lap_free(group->members);
     lap_free(group);
 }

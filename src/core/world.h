@@ -46,6 +46,8 @@ struct lap_group {
     lap_board_t *board;
     uint32_t round;    /* collectives called so far on this rank */
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
+    void *costs;       /* what calls cost here, once measured: see schedule/calibrate.c */
+    void (*costs_free)(void *costs); /* called when the group ends and costs is set */
 };
 
 /*

@@ -100,6 +100,8 @@ struct lap_device_ops {
     /* `threads` of one GEMM; 0 leaves the library's setting alone. */
     lap_status_t (*open)(int threads, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
+    /* The cores that one GEMM keeps busy. */
+    int (*gemm_threads)(lap_device_t *device);
 
     lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free)(lap_device_t *device, void *memory);

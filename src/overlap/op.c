@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/options.h"
+#include "overlap/auto.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
@@ -31,6 +32,7 @@ struct lap_op {
     uint32_t index; /* among the operators of the buffer */
     const lap_builder_t *builder;
     lap_problem_t problem; /* of this rank, with m = capacity */
+    lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
     void *scratch;
     size_t scratch_bytes;
     cache_entry_t cache[CACHE_ENTRIES];
@@ -168,12 +170,42 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
                              transport_can(group, desc)));
     op->problem.rank = group->rank;
+    if (!op->builder->build) {
+        op->choice = lap_alloc(1, sizeof(*op->choice));
+        if (!op->choice)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for the choice of a method");
+    }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(check_given_buffer(group, desc, *bytes_p, *nsignals_p));
     return lap_engine_get(group->world, &op->engine);
 }
 
+/* Collective: chooses the method if that was left to the library. */
+static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
+{
+    if (!op->choice)
+        return LAP_OK;
+    LAP_TRY(
+        lap_auto_choose(op->group, op->engine, desc, transport_can(op->group, desc), op->choice));
+    op->builder = op->choice->bands[0].builder;
+    op->problem = op->choice->bands[0].problem;
+    op->problem.rank = op->group->rank;
+    return LAP_OK;
+}
+
 static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p);
+static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
+
+/* The scratch memory of calls with up to m rows that are made alike. */
+static lap_status_t grow_scratch(lap_op_t *op, size_t m)
+{
+    lap_schedule_t schedule;
+    lap_status_t status = build(op, m, &schedule);
+    if (status == LAP_OK && schedule.scratch_bytes > op->scratch_bytes)
+        op->scratch_bytes = schedule.scratch_bytes;
+    lap_schedule_clear(&schedule);
+    return status;
+}
 
 /*
  * Scratch for the full capacity, and the first schedule: what a call needs is there before the
@@ -184,6 +216,8 @@ static lap_status_t prepare(lap_op_t *op)
     lap_program_t *program;
     LAP_TRY(get_program(op, op->problem.capacity, &program));
     op->scratch_bytes = lap_program_schedule(program)->scratch_bytes;
+    for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
+        LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
         LAP_TRY(
             op->engine->device->ops->alloc(op->engine->device, op->scratch_bytes, &op->scratch));
@@ -210,6 +244,8 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
 
     const fingerprint_t print = fingerprint_of(group, &desc, &op->problem, op->builder);
     status = agree_on_fingerprint(group, &print);
+    if (status == LAP_OK)
+        status = choose(op, &desc);
     if (status != LAP_OK)
         goto err_op;
     op->buffer = desc.buffer;
@@ -247,12 +283,32 @@ void lap_op_destroy(lap_op_t *op)
         op->engine->device->ops->free(op->engine->device, op->scratch);
     if (op->owns_buffer)
         lap_buffer_destroy(op->buffer);
+    lap_free(op->choice);
     lap_free(op);
 }
 
 const char *lap_op_method(const lap_op_t *op)
 {
     return op ? op->builder->name : "";
+}
+
+lap_status_t lap_op_prediction(const lap_op_t *op, size_t index, const char **method_p,
+                               double *seconds_p)
+{
+    if (!op || !method_p || !seconds_p)
+        return lap_error(LAP_ERR_INVALID, "lap_op_prediction: %s is NULL",
+                         !op         ? "op"
+                         : !method_p ? "method_p"
+                                     : "seconds_p");
+    if (!op->choice)
+        return lap_error(LAP_ERR_INVALID, "this operator was made with method '%s', expected '%s'",
+                         op->builder->name, LAP_AUTO);
+    if (index >= op->choice->capacity.count)
+        return lap_error(LAP_ERR_INVALID, "index is %zu, expected less than %zu", index,
+                         op->choice->capacity.count);
+    *method_p = op->choice->capacity.candidates[index].label;
+    *seconds_p = op->choice->capacity.seconds[index];
+    return LAP_OK;
 }
 
 lap_buffer_t *lap_op_buffer(lap_op_t *op)
@@ -267,12 +323,20 @@ void lap_op_set_chaos(lap_op_t *op, uint64_t seed)
 
 /* ---- the cache of schedules ---- */
 
+/* The schedule of this rank for `m` active rows. The caller clears it, also after a failure. */
+static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
+{
+    const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, m) : NULL;
+    lap_problem_t problem = chosen ? chosen->problem : op->problem;
+    problem.rank = op->group->rank;
+    problem.m = m;
+    return lap_build(chosen ? chosen->builder : op->builder, &problem, schedule);
+}
+
 static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **program_p)
 {
-    lap_problem_t problem = op->problem;
-    problem.m = m;
     lap_schedule_t schedule;
-    lap_status_t status = lap_build(op->builder, &problem, &schedule);
+    lap_status_t status = build(op, m, &schedule);
     if (status != LAP_OK) {
         lap_schedule_clear(&schedule);
         return status;
@@ -419,7 +483,7 @@ static lap_status_t check_fits(const lap_op_t *op, const lap_schedule_t *schedul
     if (schedule->scratch_bytes > op->scratch_bytes ||
         schedule->symmetric_bytes > op->buffer->bytes || schedule->nsignals > op->buffer->nsignals)
         return lap_error(LAP_ERR_INTERNAL, "%s for m = %zu needs more memory than for m = %zu",
-                         op->builder->name, schedule->m, op->problem.capacity);
+                         schedule->method, schedule->m, op->problem.capacity);
     return LAP_OK;
 }
 
@@ -460,8 +524,9 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     LAP_TRY(get_program(op, args->m, &program));
     LAP_TRY(check_fits(op, lap_program_schedule(program)));
     if (args->trace)
-        LAP_TRY(lap_trace_begin(args->trace, op->problem.kind, op->builder->name, op->group->size,
-                                args->m, op->buffer->pacer != NULL, lap_program_records(program)));
+        LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
+                                lap_program_schedule(program)->method, op->group->size, args->m,
+                                op->buffer->pacer != NULL, lap_program_records(program)));
     const lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
         .places[LAP_WEIGHT] = place_of(&args->b),

@@ -52,6 +52,16 @@ const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char **summar
     return builder->name;
 }
 
+/*
+ * Stands for the builder until an operator is made, when one is chosen (auto.c). It takes the knobs
+ * that every method of the kind has.
+ */
+static const lap_builder_t automatic[] = {
+    [LAP_AG_GEMM] = {LAP_AUTO, "", LAP_CAN_PUT, LAP_KNOB_GATHER_INPUT, NULL},
+    [LAP_GEMM_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_GEMM_AR] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+};
+
 /* "serial, ring, direct": the methods of a kind that a transport which `can` can do. */
 static void list_methods(lap_op_kind_t kind, unsigned can, char *text, size_t bytes)
 {
@@ -75,12 +85,14 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
         *builder_p = builder->name ? builder : lap_builders(kind);
         return LAP_OK;
     }
+    if (strcmp(method, LAP_AUTO) == 0)
+        builder = &automatic[kind];
     while (builder->name && strcmp(builder->name, method) != 0)
         builder++;
     if (!builder->name) {
         list_methods(kind, ~0u, names, sizeof(names));
-        return lap_error(LAP_ERR_INVALID, "method '%s' is none of %s, expected one of %s", method,
-                         lap_op_kind_name(kind), names);
+        return lap_error(LAP_ERR_INVALID, "method '%s' is none of %s, expected one of %s, %s",
+                         method, lap_op_kind_name(kind), names, LAP_AUTO);
     }
     if ((builder->needs & ~can) != 0) {
         list_methods(kind, can, names, sizeof(names));
@@ -259,8 +271,30 @@ lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *proble
                        lap_schedule_t *schedule)
 {
     lap_schedule_init(schedule, problem, builder->name);
+    if (!builder->build)
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "method '%s' is chosen by measuring when an operator is made: expected the "
+            "name of a method",
+            builder->name);
     builder->build(problem, schedule);
     return schedule->status;
+}
+
+/*
+ * The builder knows; what it needs at capacity is the same on every rank and enough for every call.
+ */
+static lap_status_t grow_buffer(const lap_builder_t *builder, const lap_problem_t *problem,
+                                size_t *bytes, size_t *nsignals)
+{
+    lap_schedule_t schedule;
+    lap_status_t status = lap_build(builder, problem, &schedule);
+    if (status == LAP_OK) {
+        *bytes = schedule.symmetric_bytes > *bytes ? schedule.symmetric_bytes : *bytes;
+        *nsignals = schedule.nsignals > *nsignals ? schedule.nsignals : *nsignals;
+    }
+    lap_schedule_clear(&schedule);
+    return status;
 }
 
 lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *bytes_p,
@@ -268,20 +302,17 @@ lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *b
 {
     lap_problem_t problem;
     const lap_builder_t *builder;
-    lap_schedule_t schedule;
+    size_t bytes = 0, nsignals = 0;
     if (!bytes_p || !nsignals_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected where to write it",
                          bytes_p ? "nsignals_p" : "bytes_p");
     LAP_TRY(lap_problem_init(&problem, &builder, desc, nranks, ~0u));
-    /*
-     * The builder knows; what it needs at capacity is the same on every rank and enough for every
-     * call.
-     */
-    lap_status_t status = lap_build(builder, &problem, &schedule);
-    if (status == LAP_OK) {
-        *bytes_p = schedule.symmetric_bytes;
-        *nsignals_p = schedule.nsignals;
-    }
-    lap_schedule_clear(&schedule);
-    return status;
+    if (builder->build)
+        LAP_TRY(grow_buffer(builder, &problem, &bytes, &nsignals));
+    /* Any method may be chosen; no setting of its knobs needs more than another. */
+    for (const lap_builder_t *any = lap_builders(problem.kind); !builder->build && any->name; any++)
+        LAP_TRY(grow_buffer(any, &problem, &bytes, &nsignals));
+    *bytes_p = bytes;
+    *nsignals_p = nsignals;
+    return LAP_OK;
 }

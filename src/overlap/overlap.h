@@ -9,6 +9,8 @@
 #define LAP_SIZE_MOST INT32_MAX
 #define LAP_BLOCKS_MOST 1024 /* of a shard, and splits of n: each is a few steps */
 
+#define LAP_AUTO "auto" /* the method that chooses one: see auto.h */
+
 /* The methods of each operator, serial first; each list ends with a name of NULL. */
 extern const lap_builder_t lap_ag_gemm_builders[];
 extern const lap_builder_t lap_gemm_rs_builders[];
@@ -22,7 +24,7 @@ const lap_builder_t *lap_builders(lap_op_kind_t kind);
  * transport can do.
  * Writes the problem with all defaults filled in (rank 0, m = capacity). LAP_ERR_INVALID or
  * LAP_ERR_UNSUPPORTED names the argument, its value, and what was expected; for a method, the
- * methods there are.
+ * methods there are. For LAP_AUTO the builder is one that cannot build.
  */
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
                               const lap_op_desc_t *desc, int size, unsigned can);

@@ -29,6 +29,12 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
  */
 void lap_engine_synchronize(lap_engine_t *engine);
 
+/*
+ * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
+ * turn: the best of a few. Calls in flight are waited for.
+ */
+lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *seconds_p);
+
 /* A schedule with all that issuing it needs, so that issuing allocates nothing. */
 typedef struct lap_program lap_program_t;
 

@@ -3,7 +3,7 @@
  * A schedule: what one rank does in one call of an operator, as a flat array of steps. Each step is
  * on a numbered stream and may depend on earlier steps of other streams. Memory is named by place
  * and range, so that a schedule is built once and bound to pointers at each call. It is run
- * (run.c), proved (check.c) and, with times, drawn (draw.c).
+ * (run.c), proved (check.c), simulated (simulate.c) and, with times, drawn (draw.c).
  *
  * The rule that makes any mixture of calls on one symmetric buffer safe: between calls a rank's
  * symmetric memory is its own. A peer may touch it only after this rank has raised a signal to that

@@ -62,7 +62,8 @@ refuse() {
 number='-?[0-9.]+(e[-+][0-9]+)?'
 label='"[a-z_:=0-9]+"'
 method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
-method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":$number\}"
+method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":$number,"
+method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
 figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":$number"
 
@@ -79,7 +80,7 @@ report() {
 
 bench --help
 check "--help ends well" status_is 0
-for word in "ag|rs|ar M N K" --ranks --link --timeline --json latency demo; do
+for word in "ag|rs|ar M N K" --ranks --link --timeline --json latency demo sweep auto; do
     check "--help tells about $word" has "$out" "$word"
 done
 
@@ -102,6 +103,15 @@ refuse "GiB" -- ag 1000000000 1000000000 1000000000
 refuse "three sizes" -- ag 8 8
 refuse everything -- everything 8 8 8
 refuse "--method" -- latency --method ring
+refuse "auto twice" -- ag 8 8 8 --method auto,auto
+refuse block_rows fused auto -- rs 8 8 8 --method auto:block_rows=4
+refuse "--m" sweep -- sweep ag --n 8 --k 8
+refuse "--k" sweep -- sweep rs --n 8 --m 1:8
+refuse "FROM:TO" 64:8 -- sweep ag --m 64:8 --n 8 --k 8
+refuse banana -- sweep banana --m 1:8 --n 8 --k 8
+refuse "ag, rs, ar" -- sweep --m 1:8 --n 8 --k 8
+refuse "--timeline" sweep -- sweep ag --m 1:8 --n 8 --k 8 --timeline "$folder/x.svg"
+refuse "no option --m" -- ag 8 8 8 --m 1:8
 
 for op in ag rs; do
     name=$([[ $op == ag ]] && echo ag_gemm || echo gemm_rs)
@@ -143,6 +153,31 @@ check "serial is measured, but not listed" eval \
     'has "$out" serial_ms && ! has "$out" "\"method\":\"serial\""'
 bench ag 40 24 32 --ranks 4 --iters 1 --method ring:aggregate --json
 report ag_gemm 40 24 32 4 cpu shm null
+
+# auto says what it expected of itself and of the others, and what it picked.
+bench ar 40 24 32 --ranks 3 --iters 1 --method all,auto --json
+report gemm_ar 40 24 32 3 cpu shm null
+check "auto is measured beside the others" matches "$out" '"method":"fused".*"method":"auto"'
+check "... all are predicted" eval '! has "$out" "\"predicted_ms\":null"'
+check "... and only auto picks" [ "$(grep -o '"picked":"' <<<"$out" | wc -l)" -eq 1 ]
+bench rs 40 24 32 --ranks 2 --iters 1 --link ratio:0.4 --method auto
+check "the table has a pick" eval 'status_is 0 && has "$out" "auto picked "'
+check "... and what was predicted" has "$out" "predicted error"
+check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
+
+bench sweep ag --m 8:70 --n 24 --k 16 --ranks 2 --iters 1 --json
+point="\{\"m\":[0-9]+,\"link\":null,\"gemm_ms\":$number,\"serial_ms\":$number,\"best\":$label,"
+point+="\"best_ms\":$number,\"best_noise_ms\":$number,\"efficiency\":($number|null),"
+point+="\"overlap_pays\":(true|false),\"auto_ms\":$number,\"auto_noise_ms\":$number,"
+point+="\"predicted_ms\":$number,\"picked\":$label\}"
+check "a sweep ends well" status_is 0
+check "... with one object of the promised form" matches "$out" \
+    "^\{\"op\":\"sweep\",\"of\":\"ag_gemm\",\"n\":24,.*\"points\":\[$point(,$point)*\]\}$"
+check "... and a point for 8, 16, 32 and 64 rows" [ "$(grep -o '"m":' <<<"$out" | wc -l)" -eq 4 ]
+bench sweep rs --m 4:8 --n 12 --k 9 --ranks 3 --iters 1 --link 1GB/s --transport self
+check "a sweep prints a table" eval 'status_is 0 && has "$out" "auto picked"'
+check "... with a line for each number of rows" [ "$(grep -c '^[* ] *[48] ' "$folder/out")" -eq 2 ]
+check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
 
 errors() { grep -o '"max_err":[^,]*' <<<"$out"; }
 bench rs 3 2 999 --ranks 2 --iters 1 --seed 7 --json

@@ -33,13 +33,15 @@ static const variant_t variants[] = {
     {LAP_AG_GEMM, "fused", 0, 0, 0, 0},    {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
     {LAP_AG_GEMM, "serial", 0, 0, 0, 1},   {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 1},     {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "fused", 0, 0, 2, 1},    {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "fused", 0, 0, 2, 1},    {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},     {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0},     {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
     {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0}, {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0}, {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},
-    {LAP_GEMM_AR, "direct", 0, 0, 0, 0},   {LAP_GEMM_AR, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
+    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},    {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},   {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0}, {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "fused", 0, 0, 0, 0},    {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
+    {LAP_GEMM_AR, "auto", 0, 0, 0, 0},
 };
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 

@@ -115,11 +115,18 @@ static lap_status_t lap_cpu_open(int threads, lap_device_t **device_p)
     return LAP_OK;
 }
 
+static int lap_cpu_gemm_threads(lap_device_t *device)
+{
+    (void)device;
+    return openblas_get_num_threads();
+}
+
 const lap_device_ops_t lap_cpu_ops = {
     .name = "cpu",
     .summary = "GEMM by OpenBLAS; streams are worker threads",
     .open = lap_cpu_open,
     .close = lap_host_close,
+    .gemm_threads = lap_cpu_gemm_threads,
     .alloc = lap_host_alloc,
     .free = lap_host_free,
     .stream_create = lap_host_stream_create,

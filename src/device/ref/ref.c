@@ -118,11 +118,18 @@ static lap_status_t lap_ref_open(int threads, lap_device_t **device_p)
     return lap_host_open(&lap_ref_ops, device_p);
 }
 
+static int lap_ref_gemm_threads(lap_device_t *device)
+{
+    (void)device;
+    return 1;
+}
+
 const lap_device_ops_t lap_ref_ops = {
     .name = "ref",
     .summary = "plain loops, summed in double: the truth for tests",
     .open = lap_ref_open,
     .close = lap_host_close,
+    .gemm_threads = lap_ref_gemm_threads,
     .alloc = lap_host_alloc,
     .free = lap_host_free,
     .stream_create = lap_host_stream_create,

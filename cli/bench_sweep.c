@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `lap bench sweep` prints: a line, or an object, for each number of rows. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bench.h"
+
+/* What one line says. */
+typedef struct line {
+    const lap_bench_result_t *result;
+    const lap_bench_case_t *it;
+    size_t best;      /* the fastest correct method that was named; SIZE_MAX: none */
+    size_t chooser;   /* auto */
+    double late_pct;  /* by how much auto is slower than the best */
+    double error_pct; /* of the prediction for what auto picked */
+} line_t;
+
+static line_t read_line(const lap_bench_t *bench, const lap_bench_result_t *results, size_t i)
+{
+    line_t line = {.result = &results[i], .it = &bench->cases[i], .best = SIZE_MAX};
+    const lap_bench_figure_t *figures = line.result->methods;
+    line.chooser = lap_bench_auto(line.it);
+    for (size_t method = 0; method < line.it->nmethods; method++)
+        if (method != line.chooser && figures[method].ok &&
+            (line.best == SIZE_MAX || figures[method].total_ms < figures[line.best].total_ms))
+            line.best = method;
+    const lap_bench_figure_t *chosen = &figures[line.chooser];
+    if (line.best != SIZE_MAX)
+        line.late_pct = 100 * (chosen->total_ms / figures[line.best].total_ms - 1);
+    line.error_pct = 100 * (chosen->predicted_ms / chosen->total_ms - 1);
+    return line;
+}
+
+/* Overlap pays where a method beats serial by more than the noise of the two. */
+static bool pays(const line_t *line)
+{
+    const lap_bench_figure_t *serial = &line->result->methods[0];
+    if (line->best == SIZE_MAX || line->best == 0)
+        return false;
+    const lap_bench_figure_t *best = &line->result->methods[line->best];
+    return best->total_ms + best->noise_ms < serial->total_ms - serial->noise_ms;
+}
+
+static double efficiency_of(const line_t *line)
+{
+    double efficiency;
+    if (line->best == SIZE_MAX || !lap_bench_efficiency(line->result, line->best, &efficiency))
+        return NAN;
+    return efficiency;
+}
+
+static void print_line(const line_t *line)
+{
+    const lap_bench_figure_t *figures = line->result->methods;
+    const lap_bench_figure_t *chosen = &figures[line->chooser];
+    char efficiency[16] = "-";
+    if (isfinite(efficiency_of(line)))
+        snprintf(efficiency, sizeof(efficiency), "%.2f", efficiency_of(line));
+    printf("%s%7zu %8.3f %8.3f  %-9s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
+           figures[0].total_ms, line->best == SIZE_MAX ? "-" : line->it->methods[line->best].label);
+    if (line->best == SIZE_MAX)
+        printf(" %8s", "-");
+    else
+        printf(" %8.3f", figures[line->best].total_ms);
+    printf(" %6s %8.3f %8.3f %+4.0f%%  %s\n", efficiency, chosen->total_ms, chosen->predicted_ms,
+           line->error_pct, chosen->picked);
+}
+
+void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks)
+{
+    const lap_bench_case_t *it = &bench->cases[0];
+    char link[64];
+    lap_bench_link_text(&results[0].link, link, sizeof(link));
+    printf("%s  N K = %zu %zu, %s, %d rank%s, device %s, transport %s, %s%s\n\n",
+           lap_op_kind_name(it->kind), it->n, it->k, lap_dtype_name(bench->dtype), nranks,
+           nranks == 1 ? "" : "s", bench->device, bench->transport, link,
+           bench->link.ratio > 0 ? " for the first M" : "");
+    printf(" %7s %8s %8s  %-9s %8s %6s %8s %8s %5s  %s\n", "M", "GEMM", "serial", "best", "ms", "E",
+           "auto", "expected", "error", "auto picked");
+    double latest = -INFINITY;
+    size_t latest_m = 0;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        const line_t line = read_line(bench, results, i);
+        print_line(&line);
+        if (line.late_pct > latest) {
+            latest = line.late_pct;
+            latest_m = line.it->m;
+        }
+    }
+    printf(
+        "\n* overlap pays: the best method beats serial beyond the noise. Times in ms, medians of "
+        "%d\nrounds, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
+        "expected.\nAgainst the best method auto did worst at M = %zu: %+.1f %%.\n",
+        bench->iters, latest_m, latest);
+}
+
+static void json_text(const char *key, const char *text)
+{
+    printf(",\"%s\":", key);
+    if (text)
+        lap_json_string(stdout, text);
+    else
+        printf("null");
+}
+
+static void json_field(const char *key, double value)
+{
+    printf(",");
+    lap_bench_json_number(key, value);
+}
+
+static void json_line(const line_t *line)
+{
+    const lap_bench_figure_t *figures = line->result->methods;
+    const lap_bench_figure_t *chosen = &figures[line->chooser];
+    const bool found = line->best != SIZE_MAX;
+    printf("{\"m\":%zu,", line->it->m);
+    lap_bench_json_link(&line->result->link);
+    json_field("gemm_ms", line->result->gemm_ms);
+    json_field("serial_ms", figures[0].total_ms);
+    json_text("best", found ? line->it->methods[line->best].label : NULL);
+    json_field("best_ms", found ? figures[line->best].total_ms : NAN);
+    json_field("best_noise_ms", found ? figures[line->best].noise_ms : NAN);
+    json_field("efficiency", efficiency_of(line));
+    printf(",\"overlap_pays\":%s", pays(line) ? "true" : "false");
+    json_field("auto_ms", chosen->total_ms);
+    json_field("auto_noise_ms", chosen->noise_ms);
+    json_field("predicted_ms", chosen->predicted_ms);
+    json_text("picked", chosen->picked);
+    printf("}");
+}
+
+void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results,
+                                int nranks)
+{
+    const lap_bench_case_t *it = &bench->cases[0];
+    printf("{\"op\":\"sweep\",\"of\":\"%s\",\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"ranks\":%d,"
+           "\"device\":\"%s\",\"transport\":\"%s\",\"rounds\":%d,\"points\":[",
+           lap_op_kind_name(it->kind), it->n, it->k, lap_dtype_name(bench->dtype), nranks,
+           bench->device, bench->transport, bench->iters);
+    for (size_t i = 0; i < bench->ncases; i++) {
+        const line_t line = read_line(bench, results, i);
+        if (i > 0)
+            printf(",");
+        json_line(&line);
+    }
+    printf("]}\n");
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The choice of a method. Rank 0 builds the schedules of all ranks for every candidate and has them
+ * simulated with what the group has measured; the others take its word for it. What calls cost when
+ * the machine is busier or idler than at the time of measuring is not known here.
+ */
+#include "overlap/auto.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "schedule/calibrate.h"
+#include "transport/transport.h"
+#include "util/alloc.h"
+
+#define MANY_RANKS 32 /* from here on only the capacity is simulated, and serves all m */
+
+/* Settings of knobs that are tried beside the defaults. */
+typedef struct setting {
+    unsigned knob; /* LAP_KNOB_...; 0: none is turned */
+    size_t value;  /* block_rows: parts of a shard */
+} setting_t;
+
+static const setting_t settings[] = {
+    {0, 0},
+    {LAP_KNOB_AGGREGATE, 1},
+    {LAP_KNOB_NUM_SPLITS, 2},
+    {LAP_KNOB_NUM_SPLITS, 8},
+    {LAP_KNOB_BLOCK_ROWS, 1},
+};
+
+/* Turns one knob of a description. False when there is nothing to turn. */
+static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const setting_t *setting,
+                 int size, char *label, size_t bytes)
+{
+    snprintf(label, bytes, "%s", builder->name);
+    if (setting->knob == 0)
+        return true;
+    if ((builder->knobs & setting->knob) == 0)
+        return false;
+    if (setting->knob == LAP_KNOB_AGGREGATE) {
+        desc->aggregate = 1;
+        snprintf(label, bytes, "%s:aggregate", builder->name);
+        return size > 2 && size % 2 == 0;
+    }
+    if (setting->knob == LAP_KNOB_NUM_SPLITS) {
+        desc->num_splits = setting->value;
+        snprintf(label, bytes, "%s:num_splits=%zu", builder->name, setting->value);
+        return setting->value <= desc->n;
+    }
+    desc->block_rows = lap_shard(desc->m, size, 0, NULL) / setting->value;
+    snprintf(label, bytes, "%s:block_rows=%zu", builder->name, desc->block_rows);
+    return desc->block_rows > 0;
+}
+
+lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, size_t m,
+                           lap_forecast_t *forecast_p)
+{
+    size_t count = 0;
+    *forecast_p = (lap_forecast_t){.count = 0};
+    for (const lap_builder_t *builder = lap_builders(given->kind); builder->name; builder++) {
+        for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+            lap_op_desc_t desc = *given;
+            lap_candidate_t candidate;
+            desc.m = m;
+            desc.method = builder->name;
+            if ((builder->needs & ~can) != 0 || count == LAP_AUTO_CANDIDATES ||
+                !turn(&desc, builder, &settings[i], size, candidate.label, LAP_AUTO_LABEL))
+                continue;
+            LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, size, can));
+            candidate.problem.capacity = given->m;
+            forecast_p->candidates[count++] = candidate;
+        }
+    }
+    if (count == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED, "%s has no method that this transport can do",
+                         lap_op_kind_name(given->kind));
+    forecast_p->count = count;
+    return LAP_OK;
+}
+
+/* The time of one candidate. */
+static lap_status_t predict(const lap_candidate_t *candidate, const lap_cost_t *cost,
+                            double *seconds_p)
+{
+    lap_problem_t problem = candidate->problem;
+    const size_t size = (size_t)problem.size;
+    lap_schedule_t *schedules = lap_alloc(size, sizeof(*schedules));
+    const lap_schedule_t **list = lap_alloc(size, sizeof(*list));
+    lap_status_t status = LAP_OK;
+    if (!schedules || !list)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %zu ranks", size);
+    for (problem.rank = 0; problem.rank < problem.size && status == LAP_OK; problem.rank++) {
+        list[problem.rank] = &schedules[problem.rank];
+        status = lap_build(candidate->builder, &problem, &schedules[problem.rank]);
+    }
+    if (status == LAP_OK)
+        status = lap_schedule_simulate(list, problem.size, cost, seconds_p);
+    for (size_t r = 0; schedules && r < size; r++)
+        lap_schedule_clear(&schedules[r]);
+    lap_free(list);
+    lap_free(schedules);
+    return status;
+}
+
+lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_cost_t *cost)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < forecast->count; i++) {
+        LAP_TRY(predict(&forecast->candidates[i], cost, &forecast->seconds[i]));
+        if (forecast->seconds[i] < forecast->seconds[best])
+            best = i;
+    }
+    if (forecast->seconds[best] > (1 - LAP_AUTO_MARGIN) * forecast->seconds[0])
+        best = 0;
+    forecast->picked = best;
+    return LAP_OK;
+}
+
+/* ---- the decision of rank 0 ---- */
+
+/* Plain bytes: it travels. */
+typedef struct decision {
+    double seconds[LAP_AUTO_CANDIDATES]; /* of the capacity */
+    uint64_t picked[LAP_AUTO_BANDS];     /* per band */
+} decision_t;
+
+static lap_status_t decide(const lap_op_desc_t *desc, int size, unsigned can,
+                           const lap_cost_t *cost, size_t nbands, decision_t *decision)
+{
+    lap_forecast_t forecast;
+    for (size_t b = 0; b < nbands; b++) {
+        LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
+        LAP_TRY(lap_auto_predict(&forecast, cost));
+        decision->picked[b] = forecast.picked;
+        for (size_t i = 0; i < forecast.count && b == 0; i++)
+            decision->seconds[i] = forecast.seconds[i];
+    }
+    return LAP_OK;
+}
+
+/* All ranks get what rank 0 decided. Collective. */
+static lap_status_t take_decision(lap_group_t *group, decision_t *decision)
+{
+    decision_t *all = lap_alloc((size_t)group->size, sizeof(*all));
+    lap_status_t status = LAP_OK;
+    if (!all)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a decision of %d ranks", group->size);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_allgather(group, decision, sizeof(*decision), all);
+    if (status == LAP_OK)
+        *decision = all[0];
+    lap_free(all);
+    return status;
+}
+
+static void swap(lap_forecast_t *forecast, size_t i, size_t j)
+{
+    const lap_candidate_t candidate = forecast->candidates[i];
+    const double seconds = forecast->seconds[i];
+    forecast->candidates[i] = forecast->candidates[j];
+    forecast->seconds[i] = forecast->seconds[j];
+    forecast->candidates[j] = candidate;
+    forecast->seconds[j] = seconds;
+}
+
+/* The pick first, the others from fast to slow. */
+static void sort(lap_forecast_t *forecast)
+{
+    swap(forecast, 0, forecast->picked);
+    forecast->picked = 0;
+    for (size_t i = 1; i < forecast->count; i++)
+        for (size_t j = i + 1; j < forecast->count; j++)
+            if (forecast->seconds[j] < forecast->seconds[i])
+                swap(forecast, i, j);
+}
+
+/* The candidates follow from the description; the decision says which of them. */
+static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
+                          const decision_t *decision, lap_auto_t *choice)
+{
+    lap_forecast_t forecast;
+    for (size_t b = 0; b < choice->nbands; b++) {
+        LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
+        choice->bands[b] = forecast.candidates[decision->picked[b]];
+        if (b > 0)
+            continue;
+        memcpy(forecast.seconds, decision->seconds, sizeof(forecast.seconds));
+        forecast.picked = decision->picked[0];
+        sort(&forecast);
+        choice->capacity = forecast;
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                             unsigned can, lap_auto_t *auto_p)
+{
+    const bool ag = desc->kind == LAP_AG_GEMM;
+    const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
+    lap_cost_t cost;
+    LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype,
+                          ag ? lap_shard(desc->n, group->size, 0, NULL) : desc->n,
+                          ag ? desc->k : lap_shard(desc->k, group->size, 0, NULL), &cost));
+    if (desc->buffer)
+        cost.link = desc->buffer->link;
+    auto_p->nbands = 1;
+    while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&
+           group->size < MANY_RANKS)
+        auto_p->nbands++;
+    decision_t decision = {{0}, {0}};
+    lap_status_t status = LAP_OK;
+    if (group->rank == 0)
+        status = decide(desc, group->size, can, &cost, auto_p->nbands, &decision);
+    LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(take_decision(group, &decision));
+    return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
+}
+
+const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m)
+{
+    const size_t capacity = choice->bands[0].problem.capacity;
+    size_t band = 0;
+    while (band + 1 < choice->nbands && m <= capacity >> (band + 1))
+        band++;
+    return &choice->bands[band];
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The method "auto": simulate every method, run the best, and be able to say why. */
+#ifndef LAP_OVERLAP_AUTO_H
+#define LAP_OVERLAP_AUTO_H
+
+#include "overlap/overlap.h"
+#include "schedule/run.h"
+#include "schedule/simulate.h"
+
+#define LAP_AUTO_CANDIDATES 16
+#define LAP_AUTO_BANDS 8
+#define LAP_AUTO_LABEL 48
+/* By how much overlap must beat serial to be believed: the model is no better than that. */
+#define LAP_AUTO_MARGIN 0.02
+
+/* A method with its knobs. */
+typedef struct lap_candidate {
+    const lap_builder_t *builder;
+    lap_problem_t problem;      /* rank 0 */
+    char label[LAP_AUTO_LABEL]; /* "pipeline:num_splits=8" */
+} lap_candidate_t;
+
+/* The methods for calls of one number of rows, serial first, with their times. */
+typedef struct lap_forecast {
+    lap_candidate_t candidates[LAP_AUTO_CANDIDATES];
+    double seconds[LAP_AUTO_CANDIDATES];
+    size_t count;
+    size_t picked;
+} lap_forecast_t;
+
+/*
+ * What there is to choose from for calls of `m` rows: every method that a transport which `can` can
+ * do, with its defaults and a few other settings of its knobs. Pure. desc has been checked.
+ */
+lap_status_t lap_auto_list(const lap_op_desc_t *desc, int size, unsigned can, size_t m,
+                           lap_forecast_t *forecast_p);
+
+/*
+ * Fills in the times, and picks: the fastest, but serial unless it is beaten by the margin. Pure.
+ */
+lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_cost_t *cost);
+
+/* What an operator keeps. Band b is for calls of (capacity >> (b + 1), capacity >> b] rows. */
+typedef struct lap_auto {
+    lap_forecast_t capacity; /* picked: first; then from fast to slow */
+    lap_candidate_t bands[LAP_AUTO_BANDS];
+    size_t nbands;
+} lap_auto_t;
+
+/*
+ * Measures what is not known yet, simulates, and chooses for every band; rank 0 decides.
+ * Collective. As lap_calibrate; when one rank fails, all do.
+ */
+lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                             unsigned can, lap_auto_t *auto_p);
+
+/* The choice for `m` active rows. */
+const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m);
+
+#endif

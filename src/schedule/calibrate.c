@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calibration: short measurements that all ranks of a group make at the same moment, so that what
+ * they take from each other is in the figures, and whose best figures the group keeps. Streams of
+ * their own leave calls in flight alone. It measures once: a machine that is busy with something
+ * else at that moment stays slow in the model.
+ */
+#include "schedule/calibrate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/cores.h"
+
+#define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
+#define COPY_ROUNDS 3
+#define TRIPS 8
+#define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
+#define STEPS 192u
+#define FIELD_BYTES 64u
+
+#define GEMM_POINT_S 6e-3       /* what a GEMM that is measured may take */
+#define GEMM_VOLUME 134217728.0 /* and its multiply-adds: 512 cubed */
+#define GEMM_WEIGHT 4194304.0   /* elements of its weight */
+#define GEMM_WIDTH 8192u        /* and of its n and k */
+#define GEMM_ROUNDS 3
+#define FEW_COLUMNS 8u /* the part of n that is measured, too */
+
+static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
+static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
+enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
+
+/* What the ranks measure: seconds. 0: this rank has no figure. Plain doubles: it travels. */
+typedef struct times {
+    double copy[COPY_POINTS];
+    double reduce, signal, step, call;
+} times_t;
+
+/* Multiply-adds per second: at each number of rows, and with few columns. */
+typedef struct rates {
+    double rows[LAP_COST_POINTS];
+    double few_columns;
+} rates_t;
+
+/* What a group keeps. */
+typedef struct gemm_entry {
+    lap_dtype_t dtype;
+    size_t n, k;
+    rates_t rates;
+    size_t all_n, few_n; /* columns of the last of rates.rows, and of rates.few_columns */
+    struct gemm_entry *next;
+} gemm_entry_t;
+
+typedef struct costs {
+    bool measured;
+    times_t times;
+    gemm_entry_t *gemms;
+} costs_t;
+
+static void costs_free(void *context)
+{
+    costs_t *costs = context;
+    while (costs->gemms) {
+        gemm_entry_t *entry = costs->gemms;
+        costs->gemms = entry->next;
+        lap_free(entry);
+    }
+    lap_free(costs);
+}
+
+/* One rank at its measurements. */
+typedef struct bench {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    const lap_device_ops_t *ops;
+    lap_stream_t *stream;
+    lap_buffer_t *buffer;
+    char *memory; /* two pieces of COPY_BYTES, or what the GEMMs need */
+} bench_t;
+
+static double seconds_since(uint64_t begin)
+{
+    return (double)(lap_now_ns() - begin) * 1e-9;
+}
+
+/*
+ * The best figure of any rank, in place: all ranks are taken to run on cores of one kind, and what
+ * makes one of them slower is then a disturbance. Collective.
+ */
+static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
+                              bool more_is_better)
+{
+    double *all = lap_alloc((size_t)group->size * count, sizeof(double));
+    lap_status_t status = LAP_OK;
+    if (!all)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the figures of %d ranks", group->size);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_allgather(group, figures, count * sizeof(double), all);
+    for (size_t i = 0; i < count && status == LAP_OK; i++) {
+        double best = 0;
+        for (int r = 0; r < group->size; r++) {
+            const double one = all[(size_t)r * count + i];
+            if (one > 0 && (best == 0 || (more_is_better ? one > best : one < best)))
+                best = one;
+        }
+        figures[i] = best;
+    }
+    lap_free(all);
+    return status;
+}
+
+/* Memory that has been written to: pages that only exist on paper would be too fast. */
+static lap_status_t make_memory(bench_t *bench, size_t bytes)
+{
+    static const float row[256] = {1.0f};
+    void *memory;
+    bytes = (bytes + sizeof(row) - 1) / sizeof(row) * sizeof(row);
+    LAP_TRY(bench->ops->alloc(bench->engine->device, bytes, &memory));
+    bench->memory = memory;
+    const lap_copy_t copy = {memory, row, bytes / sizeof(row), sizeof(row), sizeof(row), 0};
+    LAP_TRY(bench->ops->copy(bench->stream, &copy));
+    return bench->ops->stream_synchronize(bench->stream);
+}
+
+static void bench_end(bench_t *bench)
+{
+    if (bench->stream)
+        bench->ops->stream_destroy(bench->stream);
+    if (bench->memory)
+        bench->ops->free(bench->engine->device, bench->memory);
+    lap_buffer_destroy(bench->buffer);
+}
+
+/* ---- copies, sums, steps, signals ---- */
+
+/* A put to the next rank; in a group of one a copy. */
+static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int peer = (bench->group->rank + 1) % bench->group->size;
+    const lap_put_t put = {
+        .copy = {buffer->data[peer], bench->memory, 1, bytes, bytes, bytes},
+        .peer = peer,
+        .signal = 0,
+    };
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
+/* The sum of two pieces of memory into a third. */
+static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
+{
+    const void *const srcs[2] = {bench->memory, bench->memory + COPY_BYTES / 2};
+    const size_t strides[2] = {COPY_BYTES / 2, COPY_BYTES / 2};
+    const lap_reduce_t reduce = {
+        .dtype = LAP_FLOAT32,
+        .dst = bench->memory + COPY_BYTES,
+        .dst_stride = COPY_BYTES / 2,
+        .srcs = srcs,
+        .src_strides = strides,
+        .nsrc = 2,
+        .rows = 1,
+        .cols = COPY_BYTES / 2 / sizeof(float),
+    };
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
+/* A call of a few tiny steps, and what each further step adds. */
+static lap_status_t time_steps(bench_t *bench, times_t *times)
+{
+    double few, many;
+    LAP_TRY(lap_engine_overhead(bench->engine, LAP_STREAMS, &few));
+    LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
+    times->call = few;
+    times->step = fmax(0, many - few) / (STEPS - LAP_STREAMS);
+    return LAP_OK;
+}
+
+/*
+ * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones wait, then
+ * the other way round; the message is the time at which it was sent, on the clock that the ranks of
+ * a host share.
+ */
+static lap_status_t time_signals(bench_t *bench, bool even_sends, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int rank = bench->group->rank, size = bench->group->size;
+    const int left = (rank + size - 1) % size, right = (rank + 1) % size;
+    const bool sends = (rank % 2 == 0) == even_sends;
+    for (size_t i = 0; i < TRIPS && size > 1; i++) {
+        const size_t offset = i * FIELD_BYTES;
+        if (sends && right % 2 != rank % 2) {
+            lap_sleep_until_ns(lap_now_ns() + TRIP_PAUSE_NS);
+            const uint64_t now = lap_now_ns();
+            LAP_TRY(lap_buffer_put(buffer, right, offset, &now, sizeof(now), 1));
+        } else if (!sends && left % 2 != rank % 2) {
+            uint64_t sent;
+            LAP_TRY(lap_buffer_wait(buffer, left, 1, 1));
+            memcpy(&sent, buffer->data[rank] + offset, sizeof(sent));
+            *seconds_p += seconds_since(sent) / TRIPS;
+        }
+    }
+    return LAP_OK;
+}
+
+/* All at once: a rank that has failed keeps the others company at the barriers. */
+static lap_status_t measure_times(bench_t *bench, times_t *times)
+{
+    lap_status_t status = LAP_OK;
+    for (int i = 0; i < COPY_POINTS; i++) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        if (status == LAP_OK)
+            status = time_copy(bench, copy_bytes[i], &times->copy[i]);
+    }
+    LAP_TRY(lap_group_barrier(bench->group));
+    if (status == LAP_OK)
+        status = time_reduce(bench, &times->reduce);
+    LAP_TRY(lap_group_barrier(bench->group));
+    if (status == LAP_OK)
+        status = time_steps(bench, times);
+    /* Signals need both sides. */
+    LAP_TRY(lap_group_agree(bench->group, status));
+    status = time_signals(bench, true, &times->signal);
+    LAP_TRY(lap_group_agree(bench->group, status));
+    status = time_signals(bench, false, &times->signal);
+    return lap_group_agree(bench->group, status);
+}
+
+static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs_t *costs)
+{
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.transport = transport;
+    times_t times = {0};
+    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
+    LAP_TRY(measure_times(bench, &times));
+    LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
+    costs->times = times;
+    costs->measured = true;
+    return LAP_OK;
+}
+
+/* ---- GEMMs ---- */
+
+typedef struct shape {
+    size_t rows, n, k;
+} shape_t;
+
+/*
+ * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
+ * allows, evenly as far as they go.
+ */
+static shape_t cut_shape(double rows, size_t n, size_t k, double volume)
+{
+    const double weight = fmax(1, fmin(GEMM_WEIGHT, volume / rows));
+    const size_t side = (size_t)fmax(1, sqrt(weight));
+    n = n < GEMM_WIDTH ? n : GEMM_WIDTH;
+    k = k < GEMM_WIDTH ? k : GEMM_WIDTH;
+    size_t cut_n = n < side ? n : side;
+    size_t cut_k = (size_t)(weight / (double)cut_n);
+    cut_k = cut_k < k ? cut_k : k;
+    cut_n = (size_t)(weight / (double)cut_k);
+    return (shape_t){(size_t)rows, cut_n < n ? cut_n : n, cut_k};
+}
+
+/* a, b and d in the memory, one after the other. */
+static size_t shape_bytes(const shape_t *shape, lap_dtype_t dtype)
+{
+    return (shape->rows * shape->k + shape->n * shape->k + shape->rows * shape->n) *
+           lap_dtype_size(dtype);
+}
+
+/* One GEMM; a better rate than the one known replaces it. */
+static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, double *rate)
+{
+    const size_t element = lap_dtype_size(dtype), k_bytes = shape.k * element;
+    char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = b + shape.n * k_bytes;
+    lap_gemm_block_t block = {
+        .a = a, .d = d, .rows = shape.rows, .a_stride = k_bytes, .d_stride = shape.n * element};
+    const lap_gemm_t gemm = {.dtype = dtype,
+                             .n = shape.n,
+                             .k = shape.k,
+                             .b = b,
+                             .b_stride = k_bytes,
+                             .blocks = &block,
+                             .nblocks = 1};
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
+    LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+    const double seconds = fmax(seconds_since(begin), 1e-9);
+    *rate = fmax(*rate, (double)shape.rows * (double)shape.n * (double)shape.k / seconds);
+    return LAP_OK;
+}
+
+/*
+ * A small GEMM first says how large the others may be. Then all of them in turn, a few times: a
+ * disturbance that lasts longer than one GEMM meets all alike, and the best time of each counts.
+ */
+static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
+{
+    const size_t n = entry->n, k = entry->k;
+    rates_t *rates = &entry->rates;
+    double rate = 0;
+    lap_status_t status = time_gemm(bench, entry->dtype, cut_shape(32, n, k, 1 << 21), &rate);
+    const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_S);
+    for (int round = 0; round < GEMM_ROUNDS; round++) {
+        shape_t shape;
+        for (int i = 0; i < LAP_COST_POINTS; i++) {
+            shape = cut_shape(gemm_rows[i], n, k, volume);
+            LAP_TRY(lap_group_barrier(bench->group));
+            if (status == LAP_OK)
+                status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
+        }
+        /* The last one again with few columns. */
+        const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
+        entry->all_n = shape.n;
+        shape.n = few < shape.n ? few : shape.n;
+        entry->few_n = shape.n;
+        LAP_TRY(lap_group_barrier(bench->group));
+        if (status == LAP_OK)
+            status = time_gemm(bench, entry->dtype, shape, &rates->few_columns);
+    }
+    return lap_group_agree(bench->group, status);
+}
+
+static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
+{
+    size_t most = 0;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        const shape_t shape = cut_shape(gemm_rows[i], entry->n, entry->k, GEMM_VOLUME);
+        const size_t bytes = shape_bytes(&shape, entry->dtype);
+        most = bytes > most ? bytes : most;
+    }
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
+    LAP_TRY(measure_rates(bench, entry));
+    LAP_TRY(
+        take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
+    return LAP_OK;
+}
+
+/* ---- the model ---- */
+
+/*
+ * A GEMM reads and packs a once, whatever n is: its time grows as 1 + c / n, and c follows from the
+ * two figures that were measured.
+ */
+static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
+{
+    const double n = (double)entry->n, all = (double)entry->all_n, few = (double)entry->few_n;
+    const double most = entry->rates.rows[LAP_COST_POINTS - 1];
+    const double part = most > 0 ? fmin(1, entry->rates.few_columns / most) : 1;
+    const double c = few < all && part > few / all ? (1 - part) / (part / few - 1 / all) : 0;
+    columns->count = LAP_COST_POINTS;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        columns->sizes[i] = fmax(1, n) * pow(4, i + 1 - LAP_COST_POINTS);
+        columns->values[i] = (1 + c / fmax(1, n)) / (1 + c / columns->sizes[i]);
+    }
+}
+
+static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const times_t *times,
+                        const gemm_entry_t *entry)
+{
+    const double cores = lap_cores();
+    lap_cost_t cost = {
+        .step_s = times->step,
+        .signal_s = times->signal,
+        .call_s = times->call,
+        /* Ranks of the world that are not in the group have their share, too. */
+        .cores = cores * group->size / group->world->size,
+        .gemm_cores = device->ops->gemm_threads(device),
+    };
+    /*
+     * With more ranks than cores the best figure is that of a rank which had a core to itself while
+     * the other cores were busy, too. GEMMs of several threads each were in each other's way.
+     */
+    const double at_once = fmin(group->size, fmax(1, cost.cores));
+    const double gemm_share = fmin(1, cost.cores / (at_once * cost.gemm_cores));
+    cost.copy.count = COPY_POINTS;
+    for (int i = 0; i < COPY_POINTS; i++) {
+        cost.copy.sizes[i] = (double)copy_bytes[i];
+        cost.copy.values[i] = (double)copy_bytes[i] / fmax(times->copy[i], 1e-9);
+    }
+    cost.reduce = 1.5 * (double)COPY_BYTES / fmax(times->reduce, 1e-9);
+    double all = 0;
+    cost.gemm.count = LAP_COST_POINTS;
+    for (int i = 0; i < LAP_COST_POINTS; i++) {
+        cost.gemm.sizes[i] = gemm_rows[i];
+        /* More rows are not slower: where they were, something disturbed the measurement. */
+        all = fmax(all, entry->rates.rows[i]);
+        cost.gemm.values[i] = all / gemm_share;
+    }
+    set_columns(&cost.columns, entry);
+    return cost;
+}
+
+/* What the group keeps, made when first asked for. */
+static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
+{
+    if (!group->costs) {
+        group->costs = lap_alloc(1, sizeof(costs_t));
+        if (!group->costs)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for the costs of a group");
+        group->costs_free = costs_free;
+    }
+    *costs_p = group->costs;
+    return LAP_OK;
+}
+
+static lap_status_t bench_begin(bench_t *bench)
+{
+    return bench->ops->stream_create(bench->engine->device, &bench->stream);
+}
+
+static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs)
+{
+    gemm_entry_t *entry = lap_alloc(1, sizeof(*entry));
+    lap_status_t status = entry ? bench_begin(bench)
+                                : lap_error(LAP_ERR_NO_MEMORY, "no memory for the rates of a GEMM");
+    status = lap_group_agree(bench->group, status);
+    if (status == LAP_OK) {
+        *entry = (gemm_entry_t){.dtype = dtype, .n = n, .k = k};
+        status = calibrate_gemm(bench, entry);
+    }
+    if (status != LAP_OK) {
+        lap_free(entry);
+        return status;
+    }
+    entry->next = costs->gemms;
+    costs->gemms = entry;
+    return LAP_OK;
+}
+
+lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char *transport,
+                           lap_dtype_t dtype, size_t n, size_t k, lap_cost_t *cost_p)
+{
+    costs_t *costs = NULL;
+    LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
+    /* All ranks of a group have the same history, and so measure together or not at all. */
+    if (!costs->measured) {
+        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        lap_status_t status = lap_group_agree(group, bench_begin(&bench));
+        if (status == LAP_OK)
+            status = calibrate_times(&bench, transport, costs);
+        bench_end(&bench);
+        LAP_TRY(status);
+    }
+    gemm_entry_t *entry = costs->gemms;
+    while (entry && (entry->dtype != dtype || entry->n != n || entry->k != k))
+        entry = entry->next;
+    if (!entry) {
+        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        lap_status_t status = add_gemm(&bench, dtype, n, k, costs);
+        bench_end(&bench);
+        LAP_TRY(status);
+        entry = costs->gemms;
+    }
+    *cost_p = model(group, engine->device, &costs->times, entry);
+    return LAP_OK;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a call would cost: the schedules of all ranks played through by events, with a duration for
+ * each step from a cost model. Nothing is run.
+ *
+ * Time is work over speed. Work is in seconds of a core, measured while all ranks are at it, so
+ * that what they take from each other (memory bandwidth above all) is in the figures. Whatever is
+ * at work shares the cores: with more demand than cores all of it slows down alike. So a copy that
+ * competes with a GEMM for a core costs the GEMM that much time, and a rank that waits leaves its
+ * core to others.
+ */
+#ifndef LAP_SCHEDULE_SIMULATE_H
+#define LAP_SCHEDULE_SIMULATE_H
+
+#include "schedule/schedule.h"
+
+#define LAP_COST_POINTS 4
+
+/* A figure measured at a few sizes. Between them it is interpolated over the logarithm. */
+typedef struct lap_curve {
+    size_t count;
+    double sizes[LAP_COST_POINTS]; /* ascending, above 0 */
+    double values[LAP_COST_POINTS];
+} lap_curve_t;
+
+/* The value at a size; that of the nearest point outside them, 0 for a curve without any. */
+double lap_curve_at(const lap_curve_t *curve, double size);
+
+/* All figures are of one rank while every rank does the same. */
+typedef struct lap_cost {
+    lap_curve_t gemm;    /* multiply-adds per second of the GEMM's cores, by rows */
+    lap_curve_t columns; /* what is left of that speed, by columns of the result; 1 for many */
+    lap_curve_t copy;    /* bytes per second of a put or copy, by bytes */
+    double reduce;       /* bytes read and written per second by a sum */
+    double step_s;       /* of every step: issuing it and taking it from its queue */
+    double signal_s;     /* until a raise, or the end of a step of another stream, is noticed */
+    double call_s;       /* beginning and ending a call */
+    double cores;        /* that all ranks share */
+    double gemm_cores;   /* that one GEMM keeps busy */
+    lap_link_t link;     /* out of each rank, as an emulated link does it; both 0: none */
+} lap_cost_t;
+
+/*
+ * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes
+ * *seconds_p on success. LAP_ERR_CHECK with a step that would wait forever; LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
+                                   const lap_cost_t *cost, double *seconds_p);
+
+#endif

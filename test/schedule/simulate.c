@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator on schedules whose times can be worked out by hand, and on those of all builders;
+ * and what "auto" makes of it with costs that leave no doubt. Nothing is measured.
+ */
+#include <math.h>
+
+#include "overlap/auto.h"
+#include "schedule/range.h"
+#include "schedule/simulate.h"
+#include "sequence.h"
+#include "transport/transport.h"
+
+static lap_curve_t flat(double value)
+{
+    return (lap_curve_t){1, {1}, {value}};
+}
+
+/* One byte copied, or one multiply-add, a second; all else is free. */
+static lap_cost_t unit_cost(void)
+{
+    return (lap_cost_t){.gemm = flat(1),
+                        .columns = flat(1),
+                        .copy = flat(1),
+                        .reduce = 1,
+                        .cores = 1000,
+                        .gemm_cores = 1};
+}
+
+enum { RANKS = 2 };
+
+static lap_schedule_t pair[RANKS];
+
+static void pair_init(void)
+{
+    for (int r = 0; r < RANKS; r++) {
+        const lap_problem_t problem = {.dtype = LAP_FLOAT32, .rank = r, .size = RANKS};
+        lap_schedule_init(&pair[r], &problem, "made by hand");
+    }
+}
+
+/* Simulates the pair, clears it, and says whether the time is right. */
+static void pair_takes(const lap_cost_t *cost, double seconds, const char *what)
+{
+    const lap_schedule_t *const list[RANKS] = {&pair[0], &pair[1]};
+    double found = -1;
+    lap_status_t status = lap_schedule_simulate(list, RANKS, cost, &found);
+    if (status != LAP_OK)
+        tap_note("%s", lap_last_error());
+    tap_ok(status == LAP_OK && fabs(found - seconds) < 1e-9, "%s: %g s, expected %g", what, found,
+           seconds);
+    for (int r = 0; r < RANKS; r++)
+        lap_schedule_clear(&pair[r]);
+}
+
+static lap_range_t bytes_of(lap_place_t place, int rank, size_t bytes)
+{
+    return lap_range_packed(place, rank, 0, 1, bytes);
+}
+
+static uint32_t add_copy(int rank, uint16_t stream, size_t bytes)
+{
+    return lap_add_copy(&pair[rank], stream, bytes_of(LAP_INPUT, rank, bytes),
+                        bytes_of(LAP_OUTPUT, rank, bytes));
+}
+
+static void add_put(int rank, uint16_t stream, size_t bytes)
+{
+    const int peer = 1 - rank;
+    lap_add_put(&pair[rank], stream, peer, lap_signal_data(rank), bytes_of(LAP_INPUT, rank, bytes),
+                bytes_of(LAP_SYMMETRIC, peer, bytes));
+    lap_expect(&pair[peer], lap_signal_data(rank));
+}
+
+static void add_wait(int rank, uint16_t stream, uint32_t count)
+{
+    lap_add_wait(&pair[rank], stream, 1 - rank, lap_signal_data(1 - rank), count);
+}
+
+/* A block of `rows` multiply-adds. */
+static lap_block_t *add_block(int rank, size_t rows)
+{
+    return lap_gemm_rows(&pair[rank], lap_range_packed(LAP_INPUT, rank, 0, rows, sizeof(float)),
+                         lap_range_packed(LAP_OUTPUT, rank, 0, rows, sizeof(float)));
+}
+
+static void add_gemm(int rank, bool any_order)
+{
+    lap_add_gemm(&pair[rank], LAP_STREAM_COMPUTE, bytes_of(LAP_WEIGHT, rank, sizeof(float)),
+                 any_order);
+}
+
+static void test_order(void)
+{
+    lap_cost_t cost = unit_cost();
+    pair_init();
+    pair_takes(&cost, 0, "nothing to do");
+
+    pair_init();
+    for (size_t i = 1; i <= 3; i++)
+        add_copy(0, LAP_STREAM_COMPUTE, i);
+    add_copy(1, LAP_STREAM_COMPUTE, 5);
+    pair_takes(&cost, 6, "a chain on one rank, less on the other: the slowest counts");
+
+    /* 2, then 3 and 7 side by side, then 1 after both. */
+    pair_init();
+    uint32_t fork = add_copy(0, LAP_STREAM_COMPUTE, 2);
+    uint32_t left = add_copy(0, LAP_STREAM_SEND, 3);
+    uint32_t right = add_copy(0, LAP_STREAM_RECEIVE, 7);
+    lap_add_dep(&pair[0], left, fork);
+    lap_add_dep(&pair[0], right, fork);
+    uint32_t join = add_copy(0, LAP_STREAM_COMPUTE, 1);
+    lap_add_dep(&pair[0], join, left);
+    lap_add_dep(&pair[0], join, right);
+    pair_takes(&cost, 10, "fork and join");
+
+    cost.step_s = 0.5;
+    cost.call_s = 4;
+    pair_init();
+    add_copy(0, LAP_STREAM_COMPUTE, 1);
+    add_copy(0, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 7, "every step costs something, and so does the call");
+
+    pair_init();
+    lap_add_reduce(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 4));
+    for (int i = 0; i < 3; i++)
+        lap_reduce_source(&pair[0], bytes_of(LAP_SCRATCH, 0, 4));
+    cost = unit_cost();
+    pair_takes(&cost, 16, "a sum reads its sources and writes its result");
+}
+
+static void test_cores(void)
+{
+    lap_cost_t cost = unit_cost();
+    cost.cores = 1;
+    pair_init();
+    add_copy(0, LAP_STREAM_COMPUTE, 4);
+    add_copy(0, LAP_STREAM_SEND, 2);
+    pair_takes(&cost, 6, "two streams share one core");
+
+    cost.cores = 2;
+    cost.gemm_cores = 2;
+    pair_init();
+    add_gemm(0, false);
+    add_block(0, 4);
+    add_copy(0, LAP_STREAM_SEND, 2);
+    /* Demand 3 on 2 cores until the copy ends at 3; the GEMM has done 2 of 4 by then. */
+    pair_takes(&cost, 5, "a copy takes time from a GEMM that wants all cores");
+}
+
+static void test_signals(void)
+{
+    lap_cost_t cost = unit_cost();
+    pair_init();
+    add_copy(0, LAP_STREAM_SEND, 3);
+    add_put(0, LAP_STREAM_SEND, 2);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    add_copy(1, LAP_STREAM_COMPUTE, 4);
+    pair_takes(&cost, 9, "a wait lasts until the put is there");
+
+    cost.signal_s = 1;
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 2);
+    add_put(0, LAP_STREAM_SEND, 2);
+    add_wait(1, LAP_STREAM_COMPUTE, 2);
+    add_copy(1, LAP_STREAM_COMPUTE, 4);
+    pair_takes(&cost, 9, "a wait for the second raise, and the time of a signal");
+
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 2);
+    add_copy(1, LAP_STREAM_COMPUTE, 20);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 20, "a signal that has come costs nothing");
+
+    const lap_schedule_t *const list[RANKS] = {&pair[0], &pair[1]};
+    double seconds = -1;
+    pair_init();
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    tap_failure(lap_schedule_simulate(list, RANKS, &cost, &seconds), LAP_ERR_CHECK, "rank 1",
+                "WAIT", NULL);
+    tap_ok(seconds == -1, "... and nothing is written");
+    for (int r = 0; r < RANKS; r++)
+        lap_schedule_clear(&pair[r]);
+}
+
+static void test_link(void)
+{
+    lap_cost_t cost = unit_cost();
+    cost.copy = flat(1e12);
+    cost.link = (lap_link_t){2, 3};
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 10);
+    add_put(0, LAP_STREAM_RECEIVE, 10);
+    add_wait(1, LAP_STREAM_COMPUTE, 2);
+    pair_takes(&cost, 13, "one transfer at a time out of a rank, latency at the end");
+
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 10);
+    add_put(1, LAP_STREAM_SEND, 10);
+    add_wait(0, LAP_STREAM_COMPUTE, 1);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 8, "ranks send at the same time");
+
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 10);
+    lap_add_raise(&pair[0], LAP_STREAM_SEND, 1, lap_signal_credit(2, 0), 0);
+    lap_expect(&pair[1], lap_signal_credit(2, 0));
+    lap_add_wait(&pair[1], LAP_STREAM_COMPUTE, 0, lap_signal_credit(2, 0), 1);
+    pair_takes(&cost, 3, "a credit overtakes data");
+
+    cost.copy = flat(1);
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 10);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 10, "a slow copy is not delivered before it is made");
+}
+
+/* Blocks of 4 and of 1, the first of which waits until 6. */
+static void test_blocks(bool any_order, double seconds)
+{
+    lap_cost_t cost = unit_cost();
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 6);
+    add_gemm(1, any_order);
+    lap_block_t *late = add_block(1, 4);
+    late->wait_peer = 0;
+    late->wait_signal = lap_signal_data(0);
+    late->wait_count = 1;
+    lap_block_t *early = add_block(1, 1);
+    early->raise_peer = 0;
+    early->raise_signal = lap_signal_open(2, 1);
+    lap_expect(&pair[0], lap_signal_open(2, 1));
+    lap_add_wait(&pair[0], LAP_STREAM_COMPUTE, 1, lap_signal_open(2, 1), 1);
+    add_copy(0, LAP_STREAM_COMPUTE, 9);
+    pair_takes(&cost, seconds, any_order ? "blocks in any order" : "blocks in their order");
+}
+
+static void test_curve(void)
+{
+    const lap_curve_t curve = {3, {1, 4, 64}, {10, 20, 40}};
+    tap_ok(lap_curve_at(&curve, 0.5) == 10 && lap_curve_at(&curve, 1) == 10 &&
+               fabs(lap_curve_at(&curve, 2) - 15) < 1e-12 && lap_curve_at(&curve, 4) == 20 &&
+               fabs(lap_curve_at(&curve, 16) - 30) < 1e-12 && lap_curve_at(&curve, 1e9) == 40,
+           "a curve passes through its points and ends flat");
+}
+
+/* ---- builders ---- */
+
+/* Rates of the order of a CPU's; a GEMM of few rows is slow. */
+static lap_cost_t plain_cost(double link_bytes_per_s)
+{
+    lap_cost_t cost = unit_cost();
+    cost.gemm = (lap_curve_t){2, {32, 512}, {8e9, 16e9}};
+    cost.columns = flat(1);
+    cost.copy = flat(1e10);
+    cost.reduce = 1e10;
+    cost.step_s = 1e-6;
+    cost.signal_s = 5e-6;
+    cost.link.bytes_per_s = link_bytes_per_s;
+    return cost;
+}
+
+/* The time of a variant; negative when it fails. */
+static double time_of(const variant_t *variant, int size, const lap_cost_t *cost)
+{
+    static sequence_t sequence;
+    const size_t m = 7 * (size_t)size + 3;
+    const lap_op_desc_t desc = describe(variant, m, 23, 17);
+    const lap_schedule_t *list[MAX_RANKS];
+    double seconds = -1;
+    for (int r = 0; r < size; r++)
+        list[r] = &sequence.schedules[r];
+    if (sequence_build(&sequence, &desc, &m, 1, size) != LAP_OK ||
+        lap_schedule_simulate(list, size, cost, &seconds) != LAP_OK)
+        tap_note("%s", lap_last_error());
+    sequence_clear(&sequence);
+    return seconds;
+}
+
+static void test_builders(void)
+{
+    char name[64];
+    for (int i = 0; i < NVARIANTS; i++) {
+        bool ends = true, ordered = true;
+        for (int size = 1; size <= 8; size++) {
+            double before = INFINITY;
+            for (double rate = 1e5; rate < 1e10 && fits(&variants[i], size); rate *= 10) {
+                lap_cost_t cost = plain_cost(rate);
+                const double seconds = time_of(&variants[i], size, &cost);
+                ends = ends && seconds > 0;
+                /* Methods that take blocks as they come may be unlucky, but not by much. */
+                ordered = ordered && seconds <= before * 1.05;
+                before = seconds;
+            }
+        }
+        variant_name(&variants[i], name, sizeof(name));
+        tap_ok(ends, "%s ends on 1 to 8 ranks", name);
+        tap_ok(ordered, "%s is no slower on a faster link", name);
+    }
+}
+
+/* ---- auto ---- */
+
+static lap_op_desc_t desc_of(lap_op_kind_t kind)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = 2048;
+    desc.n = 2048;
+    desc.k = 2048;
+    return desc;
+}
+
+static void test_choice(lap_op_kind_t kind)
+{
+    const char *op = lap_op_kind_name(kind);
+    const lap_op_desc_t desc = desc_of(kind);
+    lap_forecast_t forecast;
+    lap_status_t status = lap_auto_list(&desc, 4, ~0u, desc.m, &forecast);
+    /* Nothing to hide: no time to move anything, and GEMMs that lose by being cut. */
+    lap_cost_t cost = plain_cost(0);
+    cost.copy = flat(1e15);
+    cost.reduce = 1e15;
+    cost.columns = (lap_curve_t){2, {64, 2048}, {0.5, 1}};
+    if (status == LAP_OK)
+        status = lap_auto_predict(&forecast, &cost);
+    tap_ok(status == LAP_OK && forecast.picked == 0 &&
+               strcmp(forecast.candidates[0].label, "serial") == 0,
+           "%s: serial when communication is free (%zu candidates)", op, forecast.count);
+    /* A link on which moving takes about as long as multiplying. */
+    cost = plain_cost(1e8);
+    if (status == LAP_OK)
+        status = lap_auto_predict(&forecast, &cost);
+    tap_ok(status == LAP_OK && forecast.picked != 0, "%s: %s on a slow link", op,
+           forecast.candidates[forecast.picked].label);
+    tap_ok(status == LAP_OK &&
+               forecast.seconds[forecast.picked] < (1 - LAP_AUTO_MARGIN) * forecast.seconds[0],
+           "... because it beats serial: %g s, %g s", forecast.seconds[forecast.picked],
+           forecast.seconds[0]);
+}
+
+/* A buffer made for "auto" is large enough for every candidate and every number of rows. */
+static void test_room(lap_op_kind_t kind)
+{
+    bool fits_all = true;
+    for (int size = 1; size <= 8; size++) {
+        lap_op_desc_t desc = desc_of(kind);
+        desc.m = 300 + (size_t)size;
+        desc.method = "auto";
+        size_t bytes, nsignals;
+        fits_all = fits_all && lap_op_buffer_size(&desc, size, &bytes, &nsignals) == LAP_OK;
+        for (size_t m = desc.m; m > 0; m /= 2) {
+            lap_forecast_t forecast;
+            fits_all = fits_all && lap_auto_list(&desc, size, ~0u, m, &forecast) == LAP_OK;
+            for (size_t i = 0; fits_all && i < forecast.count; i++) {
+                lap_schedule_t schedule;
+                fits_all = lap_build(forecast.candidates[i].builder,
+                                     &forecast.candidates[i].problem, &schedule) == LAP_OK &&
+                           schedule.symmetric_bytes <= bytes && schedule.nsignals <= nsignals;
+                lap_schedule_clear(&schedule);
+            }
+        }
+    }
+    tap_ok(fits_all, "%s: a buffer for auto has room for whatever it picks",
+           lap_op_kind_name(kind));
+}
+
+static void test_limits(void)
+{
+    lap_op_desc_t desc = desc_of(LAP_AG_GEMM);
+    lap_forecast_t forecast;
+    tap_success(lap_auto_list(&desc, 4, LAP_CAN_PUT, desc.m, &forecast), "methods that only put");
+    bool fused = false;
+    for (size_t i = 0; i < forecast.count; i++)
+        fused = fused || strcmp(forecast.candidates[i].builder->name, "fused") == 0;
+    tap_ok(!fused, "what the transport cannot do is no candidate");
+    tap_failure(lap_auto_list(&desc, 4, 0, desc.m, &forecast), LAP_ERR_UNSUPPORTED, "ag_gemm",
+                NULL);
+    desc.method = "auto";
+    tap_failure(lap_op_check(&desc, NULL, 1, 4, NULL), LAP_ERR_UNSUPPORTED, "'auto'", NULL);
+    desc.num_splits = 3;
+    size_t bytes, nsignals;
+    tap_failure(lap_op_buffer_size(&desc, 4, &bytes, &nsignals), LAP_ERR_INVALID, "num_splits",
+                "'auto'", NULL);
+}
+
+int main(void)
+{
+    test_order();
+    test_cores();
+    test_signals();
+    test_link();
+    test_blocks(true, 10);
+    test_blocks(false, 20);
+    test_curve();
+    test_builders();
+    for (int kind = LAP_AG_GEMM; kind <= (int)LAP_GEMM_AR; kind++) {
+        test_choice((lap_op_kind_t)kind);
+        test_room((lap_op_kind_t)kind);
+    }
+    test_limits();
+    return tap_done();
+}

@@ -199,7 +199,8 @@ static double gemm_seconds(const lap_cost_t *cost, const lap_step_t *step, const
                            size_t element)
 {
     const double rows = (double)block->d.rows, n = (double)step->src.rows;
-    const double work = rows * n * (double)(block->a.row_bytes / element);
+    const size_t k = block->a.row_bytes / element;
+    const double work = rows * n * (double)k;
     if (work <= 0)
         return 0;
     return work / (lap_curve_at(&cost->gemm, rows) * lap_curve_at(&cost->columns, n));

@@ -284,8 +284,8 @@ static void test_builders(void)
         bool ends = true, ordered = true;
         for (int size = 1; size <= 8; size++) {
             double before = INFINITY;
-            for (double rate = 1e5; rate < 1e10 && fits(&variants[i], size); rate *= 10) {
-                lap_cost_t cost = plain_cost(rate);
+            for (int power = 5; power < 10 && fits(&variants[i], size); power++) {
+                lap_cost_t cost = plain_cost(pow(10, power));
                 const double seconds = time_of(&variants[i], size, &cost);
                 ends = ends && seconds > 0;
                 /* Methods that take blocks as they come may be unlucky, but not by much. */

@@ -4,7 +4,7 @@
 # take everything down, and nothing may be left behind. Usage: faults.sh LAP FAULTS kill|stop|exit
 set -u
 lap=$1 faults=$2 fault=$3
-ranks=4 count=0 failed=0
+ranks=4 count=0 failed=0 grace=10
 base=$(mktemp -d)
 trap 'rm -rf "$base"' EXIT
 export TMPDIR=$base
@@ -17,7 +17,7 @@ report() { # held text
 
 case $fault in
 kill) expected=137 ;;
-stop) expected=4 && export LAP_TIMEOUT_S=1 ;;
+stop) expected=4 grace=2 && export LAP_TIMEOUT_S=1 ;; # the stopped rank uses up the grace
 exit) expected=3 ;;
 *) echo "Bail out! unknown fault $fault"; exit 2 ;;
 esac
@@ -27,7 +27,7 @@ for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline
     ar:serial ar:pipeline ar:direct ar:fused; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
-    output=$("$lap" run --grace 1 -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)
+    output=$("$lap" run --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)
     status=$?
     well=$(grep -c 'survivor is well' <<<"$output")
     [ "$well" = $((ranks - 1)) ]

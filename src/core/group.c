@@ -334,6 +334,24 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
     return LAP_OK;
 }
 
+lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t bytes, void **all_p)
+{
+    void *all = lap_alloc((size_t)group->size, bytes);
+    lap_status_t status = LAP_OK;
+    if (!all)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes of each of %d ranks", bytes,
+                           group->size);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = lap_group_allgather(group, mine, bytes, all);
+    if (status != LAP_OK) {
+        lap_free(all);
+        return status;
+    }
+    *all_p = all;
+    return LAP_OK;
+}
+
 /* Making and ending groups. */
 
 static lap_status_t group_alloc(lap_world_t *world, int size, lap_group_t **group_p)

@@ -87,4 +87,10 @@ void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
  */
 lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine);
 
+/*
+ * lap_group_allgather into memory of its own: the caller frees *all_p with lap_free, and only after
+ * success. Collective; when one rank has no memory for it, all fail.
+ */
+lap_status_t lap_group_collect(lap_group_t *group, const void *mine, size_t bytes, void **all_p);
+
 #endif

@@ -143,17 +143,11 @@ static lap_status_t decide(const lap_op_desc_t *desc, int size, unsigned can,
 /* All ranks get what rank 0 decided. Collective. */
 static lap_status_t take_decision(lap_group_t *group, decision_t *decision)
 {
-    decision_t *all = lap_alloc((size_t)group->size, sizeof(*all));
-    lap_status_t status = LAP_OK;
-    if (!all)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a decision of %d ranks", group->size);
-    status = lap_group_agree(group, status);
-    if (status == LAP_OK)
-        status = lap_group_allgather(group, decision, sizeof(*decision), all);
-    if (status == LAP_OK)
-        *decision = all[0];
+    void *all;
+    LAP_TRY(lap_group_collect(group, decision, sizeof(*decision), &all));
+    memcpy(decision, all, sizeof(*decision));
     lap_free(all);
-    return status;
+    return LAP_OK;
 }
 
 static void swap(lap_forecast_t *forecast, size_t i, size_t j)

@@ -117,16 +117,13 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
 /* Collective. Every rank compares all with rank 0's, so that all find the same difference. */
 static lap_status_t agree_on_fingerprint(lap_group_t *group, const fingerprint_t *mine)
 {
-    fingerprint_t *all = lap_alloc((size_t)group->size, sizeof(*all));
+    void *memory;
+    LAP_TRY(lap_group_collect(group, mine, sizeof(*mine), &memory));
+    const fingerprint_t *all = memory;
     lap_status_t status = LAP_OK;
-    if (!all)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to compare %d descriptions", group->size);
-    status = lap_group_agree(group, status);
-    if (status == LAP_OK)
-        status = lap_group_allgather(group, mine, sizeof(*mine), all);
     for (int r = 1; r < group->size && status == LAP_OK; r++)
         status = compare_fingerprints(&all[0], &all[r], r);
-    lap_free(all);
+    lap_free(memory);
     return status;
 }
 
@@ -155,8 +152,7 @@ static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *des
     if (desc->buffer)
         return desc->buffer->ops->can;
     const lap_transport_ops_t *ops;
-    const char *name = group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
-    return lap_transport_find(name, &ops) == LAP_OK ? ops->can : 0;
+    return lap_transport_find(lap_transport_default(group->world), &ops) == LAP_OK ? ops->can : 0;
 }
 
 /* Local: everything that can be found wrong without the other ranks. */

@@ -92,14 +92,10 @@ static double seconds_since(uint64_t begin)
 static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
                               bool more_is_better)
 {
-    double *all = lap_alloc((size_t)group->size * count, sizeof(double));
-    lap_status_t status = LAP_OK;
-    if (!all)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the figures of %d ranks", group->size);
-    status = lap_group_agree(group, status);
-    if (status == LAP_OK)
-        status = lap_group_allgather(group, figures, count * sizeof(double), all);
-    for (size_t i = 0; i < count && status == LAP_OK; i++) {
+    void *memory;
+    LAP_TRY(lap_group_collect(group, figures, count * sizeof(double), &memory));
+    const double *all = memory;
+    for (size_t i = 0; i < count; i++) {
         double best = 0;
         for (int r = 0; r < group->size; r++) {
             const double one = all[(size_t)r * count + i];
@@ -108,8 +104,8 @@ static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
         }
         figures[i] = best;
     }
-    lap_free(all);
-    return status;
+    lap_free(memory);
+    return LAP_OK;
 }
 
 /* Memory that has been written to: pages that only exist on paper would be too fast. */

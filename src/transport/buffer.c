@@ -47,7 +47,7 @@ static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given
                          UINT32_MAX);
     const char *name = options.transport;
     if (!name)
-        name = buffer->group->world->kind == LAP_WORLD_THREADS ? "self" : "shm";
+        name = lap_transport_default(buffer->group->world);
     LAP_TRY(lap_transport_find(name, &buffer->ops));
     buffer->link = options.link;
     buffer->consumed = lap_alloc(buffer->nsignals, sizeof(*buffer->consumed));
@@ -78,15 +78,19 @@ static lap_status_t differ(const ask_t *first, const ask_t *other, int rank)
 }
 
 /* Every rank compares the same list, so that all come to the same end. */
-static lap_status_t compare_asks(lap_buffer_t *buffer, ask_t *asks)
+static lap_status_t compare_asks(const lap_buffer_t *buffer)
 {
     ask_t mine = {.bytes = buffer->bytes, .nsignals = buffer->nsignals, .link = buffer->link};
     strncpy(mine.transport, buffer->ops->name, sizeof(mine.transport) - 1);
-    LAP_TRY(lap_group_allgather(buffer->group, &mine, sizeof(mine), asks));
-    for (int r = 1; r < buffer->group->size; r++)
+    void *memory;
+    LAP_TRY(lap_group_collect(buffer->group, &mine, sizeof(mine), &memory));
+    const ask_t *asks = memory;
+    lap_status_t status = LAP_OK;
+    for (int r = 1; r < buffer->group->size && status == LAP_OK; r++)
         if (memcmp(&asks[0], &asks[r], sizeof(ask_t)) != 0)
-            return differ(&asks[0], &asks[r], r);
-    return LAP_OK;
+            status = differ(&asks[0], &asks[r], r);
+    lap_free(memory);
+    return status;
 }
 
 static lap_status_t wrap_in_link(lap_buffer_t *buffer)
@@ -111,9 +115,8 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
     if (!group || !buffer_p)
         return lap_error(LAP_ERR_INVALID, "%s of a buffer is NULL", group ? "buffer_p" : "group");
     lap_buffer_t *buffer = lap_alloc(1, sizeof(*buffer));
-    ask_t *asks = lap_alloc((size_t)group->size, sizeof(*asks));
     lap_status_t status = LAP_OK;
-    if (buffer && asks) {
+    if (buffer) {
         *buffer = (lap_buffer_t){.group = group, .bytes = bytes, .nsignals = nsignals};
         status = fill(buffer, options);
     } else {
@@ -122,8 +125,7 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
     /* A rank that cannot go on says so, instead of leaving the others to wait. */
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
-        status = compare_asks(buffer, asks);
-    lap_free(asks);
+        status = compare_asks(buffer);
     if (status == LAP_OK)
         status = buffer->ops->buffer_create(buffer);
     if (status == LAP_OK)

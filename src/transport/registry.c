@@ -40,3 +40,8 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
     }
     return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
 }
+
+const char *lap_transport_default(const lap_world_t *world)
+{
+    return world->kind == LAP_WORLD_THREADS ? "self" : "shm";
+}

@@ -57,7 +57,10 @@ static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
                               .rows = data->gemm_d.rows,
                               .a_stride = data->gemm_a.stride * element,
                               .d_stride = data->gemm_d.stride * element};
-    lap_gemm_t gemm = {.dtype = data->b.dtype,
+    lap_gemm_t gemm = {.a_dtype = data->b.dtype,
+                       .b_dtype = data->b.dtype,
+                       .d_dtype = data->b.dtype,
+                       .scale = 1.0f,
                        .n = data->b.rows,
                        .k = data->b.cols,
                        .b = data->b.data,

@@ -149,20 +149,26 @@ uint64_t tap_random(uint64_t seed, uint64_t index)
 
 double tap_half_unit(lap_dtype_t dtype, double value)
 {
+    static const struct {
+        int bits, lowest; /* of precision; the numbers below 2^lowest are subnormal, or the first */
+        double largest;   /* that does not saturate */
+    } formats[] = {[LAP_FLOAT16] = {11, -13, INFINITY},
+                   [LAP_BFLOAT16] = {8, -125, INFINITY},
+                   [LAP_FLOAT8_E4M3] = {4, -5, 448},
+                   [LAP_FLOAT8_E5M2] = {3, -13, 57344}};
     if (dtype == LAP_FLOAT32)
         return 0;
-    const int bits = dtype == LAP_FLOAT16 ? 11 : 8, lowest = dtype == LAP_FLOAT16 ? -13 : -125;
+    const int bits = formats[dtype].bits, lowest = formats[dtype].lowest;
     int exponent; /* |value| < 2^exponent */
     frexp(value, &exponent);
-    return ldexp(0.5, (exponent > lowest ? exponent : lowest) - bits);
+    const double half = ldexp(0.5, (exponent > lowest ? exponent : lowest) - bits);
+    return fmax(half, fabs(value) - formats[dtype].largest);
 }
 
 float tap_rounded(lap_dtype_t dtype, float value)
 {
-    uint16_t code;
-    if (dtype == LAP_FLOAT32)
-        return value;
-    lap_from_float(dtype, &value, &code, 1);
-    lap_to_float(dtype, &code, &value, 1);
+    unsigned char code[sizeof(float)];
+    lap_from_float(dtype, &value, code, 1);
+    lap_to_float(dtype, code, &value, 1);
     return value;
 }

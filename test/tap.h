@@ -46,8 +46,9 @@ void tap_ranks(int nranks, const lap_world_options_t *options,
 uint64_t tap_random(uint64_t seed, uint64_t index);
 
 /*
- * Half a unit in the last place of the 16-bit type's number nearest to `value`: how far rounding
- * can move it. 0 for float32, whose roundings the bounds of tests count themselves.
+ * Half a unit in the last place of the type's number nearest to `value`, or how far it is from the
+ * largest of an 8-bit type: how far rounding can move it. 0 for float32, whose roundings the bounds
+ * of tests count themselves.
  */
 double tap_half_unit(lap_dtype_t dtype, double value);
 

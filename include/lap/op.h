@@ -3,19 +3,46 @@
  * Operators: a GEMM with its communication laid behind it.
  *
  * P is the size of the group, r this rank, and row-major matrices are sharded by lap_shard: m_r is
- * this rank's share of m, and so on.
+ * this rank's share of m, and so on. In the layout LAP_FORWARD:
  *
- *   LAP_AG_GEMM   a is [m_r, k], b is [n_r, k]; d = (a of all ranks) b^T is [m, n_r].
- *   LAP_GEMM_RS   a is [m, k_r], b is [n, k_r]; d is [m_r, n], this rank's rows of the sum over all
- *                 ranks of a b^T.
- *   LAP_GEMM_AR   the same with the whole sum: d is [m, n], the same bits on every rank.
+ *   LAP_AG_GEMM      a is [m_r, k], b is [n_r, k]; d = (a of all ranks) b^T is [m, n_r].
+ *   LAP_GEMM_RS      a is [m, k_r], b is [n, k_r]; d is [m_r, n], this rank's rows of the sum over
+ *                    all ranks of a b^T.
+ *   LAP_GEMM_AR      the same with the whole sum: d is [m, n], the same bits on every rank.
+ *   LAP_GEMM         no communication: a is [m, k], b is [n, k]; d = a b^T is [m, n].
+ *   LAP_BULK_AG      LAP_GEMM, and beside it, untouched by it, an all-gather of other matrices: x is
+ *                    [m_r, c], y is [m, c].
+ *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, c]; y is [m_r, c], this
+ *                    rank's rows of the sum of x over all ranks.
+ *   LAP_EXTERNAL_AG  the all-gather alone, to run behind a GEMM already begun with lap_op_begin.
  *
- * All matrices of an operator, and what travels between ranks, have one type: float32, float16 or
- * bfloat16. Sums are taken in fp32, those over ranks in rank order, whatever arrived first. With a
- * 16-bit type each sum is rounded once, at its end, to nearest, ties to even: the GEMM of
- * LAP_AG_GEMM; for the other two every rank's partial result, so that it can travel, and the sum
- * over ranks. A group of one has nothing to send and rounds once. What is too large for float16
- * becomes infinity.
+ * In LAP_DGRAD b is stored the other way round, [k, n] with the same shares: d = a b. In LAP_WGRAD,
+ * for those kinds whose GEMM is local, a is [m, n], b is [m, k], and d = a^T b is [n, k].
+ *
+ * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and what travels is `wire_dtype`: a itself
+ * for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for the last
+ * three. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and rounded
+ * once at their end, to nearest, ties to even; partial results are rounded to the wire's type so
+ * that they can travel, also the rank's own, except in a group of one, which sends nothing. The
+ * sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
+ * saturates.
+ *
+ * An FP8 matrix has one scale: its elements stand for what is stored times the scale. Each rank
+ * gives its own, in lap_op_args_t; those of what travels travel with it.
+ *
+ * The epilogue: with x = alpha op(a) op(b), summed over ranks where the kind does so,
+ *
+ *   x += beta d        with `accumulate`; d as it was before
+ *   x += bias          LAP_EPILOGUE_BIAS: one element per column of d
+ *   aux = x            LAP_EPILOGUE_GELU, when the caller gives aux
+ *   x = gelu(x)        LAP_EPILOGUE_GELU: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+ *   x = x gelu'(aux)   LAP_EPILOGUE_DGELU: the same aux
+ *   d = x, rounded
+ *   bias_grad = the sum of the rows of d that this rank has   LAP_EPILOGUE_BIAS_GRAD
+ *
+ * In LAP_WGRAD bias_grad is the sum of the rows of a instead: of the gradient that d is the weight's
+ * for; and it is the only epilogue. LAP_GEMM_AR rounds x to out_dtype before the epilogue, so that
+ * it can travel, when there is more than one rank.
  */
 #ifndef LAP_OP_H
 #define LAP_OP_H
@@ -37,48 +64,86 @@ typedef enum lap_op_kind {
     LAP_AG_GEMM = 0, /* all-gather, then GEMM */
     LAP_GEMM_RS = 1, /* GEMM, then reduce-scatter */
     LAP_GEMM_AR = 2, /* GEMM, then all-reduce */
+    LAP_GEMM = 3,
+    LAP_BULK_AG = 4,     /* GEMM and an all-gather that have nothing to do with each other */
+    LAP_BULK_RS = 5,     /* GEMM and a reduce-scatter */
+    LAP_EXTERNAL_AG = 6, /* only the all-gather */
 } lap_op_kind_t;
 
-typedef enum lap_epilogue {
+typedef enum lap_layout {
+    LAP_FORWARD = 0, /* y = x w^T */
+    LAP_DGRAD = 1,   /* dx = dy w */
+    LAP_WGRAD = 2,   /* dw = dy^T x */
+} lap_layout_t;
+
+/* What is done to the result of a GEMM before it becomes d: any of these, but not GELU and DGELU. */
+typedef unsigned lap_epilogue_t;
+enum {
     LAP_EPILOGUE_NONE = 0,
-} lap_epilogue_t;
+    LAP_EPILOGUE_BIAS = 1 << 0,
+    LAP_EPILOGUE_GELU = 1 << 1,
+    LAP_EPILOGUE_DGELU = 1 << 2,
+    LAP_EPILOGUE_BIAS_GRAD = 1 << 3,
+};
 
 typedef struct lap_op_desc {
     size_t size; /* sizeof(lap_op_desc_t), set by LAP_OP_DESC_INIT */
     lap_op_kind_t kind;
     size_t m, n, k;    /* global sizes; m is the capacity: a call may use fewer rows */
-    lap_dtype_t dtype; /* of a, b, d, gathered, and of what travels */
+    lap_dtype_t dtype; /* of a */
     lap_epilogue_t epilogue;
-    const char *method;   /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
-    int aggregate;        /* ring of LAP_AG_GEMM: neighbours pair up, pairs go round */
-    size_t num_splits;    /* pipeline: parts of n; 0: 4, or n if that is less */
-    size_t block_rows;    /* fused: rows that travel together; 0: chosen from m and P */
-    int gather_input;     /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
-    lap_buffer_t *buffer; /* to work in, shared with other operators; NULL: its own */
+    const char *method;     /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
+    int aggregate;          /* ring: neighbours pair up, pairs go round */
+    size_t num_splits;      /* pipeline: parts of n; 0: 4, or n if that is less */
+    size_t block_rows;      /* fused: rows that travel together; 0: chosen from m and P */
+    int gather_input;       /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
+    lap_buffer_t *buffer;   /* to work in, shared with other operators; NULL: its own */
+    lap_layout_t layout;    /* LAP_WGRAD: only with a local GEMM */
+    lap_dtype_t b_dtype;    /* as dtype; of two FP8 types also the other */
+    lap_dtype_t out_dtype;  /* of d; default: dtype, bfloat16 if that is FP8 */
+    lap_dtype_t wire_dtype; /* default: LAP_AG_GEMM: dtype, and nothing else; RS, AR: out_dtype;
+                               x: dtype */
+    int accumulate;         /* calls may give a beta */
+    size_t cols;            /* of x and y; 0 for the kinds that have none */
+    lap_dtype_t y_dtype;    /* LAP_BULK_RS; default: wire_dtype, bfloat16 if that is FP8 */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
-            0, 0, NULL                                                                             \
+            0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
+            0, LAP_DTYPE_DEFAULT                                                                   \
     }
 
 /*
  * One call: the active rows and the caller's memory, which must stay valid and unchanged until the
- * call has ended.
+ * call has ended. What the description does not ask for is ignored.
  */
 typedef struct lap_op_args {
     size_t size;           /* sizeof(lap_op_args_t), set by LAP_OP_ARGS_INIT */
     size_t m;              /* active rows, the same on every rank; 0 to desc.m */
     lap_tensor_t a, b, d;  /* as above, with this m; d overlaps no other, none the buffer */
-    lap_tensor_t gathered; /* [m, k], with gather_input; else ignored */
+    lap_tensor_t gathered; /* [m, k], with gather_input */
     lap_trace_t *trace;    /* records when each step ran; NULL: no record */
+    float alpha, beta;
+    float a_scale, b_scale, d_scale; /* of FP8 matrices; else 1 */
+    float wire_scale;       /* RS, AR, x: of what this rank sends, if that is FP8; else 1 */
+    float *scales;          /* P of them, written: of the shards of a gathered FP8 matrix */
+    lap_tensor_t bias;      /* [1, columns of d]; these three in any type but FP8 */
+    lap_tensor_t aux;       /* as d; GELU: data may be NULL */
+    lap_tensor_t bias_grad; /* [1, columns of d]; LAP_WGRAD: [1, n] */
+    lap_tensor_t x, y;      /* x is wire_dtype; y is y_dtype, or as x when it is gathered */
 } lap_op_args_t;
 
 #define LAP_OP_ARGS_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_args_t), 0, {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},      \
-            {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0}, NULL                       \
+            {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0}, NULL, 1.0f, 0.0f, 1.0f,    \
+            1.0f, 1.0f, 1.0f, NULL, {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},    \
+            {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},                            \
+        {                                                                                          \
+            NULL, LAP_FLOAT32, 0, 0, 0                                                             \
+        }                                                                                          \
     }
 
 /* The name of a kind of operator, such as "ag_gemm". Local. Never NULL. */

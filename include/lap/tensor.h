@@ -12,8 +12,11 @@ LAP_BEGIN_DECLS
 
 typedef enum lap_dtype {
     LAP_FLOAT32 = 0,
-    LAP_FLOAT16 = 1,  /* IEEE binary16 */
-    LAP_BFLOAT16 = 2, /* the upper half of a float32 */
+    LAP_FLOAT16 = 1,        /* IEEE binary16 */
+    LAP_BFLOAT16 = 2,       /* the upper half of a float32 */
+    LAP_FLOAT8_E4M3 = 3,    /* OCP: largest 448, no infinity */
+    LAP_FLOAT8_E5M2 = 4,    /* OCP: largest 57344 */
+    LAP_DTYPE_DEFAULT = -1, /* in a description: what follows from the other types */
 } lap_dtype_t;
 
 /*
@@ -41,12 +44,19 @@ static inline lap_tensor_t lap_tensor(void *data, lap_dtype_t dtype, size_t rows
 /* The number of bytes of one element. Local. 0 for a value that is no type. */
 LAP_API size_t lap_dtype_size(lap_dtype_t dtype);
 
+/* Whether a type is one of the two 8-bit ones, whose tensors have a scale. Local. */
+static inline int lap_dtype_is_fp8(lap_dtype_t dtype)
+{
+    return dtype == LAP_FLOAT8_E4M3 || dtype == LAP_FLOAT8_E5M2;
+}
+
 /* The name of a type, such as "float32". Local. Never NULL. */
 LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
 
 /*
  * The type of a given name, in upper or lower case: "float32", "fp32", "f32" or "float"; "float16",
- * "fp16", "f16" or "half"; "bfloat16" or "bf16".
+ * "fp16", "f16" or "half"; "bfloat16" or "bf16"; "float8_e4m3", "fp8_e4m3" or "e4m3";
+ * "float8_e5m2", "fp8_e5m2" or "e5m2".
  * Local. Writes *dtype_p on success. Returns LAP_ERR_INVALID for an unknown name.
  */
 LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);

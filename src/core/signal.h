@@ -64,6 +64,8 @@ typedef struct lap_watch {
 
 #define LAP_WATCH_NS 20000000u /* 20 ms */
 
+#define LAP_NO_SIGNAL UINT32_MAX /* in place of a word: none */
+
 typedef struct lap_bank_wait {
     size_t word;
     uint32_t target;

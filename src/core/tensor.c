@@ -4,10 +4,11 @@
 
 #include <strings.h>
 
+#include "core/convert.h"
 #include "core/status.h"
 
 typedef struct dtype_info {
-    const char *names[4]; /* the first is the one that is printed */
+    const char *names[7]; /* the first is the one that is printed */
     size_t size;
 } dtype_info_t;
 
@@ -15,6 +16,10 @@ static const dtype_info_t dtypes[] = {
     [LAP_FLOAT32] = {{"float32", "fp32", "f32", "float"}, 4},
     [LAP_FLOAT16] = {{"float16", "fp16", "f16", "half"}, 2},
     [LAP_BFLOAT16] = {{"bfloat16", "bf16"}, 2},
+    [LAP_FLOAT8_E4M3] = {{"float8_e4m3", "fp8_e4m3", "e4m3", "float8_e4m3fn", "fp8_e4m3fn",
+                          "e4m3fn", "fp8e4m3"},
+                         1},
+    [LAP_FLOAT8_E5M2] = {{"float8_e5m2", "fp8_e5m2", "e5m2", "fp8e5m2"}, 1},
 };
 
 #define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
@@ -41,8 +46,7 @@ lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p)
             }
         }
     }
-    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected float32, float16 or bfloat16",
-                     name);
+    return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected " LAP_DTYPE_NAMES, name);
 }
 
 size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)

@@ -12,8 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <lap/status.h>
-#include <lap/tensor.h>
+#include <lap/op.h>
 
 #include "core/signal.h"
 
@@ -44,29 +43,62 @@ typedef struct lap_copy {
 } lap_copy_t;
 
 /*
- * dst = sum of srcs[0..nsrc) in that order, in fp32, rounded once to the type. Each is [rows,
- * cols]; strides in bytes, multiples of the element's size.
+ * What becomes of a result x, which is fp32 or better, on its way to an element of d:
+ *
+ *   x += beta * scale * (the element as it was);       only when beta is not 0
+ *   x += bias of the column;                           LAP_EPILOGUE_BIAS
+ *   aux = x, if aux is not NULL; x = gelu(x);          LAP_EPILOGUE_GELU
+ *   x *= gelu'(aux);                                   LAP_EPILOGUE_DGELU
+ *   the element = x / scale, rounded once to its type.
+ */
+typedef struct lap_finish {
+    lap_epilogue_t epilogue; /* LAP_EPILOGUE_BIAS_GRAD means nothing here */
+    float beta;
+    float scale; /* 1 but for FP8 */
+    lap_dtype_t bias_dtype, aux_dtype;
+    const void *bias;  /* of the first column of d */
+    size_t aux_stride; /* bytes */
+} lap_finish_t;
+
+/*
+ * dst = sum of srcs[0..nsrc) in that order, each times its scale, in fp32, then finished. Each is
+ * [rows, cols]; strides in bytes, multiples of the element's size.
  */
 typedef struct lap_reduce {
-    lap_dtype_t dtype;
+    lap_dtype_t from, to; /* types of srcs and of dst */
     void *dst;
     size_t dst_stride;
     const void *const *srcs; /* must live until the reduction has run */
     const size_t *src_strides;
+    const float *const *scales; /* NULL: all 1; read when the reduction runs */
     size_t nsrc;
     size_t rows, cols;
+    const lap_finish_t *finish; /* NULL: only rounded; must live until it has run */
+    void *aux;                  /* [rows, cols]; as in lap_finish_t */
 } lap_reduce_t;
 
+/* dst[c] = scale times the sum over rows of src[.][c], summed in double in the order of rows. */
+typedef struct lap_column_sums {
+    lap_dtype_t from, to;
+    const void *src; /* [rows, cols] */
+    size_t src_stride, rows, cols;
+    float scale;
+    void *dst; /* [cols] */
+} lap_column_sums_t;
+
 /*
- * A block of rows of a GEMM: d = a b^T for `rows` rows, summed in fp32 or better and rounded once
- * to the type. With a wait it starts only when the signal has come; with a raise it signals when it
- * is done. A device whose kernel can wait and raise by itself uses `bank` and `word` directly.
+ * A block of rows of a GEMM: x = scale * a_scale * op(a) op(b) for `rows` rows of d, summed in fp32
+ * or better, then finished. With a wait it starts only when the signal has come; with a raise it
+ * signals when it is done. A device whose kernel can wait and raise by itself uses `bank` and
+ * `word` directly.
  */
 typedef struct lap_gemm_block {
-    const void *a; /* [rows, k] */
+    const void *a; /* [rows, k]; transposed: [k, rows] */
     void *d;       /* [rows, n] */
     size_t rows;
     size_t a_stride, d_stride; /* bytes, multiples of the element's size */
+    const float *a_scale;      /* NULL: 1; read when the block runs, after its wait */
+    void *aux;                 /* [rows, n]; as in lap_finish_t */
     bool has_wait;
     lap_bank_wait_t wait; /* word of `wait_bank` */
     lap_span_t *span;     /* when not NULL: filled in when the block runs */
@@ -75,11 +107,15 @@ typedef struct lap_gemm_block {
 } lap_gemm_block_t;
 
 typedef struct lap_gemm {
-    lap_dtype_t dtype;
-    size_t n, k;
-    const void *b; /* [n, k] */
+    lap_dtype_t a_dtype, b_dtype, d_dtype;
+    bool a_transposed; /* a is [k, rows]: op(a) = a^T */
+    bool b_plain;      /* b is [k, n]: op(b) = b; else b is [n, k]: op(b) = b^T */
+    float scale;
+    size_t n, k; /* k may be 0: then x = 0 */
+    const void *b;
     size_t b_stride;
-    lap_gemm_block_t *blocks; /* must live until the GEMM has run */
+    const lap_finish_t *finish; /* NULL: only rounded; must live until the GEMM has run */
+    lap_gemm_block_t *blocks;   /* must live until the GEMM has run */
     size_t nblocks;
     bool any_order;           /* blocks run as their signals come; else in the order given */
     lap_bank_t *wait_bank;    /* this rank's signals; NULL when no block waits */
@@ -135,6 +171,7 @@ struct lap_device_ops {
 
     lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
+    lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
 };
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The builders of AG+GEMM: d = gather(a) b^T.
+ * The builders of AG+GEMM: d = gather(a) b^T; and of all-gathers that stand alone or beside a GEMM
+ * which they have nothing to do with: y = gather(x).
  *
- * Shard c of a is [m_c, k], the rows of rank c. In symmetric memory the gathered a is [m, k],
- * packed, each shard at its row; `fused` gathers nothing and keeps only the rank's own shard there.
- * d is [m, n_r].
+ * Shard c of what is gathered is [m_c, k], the rows of rank c. In symmetric memory the gathered
+ * matrix is [m, k], packed, each shard at its row, and after it, when it is FP8, the scale of each
+ * shard; `fused` gathers nothing and keeps only the rank's own shard, and its scale, there. d is
+ * [m, n_r]; an all-gather without a product of its own is one for a rank without output features.
  *
  * A rank receives only what it or a rank further down the ring can use: an empty shard is not sent,
  * and nothing is sent to a rank without output features that does not gather. Both sides follow
@@ -12,13 +14,13 @@
  * waits for. Each WAIT stands before the step that needs it, and no WAIT is implied by another: the
  * tests of the checker take out each one and want to see it missed.
  */
-#include "overlap/overlap.h"
-#include "schedule/range.h"
+#include "overlap/partial.h"
 #include "transport/transport.h"
 
+/* The columns of d on a rank, if d is made of what is gathered. */
 static size_t features_of(const lap_problem_t *p, int rank)
 {
-    return lap_shard(p->n, p->size, rank, NULL);
+    return p->kind == LAP_AG_GEMM ? lap_shard(p->n, p->size, rank, NULL) : 0;
 }
 
 /* Whether a rank has a use of its own for the shards of its peers. */
@@ -35,7 +37,7 @@ static bool flows(const lap_problem_t *p, int source, int dest)
 
 static size_t a_row_bytes(const lap_problem_t *p)
 {
-    return p->k * lap_dtype_size(p->dtype);
+    return (p->kind == LAP_AG_GEMM ? p->k : p->cols) * lap_dtype_size(p->types.wire);
 }
 
 /* The shards of `count` ranks from `first` on as rows of a [m, k] matrix. */
@@ -50,36 +52,118 @@ static lap_range_t shards(const lap_problem_t *p, lap_place_t place, int rank, i
 
 static lap_range_t own_input(const lap_problem_t *p)
 {
-    return lap_range_packed(LAP_INPUT, p->rank, 0, lap_rows_of(p, p->rank), a_row_bytes(p));
+    return lap_range_packed(p->kind == LAP_AG_GEMM ? LAP_INPUT : LAP_MOVED, p->rank, 0,
+                            lap_rows_of(p, p->rank), a_row_bytes(p));
 }
 
 static lap_range_t weight(const lap_problem_t *p)
 {
-    return lap_range_packed(LAP_WEIGHT, p->rank, 0, features_of(p, p->rank), a_row_bytes(p));
+    return lap_weight(p, features_of(p, p->rank), p->k,
+                      (lap_columns_t){0, features_of(p, p->rank)});
+}
+
+/* Whether what is gathered has scales, which travel before the shards that they belong to. */
+static bool scaled(const lap_problem_t *p)
+{
+    return lap_dtype_is_fp8(p->types.wire);
+}
+
+/* The scales of the shards of `count` ranks from `first` on. */
+static lap_range_t scales(const lap_problem_t *p, int rank, int first, int count)
+{
+    return lap_scale_range(rank, p->capacity * a_row_bytes(p), first, count);
+}
+
+/* Where a rank keeps its own scale for its peers to read. */
+static lap_range_t open_scale(const lap_problem_t *p, int rank)
+{
+    size_t most = lap_shard(p->capacity, p->size, 0, NULL);
+    return lap_scale_range(rank, most * a_row_bytes(p), 0, 1);
+}
+
+/*
+ * Puts the shards of `count` ranks from `first` on, which are at `src`, to a peer. Empty shards,
+ * which are the last ones, have no scales.
+ */
+static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
+                    lap_range_t src, int first, int count)
+{
+    int full = count;
+    while (full > 0 && lap_rows_of(p, first + full - 1) == 0)
+        full--;
+    if (scaled(p))
+        lap_add_put(s, stream, peer, LAP_NO_SIGNAL,
+                    src.place == LAP_SYMMETRIC ? scales(p, p->rank, first, full) : lap_own_scale(p),
+                    scales(p, peer, first, full));
+    lap_add_put(s, stream, peer, lap_signal_data(p->rank), src,
+                shards(p, LAP_SYMMETRIC, peer, first, count));
+}
+
+/* Copies the own shard to its place among the others. */
+static uint32_t add_own_copy(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    if (scaled(p))
+        lap_add_copy(s, stream, lap_own_scale(p), scales(p, p->rank, p->rank, 1));
+    return lap_add_copy(s, stream, own_input(p), shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
 }
 
 /* Rows of d: `rows` of them, from row `skip` of the shard of rank `first` on. */
 static lap_range_t output(const lap_problem_t *p, int first, size_t skip, size_t rows)
 {
-    size_t begin, row_bytes = features_of(p, p->rank) * lap_dtype_size(p->dtype);
+    size_t begin, row_bytes = features_of(p, p->rank) * lap_dtype_size(p->types.out);
     lap_shard(p->m, p->size, first, &begin);
     return lap_range_packed(LAP_OUTPUT, p->rank, (begin + skip) * row_bytes, rows, row_bytes);
 }
 
-/* A GEMM of its own for the rows `a` that begin with the shard of rank `first`. */
-static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a, int first)
+/* Adds a block to the GEMM step that was added last: rows `a`, with the scale of rank `c`. */
+static lap_block_t *add_block(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a,
+                              lap_range_t d, int c)
+{
+    lap_block_t *block = lap_gemm_rows(s, a, d);
+    if (scaled(p) && c == p->rank)
+        block->scale = lap_own_scale(p);
+    else if (scaled(p))
+        block->scale = a.rank == p->rank ? scales(p, p->rank, c, 1) : open_scale(p, c);
+    return block;
+}
+
+/*
+ * A GEMM of its own for the shards of `count` ranks from `first` on, which are at `a`. Shards that
+ * have scales of their own are blocks of their own.
+ */
+static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a, int first,
+                              int count)
 {
     uint32_t step = lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), false);
-    lap_gemm_rows(s, a, output(p, first, 0, a.rows));
+    if (!scaled(p)) {
+        lap_gemm_rows(s, a, output(p, first, 0, a.rows));
+        return step;
+    }
+    for (int c = first; c < first + count; c++) {
+        a.rows = lap_rows_of(p, c);
+        if (a.rows > 0)
+            add_block(p, s, a, output(p, c, 0, a.rows), c);
+        a.offset += a.rows * a.stride;
+    }
     return step;
 }
 
-/* Copies the shards that begin with that of rank `first` from `src` to the second result. */
+/* Copies the shards of `count` ranks from `first` on to the second result. */
 static uint32_t add_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
-                           lap_range_t src, int first)
+                           lap_range_t src, int first, int count)
 {
-    lap_range_t dst = shards(p, LAP_GATHERED, p->rank, first, 1);
-    dst.rows = src.rows;
+    lap_range_t dst = shards(p, LAP_GATHERED, p->rank, first, count);
+    for (int c = first; c < first + count && scaled(p); c++) {
+        lap_range_t at =
+            lap_range_packed(LAP_SCALES, p->rank, (size_t)c * sizeof(float), 1, sizeof(float));
+        bool open = src.place == LAP_SYMMETRIC && src.rank != p->rank;
+        if (lap_rows_of(p, c) > 0)
+            lap_add_copy(s, stream,
+                         c == p->rank ? lap_own_scale(p)
+                         : open       ? open_scale(p, c)
+                                      : scales(p, p->rank, c, 1),
+                         at);
+    }
     return lap_add_copy(s, stream, src, dst);
 }
 
@@ -96,19 +180,21 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t sym
         s->gathered = shards(p, LAP_GATHERED, p->rank, 0, p->size);
     if (p->size > 1)
         s->symmetric_bytes = symmetric_rows * a_row_bytes(p);
+    if (p->size > 1 && scaled(p))
+        s->symmetric_bytes = lap_scales_end(s->symmetric_bytes, p->size);
 }
 
 /* The own shard needs no communication: all there is to do in a group of one. */
 static void add_own_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
     if (p->gather_input && lap_rows_of(p, p->rank) > 0)
-        add_gather(p, s, stream, own_input(p), p->rank);
+        add_gather(p, s, stream, own_input(p), p->rank, 1);
 }
 
 static void add_own_gemm(const lap_problem_t *p, lap_schedule_t *s)
 {
     if (features_of(p, p->rank) > 0 && lap_rows_of(p, p->rank) > 0)
-        add_rows_gemm(p, s, own_input(p), p->rank);
+        add_rows_gemm(p, s, own_input(p), p->rank, 1);
 }
 
 /*
@@ -128,8 +214,7 @@ static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t
         int peer = lap_peer_at(p, i);
         if (flows(p, p->rank, peer)) {
             lap_await_credit(p, s, stream, peer);
-            lap_add_put(s, stream, peer, lap_signal_data(p->rank), own_input(p),
-                        shards(p, LAP_SYMMETRIC, peer, p->rank, 1));
+            add_put(p, s, stream, peer, own_input(p), p->rank, 1);
         }
     }
 }
@@ -141,21 +226,22 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     if (p->size == 1) {
         add_own_gemm(p, s);
         add_own_gather(p, s, LAP_STREAM_COMPUTE);
+        lap_add_local_gemm(p, s);
         return;
     }
     add_exchange_all(p, s, LAP_STREAM_COMPUTE);
     if (wants(p, p->rank) && lap_rows_of(p, p->rank) > 0)
-        lap_add_copy(s, LAP_STREAM_COMPUTE, own_input(p),
-                     shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
+        add_own_copy(p, s, LAP_STREAM_COMPUTE);
     for (int i = 1; i < p->size; i++)
         if (flows(p, lap_peer_at(p, i), p->rank))
             lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
                          lap_signal_data(lap_peer_at(p, i)), 1);
     lap_range_t all = shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
     if (multiplies)
-        add_rows_gemm(p, s, all, 0);
+        add_rows_gemm(p, s, all, 0, p->size);
     if (p->gather_input && p->m > 0)
-        add_gather(p, s, LAP_STREAM_COMPUTE, all, 0);
+        add_gather(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
+    lap_add_local_gemm(p, s);
 }
 
 /*
@@ -250,12 +336,10 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
         lap_expect(s, lap_signal_data(partner));
     }
     if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 && useful(ring, ring->unit, p->rank))
-        copy = lap_add_copy(s, LAP_STREAM_SEND, own_input(p),
-                            shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
+        copy = add_own_copy(p, s, LAP_STREAM_SEND);
     if (swaps(ring, p->rank)) {
         lap_await_credit(p, s, LAP_STREAM_SEND, partner);
-        lap_add_put(s, LAP_STREAM_SEND, partner, lap_signal_data(p->rank), own_input(p),
-                    shards(p, LAP_SYMMETRIC, partner, p->rank, 1));
+        add_put(p, s, LAP_STREAM_SEND, partner, own_input(p), p->rank, 1);
     }
     return copy;
 }
@@ -273,9 +357,9 @@ static void add_ring_sends(const ring_t *ring, lap_schedule_t *s)
             lap_await_credit(p, s, LAP_STREAM_SEND, ring->right);
         first = false;
         bool straight = i == 0 && ring->width == 1;
-        lap_add_put(s, LAP_STREAM_SEND, ring->right, lap_signal_data(p->rank),
-                    straight ? own_input(p) : unit_range(ring, unit, p->rank),
-                    unit_range(ring, unit, ring->right));
+        add_put(p, s, LAP_STREAM_SEND, ring->right,
+                straight ? own_input(p) : unit_range(ring, unit, p->rank), unit * ring->width,
+                ring->width);
     }
 }
 
@@ -289,7 +373,8 @@ static void add_ring_gemms(const ring_t *ring, lap_schedule_t *s, uint32_t copy)
             continue;
         await_unit(ring, s, LAP_STREAM_COMPUTE, i);
         bool straight = i == 0 && ring->width == 1;
-        uint32_t step = add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width);
+        uint32_t step =
+            add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width, ring->width);
         if (i == 0 && !straight && lap_rows_of(p, p->rank) > 0)
             lap_add_dep(s, step, copy);
     }
@@ -306,14 +391,15 @@ static void add_ring_gathers(const ring_t *ring, lap_schedule_t *s)
     if (swaps(ring, p->rank ^ 1)) {
         await_unit(ring, s, LAP_STREAM_RECEIVE, 0);
         add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, p->rank ^ 1, 1),
-                   p->rank ^ 1);
+                   p->rank ^ 1, 1);
     }
     for (int i = 1; i < ring->units; i++) {
         int unit = unit_at(ring, i);
         if (!moves(ring, i, p->rank))
             continue;
         await_unit(ring, s, LAP_STREAM_RECEIVE, i);
-        add_gather(p, s, LAP_STREAM_RECEIVE, unit_range(ring, unit, p->rank), unit * ring->width);
+        add_gather(p, s, LAP_STREAM_RECEIVE, unit_range(ring, unit, p->rank), unit * ring->width,
+                   ring->width);
     }
 }
 
@@ -332,6 +418,7 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
     add_ring_gemms(&ring, s, copy);
     if (p->gather_input)
         add_ring_gathers(&ring, s);
+    lap_add_local_gemm(p, s);
 }
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
@@ -341,13 +428,13 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     if (features_of(p, p->rank) > 0 && p->m > 0) {
         lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
         if (lap_rows_of(p, p->rank) > 0)
-            lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)));
+            add_block(p, s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)), p->rank);
         for (int i = 1; i < p->size; i++) {
             int peer = lap_peer_at(p, -i);
             if (!flows(p, peer, p->rank))
                 continue;
-            lap_block_t *block = lap_gemm_rows(s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
-                                               output(p, peer, 0, lap_rows_of(p, peer)));
+            lap_block_t *block = add_block(p, s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
+                                           output(p, peer, 0, lap_rows_of(p, peer)), peer);
             block->wait_peer = peer;
             block->wait_signal = lap_signal_data(peer);
             block->wait_count = 1;
@@ -359,8 +446,9 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
         if (!p->gather_input || !flows(p, peer, p->rank))
             continue;
         lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), 1);
-        add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, peer, 1), peer);
+        add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, peer, 1), peer, 1);
     }
+    lap_add_local_gemm(p, s);
 }
 
 /*
@@ -387,9 +475,11 @@ static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
     uint32_t readers = 0;
     for (int i = 1; i < p->size; i++)
         readers += flows(p, p->rank, lap_peer_at(p, i));
+    if (scaled(p) && readers > 0 && lap_rows_of(p, p->rank) > 0)
+        lap_add_copy(s, LAP_STREAM_SEND, lap_own_scale(p), open_scale(p, p->rank));
     for (uint32_t j = 0; readers > 0 && j < shard_blocks(p, p->rank); j++) {
         lap_range_t block = shard_block(p, p->rank, j), src = block;
-        src.place = LAP_INPUT;
+        src.place = own_input(p).place;
         lap_add_copy(s, LAP_STREAM_SEND, src, block);
         for (int i = 1; i < p->size; i++)
             if (flows(p, p->rank, lap_peer_at(p, i)))
@@ -408,12 +498,13 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
         return;
     lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
     if (lap_rows_of(p, p->rank) > 0)
-        lap_gemm_rows(s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)));
+        add_block(p, s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)), p->rank);
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         for (uint32_t j = 0; j < shard_blocks(p, peer); j++) {
             lap_range_t a = shard_block(p, peer, j);
-            lap_block_t *block = lap_gemm_rows(s, a, output(p, peer, j * p->block_rows, a.rows));
+            lap_block_t *block =
+                add_block(p, s, a, output(p, peer, j * p->block_rows, a.rows), peer);
             block->wait_peer = peer;
             block->wait_signal = lap_signal_open(p->size, peer);
             block->wait_count = j + 1;
@@ -423,10 +514,11 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
 
 /*
  * Tells each peer that its shard has been read. The second result, which reads it too, must have
- * been copied.
+ * been copied; where it is all that reads it, the copies' own stream tells it.
  */
 static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
 {
+    bool multiplies = features_of(p, p->rank) > 0;
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         uint32_t copy = 0, blocks = shard_blocks(p, peer);
@@ -438,11 +530,11 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
             lap_range_t shard = shard_block(p, peer, 0);
             shard.rows = lap_rows_of(p, peer);
             lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_open(p->size, peer), blocks);
-            copy = add_gather(p, s, LAP_STREAM_RECEIVE, shard, peer);
+            copy = add_gather(p, s, LAP_STREAM_RECEIVE, shard, peer, 1);
         }
-        uint32_t done =
-            lap_add_raise(s, LAP_STREAM_COMPUTE, peer, lap_signal_done(p->size, p->rank), 0);
-        if (p->gather_input)
+        uint32_t done = lap_add_raise(s, multiplies ? LAP_STREAM_COMPUTE : LAP_STREAM_RECEIVE, peer,
+                                      lap_signal_done(p->size, p->rank), 0);
+        if (p->gather_input && multiplies)
             lap_add_dep(s, done, copy);
     }
     for (int i = 1; i < p->size; i++)
@@ -457,6 +549,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     add_fused_gemm(p, s);
     add_own_gather(p, s, LAP_STREAM_RECEIVE);
     add_fused_ends(p, s);
+    lap_add_local_gemm(p, s);
 }
 
 const lap_builder_t lap_ag_gemm_builders[] = {
@@ -468,5 +561,28 @@ const lap_builder_t lap_ag_gemm_builders[] = {
      LAP_KNOB_GATHER_INPUT, build_direct},
     {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS | LAP_KNOB_GATHER_INPUT, build_fused},
+    {NULL, NULL, 0, 0, NULL},
+};
+
+const lap_builder_t lap_bulk_ag_builders[] = {
+    {"serial", "gather everything, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
+    {"ring", "shards travel around a ring beside the GEMM", LAP_CAN_PUT, LAP_KNOB_AGGREGATE,
+     build_ring},
+    {"direct", "every shard goes straight to every peer beside the GEMM", LAP_CAN_PUT, 0,
+     build_direct},
+    {"fused", "every rank reads its peers' shards in place beside the GEMM", LAP_CAN_ADDRESS,
+     LAP_KNOB_BLOCK_ROWS, build_fused},
+    {NULL, NULL, 0, 0, NULL},
+};
+
+const lap_builder_t lap_external_ag_builders[] = {
+    {"serial", "every shard goes straight to every peer, in line with the GEMMs", LAP_CAN_PUT, 0,
+     build_serial},
+    {"ring", "shards travel around a ring, behind GEMMs already begun", LAP_CAN_PUT,
+     LAP_KNOB_AGGREGATE, build_ring},
+    {"direct", "every shard goes straight to every peer, behind GEMMs already begun", LAP_CAN_PUT,
+     0, build_direct},
+    {"fused", "every rank reads its peers' shards in place, behind GEMMs already begun",
+     LAP_CAN_ADDRESS, LAP_KNOB_BLOCK_ROWS, build_fused},
     {NULL, NULL, 0, 0, NULL},
 };

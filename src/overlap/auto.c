@@ -189,15 +189,28 @@ static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
     return LAP_OK;
 }
 
+/* The columns of the result of a rank's GEMM, and what it sums over. */
+static void gemm_of(const lap_op_desc_t *desc, int size, size_t *n_p, size_t *k_p)
+{
+    const bool local = lap_kind_is_local(desc->kind), ag = desc->kind == LAP_AG_GEMM;
+    *n_p = ag ? lap_shard(desc->n, size, 0, NULL) : desc->n;
+    *k_p = ag || local ? desc->k : lap_shard(desc->k, size, 0, NULL);
+    if (desc->layout == LAP_WGRAD) {
+        *n_p = desc->k;
+        *k_p = desc->m;
+    }
+    if (desc->kind == LAP_EXTERNAL_AG) /* no GEMM: any will do */
+        *n_p = *k_p = 1;
+}
+
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
                              unsigned can, lap_auto_t *auto_p)
 {
-    const bool ag = desc->kind == LAP_AG_GEMM;
     const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
     lap_cost_t cost;
-    LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype,
-                          ag ? lap_shard(desc->n, group->size, 0, NULL) : desc->n,
-                          ag ? desc->k : lap_shard(desc->k, group->size, 0, NULL), &cost));
+    size_t n, k;
+    gemm_of(desc, group->size, &n, &k);
+    LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype, n, k, &cost));
     if (desc->buffer)
         cost.link = desc->buffer->link;
     auto_p->nbands = 1;

@@ -5,9 +5,10 @@
  * adds them up in rank order; then the owner's sums go to everybody. `direct` sends every partial
  * result to everybody, who all add in the same order. Either way all ranks end with the same bits.
  *
- * Symmetric memory holds the slots of partial results, then the sums of the other owners, [m, n]
- * as in d, one split of the columns after the other; `fused` keeps only the own sums there, to be
- * read in place.
+ * Symmetric memory holds the slots of partial results, then the sums of the owners, [m, n] as in d,
+ * one split of the columns after the other; `fused` keeps only the own sums there, to be read in
+ * place. Without an epilogue the own sums are made in d and sent from there; with one they are made
+ * among the others, and every rank applies it to all of them on their way to d.
  */
 #include "overlap/partial.h"
 #include "transport/transport.h"
@@ -15,40 +16,68 @@
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t symmetric_bytes,
                            size_t scratch_rows)
 {
-    size_t n_bytes = lap_columns_bytes(p, lap_all_columns(p));
-    s->output = lap_range_packed(LAP_OUTPUT, p->rank, 0, p->m, n_bytes);
+    s->output = lap_range_packed(LAP_OUTPUT, p->rank, 0, p->m, p->n * lap_dtype_size(p->types.out));
     if (p->size > 1) {
         s->symmetric_bytes = symmetric_bytes;
-        s->scratch_bytes = scratch_rows * n_bytes;
+        s->scratch_bytes = scratch_rows * lap_columns_bytes(p, lap_all_columns(p));
     }
+}
+
+/* Whether d is more than the sum. */
+static bool has_epilogue(const lap_problem_t *p)
+{
+    return (p->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) != 0 || p->accumulate;
+}
+
+static size_t sum_bytes(const lap_problem_t *p, lap_columns_t columns)
+{
+    return columns.count * lap_dtype_size(p->types.out);
 }
 
 static size_t result_bytes(const lap_problem_t *p)
 {
-    return p->capacity * lap_columns_bytes(p, lap_all_columns(p));
+    return p->capacity * sum_bytes(p, lap_all_columns(p));
 }
 
 /* The rows of `owner` in these columns of d. */
 static lap_range_t output(const lap_problem_t *p, int owner, lap_columns_t columns)
 {
-    size_t first, n_bytes = lap_columns_bytes(p, lap_all_columns(p));
+    size_t first, n_bytes = sum_bytes(p, lap_all_columns(p));
     size_t rows = lap_shard(p->m, p->size, owner, &first);
     return (lap_range_t){LAP_OUTPUT,
                          p->rank,
-                         first * n_bytes + columns.begin * lap_dtype_size(p->dtype),
+                         first * n_bytes + columns.begin * lap_dtype_size(p->types.out),
                          rows,
-                         lap_columns_bytes(p, columns),
+                         sum_bytes(p, columns),
                          n_bytes};
 }
 
 /* Where the sums of `owner` arrive in the symmetric memory of `rank`. */
 static lap_range_t arrived(const lap_problem_t *p, int rank, int owner, lap_columns_t columns)
 {
-    lap_range_t range = lap_partial_of(p, owner, columns);
-    range.place = LAP_SYMMETRIC;
-    range.rank = rank;
-    range.offset += lap_slots_bytes(p);
-    return range;
+    size_t first, rows = lap_shard(p->m, p->size, owner, &first);
+    size_t before = p->m * columns.begin * lap_dtype_size(p->types.out);
+    return lap_range_packed(LAP_SYMMETRIC, rank,
+                            lap_slots_bytes(p) + before + first * sum_bytes(p, columns), rows,
+                            sum_bytes(p, columns));
+}
+
+/* Where this rank adds up its own rows. */
+static lap_range_t own_sums(const lap_problem_t *p, lap_columns_t columns)
+{
+    return has_epilogue(p) ? arrived(p, p->rank, p->rank, columns) : output(p, p->rank, columns);
+}
+
+/* From sums to d. */
+static void add_output(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, lap_range_t sums,
+                       lap_range_t dst)
+{
+    if (!has_epilogue(p)) {
+        lap_add_copy(s, stream, sums, dst);
+        return;
+    }
+    lap_add_reduce(s, stream, dst, p->types.out, p->types.out);
+    lap_reduce_source(s, sums);
 }
 
 /*
@@ -97,16 +126,17 @@ static void add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
             continue;
         if (columns.begin == 0)
             lap_await_credit(p, s, stream, peer);
-        uint32_t put =
-            lap_add_put(s, stream, peer, lap_signal_data(p->rank), lap_partial_of(p, peer, columns),
-                        lap_slot(p, peer, p->rank, columns));
+        uint32_t put = lap_add_part(p, s, stream, peer, columns, lap_partial_of(p, peer, columns));
         if (first)
             lap_add_dep(s, put, gemm);
         first = false;
     }
 }
 
-/* Waits for the parts of split `i` of all peers and adds them up, into the own rows of d. */
+/*
+ * Waits for the parts of split `i` of all peers and adds them up, into the own rows of d. Returns
+ * the sum.
+ */
 static uint32_t add_own_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, size_t i,
                             lap_columns_t columns)
 {
@@ -114,8 +144,11 @@ static uint32_t add_own_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t 
         int peer = lap_peer_at(p, -j);
         lap_add_wait(s, stream, peer, lap_signal_data(peer), parts_count(p, peer, i));
     }
-    return lap_add_sum(p, s, stream, columns, lap_partial_of(p, p->rank, columns),
-                       output(p, p->rank, columns));
+    uint32_t sum = lap_add_sum(p, s, stream, columns, lap_partial_of(p, p->rank, columns),
+                               own_sums(p, columns));
+    if (has_epilogue(p))
+        add_output(p, s, stream, own_sums(p, columns), output(p, p->rank, columns));
+    return sum;
 }
 
 /* Sends the own sums to every peer; `sum` made them, if on another stream. */
@@ -127,8 +160,8 @@ static void add_sums(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
         return;
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
-        uint32_t put = lap_add_put(s, stream, peer, lap_signal_data(p->rank),
-                                   output(p, p->rank, columns), arrived(p, peer, p->rank, columns));
+        uint32_t put = lap_add_put(s, stream, peer, lap_signal_data(p->rank), own_sums(p, columns),
+                                   arrived(p, peer, p->rank, columns));
         if (first)
             lap_add_dep(s, put, sum);
         first = false;
@@ -144,7 +177,7 @@ static void add_arrivals(const lap_problem_t *p, lap_schedule_t *s, uint16_t str
         if (lap_rows_of(p, peer) == 0)
             continue;
         lap_add_wait(s, stream, peer, lap_signal_data(peer), sums_count(p, splits, i));
-        lap_add_copy(s, stream, arrived(p, p->rank, peer, columns), output(p, peer, columns));
+        add_output(p, s, stream, arrived(p, p->rank, peer, columns), output(p, peer, columns));
     }
 }
 
@@ -200,18 +233,52 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
 static lap_range_t whole_slot(const lap_problem_t *p, int rank, int source)
 {
     size_t index = (size_t)(source - (source > rank));
-    return lap_range_packed(LAP_SYMMETRIC, rank, index * result_bytes(p), p->m,
-                            lap_columns_bytes(p, lap_all_columns(p)));
+    size_t row_bytes = lap_columns_bytes(p, lap_all_columns(p));
+    return lap_range_packed(LAP_SYMMETRIC, rank, index * p->capacity * row_bytes, p->m, row_bytes);
+}
+
+static size_t whole_slots_bytes(const lap_problem_t *p)
+{
+    return (size_t)(p->size - 1) * p->capacity * lap_columns_bytes(p, lap_all_columns(p));
+}
+
+/* Where its scale arrives. */
+static lap_range_t whole_slot_scale(const lap_problem_t *p, int rank, int source)
+{
+    return lap_scale_range(rank, whole_slots_bytes(p), source, 1);
+}
+
+/* Adds up all partial results, each rank for itself. With an epilogue the sums come first. */
+static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const bool scaled = lap_dtype_is_fp8(p->types.wire);
+    lap_range_t own = lap_partial(p, lap_all_columns(p)), sums = s->output;
+    if (has_epilogue(p))
+        sums = lap_range_packed(LAP_SCRATCH, p->rank,
+                                p->capacity * lap_columns_bytes(p, lap_all_columns(p)), p->m,
+                                sum_bytes(p, lap_all_columns(p)));
+    lap_add_reduce(s, LAP_STREAM_COMPUTE, sums, p->types.wire, p->types.out);
+    for (int source = 0; source < p->size; source++)
+        lap_reduce_source(s, source == p->rank ? own : whole_slot(p, p->rank, source));
+    for (int source = 0; source < p->size && scaled; source++)
+        lap_reduce_scale(s, source == p->rank ? lap_own_scale(p)
+                                              : whole_slot_scale(p, p->rank, source));
+    if (has_epilogue(p))
+        add_output(p, s, LAP_STREAM_COMPUTE, sums, s->output);
 }
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
-    begin_schedule(p, s, (size_t)(p->size - 1) * result_bytes(p), p->capacity);
+    const bool scaled = lap_dtype_is_fp8(p->types.wire);
+    size_t bytes = whole_slots_bytes(p);
+    begin_schedule(p, s, scaled ? lap_scales_end(bytes, p->size) : bytes, p->capacity);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;
     }
+    if (has_epilogue(p))
+        s->scratch_bytes += result_bytes(p);
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         lap_add_raise(s, LAP_STREAM_SEND, peer, lap_signal_credit(p->size, p->rank), 0);
@@ -221,6 +288,9 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
         lap_await_credit(p, s, LAP_STREAM_SEND, peer);
+        if (scaled)
+            lap_add_put(s, LAP_STREAM_SEND, peer, LAP_NO_SIGNAL, lap_own_scale(p),
+                        whole_slot_scale(p, peer, p->rank));
         uint32_t put = lap_add_put(s, LAP_STREAM_SEND, peer, lap_signal_data(p->rank),
                                    lap_partial(p, all), whole_slot(p, peer, p->rank));
         if (i == 1)
@@ -229,17 +299,14 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     for (int i = 1; i < p->size; i++)
         lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, -i), lap_signal_data(lap_peer_at(p, -i)),
                      1);
-    lap_add_reduce(s, LAP_STREAM_COMPUTE, s->output);
-    for (int source = 0; source < p->size; source++)
-        lap_reduce_source(s,
-                          source == p->rank ? lap_partial(p, all) : whole_slot(p, p->rank, source));
+    add_whole_sum(p, s);
 }
 
 /* The sums of `owner` where it lays them open for its peers, after its slots. */
 static lap_range_t open_sums(const lap_problem_t *p, int owner)
 {
     return lap_range_packed(LAP_SYMMETRIC, owner, lap_slots_bytes(p), lap_rows_of(p, owner),
-                            lap_columns_bytes(p, lap_all_columns(p)));
+                            sum_bytes(p, lap_all_columns(p)));
 }
 
 /* Adds up the own rows where the peers can read them, and tells them. */
@@ -256,7 +323,7 @@ static void add_open_sums(const lap_problem_t *p, lap_schedule_t *s, lap_range_t
     for (int i = 1; i < p->size; i++)
         lap_add_raise(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i), lap_signal_open(p->size, p->rank),
                       lap_range_bytes(&sums));
-    lap_add_copy(s, LAP_STREAM_COMPUTE, sums, output(p, p->rank, all));
+    add_output(p, s, LAP_STREAM_COMPUTE, sums, output(p, p->rank, all));
 }
 
 /*
@@ -270,8 +337,8 @@ static void add_fused_gather(const lap_problem_t *p, lap_schedule_t *s)
             continue;
         lap_add_wait(s, LAP_STREAM_COMPUTE, peer, lap_signal_open(p->size, peer), 1);
         lap_expect(s, lap_signal_open(p->size, peer));
-        lap_add_copy(s, LAP_STREAM_COMPUTE, open_sums(p, peer),
-                     output(p, peer, lap_all_columns(p)));
+        add_output(p, s, LAP_STREAM_COMPUTE, open_sums(p, peer),
+                   output(p, peer, lap_all_columns(p)));
         lap_add_raise(s, LAP_STREAM_COMPUTE, peer, lap_signal_done(p->size, p->rank), 0);
     }
     for (int i = 1; i < p->size && lap_rows_of(p, p->rank) > 0; i++)
@@ -282,7 +349,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
     size_t most = lap_shard(p->capacity, p->size, 0, NULL), rows = lap_rows_of(p, p->rank);
-    begin_schedule(p, s, lap_slots_bytes(p) + most * lap_columns_bytes(p, all), most);
+    begin_schedule(p, s, lap_slots_bytes(p) + most * sum_bytes(p, all), most);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;
@@ -295,6 +362,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
         for (size_t j = 0; j < lap_row_blocks(p, p->rank); j++)
             lap_expect(s, lap_signal_data(peer));
     }
+    lap_add_scales(p, s);
     lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
     for (int i = 1; i <= p->size; i++)
         lap_add_partial_blocks(p, s, lap_peer_at(p, i), own);

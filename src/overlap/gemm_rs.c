@@ -12,11 +12,11 @@
 /* What every method begins with. */
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t scratch_rows)
 {
-    size_t n_bytes = lap_columns_bytes(p, lap_all_columns(p));
-    s->output = lap_range_packed(LAP_OUTPUT, p->rank, 0, lap_rows_of(p, p->rank), n_bytes);
+    s->output = lap_range_packed(LAP_OUTPUT, p->rank, 0, lap_rows_of(p, p->rank),
+                                 p->n * lap_dtype_size(p->types.out));
     if (p->size > 1) {
         s->symmetric_bytes = lap_slots_bytes(p);
-        s->scratch_bytes = scratch_rows * n_bytes;
+        s->scratch_bytes = scratch_rows * lap_columns_bytes(p, lap_all_columns(p));
     }
 }
 
@@ -31,14 +31,16 @@ static void add_credits(const lap_problem_t *p, lap_schedule_t *s, uint16_t stre
     }
 }
 
-/* Sends the partial result for the rows of `peer`. The first put to a peer waits for its credit. */
+/*
+ * Sends the partial result for the rows of `peer`; returns the first step after the wait for its
+ * credit, with which the first columns begin.
+ */
 static uint32_t add_send(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
                          lap_columns_t columns)
 {
     if (columns.begin == 0)
         lap_await_credit(p, s, stream, peer);
-    return lap_add_put(s, stream, peer, lap_signal_data(p->rank), lap_partial_of(p, peer, columns),
-                       lap_slot(p, peer, p->rank, columns));
+    return lap_add_part(p, s, stream, peer, columns, lap_partial_of(p, peer, columns));
 }
 
 /* Waits for the parts of all peers, then sums them. Returns the sum; the caller has rows. */
@@ -50,8 +52,8 @@ static uint32_t add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stre
         lap_add_wait(s, stream, peer, lap_signal_data(peer), (uint32_t)count);
     }
     lap_range_t dst = s->output;
-    dst.offset = columns.begin * lap_dtype_size(p->dtype);
-    dst.row_bytes = lap_columns_bytes(p, columns);
+    dst.offset = columns.begin * lap_dtype_size(p->types.out);
+    dst.row_bytes = columns.count * lap_dtype_size(p->types.out);
     return lap_add_sum(p, s, stream, columns, own, dst);
 }
 
@@ -141,6 +143,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     lap_range_t own = lap_range_packed(LAP_SCRATCH, p->rank, 0, lap_rows_of(p, p->rank),
                                        lap_columns_bytes(p, all));
     add_credits(p, s, LAP_STREAM_SEND, blocks);
+    lap_add_scales(p, s);
     lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
     for (int i = 1; i <= p->size; i++)
         lap_add_partial_blocks(p, s, lap_peer_at(p, i), own);

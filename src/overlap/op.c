@@ -35,6 +35,7 @@ struct lap_op {
     lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
     void *scratch;
     size_t scratch_bytes;
+    float own_scale; /* of what this rank sends in the call in flight */
     cache_entry_t cache[CACHE_ENTRIES];
     uint64_t calls;
     uint64_t chaos;
@@ -48,7 +49,8 @@ struct lap_op {
 
 /* What all ranks must say alike. Plain bytes: it travels. */
 typedef struct fingerprint {
-    uint64_t kind, m, n, k, dtype, epilogue, aggregate, num_splits, block_rows, gather_input;
+    uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
+    uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
     uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
@@ -62,8 +64,15 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .m = problem->capacity,
         .n = problem->n,
         .k = problem->k,
-        .dtype = (uint64_t)problem->dtype,
-        .epilogue = (uint64_t)desc->epilogue,
+        .cols = problem->cols,
+        .dtype = (uint64_t)problem->types.a,
+        .b_dtype = (uint64_t)problem->types.b,
+        .out_dtype = (uint64_t)problem->types.out,
+        .wire_dtype = (uint64_t)problem->types.wire,
+        .y_dtype = (uint64_t)problem->types.y,
+        .layout = (uint64_t)problem->layout,
+        .epilogue = problem->epilogue,
+        .accumulate = problem->accumulate,
         .aggregate = problem->aggregate,
         .num_splits = problem->num_splits,
         .block_rows = problem->block_rows,
@@ -93,6 +102,12 @@ static lap_status_t differ_text(int rank, const char *what, const char *zero, co
                      what, zero, rank, what, other);
 }
 
+static lap_status_t differ_dtype(int rank, const char *what, uint64_t zero, uint64_t other)
+{
+    return differ_text(rank, what, lap_dtype_name((lap_dtype_t)zero),
+                       lap_dtype_name((lap_dtype_t)other));
+}
+
 static lap_status_t compare_fingerprints(const fingerprint_t *zero, const fingerprint_t *other,
                                          int rank)
 {
@@ -101,9 +116,15 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "m", zero->m, other->m));
     LAP_TRY(differ_number(rank, "n", zero->n, other->n));
     LAP_TRY(differ_number(rank, "k", zero->k, other->k));
-    LAP_TRY(differ_text(rank, "dtype", lap_dtype_name((lap_dtype_t)zero->dtype),
-                        lap_dtype_name((lap_dtype_t)other->dtype)));
+    LAP_TRY(differ_number(rank, "cols", zero->cols, other->cols));
+    LAP_TRY(differ_dtype(rank, "dtype", zero->dtype, other->dtype));
+    LAP_TRY(differ_dtype(rank, "b_dtype", zero->b_dtype, other->b_dtype));
+    LAP_TRY(differ_dtype(rank, "out_dtype", zero->out_dtype, other->out_dtype));
+    LAP_TRY(differ_dtype(rank, "wire_dtype", zero->wire_dtype, other->wire_dtype));
+    LAP_TRY(differ_dtype(rank, "y_dtype", zero->y_dtype, other->y_dtype));
+    LAP_TRY(differ_number(rank, "layout", zero->layout, other->layout));
     LAP_TRY(differ_number(rank, "epilogue", zero->epilogue, other->epilogue));
+    LAP_TRY(differ_number(rank, "accumulate", zero->accumulate, other->accumulate));
     LAP_TRY(differ_text(rank, "method", zero->method, other->method));
     LAP_TRY(differ_number(rank, "aggregate", zero->aggregate, other->aggregate));
     LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
@@ -366,110 +387,6 @@ static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_
 
 /* ---- calling ---- */
 
-/* Sizes of a matrix: the whole of a dimension, or this rank's share of it. */
-typedef struct extent {
-    size_t size;
-    const char *name;
-} extent_t;
-
-/* What a tensor argument must look like. */
-typedef struct expected {
-    const char *name;
-    extent_t rows, cols;
-} expected_t;
-
-static lap_status_t check_tensor(const lap_op_t *op, const lap_tensor_t *tensor,
-                                 const expected_t *want)
-{
-    if (tensor->dtype != op->problem.dtype)
-        return lap_error(LAP_ERR_INVALID, "%s is %s, expected %s", want->name,
-                         lap_dtype_name(tensor->dtype), lap_dtype_name(op->problem.dtype));
-    if (tensor->rows != want->rows.size)
-        return lap_error(LAP_ERR_INVALID, "%s has %zu rows, expected %s = %zu", want->name,
-                         tensor->rows, want->rows.name, want->rows.size);
-    if (tensor->cols != want->cols.size)
-        return lap_error(LAP_ERR_INVALID, "%s has %zu columns, expected %s = %zu", want->name,
-                         tensor->cols, want->cols.name, want->cols.size);
-    if (tensor->stride < tensor->cols)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s has a stride of %zu, expected at least its %zu columns", want->name,
-                         tensor->stride, tensor->cols);
-    if (tensor->stride > LAP_SIZE_MOST)
-        return lap_error(LAP_ERR_INVALID, "%s has a stride of %zu, expected at most %d", want->name,
-                         tensor->stride, LAP_SIZE_MOST);
-    if (!tensor->data && tensor->rows && tensor->cols)
-        return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
-                         want->name, tensor->rows, tensor->cols);
-    return LAP_OK;
-}
-
-/* The memory of a tensor, with its gaps: [begin, end). */
-typedef struct memory {
-    uintptr_t begin, end;
-} memory_t;
-
-static memory_t memory_of(const lap_tensor_t *tensor)
-{
-    uintptr_t begin = (uintptr_t)tensor->data;
-    if (!tensor->rows || !tensor->cols)
-        return (memory_t){begin, begin};
-    size_t elements = (tensor->rows - 1) * tensor->stride + tensor->cols;
-    return (memory_t){begin, begin + elements * lap_dtype_size(tensor->dtype)};
-}
-
-static bool overlap(memory_t x, memory_t y)
-{
-    return x.begin < x.end && y.begin < y.end && x.begin < y.end && y.begin < x.end;
-}
-
-/* No result may overlap another argument, and no argument the memory that the calls work in. */
-static lap_status_t check_memory(const lap_op_t *op, const lap_op_args_t *args)
-{
-    static const char *const names[] = {"d", "gathered", "a", "b"};
-    const bool gathers = op->problem.gather_input;
-    const lap_tensor_t none = {0};
-    const memory_t memory[] = {memory_of(&args->d), memory_of(gathers ? &args->gathered : &none),
-                               memory_of(&args->a), memory_of(&args->b)};
-    uintptr_t begin = (uintptr_t)op->buffer->data[op->group->rank];
-    const memory_t symmetric = {begin, begin + op->buffer->reserved_bytes};
-    for (int i = 0; i < 4; i++) {
-        if (overlap(memory[i], symmetric))
-            return lap_error(LAP_ERR_INVALID,
-                             "%s lies in the symmetric memory of operators, expected memory of "
-                             "its own",
-                             names[i]);
-        for (int j = i + 1; j < 4 && i < 2; j++)
-            if (overlap(memory[i], memory[j]))
-                return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own",
-                                 names[i], names[j]);
-    }
-    return LAP_OK;
-}
-
-static lap_status_t check_args(const lap_op_t *op, const lap_op_args_t *args)
-{
-    const lap_problem_t *p = &op->problem;
-    if (args->m > p->capacity)
-        return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
-                         p->capacity);
-    const extent_t m = {args->m, "m"}, n = {p->n, "n"}, k = {p->k, "k"};
-    const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
-    const extent_t n_r = {lap_shard(p->n, p->size, p->rank, NULL), "this rank's share of n"};
-    const extent_t k_r = {lap_shard(p->k, p->size, p->rank, NULL), "this rank's share of k"};
-    const bool ag = p->kind == LAP_AG_GEMM, rs = p->kind == LAP_GEMM_RS;
-    const expected_t a = {"a", ag ? m_r : m, ag ? k : k_r};
-    const expected_t b = {"b", ag ? n_r : n, ag ? k : k_r};
-    const expected_t d = {"d", rs ? m_r : m, ag ? n_r : n};
-    LAP_TRY(check_tensor(op, &args->a, &a));
-    LAP_TRY(check_tensor(op, &args->b, &b));
-    LAP_TRY(check_tensor(op, &args->d, &d));
-    if (p->gather_input) {
-        const expected_t gathered = {"gathered", m, k};
-        LAP_TRY(check_tensor(op, &args->gathered, &gathered));
-    }
-    return check_memory(op, args);
-}
-
 /*
  * A builder whose schedules for fewer rows need more memory than that for the capacity would be
  * wrong.
@@ -487,6 +404,39 @@ static lap_bound_place_t place_of(const lap_tensor_t *tensor)
 {
     const size_t element = lap_dtype_size(tensor->dtype);
     return (lap_bound_place_t){tensor->data, tensor->cols * element, tensor->stride * element};
+}
+
+/* The memory and the numbers of one call. */
+static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
+{
+    const lap_problem_t *p = &op->problem;
+    const bool ag = p->kind == LAP_AG_GEMM;
+    op->own_scale = ag ? args->a_scale : args->wire_scale;
+    lap_binding_t binding = {
+        .places[LAP_INPUT] = place_of(&args->a),
+        .places[LAP_WEIGHT] = place_of(&args->b),
+        .places[LAP_MOVED] = place_of(&args->x),
+        .places[LAP_SCALE] = {(char *)&op->own_scale, 0, 0},
+        .places[LAP_OUTPUT] = place_of(&args->d),
+        .places[LAP_GATHERED] = place_of(ag ? &args->gathered : &args->y),
+        .places[LAP_SCALES] = {(char *)args->scales, 0, 0},
+        .places[LAP_SCRATCH] = {op->scratch, 0, 0},
+        /* The scales of a gathered a come with its shards. */
+        .scale = args->alpha * args->b_scale * (ag ? 1 : args->a_scale),
+        .beta = args->beta,
+        .a_scale = args->a_scale,
+        .d_scale = args->d_scale,
+        .wire_scale = args->wire_scale,
+        .bias = args->bias,
+        .bias_grad = args->bias_grad,
+        .buffer = op->buffer,
+        .op_index = op->index,
+        .trace = args->trace,
+        .chaos = op->chaos ? op->chaos + op->calls : 0,
+    };
+    if (p->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU))
+        binding.aux = args->aux;
+    return binding;
 }
 
 /*
@@ -523,24 +473,14 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
                                 lap_program_schedule(program)->method, op->group->size, args->m,
                                 op->buffer->pacer != NULL, lap_program_records(program)));
-    const lap_binding_t binding = {
-        .places[LAP_INPUT] = place_of(&args->a),
-        .places[LAP_WEIGHT] = place_of(&args->b),
-        .places[LAP_OUTPUT] = place_of(&args->d),
-        .places[LAP_GATHERED] = place_of(&args->gathered),
-        .places[LAP_SCRATCH] = {op->scratch, 0, 0},
-        .buffer = op->buffer,
-        .op_index = op->index,
-        .trace = args->trace,
-        .chaos = op->chaos ? op->chaos + op->calls : 0,
-    };
+    const lap_binding_t binding = bind(op, args);
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)
         op->trace->begin = lap_now_ns();
     lap_status_t status = lap_program_issue(program, &binding);
     op->program = program;
-    op->engine->in_flight++;
+    op->buffer->in_flight++;
     return status;
 }
 
@@ -551,7 +491,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
     LAP_TRY(check_usable(op));
-    LAP_TRY(check_args(op, &args));
+    LAP_TRY(lap_args_check(&op->problem, op->buffer, &args));
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;
@@ -582,7 +522,7 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (lap_program_wait(op->program) != LAP_OK)
         lap_engine_synchronize(op->engine); /* notes the failure, for all calls in flight */
     op->program = NULL;
-    op->engine->in_flight--;
+    op->buffer->in_flight--;
     if (op->trace)
         finish_trace(op->trace);
     op->trace = NULL;

@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests may do to an operator that callers may not. */
+/* What op.c shares with its neighbours, and what tests may do to an operator. */
 #ifndef LAP_OVERLAP_OP_H
 #define LAP_OVERLAP_OP_H
 
 #include <stdint.h>
 
 #include <lap/op.h>
+
+#include "overlap/overlap.h"
+#include "transport/transport.h"
+
+/*
+ * Whether the arguments fit an operator that works in `buffer`: LAP_OK, or LAP_ERR_INVALID with the
+ * argument, its value and what was expected.
+ */
+lap_status_t lap_args_check(const lap_problem_t *problem, const lap_buffer_t *buffer,
+                            const lap_op_args_t *args);
 
 /* From now on calls delay random steps and take ready blocks in random order; 0 ends it. Local. */
 void lap_op_set_chaos(lap_op_t *op, uint64_t seed);

@@ -11,6 +11,7 @@
 #include "core/environment.h"
 #include "core/options.h"
 #include "core/status.h"
+#include "schedule/range.h"
 #include "transport/transport.h"
 
 /* The operators, in the order of lap_op_kind_t. */
@@ -21,6 +22,10 @@ static const struct {
     [LAP_AG_GEMM] = {"ag_gemm", lap_ag_gemm_builders},
     [LAP_GEMM_RS] = {"gemm_rs", lap_gemm_rs_builders},
     [LAP_GEMM_AR] = {"gemm_ar", lap_gemm_ar_builders},
+    [LAP_GEMM] = {"gemm", lap_gemm_builders},
+    [LAP_BULK_AG] = {"bulk_ag", lap_bulk_ag_builders},
+    [LAP_BULK_RS] = {"bulk_rs", lap_bulk_rs_builders},
+    [LAP_EXTERNAL_AG] = {"external_ag", lap_external_ag_builders},
 };
 
 static bool known_kind(lap_op_kind_t kind)
@@ -60,6 +65,10 @@ static const lap_builder_t automatic[] = {
     [LAP_AG_GEMM] = {LAP_AUTO, "", LAP_CAN_PUT, LAP_KNOB_GATHER_INPUT, NULL},
     [LAP_GEMM_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
     [LAP_GEMM_AR] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_GEMM] = {LAP_AUTO, "", 0, 0, NULL},
+    [LAP_BULK_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_BULK_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_EXTERNAL_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
 };
 
 /* "serial, ring, direct": the methods of a kind that a transport which `can` can do. */
@@ -133,30 +142,143 @@ static lap_status_t check_matrix(const char *what, size_t rows, size_t cols, int
 
 static lap_status_t check_sizes(const lap_op_desc_t *desc, int size)
 {
-    size_t width = lap_dtype_size(desc->dtype);
+    const bool moves = lap_kind_moves(desc->kind), multiplies = desc->kind != LAP_EXTERNAL_AG;
+    const size_t width = sizeof(float); /* of the widest type */
     LAP_TRY(check_size("m", desc->m));
-    LAP_TRY(check_size("n", desc->n));
-    LAP_TRY(check_size("k", desc->k));
+    if (multiplies)
+        LAP_TRY(check_size("n", desc->n));
+    if (multiplies)
+        LAP_TRY(check_size("k", desc->k));
+    if (moves)
+        LAP_TRY(check_size("cols", desc->cols));
+    if (!moves && desc->cols != 0)
+        return lap_error(LAP_ERR_INVALID, "cols is %zu with %s, expected 0: it moves no x",
+                         desc->cols, lap_op_kind_name(desc->kind));
+    if (!multiplies && (desc->n != 0 || desc->k != 0))
+        return lap_error(LAP_ERR_INVALID,
+                         "n is %zu and k is %zu with %s, expected 0: it multiplies nothing",
+                         desc->n, desc->k, lap_op_kind_name(desc->kind));
     LAP_TRY(check_matrix("m x n", desc->m, desc->n, size, width));
     LAP_TRY(check_matrix("m x k", desc->m, desc->k, size, width));
+    LAP_TRY(check_matrix("m x cols", desc->m, desc->cols, size, width));
     return check_matrix("n x k", desc->n, desc->k, size, width);
 }
 
-static lap_status_t check_types(const lap_op_desc_t *desc)
+static lap_status_t check_kind(const lap_op_desc_t *desc)
 {
-    if (!known_kind(desc->kind))
-        return lap_error(LAP_ERR_INVALID,
-                         "kind is %d, expected LAP_AG_GEMM (%d), LAP_GEMM_RS (%d) or LAP_GEMM_AR "
-                         "(%d)",
-                         (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_GEMM_RS, (int)LAP_GEMM_AR);
-    if (lap_dtype_size(desc->dtype) == 0)
+    if (known_kind(desc->kind))
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "kind is %d, expected LAP_AG_GEMM (%d) to LAP_EXTERNAL_AG (%d)",
+                     (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_EXTERNAL_AG);
+}
+
+static lap_status_t check_dtype(const char *name, lap_dtype_t dtype)
+{
+    if (lap_dtype_size(dtype) > 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "%s is %d, expected LAP_FLOAT32 (%d), LAP_FLOAT16 (%d), LAP_BFLOAT16 (%d), "
+                     "LAP_FLOAT8_E4M3 (%d) or LAP_FLOAT8_E5M2 (%d)",
+                     name, (int)dtype, (int)LAP_FLOAT32, (int)LAP_FLOAT16, (int)LAP_BFLOAT16,
+                     (int)LAP_FLOAT8_E4M3, (int)LAP_FLOAT8_E5M2);
+}
+
+static lap_dtype_t given_or(lap_dtype_t given, lap_dtype_t otherwise)
+{
+    return given == LAP_DTYPE_DEFAULT ? otherwise : given;
+}
+
+/* What sums are rounded to when nothing is said: FP8 has too few bits for them. */
+static lap_dtype_t result_type(lap_dtype_t dtype)
+{
+    return lap_dtype_is_fp8(dtype) ? LAP_BFLOAT16 : dtype;
+}
+
+/* Types that a kind has no use for must be left alone, or be what the others make them. */
+static lap_status_t check_fixed(const lap_op_desc_t *desc, const char *name, lap_dtype_t dtype,
+                                lap_dtype_t expected)
+{
+    if (dtype == expected)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "%s is %s with %s, expected %s", name,
+                     lap_dtype_name(dtype), lap_op_kind_name(desc->kind), lap_dtype_name(expected));
+}
+
+static lap_status_t check_not_fp8(const lap_op_desc_t *desc, const char *name, lap_dtype_t dtype)
+{
+    if (!lap_dtype_is_fp8(dtype))
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "%s is %s with %s, expected float32, float16 or bfloat16",
+                     name, lap_dtype_name(dtype), lap_op_kind_name(desc->kind));
+}
+
+static lap_status_t choose_types(const lap_op_desc_t *desc, lap_types_t *types_p)
+{
+    const bool ag = desc->kind == LAP_AG_GEMM, moves = lap_kind_moves(desc->kind);
+    lap_types_t types = {.a = desc->dtype};
+    LAP_TRY(check_dtype("dtype", types.a));
+    types.b = given_or(desc->b_dtype, types.a);
+    types.out = given_or(desc->out_dtype, result_type(types.a));
+    types.wire = given_or(desc->wire_dtype, ag || moves ? types.a : types.out);
+    types.y =
+        given_or(desc->y_dtype, desc->kind == LAP_BULK_RS ? result_type(types.wire) : types.wire);
+    LAP_TRY(check_dtype("b_dtype", types.b));
+    LAP_TRY(check_dtype("out_dtype", types.out));
+    LAP_TRY(check_dtype("wire_dtype", types.wire));
+    LAP_TRY(check_dtype("y_dtype", types.y));
+    if (types.b != types.a && !(lap_dtype_is_fp8(types.a) && lap_dtype_is_fp8(types.b)))
+        return lap_error(LAP_ERR_UNSUPPORTED, "b_dtype is %s with a dtype of %s, expected %s",
+                         lap_dtype_name(types.b), lap_dtype_name(types.a),
+                         lap_dtype_is_fp8(types.a) ? "float8_e4m3 or float8_e5m2" : "the same");
+    if (ag || desc->kind == LAP_GEMM)
+        LAP_TRY(check_fixed(desc, "wire_dtype", types.wire, ag ? types.a : types.out));
+    if (desc->kind == LAP_BULK_RS)
+        LAP_TRY(check_not_fp8(desc, "y_dtype", types.y));
+    else
+        LAP_TRY(check_fixed(desc, "y_dtype", types.y, types.wire));
+    /* Every rank has its own scale for d, but all must end with the same bits. */
+    if (desc->kind == LAP_GEMM_AR)
+        LAP_TRY(check_not_fp8(desc, "out_dtype", types.out));
+    *types_p = types;
+    return LAP_OK;
+}
+
+static lap_status_t check_layout(const lap_op_desc_t *desc)
+{
+    if (desc->layout != LAP_FORWARD && desc->layout != LAP_DGRAD && desc->layout != LAP_WGRAD)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "layout is %d, expected LAP_FORWARD (%d), LAP_DGRAD (%d) or LAP_WGRAD (%d)",
+            (int)desc->layout, (int)LAP_FORWARD, (int)LAP_DGRAD, (int)LAP_WGRAD);
+    if (desc->layout == LAP_WGRAD && !lap_kind_is_local(desc->kind))
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "dtype is %d, expected LAP_FLOAT32 (%d), LAP_FLOAT16 (%d) or LAP_BFLOAT16 "
-                         "(%d)",
-                         (int)desc->dtype, (int)LAP_FLOAT32, (int)LAP_FLOAT16, (int)LAP_BFLOAT16);
-    if (desc->epilogue != LAP_EPILOGUE_NONE)
-        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %d, expected LAP_EPILOGUE_NONE (%d)",
-                         (int)desc->epilogue, (int)LAP_EPILOGUE_NONE);
+                         "layout is LAP_WGRAD with %s, expected LAP_FORWARD or LAP_DGRAD: gemm, "
+                         "bulk_ag and bulk_rs have it, with matrices that are whole on every rank",
+                         lap_op_kind_name(desc->kind));
+    return LAP_OK;
+}
+
+static lap_status_t check_epilogue(const lap_op_desc_t *desc)
+{
+    const lap_epilogue_t all =
+        LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU | LAP_EPILOGUE_BIAS_GRAD;
+    const lap_epilogue_t both = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
+    if ((desc->epilogue & ~all) != 0)
+        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %#x, expected some of %#x",
+                         desc->epilogue, all);
+    if ((desc->epilogue & both) == both)
+        return lap_error(LAP_ERR_INVALID, "epilogue is %#x, expected GELU or DGELU, not both",
+                         desc->epilogue);
+    if (desc->layout == LAP_WGRAD && (desc->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "epilogue is %#x with LAP_WGRAD, expected none or "
+                         "LAP_EPILOGUE_BIAS_GRAD (%#x)",
+                         desc->epilogue, LAP_EPILOGUE_BIAS_GRAD);
+    if (desc->kind == LAP_EXTERNAL_AG && (desc->epilogue != 0 || desc->accumulate))
+        return lap_error(LAP_ERR_INVALID, "%s is %#x with %s, expected 0: it multiplies nothing",
+                         desc->epilogue ? "epilogue" : "accumulate",
+                         desc->epilogue ? desc->epilogue : 1, lap_op_kind_name(desc->kind));
     return LAP_OK;
 }
 
@@ -221,13 +343,17 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     const lap_builder_t *builder = NULL;
     lap_op_desc_t known = LAP_OP_DESC_INIT;
     const lap_op_desc_t *desc = &known;
+    lap_types_t types;
     if (!given)
         return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description");
     LAP_TRY(lap_read_options(&known, sizeof(known), given, "LAP_OP_DESC"));
     if (size < 1 || size > LAP_RANKS_MAX)
         return lap_error(LAP_ERR_INVALID, "the group has %d ranks, expected 1 to %d", size,
                          LAP_RANKS_MAX);
-    LAP_TRY(check_types(desc));
+    LAP_TRY(check_kind(desc));
+    LAP_TRY(check_layout(desc));
+    LAP_TRY(choose_types(desc, &types));
+    LAP_TRY(check_epilogue(desc));
     LAP_TRY(check_sizes(desc, size));
     LAP_TRY(find_builder(desc->kind, desc->method, can, &builder));
     LAP_TRY(check_knobs(desc, builder, size));
@@ -237,11 +363,16 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
         .capacity = desc->m,
         .n = desc->n,
         .k = desc->k,
-        .dtype = desc->dtype,
+        .cols = desc->cols,
+        .types = types,
+        .layout = desc->layout,
+        .epilogue = desc->epilogue,
+        .accumulate = desc->accumulate != 0,
         .aggregate = desc->aggregate != 0,
         .num_splits = desc->num_splits ? desc->num_splits : (desc->n < 4 ? desc->n : 4),
         .block_rows = desc->block_rows ? desc->block_rows : default_block_rows(desc->m, size),
-        .gather_input = desc->gather_input != 0,
+        .gather_input =
+            desc->gather_input != 0 || desc->kind == LAP_BULK_AG || desc->kind == LAP_EXTERNAL_AG,
         .rank = 0,
         .size = size,
     };
@@ -267,6 +398,36 @@ void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint
     await(schedule, stream, peer, lap_signal_done(problem->size, peer));
 }
 
+/* The last step of this stream that writes d, or the number of steps. */
+static uint32_t last_output(const lap_schedule_t *schedule, uint16_t stream)
+{
+    for (uint32_t i = schedule->nsteps; i-- > 0;) {
+        const lap_step_t *step = &schedule->steps[i];
+        const bool gemm = step->kind == LAP_STEP_GEMM && step->count > 0;
+        const lap_place_t place = gemm ? schedule->blocks[step->first].d.place : step->dst.place;
+        const bool writes = gemm || step->kind == LAP_STEP_REDUCE || step->kind == LAP_STEP_COPY;
+        if (step->stream == stream && writes && place == LAP_OUTPUT)
+            return i;
+    }
+    return schedule->nsteps;
+}
+
+/* The gradient of the bias comes last, from all of d, so that its bits are those of any method. */
+static void add_bias_grad(const lap_problem_t *problem, lap_schedule_t *schedule)
+{
+    const uint32_t none = schedule->nsteps;
+    lap_range_t src = schedule->output;
+    if (problem->layout == LAP_WGRAD)
+        src = lap_range_packed(LAP_INPUT, problem->rank, 0, problem->m,
+                               problem->n * lap_dtype_size(problem->types.a));
+    const uint32_t sums = lap_add_sums(schedule, LAP_STREAM_COMPUTE, src);
+    for (uint16_t stream = 0; stream < LAP_STREAMS && src.place == LAP_OUTPUT; stream++) {
+        const uint32_t last = last_output(schedule, stream);
+        if (stream != LAP_STREAM_COMPUTE && last < none)
+            lap_add_dep(schedule, sums, last);
+    }
+}
+
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule)
 {
@@ -278,6 +439,8 @@ lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *proble
             "name of a method",
             builder->name);
     builder->build(problem, schedule);
+    if (problem->epilogue & LAP_EPILOGUE_BIAS_GRAD)
+        add_bias_grad(problem, schedule);
     return schedule->status;
 }
 

@@ -15,6 +15,10 @@
 extern const lap_builder_t lap_ag_gemm_builders[];
 extern const lap_builder_t lap_gemm_rs_builders[];
 extern const lap_builder_t lap_gemm_ar_builders[];
+extern const lap_builder_t lap_gemm_builders[];
+extern const lap_builder_t lap_bulk_ag_builders[];
+extern const lap_builder_t lap_bulk_rs_builders[];
+extern const lap_builder_t lap_external_ag_builders[];
 
 /* The methods of a kind. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
@@ -28,6 +32,17 @@ const lap_builder_t *lap_builders(lap_op_kind_t kind);
  */
 lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **builder_p,
                               const lap_op_desc_t *desc, int size, unsigned can);
+
+/* Whether the GEMM of a kind, if it has one, is the rank's alone; and whether it moves an x. */
+static inline bool lap_kind_is_local(lap_op_kind_t kind)
+{
+    return kind >= LAP_GEMM && kind <= LAP_BULK_RS;
+}
+
+static inline bool lap_kind_moves(lap_op_kind_t kind)
+{
+    return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_AG;
+}
 
 /* The active rows that `rank` holds, and the peer that is `step` places after this rank. */
 static inline size_t lap_rows_of(const lap_problem_t *problem, int rank)

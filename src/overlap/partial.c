@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partial results, their slots and their sums: see partial.h. */
+/* Partial results, their slots and their sums, and what else builders share: see partial.h. */
 #include "overlap/partial.h"
+
+#include "transport/transport.h"
+
+#define SCALES_ALIGNMENT 64u
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
-    return (lap_columns_t){0, p->n};
+    return (lap_columns_t){0, p->kind == LAP_BULK_RS ? p->cols : p->n};
 }
 
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i)
@@ -13,15 +17,70 @@ lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i)
     return (lap_columns_t){i * part + (i < more ? i : more), part + (i < more)};
 }
 
+lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t columns)
+{
+    const size_t element = lap_dtype_size(p->types.b);
+    if (p->layout == LAP_FORWARD)
+        return lap_range_packed(LAP_WEIGHT, p->rank, columns.begin * k * element, columns.count,
+                                k * element);
+    return (lap_range_t){LAP_WEIGHT, p->rank, columns.begin * element, k, columns.count * element,
+                         n * element};
+}
+
+static bool scaled(const lap_problem_t *p)
+{
+    return lap_dtype_is_fp8(p->types.wire);
+}
+
+lap_range_t lap_own_scale(const lap_problem_t *p)
+{
+    return lap_range_packed(LAP_SCALE, p->rank, 0, 1, sizeof(float));
+}
+
+lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count)
+{
+    size_t begin = (bytes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
+    return lap_range_packed(LAP_SYMMETRIC, rank, begin + (size_t)first * sizeof(float), 1,
+                            (size_t)count * sizeof(float));
+}
+
+size_t lap_scales_end(size_t bytes, int count)
+{
+    lap_range_t scales = lap_scale_range(0, bytes, 0, count);
+    return scales.offset + scales.row_bytes;
+}
+
+/*
+ * The layouts: a [m, k] times b, whichever way round that is stored, is d [m, n]; or a [m, n]
+ * transposed times b [m, k] is d [n, k], summed over the active rows.
+ */
+void lap_add_local_gemm(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const bool wgrad = p->layout == LAP_WGRAD;
+    const size_t rows = wgrad ? p->n : p->m, columns = wgrad ? p->k : p->n;
+    if (!lap_kind_is_local(p->kind) || rows == 0)
+        return;
+    lap_range_t a = lap_range_packed(LAP_INPUT, p->rank, 0, p->m,
+                                     (wgrad ? p->n : p->k) * lap_dtype_size(p->types.a));
+    s->output =
+        lap_range_packed(LAP_OUTPUT, p->rank, 0, rows, columns * lap_dtype_size(p->types.out));
+    lap_add_gemm(s, LAP_STREAM_COMPUTE,
+                 lap_weight(p, columns, wgrad ? p->m : p->k, (lap_columns_t){0, columns}), false);
+    lap_gemm_rows(s, a, s->output);
+}
+
 size_t lap_columns_bytes(const lap_problem_t *p, lap_columns_t columns)
 {
-    return columns.count * lap_dtype_size(p->dtype);
+    return columns.count * lap_dtype_size(p->types.wire);
 }
 
 lap_range_t lap_partial(const lap_problem_t *p, lap_columns_t columns)
 {
-    return lap_range_packed(LAP_SCRATCH, p->rank, p->m * columns.begin * lap_dtype_size(p->dtype),
-                            p->m, lap_columns_bytes(p, columns));
+    if (p->kind == LAP_BULK_RS)
+        return lap_range_packed(LAP_MOVED, p->rank, 0, p->m, lap_columns_bytes(p, columns));
+    return lap_range_packed(LAP_SCRATCH, p->rank,
+                            p->m * columns.begin * lap_dtype_size(p->types.wire), p->m,
+                            lap_columns_bytes(p, columns));
 }
 
 lap_range_t lap_partial_of(const lap_problem_t *p, int owner, lap_columns_t columns)
@@ -33,34 +92,46 @@ lap_range_t lap_partial_of(const lap_problem_t *p, int owner, lap_columns_t colu
     return range;
 }
 
-static size_t k_bytes(const lap_problem_t *p)
+static size_t share_of_k(const lap_problem_t *p)
 {
-    return lap_shard(p->k, p->size, p->rank, NULL) * lap_dtype_size(p->dtype);
+    return lap_shard(p->k, p->size, p->rank, NULL);
 }
 
 lap_range_t lap_partial_input(const lap_problem_t *p, size_t first, size_t rows)
 {
-    return lap_range_packed(LAP_INPUT, p->rank, first * k_bytes(p), rows, k_bytes(p));
+    const size_t row_bytes = share_of_k(p) * lap_dtype_size(p->types.a);
+    return lap_range_packed(LAP_INPUT, p->rank, first * row_bytes, rows, row_bytes);
 }
 
 lap_range_t lap_partial_weight(const lap_problem_t *p, lap_columns_t columns)
 {
-    return lap_range_packed(LAP_WEIGHT, p->rank, columns.begin * k_bytes(p), columns.count,
-                            k_bytes(p));
+    return lap_weight(p, p->n, share_of_k(p), columns);
 }
 
 lap_range_t lap_slot(const lap_problem_t *p, int owner, int source, lap_columns_t columns)
 {
     size_t rows = lap_rows_of(p, owner), index = (size_t)(source - (source > owner));
     size_t before = (size_t)(p->size - 1) * columns.begin + index * columns.count;
-    return lap_range_packed(LAP_SYMMETRIC, owner, before * rows * lap_dtype_size(p->dtype), rows,
-                            lap_columns_bytes(p, columns));
+    return lap_range_packed(LAP_SYMMETRIC, owner, before * rows * lap_dtype_size(p->types.wire),
+                            rows, lap_columns_bytes(p, columns));
+}
+
+/* The slots alone. */
+static size_t data_bytes(const lap_problem_t *p)
+{
+    return (size_t)(p->size - 1) * lap_shard(p->capacity, p->size, 0, NULL) *
+           lap_columns_bytes(p, lap_all_columns(p));
 }
 
 size_t lap_slots_bytes(const lap_problem_t *p)
 {
-    return (size_t)(p->size - 1) * lap_shard(p->capacity, p->size, 0, NULL) *
-           lap_columns_bytes(p, lap_all_columns(p));
+    return scaled(p) ? lap_scales_end(data_bytes(p), p->size) : data_bytes(p);
+}
+
+/* Where the scale of `source` arrives. */
+static lap_range_t slot_scale(const lap_problem_t *p, int owner, int source)
+{
+    return lap_scale_range(owner, data_bytes(p), source, 1);
 }
 
 size_t lap_row_blocks(const lap_problem_t *p, int owner)
@@ -84,6 +155,30 @@ void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s)
     lap_gemm_rows(s, lap_partial_input(p, 0, p->m), s->output);
 }
 
+uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                      lap_columns_t columns, lap_range_t src)
+{
+    uint32_t first = s->nsteps;
+    if (scaled(p) && columns.begin == 0)
+        lap_add_put(s, stream, owner, LAP_NO_SIGNAL, lap_own_scale(p),
+                    slot_scale(p, owner, p->rank));
+    lap_add_put(s, stream, owner, lap_signal_data(p->rank), src,
+                lap_slot(p, owner, p->rank, columns));
+    return first;
+}
+
+void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s)
+{
+    for (int i = 1; i < p->size && scaled(p); i++) {
+        int owner = lap_peer_at(p, i);
+        if (lap_rows_of(p, owner) == 0)
+            continue;
+        lap_await_credit(p, s, LAP_STREAM_COMPUTE, owner);
+        lap_add_put(s, LAP_STREAM_COMPUTE, owner, LAP_NO_SIGNAL, lap_own_scale(p),
+                    slot_scale(p, owner, p->rank));
+    }
+}
+
 void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner, lap_range_t own)
 {
     size_t first, rows = lap_shard(p->m, p->size, owner, &first);
@@ -97,7 +192,7 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
             continue;
         block->raise_peer = owner;
         block->raise_signal = lap_signal_data(p->rank);
-        if (at == 0) {
+        if (at == 0 && !scaled(p)) {
             block->wait_peer = owner;
             block->wait_signal = lap_signal_credit(p->size, owner);
             block->wait_count = 1;
@@ -109,8 +204,11 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
 uint32_t lap_add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                      lap_columns_t columns, lap_range_t own, lap_range_t dst)
 {
-    uint32_t step = lap_add_reduce(s, stream, dst);
+    uint32_t step = lap_add_reduce(s, stream, dst, p->types.wire,
+                                   dst.place == LAP_GATHERED ? p->types.y : p->types.out);
     for (int source = 0; source < p->size; source++)
         lap_reduce_source(s, source == p->rank ? own : lap_slot(p, p->rank, source, columns));
+    for (int source = 0; source < p->size && scaled(p); source++)
+        lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : slot_scale(p, p->rank, source));
     return step;
 }

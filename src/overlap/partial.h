@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Partial results: what the builders of GEMM+RS and GEMM+AR have in common. a is [m, k_r] and b is
- * [n, k_r], the rank's part of k, so that a b^T is a partial result [m, n]; of the sum over ranks,
- * rank c owns rows m_c. Some methods cut n into splits; in scratch memory each split of the partial
- * result is a packed [m, columns] of its own.
+ * What builders have in common: parts of the weight, scales, GEMMs that are the rank's alone, and
+ * partial results, which GEMM+RS and GEMM+AR send. a is [m, k_r] and b is [n, k_r], the rank's part
+ * of k, so that a b^T is a partial result [m, n]; of the sum over ranks, rank c owns rows m_c. Some
+ * methods cut n into splits; in scratch memory each split of the partial result is a packed [m,
+ * columns] of its own. A reduce-scatter beside a GEMM has x, [m, cols], for its partial result.
  */
 #ifndef LAP_OVERLAP_PARTIAL_H
 #define LAP_OVERLAP_PARTIAL_H
@@ -18,9 +19,21 @@ typedef struct lap_columns {
 
 lap_columns_t lap_all_columns(const lap_problem_t *p);
 
+/* The part of a weight that gives these columns; in the layout of the problem it is n by k. */
+lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t columns);
+
+/* The scale of what this rank sends; and floats [first, first + count) after `bytes` bytes. */
+lap_range_t lap_own_scale(const lap_problem_t *p);
+lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count);
+size_t lap_scales_end(size_t bytes, int count);
+
+/* The GEMM of kinds whose GEMM is local, and what it writes; nothing for the others. */
+void lap_add_local_gemm(const lap_problem_t *p, lap_schedule_t *s);
+
 /* Part `i` of n; the first n mod num_splits parts have one column more. */
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i);
 
+/* The bytes of a row of these columns as it travels. */
 size_t lap_columns_bytes(const lap_problem_t *p, lap_columns_t columns);
 
 /* The partial result of the whole m, and its rows that `owner` owns, in scratch memory. */
@@ -34,13 +47,21 @@ lap_range_t lap_partial_weight(const lap_problem_t *p, lap_columns_t columns);
 /*
  * Where the part of `source` arrives in the symmetric memory of `owner`: one slot [m_owner,
  * columns], packed, for each other rank; with several splits all slots of the first one, then those
- * of the second. lap_slots_bytes is what they take at most.
+ * of the second; then, when they are FP8, a scale for each rank. lap_slots_bytes is what all of it
+ * takes at most.
  */
 lap_range_t lap_slot(const lap_problem_t *p, int owner, int source, lap_columns_t columns);
 size_t lap_slots_bytes(const lap_problem_t *p);
 
 /* The number of blocks of block_rows rows that the rows of `owner` make. */
 size_t lap_row_blocks(const lap_problem_t *p, int owner);
+
+/*
+ * Sends its rows of a partial result, which are at `src`, to their owner; with the first columns
+ * goes the scale. Returns the first of these steps.
+ */
+uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                      lap_columns_t columns, lap_range_t src);
 
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns);
@@ -51,8 +72,15 @@ uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_
 void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s);
 
 /*
+ * What must come before the GEMM that writes into the slots of its peers: their credits, if the
+ * scales have to go there first.
+ */
+void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s);
+
+/*
  * Adds the blocks of `owner` to the GEMM step that was added last: straight into its slot, each
- * block with its signal, the first one after its credit; or, if they are this rank's own, to `own`.
+ * block with its signal, the first one after its credit unless lap_add_scales has waited for that;
+ * or, if they are this rank's own, to `own`.
  */
 void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner, lap_range_t own);
 

@@ -158,7 +158,8 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
     const void *const srcs[2] = {bench->memory, bench->memory + COPY_BYTES / 2};
     const size_t strides[2] = {COPY_BYTES / 2, COPY_BYTES / 2};
     const lap_reduce_t reduce = {
-        .dtype = LAP_FLOAT32,
+        .from = LAP_FLOAT32,
+        .to = LAP_FLOAT32,
         .dst = bench->memory + COPY_BYTES,
         .dst_stride = COPY_BYTES / 2,
         .srcs = srcs,
@@ -289,7 +290,10 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
     char *a = bench->memory, *b = a + shape.rows * k_bytes, *d = b + shape.n * k_bytes;
     lap_gemm_block_t block = {
         .a = a, .d = d, .rows = shape.rows, .a_stride = k_bytes, .d_stride = shape.n * element};
-    const lap_gemm_t gemm = {.dtype = dtype,
+    const lap_gemm_t gemm = {.a_dtype = dtype,
+                             .b_dtype = dtype,
+                             .d_dtype = dtype,
+                             .scale = 1.0f,
                              .n = shape.n,
                              .k = shape.k,
                              .b = b,

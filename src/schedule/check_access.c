@@ -39,7 +39,7 @@ typedef struct list {
 static void add_access(list_t *list, uint32_t node, lap_range_t range, bool write)
 {
     /* Nobody writes the caller's input: check_form.c has seen to that. */
-    if (range.place == LAP_INPUT || range.place == LAP_WEIGHT || list->check->status != LAP_OK)
+    if (lap_place_is_input(range.place) || list->check->status != LAP_OK)
         return;
     access_t access = {.node = node,
                        .call = list->check->nodes[node].call,
@@ -64,15 +64,17 @@ static void list_accesses(list_t *list)
         const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
         if (node->kind == LAP_NODE_BLOCK) {
             add_access(list, i, schedule->blocks[node->block].a, false);
+            add_access(list, i, schedule->blocks[node->block].scale, false);
             add_access(list, i, schedule->blocks[node->block].d, true);
         }
         if (node->kind != LAP_NODE_STEP)
             continue;
         const lap_step_t *step = &schedule->steps[node->step];
-        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY)
+        if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY ||
+            step->kind == LAP_STEP_SUMS)
             add_access(list, i, step->src, false);
         if (step->kind == LAP_STEP_REDUCE)
-            for (uint32_t j = 0; j < step->count; j++)
+            for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
                 add_access(list, i, schedule->ranges[step->first + j], false);
         if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY ||
             step->kind == LAP_STEP_REDUCE)
@@ -136,7 +138,7 @@ static void cover(list_t *list, const access_t *write, const access_t *read)
 
 static bool is_result(const access_t *access)
 {
-    return access->range.place == LAP_OUTPUT || access->range.place == LAP_GATHERED;
+    return access->range.place >= LAP_OUTPUT && access->range.place <= LAP_SCALES;
 }
 
 /* Two accesses to the same memory whose extents overlap. */

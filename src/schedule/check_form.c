@@ -40,7 +40,7 @@ static lap_status_t equal(const form_t *form, const char *what, size_t value, si
     return value == expected ? LAP_OK : wrong(form, what, value, expected);
 }
 
-/* Where the memory of a place ends; the caller's input and weight are not known here. */
+/* Where the memory of a place ends; the caller's matrices are not known here. */
 static size_t place_end(const lap_check_t *check, uint32_t call, const lap_range_t *range)
 {
     const lap_schedule_t *owner = lap_check_schedule(check, call, range->rank);
@@ -53,6 +53,10 @@ static size_t place_end(const lap_check_t *check, uint32_t call, const lap_range
         return owner->output.offset + lap_range_bytes(&owner->output);
     case LAP_GATHERED:
         return owner->gathered.offset + lap_range_bytes(&owner->gathered);
+    case LAP_SCALE:
+        return sizeof(float);
+    case LAP_SCALES:
+        return (size_t)check->size * sizeof(float);
     default:
         return SIZE_MAX;
     }
@@ -67,7 +71,7 @@ static lap_status_t check_range(const form_t *form, const lap_range_t *range, bo
         LAP_TRY(equal(form, "the rank of a local range", (size_t)range->rank,
                       (size_t)form->schedule->rank));
     LAP_TRY(below(form, "the rank of a range", (size_t)range->rank, (size_t)form->check->size));
-    bool reserved = written && (range->place == LAP_INPUT || range->place == LAP_WEIGHT);
+    bool reserved = written && lap_place_is_input(range->place);
     limit = place_end(form->check, form->call, range);
     if (!reserved && lap_range_valid(range, &end) && (lap_range_bytes(range) == 0 || end <= limit))
         return LAP_OK;
@@ -119,6 +123,28 @@ static lap_status_t check_move(const form_t *form)
                  (size_t)step->peer);
 }
 
+/* A float. */
+static lap_status_t check_scale(const form_t *form, const lap_range_t *scale)
+{
+    LAP_TRY(check_range(form, scale, false));
+    LAP_TRY(equal(form, "the bytes of a scale", lap_range_bytes(scale), sizeof(float)));
+    return equal(form, "the place of a scale within a float", scale->offset % sizeof(float), 0);
+}
+
+/* Whether a, the part of b and d of a block are matrices that fit together. */
+static lap_status_t check_shapes(const form_t *form, const lap_block_t *block)
+{
+    const lap_schedule_t *schedule = form->schedule;
+    const lap_gemm_shape_t shape = lap_block_shape(schedule, form->step, block);
+    const bool turned = schedule->layout == LAP_WGRAD; /* a is [k, rows] */
+    LAP_TRY(
+        equal(form, "the number of rows of a block", block->a.rows, turned ? shape.k : shape.rows));
+    LAP_TRY(equal(form, "the bytes of a row of a", block->a.row_bytes,
+                  (turned ? shape.rows : shape.k) * lap_dtype_size(schedule->types.a)));
+    return equal(form, "the bytes of a row of d", block->d.row_bytes,
+                 shape.n * lap_dtype_size(lap_block_dtype(schedule, block)));
+}
+
 static lap_status_t check_gemm(const form_t *form)
 {
     const lap_step_t *step = form->step;
@@ -129,10 +155,9 @@ static lap_status_t check_gemm(const form_t *form)
         const lap_block_t *block = &form->schedule->blocks[i];
         LAP_TRY(check_range(form, &block->a, false));
         LAP_TRY(check_range(form, &block->d, true));
-        LAP_TRY(equal(form, "the number of rows of a block", block->a.rows, block->d.rows));
-        LAP_TRY(equal(form, "the bytes of a row of a", block->a.row_bytes, step->src.row_bytes));
-        LAP_TRY(equal(form, "the bytes of a row of d", block->d.row_bytes,
-                      step->src.rows * lap_dtype_size(form->schedule->dtype)));
+        LAP_TRY(check_shapes(form, block));
+        if (block->scale.rows > 0)
+            LAP_TRY(check_scale(form, &block->scale));
         if (block->wait_signal != LAP_NO_SIGNAL)
             LAP_TRY(check_wait(form, block->wait_signal, block->wait_count));
         LAP_TRY(check_raise(form, block->raise_peer, block->raise_signal));
@@ -143,13 +168,20 @@ static lap_status_t check_gemm(const form_t *form)
 static lap_status_t check_reduce(const form_t *form)
 {
     const lap_step_t *step = form->step;
-    LAP_TRY(below(form, "the end of the ranges", (size_t)step->first + step->count,
+    const lap_range_t *ranges = &form->schedule->ranges[step->first];
+    const size_t from = lap_dtype_size(step->from), to = lap_dtype_size(step->to);
+    const size_t total = (size_t)step->count * (step->scaled ? 2 : 1);
+    LAP_TRY(below(form, "the end of the ranges", step->first + total,
                   (size_t)form->schedule->nranges + 1));
     LAP_TRY(check_range(form, &step->dst, true));
-    for (uint32_t i = step->first; i < step->first + step->count; i++) {
-        LAP_TRY(check_range(form, &form->schedule->ranges[i], false));
-        LAP_TRY(check_same_shape(form, &form->schedule->ranges[i], &step->dst));
+    for (uint32_t i = 0; i < step->count; i++) {
+        LAP_TRY(check_range(form, &ranges[i], false));
+        LAP_TRY(equal(form, "the number of rows", ranges[i].rows, step->dst.rows));
+        LAP_TRY(equal(form, "the bytes of a row", ranges[i].row_bytes * to,
+                      step->dst.row_bytes * from));
     }
+    for (size_t i = step->count; i < total; i++)
+        LAP_TRY(check_scale(form, &ranges[i]));
     return LAP_OK;
 }
 
@@ -172,6 +204,8 @@ static lap_status_t check_step(const form_t *form)
         return check_wait(form, step->signal, step->count);
     case LAP_STEP_REDUCE:
         return check_reduce(form);
+    case LAP_STEP_SUMS:
+        return check_range(form, &step->src, false);
     default:
         return below(form, "the kind", (size_t)step->kind, LAP_STEP_KINDS);
     }

@@ -227,6 +227,7 @@ static void put_work(const picture_t *picture, const lap_trace_record_t *record)
         strcpy(bar.label, "GEMM");
         break;
     case LAP_STEP_REDUCE:
+    case LAP_STEP_SUMS:
         bar.fill = COLOUR_REDUCE;
         strcpy(bar.label, "sum");
         break;

@@ -32,8 +32,9 @@ struct lap_program {
     lap_wait_story_t *stories; /* per step */
     lap_event_t **events;      /* per step: recorded after it; NULL when nothing depends on it */
     lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
-    const void **sources;           /* per range: the operands of reductions */
+    const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
+    lap_finish_t *finishes; /* per step: what becomes of its results */
 };
 
 static lap_status_t create_events(lap_program_t *program)
@@ -86,8 +87,9 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
     program->events = lap_alloc(own->nsteps, sizeof(lap_event_t *));
     program->sources = lap_alloc(own->nranges, sizeof(void *));
     program->source_strides = lap_alloc(own->nranges, sizeof(size_t));
+    program->finishes = lap_alloc(own->nsteps, sizeof(*program->finishes));
     bool room = program->blocks && program->raises && program->gemms && program->stories &&
-                program->events && program->sources && program->source_strides;
+                program->events && program->sources && program->source_strides && program->finishes;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK)
@@ -118,6 +120,7 @@ void lap_program_destroy(lap_program_t *program)
     lap_free(program->events);
     lap_free(program->sources);
     lap_free(program->source_strides);
+    lap_free(program->finishes);
     lap_schedule_clear(&program->schedule);
     lap_free(program);
 }
@@ -164,6 +167,53 @@ static lap_copy_t bind_copy(const lap_binding_t *binding, const lap_step_t *step
     copy.src = resolve(binding, &step->src, &copy.src_stride);
     copy.dst = resolve(binding, &step->dst, &copy.dst_stride);
     return copy;
+}
+
+/* Where in d a range of LAP_OUTPUT begins. */
+static void locate(const lap_binding_t *binding, const lap_schedule_t *schedule,
+                   const lap_range_t *range, size_t *row_p, size_t *column_p)
+{
+    const size_t row_bytes = binding->places[LAP_OUTPUT].packed_stride;
+    *row_p = row_bytes ? range->offset / row_bytes : 0;
+    *column_p = row_bytes ? range->offset % row_bytes / lap_dtype_size(schedule->types.out) : 0;
+}
+
+/* The element of aux that belongs to the first one of a range of d; NULL when there is no aux. */
+static void *resolve_aux(const lap_binding_t *binding, const lap_schedule_t *schedule,
+                         const lap_range_t *d)
+{
+    const lap_tensor_t *aux = &binding->aux;
+    size_t row, column;
+    if (d->place != LAP_OUTPUT || !aux->data)
+        return NULL;
+    locate(binding, schedule, d, &row, &column);
+    return (char *)aux->data + (row * aux->stride + column) * lap_dtype_size(aux->dtype);
+}
+
+/* What becomes of the results of a step that writes `dst`; NULL: nothing, they are only rounded. */
+static const lap_finish_t *bind_finish(const lap_binding_t *binding, const lap_schedule_t *schedule,
+                                       const lap_range_t *dst, lap_dtype_t to, lap_finish_t *finish)
+{
+    const bool last = dst->place == LAP_OUTPUT;
+    size_t row, column = 0;
+    if (last)
+        locate(binding, schedule, dst, &row, &column);
+    *finish = (lap_finish_t){
+        .epilogue = last ? schedule->epilogue : LAP_EPILOGUE_NONE,
+        .beta = last ? binding->beta : 0,
+        .scale = !lap_dtype_is_fp8(to) ? 1
+                 : last                ? binding->d_scale
+                                       : binding->wire_scale,
+        .bias_dtype = binding->bias.dtype,
+        .aux_dtype = binding->aux.dtype,
+        .aux_stride = binding->aux.stride * lap_dtype_size(binding->aux.dtype),
+    };
+    if (finish->epilogue & LAP_EPILOGUE_BIAS)
+        finish->bias =
+            (const char *)binding->bias.data + column * lap_dtype_size(finish->bias_dtype);
+    const bool plain = (finish->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) == 0 &&
+                       finish->beta == 0 && finish->scale == 1;
+    return plain ? NULL : finish;
 }
 
 /* ---- what a GEMM step's row-block signals call back ---- */
@@ -259,9 +309,14 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_block_t *plan = &program->schedule.blocks[index];
     lap_gemm_block_t *block = &program->blocks[index];
+    size_t unused;
     *block = (lap_gemm_block_t){.rows = plan->d.rows};
     block->a = resolve(issue->binding, &plan->a, &block->a_stride);
     block->d = resolve(issue->binding, &plan->d, &block->d_stride);
+    block->aux = resolve_aux(issue->binding, &program->schedule, &plan->d);
+    if (plan->scale.rows > 0)
+        block->a_scale =
+            (const float *)(const void *)resolve(issue->binding, &plan->scale, &unused);
     lap_trace_record_t *record = next_record(
         issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
     if (record)
@@ -304,12 +359,23 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
-    const size_t element = lap_dtype_size(program->schedule.dtype);
-    const lap_block_t *first = &program->schedule.blocks[step->first];
+    const lap_schedule_t *schedule = &program->schedule;
+    const lap_block_t *first = &schedule->blocks[step->first];
+    if (step->count == 0)
+        return LAP_OK;
+    const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
+    const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
     lap_gemm_t gemm = {
-        .dtype = program->schedule.dtype,
-        .n = step->src.rows,
-        .k = step->count ? first->a.row_bytes / element : 0,
+        .a_dtype = schedule->types.a,
+        .b_dtype = schedule->types.b,
+        .d_dtype = d_dtype,
+        .a_transposed = schedule->layout == LAP_WGRAD,
+        .b_plain = schedule->layout != LAP_FORWARD,
+        .scale = issue->binding->scale,
+        .n = shape.n,
+        .k = shape.k,
+        .finish =
+            bind_finish(issue->binding, schedule, &first->d, d_dtype, &program->finishes[index]),
         .blocks = &program->blocks[step->first],
         .nblocks = step->count,
         .any_order = step->any_order,
@@ -325,23 +391,48 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     return issue->device->gemm(stream, &gemm);
 }
 
-static lap_status_t issue_reduce(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     lap_program_t *program = issue->program;
-    for (uint32_t i = 0; i < step->count; i++)
+    const lap_step_t *step = &program->schedule.steps[index];
+    for (uint32_t i = 0; i < (step->scaled ? 2 : 1) * step->count; i++)
         program->sources[step->first + i] =
             resolve(issue->binding, &program->schedule.ranges[step->first + i],
                     &program->source_strides[step->first + i]);
     lap_reduce_t reduce = {
-        .dtype = program->schedule.dtype,
+        .from = step->from,
+        .to = step->to,
         .srcs = &program->sources[step->first],
         .src_strides = &program->source_strides[step->first],
         .nsrc = step->count,
         .rows = step->dst.rows,
-        .cols = step->dst.row_bytes / lap_dtype_size(program->schedule.dtype),
+        .cols = step->dst.row_bytes / lap_dtype_size(step->to),
+        .finish = bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
+                              &program->finishes[index]),
+        .aux = resolve_aux(issue->binding, &program->schedule, &step->dst),
     };
+    if (step->scaled)
+        reduce.scales =
+            (const float *const *)(const void *)&program->sources[step->first + step->count];
     reduce.dst = resolve(issue->binding, &step->dst, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
+}
+
+static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+{
+    const lap_binding_t *binding = issue->binding;
+    const lap_types_t *types = &issue->program->schedule.types;
+    const bool of_d = step->src.place == LAP_OUTPUT; /* else of a */
+    lap_column_sums_t sums = {
+        .from = of_d ? types->out : types->a,
+        .to = binding->bias_grad.dtype,
+        .rows = step->src.rows,
+        .cols = binding->bias_grad.cols,
+        .scale = of_d ? binding->d_scale : binding->a_scale,
+        .dst = binding->bias_grad.data,
+    };
+    sums.src = resolve(binding, &step->src, &sums.src_stride);
+    return issue->device->column_sums(stream, &sums);
 }
 
 static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stream,
@@ -407,9 +498,11 @@ static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *str
     case LAP_STEP_WAIT:
         return issue_wait(issue, index, stream);
     case LAP_STEP_REDUCE:
-        return issue_reduce(issue, step, stream);
+        return issue_reduce(issue, index, stream);
     case LAP_STEP_COPY:
         return issue_copy(issue, step, stream);
+    case LAP_STEP_SUMS:
+        return issue_sums(issue, step, stream);
     case LAP_STEP_KINDS:
         break;
     }
@@ -458,7 +551,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
 }
 
 /*
- * Another call may still be in flight on the same streams: all of it comes before any of this one.
+ * Another call on the same buffer may still be in flight: all of it comes before any of this one.
+ * Calls on other buffers only share the order of each stream.
  */
 static lap_status_t join_streams(lap_engine_t *engine)
 {
@@ -499,7 +593,7 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
         .record = binding->trace ? binding->trace->records : NULL,
         .chaos = binding->chaos,
     };
-    if (program->engine->in_flight)
+    if (buffer && buffer->in_flight > 0)
         LAP_TRY(join_streams(program->engine));
     if (buffer)
         announce(program, binding);

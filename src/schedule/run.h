@@ -15,7 +15,6 @@ typedef struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS];
     lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
-    unsigned in_flight;              /* calls issued and not yet ended */
     uint32_t failures;               /* of the streams so far; calls in flight share them */
     lap_status_t status;             /* of the latest failure */
     char text[LAP_ERROR_TEXT];
@@ -57,9 +56,13 @@ typedef struct lap_bound_place {
     size_t stride;
 } lap_bound_place_t;
 
-/* One call: the memory that the places stand for. */
+/* One call: the memory that the places stand for, and the numbers that go with it. */
 typedef struct lap_binding {
     lap_bound_place_t places[LAP_PLACES]; /* LAP_SYMMETRIC comes from the buffer */
+    float scale; /* of the product: alpha and the scales of a and b that do not travel */
+    float beta;
+    float a_scale, d_scale, wire_scale;
+    lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
     lap_buffer_t *buffer;
     uint32_t op_index;  /* of the operator among those of the buffer */
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */

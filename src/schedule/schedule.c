@@ -21,7 +21,9 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
     schedule->rank = problem->rank;
     schedule->size = problem->size;
     schedule->m = problem->m;
-    schedule->dtype = problem->dtype;
+    schedule->types = problem->types;
+    schedule->layout = problem->layout;
+    schedule->epilogue = problem->epilogue;
     schedule->nsignals = lap_signal_count(problem->size);
     schedule->output.rank = schedule->gathered.rank = problem->rank;
     schedule->output.place = LAP_OUTPUT;
@@ -106,28 +108,52 @@ uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src
     return add_step(schedule, &step);
 }
 
-uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst)
+uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src)
+{
+    lap_step_t step = {.kind = LAP_STEP_SUMS, .stream = stream, .peer = -1, .src = src};
+    return add_step(schedule, &step);
+}
+
+uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
+                        lap_dtype_t from, lap_dtype_t to)
 {
     lap_step_t step = {.kind = LAP_STEP_REDUCE,
                        .stream = stream,
                        .peer = -1,
                        .first = schedule->nranges,
+                       .from = from,
+                       .to = to,
                        .dst = dst};
     return add_step(schedule, &step);
 }
 
-void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src)
+/* Adds a range of the step that was added last, a reduction. Returns the step, or NULL. */
+static lap_step_t *add_range(lap_schedule_t *schedule, lap_range_t range)
 {
     if (schedule->status != LAP_OK)
-        return;
+        return NULL;
     lap_range_t *ranges = grow(schedule, schedule->ranges, schedule->nranges,
                                &schedule->ranges_room, sizeof(lap_range_t));
     if (!ranges)
-        return;
+        return NULL;
     schedule->ranges = ranges;
-    ranges[schedule->nranges++] = src;
+    ranges[schedule->nranges++] = range;
     assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_REDUCE);
-    schedule->steps[schedule->nsteps - 1].count++;
+    return &schedule->steps[schedule->nsteps - 1];
+}
+
+void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src)
+{
+    lap_step_t *step = add_range(schedule, src);
+    if (step)
+        step->count++;
+}
+
+void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale)
+{
+    lap_step_t *step = add_range(schedule, scale);
+    if (step)
+        step->scaled = true;
 }
 
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order)
@@ -160,6 +186,20 @@ lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t 
     assert(schedule->steps[schedule->nsteps - 1].kind == LAP_STEP_GEMM);
     schedule->steps[schedule->nsteps - 1].count++;
     return block;
+}
+
+lap_dtype_t lap_block_dtype(const lap_schedule_t *schedule, const lap_block_t *block)
+{
+    return block->d.place == LAP_OUTPUT ? schedule->types.out : schedule->types.wire;
+}
+
+lap_gemm_shape_t lap_block_shape(const lap_schedule_t *schedule, const lap_step_t *step,
+                                 const lap_block_t *block)
+{
+    const lap_range_t *b = &step->src;
+    const size_t b_cols = b->row_bytes / lap_dtype_size(schedule->types.b);
+    const bool plain = schedule->layout != LAP_FORWARD; /* b is [k, n] */
+    return (lap_gemm_shape_t){block->d.rows, plain ? b_cols : b->rows, plain ? b->rows : b_cols};
 }
 
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep)
@@ -195,15 +235,16 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
 
 const char *lap_step_kind_name(lap_step_kind_t kind)
 {
-    static const char *const names[LAP_STEP_KINDS] = {"GEMM", "PUT",    "RAISE",
-                                                      "WAIT", "REDUCE", "COPY"};
+    static const char *const names[LAP_STEP_KINDS] = {"GEMM",   "PUT",  "RAISE", "WAIT",
+                                                      "REDUCE", "COPY", "SUMS"};
     return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
 }
 
 static const char *place_name(lap_place_t place)
 {
-    static const char *const names[LAP_PLACES] = {"input",    "weight",  "output",
-                                                  "gathered", "scratch", "symmetric buffer"};
+    static const char *const names[LAP_PLACES] = {"input",  "weight",  "x",
+                                                  "scale",  "output",  "gathered",
+                                                  "scales", "scratch", "symmetric buffer"};
     return (unsigned)place < LAP_PLACES ? names[place] : "unknown place";
 }
 
@@ -257,6 +298,9 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
         break;
     case LAP_STEP_COPY:
         snprintf(text, bytes, "%s -> %s", src, dst);
+        break;
+    case LAP_STEP_SUMS:
+        snprintf(text, bytes, "of the columns of %s", src);
         break;
     default:
         break;

@@ -19,20 +19,31 @@
 
 #include <lap/op.h>
 
+#include "core/signal.h"
+
 /* Memory that steps read and write. All but LAP_SYMMETRIC belong to the rank alone. */
 typedef enum lap_place {
     LAP_INPUT = 0, /* a */
     LAP_WEIGHT,    /* b */
+    LAP_MOVED,     /* x */
+    LAP_SCALE,     /* one float: of what this rank sends, when that is FP8 */
     LAP_OUTPUT,    /* d */
-    LAP_GATHERED,  /* the gathered a, when asked for */
+    LAP_GATHERED,  /* the second result: the gathered a, when asked for, or y */
+    LAP_SCALES,    /* a float per rank: the scales of the shards in it; empty shards have none */
     LAP_SCRATCH,   /* local memory of the operator */
     LAP_SYMMETRIC, /* the symmetric buffer of `rank` */
     LAP_PLACES
 } lap_place_t;
 
+/* Whether the caller gives what is there: nobody may write it. */
+static inline bool lap_place_is_input(lap_place_t place)
+{
+    return place <= LAP_SCALE;
+}
+
 /*
  * Rows of bytes: `rows` pieces of `row_bytes` at offset, offset + stride, ... In places that the
- * caller owns (input, weight, output, gathered) offsets and strides are those of a packed matrix;
+ * caller owns (all but scratch and symmetric) offsets and strides are those of a packed matrix;
  * binding puts the caller's stride in.
  */
 typedef struct lap_range {
@@ -45,12 +56,13 @@ typedef struct lap_range {
 } lap_range_t;
 
 typedef enum lap_step_kind {
-    LAP_STEP_GEMM = 0, /* blocks[first .. first + count) times the weight rows `b` */
+    LAP_STEP_GEMM = 0, /* blocks[first .. first + count) times the part `b` of the weight */
     LAP_STEP_PUT,      /* copy src to dst in peer's symmetric memory, then raise signal there */
     LAP_STEP_RAISE,    /* raise peer's signal: a credit, or `bytes` are there to be read in place */
     LAP_STEP_WAIT,     /* until this rank's signal has been raised `count` times in this call */
     LAP_STEP_REDUCE,   /* dst = sum of ranges[first .. first + count) in that order */
     LAP_STEP_COPY,     /* copy src to dst, both this rank's */
+    LAP_STEP_SUMS,     /* the caller's bias_grad = the sums of the columns of src */
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
@@ -58,26 +70,39 @@ typedef enum lap_step_kind {
 #define LAP_STREAMS 3
 enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2 };
 
-#define LAP_NO_SIGNAL UINT32_MAX
+/*
+ * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out` in
+ * LAP_OUTPUT and `wire` elsewhere.
+ */
+typedef struct lap_types {
+    lap_dtype_t a, b, out, wire, y;
+} lap_types_t;
 
+/*
+ * GEMM and REDUCE steps that write LAP_OUTPUT end with the epilogue of the operator; no other step
+ * writes there if there is one.
+ */
 typedef struct lap_step {
     lap_step_kind_t kind;
     uint16_t stream;
     uint16_t ndeps;
     uint32_t deps[LAP_STEP_DEPS]; /* earlier steps, on other streams */
     int peer;                     /* put, raise: to whom; wait: from whom */
-    uint32_t signal;              /* put, raise: word of the peer; wait: word of this rank */
+    uint32_t signal;              /* put (or none), raise: word of the peer; wait: of this rank */
     uint32_t count;               /* wait: raises within this call; gemm: blocks; reduce: ranges */
     uint32_t first;               /* gemm: first block; reduce: first range */
     bool any_order;               /* gemm: blocks run as their signals come */
+    bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
+    lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
     size_t bytes;                 /* raise */
-    lap_range_t src;              /* put, copy; gemm: the weight rows b */
+    lap_range_t src;              /* put, copy, sums; gemm: the part b of the weight */
     lap_range_t dst;              /* put, copy, reduce */
 } lap_step_t;
 
 /* Rows of a GEMM step that wait for a signal of their own, or raise one. */
 typedef struct lap_block {
     lap_range_t a, d;
+    lap_range_t scale; /* of a, a float; no rows: that of the call */
     int wait_peer;
     uint32_t wait_signal; /* LAP_NO_SIGNAL: none */
     uint32_t wait_count;
@@ -91,7 +116,9 @@ typedef struct lap_schedule {
     int rank;
     int size;
     size_t m; /* active rows */
-    lap_dtype_t dtype;
+    lap_types_t types;
+    lap_layout_t layout;
+    lap_epilogue_t epilogue;
     lap_status_t status; /* the first failure: the adders below do nothing after it */
 
     lap_step_t *steps;
@@ -152,8 +179,12 @@ typedef struct lap_problem {
     lap_op_kind_t kind;
     size_t m;        /* active rows */
     size_t capacity; /* most rows of any call */
-    size_t n, k;     /* global */
-    lap_dtype_t dtype;
+    size_t n, k;     /* global; of the rank alone where the GEMM is local */
+    size_t cols;     /* of x and y */
+    lap_types_t types;
+    lap_layout_t layout;
+    lap_epilogue_t epilogue;
+    bool accumulate;
     bool aggregate;
     size_t num_splits;
     size_t block_rows;
@@ -194,11 +225,18 @@ uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint
 uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                       uint32_t count);
 uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src, lap_range_t dst);
-/* The ranges of the sum follow with lap_reduce_source, in the order of the sum. */
-uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst);
-void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src);
+uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src);
 /*
- * The blocks of the GEMM follow with lap_gemm_rows; `b` are the weight rows, one per column of d.
+ * The ranges of the sum follow with lap_reduce_source, in the order of the sum; then, if they have
+ * scales, those of all of them with lap_reduce_scale.
+ */
+uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
+                        lap_dtype_t from, lap_dtype_t to);
+void lap_reduce_source(lap_schedule_t *schedule, lap_range_t src);
+void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale);
+/*
+ * The blocks of the GEMM follow with lap_gemm_rows; `b` is the part of the weight that gives the
+ * columns of d.
  */
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order);
 lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
@@ -206,6 +244,16 @@ lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t 
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep);
 /* This rank's word `signal` is raised once more in this call. Every raise by a peer needs one. */
 void lap_expect(lap_schedule_t *schedule, uint32_t signal);
+
+/* The GEMM of a block: op(a) is [rows, k], op(b) is [k, n]. */
+typedef struct lap_gemm_shape {
+    size_t rows, n, k;
+} lap_gemm_shape_t;
+lap_gemm_shape_t lap_block_shape(const lap_schedule_t *schedule, const lap_step_t *step,
+                                 const lap_block_t *block);
+
+/* The type of what a GEMM writes there. */
+lap_dtype_t lap_block_dtype(const lap_schedule_t *schedule, const lap_block_t *block);
 
 /*
  * A one-line description of a step, such as "step 7 PUT rows 8..15 -> rank 2", for messages and

@@ -195,12 +195,10 @@ static bool deps_ended(simulation_t *sim, int rank, const lap_step_t *step)
 
 /* ---- tasks ---- */
 
-static double gemm_seconds(const lap_cost_t *cost, const lap_step_t *step, const lap_block_t *block,
-                           size_t element)
+static double gemm_seconds(const lap_cost_t *cost, lap_gemm_shape_t shape)
 {
-    const double rows = (double)block->d.rows, n = (double)step->src.rows;
-    const size_t k = block->a.row_bytes / element;
-    const double work = rows * n * (double)k;
+    const double rows = (double)shape.rows, n = (double)shape.n;
+    const double work = rows * n * (double)shape.k;
     if (work <= 0)
         return 0;
     return work / (lap_curve_at(&cost->gemm, rows) * lap_curve_at(&cost->columns, n));
@@ -252,8 +250,8 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane, const lap_ste
     lane->block = find_block(sim, rank, step);
     if (lane->block != NO_BLOCK)
         start(sim, lane,
-              begin + gemm_seconds(sim->cost, step, &schedule->blocks[lane->block],
-                                   lap_dtype_size(schedule->dtype)),
+              begin + gemm_seconds(sim->cost,
+                                   lap_block_shape(schedule, step, &schedule->blocks[lane->block])),
               sim->cost->gemm_cores);
 }
 
@@ -277,6 +275,9 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
               cost->step_s + (double)lap_range_bytes(&step->dst) * (step->count + 1) / cost->reduce,
               1);
         break;
+    case LAP_STEP_SUMS:
+        start(sim, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce, 1);
+        break;
     case LAP_STEP_PUT:
     case LAP_STEP_COPY:
         start(sim, lane, cost->step_s + copy_seconds(cost, &step->src), 1);
@@ -293,7 +294,7 @@ static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
     const lap_schedule_t *schedule = sim->schedules[rank];
     const lap_step_t *step = &schedule->steps[lane->step];
     lane->busy = false;
-    if (step->kind == LAP_STEP_PUT)
+    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
         LAP_TRY(raise_word(sim, rank, step->peer, step->signal, lap_range_bytes(&step->src),
                            lane->begin));
     else if (step->kind == LAP_STEP_RAISE)

@@ -267,7 +267,8 @@ static uint64_t common(const lap_interval_t *a, size_t na, const lap_interval_t 
 
 static bool is_work(uint32_t kind)
 {
-    return kind == LAP_STEP_GEMM || kind == LAP_STEP_REDUCE || kind == LAP_STEP_COPY;
+    return kind == LAP_STEP_GEMM || kind == LAP_STEP_REDUCE || kind == LAP_STEP_COPY ||
+           kind == LAP_STEP_SUMS;
 }
 
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p)

@@ -41,6 +41,7 @@ struct lap_buffer {
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
     uint32_t calls;          /* calls begun on this buffer */
+    unsigned in_flight;      /* of those, not yet ended */
     uint32_t id;             /* among the buffers of the group */
     uint32_t nops;           /* operators made on this buffer */
     size_t reserved;         /* words from 0 that belong to its operators */
@@ -68,7 +69,7 @@ uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m);
 typedef struct lap_put {
     lap_copy_t copy; /* dst is in the memory of `peer` */
     int peer;
-    uint32_t signal;
+    uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
 } lap_put_t;

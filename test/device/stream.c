@@ -110,11 +110,23 @@ static void test_arguments(void)
     lap_stream_t *stream = new_stream();
     tap_failure(ops->stream_call(stream, fail, arg, sizeof(arg)), LAP_ERR_INVALID, "193", "192",
                 NULL);
-    const lap_gemm_t gemm = {.dtype = (lap_dtype_t)7};
-    tap_failure(ops->gemm(stream, &gemm), LAP_ERR_UNSUPPORTED, "dtype 7", "bfloat16", NULL);
-    const lap_reduce_t reduce = {.dtype = (lap_dtype_t)7};
+    for (int i = 0; i < 3; i++) {
+        lap_gemm_t gemm = {.a_dtype = LAP_FLOAT32};
+        lap_dtype_t *const types[] = {&gemm.a_dtype, &gemm.b_dtype, &gemm.d_dtype};
+        const char *const names[] = {"with a", "with b", "with d"};
+        *types[i] = (lap_dtype_t)7;
+        tap_failure(ops->gemm(stream, &gemm), LAP_ERR_UNSUPPORTED, "dtype 7", names[i], "bfloat16",
+                    "float8_e5m2", NULL);
+    }
+    lap_reduce_t reduce = {.from = (lap_dtype_t)7};
     tap_failure(ops->reduce(stream, &reduce), LAP_ERR_UNSUPPORTED, "dtype 7", "bfloat16", NULL);
-    const lap_reduce_t nothing = {.dtype = LAP_FLOAT32};
+    reduce = (lap_reduce_t){.to = LAP_DTYPE_DEFAULT};
+    tap_failure(ops->reduce(stream, &reduce), LAP_ERR_UNSUPPORTED, "dtype -1", "result", NULL);
+    lap_column_sums_t sums = {.from = (lap_dtype_t)7};
+    tap_failure(ops->column_sums(stream, &sums), LAP_ERR_UNSUPPORTED, "dtype 7", "rows", NULL);
+    sums = (lap_column_sums_t){.to = (lap_dtype_t)7};
+    tap_failure(ops->column_sums(stream, &sums), LAP_ERR_UNSUPPORTED, "dtype 7", "result", NULL);
+    const lap_reduce_t nothing = {.from = LAP_FLOAT32};
     tap_failure(ops->reduce(stream, &nothing), LAP_ERR_INVALID, "0 sources", NULL);
     lap_device_t *none = NULL;
     tap_failure(ops->open(-1, &none), LAP_ERR_INVALID, "-1", NULL);
@@ -249,7 +261,13 @@ static void test_reduce(void)
         dst[i] = -1;
     }
     lap_stream_t *stream = new_stream();
-    lap_reduce_t reduce = {LAP_FLOAT32, dst, STRIDE * 4, sources, strides, 3, ROWS, COLS};
+    lap_reduce_t reduce = {.dst = dst,
+                           .dst_stride = STRIDE * 4,
+                           .srcs = sources,
+                           .src_strides = strides,
+                           .nsrc = 3,
+                           .rows = ROWS,
+                           .cols = COLS};
     ops->reduce(stream, &reduce);
     tap_success(ops->stream_synchronize(stream), "%s: a sum of three", ops->name);
     bool good = true;
@@ -288,7 +306,15 @@ static void test_reduce_narrow(lap_dtype_t dtype)
         dst[i] = 7;
     }
     lap_stream_t *stream = new_stream();
-    lap_reduce_t reduce = {dtype, dst, STRIDE * 2, sources, strides, 3, ROWS, COLS};
+    lap_reduce_t reduce = {.from = dtype,
+                           .to = dtype,
+                           .dst = dst,
+                           .dst_stride = STRIDE * 2,
+                           .srcs = sources,
+                           .src_strides = strides,
+                           .nsrc = 3,
+                           .rows = ROWS,
+                           .cols = COLS};
     ops->reduce(stream, &reduce);
     reduce.dst = srcs[2];
     ops->reduce(stream, &reduce);

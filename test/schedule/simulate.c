@@ -34,7 +34,10 @@ static lap_schedule_t pair[RANKS];
 static void pair_init(void)
 {
     for (int r = 0; r < RANKS; r++) {
-        const lap_problem_t problem = {.dtype = LAP_FLOAT32, .rank = r, .size = RANKS};
+        const lap_problem_t problem = {
+            .types = {LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32},
+            .rank = r,
+            .size = RANKS};
         lap_schedule_init(&pair[r], &problem, "made by hand");
     }
 }
@@ -122,7 +125,8 @@ static void test_order(void)
     pair_takes(&cost, 7, "every step costs something, and so does the call");
 
     pair_init();
-    lap_add_reduce(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 4));
+    lap_add_reduce(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 4), LAP_FLOAT32,
+                   LAP_FLOAT32);
     for (int i = 0; i < 3; i++)
         lap_reduce_source(&pair[0], bytes_of(LAP_SCRATCH, 0, 4));
     cost = unit_cost();

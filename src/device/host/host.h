@@ -12,8 +12,8 @@
 #include "device/device.h"
 
 /*
- * d = a b^T for the rows of one block, summed in fp32 or better and rounded once. None of rows, n
- * and k is 0. `workspace` is memory of the stream, as much as the kernel asked for.
+ * The rows of one block of a GEMM, as device.h says. Neither rows nor n is 0. `workspace` is memory
+ * of the stream, as much as the kernel asked for.
  */
 typedef lap_status_t (*lap_host_kernel_t)(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
                                           void *workspace);
@@ -35,11 +35,23 @@ lap_status_t lap_host_event_synchronize(lap_event_t *event);
 lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
+lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
 lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,
                            size_t workspace_bytes);
+
+/*
+ * Finishes x, results of columns [col, col + cols) of one row, and overwrites them. `d` and `aux`
+ * are that row's first elements, aux may be NULL. x may be where d is, if that is float32 and has
+ * not to be added. Without a finish x is only rounded.
+ */
+void lap_host_finish(const lap_finish_t *finish, float *x, size_t col, size_t cols,
+                     lap_dtype_t dtype, void *d, void *aux);
+
+/* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
+lap_status_t lap_host_check_dtype(const char *what, lap_dtype_t dtype);
 
 /*
  * Memory for what runs on the stream, which lives as long as it. The first call allocates it, and

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and sums of rows in host memory, at once and on a stream. */
+/* Copies of rows, at once and on a stream, and sums of matrices and of rows, in host memory. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,8 +7,11 @@
 #include "core/status.h"
 #include "device/host/host.h"
 
-#define TILE                                                                                       \
-    256u /* columns of a sum that are kept on the stack; dst may then be one of the sources */
+/*
+ * Columns of a sum that are kept on the stack; dst may then be one of the sources, if it has their
+ * type.
+ */
+#define TILE 256u
 
 void lap_copy_now(const lap_copy_t *copy)
 {
@@ -35,39 +38,53 @@ lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy)
     return lap_host_stream_call(stream, run_copy, copy, sizeof(*copy));
 }
 
-/* Columns [begin, begin + cols) of a row of a source, as float; `room` has TILE elements. */
+/*
+ * Columns [begin, begin + cols) of a row of a source, times its scale, as float; `room` has TILE
+ * elements. The products are rounded before they are summed, so that no compiler fuses the two.
+ */
 static const float *part_of(const lap_reduce_t *reduce, size_t source, size_t row, size_t begin,
                             size_t cols, float *room)
 {
     const char *start = (const char *)reduce->srcs[source] + row * reduce->src_strides[source];
-    return lap_as_float(reduce->dtype, start + begin * lap_dtype_size(reduce->dtype), room, cols);
+    const float *part =
+        lap_as_float(reduce->from, start + begin * lap_dtype_size(reduce->from), room, cols);
+    if (!reduce->scales)
+        return part;
+    const float scale = *reduce->scales[source];
+    for (size_t c = 0; c < cols; c++)
+        room[c] = part[c] * scale;
+    return room;
 }
 
-/*
- * dst[c] = ((s0[c] + s1[c]) + s2[c]) + ... for columns [begin, begin + cols), cols <= TILE; `dst`
- * is the first of them.
- */
-static void sum_tile(const lap_reduce_t *reduce, size_t row, size_t begin, size_t cols, void *dst)
+/* sum[c] = ((s0[c] + s1[c]) + s2[c]) + ... for columns [begin, begin + cols), cols <= TILE. */
+static void sum_tile(const lap_reduce_t *reduce, size_t row, size_t begin, size_t cols, float *sum)
 {
-    float sum[TILE], room[TILE];
+    float room[TILE];
     memcpy(sum, part_of(reduce, 0, row, begin, cols, room), cols * sizeof(float));
     for (size_t s = 1; s < reduce->nsrc; s++) {
         const float *src = part_of(reduce, s, row, begin, cols, room);
         for (size_t c = 0; c < cols; c++)
             sum[c] += src[c];
     }
-    lap_from_float(reduce->dtype, sum, dst, cols);
+}
+
+static size_t tile_of(size_t cols, size_t begin)
+{
+    return cols - begin < TILE ? cols - begin : TILE;
 }
 
 static lap_status_t run_reduce(void *arg)
 {
     const lap_reduce_t *reduce = arg;
-    const size_t element = lap_dtype_size(reduce->dtype);
+    const size_t aux_stride = reduce->finish ? reduce->finish->aux_stride : 0;
+    float sum[TILE];
     for (size_t row = 0; row < reduce->rows; row++) {
-        char *dst = (char *)reduce->dst + row * reduce->dst_stride;
+        void *dst = (char *)reduce->dst + row * reduce->dst_stride;
+        void *aux = reduce->aux ? (char *)reduce->aux + row * aux_stride : NULL;
         for (size_t begin = 0; begin < reduce->cols; begin += TILE) {
-            size_t left = reduce->cols - begin;
-            sum_tile(reduce, row, begin, left < TILE ? left : TILE, dst + begin * element);
+            const size_t cols = tile_of(reduce->cols, begin);
+            sum_tile(reduce, row, begin, cols, sum);
+            lap_host_finish(reduce->finish, sum, begin, cols, reduce->to, dst, aux);
         }
     }
     return LAP_OK;
@@ -75,14 +92,45 @@ static lap_status_t run_reduce(void *arg)
 
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
-    if (lap_dtype_size(reduce->dtype) == 0)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "a reduction of dtype %d: expected float32, float16 or bfloat16",
-                         (int)reduce->dtype);
+    LAP_TRY(lap_host_check_dtype("a reduction", reduce->from));
+    LAP_TRY(lap_host_check_dtype("the result of a reduction", reduce->to));
     if (reduce->nsrc == 0)
         return lap_error(LAP_ERR_INVALID, "a reduction of 0 sources: expected at least 1");
     return lap_host_stream_call(stream, run_reduce, reduce, sizeof(*reduce));
 }
 
+/* Columns [begin, begin + cols), cols <= TILE. */
+static void sum_columns(const lap_column_sums_t *sums, size_t begin, size_t cols)
+{
+    const size_t from = lap_dtype_size(sums->from), to = lap_dtype_size(sums->to);
+    double total[TILE] = {0};
+    float room[TILE];
+    for (size_t row = 0; row < sums->rows; row++) {
+        const char *start = (const char *)sums->src + row * sums->src_stride + begin * from;
+        const float *src = lap_as_float(sums->from, start, room, cols);
+        for (size_t c = 0; c < cols; c++)
+            total[c] += (double)src[c];
+    }
+    for (size_t c = 0; c < cols; c++)
+        total[c] *= (double)sums->scale;
+    lap_from_double(sums->to, total, (char *)sums->dst + begin * to, cols);
+}
+
+static lap_status_t run_column_sums(void *arg)
+{
+    const lap_column_sums_t *sums = arg;
+    for (size_t begin = 0; begin < sums->cols; begin += TILE)
+        sum_columns(sums, begin, tile_of(sums->cols, begin));
+    return LAP_OK;
+}
+
+lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
+{
+    LAP_TRY(lap_host_check_dtype("the sum of rows", sums->from));
+    LAP_TRY(lap_host_check_dtype("the result of a sum of rows", sums->to));
+    return lap_host_stream_call(stream, run_column_sums, sums, sizeof(*sums));
+}
+
 static_assert(sizeof(lap_copy_t) <= LAP_STREAM_ARG_BYTES, "a copy is an argument of a stream call");
 static_assert(sizeof(lap_reduce_t) <= LAP_STREAM_ARG_BYTES, "and so is a reduction");
+static_assert(sizeof(lap_column_sums_t) <= LAP_STREAM_ARG_BYTES, "and so are sums of columns");

@@ -5,7 +5,6 @@
  * stream has the workspace that the kernel needs, nothing is allocated.
  */
 #include <assert.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "device/host/host.h"
@@ -20,20 +19,10 @@ typedef struct gemm_task {
     void *workspace;
 } gemm_task_t;
 
-static void zero_rows(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
-{
-    for (size_t i = 0; i < block->rows; i++)
-        memset((char *)block->d + i * block->d_stride, 0, gemm->n * lap_dtype_size(gemm->dtype));
-}
-
 static lap_status_t multiply(const gemm_task_t *task, const lap_gemm_block_t *block)
 {
     if (block->rows == 0 || task->gemm.n == 0)
         return LAP_OK;
-    if (task->gemm.k == 0) {
-        zero_rows(&task->gemm, block);
-        return LAP_OK;
-    }
     return task->kernel(&task->gemm, block, task->workspace);
 }
 
@@ -169,10 +158,9 @@ lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_hos
                            size_t workspace_bytes)
 {
     gemm_task_t task = {*gemm, kernel, NULL};
-    if (lap_dtype_size(gemm->dtype) == 0)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "a GEMM of dtype %d: expected float32, float16 or bfloat16",
-                         (int)gemm->dtype);
+    LAP_TRY(lap_host_check_dtype("a GEMM with a", gemm->a_dtype));
+    LAP_TRY(lap_host_check_dtype("a GEMM with b", gemm->b_dtype));
+    LAP_TRY(lap_host_check_dtype("a GEMM with d", gemm->d_dtype));
     LAP_TRY(lap_host_stream_workspace(stream, workspace_bytes, &task.workspace));
     return lap_host_stream_call(stream, run_gemm, &task, sizeof(task));
 }

@@ -11,7 +11,8 @@ lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     const uint64_t begin = put->span ? lap_now_ns() : 0;
     lap_copy_now(&put->copy);
     /* Releases the copy to the peer's lap_bank_wait on the same word. */
-    lap_bank_raise_tagged(buffer->banks[put->peer], put->signal, put->tag);
+    if (put->signal != LAP_NO_SIGNAL)
+        lap_bank_raise_tagged(buffer->banks[put->peer], put->signal, put->tag);
     if (put->span)
         *put->span = (lap_span_t){begin, begin, lap_now_ns()};
     return LAP_OK;

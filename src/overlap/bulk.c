@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The builders of a GEMM alone, and of a reduce-scatter beside a GEMM that it has nothing to do
+ * with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add them up in rank order, as the
+ * partial results of GEMM+RS do (see partial.h); here they are there from the beginning.
+ */
+#include "overlap/partial.h"
+#include "transport/transport.h"
+
+static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s)
+{
+    s->gathered = lap_range_packed(LAP_GATHERED, p->rank, 0, lap_rows_of(p, p->rank),
+                                   p->cols * lap_dtype_size(p->types.y));
+    if (p->size > 1)
+        s->symmetric_bytes = lap_slots_bytes(p);
+}
+
+/* Lets the peers write, sends them their rows, and adds up the own ones. */
+static void add_exchange(const lap_problem_t *p, lap_schedule_t *s, uint16_t send, uint16_t receive)
+{
+    lap_columns_t all = lap_all_columns(p);
+    const bool own = lap_rows_of(p, p->rank) > 0;
+    for (int i = 1; i < p->size && own; i++) {
+        int peer = lap_peer_at(p, -i);
+        lap_add_raise(s, send, peer, lap_signal_credit(p->size, p->rank), 0);
+        lap_expect(s, lap_signal_data(peer));
+    }
+    for (int i = 1; i < p->size; i++) {
+        int peer = lap_peer_at(p, i);
+        if (lap_rows_of(p, peer) == 0)
+            continue;
+        lap_await_credit(p, s, send, peer);
+        lap_add_part(p, s, send, peer, all, lap_partial_of(p, peer, all));
+    }
+    for (int i = 1; i < p->size && own; i++) {
+        int peer = lap_peer_at(p, -i);
+        lap_add_wait(s, receive, peer, lap_signal_data(peer), 1);
+    }
+    if (own)
+        lap_add_sum(p, s, receive, all, lap_partial_of(p, p->rank, all), s->gathered);
+}
+
+static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
+{
+    begin_schedule(p, s);
+    add_exchange(p, s, LAP_STREAM_COMPUTE, LAP_STREAM_COMPUTE);
+    lap_add_local_gemm(p, s);
+}
+
+static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
+{
+    begin_schedule(p, s);
+    add_exchange(p, s, LAP_STREAM_SEND, LAP_STREAM_RECEIVE);
+    lap_add_local_gemm(p, s);
+}
+
+const lap_builder_t lap_bulk_rs_builders[] = {
+    {"serial", "send and sum, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
+    {"direct", "every rank sends its rows of x to their owners beside the GEMM", LAP_CAN_PUT, 0,
+     build_direct},
+    {NULL, NULL, 0, 0, NULL},
+};
+
+static void build_alone(const lap_problem_t *p, lap_schedule_t *s)
+{
+    lap_add_local_gemm(p, s);
+}
+
+const lap_builder_t lap_gemm_builders[] = {
+    {"serial", "one GEMM, and nothing to send", 0, 0, build_alone},
+    {NULL, NULL, 0, 0, NULL},
+};

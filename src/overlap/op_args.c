@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arguments of a call: every one that the operator has a use for is looked at here, before
+ * anything is started or changed.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "core/status.h"
+#include "overlap/op.h"
+
+/* Sizes of a matrix: the whole of a dimension, or this rank's share of it. */
+typedef struct extent {
+    size_t size;
+    const char *name;
+} extent_t;
+
+/* What a tensor argument must look like. */
+typedef struct expected {
+    const char *name;
+    lap_dtype_t dtype;
+    extent_t rows, cols;
+} expected_t;
+
+static lap_status_t check_tensor(const lap_tensor_t *tensor, const expected_t *want)
+{
+    if (tensor->dtype != want->dtype)
+        return lap_error(LAP_ERR_INVALID, "%s is %s, expected %s", want->name,
+                         lap_dtype_name(tensor->dtype), lap_dtype_name(want->dtype));
+    if (tensor->rows != want->rows.size)
+        return lap_error(LAP_ERR_INVALID, "%s has %zu rows, expected %s = %zu", want->name,
+                         tensor->rows, want->rows.name, want->rows.size);
+    if (tensor->cols != want->cols.size)
+        return lap_error(LAP_ERR_INVALID, "%s has %zu columns, expected %s = %zu", want->name,
+                         tensor->cols, want->cols.name, want->cols.size);
+    if (tensor->stride < tensor->cols)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s has a stride of %zu, expected at least its %zu columns", want->name,
+                         tensor->stride, tensor->cols);
+    if (tensor->stride > LAP_SIZE_MOST)
+        return lap_error(LAP_ERR_INVALID, "%s has a stride of %zu, expected at most %d", want->name,
+                         tensor->stride, LAP_SIZE_MOST);
+    if (!tensor->data && tensor->rows && tensor->cols)
+        return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
+                         want->name, tensor->rows, tensor->cols);
+    return LAP_OK;
+}
+
+/* The arguments of a call that its operator has a use for, with what is expected of each. */
+enum { D, SECOND, AUX, BIAS_GRAD, RESULTS, A = RESULTS, B, X, BIAS, TENSORS };
+
+typedef struct tensors {
+    const lap_tensor_t *given[TENSORS]; /* NULL: not used by this operator */
+    expected_t want[TENSORS];
+} tensors_t;
+
+static void expect(tensors_t *tensors, int which, const lap_tensor_t *given, const char *name,
+                   lap_dtype_t dtype, extent_t rows, extent_t cols)
+{
+    tensors->given[which] = given;
+    tensors->want[which] = (expected_t){name, dtype, rows, cols};
+}
+
+static void expect_product(const lap_problem_t *p, const lap_op_args_t *args, tensors_t *tensors)
+{
+    const bool local = lap_kind_is_local(p->kind), ag = p->kind == LAP_AG_GEMM;
+    const extent_t m = {args->m, "m"};
+    const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
+    extent_t n = {p->n, "n"}, k = {p->k, "k"};
+    if (ag)
+        n = (extent_t){lap_shard(p->n, p->size, p->rank, NULL), "this rank's share of n"};
+    else if (!local)
+        k = (extent_t){lap_shard(p->k, p->size, p->rank, NULL), "this rank's share of k"};
+    const bool wgrad = p->layout == LAP_WGRAD, turned = p->layout == LAP_DGRAD;
+    const extent_t d_rows = wgrad ? n : p->kind == LAP_GEMM_RS ? m_r : m, d_cols = wgrad ? k : n;
+    const extent_t one = {1, "1"};
+    expect(tensors, A, &args->a, "a", p->types.a, ag ? m_r : m, wgrad ? n : k);
+    expect(tensors, B, &args->b, "b", p->types.b, wgrad ? m : turned ? k : n, turned ? n : k);
+    expect(tensors, D, &args->d, "d", p->types.out, d_rows, d_cols);
+    if (p->epilogue & LAP_EPILOGUE_BIAS)
+        expect(tensors, BIAS, &args->bias, "bias", args->bias.dtype, one, d_cols);
+    if ((p->epilogue & LAP_EPILOGUE_GELU && args->aux.data) || p->epilogue & LAP_EPILOGUE_DGELU)
+        expect(tensors, AUX, &args->aux, "aux", args->aux.dtype, d_rows, d_cols);
+    if (p->epilogue & LAP_EPILOGUE_BIAS_GRAD)
+        expect(tensors, BIAS_GRAD, &args->bias_grad, "bias_grad", args->bias_grad.dtype, one,
+               wgrad ? n : d_cols);
+}
+
+static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
+{
+    const extent_t m = {args->m, "m"}, cols = {p->cols, "cols"}, k = {p->k, "k"};
+    const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
+    const bool rs = p->kind == LAP_BULK_RS;
+    tensors_t tensors = {{NULL}, {{NULL, LAP_FLOAT32, {0, NULL}, {0, NULL}}}};
+    if (p->kind != LAP_EXTERNAL_AG)
+        expect_product(p, args, &tensors);
+    if (p->kind == LAP_AG_GEMM && p->gather_input)
+        expect(&tensors, SECOND, &args->gathered, "gathered", p->types.a, m, k);
+    if (lap_kind_moves(p->kind)) {
+        expect(&tensors, X, &args->x, "x", p->types.wire, rs ? m : m_r, cols);
+        expect(&tensors, SECOND, &args->y, "y", p->types.y, rs ? m_r : m, cols);
+    }
+    return tensors;
+}
+
+/* Vectors and aux have whatever type the caller likes, but for FP8, which would need a scale. */
+static lap_status_t check_free_dtype(const tensors_t *tensors, int which)
+{
+    const lap_tensor_t *tensor = tensors->given[which];
+    if (!tensor || (lap_dtype_size(tensor->dtype) > 0 && !lap_dtype_is_fp8(tensor->dtype)))
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "%s is %s, expected float32, float16 or bfloat16",
+                     tensors->want[which].name, lap_dtype_name(tensor->dtype));
+}
+
+static lap_status_t check_scale(const char *name, float scale, bool fp8)
+{
+    if (fp8 && !(scale > 0 && scale <= FLT_MAX))
+        return lap_error(LAP_ERR_INVALID, "%s is %g, expected a finite number above 0", name,
+                         (double)scale);
+    if (!fp8 && scale != 1)
+        return lap_error(LAP_ERR_INVALID, "%s is %g, expected 1: what it belongs to is not FP8",
+                         name, (double)scale);
+    return LAP_OK;
+}
+
+/* Whether what travels is FP8 with a scale of its own; a has one already. */
+static bool has_wire_scale(const lap_problem_t *p)
+{
+    return p->kind != LAP_AG_GEMM && p->kind != LAP_GEMM && lap_dtype_is_fp8(p->types.wire);
+}
+
+/* Whether calls return the scales of what they gather. */
+static bool returns_scales(const lap_problem_t *p)
+{
+    return p->gather_input && lap_dtype_is_fp8(p->types.wire);
+}
+
+static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *args)
+{
+    const bool multiplies = p->kind != LAP_EXTERNAL_AG;
+    LAP_TRY(check_scale("a_scale", args->a_scale, multiplies && lap_dtype_is_fp8(p->types.a)));
+    LAP_TRY(check_scale("b_scale", args->b_scale, multiplies && lap_dtype_is_fp8(p->types.b)));
+    LAP_TRY(check_scale("d_scale", args->d_scale, multiplies && lap_dtype_is_fp8(p->types.out)));
+    LAP_TRY(check_scale("wire_scale", args->wire_scale, has_wire_scale(p)));
+    if (!isfinite(args->alpha))
+        return lap_error(LAP_ERR_INVALID, "alpha is %g, expected a finite number",
+                         (double)args->alpha);
+    if (!isfinite(args->beta) || (args->beta != 0 && !p->accumulate))
+        return lap_error(LAP_ERR_INVALID, "beta is %g, expected %s", (double)args->beta,
+                         p->accumulate ? "a finite number"
+                                       : "0: the operator was made without accumulate");
+    if (returns_scales(p) && !args->scales)
+        return lap_error(LAP_ERR_INVALID, "scales is NULL, expected room for %d floats", p->size);
+    return LAP_OK;
+}
+
+/* The memory of a tensor, with its gaps: [begin, end). */
+typedef struct memory {
+    uintptr_t begin, end;
+} memory_t;
+
+static memory_t memory_of(const lap_tensor_t *tensor)
+{
+    if (!tensor || !tensor->rows || !tensor->cols)
+        return (memory_t){0, 0};
+    uintptr_t begin = (uintptr_t)tensor->data;
+    size_t elements = (tensor->rows - 1) * tensor->stride + tensor->cols;
+    return (memory_t){begin, begin + elements * lap_dtype_size(tensor->dtype)};
+}
+
+static bool overlap(memory_t x, memory_t y)
+{
+    return x.begin < x.end && y.begin < y.end && x.begin < y.end && y.begin < x.end;
+}
+
+/* No result may overlap another argument, and no argument the memory that the calls work in. */
+static lap_status_t check_memory(const lap_buffer_t *buffer, const tensors_t *tensors)
+{
+    uintptr_t begin = (uintptr_t)buffer->data[buffer->group->rank];
+    const memory_t symmetric = {begin, begin + buffer->reserved_bytes};
+    for (int i = 0; i < TENSORS; i++) {
+        const memory_t memory = memory_of(tensors->given[i]);
+        if (overlap(memory, symmetric))
+            return lap_error(LAP_ERR_INVALID,
+                             "%s lies in the symmetric memory of operators, expected memory of "
+                             "its own",
+                             tensors->want[i].name);
+        for (int j = i + 1; j < TENSORS && i < RESULTS; j++)
+            if (overlap(memory, memory_of(tensors->given[j])))
+                return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own",
+                                 tensors->want[i].name, tensors->want[j].name);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
+                            const lap_op_args_t *args)
+{
+    if (args->m > p->capacity)
+        return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
+                         p->capacity);
+    const tensors_t tensors = list_tensors(p, args);
+    LAP_TRY(check_free_dtype(&tensors, BIAS));
+    LAP_TRY(check_free_dtype(&tensors, AUX));
+    LAP_TRY(check_free_dtype(&tensors, BIAS_GRAD));
+    static const int order[] = {A, B, D, SECOND, X, BIAS, AUX, BIAS_GRAD};
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+        if (tensors.given[order[i]])
+            LAP_TRY(check_tensor(tensors.given[order[i]], &tensors.want[order[i]]));
+    LAP_TRY(check_numbers(p, args));
+    return check_memory(buffer, &tensors);
+}

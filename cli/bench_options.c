@@ -384,6 +384,7 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     }
     bench->device = device->name;
     bench->transport = transport->name;
+    bench->can_span = transport->can & LAP_CAN_SPAN;
     return true;
 }
 
@@ -426,6 +427,11 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
     if (ranks_exist && strcmp(bench.transport, "self") == 0)
         return lap_args_fail(&command, "--transport self runs its ranks as threads of one process: "
                                        "start it without a launcher of ranks");
+    if (!ranks_exist && bench.can_span)
+        return lap_args_fail(&command,
+                             "--transport %s needs ranks that mpirun started: mpirun -n %d lap "
+                             "bench ... --transport %s",
+                             bench.transport, bench.ranks, bench.transport);
     *bench_p = bench;
     return LAP_CLI_GO;
 }

@@ -2,7 +2,8 @@
 /*
  * The parts of `lap bench`: what was asked for (bench_options.c), the matrices and the truth about
  * their product (bench_data.c), the measuring that every rank takes part in (bench_measure.c,
- * bench_latency.c) and what rank 0 prints (bench_print.c, bench_sweep.c). bench.c starts the ranks.
+ * bench_latency.c), what others than this library do instead (bench_mpi.c) and what rank 0 prints
+ * (bench_print.c, bench_sweep.c). bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H
@@ -14,6 +15,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "core/environment.h"
 #include "schedule/run.h"
 
 typedef enum lap_bench_mode {
@@ -40,9 +42,13 @@ typedef struct lap_bench_method {
 typedef struct lap_bench_case {
     lap_op_kind_t kind;
     size_t m, n, k;
-    lap_bench_method_t methods[LAP_LIST_MAX + 1]; /* the first is serial */
-    size_t nmethods;
+    /* The first is serial; the baseline stands after the last. */
+    lap_bench_method_t methods[LAP_LIST_MAX + 2];
+    size_t nmethods; /* without the baseline */
+    bool baseline;   /* there is one */
 } lap_bench_case_t;
+
+typedef struct lap_bench_baseline_ops lap_bench_baseline_ops_t;
 
 typedef struct lap_bench {
     lap_bench_mode_t mode;
@@ -55,7 +61,8 @@ typedef struct lap_bench {
     const char *device;
     const char *transport;
     bool can_span; /* the transport is one of those whose ranks mpirun starts */
-    const char *timeline; /* NULL: no picture */
+    const lap_bench_baseline_ops_t *baseline; /* NULL: none */
+    const char *timeline;                     /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
     uint64_t seed;
@@ -113,6 +120,33 @@ void lap_bench_data_spoil(lap_bench_data_t *data);
  */
 bool lap_bench_data_verify(const lap_bench_data_t *data, double *max_err_p);
 
+/* ---- the baseline ---- */
+
+/* What the methods are compared with: the same operator, done by others. */
+typedef struct lap_bench_baseline lap_bench_baseline_t;
+
+struct lap_bench_baseline_ops {
+    const char *name; /* of its row */
+    /* Before the world is made, and after it has ended well. Collective over all ranks. */
+    lap_status_t (*start)(const lap_environment_t *environment);
+    void (*end)(void);
+    /* Makes it for a case; the data outlive it. */
+    lap_status_t (*create)(const lap_bench_case_t *it, const lap_bench_data_t *data,
+                           lap_bench_baseline_t **baseline_p);
+    void (*destroy)(lap_bench_baseline_t *baseline); /* takes NULL */
+    /* Computes d once. Collective. */
+    void (*run)(lap_bench_baseline_t *baseline);
+};
+
+/* MPI's collective and cblas_sgemm, one after the other; NULL in a build without MPI. */
+extern const lap_bench_baseline_ops_t *const lap_bench_mpi;
+
+/* How many rows a case has in the tables: its methods, and the baseline. */
+static inline size_t lap_bench_rows(const lap_bench_case_t *it)
+{
+    return it->nmethods + (it->baseline ? 1 : 0);
+}
+
 /* ---- measuring ---- */
 
 /* Median and quartiles of some samples. */
@@ -134,7 +168,7 @@ typedef struct lap_bench_figure {
 typedef struct lap_bench_result {
     lap_link_t link; /* in effect; both 0: none */
     double gemm_ms, gemm_noise_ms;
-    lap_bench_figure_t methods[LAP_LIST_MAX + 1];
+    lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
     size_t best; /* the fastest correct one of the methods asked for; SIZE_MAX: none is correct */
 } lap_bench_result_t;
 

@@ -262,7 +262,7 @@ double lap_bench_data_bytes(const lap_bench_t *bench, const lap_bench_case_t *it
      * rows; then the reference with what it is made of.
      */
     double elements = 2 * m * k + n / p * k + m * n / p;
-    double floats = m * n / p + (m + n / p) * k;
+    double floats = m * n / p + (m + n / p) * k + (it->baseline ? m * k : 0);
     if (it->kind == LAP_GEMM_RS) {
         elements = (m + n) * k / p + 2 * m * n + m / p * n;
         floats = m / p * n + (m / p + n) * k;

@@ -27,8 +27,9 @@ typedef struct runner {
     lap_bench_data_t data;
     lap_buffer_t *buffer;
     lap_op_t *ops[LAP_LIST_MAX + 1];
+    lap_bench_baseline_t *baseline;
     uint64_t *times;                     /* what each rank measured, or said */
-    uint64_t *samples[LAP_LIST_MAX + 3]; /* of each method; then of the GEMM before and after */
+    uint64_t *samples[LAP_LIST_MAX + 4]; /* of each row; then of the GEMM before and after */
     lap_bench_result_t result;
 } runner_t;
 
@@ -86,6 +87,20 @@ static lap_status_t time_method(runner_t *runner, size_t method, lap_trace_t *tr
     uint64_t begin = lap_now_ns();
     LAP_TRY(lap_op_run(runner->ops[method], &args));
     return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+static lap_status_t time_baseline(runner_t *runner, uint64_t *ns_p)
+{
+    LAP_TRY(lap_group_barrier(runner->group));
+    uint64_t begin = lap_now_ns();
+    runner->bench->baseline->run(runner->baseline);
+    return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+static lap_status_t time_row(runner_t *runner, size_t row, uint64_t *ns_p)
+{
+    return row < runner->it->nmethods ? time_method(runner, row, NULL, ns_p)
+                                      : time_baseline(runner, ns_p);
 }
 
 /* ---- statistics ---- */
@@ -206,7 +221,7 @@ static lap_status_t set_up(runner_t *runner)
     size_t nranks = (size_t)lap_group_size(runner->group);
     runner->times = lap_alloc(nranks, sizeof(uint64_t));
     bool there = runner->times != NULL;
-    for (size_t i = 0; i < runner->it->nmethods + 2; i++) {
+    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++) {
         runner->samples[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
         there = there && runner->samples[i];
     }
@@ -223,6 +238,8 @@ static lap_status_t set_up(runner_t *runner)
     LAP_TRY(choose_link(runner));
     LAP_TRY(make_buffer(runner));
     LAP_TRY(make_ops(runner));
+    if (runner->it->baseline)
+        LAP_TRY(runner->bench->baseline->create(runner->it, &runner->data, &runner->baseline));
     note_predictions(runner);
     return LAP_OK;
 }
@@ -231,25 +248,27 @@ static void tear_down(runner_t *runner)
 {
     for (size_t i = 0; i < runner->it->nmethods; i++)
         lap_op_destroy(runner->ops[i]);
+    if (runner->it->baseline)
+        runner->bench->baseline->destroy(runner->baseline);
     lap_buffer_destroy(runner->buffer);
     lap_bench_data_clear(&runner->data);
-    for (size_t i = 0; i < runner->it->nmethods + 2; i++)
+    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++)
         lap_free(runner->samples[i]);
     lap_free(runner->times);
 }
 
 /* ---- the work ---- */
 
-/* Runs every method once into a spoilt output and compares it on every rank with the reference. */
+/* Runs every row once into a spoilt output and compares it on every rank with the reference. */
 static lap_status_t verify(runner_t *runner)
 {
-    for (size_t i = 0; i < runner->it->nmethods; i++) {
+    for (size_t i = 0; i < lap_bench_rows(runner->it); i++) {
         lap_bench_figure_t *figure = &runner->result.methods[i];
         lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
         lap_bench_data_spoil(&runner->data);
         uint64_t value;
-        LAP_TRY(time_method(runner, i, NULL, &value));
+        LAP_TRY(time_row(runner, i, &value));
         double err;
         bool ok = lap_bench_data_verify(&runner->data, &err);
         LAP_TRY(largest(runner, !ok, &value));
@@ -268,17 +287,17 @@ static lap_status_t verify(runner_t *runner)
 }
 
 /*
- * One round: the GEMM, every method, the GEMM. The order of the methods turns from round to round.
+ * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round.
  */
 static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
 {
-    size_t nmethods = runner->it->nmethods;
-    LAP_TRY(time_gemm(runner, &runner->samples[nmethods][sample]));
-    for (size_t i = 0; i < nmethods; i++) {
-        size_t method = (i + round) % nmethods;
-        LAP_TRY(time_method(runner, method, NULL, &runner->samples[method][sample]));
+    size_t rows = lap_bench_rows(runner->it);
+    LAP_TRY(time_gemm(runner, &runner->samples[rows][sample]));
+    for (size_t i = 0; i < rows; i++) {
+        size_t row = (i + round) % rows;
+        LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }
-    return time_gemm(runner, &runner->samples[nmethods + 1][sample]);
+    return time_gemm(runner, &runner->samples[rows + 1][sample]);
 }
 
 static lap_status_t all_rounds(runner_t *runner)
@@ -299,14 +318,14 @@ static lap_status_t all_rounds(runner_t *runner)
 static void conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
-    size_t count = (size_t)runner->bench->iters, nmethods = runner->it->nmethods;
-    lap_bench_stats_t before = lap_bench_stats(runner->samples[nmethods], count);
-    lap_bench_stats_t after = lap_bench_stats(runner->samples[nmethods + 1], count);
+    size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
+    lap_bench_stats_t before = lap_bench_stats(runner->samples[rows], count);
+    lap_bench_stats_t after = lap_bench_stats(runner->samples[rows + 1], count);
     lap_bench_stats_t gemm = after.median < before.median ? after : before;
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;
     result->best = SIZE_MAX;
-    for (size_t i = 0; i < nmethods; i++) {
+    for (size_t i = 0; i < rows; i++) {
         lap_bench_figure_t *figure = &result->methods[i];
         lap_bench_stats_t stats = lap_bench_stats(runner->samples[i], count);
         figure->total_ms = stats.median * 1e-6;
@@ -401,7 +420,7 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
 {
     runner_t runner = {.bench = bench, .it = it, .group = lap_world_group(world)};
     runner.speaks = lap_world_rank(world) == 0;
-    for (size_t i = 0; i < it->nmethods; i++)
+    for (size_t i = 0; i < lap_bench_rows(it); i++)
         runner.result.methods[i].ok = true;
     LAP_TRY(lap_engine_get(world, &runner.engine));
     lap_status_t status = measure(&runner);

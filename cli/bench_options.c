@@ -20,6 +20,7 @@ enum {
     ITERS,
     WARMUP,
     METHOD,
+    BASELINE,
     LINK,
     DEVICE,
     TRANSPORT,
@@ -43,6 +44,10 @@ static const lap_option_t options[NOPTIONS] = {
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
                 "sweep: all,auto)",
                 NULL},
+    [BASELINE] = {0, "baseline", "NAME",
+                  "what to compare with: mpi, the collective of MPI and cblas_sgemm one after the "
+                  "other, in the same rounds; float32, under mpirun",
+                  NULL},
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
@@ -345,8 +350,9 @@ static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
     /* Options that another mode understands and this one would ignore are mistakes too. */
     static const int only_sweep[] = {SWEEP_M, SWEEP_N, SWEEP_K};
     static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD};
-    static const int only_ops[] = {METHOD, TIMELINE_METHOD, JSON};
-    static const int not_latency[] = {METHOD, TIMELINE_METHOD, LINK, TIMELINE, DTYPE, SEED};
+    static const int only_ops[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON};
+    static const int not_latency[] = {METHOD, BASELINE, TIMELINE_METHOD, LINK, TIMELINE,
+                                      DTYPE,  SEED};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int)) && sweep_cases(bench, args);
     if (!refuse(args, only_sweep, sizeof(only_sweep) / sizeof(int)))
@@ -414,6 +420,47 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     return true;
 }
 
+/* Adds the baseline to every case, after the methods. */
+static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)
+{
+    static const char *const names[] = {"mpi", NULL};
+    const char *name = args->values[BASELINE];
+    size_t unused;
+    if (!name)
+        return true;
+    if (!lap_arg_choice(&command, "--baseline", name, names, &unused))
+        return false;
+    if (!lap_bench_mpi) {
+        lap_args_fail(&command, "--baseline mpi needs MPI, and this build has none: install "
+                                "libopenmpi-dev or libmpich-dev and build again");
+        return false;
+    }
+    if (!ranks_exist) {
+        lap_args_fail(&command,
+                      "--baseline mpi needs ranks that mpirun started: mpirun -n %d lap bench ... "
+                      "--baseline mpi",
+                      bench->ranks);
+        return false;
+    }
+    if (bench->dtype != LAP_FLOAT32) {
+        lap_args_fail(&command, "--baseline mpi has float32 only: --dtype is %s",
+                      lap_dtype_name(bench->dtype));
+        return false;
+    }
+    if (args->given[LINK]) {
+        lap_args_fail(&command, "--baseline mpi cannot be slowed down by --link %s: leave one out",
+                      args->values[LINK]);
+        return false;
+    }
+    bench->baseline = lap_bench_mpi;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        lap_bench_case_t *it = &bench->cases[i];
+        it->baseline = true;
+        snprintf(it->methods[it->nmethods].label, LAP_LIST_TEXT, "%s", bench->baseline->name);
+    }
+    return true;
+}
+
 /* Before the ranks spend their time: can the picture be written where it should go? */
 static bool check_timeline(const char *path)
 {
@@ -449,6 +496,8 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
         return LAP_CLI_USAGE;
     if (bench.timeline && !check_timeline(bench.timeline))
+        return LAP_CLI_USAGE;
+    if (!parse_baseline(&bench, &args, ranks_exist))
         return LAP_CLI_USAGE;
     if (ranks_exist && strcmp(bench.transport, "self") == 0)
         return lap_args_fail(&command, "--transport self runs its ranks as threads of one process: "

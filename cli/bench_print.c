@@ -80,16 +80,17 @@ static double percent(double part, double whole)
 }
 
 /* Text that is right-aligned: the sign in it counts as two bytes and one column. */
-static void print_row(const char *op, int label_width, const char *label, const char *mark,
+static void print_row(const char *op, int label_width, const lap_bench_case_t *it,
                       const lap_bench_result_t *result, size_t method, bool predicted)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
+    const char *mark = result->best == method ? "*" : " ";
     char efficiency[16] = "-";
     double value;
     if (figure->ok && lap_bench_efficiency(result, method, &value))
         snprintf(efficiency, sizeof(efficiency), "%.2f", value);
-    printf("%s %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f %9.3f %11s %10.2e", mark, op, label_width, label,
-           figure->total_ms, percent(figure->noise_ms, figure->total_ms),
+    printf("%s %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f %9.3f %11s %10.2e", mark, op, label_width,
+           it->methods[method].label, figure->total_ms, percent(figure->noise_ms, figure->total_ms),
            figure->total_ms / result->gemm_ms, figure->total_ms - result->gemm_ms, efficiency,
            figure->max_err);
     if (predicted && figure->predicted_ms > 0)
@@ -97,6 +98,8 @@ static void print_row(const char *op, int label_width, const char *label, const 
                percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
     else if (predicted)
         printf(" %9s %5s", "-", "-");
+    if (it->baseline)
+        printf(" %8.3f", figure->total_ms / result->methods[it->nmethods].total_ms);
     printf("  %s\n", figure->ok ? "ok" : "WRONG");
 }
 
@@ -132,18 +135,18 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
     for (size_t c = 0; c < bench->ncases; c++)
         print_heading(bench, c, &results[c], nranks);
     bool predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX;
-    printf("\n  %s%-*s %10s %7s   \xc3\x97 GEMM %9s %11s %10s%s  %s\n", with_op ? "op       " : "",
-           width, "method", "total ms", "noise", "ECT ms", "efficiency", "max error",
-           predicted ? " predicted error" : "", "verdict");
+    printf("\n  %s%-*s %10s %7s   \xc3\x97 GEMM %9s %11s %10s%s%s  %s\n",
+           with_op ? "op       " : "", width, "method", "total ms", "noise", "ECT ms", "efficiency",
+           "max error", predicted ? " predicted error" : "",
+           bench->baseline ? "   \xc3\x97 base" : "", "verdict");
     for (size_t c = 0; c < bench->ncases; c++) {
         const lap_bench_case_t *it = &bench->cases[c];
         char op[16] = "";
         if (with_op)
             snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
         print_gemm(op, width, &results[c]);
-        for (size_t i = 0; i < it->nmethods; i++)
-            print_row(op, width, it->methods[i].label, results[c].best == i ? "*" : " ",
-                      &results[c], i, predicted);
+        for (size_t i = 0; i < lap_bench_rows(it); i++)
+            print_row(op, width, it, &results[c], i, predicted);
     }
     if (predicted)
         print_pick(bench, &results[0]);
@@ -151,6 +154,9 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
         "\n* best. Medians of %d rounds, slowest rank; noise: half the distance of the quartiles.\n"
         "ECT: total less GEMM alone. Efficiency: 1 - ECT / ECT of serial; 1 is fully hidden.\n",
         bench->iters);
+    if (bench->baseline)
+        printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
+               bench->baseline->name);
 }
 
 /* ---- JSON ---- */
@@ -233,6 +239,10 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
         lap_json_string(stdout, it->methods[result->best].label);
     printf(",\"rounds\":%d,", bench->iters);
     lap_bench_json_number("gemm_noise_pct", percent(result->gemm_noise_ms, result->gemm_ms));
+    if (it->baseline) {
+        printf(",\"baseline\":");
+        json_method(it, result, it->nmethods);
+    }
     printf("}\n");
 }
 

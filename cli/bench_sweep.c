@@ -50,6 +50,13 @@ static double efficiency_of(const line_t *line)
     return efficiency;
 }
 
+/* By how many per cent auto takes longer than the baseline. */
+static double over_baseline(const line_t *line)
+{
+    const lap_bench_figure_t *figures = line->result->methods;
+    return 100 * (figures[line->chooser].total_ms / figures[line->it->nmethods].total_ms - 1);
+}
+
 static void print_line(const line_t *line)
 {
     const lap_bench_figure_t *figures = line->result->methods;
@@ -63,8 +70,37 @@ static void print_line(const line_t *line)
         printf(" %8s", "-");
     else
         printf(" %8.3f", figures[line->best].total_ms);
-    printf(" %6s %8.3f %8.3f %+4.0f%%  %s\n", efficiency, chosen->total_ms, chosen->predicted_ms,
-           line->error_pct, chosen->picked);
+    printf(" %6s %8.3f %8.3f %+4.0f%%", efficiency, chosen->total_ms, chosen->predicted_ms,
+           line->error_pct);
+    if (line->it->baseline)
+        printf(" %8.3f %+7.1f%%", figures[line->it->nmethods].total_ms, over_baseline(line));
+    printf("  %s\n", chosen->picked);
+}
+
+/*
+ * The worst that auto does against the baseline; and where it should win, since the communication
+ * of the baseline is more than a tenth of the GEMM, and does not.
+ */
+static void print_against_baseline(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    double worst = -INFINITY;
+    size_t worst_m = 0, should = 0, does = 0;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        const line_t line = read_line(bench, results, i);
+        const double over = over_baseline(&line);
+        const double base_ms = line.result->methods[line.it->nmethods].total_ms;
+        if (over > worst) {
+            worst = over;
+            worst_m = line.it->m;
+        }
+        if (base_ms > 1.1 * line.result->gemm_ms) {
+            should++;
+            does += over < 0;
+        }
+    }
+    printf("Against the baseline %s auto did worst at M = %zu: %+.1f %%. Where its communication "
+           "is more than\n10 %% of the GEMM, auto is faster at %zu of %zu M.\n",
+           bench->baseline->name, worst_m, worst, does, should);
 }
 
 void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks)
@@ -76,8 +112,11 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
            lap_op_kind_name(it->kind), it->n, it->k, lap_dtype_name(bench->dtype), nranks,
            nranks == 1 ? "" : "s", bench->device, bench->transport, link,
            bench->link.ratio > 0 ? " for the first M" : "");
-    printf(" %7s %8s %8s  %-9s %8s %6s %8s %8s %5s  %s\n", "M", "GEMM", "serial", "best", "ms", "E",
-           "auto", "expected", "error", "auto picked");
+    printf(" %7s %8s %8s  %-9s %8s %6s %8s %8s %5s", "M", "GEMM", "serial", "best", "ms", "E",
+           "auto", "expected", "error");
+    if (bench->baseline)
+        printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
+    printf("  %s\n", "auto picked");
     double latest = -INFINITY;
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {
@@ -93,6 +132,8 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
         "%d\nrounds, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
         "expected.\nAgainst the best method auto did worst at M = %zu: %+.1f %%.\n",
         bench->iters, latest_m, latest);
+    if (bench->baseline)
+        print_against_baseline(bench, results);
 }
 
 static void json_text(const char *key, const char *text)
@@ -128,6 +169,10 @@ static void json_line(const line_t *line)
     json_field("auto_noise_ms", chosen->noise_ms);
     json_field("predicted_ms", chosen->predicted_ms);
     json_text("picked", chosen->picked);
+    if (line->it->baseline) {
+        json_field("baseline_ms", figures[line->it->nmethods].total_ms);
+        json_field("baseline_noise_ms", figures[line->it->nmethods].noise_ms);
+    }
     printf("}");
 }
 

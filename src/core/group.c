@@ -236,6 +236,11 @@ lap_status_t lap_group_look(lap_group_t *group)
     return LAP_ERR_PEER_LOST;
 }
 
+bool lap_group_all_here(lap_group_t *group)
+{
+    return lap_group_look(group) != LAP_ERR_TIMEOUT && find_dead(group) < 0;
+}
+
 lap_status_t lap_group_look_for(lap_group_t *group, int rank)
 {
     LAP_TRY(lap_group_look(group));

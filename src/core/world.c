@@ -101,7 +101,7 @@ void lap_world_destroy(lap_world_t *world)
         return;
     if (world->device && world->device_close)
         world->device_close(world->device);
-    const bool well = world->wire && world->group && lap_group_look(world->group) == LAP_OK;
+    const bool well = world->wire && world->group && lap_group_all_here(world->group);
     lap_group_release(world->group);
     if (world->wire)
         world->wire->ops->close(world->wire, well);

@@ -430,8 +430,7 @@ static bool all_done(const mpi_wire_t *self)
 {
     /* Letters are put into the queue before stop_at is set, and not after. */
     return !self->sending && !self->first &&
-           (!self->owns_mpi ||
-            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
+           atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1;
 }
 
 static void *wire_main(void *context)
@@ -509,28 +508,34 @@ static bool somebody_died(const lap_world_t *world)
 }
 
 /*
- * MPI_Finalize waits for all ranks and would wait forever for one that has died. So all say
- * goodbye, and only who has heard it of all calls it.
+ * Waits until all have said goodbye, unless somebody cannot any more. Only then may the communicator
+ * be freed: a letter that comes later would meet one that MPI gives the same number.
  */
-static void lap_mpi_close(lap_wire_t *wire, bool well)
+static void hear_byes(mpi_wire_t *self, uint64_t deadline)
 {
-    mpi_wire_t *self = self_of(wire);
-    const uint64_t now = lap_now_ns();
-    const bool waits = well && self->owns_mpi;
-    say_bye(self, well);
-    uint64_t stop_at = now + LINGER_NS;
-    if (waits)
-        stop_at = now + self->world->timeout_ns;
-    atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
-    while (waits && lap_now_ns() < stop_at &&
+    while (lap_now_ns() < deadline &&
            atomic_load_explicit(&self->byes, memory_order_relaxed) < self->world->size - 1) {
         if (somebody_died(self->world)) {
             atomic_store_explicit(&self->stop_at, lap_now_ns() + LINGER_NS / 10,
                                   memory_order_release);
-            break;
+            return;
         }
         lap_sleep_until_ns(lap_now_ns() + REST_MOST_NS);
     }
+}
+
+/*
+ * MPI_Finalize waits for all ranks, and would wait forever for one that has died: it is called by
+ * all when all have said that they are well, and by none else.
+ */
+static void lap_mpi_close(lap_wire_t *wire, bool well)
+{
+    mpi_wire_t *self = self_of(wire);
+    const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
+    say_bye(self, well);
+    atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
+    if (well)
+        hear_byes(self, stop_at);
     pthread_join(self->thread, NULL);
     if (self->drained && well) {
         MPI_Comm_free(&self->comm);

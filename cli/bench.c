@@ -56,12 +56,9 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     if (lap_world_rank(world) != 0)
         return LAP_CLI_OK;
     if (bench->mode == LAP_BENCH_SWEEP)
-        (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results,
-                                                                           lap_world_size(world));
-    else if (bench->json)
-        lap_bench_print_json(bench, &results[0], lap_world_size(world));
+        (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results);
     else
-        lap_bench_print_table(bench, results, lap_world_size(world));
+        (bench->json ? lap_bench_print_json : lap_bench_print_table)(bench, results);
     if (bench->timeline && !bench->json)
         printf("\ntimeline: %s\n", bench->timeline);
     bool correct = true;

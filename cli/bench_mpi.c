@@ -133,7 +133,7 @@ static void multiply(const float *a, const lap_tensor_t *b, const lap_tensor_t *
 
 static void gather(const lap_bench_baseline_t *baseline)
 {
-    const lap_tensor_t *a = &baseline->data->a;
+    const lap_tensor_t *a = &baseline->data->args.a;
     const int count = (int)(a->rows * a->cols);
     if (baseline->even)
         MPI_Allgather(a->data, count, MPI_FLOAT, baseline->gathered, count, MPI_FLOAT,
@@ -148,16 +148,17 @@ static void lap_bench_mpi_run(lap_bench_baseline_t *baseline)
     const lap_bench_data_t *data = baseline->data;
     if (baseline->kind == LAP_AG_GEMM) {
         gather(baseline);
-        multiply(baseline->gathered, &data->b, &data->d);
+        multiply(baseline->gathered, &data->args.b, &data->args.d);
         return;
     }
-    multiply(data->a.data, &data->b, &data->gemm_d);
+    multiply(data->args.a.data, &data->args.b, &data->gemm_d);
     if (baseline->kind == LAP_GEMM_RS)
-        MPI_Reduce_scatter(data->gemm_d.data, data->d.data, baseline->counts, MPI_FLOAT, MPI_SUM,
-                           MPI_COMM_WORLD);
+        MPI_Reduce_scatter(data->gemm_d.data, data->args.d.data, baseline->counts, MPI_FLOAT,
+                           MPI_SUM, MPI_COMM_WORLD);
     else
-        MPI_Allreduce(data->gemm_d.data, data->d.data, (int)(data->d.rows * data->d.cols),
-                      MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Allreduce(data->gemm_d.data, data->args.d.data,
+                      (int)(data->args.d.rows * data->args.d.cols), MPI_FLOAT, MPI_SUM,
+                      MPI_COMM_WORLD);
 }
 
 static const lap_bench_baseline_ops_t ops = {

@@ -135,6 +135,7 @@ typedef struct lap_bench_data {
     lap_tensor_t gemm_a, gemm_d;      /* of the whole local GEMM, which has the same b */
     lap_finish_t gemm_finish;         /* of that GEMM */
     float *product;                   /* what d should be before the epilogue, packed */
+    float *sizes;                     /* of the ranks' parts of it, added up */
     double *row_norms, *column_norms; /* of the vectors whose products are the elements of d */
     float *moved;                     /* what y should be, packed; NULL: there is none */
 } lap_bench_data_t;

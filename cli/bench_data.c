@@ -308,6 +308,7 @@ void lap_bench_data_clear(lap_bench_data_t *data)
     if (data->memory)
         data->ops->free(data->device, data->memory);
     lap_free(data->product);
+    lap_free(data->sizes);
     lap_free(data->row_norms);
     lap_free(data->column_norms);
     lap_free(data->moved);

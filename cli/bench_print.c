@@ -85,16 +85,24 @@ void lap_bench_types_text(const lap_bench_shape_t *shape, char *text, size_t byt
 void lap_bench_print_request(const lap_bench_t *bench, const char *sizes,
                              const lap_bench_result_t *result, const char *note)
 {
+    enum { PIECES = 5, MOST = LAP_BENCH_TYPES_TEXT };
     const lap_bench_shape_t *shape = &result->shape;
-    char types[LAP_BENCH_TYPES_TEXT], link[64], first[256], second[128];
-    lap_bench_types_text(shape, types, sizeof(types));
-    lap_bench_link_text(&result->link, link, sizeof(link));
-    int used =
-        snprintf(first, sizeof(first), "%s  %s, %s, %d rank%s,", lap_op_kind_name(shape->kind),
-                 sizes, types, shape->nranks, shape->nranks == 1 ? "" : "s");
-    used += snprintf(second, sizeof(second), "device %s, transport %s, %s%s", bench->device,
-                     bench->transport, link, note);
-    printf("%s%s%s\n", first, used < PAGE ? " " : "\n  ", second);
+    char pieces[PIECES][MOST];
+    snprintf(pieces[0], MOST, "%s  %s", lap_op_kind_name(shape->kind), sizes);
+    lap_bench_types_text(shape, pieces[1], MOST);
+    snprintf(pieces[2], MOST, "%d rank%s", shape->nranks, shape->nranks == 1 ? "" : "s");
+    snprintf(pieces[3], MOST, "device %s, transport %s", bench->device, bench->transport);
+    lap_bench_link_text(&result->link, pieces[4], MOST);
+    size_t used = strlen(pieces[0]);
+    printf("%s", pieces[0]);
+    for (size_t i = 1; i < PIECES; i++) {
+        const char *last = i + 1 == PIECES ? note : "";
+        const size_t more = strlen(pieces[i]) + strlen(last) + 2;
+        const bool fits = used + more < PAGE; /* with the comma after it */
+        printf(",%s%s%s", fits ? " " : "\n  ", pieces[i], last);
+        used = fits ? used + more : more;
+    }
+    printf("\n");
 }
 
 static void print_heading(const lap_bench_t *bench, size_t i, const lap_bench_result_t *result)

@@ -6,15 +6,14 @@
  *
  * An element of the product is a sum of k products. Whatever the order, and with the P additions of
  * a reduce-scatter and the few multiplications by scales, no term passes through more than k + P + 8
- * roundings in fp32, so their error is at most gamma sum_i |a_i b_i| with gamma = n u / (1 - n u),
- * n = k + P + 8 and u = 2^-24; one of them is that of the reference to float. By Cauchy and Schwarz
+ * roundings in fp32, and P in the reference, so their error is at most gamma sum_i |a_i b_i| with
+ * gamma = n u / (1 - n u), n = k + 2 P + 8 and u = 2^-24. By Cauchy and Schwarz
  * the sum is at most |a| |b|, the norms of the row of a and the row of b.
  *
  * Rounding to a type costs half a unit in the last place: at most v of the number that is rounded
  * (2^-24, 2^-11, 2^-8, 2^-4 and 2^-3), or half the smallest number that there is, times the scale.
- * Where P > 1 ranks have partial results, each is rounded to the wire's type; the sizes of the
- * partial results add up to no more than (1 + gamma) |a| |b|. GEMM+AR rounds the sum before the
- * epilogue. What gelu makes of an error follows from its slope, which is below 1.13; computing it
+ * Where P > 1 ranks have partial results, each is rounded to the wire's type; how large they are is
+ * known from the reference, which is made of them too. GEMM+AR rounds the sum before the epilogue. What gelu makes of an error follows from its slope, which is below 1.13; computing it
  * in fp32 costs at most 7 u of the result and 2 u of 1, its slope 12 u (see test/device/finish.c).
  * The result is rounded once more at the end.
  *
@@ -34,7 +33,7 @@
 
 /* ---- the reference ---- */
 
-/* d = a b^T; all three are float32 and packed. */
+/* d = a b^T; all three are float32, d is packed. */
 static lap_status_t run_gemm(const lap_device_ops_t *ops, lap_device_t *device,
                              const lap_tensor_t *a, const lap_tensor_t *b, float *d)
 {
@@ -75,21 +74,56 @@ static double *norms_of_rows(const lap_tensor_t *matrix)
     return norms;
 }
 
-/* Fills in product and norms: this rank's output is a b^T. */
+static lap_tensor_t columns_of(const lap_tensor_t *matrix, size_t begin, size_t count)
+{
+    lap_tensor_t part = *matrix;
+    part.data = (float *)matrix->data + begin;
+    part.cols = count;
+    return part;
+}
+
+/* Adds up the partial results of the ranks, and how large they are; one rank has all. */
+static lap_status_t add_partials(lap_bench_data_t *data, const lap_device_ops_t *ops,
+                                 lap_device_t *device, const lap_tensor_t *a, const lap_tensor_t *b,
+                                 float *partial)
+{
+    const int ranks = data->shape.sums ? data->shape.nranks : 1;
+    for (int r = 0; r < ranks; r++) {
+        size_t begin, count = lap_shard(a->cols, ranks, r, &begin);
+        const lap_tensor_t own_a = columns_of(a, begin, count), own_b = columns_of(b, begin, count);
+        LAP_TRY(run_gemm(ops, device, &own_a, &own_b, partial));
+        for (size_t i = 0; i < a->rows * b->rows; i++) {
+            data->product[i] += partial[i];
+            data->sizes[i] += fabsf(partial[i]);
+        }
+    }
+    return LAP_OK;
+}
+
+/* Fills in product, sizes and norms: this rank's output is a b^T. */
 static lap_status_t multiply(lap_bench_data_t *data, const lap_tensor_t *a, const lap_tensor_t *b)
 {
+    const size_t count = a->rows * b->rows;
     const lap_device_ops_t *ref;
     lap_device_t *device;
-    data->product = lap_alloc(a->rows * b->rows, sizeof(float));
+    float *partial = lap_alloc(count, sizeof(float));
+    data->product = lap_alloc(count, sizeof(float));
+    data->sizes = lap_alloc(count, sizeof(float));
     data->row_norms = norms_of_rows(a);
     data->column_norms = norms_of_rows(b);
-    if (!data->product || !data->row_norms || !data->column_norms)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a reference of %zu x %zu", a->rows,
-                         b->rows);
-    LAP_TRY(lap_device_find("ref", &ref));
-    LAP_TRY(ref->open(0, &device));
-    lap_status_t status = run_gemm(ref, device, a, b, data->product);
-    ref->close(device);
+    lap_status_t status = LAP_OK;
+    if (!partial || !data->product || !data->sizes || !data->row_norms || !data->column_norms)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a reference of %zu x %zu", a->rows,
+                           b->rows);
+    if (status == LAP_OK)
+        status = lap_device_find("ref", &ref);
+    if (status == LAP_OK)
+        status = ref->open(0, &device);
+    if (status == LAP_OK) {
+        status = add_partials(data, ref, device, a, b, partial);
+        ref->close(device);
+    }
+    lap_free(partial);
     return status;
 }
 
@@ -181,7 +215,7 @@ static expected_t rounded(expected_t x, lap_dtype_t dtype, float scale)
 
 static double gamma_of(size_t terms, int nranks)
 {
-    const double n = ((double)terms + nranks + 8) * UNIT;
+    const double n = ((double)terms + 2 * nranks + 8) * UNIT;
     return n < 1 ? n / (1 - n) : INFINITY;
 }
 
@@ -223,11 +257,12 @@ static expected_t expect_product(const lap_bench_data_t *data, size_t row, size_
     const lap_bench_shape_t *shape = &data->shape;
     const double gamma = gamma_of(whole_depth(shape).count, shape->nranks);
     const double norms = data->row_norms[row] * data->column_norms[col];
-    expected_t x = {(double)data->product[row * shape->cols.count + col], gamma * norms, 1};
+    const size_t at = row * shape->cols.count + col;
+    expected_t x = {(double)data->product[at], gamma * norms, 1};
     if (!shape->sums || shape->nranks == 1)
         return x;
     const rounding_t wire = roundings[shape->types.wire];
-    x.bound += wire.unit * (1 + gamma) * norms;
+    x.bound += wire.unit * ((double)data->sizes[at] + gamma * norms);
     for (int r = 0; r < shape->nranks; r++)
         x.bound += wire.least * (double)lap_bench_wire_scale(shape, r);
     return shape->kind == LAP_GEMM_AR ? rounded(x, shape->types.out, 1) : x;
@@ -279,8 +314,7 @@ static expected_t expect_y(const lap_bench_data_t *data, size_t row, size_t col)
     const lap_bench_shape_t *shape = &data->shape;
     expected_t x = {(double)data->moved[row * shape->moved + col], 0, 1};
     if (shape->kind == LAP_BULK_RS) {
-        /* P terms of at most a half; the reference adds them up in float too. */
-        x.bound = gamma_of((size_t)shape->nranks, shape->nranks) * 0.5 * shape->nranks;
+        x.bound = gamma_of(0, shape->nranks) * 0.5 * shape->nranks; /* P terms of at most a half */
         return rounded(x, shape->types.y, 1);
     }
     int owner = 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of `lap bench`: what was asked for (bench_options.c), what that means for a rank
- * (bench_shape.c), the matrices (bench_data.c) and the truth about them (bench_truth.c), the measuring that every rank takes part in (bench_measure.c,
- * bench_latency.c), what others than this library do instead (bench_mpi.c) and what rank 0 prints
- * (bench_print.c, bench_sweep.c). bench.c starts the ranks.
+ * The parts of `lap bench`: what was asked for (bench_options.c, bench_methods.c), what that means
+ * for a rank (bench_shape.c), its matrices (bench_data.c) and the truth about them (bench_truth.c),
+ * the measuring that every rank takes part in (bench_measure.c, bench_latency.c), what others than
+ * this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c, bench_sweep.c).
+ * bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H
@@ -71,6 +72,8 @@ typedef struct lap_bench {
     bool json;
 } lap_bench_t;
 
+extern const lap_command_t lap_bench_command;
+
 /*
  * Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. `ranks_exist`:
  * see lap_bench_t.
@@ -81,6 +84,20 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
  * What can be said about the request once the number of ranks is known. Returns as lap_bench_parse.
  */
 int lap_bench_check(const lap_bench_t *bench, int nranks);
+
+/* ---- methods ---- */
+
+/* Fills in the methods of a case from a list, serial first. Prints a sentence and returns false. */
+bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text);
+
+/* Adds one: a name, then knobs after colons. The same. */
+bool lap_bench_add_method(lap_bench_case_t *it, const char *item);
+
+/* The method of a case that is auto; SIZE_MAX: none. */
+size_t lap_bench_auto(const lap_bench_case_t *it);
+
+/* Leaves out what a transport that `can` cannot do, unless the user asked for it by name. */
+void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
 
 /* ---- what a case means for a rank ---- */
 
@@ -182,7 +199,7 @@ typedef struct lap_bench_part {
 void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *part,
                         const lap_tensor_t *out);
 
-/* Rows and depth of the first matrix of the product, and of the second, whose rows are its columns. */
+/* Rows and depth of the first matrix of the product; columns and depth of the second. */
 lap_bench_part_t lap_bench_a(const lap_bench_shape_t *shape, lap_bench_extent_t rows,
                              lap_bench_extent_t depth);
 lap_bench_part_t lap_bench_b(const lap_bench_shape_t *shape, lap_bench_extent_t cols,
@@ -199,7 +216,7 @@ float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank);
 
 /* ---- the truth ---- */
 
-/* Fills in all that verifying needs, from the random matrices and not from what was made of them. */
+/* Fills in all that verifying needs, from the random matrices as any rank can make them. */
 lap_status_t lap_bench_truth_init(lap_bench_data_t *data);
 
 /*
@@ -286,9 +303,6 @@ void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((for
 /* Removes it. */
 void lap_bench_progress_end(bool speaks);
 
-/* The method of a case that is auto; SIZE_MAX: none. */
-size_t lap_bench_auto(const lap_bench_case_t *it);
-
 /* Efficiency of a method; false when it has none: serial itself, or nothing to hide. */
 bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p);
 
@@ -300,7 +314,7 @@ void lap_bench_types_text(const lap_bench_shape_t *shape, char *text, size_t byt
 /* "emulated link 2.13 GB/s, 5 us", or "no emulated link". */
 void lap_bench_link_text(const lap_link_t *link, char *text, size_t bytes);
 
-/* What was measured where, in one line or two; `sizes` and `note` stand after the operator, and last. */
+/* What was measured where, in lines of a page; `sizes` follow the operator, `note` ends it. */
 void lap_bench_print_request(const lap_bench_t *bench, const char *sizes,
                              const lap_bench_result_t *result, const char *note);
 

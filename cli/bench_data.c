@@ -4,7 +4,7 @@
  *
  * An element of the random matrices depends on the seed, the matrix, its row and its column only,
  * so that every rank can make any part of them. It is rounded to the type, and so exact. FP8
- * matrices have a scale that differs from rank to rank; the scales have few bits, so that an element
+ * matrices have a scale that differs from rank to rank; scales have few bits, so that an element
  * times its scale is exact in float32 too. The scales of what is computed are large enough that
  * nothing saturates.
  */

@@ -68,18 +68,16 @@ void lap_bench_link_text(const lap_link_t *link, char *text, size_t bytes)
 void lap_bench_types_text(const lap_bench_shape_t *shape, char *text, size_t bytes)
 {
     const lap_types_t *types = &shape->types;
-    char to[32] = "", wire[48] = "", epilogue[LAP_EPILOGUE_TEXT + 2] = "";
+    char to[32] = "", wire[48] = "", epilogue[LAP_EPILOGUE_TEXT];
     if (types->out != types->a)
         snprintf(to, sizeof(to), " to %s", lap_dtype_name(types->out));
     if (types->wire != (shape->sums ? types->out : types->a))
         snprintf(wire, sizeof(wire), ", %s %s", shape->moved ? "x is" : "wire",
                  lap_dtype_name(types->wire));
-    if (shape->epilogue) {
-        memcpy(epilogue, ", ", 2);
-        lap_epilogue_text(shape->epilogue, epilogue + 2, sizeof(epilogue) - 2);
-    }
-    snprintf(text, bytes, "%s%s%s%s%s", lap_dtype_name(types->a), to, wire,
-             shape->layout == LAP_DGRAD && !shape->moved ? ", dgrad" : "", epilogue);
+    lap_epilogue_text(shape->epilogue, epilogue, sizeof(epilogue));
+    snprintf(text, bytes, "%s%s%s%s%s%s", lap_dtype_name(types->a), to, wire,
+             shape->layout == LAP_DGRAD && !shape->moved ? ", dgrad" : "",
+             shape->epilogue ? ", " : "", shape->epilogue ? epilogue : "");
 }
 
 void lap_bench_print_request(const lap_bench_t *bench, const char *sizes,

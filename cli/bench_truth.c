@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the results of `lap bench` should be, and how far from it a correct one may be. The reference
- * is computed from the same elements, widened to float, by the device `ref`, which accumulates in
- * double.
+ * What the results of `lap bench` should be, and how far from it a correct one may be. The
+ * reference is computed from the same elements, widened to float, by the device `ref`, which
+ * accumulates in double.
  *
  * An element of the product is a sum of k products. Whatever the order, and with the P additions of
- * a reduce-scatter and the few multiplications by scales, no term passes through more than k + P + 8
- * roundings in fp32, and P in the reference, so their error is at most gamma sum_i |a_i b_i| with
- * gamma = n u / (1 - n u), n = k + 2 P + 8 and u = 2^-24. By Cauchy and Schwarz
- * the sum is at most |a| |b|, the norms of the row of a and the row of b.
+ * a reduce-scatter and the few multiplications by scales, no term passes through more than
+ * k + P + 8 roundings in fp32, and P in the reference, so their error is at most gamma
+ * sum_i |a_i b_i| with gamma = n u / (1 - n u), n = k + 2 P + 8 and u = 2^-24. By Cauchy and
+ * Schwarz the sum is at most |a| |b|, the norms of the row of a and the row of b.
  *
  * Rounding to a type costs half a unit in the last place: at most v of the number that is rounded
  * (2^-24, 2^-11, 2^-8, 2^-4 and 2^-3), or half the smallest number that there is, times the scale.
  * Where P > 1 ranks have partial results, each is rounded to the wire's type; how large they are is
- * known from the reference, which is made of them too. GEMM+AR rounds the sum before the epilogue. What gelu makes of an error follows from its slope, which is below 1.13; computing it
- * in fp32 costs at most 7 u of the result and 2 u of 1, its slope 12 u (see test/device/finish.c).
- * The result is rounded once more at the end.
+ * known from the reference, which is made of them too. GEMM+AR rounds the sum before the epilogue.
+ * What gelu makes of an error follows from its slope, which is below 1.13; computing it in fp32
+ * costs at most 7 u of the result and 2 u of 1, its slope 12 u (see test/device/finish.c). The
+ * result is rounded once more at the end.
  *
  * What is gathered must be exact. What is summed beside a GEMM has P terms. A bias gradient is the
  * sum of the elements of a matrix that is there, so that its bound needs no more than u and v.
@@ -318,9 +319,11 @@ static expected_t expect_y(const lap_bench_data_t *data, size_t row, size_t col)
         return rounded(x, shape->types.y, 1);
     }
     int owner = 0;
-    size_t begin = 0;
-    while (row >= begin + lap_shard(shape->y_rows.total, shape->nranks, owner, &begin))
-        owner++;
+    for (size_t end = 0;; owner++) { /* some rank has the row */
+        end += lap_shard(shape->y_rows.total, shape->nranks, owner, NULL);
+        if (row < end)
+            break;
+    }
     if (lap_dtype_is_fp8(shape->types.y))
         x.scale = data->args.scales[owner]; /* as the call returned it */
     return x;

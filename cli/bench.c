@@ -92,6 +92,7 @@ static lap_world_options_t world_options(const lap_bench_t *bench, int nranks)
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.timeout_s = bench->timeout_s;
     options.device = bench->device;
+    options.transport = bench->transport;
     options.cpu_threads = lap_cores() > nranks ? lap_cores() / nranks : 1;
     return options;
 }

@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "launch.h"
+#include "overlap/overlap.h"
 
 enum {
     RANKS,
@@ -49,7 +50,10 @@ static const lap_option_t options[NOPTIONS] = {
               NULL},
     [DEVICE] = {0, "device", "NAME", "cpu or ref", "cpu"},
     [TRANSPORT] = {0, "transport", "NAME",
-                   "shm (ranks are processes) or self (ranks are threads of one process)", "shm"},
+                   "shm (ranks are processes) or self (ranks are threads of one process); under "
+                   "mpirun also mpi (messages between all ranks) or hosts (messages between hosts, "
+                   "shm inside)",
+                   "shm"},
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
                          "the method to draw (default: the best that overlaps)", NULL},
@@ -221,6 +225,21 @@ static bool parse_timeline_method(lap_bench_t *bench, const char *text)
     return lap_arg_choice(&command, "--timeline-method", text, labels, &bench->timeline_method);
 }
 
+/* Leaves out what the transport cannot do, unless the user asked for it by name. */
+static void leave_out(lap_bench_case_t *it, unsigned can, const char *asked)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < it->nmethods; i++) {
+        const lap_builder_t *builder = lap_builders(it->kind);
+        while (builder->name && strcmp(builder->name, it->methods[i].name) != 0)
+            builder++;
+        const bool named = asked && strstr(asked, it->methods[i].name);
+        if (!builder->name || (builder->needs & ~can) == 0 || named)
+            it->methods[kept++] = it->methods[i];
+    }
+    it->nmethods = kept;
+}
+
 /* ---- the rest of the command line ---- */
 
 static const char *const mode_names[] = {"ag", "rs", "ar", "latency", "demo", "sweep", NULL};
@@ -378,12 +397,20 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return false;
     }
     const lap_transport_ops_t *transport;
-    if (lap_transport_find(args->values[TRANSPORT], &transport) != LAP_OK) {
+    const char *name = args->values[TRANSPORT];
+    lap_environment_t environment;
+    if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
+        environment.hosts[0])
+        name = "hosts"; /* as a world that spans hosts would choose by itself */
+    if (lap_transport_find(name, &transport) != LAP_OK) {
         lap_args_fail(&command, "--transport: %s", lap_last_error());
         return false;
     }
     bench->device = device->name;
     bench->transport = transport->name;
+    bench->can_span = transport->can & LAP_CAN_SPAN;
+    for (size_t i = 0; i < bench->ncases; i++)
+        leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
     return true;
 }
 
@@ -426,6 +453,11 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
     if (ranks_exist && strcmp(bench.transport, "self") == 0)
         return lap_args_fail(&command, "--transport self runs its ranks as threads of one process: "
                                        "start it without a launcher of ranks");
+    if (!ranks_exist && bench.can_span)
+        return lap_args_fail(&command,
+                             "--transport %s needs ranks that mpirun started: mpirun -n %d lap "
+                             "bench ... --transport %s",
+                             bench.transport, bench.ranks, bench.transport);
     *bench_p = bench;
     return LAP_CLI_GO;
 }

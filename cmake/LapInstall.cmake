@@ -8,20 +8,25 @@ set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(TARGETS lap_cli RUNTIME)
 install(TARGETS lap_shared EXPORT lapTargets)
 install(TARGETS lap_static EXPORT lapStaticTargets)
-install(DIRECTORY include/lap TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
+set(no_header "^$")
+if(NOT LAP_HAVE_MPI)
+  set(no_header "lap_mpi\\.h$")
+endif()
+install(DIRECTORY include/lap TYPE INCLUDE FILES_MATCHING PATTERN "*.h" REGEX ${no_header} EXCLUDE)
 install(FILES LICENSE TYPE DOC)
 
 install(EXPORT lapTargets NAMESPACE lap:: DESTINATION ${package_dir})
 install(EXPORT lapStaticTargets NAMESPACE lap:: DESTINATION ${package_dir})
+get_filename_component(mpicc_name "${LAP_MPICC}" NAME)
 configure_package_config_file(cmake/lapConfig.cmake.in lapConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(lapConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lapConfig.cmake ${PROJECT_BINARY_DIR}/lapConfigVersion.cmake
-              cmake/lapOpenBLAS.cmake DESTINATION ${package_dir})
+              cmake/lapOpenBLAS.cmake cmake/lapMPI.cmake DESTINATION ${package_dir})
 
 # The static library's users link what the shared one brings along by itself.
 get_filename_component(openblas_dir "${LAP_OPENBLAS_LIBRARY}" DIRECTORY)
-string(JOIN " " LAP_PC_PRIVATE_LIBS -lopenblas -lm ${CMAKE_THREAD_LIBS_INIT})
+string(JOIN " " LAP_PC_PRIVATE_LIBS -lopenblas -lm ${CMAKE_THREAD_LIBS_INIT} ${LAP_MPI_LINK})
 if(NOT openblas_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
   string(PREPEND LAP_PC_PRIVATE_LIBS "-L${openblas_dir} ")
 endif()

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# What this machine offers besides the necessary. Nothing here is required, enables a language or stops the build;
-# what is found goes into lap_config.h, for `lap info`.
+# What this machine offers besides the necessary. Nothing here is required unless it is asked for, or enables a
+# language; what is found goes into lap_config.h, for `lap info`. MPI is used, CUDA and NCCL are only looked for.
+set(LAP_MPI AUTO CACHE STRING "The transport over MPI: AUTO (when MPI is there), ON (it must be) or OFF")
+set_property(CACHE LAP_MPI PROPERTY STRINGS AUTO ON OFF)
 set(LAP_HAVE_MPI 0)
 set(LAP_MPI_VERSION "")
-# Not find_package(MPI), which stops when mpicc is there without its headers, as Debian's openmpi-bin leaves it.
-find_program(LAP_MPICC mpicc)
-mark_as_advanced(LAP_MPICC)
-if(LAP_MPICC)
-  file(WRITE ${PROJECT_BINARY_DIR}/CMakeFiles/lap_mpi.c "#include <mpi.h>\n")
-  execute_process(COMMAND ${LAP_MPICC} -E -dM ${PROJECT_BINARY_DIR}/CMakeFiles/lap_mpi.c
-                  OUTPUT_VARIABLE macros RESULT_VARIABLE failed ERROR_QUIET)
-  if(NOT failed AND macros MATCHES "#define MPI_VERSION +([0-9]+)")
-    set(LAP_HAVE_MPI 1)
-    set(LAP_MPI_VERSION ${CMAKE_MATCH_1})
-    if(macros MATCHES "#define MPI_SUBVERSION +([0-9]+)")
-      string(APPEND LAP_MPI_VERSION ".${CMAKE_MATCH_1}")
-    endif()
-  endif()
+if(LAP_MPI)
+  include(cmake/lapMPI.cmake)
+endif()
+if(TARGET lap::mpi)
+  set(LAP_HAVE_MPI 1)
+  # The launcher of the same MPI: mpicc.mpich has an mpirun.mpich beside it.
+  get_filename_component(mpi_dir ${LAP_MPICC} DIRECTORY)
+  get_filename_component(mpi_suffix ${LAP_MPICC} LAST_EXT)
+  find_program(LAP_MPIRUN NAMES mpirun${mpi_suffix} mpiexec${mpi_suffix} HINTS ${mpi_dir})
+  mark_as_advanced(LAP_MPIRUN)
+elseif(LAP_MPI AND NOT LAP_MPI STREQUAL "AUTO")
+  message(FATAL_ERROR "LAP_MPI is ${LAP_MPI}, but there is no mpicc with its header mpi.h: install "
+                      "libopenmpi-dev or libmpich-dev, set LAP_MPICC, or leave LAP_MPI at AUTO.")
 endif()
 
 set(LAP_HAVE_CUDA 0)

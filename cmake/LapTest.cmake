@@ -9,6 +9,8 @@ set(script_environment
   LAP_BUILD_DIR=${PROJECT_BINARY_DIR}
   LAP_VERSION=${PROJECT_VERSION}
   CC=${CMAKE_C_COMPILER}
+  LAP_HAVE_MPI=${LAP_HAVE_MPI}
+  LAP_MPI_CFLAGS=$<$<BOOL:${LAP_HAVE_MPI}>:-I$<JOIN:${LAP_MPI_INCLUDE}, -I>>
 )
 
 # Sanitizers are slow, and those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
@@ -33,13 +35,23 @@ elseif(LAP_SANITIZE STREQUAL "address")
   endif()
 endif()
 
-# lap_test(folder/name[.sh] [RANKS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
+# How ranks are started by mpirun: more of them than cores, on all cores, by whoever builds.
+set(mpirun_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+set(mpirun ${LAP_MPIRUN} -bind-to none)
+if(LAP_HAVE_MPI)
+  execute_process(COMMAND ${LAP_MPIRUN} --version OUTPUT_VARIABLE mpirun_version ERROR_QUIET)
+  if(mpirun_version MATCHES "Open MPI|OpenRTE")
+    set(mpirun ${LAP_MPIRUN} --bind-to none --oversubscribe)
+  endif()
+endif()
+
+# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
 #          [FORKS] [TARGET target])
-# Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. LABEL
-# tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
+# Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
+# same under mpirun. LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS" "TIMEOUT;LABEL;TARGET" "RANKS;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;ARGS;ENV")
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -52,7 +64,7 @@ function(lap_test name)
     string(REPLACE "/" "_" target test_${name})
     set(command $<TARGET_FILE:${target}>)
   endif()
-  if(arg_FORKS OR arg_RANKS)
+  if(arg_FORKS OR arg_RANKS OR arg_MPI)
     list(PREPEND arg_ENV ${many_processes_environment})
   endif()
   if(NOT arg_TIMEOUT)
@@ -61,7 +73,7 @@ function(lap_test name)
   math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
-  if(NOT arg_RANKS)
+  if(NOT arg_RANKS AND NOT arg_MPI)
     set(tests ${base}${suffix})
     add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
   endif()
@@ -70,10 +82,14 @@ function(lap_test name)
              COMMAND ${launcher} $<TARGET_FILE:lap_cli> run -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
   endforeach()
+  foreach(ranks IN LISTS arg_MPI)
+    add_test(NAME ${base}-n${ranks} COMMAND ${mpirun} -n ${ranks} ${command} ${arg_ARGS})
+    list(APPEND tests ${base}-n${ranks})
+  endforeach()
   set_tests_properties(${tests} PROPERTIES
     TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77
     RUN_SERIAL ${arg_SERIAL}
-    ENVIRONMENT "${test_environment};${arg_ENV}")
+    ENVIRONMENT "${test_environment};${mpirun_environment};${arg_ENV}")
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
 endfunction()

@@ -31,22 +31,33 @@ typedef struct lap_world_options {
      */
     const char *device;
     int cpu_threads; /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */
+    /*
+     * Of the buffers that do not ask for another: "shm", "self", "mpi" or "hosts"; NULL:
+     * LAP_TRANSPORT of the environment, or else what fits. With "mpi" and "hosts" lap_world_create
+     * makes a world over MPI. A transport that there is not is refused when the first buffer is
+     * made. Worlds of threads know only "self".
+     */
+    const char *transport;
 } lap_world_options_t;
 
 #define LAP_WORLD_OPTIONS_INIT                                                                     \
     {                                                                                              \
-        sizeof(lap_world_options_t), 0.0, NULL, 0                                                  \
+        sizeof(lap_world_options_t), 0.0, NULL, 0, NULL                                            \
     }
 
 /*
  * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH),
- * torchrun or srun for ranks on one host; a world of one rank when there are none of them.
+ * torchrun or srun; a world of one rank when there are none of them. Ranks on several hosts are
+ * connected by MPI, which is started with MPI_THREAD_MULTIPLE unless the program has done so, and
+ * then ends with the world: a program that makes several worlds over MPI one after the other
+ * initialises MPI itself.
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
  * caller destroys it.
  * Blocks until every rank has come, at most the timeout.
  * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
  * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED
- * (ranks on several hosts, or an option of a newer version), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
+ * (MPI is needed and this build has none, or it is there without MPI_THREAD_MULTIPLE; an option of
+ * a newer version), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p);
 
@@ -97,7 +108,8 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
 
 /*
  * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
- * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST.
+ * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a world over MPI waits
+ * until the others end it too, at most the timeout, as MPI wants it of a communicator.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 

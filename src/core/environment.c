@@ -199,20 +199,17 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
     return LAP_OK;
 }
 
-static lap_status_t check_hosts(const launcher_t *launcher, int size)
+/* Finds out whether all ranks are on this host, as far as the launcher tells. */
+static lap_status_t read_hosts(const launcher_t *launcher, int size, char *why, size_t bytes)
 {
     int local = size, hosts = 1;
     if (launcher->local_size && getenv(launcher->local_size))
         LAP_TRY(read_int(launcher->local_size, 1, INT_MAX, &local));
     if (launcher->hosts && getenv(launcher->hosts))
         LAP_TRY(read_int(launcher->hosts, 1, INT_MAX, &hosts));
+    const char *name = local != size ? launcher->local_size : launcher->hosts;
     if (local != size || hosts != 1)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "%s started %d ranks on several hosts (%s is '%s'): the shm transport "
-                         "needs all ranks on one host",
-                         launcher->name, size,
-                         local != size ? launcher->local_size : launcher->hosts,
-                         getenv(local != size ? launcher->local_size : launcher->hosts));
+        snprintf(why, bytes, "%s is '%d'", name, local != size ? local : hosts);
     return LAP_OK;
 }
 
@@ -238,14 +235,15 @@ bool lap_environment_launched(void)
 
 lap_status_t lap_environment_read(lap_environment_t *environment_p)
 {
-    lap_environment_t found = {.rank = 0, .size = 1};
+    lap_environment_t found = {.rank = 0, .size = 1, .launcher = "nobody"};
     const launcher_t *launcher = find_launcher();
     if (launcher) {
         LAP_TRY(read_int(launcher->size, 1, LAP_RANKS_MAX, &found.size));
         LAP_TRY(read_int(launcher->rank, 0, found.size - 1, &found.rank));
-        LAP_TRY(check_hosts(launcher, found.size));
+        LAP_TRY(read_hosts(launcher, found.size, found.hosts, sizeof(found.hosts)));
+        found.launcher = launcher->name;
     }
-    if (found.size > 1)
+    if (found.size > 1 && !found.hosts[0])
         LAP_TRY(choose_dir(launcher, found.dir));
     *environment_p = found;
     return LAP_OK;

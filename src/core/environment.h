@@ -20,7 +20,9 @@
 
 typedef struct lap_environment {
     int rank, size;
-    char dir[LAP_DIR_BYTES]; /* "" for a world of one */
+    const char *launcher;    /* "lap run", "mpirun of Open MPI", ...; "nobody" */
+    char dir[LAP_DIR_BYTES]; /* "" for a world of one, and for one that spans hosts */
+    char hosts[96];          /* why the ranks are not all on this host; "": they are */
 } lap_environment_t;
 
 /* Whether a launcher has made this process a rank, be it the only one. */

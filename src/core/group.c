@@ -2,8 +2,10 @@
 /*
  * Groups: collectives for set-up, and who still lives. All of it goes over the board, a region of
  * shared memory that the group's rank 0 made: one seat with two mailboxes per rank, a signal word
- * per rank that counts its arrivals, and the failure that broke the group. It is made for small
- * messages; the data of operators never comes here.
+ * per rank that counts its arrivals, and the failure that broke the group. In a world with a wire
+ * every rank has a board of its own, and whatever a rank writes on its own it also writes, by a
+ * letter, on those of the others. It is made for small messages; the data of operators never comes
+ * here.
  */
 #include "core/group.h"
 
@@ -99,6 +101,71 @@ static const char *describe(const lap_group_t *group, int rank, char *text, size
     return text;
 }
 
+/* Letters from board to board. */
+
+/* What a letter writes on the board: see take_letter. */
+enum { LETTER_MAIL, LETTER_FAILURE, LETTER_LEFT };
+
+/* Sends a letter to the boards of all other ranks; does nothing in a world without a wire. */
+static lap_status_t publish(const lap_group_t *group, const lap_letter_t *what, const void *body)
+{
+    lap_wire_t *wire = group->world->wire;
+    for (int rank = 0; group->ports_known && rank < group->size; rank++) {
+        lap_letter_t *letter = NULL;
+        if (rank == group->rank)
+            continue;
+        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &letter));
+        *letter = *what;
+        letter->port = group->ports[rank];
+        letter->from = (uint32_t)group->rank;
+        if (what->bytes > 0)
+            memcpy(lap_letter_body(letter), body, what->bytes);
+        wire->ops->send(wire, letter);
+    }
+    return LAP_OK;
+}
+
+/* Writes a failure on the board; false when there is one already. */
+static bool note_failure(lap_board_t *board, lap_status_t status, const char *sentence)
+{
+    uint32_t none = FAILURE_NONE;
+    if (!atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN))
+        return false;
+    board->status = status;
+    snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
+    atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
+    return true;
+}
+
+/* Writes on this rank's board what another rank has written on its own. */
+static void take_letter(void *context, const lap_letter_t *letter, const char *body)
+{
+    lap_group_t *group = context;
+    if (letter->from >= (uint32_t)group->size || letter->bytes > MAIL_BYTES)
+        return;
+    seat_t *seat = &group->board->seats[letter->from];
+    mail_t *mail = &seat->mails[letter->words[0] % 2];
+    switch (letter->kind) {
+    case LETTER_MAIL:
+        mail->call = (uint32_t)letter->words[1];
+        mail->bytes = letter->words[2];
+        memcpy(mail->data, body, letter->bytes);
+        lap_bank_raise(bank_of(group), letter->from);
+        break;
+    case LETTER_FAILURE:
+        if (letter->bytes > 0 && body[letter->bytes - 1] == '\0')
+            note_failure(group->board, (lap_status_t)(int32_t)letter->words[0], body);
+        lap_bank_ring(bank_of(group));
+        break;
+    case LETTER_LEFT:
+        atomic_store_explicit(&seat->left, 1, memory_order_release);
+        lap_bank_ring(bank_of(group));
+        break;
+    default:
+        break;
+    }
+}
+
 /* Failures. */
 
 lap_status_t lap_group_broken(const lap_group_t *group)
@@ -111,13 +178,12 @@ lap_status_t lap_group_broken(const lap_group_t *group)
 
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
 {
-    lap_board_t *board = group->board;
-    uint32_t none = FAILURE_NONE;
-    if (atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN)) {
-        board->status = status;
-        snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
-        atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
-    }
+    const lap_letter_t letter = {.kind = LETTER_FAILURE,
+                                 .words = {(uint64_t)(int64_t)status},
+                                 .bytes = strnlen(sentence, LAP_ERROR_TEXT - 1) + 1};
+    /* Without memory for letters the others find out by themselves. */
+    if (note_failure(group->board, status, sentence))
+        publish(group, &letter, group->board->sentence);
     lap_bank_ring(bank_of(group));
 }
 
@@ -126,7 +192,7 @@ static bool has_left(const lap_group_t *group, int rank)
     return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
 }
 
-/* A rank whose process has ended without leaving, or -1. */
+/* A rank whose process has ended without leaving, or that MPI has lost, or -1. */
 static int find_dead(const lap_group_t *group)
 {
     struct pollfd polls[64];
@@ -135,6 +201,13 @@ static int find_dead(const lap_group_t *group)
         for (; count < 64 && first + (int)count < group->size; count++) {
             int pidfd = group->world->peers[group->members[first + (int)count]].pidfd;
             polls[count] = (struct pollfd){.fd = pidfd, .events = POLLIN}; /* -1 is passed over */
+        }
+        for (nfds_t i = 0; i < count; i++) {
+            const int rank = first + (int)i;
+            if (atomic_load_explicit(&group->world->peers[group->members[rank]].lost,
+                                     memory_order_acquire) &&
+                !has_left(group, rank))
+                return rank;
         }
         if (poll(polls, count, 0) <= 0)
             continue;
@@ -161,6 +234,11 @@ lap_status_t lap_group_look(lap_group_t *group)
     /* Another rank may have been first with its own story, or have died while it wrote one. */
     LAP_TRY(lap_group_broken(group));
     return LAP_ERR_PEER_LOST;
+}
+
+bool lap_group_all_here(lap_group_t *group)
+{
+    return lap_group_look(group) != LAP_ERR_TIMEOUT && find_dead(group) < 0;
 }
 
 lap_status_t lap_group_look_for(lap_group_t *group, int rank)
@@ -284,6 +362,12 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     mail->bytes = total;
     if (bytes > 0)
         memcpy(mail->data, mine, bytes);
+    const lap_letter_t letter = {
+        .kind = LETTER_MAIL, .words = {group->round, call, total}, .bytes = bytes};
+    lap_status_t status = publish(group, &letter, mine);
+    if (status != LAP_OK)
+        lap_group_fail(group, status, lap_last_error());
+    LAP_TRY(status);
     /* Releases the mail to the waits of the other ranks for this word. */
     lap_bank_raise(bank_of(group), (size_t)group->rank);
     const uint64_t deadline = lap_now_ns() + group->world->timeout_ns;
@@ -375,6 +459,26 @@ static void set_board(lap_group_t *group, const lap_region_t *region)
     group->board = region->data;
 }
 
+/* Lets the letters of the other ranks in, in a world with a wire. */
+static lap_status_t open_port(lap_group_t *group)
+{
+    lap_wire_t *wire = group->world->wire;
+    if (!wire)
+        return LAP_OK;
+    group->ports = lap_alloc((size_t)group->size, sizeof(*group->ports));
+    lap_status_t status = LAP_OK;
+    if (!group->ports)
+        status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a group of %d", group->size);
+    if (status == LAP_OK)
+        status = wire->ops->port_open(wire, take_letter, group, bank_of(group), &group->port);
+    if (status != LAP_OK) {
+        lap_free(group->ports);
+        group->ports = NULL;
+    }
+    return status;
+}
+
 lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p)
 {
     lap_group_t *group = NULL;
@@ -383,6 +487,15 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
     for (int rank = 0; rank < world->size; rank++)
         group->members[rank] = rank;
     set_board(group, board);
+    lap_status_t status = open_port(group);
+    if (status != LAP_OK) {
+        lap_free(group->members);
+        lap_free(group);
+        return status;
+    }
+    group->ports_known = group->ports != NULL; /* it is the first one on every rank */
+    for (int rank = 0; group->ports && rank < group->size; rank++)
+        group->ports[rank] = group->port;
     *board = (lap_region_t){0};
     *group_p = group;
     return LAP_OK;
@@ -396,10 +509,15 @@ void lap_group_release(lap_group_t *group)
         /* Releases all that this rank has done here to who finds that it has left. */
         atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
         lap_bank_ring(bank_of(group));
+        const lap_letter_t letter = {.kind = LETTER_LEFT};
+        publish(group, &letter, NULL);
+        if (group->ports)
+            group->world->wire->ops->port_close(group->world->wire, group->port);
         lap_region_unmap(group->world, &group->board_region);
     }
     if (group->costs)
         group->costs_free(group->costs);
+    lap_free(group->ports);
     lap_free(group->members);
     lap_free(group);
 }
@@ -471,21 +589,50 @@ static lap_status_t child_create(lap_group_t *group, int *leader_p, lap_group_t 
     return LAP_OK;
 }
 
-/* The leader of each new group has made a board: tells its handle to all, and the others map it. */
+/* The rank in `group` of a rank of the world. */
+static int find_member(const lap_group_t *group, int world_rank)
+{
+    int rank = 0;
+    while (group->members[rank] != world_rank)
+        rank++;
+    return rank;
+}
+
+static uint64_t handle_of(const lap_group_t *group, int rank)
+{
+    uint64_t handle;
+    memcpy(&handle, mail_of(group, rank)->data, sizeof(handle));
+    return handle;
+}
+
+/*
+ * Whoever has made a board tells its handle to all: the leader of each new group, and the others map
+ * it; or everybody, and the handle is that of its port.
+ */
 static lap_status_t share_boards(lap_group_t *group, int leader, lap_group_t *child)
 {
-    uint64_t handle = child ? child->board_region.handle : 0;
+    uint64_t handle = !child ? 0 : child->ports ? child->port : child->board_region.handle;
     LAP_TRY(meet(group, CALL_SPLIT, &handle, sizeof(handle), sizeof(handle)));
     lap_status_t status = LAP_OK;
-    if (child && child->rank != 0) {
+    for (int rank = 0; child && child->ports && rank < child->size; rank++)
+        child->ports[rank] = handle_of(group, find_member(group, child->members[rank]));
+    if (child && !child->board) {
         lap_region_t region = {0};
-        memcpy(&handle, mail_of(group, leader)->data, sizeof(handle));
-        status = lap_region_map(group->world, child->members[0], handle,
+        status = lap_region_map(group->world, child->members[0], handle_of(group, leader),
                                 lap_board_bytes(child->size), &region);
         if (status == LAP_OK)
             set_board(child, &region);
     }
     return lap_group_agree(group, status);
+}
+
+static lap_status_t make_board(lap_group_t *child)
+{
+    lap_region_t region = {0};
+    const int users = child->world->wire ? 1 : child->size;
+    LAP_TRY(lap_region_create(child->world, lap_board_bytes(child->size), users, &region));
+    set_board(child, &region);
+    return open_port(child);
 }
 
 lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_t **group_p)
@@ -498,13 +645,8 @@ lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_
     lap_group_t *child = NULL;
     int leader = 0;
     lap_status_t status = colour == LAP_NO_GROUP ? LAP_OK : child_create(group, &leader, &child);
-    if (status == LAP_OK && child && child->rank == 0) {
-        lap_region_t region = {0};
-        status =
-            lap_region_create(group->world, lap_board_bytes(child->size), child->size, &region);
-        if (status == LAP_OK)
-            set_board(child, &region);
-    }
+    if (status == LAP_OK && child && (child->rank == 0 || group->world->wire))
+        status = make_board(child);
     /* From here on all ranks make their groups or none does. */
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
@@ -513,6 +655,8 @@ lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_
         lap_group_release(child);
         return status;
     }
+    if (child)
+        child->ports_known = child->ports != NULL;
     *group_p = child;
     return LAP_OK;
 }

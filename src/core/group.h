@@ -3,6 +3,7 @@
 #ifndef LAP_CORE_GROUP_H
 #define LAP_CORE_GROUP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/world.h"
@@ -15,6 +16,12 @@ size_t lap_board_bytes(int size);
  * zeroed; on failure the caller still does.
  */
 lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p);
+
+/*
+ * Whether all ranks are still there, or have left on purpose, so far as is known: none has died, and
+ * none was waited for in vain.
+ */
+bool lap_group_all_here(lap_group_t *group);
 
 /* Says on the board that this rank leaves, unmaps the board and frees the group. NULL is fine. */
 void lap_group_release(lap_group_t *group);

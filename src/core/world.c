@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Worlds: made from the environment, from a caller's own allgather, or as threads of one process,
- * and ended. How processes meet is in bootstrap.c, what they do together in group.c.
+ * and ended. How processes meet is in bootstrap.c, what they do together in group.c; worlds over
+ * MPI are made in mpi/.
  */
 #include "core/world.h"
 
@@ -14,6 +15,7 @@
 #include "core/bootstrap.h"
 #include "core/environment.h"
 #include "core/group.h"
+#include "core/make.h"
 #include "core/options.h"
 #include "core/status.h"
 #include "util/alloc.h"
@@ -21,17 +23,23 @@
 
 #define SPIN_NS 50000u
 
-/* What the options, the environment and the defaults come to. */
-typedef struct settings {
-    uint64_t timeout_ns;
-    char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
-    int cpu_threads;
-} settings_t;
+/* A name from the options, or else from the environment, or else `fallback`. */
+static lap_status_t choose_name(const char *what, const char *given, const char *variable,
+                                const char *fallback, char *name, size_t bytes)
+{
+    const char *text = given ? given : getenv(variable);
+    text = text && *text ? text : fallback;
+    if (strlen(text) >= bytes)
+        return lap_error(LAP_ERR_INVALID, "%s is '%s', expected at most %zu characters", what, text,
+                         bytes - 1);
+    snprintf(name, bytes, "%s", text);
+    return LAP_OK;
+}
 
-static lap_status_t make_settings(const lap_world_options_t *given, settings_t *settings_p)
+lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    settings_t settings;
+    lap_settings_t settings;
     if (given)
         LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_WORLD_OPTIONS"));
     if (options.timeout_s != 0)
@@ -39,13 +47,10 @@ static lap_status_t make_settings(const lap_world_options_t *given, settings_t *
                                          &settings.timeout_ns));
     else
         LAP_TRY(lap_environment_timeout(&settings.timeout_ns));
-    const char *device = options.device, *variable = getenv("LAP_DEVICE");
-    if (!device)
-        device = variable && *variable ? variable : "cpu";
-    if (strlen(device) >= sizeof(settings.device_name))
-        return lap_error(LAP_ERR_INVALID, "device is '%s', expected at most %zu characters", device,
-                         sizeof(settings.device_name) - 1);
-    snprintf(settings.device_name, sizeof(settings.device_name), "%s", device);
+    LAP_TRY(choose_name("device", options.device, "LAP_DEVICE", "cpu", settings.device_name,
+                        sizeof(settings.device_name)));
+    LAP_TRY(choose_name("transport", options.transport, "LAP_TRANSPORT", "",
+                        settings.transport_name, sizeof(settings.transport_name)));
     if (options.cpu_threads < 0)
         return lap_error(LAP_ERR_INVALID, "options->cpu_threads is %d, expected 0 or more",
                          options.cpu_threads);
@@ -60,9 +65,14 @@ static uint64_t choose_spin(int size)
     return size <= lap_cores() ? SPIN_NS : 0;
 }
 
-/* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
-static lap_status_t world_alloc(lap_world_kind_t kind, int rank, int size,
-                                const settings_t *settings, lap_world_t **world_p)
+void lap_world_set_local(lap_world_t *world, int local_size)
+{
+    world->local_size = local_size;
+    world->spin_ns = choose_spin(local_size);
+}
+
+lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
+                             const lap_settings_t *settings, lap_world_t **world_p)
 {
     lap_world_t *world = lap_alloc(1, sizeof(*world));
     if (world)
@@ -75,8 +85,9 @@ static lap_status_t world_alloc(lap_world_kind_t kind, int rank, int size,
     world->size = size;
     world->kind = kind;
     world->timeout_ns = settings->timeout_ns;
-    world->spin_ns = choose_spin(size);
+    lap_world_set_local(world, size);
     memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
+    memcpy(world->transport_name, settings->transport_name, sizeof(world->transport_name));
     world->cpu_threads = settings->cpu_threads;
     for (int peer = 0; peer < size; peer++)
         world->peers[peer] = (lap_peer_t){.heap_fd = -1, .pidfd = -1};
@@ -90,7 +101,10 @@ void lap_world_destroy(lap_world_t *world)
         return;
     if (world->device && world->device_close)
         world->device_close(world->device);
+    const bool well = world->wire && world->group && lap_group_all_here(world->group);
     lap_group_release(world->group);
+    if (world->wire)
+        world->wire->ops->close(world->wire, well);
     lap_thread_heap_release(world->thread_heap);
     for (int rank = 0; rank < world->size; rank++) {
         if (world->peers[rank].heap_fd >= 0)
@@ -112,11 +126,11 @@ static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
 
 /* A world of processes that meet in `dir`. */
 static lap_status_t process_world_create(int rank, int size, const char *dir,
-                                         const settings_t *settings, lap_world_t **world_p)
+                                         const lap_settings_t *settings, lap_world_t **world_p)
 {
     lap_world_t *world = NULL;
     lap_region_t board = {0};
-    LAP_TRY(world_alloc(LAP_WORLD_PROCESSES, rank, size, settings, &world));
+    LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, rank, size, settings, &world));
     world->peers[rank].pid = (int)getpid();
     lap_status_t status = lap_heap_open(&world->peers[rank].heap_fd);
     if (status != LAP_OK)
@@ -137,14 +151,22 @@ err_destroy:
     return status;
 }
 
+/* The transports that go between hosts do so over MPI. */
+static bool needs_mpi(const char *transport)
+{
+    return strcmp(transport, "mpi") == 0 || strcmp(transport, "hosts") == 0;
+}
+
 lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
 {
-    settings_t settings;
+    lap_settings_t settings;
     lap_environment_t environment;
     if (!world_p)
         return lap_error(LAP_ERR_INVALID, "world_p is NULL");
-    LAP_TRY(make_settings(options, &settings));
+    LAP_TRY(lap_settings_make(options, &settings));
     LAP_TRY(lap_environment_read(&environment));
+    if (environment.hosts[0] || needs_mpi(settings.transport_name))
+        return lap_mpi_world_create(&environment, &settings, world_p);
     return process_world_create(environment.rank, environment.size, environment.dir, &settings,
                                 world_p);
 }
@@ -172,7 +194,7 @@ static void read_host(char *text, size_t bytes)
         text[bytes - 1] = '\0';
 }
 
-static lap_status_t make_private_dir(char *dir)
+lap_status_t lap_private_dir_make(char dir[LAP_DIR_BYTES])
 {
     const char *name = "/lap-XXXXXX";
     snprintf(dir, LAP_DIR_BYTES, "%s%s", lap_environment_base(strlen(name) + 1), name);
@@ -222,13 +244,13 @@ static lap_status_t exchange_cards(const lap_bootstrap_t *bootstrap, const card_
  * goes into the card, so that nobody is left waiting.
  */
 static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status_t status,
-                                    const settings_t *settings, card_t *cards,
+                                    const lap_settings_t *settings, card_t *cards,
                                     lap_world_t **world_p)
 {
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     char dir[LAP_DIR_BYTES];
     if (status == LAP_OK && mine.rank == 0)
-        status = make_private_dir(mine.dir);
+        status = lap_private_dir_make(mine.dir);
     mine.status = status;
     if (status != LAP_OK)
         snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
@@ -243,7 +265,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
 
 /* Several ranks. Without memory for the cards this rank calls nothing and the others wait. */
 static lap_status_t world_create_with_ranks(const lap_bootstrap_t *bootstrap, lap_status_t status,
-                                            const settings_t *settings, lap_world_t **world_p)
+                                            const lap_settings_t *settings, lap_world_t **world_p)
 {
     card_t *cards = lap_alloc((size_t)bootstrap->nranks, sizeof(card_t));
     if (!cards)
@@ -287,8 +309,8 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
     lap_bootstrap_t known = LAP_BOOTSTRAP_INIT;
     LAP_TRY(lap_read_options(&known, sizeof(known), bootstrap, "LAP_BOOTSTRAP"));
     LAP_TRY(check_bootstrap(&known));
-    settings_t settings;
-    lap_status_t status = make_settings(options, &settings);
+    lap_settings_t settings;
+    lap_status_t status = lap_settings_make(options, &settings);
     if (known.nranks > 1)
         return world_create_with_ranks(&known, status, &settings, world_p);
     LAP_TRY(status);
@@ -298,12 +320,12 @@ lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
 /* Worlds of threads. */
 
 /* Rank `rank` of a thread world. Rank 0 makes the board, the others map it. */
-static lap_status_t thread_world_create(int rank, int size, const settings_t *settings,
+static lap_status_t thread_world_create(int rank, int size, const lap_settings_t *settings,
                                         lap_thread_heap_t *heap, uint64_t board_handle,
                                         lap_world_t **world_p)
 {
     lap_region_t board = {0};
-    LAP_TRY(world_alloc(LAP_WORLD_THREADS, rank, size, settings, world_p));
+    LAP_TRY(lap_world_alloc(LAP_WORLD_THREADS, rank, size, settings, world_p));
     lap_world_t *world = *world_p;
     world->thread_heap = heap;
     if (rank == 0)
@@ -314,7 +336,7 @@ static lap_status_t thread_world_create(int rank, int size, const settings_t *se
 }
 
 /* Fills worlds[0..nranks), or leaves the heap without users. */
-static lap_status_t thread_worlds_create(int nranks, const settings_t *settings,
+static lap_status_t thread_worlds_create(int nranks, const lap_settings_t *settings,
                                          lap_thread_heap_t *heap, lap_world_t **worlds)
 {
     lap_status_t status = LAP_OK;
@@ -335,12 +357,12 @@ static lap_status_t thread_worlds_create(int nranks, const settings_t *settings,
 lap_status_t lap_world_create_threads(int nranks, const lap_world_options_t *options,
                                       lap_world_t **worlds_p)
 {
-    settings_t settings;
+    lap_settings_t settings;
     if (!worlds_p)
         return lap_error(LAP_ERR_INVALID, "worlds_p is NULL");
     if (nranks < 1 || nranks > LAP_RANKS_MAX)
         return lap_error(LAP_ERR_INVALID, "nranks is %d, expected 1 to %d", nranks, LAP_RANKS_MAX);
-    LAP_TRY(make_settings(options, &settings));
+    LAP_TRY(lap_settings_make(options, &settings));
     lap_world_t **worlds = lap_alloc((size_t)nranks, sizeof(lap_world_t *));
     if (!worlds)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d worlds", nranks);

@@ -10,15 +10,21 @@
 
 #include "core/heap.h"
 #include "core/signal.h"
+#include "core/wire.h"
 
 typedef struct lap_board lap_board_t; /* shared by the ranks of a group: see group.c */
 
-typedef enum lap_world_kind { LAP_WORLD_PROCESSES, LAP_WORLD_THREADS } lap_world_kind_t;
+typedef enum lap_world_kind {
+    LAP_WORLD_PROCESSES, /* of one host */
+    LAP_WORLD_THREADS,   /* of one process */
+    LAP_WORLD_MPI,       /* processes, with a wire between them, on one host or several */
+} lap_world_kind_t;
 
 typedef struct lap_peer {
-    int heap_fd; /* its memfd; -1 for threads */
-    int pidfd;   /* readable when the process has ended; -1 for threads and for this rank itself */
-    int pid;
+    int heap_fd; /* its memfd; -1 for threads and on another host */
+    int pidfd;   /* readable when the process has ended; -1 also for this rank itself */
+    int pid;     /* 0 for threads and on another host */
+    _Atomic bool lost; /* the wire cannot reach it any more */
 } lap_peer_t;
 
 struct lap_world {
@@ -27,7 +33,9 @@ struct lap_world {
     lap_world_kind_t kind;
     uint64_t timeout_ns;
     uint64_t spin_ns;                   /* 0 when this host has fewer cores than ranks */
+    int local_size;                     /* ranks on this host */
     char device_name[16];               /* which device the operators of this world use */
+    char transport_name[16];            /* which transport its buffers use; "": what fits */
     int cpu_threads;                    /* as in the options */
     lap_peer_t *peers;                  /* size of them */
     uint64_t heap_end;                  /* where this rank's next region starts */
@@ -35,6 +43,7 @@ struct lap_world {
     void *device;                       /* opened by the first operator: see schedule/engine.c */
     void (*device_close)(void *device); /* called by lap_world_destroy when device is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
+    lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
 };
 
 struct lap_group {
@@ -44,6 +53,9 @@ struct lap_group {
     int *members; /* world rank of each */
     lap_region_t board_region;
     lap_board_t *board;
+    uint64_t port;     /* with a wire: where letters for this rank's board come in, */
+    uint64_t *ports;   /* and for the others'; NULL in a world without a wire */
+    bool ports_known;  /* the others have told theirs */
     uint32_t round;    /* collectives called so far on this rank */
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
     void *costs;       /* what calls cost here, once measured: see schedule/calibrate.c */

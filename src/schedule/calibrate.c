@@ -138,7 +138,11 @@ static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
     lap_buffer_t *buffer = bench->buffer;
     const int peer = (bench->group->rank + 1) % bench->group->size;
     const lap_put_t put = {
-        .copy = {buffer->data[peer], bench->memory, 1, bytes, bytes, bytes},
+        .src = bench->memory,
+        .src_stride = bytes,
+        .dst_stride = bytes,
+        .rows = 1,
+        .row_bytes = bytes,
         .peer = peer,
         .signal = 0,
     };

@@ -440,13 +440,17 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
 {
     lap_buffer_t *buffer = issue->binding->buffer;
     const lap_step_t *step = &issue->program->schedule.steps[index];
-    const lap_put_t put = {
-        .copy = bind_copy(issue->binding, step),
+    lap_put_t put = {
+        .offset = step->dst.offset,
+        .dst_stride = step->dst.stride,
+        .rows = step->src.rows,
+        .row_bytes = step->src.row_bytes,
         .peer = step->peer,
         .signal = step->signal,
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
     };
+    put.src = resolve(issue->binding, &step->src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 

@@ -195,12 +195,12 @@ lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset, const
                          "offset = %zu and bytes = %zu: the buffer has %zu bytes per rank", offset,
                          bytes, buffer->bytes);
     const lap_put_t put = {
-        .copy = {.dst = buffer->data[rank] + offset,
-                 .src = source,
-                 .rows = 1,
-                 .row_bytes = bytes,
-                 .dst_stride = bytes,
-                 .src_stride = bytes},
+        .src = source,
+        .src_stride = bytes,
+        .offset = offset,
+        .dst_stride = bytes,
+        .rows = 1,
+        .row_bytes = bytes,
         .peer = rank,
         .signal = (uint32_t)signal,
     };

@@ -7,14 +7,21 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "lap_config.h"
 #include "transport/transport.h"
 
 extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
+extern const lap_transport_ops_t lap_mpi_ops;
+extern const lap_transport_ops_t lap_hosts_ops;
 
 static const lap_transport_ops_t *const transports[] = {
     &lap_self_ops,
     &lap_shm_ops,
+#if LAP_HAVE_MPI
+    &lap_mpi_ops,
+    &lap_hosts_ops,
+#endif
 };
 
 const lap_transport_ops_t *lap_transport_at(size_t index)
@@ -43,5 +50,9 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
 
 const char *lap_transport_default(const lap_world_t *world)
 {
-    return world->kind == LAP_WORLD_THREADS ? "self" : "shm";
+    if (world->kind == LAP_WORLD_THREADS)
+        return "self";
+    if (world->transport_name[0])
+        return world->transport_name;
+    return world->local_size == world->size ? "shm" : "hosts";
 }

@@ -19,6 +19,7 @@
 enum {
     LAP_CAN_PUT = 1 << 0,     /* one-sided: a put needs nothing of the peer */
     LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
+    LAP_CAN_SPAN = 1 << 2,    /* ranks may be on several hosts; mpirun starts them */
 };
 
 /* What each rank says of the call that it is in, for its peers to compare with their own. */
@@ -37,8 +38,8 @@ struct lap_buffer {
     size_t nsignals;
     lap_region_t *regions;   /* size of the group; regions[r] is rank r's memory */
     char **data;             /* data[r]: the bytes of rank r; NULL: cannot be addressed */
-    lap_bank_t **banks;      /* banks[r]: the signal words of rank r */
-    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r */
+    lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
+    lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
     uint32_t calls;          /* calls begun on this buffer */
     unsigned in_flight;      /* of those, not yet ended */
@@ -49,6 +50,7 @@ struct lap_buffer {
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
+    struct lap_slot *slot;   /* of mpi and hosts */
 };
 
 /* For the sentence of a wait that fails: what was being done. */
@@ -66,8 +68,13 @@ typedef struct lap_wait_story {
 /* One number for a call, so that two different ones differ. */
 uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m);
 
+/* Rows from this rank's memory into that of `peer`, where the first begins at `offset`. */
 typedef struct lap_put {
-    lap_copy_t copy; /* dst is in the memory of `peer` */
+    const void *src;
+    size_t src_stride;
+    size_t offset;
+    size_t dst_stride;
+    size_t rows, row_bytes;
     int peer;
     uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
@@ -101,14 +108,18 @@ typedef struct lap_transport_ops {
     lap_status_t (*buffer_create)(lap_buffer_t *buffer);
     void (*buffer_destroy)(lap_buffer_t *buffer);
 
+    /* Brings this rank's note of a call to the ranks that cannot read it in place. */
+    void (*tell_note)(lap_buffer_t *buffer, const lap_wait_story_t *story);
+
     /*
-     * The same in the calling thread, for hosts that signal from within a GEMM and for callers
+     * What follows in the calling thread, for hosts that signal from within a GEMM and for callers
      * without a stream.
      */
     lap_status_t (*put_now)(lap_buffer_t *buffer, const lap_put_t *put);
     lap_status_t (*raise_now)(lap_buffer_t *buffer, const lap_raise_t *raise);
     lap_status_t (*wait_now)(lap_buffer_t *buffer, const lap_wait_t *wait);
 
+    /* The same, in the order of a stream. */
     lap_status_t (*put)(lap_buffer_t *buffer, const lap_device_ops_t *device, lap_stream_t *stream,
                         const lap_put_t *put);
     lap_status_t (*raise)(lap_buffer_t *buffer, const lap_device_ops_t *device,
@@ -159,6 +170,9 @@ lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait
  * is in another operator or has other active rows in this call, so that the signal cannot come.
  */
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
+
+/* Writes a note, so that whoever reads it meanwhile can tell. */
+void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m);
 
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story);

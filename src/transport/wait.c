@@ -133,7 +133,7 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
     if (!story || story->call == 0)
         return LAP_OK;
     lap_call_note_t *note = &buffer->notes[peer][story->call % LAP_CALL_NOTES];
-    /* Pairs with the last store in lap_buffer_announce: op and m are those of this call. */
+    /* Pairs with the last store in lap_buffer_write_note: op and m are those of this call. */
     if (atomic_load_explicit(&note->call, memory_order_acquire) != story->call)
         return LAP_OK;
     const uint32_t op = atomic_load_explicit(&note->op, memory_order_acquire);
@@ -142,7 +142,7 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
         return LAP_OK;
     /*
      * A peer that begins several calls without ending them may be writing a later one into this
-     * note. The loads above pair with the releases in lap_buffer_announce: whoever has read a part
+     * note. The loads above pair with the releases in lap_buffer_write_note: whoever has read a part
      * of the later one sees here that the number has changed.
      */
     if (atomic_load_explicit(&note->call, memory_order_relaxed) != story->call)
@@ -150,12 +150,19 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
     return mismatch(buffer, peer, story, (call_t){story->call, op, m});
 }
 
+void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m)
+{
+    lap_call_note_t *note = &notes[call % LAP_CALL_NOTES];
+    /* Each store releases the ones before it to the loads in lap_buffer_compare. */
+    atomic_store_explicit(&note->call, 0, memory_order_relaxed);
+    atomic_store_explicit(&note->m, m, memory_order_release);
+    atomic_store_explicit(&note->op, op, memory_order_release);
+    atomic_store_explicit(&note->call, call, memory_order_release);
+}
+
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story)
 {
-    lap_call_note_t *note = &buffer->notes[buffer->group->rank][story->call % LAP_CALL_NOTES];
-    /* Each store releases the ones before it to the loads in lap_buffer_compare on other ranks. */
-    atomic_store_explicit(&note->call, 0, memory_order_relaxed);
-    atomic_store_explicit(&note->m, story->m, memory_order_release);
-    atomic_store_explicit(&note->op, story->op_index, memory_order_release);
-    atomic_store_explicit(&note->call, story->call, memory_order_release);
+    lap_buffer_write_note(buffer->notes[buffer->group->rank], story->call, story->op_index,
+                          story->m);
+    buffer->ops->tell_note(buffer, story);
 }

@@ -13,9 +13,11 @@
 #include "data.h"
 #include "overlap/op.h"
 #include "tap.h"
+#include "transport/transport.h"
 
 static lap_link_t link_options; /* these are set once in main */
 static lap_dtype_t dtype;
+static bool in_place = true; /* whether the transport has what the methods that need it need */
 
 /* A method with its knobs. */
 typedef struct variant {
@@ -47,6 +49,8 @@ enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 static bool applies(const variant_t *v, int size)
 {
+    if (strcmp(v->method, "fused") == 0 && !in_place)
+        return false;
     return !v->aggregate || size % 2 == 0;
 }
 
@@ -400,6 +404,13 @@ static void suite(lap_world_t *world, void *arg)
     test_groups(group);
 }
 
+static bool can_address(const lap_world_t *world)
+{
+    const lap_transport_ops_t *ops = NULL;
+    return lap_transport_find(lap_transport_default(world), &ops) == LAP_OK &&
+           (ops->can & LAP_CAN_ADDRESS);
+}
+
 int main(int argc, char **argv)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
@@ -423,6 +434,7 @@ int main(int argc, char **argv)
     } else {
         lap_world_t *world;
         if (tap_success(lap_world_create(&options, &world), "a world from the environment")) {
+            in_place = can_address(world);
             suite(world, &bits_promised);
             lap_world_destroy(world);
         }

@@ -103,7 +103,9 @@ static void survive(lap_world_t *world)
     desc.n = 24;
     desc.k = 16;
     desc.method = plan.method;
-    if (!tap_success(lap_buffer_create(group, 64, 0, NULL, &clock), "a buffer for the time") ||
+    lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
+    mapped.transport = "shm"; /* the time must be readable, whatever the operator goes over */
+    if (!tap_success(lap_buffer_create(group, 64, 0, &mapped, &clock), "a buffer for the time") ||
         !tap_success(lap_op_create(group, &desc, &op), "the operator"))
         return;
     lap_op_set_chaos(op, 1234567u + (uint64_t)rank);

@@ -30,11 +30,16 @@ static lap_buffer_t *new_buffer(lap_world_t *world, size_t bytes, size_t nsignal
     return buffer;
 }
 
-static lap_put_t put_of(lap_buffer_t *buffer, const char *source, size_t bytes, uint32_t signal,
-                        lap_span_t *span)
+static lap_put_t put_of(const char *source, size_t bytes, uint32_t signal, lap_span_t *span)
 {
-    return (lap_put_t){
-        {lap_buffer_data(buffer, 1), source, 1, bytes, bytes, bytes}, 1, signal, 0, span};
+    return (lap_put_t){.src = source,
+                       .src_stride = bytes,
+                       .dst_stride = bytes,
+                       .rows = 1,
+                       .row_bytes = bytes,
+                       .peer = 1,
+                       .signal = signal,
+                       .span = span};
 }
 
 /* 1 MB/s and 5 ms: two puts of 20 kB take 25 and 45 ms. The threads share a clock. */
@@ -50,7 +55,7 @@ static void test_pace(lap_world_t *world, void *arg)
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[2] = {{0, 0, 0}, {0, 0, 0}};
         for (int i = 0; i < 2; i++) {
-            const lap_put_t put = put_of(buffer, source, 20000, 0, &spans[i]);
+            const lap_put_t put = put_of(source, 20000, 0, &spans[i]);
             tap_success(buffer->ops->put_now(buffer, &put), "a put on a link");
         }
         tap_ok(spans[0].end - spans[0].begin == 25 * MS && spans[1].end - spans[1].begin == 25 * MS,
@@ -78,7 +83,7 @@ static void test_overtaking(lap_world_t *world, void *arg)
     lap_buffer_t *buffer = new_buffer(world, sizeof(source), 2, link_of(1, 1e-3));
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[3];
-        const lap_put_t put = put_of(buffer, source, sizeof(source), 0, &spans[0]);
+        const lap_put_t put = put_of(source, sizeof(source), 0, &spans[0]);
         const lap_raise_t credit = {1, 1, 0, 0, &spans[1]}, same = {1, 0, 0, 0, &spans[2]};
         buffer->ops->put_now(buffer, &put);
         buffer->ops->raise_now(buffer, &credit);

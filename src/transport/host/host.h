@@ -8,9 +8,13 @@
 
 #include "transport/transport.h"
 
+/* Maps the memory of the ranks for which `maps` says so; NULL: of all. */
+lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer,
+                                         bool (*maps)(const lap_buffer_t *buffer, int rank));
 lap_status_t lap_host_buffer_create(lap_buffer_t *buffer);
 void lap_host_buffer_destroy(lap_buffer_t *buffer);
 
+void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story);
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
 lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);

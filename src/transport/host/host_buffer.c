@@ -57,10 +57,16 @@ static lap_status_t create_own(lap_buffer_t *buffer, layout_t *layout_p)
                              &buffer->regions[buffer->group->rank]);
 }
 
-static lap_status_t map_peers(lap_buffer_t *buffer, const layout_t *layout, const uint64_t *handles)
+/* Whether the memory of a rank of the group is mapped. */
+typedef bool (*maps_t)(const lap_buffer_t *buffer, int rank);
+
+static lap_status_t map_peers(lap_buffer_t *buffer, maps_t maps, const layout_t *layout,
+                              const uint64_t *handles)
 {
     lap_group_t *group = buffer->group;
     for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && maps && !maps(buffer, r))
+            continue;
         if (r != group->rank)
             LAP_TRY(lap_region_map(group->world, group->members[r], handles[r], layout->bytes,
                                    &buffer->regions[r]));
@@ -76,7 +82,7 @@ static lap_status_t map_peers(lap_buffer_t *buffer, const layout_t *layout, cons
  * Every rank takes part in every collective step, also when it has failed, so that none is left
  * waiting.
  */
-static lap_status_t create_with(lap_buffer_t *buffer, uint64_t *handles)
+static lap_status_t create_with(lap_buffer_t *buffer, maps_t maps, uint64_t *handles)
 {
     lap_group_t *group = buffer->group;
     layout_t layout = {0, 0, 0};
@@ -86,17 +92,22 @@ static lap_status_t create_with(lap_buffer_t *buffer, uint64_t *handles)
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(lap_group_allgather(group, &buffer->regions[group->rank].handle, sizeof(uint64_t),
                                 handles));
-    return lap_group_agree(group, map_peers(buffer, &layout, handles));
+    return lap_group_agree(group, map_peers(buffer, maps, &layout, handles));
 }
 
-lap_status_t lap_host_buffer_create(lap_buffer_t *buffer)
+lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, maps_t maps)
 {
     uint64_t *handles = lap_alloc((size_t)buffer->group->size, sizeof(*handles));
-    lap_status_t status = create_with(buffer, handles);
+    lap_status_t status = create_with(buffer, maps, handles);
     lap_free(handles);
     if (status != LAP_OK)
         lap_host_buffer_destroy(buffer);
     return status;
+}
+
+lap_status_t lap_host_buffer_create(lap_buffer_t *buffer)
+{
+    return lap_host_buffer_create_some(buffer, NULL);
 }
 
 void lap_host_buffer_destroy(lap_buffer_t *buffer)

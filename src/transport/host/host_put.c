@@ -9,7 +9,13 @@
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
     const uint64_t begin = put->span ? lap_now_ns() : 0;
-    lap_copy_now(&put->copy);
+    const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
+                             .src = put->src,
+                             .rows = put->rows,
+                             .row_bytes = put->row_bytes,
+                             .dst_stride = put->dst_stride,
+                             .src_stride = put->src_stride};
+    lap_copy_now(&copy);
     /* Releases the copy to the peer's lap_bank_wait on the same word. */
     if (put->signal != LAP_NO_SIGNAL)
         lap_bank_raise_tagged(buffer->banks[put->peer], put->signal, put->tag);
@@ -25,6 +31,13 @@ lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
     if (raise->span)
         *raise->span = (lap_span_t){begin, begin, lap_now_ns()};
     return LAP_OK;
+}
+
+void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
+{
+    /* The peers read it where it is. */
+    (void)buffer;
+    (void)story;
 }
 
 lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)

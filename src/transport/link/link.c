@@ -168,9 +168,12 @@ static lap_status_t lap_link_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     if (put->peer == buffer->group->rank || put->signal == LAP_NO_SIGNAL)
         return buffer->pacer->inner->put_now(buffer, put);
     const uint64_t now = lap_now_ns();
-    lap_copy_now(&put->copy);
-    const lap_raise_t raise = {put->peer, put->signal, put->tag,
-                               put->copy.rows * put->copy.row_bytes, put->span};
+    lap_put_t data = *put;
+    data.signal = LAP_NO_SIGNAL;
+    data.span = NULL;
+    LAP_TRY(buffer->pacer->inner->put_now(buffer, &data));
+    const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
+                               put->span};
     return book(buffer->pacer, &raise, now);
 }
 

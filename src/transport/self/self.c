@@ -21,6 +21,7 @@ const lap_transport_ops_t lap_self_ops = {
     .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
     .buffer_create = lap_self_buffer_create,
     .buffer_destroy = lap_host_buffer_destroy,
+    .tell_note = lap_host_tell_note,
     .put_now = lap_host_put_now,
     .raise_now = lap_host_raise_now,
     .wait_now = lap_host_wait_now,

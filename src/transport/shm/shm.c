@@ -8,7 +8,8 @@
 
 static lap_status_t lap_shm_buffer_create(lap_buffer_t *buffer)
 {
-    if (buffer->group->size > 1 && buffer->group->world->kind != LAP_WORLD_PROCESSES)
+    const lap_group_t *group = buffer->group;
+    if (group->size > 1 && group->world->kind == LAP_WORLD_THREADS)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "transport shm is for ranks that are processes of one host; these are "
                          "threads: use self");
@@ -21,6 +22,7 @@ const lap_transport_ops_t lap_shm_ops = {
     .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
     .buffer_create = lap_shm_buffer_create,
     .buffer_destroy = lap_host_buffer_destroy,
+    .tell_note = lap_host_tell_note,
     .put_now = lap_host_put_now,
     .raise_now = lap_host_raise_now,
     .wait_now = lap_host_wait_now,

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How worlds are made, for the files that make them: world.c and mpi/. */
+#ifndef LAP_CORE_MAKE_H
+#define LAP_CORE_MAKE_H
+
+#include "core/environment.h"
+#include "core/world.h"
+
+/* What the options, the environment and the defaults come to. */
+typedef struct lap_settings {
+    uint64_t timeout_ns;
+    char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
+    char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
+    int cpu_threads;
+} lap_settings_t;
+
+lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p);
+
+/* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
+lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
+                             const lap_settings_t *settings, lap_world_t **world_p);
+
+/* Tells a world how many of its ranks are on this host: they share its cores. */
+void lap_world_set_local(lap_world_t *world, int local_size);
+
+/* A new directory, private and empty, to meet in. */
+lap_status_t lap_private_dir_make(char dir[LAP_DIR_BYTES]);
+
+/*
+ * A world of the ranks that the environment tells of, over MPI, which is initialised when nobody
+ * has done so, and is then finalised with the world. LAP_ERR_UNSUPPORTED in a build without MPI.
+ */
+lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p);
+
+/* What MPI this is, in a few words: "Open MPI v4.1.4"; "" in a build without MPI. */
+void lap_mpi_describe(char *text, size_t bytes);
+
+#endif

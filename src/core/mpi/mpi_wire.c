@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Letters over MPI. One thread per world makes all of its MPI calls: it sends what other threads
+ * have put into the queue, takes what has come, and rests in between, because MPI has no wait that
+ * does not spin. A letter is one message, copied into memory of the wire's own by its sender and
+ * out of it by the receiver's thread: after a time-out MPI must not go on reading or writing memory
+ * that its owner thinks is free. The two copies are cheap beside a network.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "core/mpi/mpi.h"
+#include "core/status.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/cores.h"
+#include "util/log.h"
+#include "util/thread.h"
+
+#define TAG 1
+#define LARGE_PER_PEER 8 /* large letters on their way to one rank; they pace who sends more */
+#define RECEIVES 16         /* messages being received at a time */
+#define BYE_PORT UINT64_MAX /* the wire's own: its sender will close it and send nothing more */
+#define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
+
+#define REST_LEAST_NS 20000u
+#define REST_WAITED_NS 100000u /* while somebody waits for a letter */
+#define REST_MOST_NS 1000000u
+
+/* The words of the wire's bank: one that counts letters to send, then one per rank. */
+#define WORD_WORK 0
+#define WORD_PEER(peer) (1 + (size_t)(peer)) /* large letters that got away */
+
+/* A letter to be sent, or on its way. */
+typedef struct out {
+    struct out *next;
+    int peer;
+    bool large;
+    MPI_Request request;
+    lap_letter_t letter; /* its body follows */
+} out_t;
+
+/* A message being received. */
+typedef struct in {
+    bool used;
+    int source;
+    MPI_Request request;
+    lap_letter_t *letter; /* with room for LAP_WIRE_BODY after it */
+} in_t;
+
+typedef struct port {
+    lap_port_take_t take; /* NULL: closed */
+    void *context;
+    const lap_bank_t *bank;
+} port_t;
+
+/* Large letters to one rank. */
+typedef struct lane {
+    out_t *spare;
+    int made;
+} lane_t;
+
+typedef struct mpi_wire {
+    lap_wire_t wire;
+    lap_world_t *world;
+    MPI_Comm comm;
+    bool owns_mpi;
+    pthread_t thread;
+    lap_region_t bank_region;
+    lap_bank_t *bank;
+    _Atomic uint64_t stop_at; /* 0: not yet; else when the thread gives up what is left to do */
+    bool drained;             /* of the thread, at its end: nothing was left */
+
+    pthread_mutex_t lock; /* of the queue and of what is spare */
+    out_t *first, **last;
+    out_t *spare; /* small ones */
+    lane_t *lanes;
+
+    pthread_mutex_t ports_lock; /* held while a letter is taken */
+    port_t *ports;
+    size_t nports, ports_room;
+
+    /* Of the thread alone. */
+    out_t *sending, **sending_last;
+    in_t ins[RECEIVES]; /* a ring in the order of arrival */
+    unsigned in_first, in_count;
+    uint32_t handled;   /* letters taken from the queue so far */
+    uint64_t last_busy; /* when something was last done */
+    bool spins;         /* there are cores to spare for a moment's polling */
+    _Atomic int byes;   /* ranks that have said so, */
+    _Atomic int unwell; /* and how many of them will not finalise MPI */
+} mpi_wire_t;
+
+lap_status_t lap_mpi_status(int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    if (code == MPI_SUCCESS)
+        return LAP_OK;
+    MPI_Error_string(code, text, &length);
+    return lap_error(LAP_ERR_SYSTEM, "%s: MPI says: %s", what, text);
+}
+
+static mpi_wire_t *self_of(lap_wire_t *wire)
+{
+    return (mpi_wire_t *)(void *)wire;
+}
+
+/* ---- what other threads call ---- */
+
+static lap_status_t lap_mpi_port_open(lap_wire_t *wire, lap_port_take_t take, void *context,
+                                      const lap_bank_t *bank, uint64_t *port_p)
+{
+    mpi_wire_t *self = self_of(wire);
+    lap_status_t status = LAP_OK;
+    pthread_mutex_lock(&self->ports_lock);
+    if (self->nports == self->ports_room) {
+        const size_t room = self->ports_room ? self->ports_room * 2 : 16;
+        port_t *ports = lap_realloc(self->ports, self->ports_room, room, sizeof(*ports));
+        if (ports) {
+            self->ports = ports;
+            self->ports_room = room;
+        } else {
+            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu ports of a wire", room);
+        }
+    }
+    if (status == LAP_OK) {
+        *port_p = self->nports;
+        self->ports[self->nports++] = (port_t){take, context, bank};
+    }
+    pthread_mutex_unlock(&self->ports_lock);
+    return status;
+}
+
+static void lap_mpi_port_close(lap_wire_t *wire, uint64_t port)
+{
+    mpi_wire_t *self = self_of(wire);
+    pthread_mutex_lock(&self->ports_lock);
+    self->ports[port] = (port_t){NULL, NULL, NULL};
+    pthread_mutex_unlock(&self->ports_lock);
+}
+
+/* An out of the pool `spare`, with the lock held; NULL when there is none. */
+static out_t *pop(out_t **spare)
+{
+    out_t *out = *spare;
+    if (out)
+        *spare = out->next;
+    return out;
+}
+
+static out_t *out_alloc(size_t room, int peer)
+{
+    out_t *out = lap_alloc(1, sizeof(*out) + room);
+    if (out)
+        out->large = room > LAP_WIRE_SMALL;
+    else
+        lap_error(LAP_ERR_NO_MEMORY, "no memory for a letter of %zu bytes to rank %d", room, peer);
+    return out;
+}
+
+static lap_status_t begin_small(mpi_wire_t *self, int peer, out_t **out_p)
+{
+    pthread_mutex_lock(&self->lock);
+    out_t *out = pop(&self->spare);
+    pthread_mutex_unlock(&self->lock);
+    if (!out)
+        out = out_alloc(LAP_WIRE_SMALL, peer);
+    *out_p = out;
+    return out ? LAP_OK : LAP_ERR_NO_MEMORY;
+}
+
+static lap_status_t begin_large(mpi_wire_t *self, int peer, const lap_watch_t *watch, out_t **out_p)
+{
+    lane_t *lane = &self->lanes[peer];
+    for (;;) {
+        pthread_mutex_lock(&self->lock);
+        out_t *out = pop(&lane->spare);
+        const bool may_make = !out && lane->made < LARGE_PER_PEER;
+        lane->made += may_make;
+        /* Read with the lock held: whatever gets away from now on raises the word above this. */
+        const uint32_t returned =
+            atomic_load_explicit(&self->bank->words[WORD_PEER(peer)].value, memory_order_relaxed);
+        pthread_mutex_unlock(&self->lock);
+        if (may_make) {
+            out = out_alloc(LAP_WIRE_BODY, peer);
+            if (!out) {
+                pthread_mutex_lock(&self->lock);
+                lane->made--;
+                pthread_mutex_unlock(&self->lock);
+                return LAP_ERR_NO_MEMORY;
+            }
+        }
+        if (out) {
+            *out_p = out;
+            return LAP_OK;
+        }
+        LAP_TRY(lap_bank_wait(self->bank, WORD_PEER(peer), returned + 1, watch));
+    }
+}
+
+static lap_status_t lap_mpi_begin(lap_wire_t *wire, int peer, size_t bytes,
+                                  const lap_watch_t *watch, lap_letter_t **letter_p)
+{
+    mpi_wire_t *self = self_of(wire);
+    out_t *out = NULL;
+    if (bytes <= LAP_WIRE_SMALL)
+        LAP_TRY(begin_small(self, peer, &out));
+    else
+        LAP_TRY(begin_large(self, peer, watch, &out));
+    out->next = NULL;
+    out->peer = peer;
+    out->letter = (lap_letter_t){.bytes = bytes};
+    *letter_p = &out->letter;
+    return LAP_OK;
+}
+
+static void lap_mpi_send(lap_wire_t *wire, lap_letter_t *letter)
+{
+    mpi_wire_t *self = self_of(wire);
+    out_t *out = (out_t *)(void *)((char *)letter - offsetof(out_t, letter));
+    pthread_mutex_lock(&self->lock);
+    *self->last = out;
+    self->last = &out->next;
+    pthread_mutex_unlock(&self->lock);
+    lap_bank_raise(self->bank, WORD_WORK);
+}
+
+static void lap_mpi_nudge(lap_wire_t *wire)
+{
+    /* Wakes the thread if it sleeps; it then sees that somebody waits. */
+    lap_bank_ring(self_of(wire)->bank);
+}
+
+/* ---- the thread ---- */
+
+/* MPI cannot reach a rank any more. Whoever waits for it finds that out. */
+static void lose(mpi_wire_t *self, int peer)
+{
+    if (peer >= 0 && peer < self->world->size)
+        atomic_store_explicit(&self->world->peers[peer].lost, true, memory_order_release);
+}
+
+static void put_back(mpi_wire_t *self, out_t *out)
+{
+    out_t **spare = out->large ? &self->lanes[out->peer].spare : &self->spare;
+    pthread_mutex_lock(&self->lock);
+    out->next = *spare;
+    *spare = out;
+    if (out->large)
+        lap_bank_raise(self->bank, WORD_PEER(out->peer)); /* partner: begin_large */
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* Hands the letters of the queue to MPI. */
+static bool send_queue(mpi_wire_t *self)
+{
+    pthread_mutex_lock(&self->lock);
+    out_t *out = self->first;
+    self->first = NULL;
+    self->last = &self->first;
+    pthread_mutex_unlock(&self->lock);
+    const bool busy = out != NULL;
+    while (out) {
+        out_t *next = out->next;
+        out->next = NULL;
+        self->handled++;
+        const int bytes = (int)(sizeof(out->letter) + out->letter.bytes);
+        if (MPI_Isend(&out->letter, bytes, MPI_BYTE, out->peer, TAG, self->comm, &out->request) ==
+            MPI_SUCCESS) {
+            *self->sending_last = out;
+            self->sending_last = &out->next;
+        } else {
+            lose(self, out->peer);
+            put_back(self, out);
+        }
+        out = next;
+    }
+    return busy;
+}
+
+/* Takes back what has got away. */
+static bool finish_sends(mpi_wire_t *self)
+{
+    bool busy = false;
+    out_t **at = &self->sending;
+    while (*at) {
+        out_t *out = *at;
+        int done = 0;
+        const int code = MPI_Test(&out->request, &done, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS)
+            lose(self, out->peer);
+        if (code == MPI_SUCCESS && !done) {
+            at = &out->next;
+            continue;
+        }
+        *at = out->next;
+        put_back(self, out);
+        busy = true;
+    }
+    self->sending_last = at;
+    return busy;
+}
+
+static in_t *in_at(mpi_wire_t *self, unsigned index)
+{
+    return &self->ins[(self->in_first + index) % RECEIVES];
+}
+
+/* Begins to receive what has come. A probed message is nobody else's: its order is known here. */
+static bool begin_receives(mpi_wire_t *self)
+{
+    bool busy = false;
+    while (self->in_count < RECEIVES) {
+        in_t *in = in_at(self, self->in_count);
+        MPI_Message message;
+        MPI_Status status;
+        int there = 0;
+        if (MPI_Improbe(MPI_ANY_SOURCE, TAG, self->comm, &there, &message, &status) !=
+                MPI_SUCCESS ||
+            !there)
+            break;
+        busy = true;
+        in->source = status.MPI_SOURCE;
+        in->used = MPI_Imrecv(in->letter, (int)(sizeof(lap_letter_t) + LAP_WIRE_BODY), MPI_BYTE,
+                              &message, &in->request) == MPI_SUCCESS;
+        if (in->used)
+            self->in_count++;
+        else
+            lose(self, in->source);
+    }
+    return busy;
+}
+
+static void take(mpi_wire_t *self, const in_t *in, size_t bytes)
+{
+    const lap_letter_t *letter = in->letter;
+    if (bytes < sizeof(*letter) || bytes - sizeof(*letter) != letter->bytes) {
+        lose(self, in->source); /* no letter of ours: what else it sends cannot be trusted */
+        return;
+    }
+    if (letter->port == BYE_PORT) {
+        atomic_fetch_add_explicit(&self->unwell, letter->words[0] == 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&self->byes, 1, memory_order_relaxed);
+        return;
+    }
+    pthread_mutex_lock(&self->ports_lock);
+    if (letter->port < self->nports && self->ports[letter->port].take)
+        self->ports[letter->port].take(self->ports[letter->port].context, letter,
+                                       (const char *)(letter + 1));
+    pthread_mutex_unlock(&self->ports_lock);
+}
+
+/* Whether an earlier message of the same rank is still being received. */
+static bool must_wait(mpi_wire_t *self, unsigned index)
+{
+    for (unsigned i = 0; i < index; i++)
+        if (in_at(self, i)->used && in_at(self, i)->source == in_at(self, index)->source)
+            return true;
+    return false;
+}
+
+/* Takes the letters that have come whole, those of one rank in their order. */
+static bool finish_receives(mpi_wire_t *self)
+{
+    bool busy = false;
+    for (unsigned i = 0; i < self->in_count; i++) {
+        in_t *in = in_at(self, i);
+        MPI_Status status;
+        int done = 0, bytes = 0;
+        if (!in->used || must_wait(self, i))
+            continue;
+        const int code = MPI_Test(&in->request, &done, &status);
+        if (code == MPI_SUCCESS && !done)
+            continue;
+        if (code == MPI_SUCCESS && MPI_Get_count(&status, MPI_BYTE, &bytes) == MPI_SUCCESS &&
+            bytes >= 0)
+            take(self, in, (size_t)bytes);
+        else
+            lose(self, in->source);
+        in->used = false;
+        busy = true;
+    }
+    while (self->in_count > 0 && !in_at(self, 0)->used) {
+        self->in_first = (self->in_first + 1) % RECEIVES;
+        self->in_count--;
+    }
+    return busy;
+}
+
+static bool somebody_waits(mpi_wire_t *self)
+{
+    bool waits = false;
+    pthread_mutex_lock(&self->ports_lock);
+    for (size_t i = 0; i < self->nports && !waits; i++) {
+        const lap_bank_t *bank = self->ports[i].bank;
+        waits = bank && atomic_load_explicit(&bank->sleepers, memory_order_relaxed) > 0;
+    }
+    pthread_mutex_unlock(&self->ports_lock);
+    return waits;
+}
+
+/*
+ * Between two rounds in which nothing was to be done. The longer it has been quiet, the longer the
+ * rest; a letter to be sent ends it.
+ */
+static void rest(mpi_wire_t *self)
+{
+    const uint64_t quiet = lap_now_ns() - self->last_busy;
+    if (self->spins && quiet < self->world->spin_ns) {
+        sched_yield();
+        return;
+    }
+    uint64_t ns = quiet / 8;
+    ns = ns > REST_LEAST_NS ? ns : REST_LEAST_NS;
+    if (ns > REST_WAITED_NS && somebody_waits(self))
+        ns = REST_WAITED_NS;
+    const lap_watch_t watch = {.timeout_ns = ns < REST_MOST_NS ? ns : REST_MOST_NS};
+    lap_bank_wait(self->bank, WORD_WORK, self->handled + 1, &watch);
+}
+
+static bool all_done(const mpi_wire_t *self)
+{
+    /* Letters are put into the queue before stop_at is set, and not after. */
+    return !self->sending && !self->first &&
+           atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1;
+}
+
+static void *wire_main(void *context)
+{
+    mpi_wire_t *self = context;
+    prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* rests are shorter than the default slack */
+    for (;;) {
+        bool busy = send_queue(self);
+        busy = finish_sends(self) || busy;
+        busy = begin_receives(self) || busy;
+        busy = finish_receives(self) || busy;
+        const uint64_t stop_at = atomic_load_explicit(&self->stop_at, memory_order_acquire);
+        self->drained = stop_at && all_done(self);
+        if (self->drained || (stop_at && lap_now_ns() >= stop_at))
+            return NULL;
+        if (busy)
+            self->last_busy = lap_now_ns();
+        else
+            rest(self);
+    }
+}
+
+/* ---- the ends ---- */
+
+static void out_list_free(out_t *out)
+{
+    while (out) {
+        out_t *next = out->next;
+        lap_free(out);
+        out = next;
+    }
+}
+
+/* What MPI still sends or receives is left to it. */
+static void wire_free(mpi_wire_t *self)
+{
+    out_list_free(self->first);
+    out_list_free(self->spare);
+    for (int peer = 0; self->lanes && peer < self->world->size; peer++)
+        out_list_free(self->lanes[peer].spare);
+    for (int i = 0; i < RECEIVES; i++)
+        if (!self->ins[i].used)
+            lap_free(self->ins[i].letter);
+    pthread_mutex_destroy(&self->ports_lock);
+    pthread_mutex_destroy(&self->lock);
+    lap_free(self->ports);
+    lap_free(self->lanes);
+    lap_region_unmap(self->world, &self->bank_region);
+    lap_free(self);
+}
+
+static void say_bye(mpi_wire_t *self, bool well)
+{
+    for (int peer = 0; peer < self->world->size; peer++) {
+        lap_letter_t *letter = NULL;
+        if (peer == self->world->rank ||
+            lap_mpi_begin(&self->wire, peer, 0, NULL, &letter) != LAP_OK)
+            continue;
+        letter->port = BYE_PORT;
+        letter->words[0] = well;
+        lap_mpi_send(&self->wire, letter);
+    }
+}
+
+/* Whether a process of this host has ended: then there is nothing to wait for. */
+static bool somebody_died(const lap_world_t *world)
+{
+    for (int rank = 0; rank < world->size; rank++) {
+        struct pollfd poll_one = {.fd = world->peers[rank].pidfd, .events = POLLIN};
+        if (atomic_load_explicit(&world->peers[rank].lost, memory_order_acquire) ||
+            poll(&poll_one, 1, 0) > 0)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Waits until all have said goodbye, unless somebody cannot any more. Only then may the communicator
+ * be freed: a letter that comes later would meet one that MPI gives the same number.
+ */
+static void hear_byes(mpi_wire_t *self, uint64_t deadline)
+{
+    while (lap_now_ns() < deadline &&
+           atomic_load_explicit(&self->byes, memory_order_relaxed) < self->world->size - 1) {
+        if (somebody_died(self->world)) {
+            atomic_store_explicit(&self->stop_at, lap_now_ns() + LINGER_NS / 10,
+                                  memory_order_release);
+            return;
+        }
+        lap_sleep_until_ns(lap_now_ns() + REST_MOST_NS);
+    }
+}
+
+/*
+ * MPI_Finalize waits for all ranks, and would wait forever for one that has died: it is called by
+ * all when all have said that they are well, and by none else.
+ */
+static void lap_mpi_close(lap_wire_t *wire, bool well)
+{
+    mpi_wire_t *self = self_of(wire);
+    const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
+    say_bye(self, well);
+    atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
+    if (well)
+        hear_byes(self, stop_at);
+    pthread_join(self->thread, NULL);
+    if (self->drained && well) {
+        MPI_Comm_free(&self->comm);
+        if (self->owns_mpi && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0)
+            MPI_Finalize();
+    }
+    wire_free(self);
+}
+
+static const lap_wire_ops_t wire_ops = {
+    .port_open = lap_mpi_port_open,
+    .port_close = lap_mpi_port_close,
+    .begin = lap_mpi_begin,
+    .send = lap_mpi_send,
+    .nudge = lap_mpi_nudge,
+    .close = lap_mpi_close,
+};
+
+static lap_status_t wire_init(mpi_wire_t *self)
+{
+    const size_t size = (size_t)self->world->size;
+    bool room = true;
+    self->last = &self->first;
+    self->sending_last = &self->sending;
+    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= lap_cores();
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_mutex_init(&self->ports_lock, NULL);
+    LAP_TRY(lap_region_create(self->world, lap_bank_bytes(1 + size), 1, &self->bank_region));
+    self->bank = self->bank_region.data;
+    self->lanes = lap_alloc(size, sizeof(*self->lanes));
+    for (int i = 0; i < RECEIVES; i++) {
+        self->ins[i].letter = lap_alloc(1, sizeof(lap_letter_t) + LAP_WIRE_BODY);
+        room = room && self->ins[i].letter;
+    }
+    if (!room || !self->lanes)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %zu ranks", size);
+    errno = lap_thread_start(&self->thread, "lap-mpi", wire_main, self);
+    if (errno != 0)
+        return lap_error_errno("cannot start the thread that calls MPI");
+    return LAP_OK;
+}
+
+lap_status_t lap_mpi_wire_open(lap_world_t *world, MPI_Comm comm, bool owns_mpi,
+                               lap_wire_t **wire_p)
+{
+    mpi_wire_t *self = lap_alloc(1, sizeof(*self));
+    if (!self)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire");
+    self->wire.ops = &wire_ops;
+    self->world = world;
+    self->comm = comm;
+    self->owns_mpi = owns_mpi;
+    self->last_busy = lap_now_ns();
+    lap_status_t status = wire_init(self);
+    if (status != LAP_OK) {
+        wire_free(self);
+        return status;
+    }
+    *wire_p = &self->wire;
+    return LAP_OK;
+}

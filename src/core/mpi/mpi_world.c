@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet there
+ * as processes without MPI do, so that they can share memory and watch each other; a wire connects
+ * all. Every step that waits for others has the world's deadline.
+ */
+#include <lap/lap_mpi.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/bootstrap.h"
+#include "core/group.h"
+#include "core/make.h"
+#include "core/mpi/mpi.h"
+#include "core/status.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define POLL_NS 50000u
+
+/* What each rank tells the others. */
+typedef struct card {
+    int32_t status; /* a failure of one is a failure of all */
+    char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
+    char text[LAP_ERROR_TEXT];
+} card_t;
+
+/* A world being made. */
+typedef struct maker {
+    const lap_settings_t *settings;
+    uint64_t deadline;
+    bool owns_mpi;
+    MPI_Comm comm; /* the library's own */
+    int rank, size;
+    int local_rank, local_size;
+    int *locals;   /* the ranks of this host, in order */
+    card_t *cards; /* of all ranks */
+    card_t mine;
+    lap_world_t *world;
+} maker_t;
+
+static lap_status_t await(const maker_t *maker, MPI_Request *request, const char *what)
+{
+    for (;;) {
+        int done = 0;
+        LAP_TRY(lap_mpi_status(MPI_Test(request, &done, MPI_STATUS_IGNORE), what));
+        if (done)
+            return LAP_OK;
+        const uint64_t now = lap_now_ns();
+        if (now >= maker->deadline)
+            return lap_error(LAP_ERR_TIMEOUT, "%s: not all ranks have come within %g s", what,
+                             (double)maker->settings->timeout_ns * 1e-9);
+        lap_sleep_until_ns(now + POLL_NS);
+    }
+}
+
+/* Tells all how it went here; fails when it did not go well on some rank. */
+static lap_status_t exchange(maker_t *maker, lap_status_t status)
+{
+    MPI_Request request;
+    maker->mine.status = status;
+    if (status != LAP_OK)
+        snprintf(maker->mine.text, sizeof(maker->mine.text), "%s", lap_last_error());
+    LAP_TRY(lap_mpi_status(MPI_Iallgather(&maker->mine, sizeof(card_t), MPI_BYTE, maker->cards,
+                                          sizeof(card_t), MPI_BYTE, maker->comm, &request),
+                           "gathering the ranks"));
+    LAP_TRY(await(maker, &request, "gathering the ranks"));
+    if (status != LAP_OK)
+        return lap_error(status, "%s", maker->mine.text);
+    for (int rank = 0; rank < maker->size; rank++)
+        if (maker->cards[rank].status != LAP_OK)
+            return lap_error((lap_status_t)maker->cards[rank].status, "rank %d: %s", rank,
+                             maker->cards[rank].text);
+    return LAP_OK;
+}
+
+/* The communicator, and which of its ranks are on this host: the launcher knows. */
+static lap_status_t find_ranks(maker_t *maker, MPI_Comm given)
+{
+    MPI_Request request;
+    MPI_Comm local;
+    MPI_Group all_group, local_group;
+    LAP_TRY(lap_mpi_status(MPI_Comm_idup(given, &maker->comm, &request),
+                           "duplicating the communicator"));
+    LAP_TRY(await(maker, &request, "duplicating the communicator"));
+    MPI_Comm_set_errhandler(maker->comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(maker->comm, &maker->rank);
+    MPI_Comm_size(maker->comm, &maker->size);
+    LAP_TRY(lap_mpi_status(
+        MPI_Comm_split_type(maker->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
+        "finding the ranks of this host"));
+    MPI_Comm_rank(local, &maker->local_rank);
+    MPI_Comm_size(local, &maker->local_size);
+    maker->locals = lap_alloc((size_t)maker->local_size, sizeof(int));
+    int *numbers = lap_alloc((size_t)maker->local_size, sizeof(int));
+    maker->cards = lap_alloc((size_t)maker->size, sizeof(card_t));
+    const bool room = maker->locals && numbers && maker->cards;
+    for (int i = 0; room && i < maker->local_size; i++)
+        numbers[i] = i;
+    MPI_Comm_group(maker->comm, &all_group);
+    MPI_Comm_group(local, &local_group);
+    if (room)
+        MPI_Group_translate_ranks(local_group, maker->local_size, numbers, all_group,
+                                  maker->locals);
+    MPI_Group_free(&local_group);
+    MPI_Group_free(&all_group);
+    MPI_Comm_free(&local);
+    lap_free(numbers);
+    if (!room)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size);
+    return LAP_OK;
+}
+
+/*
+ * The ranks of this host meet as if they were a world by themselves; what they learn of each other
+ * goes into the real one.
+ */
+static lap_status_t meet_locals(maker_t *maker)
+{
+    lap_world_t *world = maker->world;
+    lap_world_t *host = NULL;
+    lap_region_t board = {0};
+    LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
+                            maker->settings, &host));
+    host->peers[maker->local_rank] = world->peers[maker->rank];
+    lap_status_t status =
+        lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
+    if (status == LAP_OK)
+        lap_region_unmap(host, &board);
+    for (int i = 0; i < maker->local_size; i++) {
+        lap_peer_t *peer = &world->peers[maker->locals[i]];
+        peer->heap_fd = host->peers[i].heap_fd;
+        peer->pidfd = host->peers[i].pidfd;
+        peer->pid = host->peers[i].pid;
+        host->peers[i].heap_fd = host->peers[i].pidfd = -1;
+    }
+    world->heap_end = host->heap_end;
+    lap_world_destroy(host);
+    return status;
+}
+
+/* The board is this rank's own: the letters of the others fill it in. */
+static lap_status_t make_group(lap_world_t *world)
+{
+    lap_region_t board = {0};
+    LAP_TRY(lap_region_create(world, lap_board_bytes(world->size), 1, &board));
+    lap_status_t status = lap_group_create_world(world, &board, &world->group);
+    if (status != LAP_OK)
+        lap_region_unmap(world, &board);
+    return status;
+}
+
+static lap_status_t make_world(maker_t *maker)
+{
+    LAP_TRY(lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings,
+                            &maker->world));
+    lap_world_t *world = maker->world;
+    lap_world_set_local(world, maker->local_size);
+    world->peers[world->rank].pid = (int)getpid();
+    LAP_TRY(lap_heap_open(&world->peers[world->rank].heap_fd));
+    if (maker->local_size > 1)
+        LAP_TRY(meet_locals(maker));
+    LAP_TRY(lap_mpi_wire_open(world, maker->comm, maker->owns_mpi, &world->wire));
+    return make_group(world);
+}
+
+/* All ranks make the world, or none does. `status` is what went wrong here before. */
+static lap_status_t gather(maker_t *maker, lap_status_t status)
+{
+    if (status == LAP_OK && maker->local_rank == 0 && maker->local_size > 1)
+        status = lap_private_dir_make(maker->mine.dir);
+    status = exchange(maker, status);
+    if (status == LAP_OK)
+        status = exchange(maker, make_world(maker));
+    if (maker->mine.dir[0])
+        rmdir(maker->mine.dir); /* when the ranks did not get as far as to meet there */
+    return status;
+}
+
+static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
+                                bool owns_mpi, lap_world_t **world_p)
+{
+    maker_t maker = {.settings = settings,
+                     .deadline = lap_now_ns() + settings->timeout_ns,
+                     .owns_mpi = owns_mpi,
+                     .comm = MPI_COMM_NULL};
+    lap_status_t found = find_ranks(&maker, comm);
+    if (found == LAP_OK)
+        status = gather(&maker, status);
+    else
+        status = found;
+    if (status == LAP_OK)
+        *world_p = maker.world;
+    else
+        lap_world_destroy(maker.world);
+    lap_free(maker.locals);
+    lap_free(maker.cards);
+    return status;
+}
+
+static lap_status_t check_level(int level)
+{
+    if (level < MPI_THREAD_MULTIPLE)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "MPI was started without MPI_THREAD_MULTIPLE, which a world over MPI "
+                         "needs: call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
+                         "&provided) instead of MPI_Init");
+    return LAP_OK;
+}
+
+/* Whether MPI can be used: running, and for several threads. */
+static lap_status_t check_mpi(void)
+{
+    int initialised = 0, finalised = 0, level = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (finalised)
+        return lap_error(LAP_ERR_INVALID, "MPI has been finalised, and cannot be started twice: "
+                                          "call MPI_Finalize after the last world has ended");
+    if (!initialised)
+        return lap_error(LAP_ERR_INVALID, "MPI has not been initialised: call MPI_Init_thread("
+                                          "&argc, &argv, MPI_THREAD_MULTIPLE, &provided) first");
+    MPI_Query_thread(&level);
+    return check_level(level);
+}
+
+lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *options,
+                                  lap_world_t **world_p)
+{
+    lap_settings_t settings = {.timeout_ns = 0};
+    if (!world_p)
+        return lap_error(LAP_ERR_INVALID, "world_p is NULL");
+    LAP_TRY(check_mpi());
+    if (comm == MPI_COMM_NULL)
+        return lap_error(LAP_ERR_INVALID, "comm is MPI_COMM_NULL");
+    lap_status_t status = lap_settings_make(options, &settings);
+    if (status != LAP_OK) /* the others hear of it, and need somebody to tell them */
+        lap_environment_timeout(&settings.timeout_ns);
+    return create_over(comm, status, &settings, false, world_p);
+}
+
+/* MPI as it is, or started here. */
+static lap_status_t start_mpi(bool *started_p)
+{
+    int initialised = 0, finalised = 0, level = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (initialised || finalised)
+        return check_mpi();
+    LAP_TRY(lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level),
+                           "starting MPI"));
+    lap_status_t status = check_level(level);
+    if (status != LAP_OK)
+        MPI_Finalize();
+    *started_p = status == LAP_OK;
+    return status;
+}
+
+lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
+{
+    bool started = false;
+    int size = 0;
+    LAP_TRY(start_mpi(&started));
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size != environment->size) {
+        if (started)
+            MPI_Finalize();
+        return lap_error(LAP_ERR_INVALID,
+                         "%s started %d ranks, but MPI knows of %d: start them with mpirun",
+                         environment->launcher, environment->size, size);
+    }
+    return create_over(MPI_COMM_WORLD, LAP_OK, settings, started, world_p);
+}
+
+void lap_mpi_describe(char *text, size_t bytes)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(version, &length);
+    /* Open MPI: a line with commas; MPICH: several lines with tabs. The beginning says it all. */
+    version[strcspn(version, ",\n")] = '\0';
+    for (char *c = version; *c; c++)
+        *c = (char)(*c == '\t' ? ' ' : *c);
+    snprintf(text, bytes, "%s", version);
+}

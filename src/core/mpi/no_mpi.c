@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A build without MPI: what there would be says so. */
+#include "core/make.h"
+#include "core/status.h"
+
+lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
+{
+    (void)world_p;
+    if (settings->transport_name[0])
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "transport %s needs MPI, and this build has none: install libopenmpi-dev "
+                         "or libmpich-dev and build again",
+                         settings->transport_name);
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "%d ranks were started on several hosts (%s): that needs MPI, and this build "
+                     "has none: install libopenmpi-dev or libmpich-dev and build again",
+                     environment->size, environment->hosts);
+}
+
+void lap_mpi_describe(char *text, size_t bytes)
+{
+    if (bytes > 0)
+        text[0] = '\0';
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes letters that
+ * the owner of the memory takes in a thread of its own, whatever its other threads do: its words
+ * are raised there as if the peer had done so. `mpi` uses the wire between all ranks, `hosts` only
+ * where memory cannot be mapped. It does not see MPI itself: that is core/mpi.
+ */
+#include <string.h>
+
+#include "core/status.h"
+#include "transport/host/host.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+enum { LETTER_PUT, LETTER_NOTE };
+
+/* The words of a LETTER_PUT. Without rows it only raises. */
+enum { PUT_OFFSET, PUT_ROWS, PUT_ROW_BYTES, PUT_STRIDE, PUT_SIGNAL, PUT_TAG };
+
+/* The words of a LETTER_NOTE. */
+enum { NOTE_CALL, NOTE_OP, NOTE_M };
+
+/* Where letters for a buffer come in, here and on the other ranks. */
+struct lap_slot {
+    uint64_t port;
+    bool open;
+    uint64_t *ports;
+    lap_call_note_t *notes; /* what the others have told of theirs: LAP_CALL_NOTES of each */
+};
+
+/* ---- taking letters ---- */
+
+static void take_put(lap_buffer_t *buffer, const lap_letter_t *letter, const char *body)
+{
+    const size_t offset = letter->words[PUT_OFFSET], rows = letter->words[PUT_ROWS];
+    const size_t row_bytes = letter->words[PUT_ROW_BYTES], stride = letter->words[PUT_STRIDE];
+    const uint64_t signal = letter->words[PUT_SIGNAL];
+    const int rank = buffer->group->rank;
+    /* The sender has looked at its arguments; this keeps a stray letter from doing harm. */
+    if (rows > 0 && (row_bytes * rows != letter->bytes || offset > buffer->bytes ||
+                     row_bytes > buffer->bytes - offset ||
+                     (rows > 1 && stride > (buffer->bytes - offset - row_bytes) / (rows - 1))))
+        return;
+    const lap_copy_t copy = {.dst = buffer->data[rank] + offset,
+                             .src = body,
+                             .rows = rows,
+                             .row_bytes = row_bytes,
+                             .dst_stride = stride,
+                             .src_stride = row_bytes};
+    if (rows > 0)
+        lap_copy_now(&copy);
+    /* Releases the copy, and those of earlier letters of that rank, to who waits for the word. */
+    if (signal < buffer->nsignals)
+        lap_bank_raise_tagged(buffer->banks[rank], signal, letter->words[PUT_TAG]);
+}
+
+static void take_letter(void *context, const lap_letter_t *letter, const char *body)
+{
+    lap_buffer_t *buffer = context;
+    if (letter->from >= (uint32_t)buffer->group->size)
+        return;
+    if (letter->kind == LETTER_PUT)
+        take_put(buffer, letter, body);
+    else if (letter->kind == LETTER_NOTE)
+        lap_buffer_write_note(buffer->notes[letter->from], (uint32_t)letter->words[NOTE_CALL],
+                              (uint32_t)letter->words[NOTE_OP], letter->words[NOTE_M]);
+}
+
+/* ---- sending them ---- */
+
+static lap_status_t begin_letter(lap_buffer_t *buffer, int peer, uint32_t kind, size_t bytes,
+                                 lap_letter_t **letter_p)
+{
+    const lap_group_t *group = buffer->group;
+    lap_wire_t *wire = group->world->wire;
+    lap_buffer_watch_t watch;
+    lap_letter_t *letter = NULL;
+    lap_buffer_watch_init(&watch, buffer, peer, NULL);
+    lap_status_t status =
+        wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &letter);
+    if (status == LAP_ERR_TIMEOUT) {
+        lap_error(status, "rank %d could send nothing more to rank %d within %g s", group->rank,
+                  peer, (double)group->world->timeout_ns * 1e-9);
+        lap_group_fail(buffer->group, status, lap_last_error());
+    }
+    LAP_TRY(status);
+    letter->port = buffer->slot->ports[peer];
+    letter->kind = kind;
+    letter->from = (uint32_t)group->rank;
+    *letter_p = letter;
+    return LAP_OK;
+}
+
+/* A part of a put that fits into one letter: `rows` rows of `bytes` bytes from (row, column) on. */
+static lap_status_t send_part(lap_buffer_t *buffer, const lap_put_t *put, size_t row, size_t column,
+                              size_t rows, size_t bytes)
+{
+    lap_wire_t *wire = buffer->group->world->wire;
+    lap_letter_t *letter = NULL;
+    LAP_TRY(begin_letter(buffer, put->peer, LETTER_PUT, rows * bytes, &letter));
+    const bool last = row + rows >= put->rows && column + bytes >= put->row_bytes;
+    letter->words[PUT_OFFSET] = put->offset + row * put->dst_stride + column;
+    letter->words[PUT_ROWS] = bytes > 0 ? rows : 0;
+    letter->words[PUT_ROW_BYTES] = bytes;
+    letter->words[PUT_STRIDE] = put->dst_stride;
+    letter->words[PUT_SIGNAL] = last ? put->signal : LAP_NO_SIGNAL;
+    letter->words[PUT_TAG] = put->tag;
+    const lap_copy_t copy = {.dst = lap_letter_body(letter),
+                             .src = (const char *)put->src + row * put->src_stride + column,
+                             .rows = rows,
+                             .row_bytes = bytes,
+                             .dst_stride = bytes,
+                             .src_stride = put->src_stride};
+    if (rows * bytes > 0)
+        lap_copy_now(&copy);
+    wire->ops->send(wire, letter);
+    return LAP_OK;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* As many whole rows to a letter as go, or one row in several letters. */
+static lap_status_t send_parts(lap_buffer_t *buffer, const lap_put_t *put)
+{
+    const size_t bytes = smaller(put->row_bytes, LAP_WIRE_BODY);
+    const size_t rows = bytes > 0 ? LAP_WIRE_BODY / bytes : put->rows;
+    if (put->rows == 0 || put->row_bytes == 0)
+        return send_part(buffer, put, 0, 0, put->rows, 0);
+    for (size_t row = 0; row < put->rows; row += smaller(rows, put->rows - row))
+        for (size_t column = 0; column < put->row_bytes; column += bytes)
+            LAP_TRY(send_part(buffer, put, row, column, smaller(rows, put->rows - row),
+                              smaller(bytes, put->row_bytes - column)));
+    return LAP_OK;
+}
+
+static lap_status_t lap_mpi_put_now(lap_buffer_t *buffer, const lap_put_t *put)
+{
+    if (buffer->data[put->peer])
+        return lap_host_put_now(buffer, put);
+    lap_put_t whole = *put;
+    /* Rows without gaps are one row. */
+    if (put->src_stride == put->row_bytes && put->dst_stride == put->row_bytes) {
+        whole.row_bytes = put->rows * put->row_bytes;
+        whole.rows = 1;
+    }
+    const uint64_t begin = put->span ? lap_now_ns() : 0;
+    LAP_TRY(send_parts(buffer, &whole));
+    if (put->span)
+        *put->span = (lap_span_t){begin, begin, lap_now_ns()};
+    return LAP_OK;
+}
+
+static lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
+{
+    const lap_put_t put = {
+        .peer = raise->peer, .signal = raise->signal, .tag = raise->tag, .span = raise->span};
+    if (buffer->banks[raise->peer])
+        return lap_host_raise_now(buffer, raise);
+    return lap_mpi_put_now(buffer, &put);
+}
+
+static lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
+{
+    lap_wire_t *wire = buffer->group->world->wire;
+    if (!lap_bank_reached(buffer->banks[buffer->group->rank], wait->signal, wait->target))
+        wire->ops->nudge(wire);
+    return lap_host_wait_now(buffer, wait);
+}
+
+static void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
+{
+    lap_wire_t *wire = buffer->group->world->wire;
+    for (int peer = 0; peer < buffer->group->size; peer++) {
+        lap_letter_t *letter = NULL;
+        /* Without memory for it a mismatch is found later, by the tag of a signal. */
+        if (buffer->data[peer] || begin_letter(buffer, peer, LETTER_NOTE, 0, &letter) != LAP_OK)
+            continue;
+        letter->words[NOTE_CALL] = story->call;
+        letter->words[NOTE_OP] = story->op_index;
+        letter->words[NOTE_M] = story->m;
+        wire->ops->send(wire, letter);
+    }
+}
+
+/* ---- making and ending buffers ---- */
+
+static void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
+{
+    lap_wire_t *wire = buffer->group->world->wire;
+    struct lap_slot *slot = buffer->slot;
+    if (slot) {
+        if (slot->open)
+            wire->ops->port_close(wire, slot->port); /* nothing comes into the memory after this */
+        lap_free(slot->notes);
+        lap_free(slot->ports);
+        lap_free(slot);
+    }
+    buffer->slot = NULL;
+    lap_host_buffer_destroy(buffer);
+}
+
+static lap_status_t open_slot(lap_buffer_t *buffer)
+{
+    const size_t size = (size_t)buffer->group->size;
+    const int rank = buffer->group->rank;
+    lap_wire_t *wire = buffer->group->world->wire;
+    struct lap_slot *slot = buffer->slot = lap_alloc(1, sizeof(*slot));
+    if (slot) {
+        slot->ports = lap_alloc(size, sizeof(*slot->ports));
+        slot->notes = lap_alloc(size * LAP_CALL_NOTES, sizeof(*slot->notes));
+    }
+    if (!slot || !slot->ports || !slot->notes)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a buffer of %zu ranks",
+                         size);
+    for (size_t r = 0; r < size; r++)
+        if (!buffer->notes[r])
+            buffer->notes[r] = &slot->notes[r * LAP_CALL_NOTES];
+    LAP_TRY(wire->ops->port_open(wire, take_letter, buffer, buffer->banks[rank], &slot->port));
+    slot->open = true;
+    return LAP_OK;
+}
+
+static lap_status_t buffer_create(lap_buffer_t *buffer,
+                                  bool (*maps)(const lap_buffer_t *buffer, int rank))
+{
+    if (!buffer->group->world->wire)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "transport %s needs a world over MPI: start the ranks with mpirun, and "
+                         "give the world the transport too, or LAP_TRANSPORT=%s",
+                         buffer->ops->name, buffer->ops->name);
+    LAP_TRY(lap_host_buffer_create_some(buffer, maps));
+    lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
+    if (status == LAP_OK)
+        status = lap_group_allgather(buffer->group, &buffer->slot->port, sizeof(uint64_t),
+                                     buffer->slot->ports);
+    if (status != LAP_OK)
+        lap_mpi_buffer_destroy(buffer);
+    return status;
+}
+
+static bool maps_none(const lap_buffer_t *buffer, int rank)
+{
+    (void)buffer;
+    (void)rank;
+    return false;
+}
+
+static bool maps_local(const lap_buffer_t *buffer, int rank)
+{
+    const lap_group_t *group = buffer->group;
+    return group->world->peers[group->members[rank]].heap_fd >= 0;
+}
+
+static lap_status_t lap_mpi_buffer_create(lap_buffer_t *buffer)
+{
+    return buffer_create(buffer, maps_none);
+}
+
+static lap_status_t lap_hosts_buffer_create(lap_buffer_t *buffer)
+{
+    return buffer_create(buffer, maps_local);
+}
+
+const lap_transport_ops_t lap_mpi_ops = {
+    .name = "mpi",
+    .summary = "processes that mpirun started, messages of MPI between all",
+    .can = LAP_CAN_PUT | LAP_CAN_SPAN,
+    .buffer_create = lap_mpi_buffer_create,
+    .buffer_destroy = lap_mpi_buffer_destroy,
+    .tell_note = lap_mpi_tell_note,
+    .put_now = lap_mpi_put_now,
+    .raise_now = lap_mpi_raise_now,
+    .wait_now = lap_mpi_wait_now,
+    .put = lap_host_put,
+    .raise = lap_host_raise,
+    .wait = lap_host_wait,
+};
+
+const lap_transport_ops_t lap_hosts_ops = {
+    .name = "hosts",
+    .summary = "the same, with memory mapped by all inside a host",
+    .can = LAP_CAN_PUT | LAP_CAN_SPAN,
+    .buffer_create = lap_hosts_buffer_create,
+    .buffer_destroy = lap_mpi_buffer_destroy,
+    .tell_note = lap_mpi_tell_note,
+    .put_now = lap_mpi_put_now,
+    .raise_now = lap_mpi_raise_now,
+    .wait_now = lap_mpi_wait_now,
+    .put = lap_host_put,
+    .raise = lap_host_raise,
+    .wait = lap_host_wait,
+};

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transports over MPI: the conformance suite, with and without a link. Run under mpirun:
+ * mpi_process mpi|hosts.
+ */
+#include "conformance.h"
+
+/* What comes to a buffer that is gone is dropped, and does no harm. */
+static void check_early_destroy(lap_group_t *group)
+{
+    static char source[300000];
+    lap_buffer_t *buffer = new_buffer(group, sizeof(source), 1, NULL);
+    if (lap_group_rank(group) == 0)
+        lap_buffer_destroy(buffer);
+    tap_success(lap_group_barrier(group), "rank 0 has given up its part");
+    if (lap_group_rank(group) == 0)
+        return;
+    tap_success(lap_buffer_put(buffer, 0, 0, source, sizeof(source), 0), "a put into it");
+    lap_buffer_destroy(buffer);
+}
+
+static void refuse_self(lap_group_t *group)
+{
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    lap_buffer_t *buffer = NULL;
+    options.transport = "self";
+    if (lap_group_size(group) > 1)
+        tap_failure(lap_buffer_create(group, 8, 1, &options, &buffer), LAP_ERR_UNSUPPORTED, "self",
+                    "processes", NULL);
+    tap_success(lap_group_barrier(group), "all have heard it");
+}
+
+/* Ranks of one host still have memory in common for who asks. */
+static void check_shm(lap_group_t *group)
+{
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.transport = "shm";
+    check_rounds(group, &options, 20);
+    check_in_place(group, &options);
+}
+
+int main(int argc, char **argv)
+{
+    lap_world_t *world = NULL;
+    lap_world_options_t world_options = LAP_WORLD_OPTIONS_INIT;
+    const char *name = argc > 1 ? argv[1] : "mpi";
+    world_options.transport = name;
+    if (!tap_success(lap_world_create(&world_options, &world), "a world over MPI"))
+        return tap_done();
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    transport_conformance(world, &options, name);
+    options.transport = name;
+    options.link.bytes_per_s = 200e6;
+    options.link.latency_s = 20e-6;
+    transport_conformance(world, &options, name);
+    refuse_self(lap_world_group(world));
+    check_shm(lap_world_group(world));
+    check_early_destroy(lap_world_group(world));
+    lap_world_destroy(world);
+    return tap_done();
+}

@@ -76,6 +76,7 @@ typedef struct mpi_wire {
     lap_region_t bank_region;
     lap_bank_t *bank;
     _Atomic uint64_t stop_at; /* 0: not yet; else when the thread gives up what is left to do */
+    bool hears_byes;          /* set before stop_at: the end waits for those of all */
     bool drained;             /* of the thread, at its end: nothing was left */
 
     pthread_mutex_t lock; /* of the queue and of what is spare */
@@ -430,7 +431,8 @@ static bool all_done(const mpi_wire_t *self)
 {
     /* Letters are put into the queue before stop_at is set, and not after. */
     return !self->sending && !self->first &&
-           atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1;
+           (!self->hears_byes ||
+            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
 }
 
 static void *wire_main(void *context)
@@ -533,6 +535,7 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
     mpi_wire_t *self = self_of(wire);
     const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
     say_bye(self, well);
+    self->hears_byes = well;
     atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
     if (well)
         hear_byes(self, stop_at);

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # lap_test: how a test is started. A test fails by its exit status; 77 means that it cannot run here.
 
+list(TRANSFORM LAP_MPI_INCLUDE PREPEND -isystem OUTPUT_VARIABLE mpi_cflags)
+string(JOIN " " mpi_cflags ${mpi_cflags})
+
 # What every test finds in its environment, and scripts besides.
 set(test_environment OPENBLAS_NUM_THREADS=1)
 set(script_environment
@@ -10,7 +13,7 @@ set(script_environment
   LAP_VERSION=${PROJECT_VERSION}
   CC=${CMAKE_C_COMPILER}
   LAP_HAVE_MPI=${LAP_HAVE_MPI}
-  LAP_MPI_CFLAGS=$<$<BOOL:${LAP_HAVE_MPI}>:-I$<JOIN:${LAP_MPI_INCLUDE}, -I>>
+  "LAP_MPI_CFLAGS=${mpi_cflags}"
 )
 
 # Sanitizers are slow, and those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.

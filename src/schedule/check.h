@@ -35,9 +35,9 @@ typedef struct lap_node {
      */
     uint32_t voice;
     uint32_t first_pred, npreds;
-    uint32_t pending;     /* predecessors and signals that have not come yet */
-    uint32_t wait;        /* the moment it waits for, or LAP_CHECK_NONE */
-    uint32_t next_waiter; /* for the same moment */
+    uint32_t pending;      /* predecessors and signals that have not come yet */
+    uint32_t wait;         /* the moment it waits for, or LAP_CHECK_NONE */
+    uint32_t next_waiter;  /* for the same moment */
     int raise_rank;        /* to which it puts or raises; else its own */
     uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
     uint32_t moment;       /* that of its raise, once it has run, or LAP_CHECK_NONE */

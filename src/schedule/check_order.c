@@ -238,7 +238,8 @@ static lap_status_t check_word(const lap_check_t *check, size_t word)
     for (uint32_t at = first; at < last; at++) {
         size_t owner = word / check->nsignals;
         uint32_t end = check->ends[(size_t)moments[at].call * (size_t)check->size + owner];
-        if (moments[at].raise == LAP_CHECK_NONE || !lap_check_arrived(check, moments[at].raise, end))
+        if (moments[at].raise == LAP_CHECK_NONE ||
+            !lap_check_arrived(check, moments[at].raise, end))
             return stray(check, word, &moments[at]);
         if (at == first || moments[at].call == moments[at - 1].call)
             continue;

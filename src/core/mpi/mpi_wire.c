@@ -20,14 +20,13 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 #include "util/log.h"
 #include "util/thread.h"
 
 #define TAG 1
-#define LARGE_PER_PEER 8 /* large letters on their way to one rank; they pace who sends more */
-#define RECEIVES 16         /* messages being received at a time */
-#define BYE_PORT UINT64_MAX /* the wire's own: its sender will close it and send nothing more */
+#define LARGE_PER_PEER 8      /* large letters on their way to one rank; they pace who sends more */
+#define RECEIVES 16           /* messages being received at a time */
+#define BYE_PORT UINT64_MAX   /* the wire's own: its sender will close it and send nothing more */
 #define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
 
 #define REST_LEAST_NS 20000u
@@ -563,7 +562,7 @@ static lap_status_t wire_init(mpi_wire_t *self)
     bool room = true;
     self->last = &self->first;
     self->sending_last = &self->sending;
-    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= lap_cores();
+    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= self->world->cores;
     pthread_mutex_init(&self->lock, NULL);
     pthread_mutex_init(&self->ports_lock, NULL);
     LAP_TRY(lap_region_create(self->world, lap_bank_bytes(1 + size), 1, &self->bank_region));

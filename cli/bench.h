@@ -54,7 +54,7 @@ typedef struct lap_bench {
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span; /* the transport is one of those whose ranks mpirun starts */
+    bool can_span;        /* the transport is one of those whose ranks mpirun starts */
     const char *timeline; /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;

@@ -268,6 +268,7 @@ static lap_status_t check_results(const list_t *list)
             const lap_schedule_t *schedule = lap_check_schedule(list->check, call, rank);
             LAP_TRY(check_result(list, call, rank, &schedule->output));
             LAP_TRY(check_result(list, call, rank, &schedule->gathered));
+            LAP_TRY(check_result(list, call, rank, &schedule->scales));
         }
     return LAP_OK;
 }

@@ -432,6 +432,7 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
     for (size_t i = 0; i < bench->ncases; i++) {
         lap_bench_case_t *it = &bench->cases[i];
         it->baseline = true;
+        it->methods[it->nmethods] = (lap_bench_method_t){.name = bench->baseline->name};
         snprintf(it->methods[it->nmethods].label, LAP_LIST_TEXT, "%s", bench->baseline->name);
     }
     return true;

@@ -5,9 +5,12 @@
 script=$LAP_SOURCE_DIR/scripts/hosts.sh
 unset OMPI_COMM_WORLD_RANK
 
+mpirun=${MPIRUN:-mpirun}
+
 # hosts ARGUMENT...: keeps exit status, standard output and standard error in $status, $out and $err.
 hosts() {
-    env IN_HOSTS="$work" bash "$script" "$@" >"$work/out" 2>"$work/err" </dev/null
+    env IN_HOSTS="$work" bash "$script" --mpirun "$mpirun" "$@" \
+        >"$work/out" 2>"$work/err" </dev/null
     status=$?
     out=$(cat "$work/out")
     err=$(cat "$work/err")
@@ -46,7 +49,7 @@ skip() {
     echo "1..$checks # SKIP $1"
     exit $((failures > 0 ? 1 : 77))
 }
-command -v mpirun >/dev/null || skip 'there is no mpirun'
+command -v "$mpirun" >/dev/null || skip "there is no $mpirun"
 command -v tc >/dev/null || skip 'there is no tc'
 if [ "$(id -u)" != 0 ]; then
     hosts true
@@ -87,7 +90,7 @@ nothing_left 'a command that is not there'
 # start COMMAND...: two hosts in the background, with signals as a terminal would have them.
 start() {
     : >"$work/out"
-    env --default-signal=INT,QUIT,HUP IN_HOSTS="$work" bash "$script" \
+    env --default-signal=INT,QUIT,HUP IN_HOSTS="$work" bash "$script" --mpirun "$mpirun" \
         sh -c 'echo ready; exec sleep 600' >"$work/out" 2>"$work/err" </dev/null &
     started=$!
     until_true ready
@@ -106,5 +109,23 @@ is 'two sets of hosts at once' "$status $(sort "$work/out" | tr '\n' ' ')" '0 ho
 kill -s TERM "$started"
 wait "$started" 2>"$work/wait"
 nothing_left 'both'
+
+# A world over them. MPI's libraries are not built for a sanitizer.
+if [ "$LAP_HAVE_MPI" != 1 ] || [ -n "$LAP_SANITIZE" ]; then
+    finish
+fi
+for ranks in 2 3; do
+    hosts --ranks "$ranks" "$CONFORMANCE"
+    is "conformance of $ranks ranks on two hosts" "$status $(grep -c '^not ok' "$work/out")" '0 0'
+done
+for transport in mpi hosts; do
+    hosts --ranks 4 --rate 100mbit "$LAP" bench ag 256 16 256 --iters 3 --transport $transport --json
+    is "lap bench on four ranks of two hosts, transport $transport" \
+        "$status $(grep -o '"ok":[a-z]*' <<<"$out" | sort -u)" '0 "ok":true'
+    # Each host gets the other's half of A, 1 Mbit, of which little passes at once.
+    ok '... over the link: not faster than it allows' \
+        awk -F '"serial_ms":' '{ exit !($2 + 0 > 9) }' "$work/out"
+done
+nothing_left 'a world'
 
 finish

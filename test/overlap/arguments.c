@@ -143,10 +143,8 @@ static void test_calls(lap_group_t *group)
     lap_op_desc_t desc = good_desc(LAP_GEMM_RS);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))
         return;
-    test_call_t call = {.kind = LAP_GEMM_RS,
+    test_call_t call = {.desc = desc,
                         .m = 8,
-                        .n = 6,
-                        .k = 4,
                         .exact = true,
                         .seed = 4,
                         .rank = lap_group_rank(group),
@@ -176,10 +174,8 @@ static void test_rows_disagree(lap_group_t *group)
     lap_op_desc_t desc = good_desc(LAP_AG_GEMM);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))
         return;
-    test_call_t call = {.kind = LAP_AG_GEMM,
+    test_call_t call = {.desc = desc,
                         .m = lap_group_rank(group) == 1 ? 7 : 8,
-                        .n = 6,
-                        .k = 4,
                         .rank = lap_group_rank(group),
                         .size = lap_group_size(group)};
     test_call_init(&call);

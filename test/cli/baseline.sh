@@ -24,6 +24,8 @@ fi
 refuse 'needs ranks that mpirun started: mpirun -n 3' ag 8 8 8 --baseline mpi --ranks 3
 LAP_RANK=0 LAP_SIZE=1 refuse '--dtype is bfloat16' ag 8 8 8 --baseline mpi --dtype bf16
 LAP_RANK=0 LAP_SIZE=1 refuse '--link 1GB/s' ag 8 8 8 --baseline mpi --link 1GB/s
+LAP_RANK=0 LAP_SIZE=1 refuse 'not bulk-ag' bulk-ag 8 8 8 --baseline mpi
+LAP_RANK=0 LAP_SIZE=1 refuse '--epilogue bias' ag 8 8 8 --baseline mpi --epilogue bias
 # MPI's libraries are not built for a sanitizer.
 [ -z "$LAP_SANITIZE" ] || finish
 

@@ -60,14 +60,14 @@ typedef struct lap_bench {
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span; /* the transport is one of those whose ranks mpirun starts */
-    const lap_bench_baseline_ops_t *baseline; /* NULL: none */
-    const char *timeline;                     /* NULL: no picture */
+    bool can_span;        /* the transport is one of those whose ranks mpirun starts */
+    const char *timeline; /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
     bool json;
+    const lap_bench_baseline_ops_t *baseline; /* NULL: none */
 } lap_bench_t;
 
 /*

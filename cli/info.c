@@ -21,6 +21,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "core/make.h"
 #include "device/device.h"
 #include "lap_config.h"
 #include "launch.h"
@@ -128,6 +129,17 @@ static void fact_optional(page_t *page, const char *key, int found, const char *
              *version ? version : "unknown version");
 }
 
+/* The MPI that is linked now, which need not be the one of the headers. */
+static void show_mpi(page_t *page)
+{
+    char library[128];
+    lap_mpi_describe(library, sizeof(library));
+    if (LAP_HAVE_MPI)
+        fact(page, "MPI", "%s (MPI %s), needs MPI_THREAD_MULTIPLE", library, LAP_MPI_VERSION);
+    else
+        fact_optional(page, "MPI", 0, "");
+}
+
 static void show_build(page_t *page)
 {
     section(page, "build", "Built with");
@@ -135,7 +147,7 @@ static void show_build(page_t *page)
     fact(page, "build type", "%s", LAP_BUILD_TYPE);
     fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
     fact(page, "runs with", "%s", openblas_get_config());
-    fact_optional(page, "MPI", LAP_HAVE_MPI, LAP_MPI_VERSION);
+    show_mpi(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
     fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
 }

@@ -199,7 +199,7 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
                           ag ? lap_shard(desc->n, group->size, 0, NULL) : desc->n,
                           ag ? desc->k : lap_shard(desc->k, group->size, 0, NULL), &cost));
     if (desc->buffer)
-        cost.link = desc->buffer->link;
+        lap_cost_add_link(&cost, &desc->buffer->link);
     auto_p->nbands = 1;
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&
            group->size < MANY_RANKS)

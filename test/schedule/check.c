@@ -268,9 +268,68 @@ static void test_form(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "is 2, expected less than 2", NULL);
 }
 
+/*
+ * Rank 0 puts to rank 2 and then tells rank 1, which tells rank 2: that the put has been sent, not
+ * that it has come. A signal of rank 0's own, raised after the put, says so.
+ */
+static void test_detour(bool direct)
+{
+    start(1, 3);
+    lap_schedule_t *from = sequence_at(&s, 0, 0), *between = sequence_at(&s, 0, 1);
+    lap_schedule_t *to = sequence_at(&s, 0, 2);
+    lap_add_raise(to, SEND, 0, lap_signal_credit(3, 2), 0);
+    lap_expect(from, lap_signal_credit(3, 2));
+    lap_add_wait(from, SEND, 2, lap_signal_credit(3, 2), 1);
+    lap_add_put(from, SEND, 2, lap_signal_data(0), at(LAP_INPUT, 0, 0, 16),
+                at(LAP_SYMMETRIC, 2, 32, 16));
+    lap_expect(to, lap_signal_data(0));
+    lap_add_raise(from, SEND, direct ? 2 : 1, lap_signal_open(3, 0), 0);
+    lap_expect(direct ? to : between, lap_signal_open(3, 0));
+    if (!direct) {
+        lap_add_wait(between, SEND, 0, lap_signal_open(3, 0), 1);
+        lap_add_raise(between, SEND, 2, lap_signal_open(3, 1), 0);
+        lap_expect(to, lap_signal_open(3, 1));
+    }
+    lap_add_wait(to, COMPUTE, direct ? 0 : 1, lap_signal_open(3, direct ? 0 : 1), 1);
+    lap_add_copy(to, COMPUTE, at(LAP_SYMMETRIC, 2, 32, 16), at(LAP_SCRATCH, 2, 0, 16));
+    lap_add_wait(to, COMPUTE, 0, lap_signal_data(0), 1);
+    if (direct)
+        tap_success(sequence_check(&s), "a later signal of the same rank brings a put");
+    else
+        tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "call 0 rank 0", "step 1 PUT",
+                    "call 0 rank 2", "COPY", "bytes 32..47", NULL);
+}
+
+/* The same with a word that both raise: which comes first is not known; nor whether by the end. */
+static void test_detour_raise(void)
+{
+    start(1, 3);
+    lap_schedule_t *from = sequence_at(&s, 0, 0), *between = sequence_at(&s, 0, 1);
+    lap_schedule_t *to = sequence_at(&s, 0, 2);
+    lap_add_raise(from, SEND, 2, 0, 0);
+    lap_add_raise(from, SEND, 1, 1, 0);
+    lap_expect(between, 1);
+    lap_add_wait(between, SEND, 0, 1, 1);
+    uint32_t second = lap_add_raise(between, SEND, 2, 0, 0);
+    lap_expect(to, 0);
+    lap_expect(to, 0);
+    lap_add_wait(to, SEND, 0, 0, 2);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "ambiguous", "call 0 rank 0", "call 0 rank 1",
+                "signal 0 of rank 2", NULL);
+    between->steps[second].signal = 1;
+    to->raised[0] = to->raised[1] = 1;
+    to->steps[0].signal = 1;
+    to->steps[0].count = 1;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "stray signal", "rank 2 expects signal 0",
+                "call 0 rank 0", NULL);
+}
+
 int main(void)
 {
     test_pair();
+    test_detour(true);
+    test_detour(false);
+    test_detour_raise();
     test_deadlock();
     test_signals();
     test_blocks(false);

@@ -20,14 +20,13 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 #include "util/log.h"
 #include "util/thread.h"
 
 #define TAG 1
-#define LARGE_PER_PEER 8 /* large letters on their way to one rank; they pace who sends more */
-#define RECEIVES 16         /* messages being received at a time */
-#define BYE_PORT UINT64_MAX /* the wire's own: its sender will close it and send nothing more */
+#define LARGE_PER_PEER 8      /* large letters on their way to one rank; they pace who sends more */
+#define RECEIVES 16           /* messages being received at a time */
+#define BYE_PORT UINT64_MAX   /* the wire's own: its sender will close it and send nothing more */
 #define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
 
 #define REST_LEAST_NS 20000u
@@ -76,6 +75,7 @@ typedef struct mpi_wire {
     lap_region_t bank_region;
     lap_bank_t *bank;
     _Atomic uint64_t stop_at; /* 0: not yet; else when the thread gives up what is left to do */
+    bool hears_byes;          /* set before stop_at: the end waits for those of all */
     bool drained;             /* of the thread, at its end: nothing was left */
 
     pthread_mutex_t lock; /* of the queue and of what is spare */
@@ -430,7 +430,8 @@ static bool all_done(const mpi_wire_t *self)
 {
     /* Letters are put into the queue before stop_at is set, and not after. */
     return !self->sending && !self->first &&
-           atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1;
+           (!self->hears_byes ||
+            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
 }
 
 static void *wire_main(void *context)
@@ -533,6 +534,7 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
     mpi_wire_t *self = self_of(wire);
     const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
     say_bye(self, well);
+    self->hears_byes = well;
     atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
     if (well)
         hear_byes(self, stop_at);
@@ -560,7 +562,7 @@ static lap_status_t wire_init(mpi_wire_t *self)
     bool room = true;
     self->last = &self->first;
     self->sending_last = &self->sending;
-    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= lap_cores();
+    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= self->world->cores;
     pthread_mutex_init(&self->lock, NULL);
     pthread_mutex_init(&self->ports_lock, NULL);
     LAP_TRY(lap_region_create(self->world, lap_bank_bytes(1 + size), 1, &self->bank_region));

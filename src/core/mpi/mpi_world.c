@@ -6,6 +6,7 @@
  */
 #include <lap/lap_mpi.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,13 +18,15 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/cores.h"
 
 #define POLL_NS 50000u
 
 /* What each rank tells the others. */
 typedef struct card {
-    int32_t status; /* a failure of one is a failure of all */
+    int32_t status;          /* a failure of one is a failure of all */
     char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
+    cpu_set_t cores;         /* that it may use: launchers like to give each rank its own */
     char text[LAP_ERROR_TEXT];
 } card_t;
 
@@ -125,8 +128,7 @@ static lap_status_t meet_locals(maker_t *maker)
     LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
                             maker->settings, &host));
     host->peers[maker->local_rank] = world->peers[maker->rank];
-    lap_status_t status =
-        lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
+    lap_status_t status = lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
     if (status == LAP_OK)
         lap_region_unmap(host, &board);
     for (int i = 0; i < maker->local_size; i++) {
@@ -152,12 +154,22 @@ static lap_status_t make_group(lap_world_t *world)
     return status;
 }
 
+/* The cores that the ranks of this host have together. */
+static int count_cores(const maker_t *maker)
+{
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int i = 0; i < maker->local_size; i++)
+        CPU_OR(&all, &all, &maker->cards[maker->locals[i]].cores);
+    return CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : lap_cores();
+}
+
 static lap_status_t make_world(maker_t *maker)
 {
-    LAP_TRY(lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings,
-                            &maker->world));
+    LAP_TRY(
+        lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings, &maker->world));
     lap_world_t *world = maker->world;
-    lap_world_set_local(world, maker->local_size);
+    lap_world_set_local(world, maker->local_size, count_cores(maker));
     world->peers[world->rank].pid = (int)getpid();
     LAP_TRY(lap_heap_open(&world->peers[world->rank].heap_fd));
     if (maker->local_size > 1)
@@ -186,6 +198,7 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
                      .deadline = lap_now_ns() + settings->timeout_ns,
                      .owns_mpi = owns_mpi,
                      .comm = MPI_COMM_NULL};
+    sched_getaffinity(0, sizeof(maker.mine.cores), &maker.mine.cores); /* all zero if it fails */
     lap_status_t found = find_ranks(&maker, comm);
     if (found == LAP_OK)
         status = gather(&maker, status);
@@ -249,8 +262,8 @@ static lap_status_t start_mpi(bool *started_p)
     MPI_Finalized(&finalised);
     if (initialised || finalised)
         return check_mpi();
-    LAP_TRY(lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level),
-                           "starting MPI"));
+    LAP_TRY(
+        lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level), "starting MPI"));
     lap_status_t status = check_level(level);
     if (status != LAP_OK)
         MPI_Finalize();

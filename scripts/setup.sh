@@ -48,6 +48,8 @@ look()
     need pkg-config "pkg-config" has pkg-config
     need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
+    # Only root can make hosts of namespaces.
+    [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]
 }

@@ -34,7 +34,7 @@ has_openblas()
 # Any MPI will do: its compiler wrapper with its headers, and its launcher.
 has_mpi()
 {
-    has mpirun && printf '#include <mpi.h>\n' | mpicc -E - >/dev/null 2>&1
+    has mpirun && printf '#include <mpi.h>\n' | mpicc -E -x c - >/dev/null 2>&1
 }
 
 # Sets `missing` to the Debian packages to install, and `words` to what to call them.

@@ -20,8 +20,8 @@ Runs a command under mpirun on hosts made of network namespaces, with links of a
   --mpirun NAME  the launcher of Open MPI or of MPICH (default mpirun)
   --help         this text
 
-The cores of the machine are split evenly among the hosts. The rate counts all bytes of a packet but the preamble and
-the checksum: of 1500 bytes, MPI over TCP is left with 1448 in 1514. Needs root.
+The cores of the machine are split evenly among the hosts. The rate counts the headers of packets, so that MPI over TCP
+is left with 1448 of 1514 bytes. What OMPI_MCA_... and UCX_... in the environment say holds for all hosts. Needs root.
 Exit status: that of the launcher; 2 when the request makes no sense, 125 when the hosts cannot be made, 128 + its
 number after a signal.
 

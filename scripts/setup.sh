@@ -34,7 +34,7 @@ has_openblas()
 # Any MPI will do: its compiler wrapper with its headers, and its launcher.
 has_mpi()
 {
-    has mpirun && printf '#include <mpi.h>\n' | mpicc -E - >/dev/null 2>&1
+    has mpirun && printf '#include <mpi.h>\n' | mpicc -E -x c - >/dev/null 2>&1
 }
 
 # Sets `missing` to the Debian packages to install, and `words` to what to call them.
@@ -48,6 +48,8 @@ look()
     need pkg-config "pkg-config" has pkg-config
     need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
+    # Only root can make hosts of namespaces.
+    [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]
 }

@@ -51,10 +51,16 @@ static void test_shapes(lap_group_t *group)
     }
 }
 
-/* Three hundred calls back to back, fresh data and another m each time, every result looked at. */
+/*
+ * Many calls back to back, fresh data and another m each time, every result looked at. How calls
+ * follow one another does not hang on the type: one of them gets most of the calls, and many ranks,
+ * which are slow on few cores, get less.
+ */
 static void test_back_to_back(lap_group_t *group)
 {
     const test_flavour_t plain = test_plain();
+    const bool many = test_setting.dtype == LAP_FLOAT32 && lap_group_size(group) <= 8;
+    const uint64_t calls = many ? 300 : 60;
     const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 2, 9, 6};
     char text[64];
     for (int i = 0; i < TEST_METHODS; i++) {
@@ -64,12 +70,12 @@ static void test_back_to_back(lap_group_t *group)
         lap_buffer_t *buffer = test_buffer(group, &plain, 1, &shape);
         lap_op_t *op = test_op(group, buffer, v, &plain, &shape);
         int wrong = 0;
-        for (uint64_t call = 0; call < 300 && op; call++) {
+        for (uint64_t call = 0; call < calls && op; call++) {
             const size_t m = call % 7 == 3 ? call % (shape.m + 1) : shape.m;
             wrong += test_run(op, test_call(group, v, &plain, &shape, m, 1000 + call, true)) != 0;
         }
-        tap_ok(op && wrong == 0, "%s: 300 calls back to back, %d wrong",
-               test_label(v, &plain, text, sizeof(text)), wrong);
+        tap_ok(op && wrong == 0, "%s: %d calls back to back, %d wrong",
+               test_label(v, &plain, text, sizeof(text)), (int)calls, wrong);
         lap_op_destroy(op);
         lap_buffer_destroy(buffer);
     }

@@ -29,13 +29,13 @@ typedef struct lap_link {
 } lap_link_t;
 
 typedef struct lap_buffer_options {
-    size_t size;           /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
+    size_t size; /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
     /*
      * "shm" (processes of a host), "self" (threads), "mpi" (over MPI) or "hosts" (over MPI between
      * hosts, shm inside); NULL: that of the world, or else what fits.
      */
     const char *transport;
-    lap_link_t link;       /* both 0: not emulated */
+    lap_link_t link; /* both 0: not emulated */
 } lap_buffer_options_t;
 
 #define LAP_BUFFER_OPTIONS_INIT                                                                    \

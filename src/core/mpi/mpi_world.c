@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet there
- * as processes without MPI do, so that they can share memory and watch each other; a wire connects
- * all. Every step that waits for others has the world's deadline.
+ * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet
+ * there as processes without MPI do, so that they can share memory and watch each other; a wire
+ * connects all. Every step that waits for others has the world's deadline, except that MPI splits a
+ * communicator when all have come to it.
  */
 #include <lap/lap_mpi.h>
 

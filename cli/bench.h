@@ -70,7 +70,6 @@ typedef struct lap_bench {
     uint64_t seed;
     double timeout_s;
     bool json;
-    const lap_bench_baseline_ops_t *baseline; /* NULL: none */
 } lap_bench_t;
 
 extern const lap_command_t lap_bench_command;

@@ -368,7 +368,7 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     const char *name = args->values[TRANSPORT];
     lap_environment_t environment;
     if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
-        environment.hosts[0])
+        environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
         name = "hosts"; /* as a world that spans hosts would choose by itself */
     if (lap_transport_find(name, &transport) != LAP_OK) {
         lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());

@@ -56,8 +56,8 @@ typedef struct gemm_entry {
 } gemm_entry_t;
 
 typedef struct costs {
-    char transport[16]; /* whose times these are; "": none yet */
     times_t times;
+    char transport[16]; /* whose times these are; "": none yet */
     gemm_entry_t *gemms;
 } costs_t;
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that is killed or stopped in the middle of an operation. Started by `lap run` (see
- * faults.sh): every rank calls an operator over and over; rank VICTIM kills or stops itself after a
- * while, from a thread of its own, so that it hits any step. The survivors check what their call
- * returned, how soon, and that everything can be taken down afterwards.
+ * A rank that is killed or stopped in the middle of an operation. Started by `lap run` or mpirun
+ * (see faults.sh and mpi_faults.sh): every rank calls an operator over and over; rank VICTIM kills
+ * or stops itself after a while, from a thread of its own, so that it hits any step. The survivors
+ * check what their call returned, how soon, and that everything can be taken down afterwards.
  *
  * faults ag|rs|ar METHOD kill|stop|exit VICTIM AFTER_MS
  */

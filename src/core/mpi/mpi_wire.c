@@ -488,8 +488,8 @@ static bool somebody_died(const lap_world_t *world)
 }
 
 /*
- * Waits until all have said goodbye, unless somebody cannot any more. Only then may the communicator
- * be freed: a letter that comes later would meet one that MPI gives the same number.
+ * Waits until all have said goodbye, unless somebody cannot any more. Only then may the
+ * communicator be freed: a letter that comes later would meet one that MPI gives the same number.
  */
 static void hear_byes(mpi_wire_t *self, uint64_t deadline)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet there
- * as processes without MPI do, so that they can share memory and watch each other; a wire connects
- * all. Every step that waits for others has the world's deadline.
+ * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet
+ * there as processes without MPI do, so that they can share memory and watch each other; a wire
+ * connects all. Every step that waits for others has the world's deadline, except that MPI splits a
+ * communicator when all have come to it.
  */
 #include <lap/lap_mpi.h>
 
@@ -42,15 +43,19 @@ typedef struct maker {
     card_t *cards; /* of all ranks */
     card_t mine;
     lap_world_t *world;
+    bool pending; /* MPI may still read and write what is in here */
 } maker_t;
 
-static lap_status_t await(const maker_t *maker, MPI_Request *request, const char *what)
+static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what)
 {
+    maker->pending = true;
     for (;;) {
         int done = 0;
         LAP_TRY(lap_mpi_status(MPI_Test(request, &done, MPI_STATUS_IGNORE), what));
-        if (done)
+        if (done) {
+            maker->pending = false;
             return LAP_OK;
+        }
         const uint64_t now = lap_now_ns();
         if (now >= maker->deadline)
             return lap_error(LAP_ERR_TIMEOUT, "%s: not all ranks have come within %g s", what,
@@ -191,25 +196,40 @@ static lap_status_t gather(maker_t *maker, lap_status_t status)
     return status;
 }
 
+/* Takes a world down that not all ranks have: nobody is there to say goodbye to. */
+static void give_up(lap_world_t *world)
+{
+    if (world && world->wire) {
+        lap_group_release(world->group);
+        world->group = NULL;
+        world->wire->ops->close(world->wire, false);
+        world->wire = NULL;
+    }
+    lap_world_destroy(world);
+}
+
 static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
                                 bool owns_mpi, lap_world_t **world_p)
 {
-    maker_t maker = {.settings = settings,
-                     .deadline = lap_now_ns() + settings->timeout_ns,
-                     .owns_mpi = owns_mpi,
-                     .comm = MPI_COMM_NULL};
-    sched_getaffinity(0, sizeof(maker.mine.cores), &maker.mine.cores); /* all zero if it fails */
-    lap_status_t found = find_ranks(&maker, comm);
-    if (found == LAP_OK)
-        status = gather(&maker, status);
-    else
-        status = found;
+    maker_t *maker = lap_alloc(1, sizeof(*maker));
+    if (!maker)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to make a world over MPI");
+    maker->settings = settings;
+    maker->deadline = lap_now_ns() + settings->timeout_ns;
+    maker->owns_mpi = owns_mpi;
+    maker->comm = MPI_COMM_NULL;
+    sched_getaffinity(0, sizeof(maker->mine.cores), &maker->mine.cores); /* zeros if it fails */
+    lap_status_t found = find_ranks(maker, comm);
+    status = found == LAP_OK ? gather(maker, status) : found;
     if (status == LAP_OK)
-        *world_p = maker.world;
+        *world_p = maker->world;
     else
-        lap_world_destroy(maker.world);
-    lap_free(maker.locals);
-    lap_free(maker.cards);
+        give_up(maker->world);
+    if (maker->pending)
+        return status;
+    lap_free(maker->locals);
+    lap_free(maker->cards);
+    lap_free(maker);
     return status;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "core/world.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,6 +121,18 @@ static lap_status_t take_board(lap_world_t *world, lap_region_t *board)
     return status;
 }
 
+/* The cores that the processes of this host may use: launchers like to give each rank its own. */
+static int shared_cores(const lap_world_t *world)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&all);
+    for (int rank = 0; rank < world->size; rank++)
+        if (world->peers[rank].pid > 0 &&
+            sched_getaffinity(world->peers[rank].pid, sizeof(one), &one) == 0)
+            CPU_OR(&all, &all, &one);
+    return CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : lap_cores();
+}
+
 /* A world of processes that meet in `dir`. */
 static lap_status_t process_world_create(int rank, int size, const char *dir,
                                          const lap_settings_t *settings, lap_world_t **world_p)
@@ -135,6 +148,7 @@ static lap_status_t process_world_create(int rank, int size, const char *dir,
         status = lap_bootstrap_meet(world, dir, &board);
     else
         status = lap_region_create(world, lap_board_bytes(1), 1, &board);
+    lap_world_set_local(world, size, shared_cores(world));
     if (status == LAP_OK)
         status = take_board(world, &board);
     if (status != LAP_OK)

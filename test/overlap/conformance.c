@@ -181,13 +181,11 @@ static void test_bounds(lap_group_t *group)
         lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
         if (!op)
             continue;
-        test_call_t call =
-            test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
+        test_call_t call = test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
         test_call_init(&call);
         bool ran = lap_op_run(op, &call.args) == LAP_OK;
         double before = ran ? test_call_error(&call) : INFINITY;
-        double after =
-            test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
+        double after = test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
         tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
                test_label(v, &plain, text, sizeof(text)), before, after);
         test_call_clear(&call);
@@ -248,9 +246,10 @@ static void test_groups(lap_group_t *world)
             continue;
         lap_op_t *op = test_op(half, NULL, v, &plain, &shape);
         for (uint64_t call = 0; call < 3; call++)
-            worst = fmax(worst, op ? test_run(op, test_call(half, v, &plain, &shape, shape.m,
-                                                            40 + call, true))
-                                   : INFINITY);
+            worst =
+                fmax(worst,
+                     op ? test_run(op, test_call(half, v, &plain, &shape, shape.m, 40 + call, true))
+                        : INFINITY);
         lap_op_destroy(op);
     }
     tap_ok(worst == 0, "all methods in a group of %d of %d ranks", lap_group_size(half),

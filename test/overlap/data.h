@@ -50,8 +50,8 @@ void test_call_init(test_call_t *call);
 void test_call_clear(test_call_t *call);
 
 /*
- * Moves one element of a result just beyond its bound, so that test_result_error must find it. False
- * when the call has no such result, or it has no elements.
+ * Moves one element of a result just beyond its bound, so that test_result_error must find it.
+ * False when the call has no such result, or it has no elements.
  */
 bool test_call_spoil(test_call_t *call, test_result_t which);
 
@@ -89,7 +89,7 @@ static inline bool test_is_local(lap_op_kind_t kind)
     return kind == LAP_GEMM || kind == LAP_BULK_AG || kind == LAP_BULK_RS;
 }
 
-/* Whose are the d before the call, bias and aux of this rank: in an all-reduce all have the same. */
+/* Whose d before the call, bias and aux this rank has: in an all-reduce all have the same. */
 static inline int test_owner(const test_call_t *call)
 {
     return call->desc.kind == LAP_GEMM_AR ? 0 : call->rank;
@@ -100,7 +100,8 @@ static inline int test_owner(const test_call_t *call)
  * [n, k], in LAP_WGRAD a [m, n] and b [m, k], whatever their parts and the way they are stored; of
  * matrices that a rank has for itself, `owner` says whose.
  */
-float test_element(const test_call_t *call, test_matrix_t matrix, int owner, size_t row, size_t col);
+float test_element(const test_call_t *call, test_matrix_t matrix, int owner, size_t row,
+                   size_t col);
 
 /* The scales that a rank gives; 1 for what is not FP8. */
 float test_a_scale(const test_call_t *call, int rank);

@@ -239,16 +239,16 @@ static void test_bits(lap_group_t *group)
         test_call_t call = test_call(group, v, f, &shape, shape.m, 24, false);
         test_call_init(&call);
         size_t bytes = 0;
-        unsigned char *result = op && lap_op_run(op, &call.args) == LAP_OK ? bytes_of(&call, &bytes)
-                                                                           : NULL;
+        unsigned char *result =
+            op && lap_op_run(op, &call.args) == LAP_OK ? bytes_of(&call, &bytes) : NULL;
         wander += ar && !same_everywhere(group, result, bytes);
         if (strcmp(v->method, "serial") == 0 && !v->gather) {
             free(serial);
             serial = result;
             serial_bytes = bytes;
         } else {
-            const bool same = result && serial && bytes == serial_bytes &&
-                              memcmp(result, serial, bytes) == 0;
+            const bool same =
+                result && serial && bytes == serial_bytes && memcmp(result, serial, bytes) == 0;
             if (!same && test_setting.bits_promised && differ++ == 0)
                 tap_note("%s differs", test_label(v, f, text, sizeof(text)));
             compared++;
@@ -347,7 +347,8 @@ static void test_in_flight(lap_group_t *group)
             if (!suits(pair[1], plain, group) || (!behind && (i + 5 * j) % 13 != 0))
                 continue;
             const test_flavour_t *const of[2] = {f, plain};
-            const double error = run_pair(group, pair, of, j % 3 == 0, (uint64_t)(50 * i + j));
+            const double error =
+                run_pair(group, pair, of, j % 3 == 0, 50 * (uint64_t)i + (uint64_t)j);
             if (error > 1)
                 tap_note("%s, then %s", test_label(pair[0], f, texts[0], sizeof(texts[0])),
                          test_label(pair[1], plain, texts[1], sizeof(texts[1])));

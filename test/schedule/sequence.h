@@ -25,7 +25,8 @@ typedef struct variant {
     const char *method;
     int aggregate, gather_input;
     size_t num_splits, block_rows;
-    lap_dtype_t dtype; /* of a, and of what travels: FP8 has scales; bfloat16 is summed in float32 */
+    lap_dtype_t
+        dtype; /* of a, and of what travels: FP8 has scales; bfloat16 is summed in float32 */
     lap_epilogue_t epilogue;
     lap_layout_t layout;
 } variant_t;
@@ -101,8 +102,10 @@ static inline void variant_name(const variant_t *variant, char *text, size_t byt
 {
     snprintf(text, bytes, "%s %s%s%s%s%s%s", lap_op_kind_name(variant->kind), variant->method,
              variant->aggregate ? " aggregate" : "", variant->gather_input ? " gather" : "",
-             variant->dtype == FP8 ? " fp8" : variant->dtype == LAP_BFLOAT16 ? " bf16" : "", variant->epilogue & BIAS ? " bias" : "",
-             variant->epilogue & GRAD ? " bias_grad" : "");
+             variant->dtype == FP8            ? " fp8"
+             : variant->dtype == LAP_BFLOAT16 ? " bf16"
+                                              : "",
+             variant->epilogue & BIAS ? " bias" : "", variant->epilogue & GRAD ? " bias_grad" : "");
 }
 
 static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t n, size_t k)

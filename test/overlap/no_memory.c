@@ -119,6 +119,9 @@ static lap_status_t work(lap_world_t *world, const plan_t *plan, bool *right_p)
         status = lap_op_run(op, &call.args);
         *right_p = status != LAP_OK || test_call_error(&call) == 0;
     }
+    /* Who had all it needed from a rank before that failed learns of it here. */
+    if (status == LAP_OK)
+        status = lap_group_barrier(group);
     test_call_clear(&call);
     lap_trace_destroy(trace);
     lap_op_destroy(op);

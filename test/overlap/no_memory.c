@@ -57,8 +57,8 @@ static const plan_t plans[] = {
     {LAP_GEMM_RS, "pipeline", 0, 0, {0, 0}, LAP_FLOAT32, 0, 1},
     {LAP_AG_GEMM, "fused", 1, 0, {1e9, 1e-6}, LAP_FLOAT32, 0, 1},
     {LAP_GEMM_AR, "fused", 0, 0, {0, 0}, LAP_BFLOAT16, 0, 1},
-    {LAP_AG_GEMM, "direct", 1, 0, {0, 0}, LAP_FLOAT8_E4M3, LAP_EPILOGUE_BIAS_GRAD, 3},
-    {LAP_BULK_RS, "direct", 0, 7, {0, 0}, LAP_FLOAT8_E5M2, LAP_EPILOGUE_BIAS, 3},
+    {LAP_AG_GEMM, "direct", 1, 0, {0, 0}, LAP_FLOAT8_E4M3, LAP_EPILOGUE_BIAS_GRAD, 1},
+    {LAP_BULK_RS, "direct", 0, 7, {0, 0}, LAP_FLOAT8_E5M2, LAP_EPILOGUE_BIAS, 1},
     {LAP_GEMM_RS, "auto", 0, 0, {0, 0}, LAP_FLOAT32, 0, 7},
 };
 

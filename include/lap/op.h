@@ -127,8 +127,8 @@ typedef struct lap_op_args {
     lap_trace_t *trace;    /* records when each step ran; NULL: no record */
     float alpha, beta;
     float a_scale, b_scale, d_scale; /* of FP8 matrices; else 1 */
-    float wire_scale;       /* RS, AR, x: of what this rank sends, if that is FP8; else 1 */
-    float *scales;          /* P of them, written: of the shards of a gathered FP8 matrix */
+    float wire_scale; /* RS, AR, x: of what this rank sends, if that is FP8; else 1 */
+    float *scales; /* P of them: of the shards of a gathered FP8 matrix; empty ones are left out */
     lap_tensor_t bias;      /* [1, columns of d]; these three in any type but FP8 */
     lap_tensor_t aux;       /* as d; GELU: data may be NULL */
     lap_tensor_t bias_grad; /* [1, columns of d]; LAP_WGRAD: [1, n] */

@@ -218,6 +218,13 @@ static double copy_seconds(const lap_cost_t *cost, const lap_range_t *range)
     return bytes > 0 ? bytes / lap_curve_at(&cost->copy, bytes) : 0;
 }
 
+/* What a sum reads and writes; its ranges are all alike. */
+static double reduce_bytes(const lap_schedule_t *schedule, const lap_step_t *step)
+{
+    const double read = step->count ? (double)lap_range_bytes(&schedule->ranges[step->first]) : 0;
+    return step->count * read + (double)lap_range_bytes(&step->dst);
+}
+
 static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
 {
     lane->busy = true;
@@ -279,9 +286,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
             start(sim, lane, cost->step_s, 1);
         break;
     case LAP_STEP_REDUCE:
-        start(sim, lane,
-              cost->step_s + (double)lap_range_bytes(&step->dst) * (step->count + 1) / cost->reduce,
-              1);
+        start(sim, lane, cost->step_s + reduce_bytes(sim->schedules[rank], step) / cost->reduce, 1);
         break;
     case LAP_STEP_SUMS:
         start(sim, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce, 1);

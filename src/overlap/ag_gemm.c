@@ -359,63 +359,61 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
     return copy;
 }
 
-static void add_ring_sends(const ring_t *ring, lap_schedule_t *s)
+/* Hands the unit of hop `i` on, the first one after the credit of the right neighbour. */
+static void add_ring_send(const ring_t *ring, lap_schedule_t *s, int i, bool *first)
 {
     const lap_problem_t *p = ring->p;
-    bool first = true;
-    for (int i = 0; i < ring->units - 1; i++) {
-        int unit = unit_at(ring, i);
-        if (!moves(ring, i, ring->right))
-            continue;
-        await_unit(ring, s, LAP_STREAM_SEND, i);
-        if (first)
-            lap_await_credit(p, s, LAP_STREAM_SEND, ring->right);
-        first = false;
-        bool straight = i == 0 && ring->width == 1;
-        add_put(p, s, LAP_STREAM_SEND, ring->right,
-                straight ? own_input(p) : unit_range(ring, unit, p->rank), unit * ring->width,
-                ring->width);
-    }
+    int unit = unit_at(ring, i);
+    if (i == ring->units - 1 || !moves(ring, i, ring->right))
+        return;
+    await_unit(ring, s, LAP_STREAM_SEND, i);
+    if (*first)
+        lap_await_credit(p, s, LAP_STREAM_SEND, ring->right);
+    *first = false;
+    bool straight = i == 0 && ring->width == 1;
+    add_put(p, s, LAP_STREAM_SEND, ring->right,
+            straight ? own_input(p) : unit_range(ring, unit, p->rank), unit * ring->width,
+            ring->width);
 }
 
-static void add_ring_gemms(const ring_t *ring, lap_schedule_t *s, uint32_t copy)
+static void add_ring_gemm(const ring_t *ring, lap_schedule_t *s, int i, uint32_t copy)
 {
     const lap_problem_t *p = ring->p;
-    for (int i = 0; i < ring->units; i++) {
-        int unit = unit_at(ring, i);
-        lap_range_t a = unit_range(ring, unit, p->rank);
-        if (a.rows == 0 || features_of(p, p->rank) == 0)
-            continue;
-        await_unit(ring, s, LAP_STREAM_COMPUTE, i);
-        bool straight = i == 0 && ring->width == 1;
-        uint32_t step =
-            add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width, ring->width);
-        if (i == 0 && !straight && lap_rows_of(p, p->rank) > 0)
-            lap_add_dep(s, step, copy);
-    }
+    int unit = unit_at(ring, i);
+    lap_range_t a = unit_range(ring, unit, p->rank);
+    if (a.rows == 0 || features_of(p, p->rank) == 0)
+        return;
+    await_unit(ring, s, LAP_STREAM_COMPUTE, i);
+    bool straight = i == 0 && ring->width == 1;
+    uint32_t step =
+        add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width, ring->width);
+    if (i == 0 && !straight && lap_rows_of(p, p->rank) > 0)
+        lap_add_dep(s, step, copy);
 }
 
 /*
  * The second result is copied on a stream of its own, so that neither the GEMMs nor the sends wait
  * for it.
  */
-static void add_ring_gathers(const ring_t *ring, lap_schedule_t *s)
+static void add_ring_gather(const ring_t *ring, lap_schedule_t *s, int i)
 {
     const lap_problem_t *p = ring->p;
-    add_own_gather(p, s, LAP_STREAM_RECEIVE);
-    if (swaps(ring, p->rank ^ 1)) {
-        await_unit(ring, s, LAP_STREAM_RECEIVE, 0);
-        add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, p->rank ^ 1, 1),
-                   p->rank ^ 1, 1);
+    int unit = unit_at(ring, i), first = unit * ring->width, count = ring->width;
+    if (!p->gather_input)
+        return;
+    if (i == 0)
+        add_own_gather(p, s, LAP_STREAM_RECEIVE);
+    if (i == 0 && !swaps(ring, p->rank ^ 1))
+        return;
+    if (i == 0) {
+        first = p->rank ^ 1;
+        count = 1;
+    } else if (!moves(ring, i, p->rank)) {
+        return;
     }
-    for (int i = 1; i < ring->units; i++) {
-        int unit = unit_at(ring, i);
-        if (!moves(ring, i, p->rank))
-            continue;
-        await_unit(ring, s, LAP_STREAM_RECEIVE, i);
-        add_gather(p, s, LAP_STREAM_RECEIVE, unit_range(ring, unit, p->rank), unit * ring->width,
-                   ring->width);
-    }
+    await_unit(ring, s, LAP_STREAM_RECEIVE, i);
+    add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, first, count), first,
+               count);
 }
 
 static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
@@ -427,19 +425,24 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
                    .unit = p->rank / width,
                    .left = lap_peer_at(p, -width),
                    .right = lap_peer_at(p, width)};
+    bool first = true;
     begin_schedule(p, s, p->capacity);
     uint32_t copy = add_ring_start(&ring, s);
-    add_ring_sends(&ring, s);
-    add_ring_gemms(&ring, s, copy);
-    if (p->gather_input)
-        add_ring_gathers(&ring, s);
+    add_ring_send(&ring, s, 0, &first);
     lap_add_local_gemm(p, s);
+    for (int i = 0; i < ring.units; i++) {
+        add_ring_gemm(&ring, s, i, copy);
+        add_ring_gather(&ring, s, i);
+        if (i > 0)
+            add_ring_send(&ring, s, i, &first);
+    }
 }
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
     begin_schedule(p, s, p->capacity);
     add_exchange_all(p, s, LAP_STREAM_SEND);
+    lap_add_local_gemm(p, s);
     if (features_of(p, p->rank) > 0 && p->m > 0) {
         lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
         if (lap_rows_of(p, p->rank) > 0)
@@ -463,7 +466,6 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_data(peer), 1);
         add_gather(p, s, LAP_STREAM_RECEIVE, shards(p, LAP_SYMMETRIC, p->rank, peer, 1), peer, 1);
     }
-    lap_add_local_gemm(p, s);
 }
 
 /*
@@ -561,10 +563,10 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 {
     begin_schedule(p, s, lap_shard(p->capacity, p->size, 0, NULL));
     add_fused_sends(p, s);
+    lap_add_local_gemm(p, s);
     add_fused_gemm(p, s);
     add_own_gather(p, s, LAP_STREAM_RECEIVE);
     add_fused_ends(p, s);
-    lap_add_local_gemm(p, s);
 }
 
 const lap_builder_t lap_ag_gemm_builders[] = {

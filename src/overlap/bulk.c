@@ -16,43 +16,51 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s)
         s->symmetric_bytes = lap_slots_bytes(p);
 }
 
-/* Lets the peers write, sends them their rows, and adds up the own ones. */
-static void add_exchange(const lap_problem_t *p, lap_schedule_t *s, uint16_t send, uint16_t receive)
+/* Lets the peers write, and sends them their rows. */
+static void add_sends(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
     lap_columns_t all = lap_all_columns(p);
-    const bool own = lap_rows_of(p, p->rank) > 0;
-    for (int i = 1; i < p->size && own; i++) {
+    for (int i = 1; i < p->size && lap_rows_of(p, p->rank) > 0; i++) {
         int peer = lap_peer_at(p, -i);
-        lap_add_raise(s, send, peer, lap_signal_credit(p->size, p->rank), 0);
+        lap_add_raise(s, stream, peer, lap_signal_credit(p->size, p->rank), 0);
         lap_expect(s, lap_signal_data(peer));
     }
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
         if (lap_rows_of(p, peer) == 0)
             continue;
-        lap_await_credit(p, s, send, peer);
-        lap_add_part(p, s, send, peer, all, lap_partial_of(p, peer, all));
+        lap_await_credit(p, s, stream, peer);
+        lap_add_part(p, s, stream, peer, all, lap_partial_of(p, peer, all));
     }
-    for (int i = 1; i < p->size && own; i++) {
+}
+
+/* Adds up the own rows when all parts are here. */
+static void add_own_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    lap_columns_t all = lap_all_columns(p);
+    if (lap_rows_of(p, p->rank) == 0)
+        return;
+    for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
-        lap_add_wait(s, receive, peer, lap_signal_data(peer), 1);
+        lap_add_wait(s, stream, peer, lap_signal_data(peer), 1);
     }
-    if (own)
-        lap_add_sum(p, s, receive, all, lap_partial_of(p, p->rank, all), s->gathered);
+    lap_add_sum(p, s, stream, all, lap_partial_of(p, p->rank, all), s->gathered);
 }
 
 static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
 {
     begin_schedule(p, s);
-    add_exchange(p, s, LAP_STREAM_COMPUTE, LAP_STREAM_COMPUTE);
+    add_sends(p, s, LAP_STREAM_COMPUTE);
+    add_own_sum(p, s, LAP_STREAM_COMPUTE);
     lap_add_local_gemm(p, s);
 }
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
     begin_schedule(p, s);
-    add_exchange(p, s, LAP_STREAM_SEND, LAP_STREAM_RECEIVE);
+    add_sends(p, s, LAP_STREAM_SEND);
     lap_add_local_gemm(p, s);
+    add_own_sum(p, s, LAP_STREAM_RECEIVE);
 }
 
 const lap_builder_t lap_bulk_rs_builders[] = {

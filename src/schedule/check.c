@@ -98,6 +98,23 @@ static void check_clear(lap_check_t *check)
     lap_free(check->raised);
 }
 
+lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,
+                                        int size)
+{
+    lap_check_t check = {.schedules = schedules,
+                         .ncalls = ncalls,
+                         .size = size,
+                         .nsignals = lap_signal_count(size),
+                         .in_line = true};
+    lap_status_t status = lap_check_form(&check);
+    if (status == LAP_OK)
+        status = lap_check_graph(&check);
+    if (status == LAP_OK)
+        status = lap_check_order(&check);
+    check_clear(&check);
+    return status;
+}
+
 lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size)
 {
     lap_check_t check = {

@@ -56,6 +56,7 @@ typedef struct lap_check {
     uint32_t ncalls;
     int size;
     uint32_t nsignals;
+    bool in_line;        /* steps follow one another as they are listed, whatever their streams */
     lap_status_t status; /* the first failure */
 
     lap_node_t *nodes;

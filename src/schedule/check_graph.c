@@ -128,15 +128,16 @@ static uint32_t add_blocks(maker_t *maker, uint32_t index, uint32_t begin)
     const lap_step_t *step = &maker->schedule->steps[index];
     uint32_t thread = stream_thread(maker->rank, step->stream), before = begin;
     uint32_t raising = check->block_thread[thread];
+    const bool any_order = step->any_order && !check->in_line;
     for (uint32_t i = step->first; i < step->first + step->count; i++) {
         uint32_t own = thread;
-        if (step->any_order)
+        if (any_order)
             own = maker->schedule->blocks[i].raise_signal == LAP_NO_SIGNAL ? LAP_CHECK_NONE
                                                                            : raising++;
-        before = add_block(maker, index, i, own, step->any_order ? begin : before);
+        before = add_block(maker, index, i, own, any_order ? begin : before);
     }
     uint32_t end = add_node(maker, LAP_NODE_STEP, index, thread);
-    if (!step->any_order || step->count == 0) {
+    if (!any_order || step->count == 0) {
         add_edge(maker, before);
         return end;
     }
@@ -155,6 +156,8 @@ static void add_step(maker_t *maker, uint32_t index)
     add_edge(maker, maker->last[step->stream]);
     for (uint16_t i = 0; i < step->ndeps; i++)
         add_edge(maker, maker->step_ends[step->deps[i]]);
+    if (maker->check->in_line && index > 0)
+        add_edge(maker, maker->step_ends[index - 1]);
     if (step->kind == LAP_STEP_GEMM)
         node = add_blocks(maker, index, node);
     else if (step->kind == LAP_STEP_WAIT)

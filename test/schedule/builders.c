@@ -26,6 +26,8 @@ static void test_variant(const variant_t *variant)
             status = sequence_build(&sequence, descs, rows, 5, size);
             if (status == LAP_OK)
                 status = sequence_check(&sequence);
+            if (status == LAP_OK)
+                status = sequence_check_in_line(&sequence);
             sequence_clear(&sequence);
         }
         if (fits(variant, size))
@@ -51,7 +53,8 @@ static void test_mixtures(void)
             rows[call] = tap_random(i, 50 + call) % (descs[call].m + 1);
         }
         bool safe = sequence_build(&sequence, descs, rows, 5, size) == LAP_OK &&
-                    sequence_check(&sequence) == LAP_OK;
+                    sequence_check(&sequence) == LAP_OK &&
+                    sequence_check_in_line(&sequence) == LAP_OK;
         if (!safe && bad++ == 0)
             tap_note("mixture %d of %d ranks: %s", (int)i, size, lap_last_error());
         sequence_clear(&sequence);

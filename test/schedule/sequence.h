@@ -172,6 +172,15 @@ static inline lap_status_t sequence_check(const sequence_t *sequence)
     return lap_schedule_check(list, sequence->ncalls, sequence->size);
 }
 
+/* Whether they get to their end when each rank runs one step at a time, as they are listed. */
+static inline lap_status_t sequence_check_in_line(const sequence_t *sequence)
+{
+    const lap_schedule_t *list[MAX_SCHEDULES];
+    for (int i = 0; i < MAX_SCHEDULES; i++)
+        list[i] = &sequence->schedules[i];
+    return lap_schedule_check_in_line(list, sequence->ncalls, sequence->size);
+}
+
 static inline void sequence_clear(sequence_t *sequence)
 {
     for (int i = 0; i < MAX_SCHEDULES; i++)

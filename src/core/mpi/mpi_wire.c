@@ -31,8 +31,10 @@
 #define FINALISE_S 5          /* how long MPI may take to end when all ranks are there */
 #define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
 
+/* Rests between two looks at MPI: while somebody waits for a letter, and while nobody does. */
 #define REST_LEAST_NS 20000u
-#define REST_WAITED_NS 100000u /* while somebody waits for a letter */
+#define REST_WAITED_NS 100000u
+#define REST_UNWAITED_NS 800000u /* a look costs some microseconds of a core that multiplies */
 #define REST_MOST_NS 1000000u
 
 /* The words of the wire's bank: one that counts letters to send, then one per rank. */
@@ -61,10 +63,11 @@ typedef struct port {
     const lap_bank_t *bank;
 } port_t;
 
-/* Large letters to one rank. */
+/* Letters to one rank. */
 typedef struct lane {
-    out_t *spare;
+    out_t *spare; /* large ones */
     int made;
+    uint64_t held_in; /* the round of finish_sends in which one was found not to have got away */
 } lane_t;
 
 typedef struct mpi_wire {
@@ -92,6 +95,7 @@ typedef struct mpi_wire {
     out_t *sending, **sending_last;
     in_t ins[RECEIVES]; /* a ring: MPI fills them in the order in which they were posted */
     unsigned in_first;
+    uint64_t round;     /* of finish_sends */
     uint32_t handled;   /* letters taken from the queue so far */
     uint64_t last_busy; /* when something was last done */
     bool spins;         /* there are cores to spare for a moment's polling */
@@ -287,18 +291,27 @@ static bool send_queue(mpi_wire_t *self)
     return busy;
 }
 
-/* Takes back what has got away. */
+/*
+ * Takes back what has got away. Letters to one rank get away in their order, more or less: when one
+ * has not, those after it are not looked at, because every look costs as much as all of MPI's work.
+ */
 static bool finish_sends(mpi_wire_t *self)
 {
     bool busy = false;
     out_t **at = &self->sending;
+    self->round++;
     while (*at) {
         out_t *out = *at;
         int done = 0;
+        if (self->lanes[out->peer].held_in == self->round) {
+            at = &out->next;
+            continue;
+        }
         const int code = MPI_Test(&out->request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS)
             lose(self, out->peer);
         if (code == MPI_SUCCESS && !done) {
+            self->lanes[out->peer].held_in = self->round;
             at = &out->next;
             continue;
         }
@@ -384,11 +397,11 @@ static void rest(mpi_wire_t *self)
         sched_yield();
         return;
     }
-    uint64_t ns = quiet / 8;
-    ns = ns > REST_LEAST_NS ? ns : REST_LEAST_NS;
-    if (ns > REST_WAITED_NS && somebody_waits(self))
-        ns = REST_WAITED_NS;
-    const lap_watch_t watch = {.timeout_ns = ns < REST_MOST_NS ? ns : REST_MOST_NS};
+    const bool waited = somebody_waits(self);
+    const uint64_t least = waited ? REST_LEAST_NS : REST_UNWAITED_NS;
+    const uint64_t most = waited ? REST_WAITED_NS : REST_MOST_NS;
+    uint64_t ns = quiet / 2 > least ? quiet / 2 : least;
+    const lap_watch_t watch = {.timeout_ns = ns < most ? ns : most};
     lap_bank_wait(self->bank, WORD_WORK, self->handled + 1, &watch);
 }
 

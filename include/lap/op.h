@@ -10,10 +10,10 @@
  *                    all ranks of a b^T.
  *   LAP_GEMM_AR      the same with the whole sum: d is [m, n], the same bits on every rank.
  *   LAP_GEMM         no communication: a is [m, k], b is [n, k]; d = a b^T is [m, n].
- *   LAP_BULK_AG      LAP_GEMM, and beside it, untouched by it, an all-gather of other matrices: x is
- *                    [m_r, c], y is [m, c].
- *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, c]; y is [m_r, c], this
- *                    rank's rows of the sum of x over all ranks.
+ *   LAP_BULK_AG      LAP_GEMM, and beside it, untouched by it, an all-gather of another matrix: x
+ *                    is [m_r, cols], y is [m, cols].
+ *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, cols]; y is [m_r,
+ *                    cols], this rank's rows of the sum of x over all ranks.
  *   LAP_EXTERNAL_AG  the all-gather alone, to run behind a GEMM already begun with lap_op_begin.
  *
  * In LAP_DGRAD b is stored the other way round, [k, n] with the same shares: d = a b. In LAP_WGRAD,
@@ -21,10 +21,10 @@
  *
  * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and what travels is `wire_dtype`: a itself
  * for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for the last
- * three. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and rounded
- * once at their end, to nearest, ties to even; partial results are rounded to the wire's type so
- * that they can travel, also the rank's own, except in a group of one, which sends nothing. The
- * sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
+ * three. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
+ * rounded once at their end, to nearest, ties to even; partial results are rounded to the wire's
+ * type so that they can travel, also the rank's own, except in a group of one, which sends nothing.
+ * The sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
  * saturates.
  *
  * An FP8 matrix has one scale: its elements stand for what is stored times the scale. Each rank
@@ -40,9 +40,9 @@
  *   d = x, rounded
  *   bias_grad = the sum of the rows of d that this rank has   LAP_EPILOGUE_BIAS_GRAD
  *
- * In LAP_WGRAD bias_grad is the sum of the rows of a instead: of the gradient that d is the weight's
- * for; and it is the only epilogue. LAP_GEMM_AR rounds x to out_dtype before the epilogue, so that
- * it can travel, when there is more than one rank.
+ * In LAP_WGRAD bias_grad is the sum of the rows of a instead: of the gradient that d is the
+ * weight's for; and it is the only epilogue. LAP_GEMM_AR rounds x to out_dtype before the epilogue,
+ * so that it can travel, when there is more than one rank.
  */
 #ifndef LAP_OP_H
 #define LAP_OP_H
@@ -76,7 +76,9 @@ typedef enum lap_layout {
     LAP_WGRAD = 2,   /* dw = dy^T x */
 } lap_layout_t;
 
-/* What is done to the result of a GEMM before it becomes d: any of these, but not GELU and DGELU. */
+/*
+ * What is done to the result of a GEMM before it becomes d: any of these, but not GELU and DGELU.
+ */
 typedef unsigned lap_epilogue_t;
 enum {
     LAP_EPILOGUE_NONE = 0,

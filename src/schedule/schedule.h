@@ -272,10 +272,10 @@ void lap_range_describe(const lap_range_t *range, char *text, size_t bytes);
 lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size);
 
 /*
- * Proves that they cannot deadlock even if each rank runs its steps one after the other, as they are
- * listed, whatever their streams: so devices whose streams share queues, where a wait may hold up
- * what was issued after it, cannot deadlock either if they issue them in that order. LAP_ERR_CHECK
- * as above.
+ * Proves that they cannot deadlock even if each rank runs its steps one after the other, as they
+ * are listed, whatever their streams: so devices whose streams share queues, where a wait may hold
+ * up what was issued after it, cannot deadlock either if they issue them in that order.
+ * LAP_ERR_CHECK as above.
  */
 lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,
                                         int size);

@@ -164,7 +164,9 @@ static lap_status_t book(struct lap_pacer *pacer, const lap_raise_t *raise, uint
 
 static lap_status_t lap_link_put_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
-    /* What has no signal of its own is a few bytes, and comes with the signal that speaks for it. */
+    /*
+     * What has no signal of its own is a few bytes, and comes with the signal that speaks for it.
+     */
     if (put->peer == buffer->group->rank || put->signal == LAP_NO_SIGNAL)
         return buffer->pacer->inner->put_now(buffer, put);
     const uint64_t now = lap_now_ns();

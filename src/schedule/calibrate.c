@@ -28,7 +28,12 @@
 #define GEMM_ROUNDS 3
 #define FEW_COLUMNS 8u /* the part of n that is measured, too */
 
-static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
+/*
+ * The last one is measured only where a sum has few products: what such a GEMM writes does not fit
+ * into a cache, and it may be slower than one of fewer rows.
+ */
+static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512, 2048};
+enum { MANY_ROWS = LAP_COST_POINTS - 1, FEW_PRODUCTS = 256 };
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
 enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 
@@ -353,6 +358,11 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
     return LAP_OK;
 }
 
+static shape_t many_rows(const gemm_entry_t *entry)
+{
+    return cut_shape(gemm_rows[MANY_ROWS], entry->n, entry->k, 2 * GEMM_VOLUME);
+}
+
 /*
  * A small GEMM first says how large the others may be. Then all of them in turn, a few times: a
  * disturbance that lasts longer than one GEMM meets all alike, and the best time of each counts.
@@ -366,12 +376,14 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
     const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_S);
     for (int round = 0; round < GEMM_ROUNDS; round++) {
         shape_t shape;
-        for (int i = 0; i < LAP_COST_POINTS; i++) {
+        for (int i = 0; i < MANY_ROWS; i++) {
             shape = cut_shape(gemm_rows[i], n, k, volume);
             LAP_TRY(lap_group_barrier(bench->group));
             if (status == LAP_OK)
                 status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
         }
+        if (k <= FEW_PRODUCTS && status == LAP_OK)
+            status = time_gemm(bench, entry->dtype, many_rows(entry), &rates->rows[MANY_ROWS]);
         /* The last one again with few columns. */
         const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
         entry->all_n = shape.n;
@@ -388,7 +400,9 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
 {
     size_t most = 0;
     for (int i = 0; i < LAP_COST_POINTS; i++) {
-        const shape_t shape = cut_shape(gemm_rows[i], entry->n, entry->k, GEMM_VOLUME);
+        const shape_t shape = i == MANY_ROWS
+                                  ? many_rows(entry)
+                                  : cut_shape(gemm_rows[i], entry->n, entry->k, GEMM_VOLUME);
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
     }
@@ -408,7 +422,7 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
 static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
 {
     const double n = (double)entry->n, all = (double)entry->all_n, few = (double)entry->few_n;
-    const double most = entry->rates.rows[LAP_COST_POINTS - 1];
+    const double most = entry->rates.rows[MANY_ROWS - 1];
     const double part = most > 0 ? fmin(1, entry->rates.few_columns / most) : 1;
     const double c = few < all && part > few / all ? (1 - part) / (part / few - 1 / all) : 0;
     columns->count = LAP_COST_POINTS;
@@ -452,6 +466,8 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         all = fmax(all, entry->rates.rows[i]);
         cost.gemm.values[i] = all / gemm_share;
     }
+    if (entry->rates.rows[MANY_ROWS] > 0)
+        cost.gemm.values[MANY_ROWS] = entry->rates.rows[MANY_ROWS] / gemm_share;
     set_columns(&cost.columns, entry);
     return cost;
 }

@@ -14,7 +14,7 @@
 
 #include "schedule/schedule.h"
 
-#define LAP_COST_POINTS 4
+#define LAP_COST_POINTS 5
 
 /* A figure measured at a few sizes. Between them it is interpolated over the logarithm. */
 typedef struct lap_curve {

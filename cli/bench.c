@@ -106,7 +106,7 @@ static int join_world(const lap_bench_t *bench)
     int result = lap_bench_check(bench, environment.size);
     if (result != LAP_CLI_GO)
         return result;
-    lap_world_options_t options = world_options(bench, environment.size);
+    lap_world_options_t options = world_options(bench, environment.local_size);
     lap_world_t *world;
     status = bench->baseline ? bench->baseline->start(&environment) : LAP_OK;
     if (status == LAP_OK)

@@ -200,7 +200,8 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
 }
 
 /* Finds out whether all ranks are on this host, as far as the launcher tells. */
-static lap_status_t read_hosts(const launcher_t *launcher, int size, char *why, size_t bytes)
+static lap_status_t read_hosts(const launcher_t *launcher, int size, int *local_p, char *why,
+                               size_t bytes)
 {
     int local = size, hosts = 1;
     if (launcher->local_size && getenv(launcher->local_size))
@@ -210,6 +211,7 @@ static lap_status_t read_hosts(const launcher_t *launcher, int size, char *why, 
     const char *name = local != size ? launcher->local_size : launcher->hosts;
     if (local != size || hosts != 1)
         snprintf(why, bytes, "%s is '%d'", name, local != size ? local : hosts);
+    *local_p = local;
     return LAP_OK;
 }
 
@@ -235,12 +237,13 @@ bool lap_environment_launched(void)
 
 lap_status_t lap_environment_read(lap_environment_t *environment_p)
 {
-    lap_environment_t found = {.rank = 0, .size = 1, .launcher = "nobody"};
+    lap_environment_t found = {.rank = 0, .size = 1, .local_size = 1, .launcher = "nobody"};
     const launcher_t *launcher = find_launcher();
     if (launcher) {
         LAP_TRY(read_int(launcher->size, 1, LAP_RANKS_MAX, &found.size));
         LAP_TRY(read_int(launcher->rank, 0, found.size - 1, &found.rank));
-        LAP_TRY(read_hosts(launcher, found.size, found.hosts, sizeof(found.hosts)));
+        LAP_TRY(
+            read_hosts(launcher, found.size, &found.local_size, found.hosts, sizeof(found.hosts)));
         found.launcher = launcher->name;
     }
     if (found.size > 1 && !found.hosts[0])

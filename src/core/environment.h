@@ -20,6 +20,7 @@
 
 typedef struct lap_environment {
     int rank, size;
+    int local_size;          /* ranks on this host, as far as the launcher tells */
     const char *launcher;    /* "lap run", "mpirun of Open MPI", ...; "nobody" */
     char dir[LAP_DIR_BYTES]; /* "" for a world of one, and for one that spans hosts */
     char hosts[96];          /* why the ranks are not all on this host; "": they are */

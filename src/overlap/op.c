@@ -173,7 +173,7 @@ static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *des
     if (desc->buffer)
         return desc->buffer->ops->can;
     const lap_transport_ops_t *ops;
-    return lap_transport_find(lap_transport_default(group->world), &ops) == LAP_OK ? ops->can : 0;
+    return lap_transport_find(lap_transport_default(group), &ops) == LAP_OK ? ops->can : 0;
 }
 
 /* Local: everything that can be found wrong without the other ranks. */

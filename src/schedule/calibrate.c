@@ -358,9 +358,10 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
     return LAP_OK;
 }
 
-static shape_t many_rows(const gemm_entry_t *entry)
+/* Twice as large as the others, so that its result is not in a cache. */
+static shape_t many_rows(const gemm_entry_t *entry, double volume)
 {
-    return cut_shape(gemm_rows[MANY_ROWS], entry->n, entry->k, 2 * GEMM_VOLUME);
+    return cut_shape(gemm_rows[MANY_ROWS], entry->n, entry->k, 2 * volume);
 }
 
 /*
@@ -382,9 +383,11 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
             if (status == LAP_OK)
                 status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
         }
+        LAP_TRY(lap_group_barrier(bench->group));
         if (k <= FEW_PRODUCTS && status == LAP_OK)
-            status = time_gemm(bench, entry->dtype, many_rows(entry), &rates->rows[MANY_ROWS]);
-        /* The last one again with few columns. */
+            status =
+                time_gemm(bench, entry->dtype, many_rows(entry, volume), &rates->rows[MANY_ROWS]);
+        /* That of 512 rows again with few columns. */
         const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
         entry->all_n = shape.n;
         shape.n = few < shape.n ? few : shape.n;
@@ -401,7 +404,7 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
     size_t most = 0;
     for (int i = 0; i < LAP_COST_POINTS; i++) {
         const shape_t shape = i == MANY_ROWS
-                                  ? many_rows(entry)
+                                  ? many_rows(entry, GEMM_VOLUME)
                                   : cut_shape(gemm_rows[i], entry->n, entry->k, GEMM_VOLUME);
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
@@ -515,7 +518,7 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
     costs_t *costs = NULL;
     const lap_transport_ops_t *ops = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
-    LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group->world), &ops));
+    LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group), &ops));
     /* All ranks of a group have the same history, and so measure together or not at all. */
     if (costs->transport != ops) {
         bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};

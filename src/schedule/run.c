@@ -360,9 +360,9 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
     const lap_schedule_t *schedule = &program->schedule;
-    const lap_block_t *first = &schedule->blocks[step->first];
     if (step->count == 0)
         return LAP_OK;
+    const lap_block_t *first = &schedule->blocks[step->first];
     const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
     const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
     lap_gemm_t gemm = {

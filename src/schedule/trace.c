@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "util/alloc.h"
+#include "util/clock.h"
 
 #define GATHER_RECORDS 32 /* records of each rank that move in one round of lap_trace_gather */
 
@@ -82,6 +83,7 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
 typedef struct gather_head {
     uint64_t begin, end;
     uint64_t nrecords;
+    uint64_t now; /* read by all at about the same moment */
 } gather_head_t;
 
 /* Everything lap_trace_gather allocates; `records` only on rank 0. */
@@ -126,6 +128,31 @@ static lap_status_t gather_alloc(gather_t *gather, size_t size, bool root)
     return LAP_OK;
 }
 
+/*
+ * Clocks of different hosts count from different moments. The times of each rank are set by what
+ * its clock showed when that of rank 0 showed heads[0].now: right to some tens of microseconds.
+ */
+static void shift_time(uint64_t *time, uint64_t offset)
+{
+    if (*time != 0)
+        *time += offset; /* across the wrap, when the other clock is ahead */
+}
+
+static void shift_span(lap_span_t *span, uint64_t offset)
+{
+    shift_time(&span->ready, offset);
+    shift_time(&span->begin, offset);
+    shift_time(&span->end, offset);
+}
+
+/* To be added to the times of a rank; 0 for those of this host, who have one clock. */
+static uint64_t clock_offset(const gather_t *gather, const lap_group_t *group, size_t rank)
+{
+    const bool near = group->world->peers[group->members[rank]].heap_fd >= 0 ||
+                      group->world->kind == LAP_WORLD_THREADS;
+    return near ? 0 : gather->heads[0].now - gather->heads[rank].now;
+}
+
 /* Moves the records, a few of every rank at a time; rank 0 keeps them in rank order. */
 static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, lap_group_t *group)
 {
@@ -143,8 +170,12 @@ static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, l
         for (size_t r = 0; gather->records && r < size; r++) {
             size_t left = gather->heads[r].nrecords > first ? gather->heads[r].nrecords - first : 0;
             size_t take = left < GATHER_RECORDS ? left : GATHER_RECORDS;
-            memcpy(gather->records + gather->ends[r], gather->all + r * GATHER_RECORDS,
-                   take * sizeof(*gather->records));
+            lap_trace_record_t *records = gather->records + gather->ends[r];
+            memcpy(records, gather->all + r * GATHER_RECORDS, take * sizeof(*records));
+            for (size_t i = 0; i < take; i++) {
+                shift_span(&records[i].span, clock_offset(gather, group, r));
+                shift_span(&records[i].flight, clock_offset(gather, group, r));
+            }
             gather->ends[r] += take;
         }
     }
@@ -152,12 +183,15 @@ static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, l
 }
 
 /* Puts what was gathered in the place of what the trace of rank 0 held. */
-static void gather_adopt(gather_t *gather, lap_trace_t *trace, size_t size)
+static void gather_adopt(gather_t *gather, lap_trace_t *trace, const lap_group_t *group)
 {
+    const size_t size = (size_t)lap_group_size(group);
     trace->begin = gather->heads[0].begin;
     trace->end = gather->heads[0].end;
     for (size_t r = 0; r < size; r++) {
-        const gather_head_t *head = &gather->heads[r];
+        gather_head_t *head = &gather->heads[r];
+        shift_time(&head->begin, clock_offset(gather, group, r));
+        shift_time(&head->end, clock_offset(gather, group, r));
         gather->calls[r] = (lap_span_t){head->begin, head->begin, head->end};
         if (head->begin < trace->begin)
             trace->begin = head->begin;
@@ -190,7 +224,7 @@ lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
     status = lap_group_agree(group, status);
     if (status != LAP_OK)
         goto out;
-    gather_head_t mine = {trace->begin, trace->end, trace->nrecords};
+    gather_head_t mine = {trace->begin, trace->end, trace->nrecords, lap_now_ns()};
     status = lap_group_allgather(group, &mine, sizeof(mine), gather.heads);
     if (status != LAP_OK)
         goto out;
@@ -199,7 +233,7 @@ lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
         goto out;
     status = gather_records(&gather, trace, group);
     if (status == LAP_OK && root)
-        gather_adopt(&gather, trace, size);
+        gather_adopt(&gather, trace, group);
 out:
     gather_clear(&gather);
     return status;

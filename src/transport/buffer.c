@@ -47,7 +47,7 @@ static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given
                          UINT32_MAX);
     const char *name = options.transport;
     if (!name)
-        name = lap_transport_default(buffer->group->world);
+        name = lap_transport_default(buffer->group);
     LAP_TRY(lap_transport_find(name, &buffer->ops));
     buffer->link = options.link;
     buffer->consumed = lap_alloc(buffer->nsignals, sizeof(*buffer->consumed));

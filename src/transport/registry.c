@@ -48,11 +48,15 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
     return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
 }
 
-const char *lap_transport_default(const lap_world_t *world)
+const char *lap_transport_default(const lap_group_t *group)
 {
+    const lap_world_t *world = group->world;
     if (world->kind == LAP_WORLD_THREADS)
         return "self";
     if (world->transport_name[0])
         return world->transport_name;
-    return world->local_size == world->size ? "shm" : "hosts";
+    for (int rank = 0; rank < group->size; rank++)
+        if (world->peers[group->members[rank]].heap_fd < 0)
+            return "hosts";
+    return "shm";
 }

@@ -131,8 +131,8 @@ typedef struct lap_transport_ops {
 /* The transports of this build, in the order in which they are listed; NULL past the last one. */
 const lap_transport_ops_t *lap_transport_at(size_t index);
 
-/* The name of the transport that fits a world. */
-const char *lap_transport_default(const lap_world_t *world);
+/* The name of the transport that fits a group: what its world was told, or where its ranks are. */
+const char *lap_transport_default(const lap_group_t *group);
 
 /* The transport of a name. LAP_ERR_INVALID names the transports there are. */
 lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p);

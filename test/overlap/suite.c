@@ -183,10 +183,10 @@ static void run_suite(lap_world_t *world, void *arg)
     (*suite)(lap_world_group(world));
 }
 
-static bool can_address(const lap_world_t *world)
+static bool can_address(lap_world_t *world)
 {
     const lap_transport_ops_t *ops = NULL;
-    return lap_transport_find(lap_transport_default(world), &ops) == LAP_OK &&
+    return lap_transport_find(lap_transport_default(lap_world_group(world)), &ops) == LAP_OK &&
            (ops->can & LAP_CAN_ADDRESS);
 }
 

@@ -37,7 +37,7 @@
 #define REST_UNWAITED_NS 800000u /* a look costs some microseconds of a core that multiplies */
 #define REST_MOST_NS 1000000u
 
-/* The words of the wire's bank: one that counts letters to send, then one per rank. */
+/* The words of the wire's bank: one that counts letters to send and nudges, then one per rank. */
 #define WORD_WORK 0
 #define WORD_PEER(peer) (1 + (size_t)(peer)) /* large letters that got away */
 
@@ -78,9 +78,10 @@ typedef struct mpi_wire {
     pthread_t thread;
     lap_region_t bank_region;
     lap_bank_t *bank;
-    _Atomic uint64_t stop_at; /* 0: not yet; else when the thread gives up what is left to do */
-    bool hears_byes;          /* set before stop_at: the end waits for those of all */
-    bool drained;             /* of the thread, at its end: nothing was left */
+    _Atomic uint64_t stop_at;   /* 0: not yet; else when the thread gives up what is left to do */
+    _Atomic uint64_t nudged_at; /* when somebody last said that it was about to wait */
+    bool hears_byes;            /* set before stop_at: the end waits for those of all */
+    bool drained;               /* of the thread, at its end: nothing was left */
 
     pthread_mutex_t lock; /* of the queue and of what is spare */
     out_t *first, **last;
@@ -96,7 +97,7 @@ typedef struct mpi_wire {
     in_t ins[RECEIVES]; /* a ring: MPI fills them in the order in which they were posted */
     unsigned in_first;
     uint64_t round;     /* of finish_sends */
-    uint32_t handled;   /* letters taken from the queue so far */
+    uint32_t handled;   /* WORD_WORK when the queue was last emptied */
     uint64_t last_busy; /* when something was last done */
     bool spins;         /* there are cores to spare for a moment's polling */
     _Atomic int byes;   /* ranks that have said so, */
@@ -240,8 +241,9 @@ static void lap_mpi_send(lap_wire_t *wire, lap_letter_t *letter)
 
 static void lap_mpi_nudge(lap_wire_t *wire)
 {
-    /* Wakes the thread if it sleeps; it then sees that somebody waits. */
-    lap_bank_ring(self_of(wire)->bank);
+    mpi_wire_t *self = self_of(wire);
+    atomic_store_explicit(&self->nudged_at, lap_now_ns(), memory_order_relaxed);
+    lap_bank_raise(self->bank, WORD_WORK); /* ends the thread's rest */
 }
 
 /* ---- the thread ---- */
@@ -267,6 +269,8 @@ static void put_back(mpi_wire_t *self, out_t *out)
 /* Hands the letters of the queue to MPI. */
 static bool send_queue(mpi_wire_t *self)
 {
+    /* Before the queue is looked at: what comes into it from now on ends the next rest. */
+    self->handled = atomic_load_explicit(&self->bank->words[WORD_WORK].value, memory_order_acquire);
     pthread_mutex_lock(&self->lock);
     out_t *out = self->first;
     self->first = NULL;
@@ -276,7 +280,6 @@ static bool send_queue(mpi_wire_t *self)
     while (out) {
         out_t *next = out->next;
         out->next = NULL;
-        self->handled++;
         const int bytes = (int)(sizeof(out->letter) + out->letter.bytes);
         if (MPI_Isend(&out->letter, bytes, MPI_BYTE, out->peer, TAG, self->comm, &out->request) ==
             MPI_SUCCESS) {
@@ -355,7 +358,7 @@ static void take(mpi_wire_t *self, const lap_letter_t *letter, int source, size_
  */
 static bool finish_receives(mpi_wire_t *self)
 {
-    for (unsigned count = 0;; count++) {
+    for (unsigned count = 0; count < RECEIVES; count++) {
         in_t *in = &self->ins[self->in_first];
         MPI_Status status = {.MPI_SOURCE = -1};
         int done = 0, bytes = 0;
@@ -372,11 +375,18 @@ static bool finish_receives(mpi_wire_t *self)
         post(self, in);
         self->in_first = (self->in_first + 1) % RECEIVES;
     }
+    return true;
 }
 
+/*
+ * Whether somebody sleeps until a letter comes, or until one has got away; or is about to, and spins
+ * for a moment first.
+ */
 static bool somebody_waits(mpi_wire_t *self)
 {
-    bool waits = false;
+    bool waits = atomic_load_explicit(&self->bank->sleepers, memory_order_relaxed) > 0 ||
+                 lap_now_ns() - atomic_load_explicit(&self->nudged_at, memory_order_relaxed) <
+                     REST_WAITED_NS;
     pthread_mutex_lock(&self->ports_lock);
     for (size_t i = 0; i < self->nports && !waits; i++) {
         const lap_bank_t *bank = self->ports[i].bank;
@@ -552,8 +562,10 @@ static void finalise(void)
 {
     pthread_t thread;
     struct timespec until;
-    if (lap_thread_start(&thread, "lap-mpi-end", finalise_main, NULL) != 0)
+    if (lap_thread_start(&thread, "lap-mpi-end", finalise_main, NULL) != 0) {
+        lap_warn("no thread to finalise MPI in: it is left as it is");
         return;
+    }
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FINALISE_S;
     if (pthread_timedjoin_np(thread, NULL, &until) == 0)

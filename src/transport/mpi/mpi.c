@@ -37,9 +37,10 @@ static void take_put(lap_buffer_t *buffer, const lap_letter_t *letter, const cha
     const uint64_t signal = letter->words[PUT_SIGNAL];
     const int rank = buffer->group->rank;
     /* The sender has looked at its arguments; this keeps a stray letter from doing harm. */
-    if (rows > 0 && (row_bytes * rows != letter->bytes || offset > buffer->bytes ||
-                     row_bytes > buffer->bytes - offset ||
-                     (rows > 1 && stride > (buffer->bytes - offset - row_bytes) / (rows - 1))))
+    if (rows > 0 &&
+        (rows > letter->bytes || row_bytes > letter->bytes || row_bytes * rows != letter->bytes ||
+         offset > buffer->bytes || row_bytes > buffer->bytes - offset ||
+         (rows > 1 && stride > (buffer->bytes - offset - row_bytes) / (rows - 1))))
         return;
     const lap_copy_t copy = {.dst = buffer->data[rank] + offset,
                              .src = body,
@@ -78,7 +79,7 @@ static lap_status_t begin_letter(lap_buffer_t *buffer, int peer, uint32_t kind, 
     lap_buffer_watch_init(&watch, buffer, peer, NULL);
     lap_status_t status =
         wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &letter);
-    if (status == LAP_ERR_TIMEOUT) {
+    if (status == LAP_ERR_TIMEOUT && lap_group_broken(buffer->group) == LAP_OK) {
         lap_error(status, "rank %d could send nothing more to rank %d within %g s", group->rank,
                   peer, (double)group->world->timeout_ns * 1e-9);
         lap_group_fail(buffer->group, status, lap_last_error());
@@ -98,21 +99,17 @@ static lap_status_t send_part(lap_buffer_t *buffer, const lap_put_t *put, size_t
     lap_wire_t *wire = buffer->group->world->wire;
     lap_letter_t *letter = NULL;
     LAP_TRY(begin_letter(buffer, put->peer, LETTER_PUT, rows * bytes, &letter));
-    const bool last = row + rows >= put->rows && column + bytes >= put->row_bytes;
+    const bool last =
+        rows == 0 || bytes == 0 || (row + rows >= put->rows && column + bytes >= put->row_bytes);
     letter->words[PUT_OFFSET] = put->offset + row * put->dst_stride + column;
     letter->words[PUT_ROWS] = bytes > 0 ? rows : 0;
     letter->words[PUT_ROW_BYTES] = bytes;
     letter->words[PUT_STRIDE] = put->dst_stride;
     letter->words[PUT_SIGNAL] = last ? put->signal : LAP_NO_SIGNAL;
     letter->words[PUT_TAG] = put->tag;
-    const lap_copy_t copy = {.dst = lap_letter_body(letter),
-                             .src = (const char *)put->src + row * put->src_stride + column,
-                             .rows = rows,
-                             .row_bytes = bytes,
-                             .dst_stride = bytes,
-                             .src_stride = put->src_stride};
-    if (rows * bytes > 0)
-        lap_copy_now(&copy);
+    for (size_t i = 0; i < rows && bytes > 0; i++)
+        memcpy(lap_letter_body(letter) + i * bytes,
+               (const char *)put->src + (row + i) * put->src_stride + column, bytes);
     wire->ops->send(wire, letter);
     return LAP_OK;
 }

@@ -82,7 +82,7 @@ LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
  * Local; blocks only while it copies, or over MPI until most of it is on its way. `source` may be
  * reused on return. What one rank puts and raises at another comes in the order of the calls.
  * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer; over MPI also
- * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY.
+ * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY, over an emulated link the last of them.
  */
 LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset,
                                     const void *source, size_t bytes, size_t signal);
@@ -90,7 +90,8 @@ LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offse
 /*
  * Adds one to the word `signal` of `rank`. What this thread wrote before is visible to who sees the
  * new value.
- * Local, does not block. Returns LAP_ERR_INVALID.
+ * Local, does not block. Returns LAP_ERR_INVALID; over MPI or an emulated link also
+ * LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_buffer_raise(lap_buffer_t *buffer, int rank, size_t signal);
 

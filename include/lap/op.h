@@ -160,7 +160,8 @@ LAP_API const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char 
 /*
  * The symmetric memory and signal words that an operator needs, to size a buffer shared by several.
  * Local. `nranks` is the size of the group. With the method "auto" it is enough for all methods.
- * Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID.
+ * Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED (a type
+ * or an epilogue that there is not) or LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *bytes_p,
                                         size_t *nsignals_p);

@@ -55,8 +55,9 @@ LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
 
 /*
  * The type of a given name, in upper or lower case: "float32", "fp32", "f32" or "float"; "float16",
- * "fp16", "f16" or "half"; "bfloat16" or "bf16"; "float8_e4m3", "fp8_e4m3" or "e4m3";
- * "float8_e5m2", "fp8_e5m2" or "e5m2".
+ * "fp16", "f16" or "half"; "bfloat16" or "bf16"; "float8_e4m3", "fp8_e4m3", "e4m3",
+ * "float8_e4m3fn", "fp8_e4m3fn", "e4m3fn" or "fp8e4m3"; "float8_e5m2", "fp8_e5m2", "e5m2" or
+ * "fp8e5m2".
  * Local. Writes *dtype_p on success. Returns LAP_ERR_INVALID for an unknown name.
  */
 LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);

@@ -53,7 +53,8 @@ typedef struct lap_world_options {
  * initialises MPI itself.
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
  * caller destroys it.
- * Blocks until every rank has come, at most the timeout.
+ * Blocks until every rank has come, at most the timeout; only what MPI does by itself when it
+ * starts and when it finds the ranks of a host has no deadline.
  * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
  * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED
  * (MPI is needed and this build has none, or it is there without MPI_THREAD_MULTIPLE; an option of
@@ -109,7 +110,8 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
 /*
  * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
  * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a world over MPI
- * waits until the others end it too, at most the timeout, as MPI wants it of a communicator.
+ * waits until the others end it too, at most the timeout, as MPI wants it of a communicator; one
+ * that started MPI then gives MPI_Finalize up to 5 s.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 

@@ -106,6 +106,10 @@ static const char *describe(const lap_group_t *group, int rank, char *text, size
 /* What a letter writes on the board: see take_letter. */
 enum { LETTER_MAIL, LETTER_FAILURE, LETTER_LEFT };
 
+/* So that publish waits for nobody, and has no need to watch anybody. */
+_Static_assert(MAIL_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
+               "letters between boards must be small");
+
 /* Sends a letter to the boards of all other ranks; does nothing in a world without a wire. */
 static lap_status_t publish(const lap_group_t *group, const lap_letter_t *what, const void *body)
 {
@@ -365,9 +369,10 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     const lap_letter_t letter = {
         .kind = LETTER_MAIL, .words = {group->round, call, total}, .bytes = bytes};
     lap_status_t status = publish(group, &letter, mine);
-    if (status != LAP_OK)
+    if (status != LAP_OK) {
         lap_group_fail(group, status, lap_last_error());
-    LAP_TRY(status);
+        return failed_in(call, status);
+    }
     /* Releases the mail to the waits of the other ranks for this word. */
     lap_bank_raise(bank_of(group), (size_t)group->rank);
     const uint64_t deadline = lap_now_ns() + group->world->timeout_ns;

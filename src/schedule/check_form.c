@@ -129,7 +129,9 @@ static lap_status_t check_elements(const form_t *form, const lap_range_t *range,
     const size_t element = lap_dtype_size(dtype);
     LAP_TRY(equal(form, "the place where a range begins within an element", range->offset % element,
                   0));
-    return equal(form, "the place where a row begins within an element", range->stride % element,
+    LAP_TRY(
+        equal(form, "the place where a row begins within an element", range->stride % element, 0));
+    return equal(form, "the place where a row ends within an element", range->row_bytes % element,
                  0);
 }
 
@@ -200,8 +202,8 @@ static lap_status_t check_reduce(const form_t *form)
         LAP_TRY(check_range(form, &ranges[i], false));
         LAP_TRY(check_elements(form, &ranges[i], step->from));
         LAP_TRY(equal(form, "the number of rows", ranges[i].rows, step->dst.rows));
-        LAP_TRY(equal(form, "the bytes of a row", ranges[i].row_bytes * to,
-                      step->dst.row_bytes * from));
+        LAP_TRY(equal(form, "the number of columns", ranges[i].row_bytes / from,
+                      step->dst.row_bytes / to));
     }
     for (size_t i = step->count; i < total; i++)
         LAP_TRY(check_scale(form, &ranges[i]));

@@ -5,9 +5,39 @@
  */
 #include <lap/lap_mpi.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "tap.h"
+
+/*
+ * The library's calls of MPI come by here on their way: how many communicators it has, and who
+ * handles the errors of the one that it duplicates.
+ */
+static int communicators;
+static bool returns_errors;
+
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *new_p, MPI_Request *request)
+{
+    MPI_Errhandler handler;
+    MPI_Comm_get_errhandler(comm, &handler);
+    returns_errors = handler == MPI_ERRORS_RETURN;
+    MPI_Errhandler_free(&handler);
+    communicators++;
+    return PMPI_Comm_idup(comm, new_p, request);
+}
+
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *new_p)
+{
+    communicators++;
+    return PMPI_Comm_split_type(comm, type, key, info, new_p);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    communicators--;
+    return PMPI_Comm_free(comm);
+}
 
 /* The ranks of a communicator that is neither all ranks nor in their order. */
 static void check_world(MPI_Comm comm)
@@ -40,6 +70,7 @@ static void check_world(MPI_Comm comm)
     tap_success(lap_group_barrier(group), "all are done");
     lap_buffer_destroy(buffer);
     lap_world_destroy(world);
+    tap_ok(communicators == 0, "no communicator is left");
 }
 
 static void check_mistakes(MPI_Comm comm)
@@ -56,7 +87,26 @@ static void check_mistakes(MPI_Comm comm)
     options.timeout_s = rank == size - 1 ? -1 : 0;
     tap_failure(lap_world_create_mpi(comm, &options, &world), LAP_ERR_INVALID, "timeout_s", "-1",
                 NULL);
+    /* The first of several, also where LAP_TIMEOUT_S cannot say how long to wait for the others. */
+    if (rank == size - 1)
+        setenv("LAP_TIMEOUT_S", "soon", 1);
+    tap_failure(lap_world_create_mpi(comm, &options, &world), LAP_ERR_INVALID, "timeout_s", "-1",
+                NULL);
+    tap_failure(lap_world_create_mpi(comm, NULL, &world), LAP_ERR_INVALID, "LAP_TIMEOUT_S", "soon",
+                NULL);
+    unsetenv("LAP_TIMEOUT_S");
     tap_ok(!world, "nothing is written on failure");
+    tap_ok(communicators == 0, "and no communicator is left");
+}
+
+/* Errors of the caller's communicator end the program by default, but not inside the library. */
+static void check_handler(MPI_Comm comm)
+{
+    MPI_Errhandler handler;
+    MPI_Comm_get_errhandler(comm, &handler);
+    tap_ok(returns_errors, "errors are returned while a communicator is duplicated");
+    tap_ok(handler == MPI_ERRORS_ARE_FATAL, "and are the caller's again afterwards");
+    MPI_Errhandler_free(&handler);
 }
 
 int main(int argc, char **argv)
@@ -76,9 +126,10 @@ int main(int argc, char **argv)
         MPI_Comm part;
         check_mistakes(MPI_COMM_WORLD);
         check_world(MPI_COMM_WORLD);
+        check_handler(MPI_COMM_WORLD);
         MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &part);
         check_world(part);
-        MPI_Comm_free(&part);
+        PMPI_Comm_free(&part);
     }
     MPI_Finalize();
     tap_failure(lap_world_create_mpi(MPI_COMM_WORLD, NULL, &world), LAP_ERR_INVALID, "finalised",

@@ -20,10 +20,12 @@
 #include "util/clock.h"
 
 #define POLL_NS 50000u
+#define TIMEOUT_NS 60000000000u /* where LAP_TIMEOUT_S makes no sense either */
 
 /* What each rank tells the others. */
 typedef struct card {
     int32_t status;          /* a failure of one is a failure of all */
+    int32_t wired;           /* its wire uses the communicator */
     char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
     char text[LAP_ERROR_TEXT];
 } card_t;
@@ -40,7 +42,8 @@ typedef struct maker {
     card_t *cards; /* of all ranks */
     card_t mine;
     lap_world_t *world;
-    bool pending; /* MPI may still read and write what is in here */
+    bool pending;  /* MPI may still read and write what is in here */
+    bool gathered; /* the cards are of all ranks, as they are now */
 } maker_t;
 
 static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what)
@@ -66,14 +69,20 @@ static lap_status_t exchange(maker_t *maker, lap_status_t status)
 {
     MPI_Request request;
     maker->mine.status = status;
+    maker->mine.wired = maker->world && maker->world->wire;
     if (status != LAP_OK)
         snprintf(maker->mine.text, sizeof(maker->mine.text), "%s", lap_last_error());
-    LAP_TRY(lap_mpi_status(MPI_Iallgather(&maker->mine, sizeof(card_t), MPI_BYTE, maker->cards,
-                                          sizeof(card_t), MPI_BYTE, maker->comm, &request),
-                           "gathering the ranks"));
-    LAP_TRY(await(maker, &request, "gathering the ranks"));
+    lap_status_t met =
+        lap_mpi_status(MPI_Iallgather(&maker->mine, sizeof(card_t), MPI_BYTE, maker->cards,
+                                      sizeof(card_t), MPI_BYTE, maker->comm, &request),
+                       "gathering the ranks");
+    if (met == LAP_OK)
+        met = await(maker, &request, "gathering the ranks");
+    maker->gathered = met == LAP_OK;
+    /* What went wrong here says more than that the others did not come to hear of it. */
     if (status != LAP_OK)
         return lap_error(status, "%s", maker->mine.text);
+    LAP_TRY(met);
     for (int rank = 0; rank < maker->size; rank++)
         if (maker->cards[rank].status != LAP_OK)
             return lap_error((lap_status_t)maker->cards[rank].status, "rank %d: %s", rank,
@@ -81,16 +90,33 @@ static lap_status_t exchange(maker_t *maker, lap_status_t status)
     return LAP_OK;
 }
 
+/*
+ * A communicator of the library's own. Errors on the way to it are those of the caller's, whose
+ * handler by default ends the program: it has them returned meanwhile.
+ */
+static lap_status_t duplicate(maker_t *maker, MPI_Comm given)
+{
+    MPI_Request request;
+    MPI_Errhandler handler;
+    const char *what = "duplicating the communicator";
+    LAP_TRY(lap_mpi_status(MPI_Comm_get_errhandler(given, &handler), what));
+    MPI_Comm_set_errhandler(given, MPI_ERRORS_RETURN);
+    lap_status_t status = lap_mpi_status(MPI_Comm_idup(given, &maker->comm, &request), what);
+    if (status == LAP_OK)
+        status = await(maker, &request, what);
+    MPI_Comm_set_errhandler(given, handler);
+    MPI_Errhandler_free(&handler);
+    if (status == LAP_OK)
+        MPI_Comm_set_errhandler(maker->comm, MPI_ERRORS_RETURN);
+    return status;
+}
+
 /* The communicator, and which of its ranks are on this host: the launcher knows. */
 static lap_status_t find_ranks(maker_t *maker, MPI_Comm given)
 {
-    MPI_Request request;
     MPI_Comm local;
     MPI_Group all_group, local_group;
-    LAP_TRY(lap_mpi_status(MPI_Comm_idup(given, &maker->comm, &request),
-                           "duplicating the communicator"));
-    LAP_TRY(await(maker, &request, "duplicating the communicator"));
-    MPI_Comm_set_errhandler(maker->comm, MPI_ERRORS_RETURN);
+    LAP_TRY(duplicate(maker, given));
     MPI_Comm_rank(maker->comm, &maker->rank);
     MPI_Comm_size(maker->comm, &maker->size);
     LAP_TRY(lap_mpi_status(
@@ -195,6 +221,18 @@ static void give_up(lap_world_t *world)
     lap_world_destroy(world);
 }
 
+/*
+ * Frees the communicator of a world that was not made. All ranks do so or none: they see the same
+ * cards. A wire may still have letters under way and keeps it.
+ */
+static void free_comm(maker_t *maker)
+{
+    for (int rank = 0; rank < maker->size; rank++)
+        if (maker->cards[rank].wired)
+            return;
+    MPI_Comm_free(&maker->comm);
+}
+
 static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
                                 bool owns_mpi, lap_world_t **world_p)
 {
@@ -211,6 +249,8 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
         *world_p = maker->world;
     else
         give_up(maker->world);
+    if (status != LAP_OK && maker->gathered)
+        free_comm(maker);
     if (maker->pending)
         return status;
     lap_free(maker->locals);
@@ -245,6 +285,20 @@ static lap_status_t check_mpi(void)
     return check_level(level);
 }
 
+/*
+ * The time-out of a rank whose settings make no sense: the others hear of it, and need somebody to
+ * tell them. Keeps the sentence of `status`.
+ */
+static uint64_t spare_timeout(lap_status_t status)
+{
+    char sentence[LAP_ERROR_TEXT];
+    uint64_t ns = TIMEOUT_NS;
+    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
+    if (lap_environment_timeout(&ns) != LAP_OK)
+        lap_error(status, "%s", sentence);
+    return ns;
+}
+
 lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *options,
                                   lap_world_t **world_p)
 {
@@ -255,12 +309,15 @@ lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *opti
     if (comm == MPI_COMM_NULL)
         return lap_error(LAP_ERR_INVALID, "comm is MPI_COMM_NULL");
     lap_status_t status = lap_settings_make(options, &settings);
-    if (status != LAP_OK) /* the others hear of it, and need somebody to tell them */
-        lap_environment_timeout(&settings.timeout_ns);
+    if (status != LAP_OK)
+        settings.timeout_ns = spare_timeout(status);
     return create_over(comm, status, &settings, false, world_p);
 }
 
-/* MPI as it is, or started here. */
+/*
+ * MPI as it is, or started here. When it is then of no use it is left as it is: MPI_Finalize waits
+ * for ranks that may not come to it.
+ */
 static lap_status_t start_mpi(bool *started_p)
 {
     int initialised = 0, finalised = 0, level = 0;
@@ -268,13 +325,13 @@ static lap_status_t start_mpi(bool *started_p)
     MPI_Finalized(&finalised);
     if (initialised || finalised)
         return check_mpi();
-    LAP_TRY(
-        lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level), "starting MPI"));
-    lap_status_t status = check_level(level);
-    if (status != LAP_OK)
-        MPI_Finalize();
-    *started_p = status == LAP_OK;
-    return status;
+    /* Where it has not started it has no words for its errors either. */
+    const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    if (code != MPI_SUCCESS)
+        return lap_error(LAP_ERR_SYSTEM, "starting MPI: MPI_Init_thread has failed with %d", code);
+    LAP_TRY(check_level(level));
+    *started_p = true;
+    return LAP_OK;
 }
 
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
@@ -284,13 +341,10 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
     int size = 0;
     LAP_TRY(start_mpi(&started));
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size != environment->size) {
-        if (started)
-            MPI_Finalize();
+    if (size != environment->size)
         return lap_error(LAP_ERR_INVALID,
                          "%s started %d ranks, but MPI knows of %d: start them with mpirun",
                          environment->launcher, environment->size, size);
-    }
     return create_over(MPI_COMM_WORLD, LAP_OK, settings, started, world_p);
 }
 

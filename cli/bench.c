@@ -6,8 +6,10 @@
  * like this process is a rank already.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "bench.h"
 #include "core/environment.h"
@@ -103,6 +105,8 @@ static int join_world(const lap_bench_t *bench)
     lap_status_t status = lap_environment_read(&environment);
     if (status != LAP_OK)
         return fail(-1, status);
+    /* A launcher that is killed cannot end its ranks. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     int result = lap_bench_check(bench, environment.size);
     if (result != LAP_CLI_GO)
         return result;

@@ -8,9 +8,9 @@
 
 #include "bench.h"
 #include "core/status.h"
+#include "core/world.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 
 #define WARMUP_TRIPS 100
 #define OVERHEAD_STEPS 20000
@@ -85,7 +85,7 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
                                lap_bench_latency_t *result_p)
 {
     lap_group_t *group = lap_world_group(world);
-    lap_bench_latency_t result = {.cores = lap_cores()};
+    lap_bench_latency_t result = {.cores = world->cores};
     result.own_core = result.cores >= lap_group_size(group);
     uint64_t *samples = lap_alloc((size_t)bench->iters, sizeof(uint64_t));
     if (!samples)

@@ -80,7 +80,7 @@ parse()
     ranks=${ranks:-$hosts}
     count --ranks "$ranks"
     ((ranks >= hosts)) || misused "--ranks is $ranks: expected one for each of the $hosts hosts at least"
-    [[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ ]] || misused "--rate is '$rate': expected such as 500mbit or 2.5gbit"
+    [[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $rate =~ [1-9] ]] || misused "--rate is '$rate': expected such as 500mbit or 2.5gbit"
     [[ -z $delay || $delay =~ ^[0-9]+(\.[0-9]+)?[um]s$ ]] || misused "--delay is '$delay': expected such as 50us or 1ms"
     ((${#command[@]} > 0)) || misused "there is no command to run: see --help"
 }

@@ -32,6 +32,7 @@ struct lap_op {
     uint32_t index; /* among the operators of the buffer */
     const lap_builder_t *builder;
     lap_problem_t problem; /* of this rank, with m = capacity */
+    unsigned can;          /* what the transport can do */
     lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
     void *scratch;
     size_t scratch_bytes;
@@ -168,12 +169,13 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
  * The transport that a buffer of the operator's own would have decides what its methods can count
  * on.
  */
-static unsigned transport_can(const lap_group_t *group, const lap_op_desc_t *desc)
+static lap_status_t find_transport(const lap_group_t *group, const lap_op_desc_t *desc,
+                                   const lap_transport_ops_t **ops_p)
 {
-    if (desc->buffer)
-        return desc->buffer->ops->can;
-    const lap_transport_ops_t *ops;
-    return lap_transport_find(lap_transport_default(group), &ops) == LAP_OK ? ops->can : 0;
+    if (!desc->buffer)
+        return lap_transport_find(lap_transport_default(group), ops_p);
+    *ops_p = desc->buffer->ops;
+    return LAP_OK;
 }
 
 /* Local: everything that can be found wrong without the other ranks. */
@@ -181,11 +183,13 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
                          size_t *bytes_p, size_t *nsignals_p)
 {
     lap_group_t *group = op->group;
+    const lap_transport_ops_t *transport;
     if (!given)
         return lap_error(LAP_ERR_INVALID, "lap_op_create: desc is NULL");
     LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_OP_DESC"));
-    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
-                             transport_can(group, desc)));
+    LAP_TRY(find_transport(group, desc, &transport));
+    op->can = transport->can;
+    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size, op->can));
     op->problem.rank = group->rank;
     if (!op->builder->build) {
         op->choice = lap_alloc(1, sizeof(*op->choice));
@@ -202,8 +206,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 {
     if (!op->choice)
         return LAP_OK;
-    LAP_TRY(
-        lap_auto_choose(op->group, op->engine, desc, transport_can(op->group, desc), op->choice));
+    LAP_TRY(lap_auto_choose(op->group, op->engine, desc, op->can, op->choice));
     op->builder = op->choice->bands[0].builder;
     op->problem = op->choice->bands[0].problem;
     op->problem.rank = op->group->rank;

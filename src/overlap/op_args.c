@@ -143,6 +143,11 @@ static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *a
     LAP_TRY(check_scale("b_scale", args->b_scale, multiplies && lap_dtype_is_fp8(p->types.b)));
     LAP_TRY(check_scale("d_scale", args->d_scale, multiplies && lap_dtype_is_fp8(p->types.out)));
     LAP_TRY(check_scale("wire_scale", args->wire_scale, has_wire_scale(p)));
+    const float product = args->alpha * args->a_scale * args->b_scale;
+    if (isfinite(args->alpha) && !isfinite(product))
+        return lap_error(LAP_ERR_INVALID,
+                         "alpha, a_scale and b_scale are %g, %g and %g, expected a finite product",
+                         (double)args->alpha, (double)args->a_scale, (double)args->b_scale);
     if (!isfinite(args->alpha))
         return lap_error(LAP_ERR_INVALID, "alpha is %g, expected a finite number",
                          (double)args->alpha);

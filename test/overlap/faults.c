@@ -96,8 +96,11 @@ static void check_failure(lap_status_t status, uint64_t fault_ns, int victim)
     snprintf(rank, sizeof(rank), "rank %d (pid", victim);
     tap_ok(fault_ns != 0 && late < (stopped ? 10.0 : 2.0), "the call failed %.3f s after the fault",
            late);
+    /* A rank may learn of it from another one, just before its next call. */
+    const bool between = strstr(lap_last_error(), "was about to call") != NULL;
     tap_failure(status, stopped ? LAP_ERR_TIMEOUT : LAP_ERR_PEER_LOST, lap_op_kind_name(plan.kind),
-                plan.method, "step", "signal", rank, stopped ? "is stopped" : "has died", NULL);
+                plan.method, between ? "about to call" : "step", between ? rank : "signal", rank,
+                stopped ? "is stopped" : "has died", NULL);
     tap_note("%s", lap_last_error());
 }
 

@@ -308,6 +308,11 @@ lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *opti
     LAP_TRY(check_mpi());
     if (comm == MPI_COMM_NULL)
         return lap_error(LAP_ERR_INVALID, "comm is MPI_COMM_NULL");
+    int between_groups = 0;
+    MPI_Comm_test_inter(comm, &between_groups);
+    if (between_groups)
+        return lap_error(LAP_ERR_INVALID,
+                         "comm is an intercommunicator, expected one of one group");
     lap_status_t status = lap_settings_make(options, &settings);
     if (status != LAP_OK)
         settings.timeout_ns = spare_timeout(status);

@@ -81,7 +81,7 @@ static lap_status_t run_gemm(const lap_device_ops_t *ops, lap_device_t *device,
                              const lap_tensor_t *a, const lap_tensor_t *b, float *d)
 {
     lap_stream_t *stream;
-    LAP_TRY(ops->stream_create(device, &stream));
+    LAP_TRY(ops->stream_create(device, false, &stream));
     lap_gemm_block_t block = {.a = a->data,
                               .d = d,
                               .rows = a->rows,
@@ -129,7 +129,7 @@ static lap_status_t multiply(lap_bench_data_t *data, const lap_tensor_t *a, cons
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a reference of %zu x %zu", a->rows,
                          b->rows);
     LAP_TRY(lap_device_find("ref", &ref));
-    LAP_TRY(ref->open(0, &device));
+    LAP_TRY(ref->open(&(lap_device_options_t){.threads = 0}, &device));
     lap_status_t status = run_gemm(ref, device, a, b, data->reference);
     ref->close(device);
     return status;

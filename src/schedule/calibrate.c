@@ -108,16 +108,16 @@ static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
     return LAP_OK;
 }
 
-/* Memory that has been written to: pages that only exist on paper would be too fast. */
-static lap_status_t make_memory(bench_t *bench, size_t bytes)
+/*
+ * Memory with numbers that look random: pages that only exist on paper would be too fast, and so
+ * would zeros be on some devices.
+ */
+static lap_status_t make_memory(bench_t *bench, lap_dtype_t dtype, size_t bytes)
 {
-    static const float row[256] = {1.0f};
     void *memory;
-    bytes = (bytes + sizeof(row) - 1) / sizeof(row) * sizeof(row);
     LAP_TRY(bench->ops->alloc(bench->engine->device, bytes, &memory));
     bench->memory = memory;
-    const lap_copy_t copy = {memory, row, bytes / sizeof(row), sizeof(row), sizeof(row), 0};
-    LAP_TRY(bench->ops->copy(bench->stream, &copy));
+    LAP_TRY(bench->ops->fill(bench->stream, dtype, memory, bytes / lap_dtype_size(dtype), 1));
     return bench->ops->stream_synchronize(bench->stream);
 }
 
@@ -249,7 +249,7 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     options.transport = transport;
     times_t times = {0};
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
     LAP_TRY(measure_times(bench, &times));
     LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
     costs->times = times;
@@ -351,7 +351,7 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
     }
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, entry->dtype, most)));
     LAP_TRY(measure_rates(bench, entry));
     LAP_TRY(
         take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
@@ -428,7 +428,7 @@ static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
 
 static lap_status_t bench_begin(bench_t *bench)
 {
-    return bench->ops->stream_create(bench->engine->device, &bench->stream);
+    return bench->ops->stream_create(bench->engine->device, false, &bench->stream);
 }
 
 static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs)

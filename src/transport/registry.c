@@ -50,6 +50,9 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
 
 const char *lap_transport_default(const lap_world_t *world)
 {
+    const lap_device_ops_t *device;
+    if (lap_device_find(world->device_name, &device) == LAP_OK && device->transport)
+        return device->transport;
     if (world->kind == LAP_WORLD_THREADS)
         return "self";
     if (world->transport_name[0])

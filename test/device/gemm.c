@@ -483,8 +483,9 @@ int main(void)
     for (size_t i = 0; lap_device_at(i); i++) {
         lap_device_t *device;
         ops = lap_device_at(i);
-        if (!tap_success(ops->open(1, &device), "%s opens", ops->name) ||
-            !tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
+        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
+                         ops->name) ||
+            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
             return tap_done();
         for (dtype = LAP_FLOAT32; dtype <= LAP_FLOAT8_E5M2; dtype++)
             test_type();

@@ -49,7 +49,7 @@ static lap_status_t fail(void *arg)
 static lap_stream_t *new_stream(void)
 {
     lap_stream_t *stream = NULL;
-    if (!tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
+    if (!tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
         exit(tap_done());
     return stream;
 }
@@ -129,7 +129,8 @@ static void test_arguments(void)
     const lap_reduce_t nothing = {.from = LAP_FLOAT32};
     tap_failure(ops->reduce(stream, &nothing), LAP_ERR_INVALID, "0 sources", NULL);
     lap_device_t *none = NULL;
-    tap_failure(ops->open(-1, &none), LAP_ERR_INVALID, "-1", NULL);
+    tap_failure(ops->open(&(lap_device_options_t){.threads = -1}, &none), LAP_ERR_INVALID, "-1",
+                NULL);
     ops->stream_destroy(stream);
 }
 
@@ -357,7 +358,8 @@ int main(void)
     for (size_t i = 0; lap_device_at(i); i++) {
         tap_success(lap_device_find(lap_device_at(i)->name, &ops), "device %s is found",
                     lap_device_at(i)->name);
-        tap_success(ops->open(1, &device), "%s opens", ops->name);
+        tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
+                    ops->name);
         test_order_and_growth();
         test_arguments();
         test_event_order();

@@ -4,6 +4,7 @@
  * the types that it knows.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/convert.h"
 #include "core/status.h"
@@ -34,6 +35,13 @@ lap_status_t lap_host_alloc(lap_device_t *device, size_t bytes, void **memory_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes on device %s", bytes,
                          device->ops->name);
     *memory_p = memory;
+    return LAP_OK;
+}
+
+lap_status_t lap_host_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p)
+{
+    LAP_TRY(lap_host_alloc(device, bytes, memory_p));
+    memset(*memory_p, 0, bytes);
     return LAP_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "schedule/calibrate.h"
 
 #include <math.h>
+#include <sched.h>
 #include <string.h>
 
 #include "util/alloc.h"
@@ -32,11 +33,20 @@ static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
 enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 
+/* What is sent to find the speed of a wire; little enough for a slow one. */
+static const size_t wire_bytes[2] = {(size_t)16 << 10, (size_t)1 << 20};
+#define WIRE_ROUNDS 2
+
 /* What the ranks measure: seconds. 0: this rank has no figure. Plain doubles: it travels. */
 typedef struct times {
     double copy[COPY_POINTS];
     double reduce, signal, step, call;
 } times_t;
+
+/* The same for a transport that has a wire: until wire_bytes have arrived. */
+typedef struct wire_times {
+    double arrive[2];
+} wire_times_t;
 
 /* Multiply-adds per second: at each number of rows, and with few columns. */
 typedef struct rates {
@@ -56,6 +66,8 @@ typedef struct gemm_entry {
 typedef struct costs {
     bool measured;
     times_t times;
+    lap_link_t wire; /* all 0: peers' memory is mapped, and a put is a copy */
+    double cores;    /* that the ranks of the group share */
     gemm_entry_t *gemms;
 } costs_t;
 
@@ -132,27 +144,67 @@ static void bench_end(bench_t *bench)
 
 /* ---- copies, sums, steps, signals ---- */
 
-/* A put to the next rank; in a group of one a copy. */
-static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+/* Whether puts go over a wire, which takes time but no core, instead of being copies. */
+static bool has_wire(const bench_t *bench)
 {
-    lap_buffer_t *buffer = bench->buffer;
-    const int peer = (bench->group->rank + 1) % bench->group->size;
+    return bench->group->size > 1 && (bench->buffer->ops->can & LAP_CAN_ADDRESS) == 0;
+}
+
+/* A put to the next rank, in a group of one to itself. */
+static lap_status_t put(bench_t *bench, size_t bytes)
+{
     const lap_put_t put = {
         .src = bench->memory,
         .src_stride = bytes,
         .dst_stride = bytes,
         .rows = 1,
         .row_bytes = bytes,
-        .peer = peer,
+        .peer = (bench->group->rank + 1) % bench->group->size,
         .signal = 0,
     };
+    return bench->buffer->ops->put(bench->buffer, bench->ops, bench->stream, &put);
+}
+
+/* A put that is a copy, or else a copy within this rank's memory. */
+static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+{
+    const lap_copy_t copy = {bench->memory + COPY_BYTES, bench->memory, 1, bytes, bytes, bytes};
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
+        LAP_TRY(has_wire(bench) ? bench->ops->copy(bench->stream, &copy) : put(bench, bytes));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
         *seconds_p = fmin(*seconds_p, seconds_since(begin));
     }
+    return LAP_OK;
+}
+
+/* How long a put of the rank before takes to arrive, while all ranks send. */
+static lap_status_t time_arrival(bench_t *bench, size_t bytes, double *seconds_p)
+{
+    const int left = (bench->group->rank + bench->group->size - 1) % bench->group->size;
+    *seconds_p = INFINITY;
+    for (int i = 0; i < WIRE_ROUNDS; i++) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(put(bench, bytes));
+        LAP_TRY(lap_buffer_wait(bench->buffer, left, 0, 1));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
+    }
+    return LAP_OK;
+}
+
+/* The slowest way counts: with several hosts, some ranks have their neighbour on their own. */
+static lap_status_t measure_wire(bench_t *bench, lap_link_t *wire)
+{
+    wire_times_t times = {{0}};
+    for (int i = 0; i < 2; i++)
+        LAP_TRY(time_arrival(bench, wire_bytes[i], &times.arrive[i]));
+    LAP_TRY(take_best(bench->group, times.arrive, 2, true));
+    const double bytes = (double)(wire_bytes[1] - wire_bytes[0]);
+    wire->bytes_per_s = bytes / fmax(times.arrive[1] - times.arrive[0], 1e-9);
+    wire->latency_s = fmax(0, times.arrive[0] - (double)wire_bytes[0] / wire->bytes_per_s);
     return LAP_OK;
 }
 
@@ -235,12 +287,41 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
     LAP_TRY(lap_group_barrier(bench->group));
     if (status == LAP_OK)
         status = time_steps(bench, times);
-    /* Signals need both sides. */
+    /* Signals need both sides. Those over a wire are in its latency. */
     LAP_TRY(lap_group_agree(bench->group, status));
+    if (has_wire(bench))
+        return LAP_OK;
     status = time_signals(bench, true, &times->signal);
     LAP_TRY(lap_group_agree(bench->group, status));
     status = time_signals(bench, false, &times->signal);
     return lap_group_agree(bench->group, status);
+}
+
+/*
+ * The cores of all ranks of the group: those that a rank may use, unless each rank has its own, as
+ * launchers see to. Ranks of the world that are not in the group have their share.
+ */
+static lap_status_t count_cores(lap_group_t *group, double *cores_p)
+{
+    const lap_world_t *world = group->world;
+    cpu_set_t mine, any;
+    void *memory;
+    if (sched_getaffinity(0, sizeof(mine), &mine) != 0)
+        CPU_ZERO(&mine);
+    LAP_TRY(lap_group_collect(group, &mine, sizeof(mine), &memory));
+    const cpu_set_t *all = memory;
+    int sum = 0;
+    CPU_ZERO(&any);
+    for (int r = 0; r < group->size; r++) {
+        sum += CPU_COUNT(&all[r]);
+        CPU_OR(&any, &any, &all[r]);
+    }
+    lap_free(memory);
+    const bool own = sum > 0 && CPU_COUNT(&any) == sum;
+    /* Cores of different hosts may have the same numbers. */
+    const double hosts = (double)world->size / world->local_size;
+    *cores_p = own ? sum : hosts * lap_cores() * group->size / world->size;
+    return LAP_OK;
 }
 
 static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs_t *costs)
@@ -250,7 +331,10 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     times_t times = {0};
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
+    LAP_TRY(count_cores(bench->group, &costs->cores));
     LAP_TRY(measure_times(bench, &times));
+    if (has_wire(bench))
+        LAP_TRY(measure_wire(bench, &costs->wire));
     LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
     costs->times = times;
     costs->measured = true;
@@ -377,16 +461,16 @@ static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
     }
 }
 
-static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const times_t *times,
+static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const costs_t *costs,
                         const gemm_entry_t *entry)
 {
-    const double cores = lap_cores();
+    const times_t *times = &costs->times;
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
         .call_s = times->call,
-        /* Ranks of the world that are not in the group have their share, too. */
-        .cores = cores * group->size / group->world->size,
+        .cores = costs->cores,
+        .link = costs->wire,
         .gemm_cores = device->ops->gemm_threads(device),
     };
     /*
@@ -474,6 +558,6 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
         LAP_TRY(status);
         entry = costs->gemms;
     }
-    *cost_p = model(group, engine->device, &costs->times, entry);
+    *cost_p = model(group, engine->device, costs, entry);
     return LAP_OK;
 }

@@ -7,7 +7,8 @@
 #include "schedule/simulate.h"
 
 /*
- * The cost model for GEMMs of n columns and a sum over k, without a link. Copies, sums, signals and
+ * The cost model for GEMMs of n columns and a sum over k; its link is the wire of the transport, if
+ * that has one, not an emulated one. Copies, sums, signals and
  * steps are measured by the first call in a group, GEMMs by the first call for a type, n and k; the
  * group keeps both. All ranks measure at once and get the same figures.
  * Collective; every rank gives the same arguments. Takes a few tenths of a second at most, and next

@@ -37,7 +37,7 @@ typedef struct lap_cost {
     double call_s;       /* beginning and ending a call */
     double cores;        /* that all ranks share */
     double gemm_cores;   /* that one GEMM keeps busy */
-    lap_link_t link;     /* out of each rank, as an emulated link does it; both 0: none */
+    lap_link_t link;     /* out of each rank, emulated or a wire; both 0: none */
 } lap_cost_t;
 
 /*

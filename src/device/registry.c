@@ -5,13 +5,18 @@
 
 #include "core/status.h"
 #include "device/device.h"
+#include "lap_config.h"
 
 extern const lap_device_ops_t lap_ref_ops;
 extern const lap_device_ops_t lap_cpu_ops;
+extern const lap_device_ops_t lap_cuda_ops;
 
 static const lap_device_ops_t *const devices[] = {
     &lap_cpu_ops,
     &lap_ref_ops,
+#if LAP_HAVE_CUDA
+    &lap_cuda_ops,
+#endif
 };
 
 const lap_device_ops_t *lap_device_at(size_t index)

@@ -211,7 +211,7 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
     size_t n, k;
     gemm_of(desc, group->size, &n, &k);
     LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype, n, k, &cost));
-    if (desc->buffer && desc->buffer->pacer)
+    if (desc->buffer && lap_buffer_is_paced(desc->buffer))
         cost.link = desc->buffer->link;
     auto_p->nbands = 1;
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&

@@ -477,7 +477,7 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     if (args->trace)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
                                 lap_program_schedule(program)->method, op->group->size, args->m,
-                                op->buffer->pacer != NULL, lap_program_records(program)));
+                                lap_buffer_is_paced(op->buffer), lap_program_records(program)));
     const lap_binding_t binding = bind(op, args);
     op->failures_before = op->engine->failures;
     op->trace = args->trace;

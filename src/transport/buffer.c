@@ -109,7 +109,7 @@ static lap_status_t compare_asks(const lap_buffer_t *buffer)
 
 static lap_status_t wrap_in_link(lap_buffer_t *buffer)
 {
-    if (buffer->link.bytes_per_s == 0 && buffer->link.latency_s == 0)
+    if (!lap_buffer_is_paced(buffer))
         return LAP_OK;
     lap_status_t status =
         buffer->ops->link_begin ? buffer->ops->link_begin(buffer) : lap_link_begin(buffer);

@@ -14,13 +14,15 @@ extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
 extern const lap_transport_ops_t lap_mpi_ops;
 extern const lap_transport_ops_t lap_hosts_ops;
+extern const lap_transport_ops_t lap_cuda_ipc_ops;
 
 static const lap_transport_ops_t *const transports[] = {
-    &lap_self_ops,
-    &lap_shm_ops,
+    &lap_self_ops,     &lap_shm_ops,
 #if LAP_HAVE_MPI
-    &lap_mpi_ops,
-    &lap_hosts_ops,
+    &lap_mpi_ops,      &lap_hosts_ops,
+#endif
+#if LAP_HAVE_CUDA
+    &lap_cuda_ipc_ops,
 #endif
 };
 

@@ -51,7 +51,13 @@ struct lap_buffer {
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
     struct lap_slot *slot;   /* of mpi and hosts */
+    struct lap_part *part;   /* of cuda_ipc */
 };
+
+static inline bool lap_buffer_is_paced(const lap_buffer_t *buffer)
+{
+    return buffer->link.bytes_per_s > 0 || buffer->link.latency_s > 0;
+}
 
 /* For the sentence of a wait that fails: what was being done. */
 typedef struct lap_wait_story {

@@ -8,15 +8,15 @@
 #include "schedule/calibrate.h"
 
 #include <math.h>
-#include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 
 #define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
 #define COPY_ROUNDS 3
+#define LINK_BYTES ((size_t)1 << 20)
 #define TRIPS 8
 #define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
 #define STEPS 192u
@@ -33,20 +33,12 @@ static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512};
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
 enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 
-/* What is sent to find the speed of a wire; little enough for a slow one. */
-static const size_t wire_bytes[2] = {(size_t)16 << 10, (size_t)1 << 20};
-#define WIRE_ROUNDS 2
-
 /* What the ranks measure: seconds. 0: this rank has no figure. Plain doubles: it travels. */
 typedef struct times {
     double copy[COPY_POINTS];
     double reduce, signal, step, call;
+    double link; /* LINK_BYTES to a peer, until they are there; 0: a put is but a copy */
 } times_t;
-
-/* The same for a transport that has a wire: until wire_bytes have arrived. */
-typedef struct wire_times {
-    double arrive[2];
-} wire_times_t;
 
 /* Multiply-adds per second: at each number of rows, and with few columns. */
 typedef struct rates {
@@ -64,10 +56,8 @@ typedef struct gemm_entry {
 } gemm_entry_t;
 
 typedef struct costs {
-    bool measured;
     times_t times;
-    lap_link_t wire; /* all 0: peers' memory is mapped, and a put is a copy */
-    double cores;    /* that the ranks of the group share */
+    char transport[16]; /* whose times these are; "": none yet */
     gemm_entry_t *gemms;
 } costs_t;
 
@@ -144,67 +134,37 @@ static void bench_end(bench_t *bench)
 
 /* ---- copies, sums, steps, signals ---- */
 
-/* Whether puts go over a wire, which takes time but no core, instead of being copies. */
-static bool has_wire(const bench_t *bench)
+/* Whether a put goes over a network, and not by a copy into memory that both can address. */
+static bool goes_far(const lap_buffer_t *buffer)
 {
-    return bench->group->size > 1 && (bench->buffer->ops->can & LAP_CAN_ADDRESS) == 0;
+    return !(buffer->ops->can & LAP_CAN_ADDRESS) && buffer->group->size > 1;
 }
 
-/* A put to the next rank, in a group of one to itself. */
-static lap_status_t put(bench_t *bench, size_t bytes)
+/*
+ * A put to the next rank. Where it goes over a network, what it costs this rank is about a copy:
+ * the rest is for time_link.
+ */
+static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
 {
+    lap_buffer_t *buffer = bench->buffer;
+    const int next = (bench->group->rank + 1) % bench->group->size;
+    const int peer = goes_far(buffer) ? bench->group->rank : next;
     const lap_put_t put = {
         .src = bench->memory,
         .src_stride = bytes,
         .dst_stride = bytes,
         .rows = 1,
         .row_bytes = bytes,
-        .peer = (bench->group->rank + 1) % bench->group->size,
+        .peer = peer,
         .signal = 0,
     };
-    return bench->buffer->ops->put(bench->buffer, bench->ops, bench->stream, &put);
-}
-
-/* A put that is a copy, or else a copy within this rank's memory. */
-static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
-{
-    const lap_copy_t copy = {bench->memory + COPY_BYTES, bench->memory, 1, bytes, bytes, bytes};
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(has_wire(bench) ? bench->ops->copy(bench->stream, &copy) : put(bench, bytes));
+        LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
         *seconds_p = fmin(*seconds_p, seconds_since(begin));
     }
-    return LAP_OK;
-}
-
-/* How long a put of the rank before takes to arrive, while all ranks send. */
-static lap_status_t time_arrival(bench_t *bench, size_t bytes, double *seconds_p)
-{
-    const int left = (bench->group->rank + bench->group->size - 1) % bench->group->size;
-    *seconds_p = INFINITY;
-    for (int i = 0; i < WIRE_ROUNDS; i++) {
-        LAP_TRY(lap_group_barrier(bench->group));
-        const uint64_t begin = lap_now_ns();
-        LAP_TRY(put(bench, bytes));
-        LAP_TRY(lap_buffer_wait(bench->buffer, left, 0, 1));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin));
-        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-    }
-    return LAP_OK;
-}
-
-/* The slowest way counts: with several hosts, some ranks have their neighbour on their own. */
-static lap_status_t measure_wire(bench_t *bench, lap_link_t *wire)
-{
-    wire_times_t times = {{0}};
-    for (int i = 0; i < 2; i++)
-        LAP_TRY(time_arrival(bench, wire_bytes[i], &times.arrive[i]));
-    LAP_TRY(take_best(bench->group, times.arrive, 2, true));
-    const double bytes = (double)(wire_bytes[1] - wire_bytes[0]);
-    wire->bytes_per_s = bytes / fmax(times.arrive[1] - times.arrive[0], 1e-9);
-    wire->latency_s = fmax(0, times.arrive[0] - (double)wire_bytes[0] / wire->bytes_per_s);
     return LAP_OK;
 }
 
@@ -245,10 +205,26 @@ static lap_status_t time_steps(bench_t *bench, times_t *times)
     return LAP_OK;
 }
 
+/* How long it takes until a put is there: all send to the next rank and wait for the one before. */
+static lap_status_t time_link(bench_t *bench, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int rank = bench->group->rank, size = bench->group->size;
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(lap_buffer_put(buffer, (rank + 1) % size, 0, bench->memory, LINK_BYTES, 1));
+        LAP_TRY(lap_buffer_wait(buffer, (rank + size - 1) % size, 1, 1));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
 /*
- * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones wait, then
- * the other way round; the message is the time at which it was sent, on the clock that the ranks of
- * a host share.
+ * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones answer after
+ * a while, so that the sender sleeps too; then the other way round. The answer says how long it was
+ * held back: ranks of different hosts have no clock in common.
  */
 static lap_status_t time_signals(bench_t *bench, bool even_sends, double *seconds_p)
 {
@@ -258,15 +234,21 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
     const bool sends = (rank % 2 == 0) == even_sends;
     for (size_t i = 0; i < TRIPS && size > 1; i++) {
         const size_t offset = i * FIELD_BYTES;
+        uint64_t held;
         if (sends && right % 2 != rank % 2) {
             lap_sleep_until_ns(lap_now_ns() + TRIP_PAUSE_NS);
-            const uint64_t now = lap_now_ns();
-            LAP_TRY(lap_buffer_put(buffer, right, offset, &now, sizeof(now), 1));
+            const uint64_t begin = lap_now_ns();
+            LAP_TRY(lap_buffer_raise(buffer, right, 1));
+            LAP_TRY(lap_buffer_wait(buffer, right, 2, 1));
+            const double seconds = seconds_since(begin);
+            memcpy(&held, buffer->data[rank] + offset, sizeof(held));
+            *seconds_p += fmax(0, seconds - (double)held * 1e-9) / 2 / TRIPS;
         } else if (!sends && left % 2 != rank % 2) {
-            uint64_t sent;
             LAP_TRY(lap_buffer_wait(buffer, left, 1, 1));
-            memcpy(&sent, buffer->data[rank] + offset, sizeof(sent));
-            *seconds_p += seconds_since(sent) / TRIPS;
+            const uint64_t begin = lap_now_ns();
+            lap_sleep_until_ns(begin + TRIP_PAUSE_NS);
+            held = lap_now_ns() - begin;
+            LAP_TRY(lap_buffer_put(buffer, left, offset, &held, sizeof(held), 2));
         }
     }
     return LAP_OK;
@@ -287,41 +269,14 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
     LAP_TRY(lap_group_barrier(bench->group));
     if (status == LAP_OK)
         status = time_steps(bench, times);
-    /* Signals need both sides. Those over a wire are in its latency. */
+    /* What follows needs both sides. */
     LAP_TRY(lap_group_agree(bench->group, status));
-    if (has_wire(bench))
-        return LAP_OK;
+    if (goes_far(bench->buffer))
+        LAP_TRY(lap_group_agree(bench->group, time_link(bench, &times->link)));
     status = time_signals(bench, true, &times->signal);
     LAP_TRY(lap_group_agree(bench->group, status));
     status = time_signals(bench, false, &times->signal);
     return lap_group_agree(bench->group, status);
-}
-
-/*
- * The cores of all ranks of the group: those that a rank may use, unless each rank has its own, as
- * launchers see to. Ranks of the world that are not in the group have their share.
- */
-static lap_status_t count_cores(lap_group_t *group, double *cores_p)
-{
-    const lap_world_t *world = group->world;
-    cpu_set_t mine, any;
-    void *memory;
-    if (sched_getaffinity(0, sizeof(mine), &mine) != 0)
-        CPU_ZERO(&mine);
-    LAP_TRY(lap_group_collect(group, &mine, sizeof(mine), &memory));
-    const cpu_set_t *all = memory;
-    int sum = 0;
-    CPU_ZERO(&any);
-    for (int r = 0; r < group->size; r++) {
-        sum += CPU_COUNT(&all[r]);
-        CPU_OR(&any, &any, &all[r]);
-    }
-    lap_free(memory);
-    const bool own = sum > 0 && CPU_COUNT(&any) == sum;
-    /* Cores of different hosts may have the same numbers. */
-    const double hosts = (double)world->size / world->local_size;
-    *cores_p = own ? sum : hosts * lap_cores() * group->size / world->size;
-    return LAP_OK;
 }
 
 static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs_t *costs)
@@ -329,15 +284,17 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = transport;
     times_t times = {0};
-    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
+    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 3, &options, &bench->buffer));
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
-    LAP_TRY(count_cores(bench->group, &costs->cores));
     LAP_TRY(measure_times(bench, &times));
-    if (has_wire(bench))
-        LAP_TRY(measure_wire(bench, &costs->wire));
+    /* Of a network the slowest part counts: some of the ranks may be neighbours on one host. */
+    double reach[2] = {times.link, times.signal};
+    LAP_TRY(take_best(bench->group, reach, 2, goes_far(bench->buffer)));
     LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
+    times.link = reach[0];
+    times.signal = reach[1];
     costs->times = times;
-    costs->measured = true;
+    snprintf(costs->transport, sizeof(costs->transport), "%s", transport);
     return LAP_OK;
 }
 
@@ -461,16 +418,16 @@ static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
     }
 }
 
-static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const costs_t *costs,
+static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const times_t *times,
                         const gemm_entry_t *entry)
 {
-    const times_t *times = &costs->times;
+    const lap_world_t *world = group->world;
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
         .call_s = times->call,
-        .cores = costs->cores,
-        .link = costs->wire,
+        /* Ranks of the world that are not in the group have their share, too. */
+        .cores = (double)world->cores * group->size / world->local_size,
         .gemm_cores = device->ops->gemm_threads(device),
     };
     /*
@@ -484,6 +441,8 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const co
         cost.copy.sizes[i] = (double)copy_bytes[i];
         cost.copy.values[i] = (double)copy_bytes[i] / fmax(times->copy[i], 1e-9);
     }
+    if (times->link > 0)
+        cost.link.bytes_per_s = (double)LINK_BYTES / fmax(times->link - times->signal, 1e-9);
     cost.reduce = 1.5 * (double)COPY_BYTES / fmax(times->reduce, 1e-9);
     double all = 0;
     cost.gemm.count = LAP_COST_POINTS;
@@ -539,8 +498,9 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
 {
     costs_t *costs = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
+    transport = transport ? transport : lap_transport_default(group->world);
     /* All ranks of a group have the same history, and so measure together or not at all. */
-    if (!costs->measured) {
+    if (strncmp(costs->transport, transport, sizeof(costs->transport) - 1) != 0) {
         bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
         lap_status_t status = lap_group_agree(group, bench_begin(&bench));
         if (status == LAP_OK)
@@ -558,6 +518,6 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
         LAP_TRY(status);
         entry = costs->gemms;
     }
-    *cost_p = model(group, engine->device, costs, entry);
+    *cost_p = model(group, engine->device, &costs->times, entry);
     return LAP_OK;
 }

@@ -45,6 +45,9 @@ static lap_status_t create_events(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
     lap_device_t *device = program->engine->device;
+    /* Where calls are counted by streams, so are those without any step. */
+    if (schedule->nsteps == 0 && device->ops->stall)
+        LAP_TRY(device->ops->event_create(device, &program->ends[LAP_STREAM_COMPUTE]));
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t d = 0; d < step->ndeps; d++)

@@ -96,7 +96,7 @@ lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdevicept
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
-lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed,
+lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */

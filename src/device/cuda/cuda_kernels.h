@@ -50,7 +50,8 @@ typedef struct lap_cuda_board {
 
 typedef struct lap_cuda_wait {
     const lap_cuda_word_t *word;
-    const uint32_t *consumed; /* raises of earlier calls, which end_call adds to */
+    const uint32_t *consumed; /* raises of earlier calls, which lap_advance adds to */
+    const uint32_t *calls;    /* as in lap_cuda_raise_t */
     uint64_t tag;
     uint64_t buffer, story;
     int32_t peer;
@@ -64,8 +65,10 @@ typedef struct lap_cuda_waits {
     lap_cuda_wait_t at[LAP_CUDA_BATCH];
 } lap_cuda_waits_t;
 
+/* The tag that goes with a signal is that of the call, and the number of calls before it. */
 typedef struct lap_cuda_raise {
     lap_cuda_word_t *word;
+    const uint32_t *calls; /* this rank's count, which lap_advance adds to */
     uint64_t tag;
 } lap_cuda_raise_t;
 
@@ -76,6 +79,7 @@ typedef struct lap_cuda_raises {
 
 typedef struct lap_cuda_advance {
     uint32_t *consumed;
+    uint32_t *calls; /* NULL: not in this launch */
     uint32_t n, reserved;
     uint32_t raised[LAP_CUDA_ADVANCE];
 } lap_cuda_advance_t;

@@ -95,12 +95,13 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
     return LAP_OK;
 }
 
-static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, const uint32_t *raised,
-                            size_t n)
+static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                            const uint32_t *raised, size_t n)
 {
     lap_cuda_advance_t args;
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;
+        args.calls = begin == 0 ? calls : NULL;
         args.n = (uint32_t)(n - begin < LAP_CUDA_ADVANCE ? n - begin : LAP_CUDA_ADVANCE);
         memcpy(args.raised, raised + begin, args.n * sizeof(uint32_t));
         LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, LAP_CUDA_ADVANCE, 1, &args));
@@ -108,11 +109,11 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, const uint
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed,
+lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n)
 {
     LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, advance(stream, consumed, raised, n));
+    return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
 }
 
 /* ---- streams ---- */

@@ -188,6 +188,12 @@ __device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint3
     store_release(&slot->state, state);
 }
 
+/* Different for every call, and for one that is replayed every time. */
+__device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
+{
+    return tag ^ *calls * 0xd1b54a32d192ed03u;
+}
+
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
  * there when the word shows the addition.
@@ -195,7 +201,8 @@ __device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint3
 __device__ void raise_word(const lap_cuda_raise_t &raise)
 {
     __threadfence_system();
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag), "l"(raise.tag)
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
+                 "l"(full_tag(raise.tag, raise.calls))
                  : "memory");
     asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
 }
@@ -239,8 +246,8 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
             return; /* the slot stays: the host reads it */
         __nanosleep(round < looks ? 20 : 100);
     }
-    const bool mismatch =
-        lane < waits.n && waits.checks_tag && load_relaxed(&mine.word->tag) != mine.tag;
+    const bool mismatch = lane < waits.n && waits.checks_tag &&
+                          load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
     const unsigned wrong = __ballot_sync(~0u, mismatch);
     if (wrong != 0 && static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
         report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
@@ -260,6 +267,8 @@ extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises
 extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
 {
     const unsigned i = threadIdx.x;
+    if (i == 0 && advance.calls)
+        ++*advance.calls;
     if (i < advance.n && advance.raised[i] != 0)
         advance.consumed[i] += advance.raised[i];
 }

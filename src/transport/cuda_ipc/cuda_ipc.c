@@ -127,8 +127,8 @@ static lap_status_t create_own(lap_buffer_t *buffer)
     if (!part->bases || !part->users)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tables of a buffer of %zu ranks",
                          size);
-    part->consumed = buffer->nsignals * sizeof(lap_cuda_word_t);
-    part->data = round_up(part->consumed + buffer->nsignals * sizeof(uint32_t), DATA_ALIGNMENT);
+    const size_t words = buffer->nsignals * sizeof(lap_cuda_word_t);
+    part->data = round_up(words + (buffer->nsignals + 1) * sizeof(uint32_t), DATA_ALIGNMENT);
     part->bytes = round_up(part->data + buffer->bytes, GRANULE);
     if (part->bytes < buffer->bytes)
         return lap_error(LAP_ERR_NO_MEMORY,
@@ -137,6 +137,8 @@ static lap_status_t create_own(lap_buffer_t *buffer)
     LAP_TRY(lap_cuda_enter(part->device));
     LAP_TRY(lap_cuda_leave(part->device, lap_cuda_memory(part->device, part->bytes, &memory)));
     part->bases[buffer->group->rank] = (char *)(uintptr_t)memory;
+    part->consumed = (uint32_t *)(uintptr_t)(memory + words);
+    part->calls = part->consumed + buffer->nsignals;
     for (int r = 0; r < buffer->group->size; r++)
         part->users[r] = (_Atomic uint32_t *)(void *)buffer->data[r];
     return LAP_OK;
@@ -254,8 +256,7 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
 
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
-    const lap_cuda_raise_t args = {&lap_part_words(buffer->part, raise->peer)[raise->signal],
-                                   raise->tag};
+    const lap_cuda_raise_t args = lap_part_raise(buffer->part, raise);
     return lap_cuda_stream_raise(stream, &args);
 }
 
@@ -311,10 +312,10 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     (void)device;
     struct lap_part *part = buffer->part;
     const int rank = buffer->group->rank;
-    const uint32_t *consumed = (const uint32_t *)(const void *)(part->bases[rank] + part->consumed);
     const lap_cuda_wait_t args = {
         .word = &lap_part_words(part, rank)[wait->signal],
-        .consumed = &consumed[wait->signal],
+        .consumed = &part->consumed[wait->signal],
+        .calls = part->calls,
         .tag = wait->story ? wait->story->tag : 0,
         .buffer = (uint64_t)(uintptr_t)buffer,
         .story = (uint64_t)(uintptr_t)wait->story,
@@ -331,10 +332,11 @@ static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device
 {
     (void)device;
     struct lap_part *part = buffer->part;
-    char *consumed = part->bases[buffer->group->rank] + part->consumed;
+    if (buffer->group->size == 1)
+        return LAP_OK;
     if (part->paced)
         LAP_TRY(lap_paced_join(part, stream));
-    return lap_cuda_stream_advance(stream, (uint32_t *)(void *)consumed, raised, nsignals);
+    return lap_cuda_stream_advance(stream, part->consumed, part->calls, raised, nsignals);
 }
 
 const lap_transport_ops_t lap_cuda_ipc_ops = {

@@ -6,18 +6,28 @@
 #include "device/cuda/cuda.h"
 #include "transport/transport.h"
 
-/* What a buffer has in the memory of GPUs: [signal words | counts of earlier calls | data]. */
+/*
+ * What a buffer has in the memory of GPUs: [signal words | per word, raises of earlier calls, then
+ * the number of these calls | data].
+ */
 struct lap_part {
     lap_cuda_device_t *device;
-    size_t consumed, data, bytes; /* where the parts begin, and the end */
-    char **bases;                 /* of each rank, as seen from here; NULL: not mapped */
-    _Atomic uint32_t **users;     /* how many peers have each rank's mapped; in host memory */
-    struct lap_paced *paced;      /* with an emulated link; else NULL */
+    uint32_t *consumed, *calls; /* of this rank */
+    size_t data, bytes;         /* where data begins, and the end */
+    char **bases;               /* of each rank, as seen from here; NULL: not mapped */
+    _Atomic uint32_t **users;   /* how many peers have each rank's mapped; in host memory */
+    struct lap_paced *paced;    /* with an emulated link; else NULL */
 };
 
 static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int rank)
 {
     return (lap_cuda_word_t *)(void *)part->bases[rank];
+}
+
+static inline lap_cuda_raise_t lap_part_raise(const struct lap_part *part, const lap_raise_t *raise)
+{
+    return (lap_cuda_raise_t){&lap_part_words(part, raise->peer)[raise->signal], part->calls,
+                              raise->tag};
 }
 
 /* An emulated link on the GPU, instead of the one of hosts. */

@@ -123,7 +123,7 @@ static void *run_for_bits(lap_group_t *group, const test_method_t *v, const test
     test_call_t call = test_call(group, v, &plain, shape, shape->m, 78, false);
     test_call_init(&call);
     void *result = NULL;
-    if (lap_op_run(op, &call.args) == LAP_OK) {
+    if (test_call_run(op, &call) == LAP_OK) {
         *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(call.args.d.dtype);
         result = call.args.d.data;
         call.args.d.data = NULL;
@@ -181,13 +181,11 @@ static void test_bounds(lap_group_t *group)
         lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
         if (!op)
             continue;
-        test_call_t call =
-            test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
+        test_call_t call = test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
         test_call_init(&call);
-        bool ran = lap_op_run(op, &call.args) == LAP_OK;
+        bool ran = test_call_run(op, &call) == LAP_OK;
         double before = ran ? test_call_error(&call) : INFINITY;
-        double after =
-            test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
+        double after = test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
         tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
                test_label(v, &plain, text, sizeof(text)), before, after);
         test_call_clear(&call);
@@ -211,14 +209,14 @@ static void test_in_flight(lap_group_t *group)
         for (int i = 0; i < 2; i++) {
             calls[i] = test_call(group, &methods[i], &plain, &shape, shape.m, 300 + round, true);
             test_call_init(&calls[i]);
-            if (lap_op_begin(ops[i], &calls[i].args) != LAP_OK)
+            if (test_call_begin(ops[i], &calls[i]) != LAP_OK)
                 worst = INFINITY;
         }
         if (lap_op_begin(ops[0], &calls[0].args) != LAP_ERR_BUSY)
             worst = INFINITY;
         for (int i = 0; i < 2; i++) {
             int which = round % 2 ? 1 - i : i;
-            if (lap_op_end(ops[which]) != LAP_OK)
+            if (test_call_end(ops[which], &calls[which]) != LAP_OK)
                 worst = INFINITY;
         }
         for (int i = 0; i < 2; i++) {
@@ -248,9 +246,10 @@ static void test_groups(lap_group_t *world)
             continue;
         lap_op_t *op = test_op(half, NULL, v, &plain, &shape);
         for (uint64_t call = 0; call < 3; call++)
-            worst = fmax(worst, op ? test_run(op, test_call(half, v, &plain, &shape, shape.m,
-                                                            40 + call, true))
-                                   : INFINITY);
+            worst =
+                fmax(worst,
+                     op ? test_run(op, test_call(half, v, &plain, &shape, shape.m, 40 + call, true))
+                        : INFINITY);
         lap_op_destroy(op);
     }
     tap_ok(worst == 0, "all methods in a group of %d of %d ranks", lap_group_size(half),

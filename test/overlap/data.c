@@ -237,8 +237,8 @@ static void init_epilogue(test_call_t *call, lap_op_args_t *args)
     if (epilogue & LAP_EPILOGUE_GELU && !call->no_aux)
         args->aux = room(call, call->aux_dtype, rows, cols);
     if (epilogue & LAP_EPILOGUE_BIAS_GRAD)
-        args->bias_grad = room(call, call->vector_dtype, 1,
-                               call->desc.layout == LAP_WGRAD ? call->desc.n : cols);
+        args->bias_grad =
+            room(call, call->vector_dtype, 1, call->desc.layout == LAP_WGRAD ? call->desc.n : cols);
 }
 
 static void init_moved(test_call_t *call, lap_op_args_t *args)

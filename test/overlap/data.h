@@ -40,6 +40,8 @@ typedef struct test_call {
     lap_dtype_t vector_dtype, aux_dtype; /* of bias and bias_grad; of aux */
     bool no_aux;                         /* GELU keeps none */
     lap_op_args_t args;                  /* with memory */
+    struct lap_device *device; /* that has its own memory; NULL: it works in that of args */
+    void *far;                 /* memory there while the call runs */
 } test_call_t;
 
 /*
@@ -48,6 +50,14 @@ typedef struct test_call {
  */
 void test_call_init(test_call_t *call);
 void test_call_clear(test_call_t *call);
+
+/*
+ * lap_op_begin, lap_op_end and lap_op_run with the args of the call, in the memory of its device;
+ * results are back in args at the end.
+ */
+lap_status_t test_call_begin(lap_op_t *op, test_call_t *call);
+lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
+lap_status_t test_call_run(lap_op_t *op, test_call_t *call);
 
 /*
  * Moves one element of a result just beyond its bound, so that test_result_error must find it. False
@@ -100,7 +110,8 @@ static inline int test_owner(const test_call_t *call)
  * [n, k], in LAP_WGRAD a [m, n] and b [m, k], whatever their parts and the way they are stored; of
  * matrices that a rank has for itself, `owner` says whose.
  */
-float test_element(const test_call_t *call, test_matrix_t matrix, int owner, size_t row, size_t col);
+float test_element(const test_call_t *call, test_matrix_t matrix, int owner, size_t row,
+                   size_t col);
 
 /* The scales that a rank gives; 1 for what is not FP8. */
 float test_a_scale(const test_call_t *call, int rank);

@@ -11,52 +11,29 @@
 #include "transport/transport.h"
 
 const test_method_t test_methods[TEST_METHODS] = {
-    {LAP_AG_GEMM, "serial", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "ring", 1, 0, 0, 0},
-    {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "fused", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
-    {LAP_AG_GEMM, "serial", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "ring", 1, 0, 0, 1},
-    {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "fused", 0, 0, 2, 1},
-    {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},
-    {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "ring", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},
-    {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},
-    {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
-    {LAP_GEMM_AR, "auto", 0, 0, 0, 0},
-    {LAP_GEMM, "serial", 0, 0, 0, 0},
-    {LAP_GEMM, "auto", 0, 0, 0, 0},
-    {LAP_BULK_AG, "serial", 0, 0, 0, 0},
-    {LAP_BULK_AG, "ring", 0, 0, 0, 0},
-    {LAP_BULK_AG, "ring", 1, 0, 0, 0},
-    {LAP_BULK_AG, "direct", 0, 0, 0, 0},
-    {LAP_BULK_AG, "fused", 0, 0, 0, 0},
-    {LAP_BULK_AG, "fused", 0, 0, 3, 0},
-    {LAP_BULK_AG, "auto", 0, 0, 0, 0},
-    {LAP_BULK_RS, "serial", 0, 0, 0, 0},
-    {LAP_BULK_RS, "direct", 0, 0, 0, 0},
-    {LAP_BULK_RS, "auto", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "serial", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},
-    {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "serial", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "ring", 1, 0, 0, 0},       {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "fused", 0, 0, 0, 0},      {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
+    {LAP_AG_GEMM, "serial", 0, 0, 0, 1},     {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
+    {LAP_AG_GEMM, "ring", 1, 0, 0, 1},       {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
+    {LAP_AG_GEMM, "fused", 0, 0, 2, 1},      {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "ring", 0, 0, 0, 0},       {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},      {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},     {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "fused", 0, 0, 0, 0},      {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
+    {LAP_GEMM_AR, "auto", 0, 0, 0, 0},       {LAP_GEMM, "serial", 0, 0, 0, 0},
+    {LAP_GEMM, "auto", 0, 0, 0, 0},          {LAP_BULK_AG, "serial", 0, 0, 0, 0},
+    {LAP_BULK_AG, "ring", 0, 0, 0, 0},       {LAP_BULK_AG, "ring", 1, 0, 0, 0},
+    {LAP_BULK_AG, "direct", 0, 0, 0, 0},     {LAP_BULK_AG, "fused", 0, 0, 0, 0},
+    {LAP_BULK_AG, "fused", 0, 0, 3, 0},      {LAP_BULK_AG, "auto", 0, 0, 0, 0},
+    {LAP_BULK_RS, "serial", 0, 0, 0, 0},     {LAP_BULK_RS, "direct", 0, 0, 0, 0},
+    {LAP_BULK_RS, "auto", 0, 0, 0, 0},       {LAP_EXTERNAL_AG, "serial", 0, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},   {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},  {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},
 };
 
 test_setting_t test_setting = {.in_place = true};
@@ -175,6 +152,9 @@ test_call_t test_call(lap_group_t *group, const test_method_t *method,
                       const test_flavour_t *flavour, const test_shape_t *shape, size_t m,
                       uint64_t seed, bool exact)
 {
+    lap_device_t *device = NULL;
+    if (lap_device_of(group->world, &device) != LAP_OK || !device->ops->transport)
+        device = NULL;
     return (test_call_t){.desc = test_describe(method, flavour, shape),
                          .m = m,
                          .rank = lap_group_rank(group),
@@ -184,13 +164,14 @@ test_call_t test_call(lap_group_t *group, const test_method_t *method,
                          .stride_pad = seed % 3,
                          .vector_dtype = flavour->vector,
                          .aux_dtype = flavour->aux,
-                         .no_aux = flavour->no_aux};
+                         .no_aux = flavour->no_aux,
+                         .device = device};
 }
 
 double test_run(lap_op_t *op, test_call_t call)
 {
     test_call_init(&call);
-    lap_status_t status = lap_op_run(op, &call.args);
+    lap_status_t status = test_call_run(op, &call);
     double error = INFINITY;
     if (status == LAP_OK)
         error = test_call_error(&call);

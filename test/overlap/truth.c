@@ -102,8 +102,8 @@ static number_t sum_of_parts(const test_call_t *call, size_t row, size_t col)
     number_t sum = {0, 0, 0};
     for (int r = 0; r < call->size; r++) {
         size_t begin, count = lap_shard(call->desc.k, call->size, r, &begin);
-        number_t one = part_of(call, row, col, begin, count, test_a_scale(call, r),
-                               test_b_scale(call, r));
+        number_t one =
+            part_of(call, row, col, begin, count, test_a_scale(call, r), test_b_scale(call, r));
         if (call->size == 1)
             return one;
         store(&one, types.wire, test_wire_scale(call, r));
@@ -124,8 +124,7 @@ static number_t sum_of(const test_call_t *call, size_t row, size_t col)
     case LAP_AG_GEMM:
         lap_shard(desc->n, call->size, call->rank, &first);
         return part_of(call, row, first + col, 0, desc->k,
-                       test_a_scale(call, owner_of_row(call, row)),
-                       test_b_scale(call, call->rank));
+                       test_a_scale(call, owner_of_row(call, row)), test_b_scale(call, call->rank));
     case LAP_GEMM_RS:
         lap_shard(call->m, call->size, call->rank, &first);
         return sum_of_parts(call, first + row, col);
@@ -196,8 +195,8 @@ static number_t finish(const test_call_t *call, bool aux, size_t row, size_t col
     if (epilogue & LAP_EPILOGUE_GELU)
         apply_gelu(&x);
     if (epilogue & LAP_EPILOGUE_DGELU)
-        apply_gelu_slope(
-            &x, (double)test_element(call, TEST_MATRIX_AUX, test_owner(call), row, col));
+        apply_gelu_slope(&x,
+                         (double)test_element(call, TEST_MATRIX_AUX, test_owner(call), row, col));
     return x;
 }
 

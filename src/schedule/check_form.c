@@ -200,8 +200,8 @@ static lap_status_t check_sums(const form_t *form)
     const lap_range_t *src = &form->step->src, *d = &form->schedule->output;
     const bool of_a = form->schedule->layout == LAP_WGRAD;
     LAP_TRY(check_range(form, src, false));
-    LAP_TRY(equal(form, "the place that is summed", (size_t)src->place,
-                  of_a ? LAP_INPUT : LAP_OUTPUT));
+    LAP_TRY(
+        equal(form, "the place that is summed", (size_t)src->place, of_a ? LAP_INPUT : LAP_OUTPUT));
     if (of_a)
         return LAP_OK;
     LAP_TRY(equal(form, "the place where the rows begin", src->offset, d->offset));

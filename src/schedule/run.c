@@ -36,7 +36,8 @@ struct lap_program {
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes; /* per step: what becomes of its results */
-    lap_binding_t last;     /* of the latest call; last.buffer is NULL before the first one */
+    lap_binding_t last;     /* of the latest call, */
+    bool called;            /* if there was one */
     lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */
     bool kept;              /* the graph is that of `last` */
 };
@@ -635,9 +636,10 @@ static lap_status_t launch(issue_t *issue)
 /* Whether this call is bound as the latest one was; it is the latest one from now on. */
 static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 {
-    const bool same = program->last.buffer && lap_binding_same(&program->last, binding);
+    const bool same = program->called && lap_binding_same(&program->last, binding);
     program->kept = program->kept && same;
     program->last = *binding;
+    program->called = true;
     return same;
 }
 

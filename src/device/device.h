@@ -242,6 +242,9 @@ struct lap_device {
     const lap_device_ops_t *ops;
 };
 
+/* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
+lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype);
+
 /* The devices of this build, in the order in which they are listed; NULL past the last one. */
 const lap_device_ops_t *lap_device_at(size_t index);
 

@@ -10,6 +10,7 @@
 #include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
+#include "shared.h"
 #include "tap.h"
 #include "util/clock.h"
 
@@ -252,7 +253,8 @@ static void test_copy(void)
 static void test_reduce(void)
 {
     enum { ROWS = 3, COLS = 600, STRIDE = 601 };
-    static float srcs[3][ROWS * STRIDE], dst[ROWS * STRIDE];
+    float(*srcs)[ROWS * STRIDE] = new_shared(device, 3 * sizeof(*srcs));
+    float *dst = new_shared(device, sizeof(*srcs));
     const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
     const size_t strides[3] = {STRIDE * 4, STRIDE * 4, STRIDE * 4};
     for (int i = 0; i < ROWS * STRIDE; i++) {
@@ -286,6 +288,8 @@ static void test_reduce(void)
         if (i % STRIDE < COLS)
             good = good && srcs[2][i] == (i % 2 ? 0.0f : (float)i + 5.0f) && dst[i] == srcs[0][i];
     tap_ok(good, "%s: in place too, and a sum of one is a copy", ops->name);
+    free_shared(device, srcs);
+    free_shared(device, dst);
     ops->stream_destroy(stream);
 }
 
@@ -296,7 +300,8 @@ static void test_reduce(void)
 static void test_reduce_narrow(lap_dtype_t dtype)
 {
     enum { ROWS = 2, COLS = 300, STRIDE = 303 };
-    static uint16_t srcs[3][ROWS * STRIDE], dst[ROWS * STRIDE];
+    uint16_t(*srcs)[ROWS * STRIDE] = new_shared(device, 3 * sizeof(*srcs));
+    uint16_t *dst = new_shared(device, sizeof(*srcs));
     const void *sources[3] = {srcs[0], srcs[1], srcs[2]};
     const size_t strides[3] = {STRIDE * 2, STRIDE * 2, STRIDE * 2};
     const float large = dtype == LAP_FLOAT16 ? 2048.0f : 256.0f, one = 1.0f;
@@ -329,6 +334,8 @@ static void test_reduce_narrow(lap_dtype_t dtype)
                                           : dst[i] == 7 && in_place == 1);
     }
     tap_ok(good, "%s: %s is summed in fp32, in place too", ops->name, lap_dtype_name(dtype));
+    free_shared(device, srcs);
+    free_shared(device, dst);
     ops->stream_destroy(stream);
 }
 
@@ -338,7 +345,6 @@ static void test_memory(void)
     tap_success(ops->alloc(device, 0, &memory), "%s: no bytes", ops->name);
     ops->free(device, memory);
     tap_success(ops->alloc(device, 1000, &memory), "%s: a thousand bytes", ops->name);
-    memset(memory, 1, 1000);
     ops->free(device, memory);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     tap_skip("%s: too much memory: sanitizers end the process", ops->name);
@@ -358,13 +364,19 @@ int main(void)
     for (size_t i = 0; lap_device_at(i); i++) {
         tap_success(lap_device_find(lap_device_at(i)->name, &ops), "device %s is found",
                     lap_device_at(i)->name);
+        if (ops->probe && ops->probe() != LAP_OK) {
+            tap_failure(ops->open(&(lap_device_options_t){.threads = 1}, &device),
+                        LAP_ERR_UNSUPPORTED, lap_last_error(), NULL);
+            continue;
+        }
         tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
                     ops->name);
         test_order_and_growth();
         test_arguments();
         test_event_order();
         test_events_again();
-        test_failures();
+        if (ops->gemm_signals) /* elsewhere a function that fails does not stop its stream */
+            test_failures();
         test_stamps();
         test_copy();
         test_reduce();

@@ -328,7 +328,7 @@ static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdevicept
         return lap_cuda_check(api, result, "cuMemAlloc");
     (void)api->cuMemGetInfo(&free, &total);
     return lap_error(LAP_ERR_NO_MEMORY,
-                     "no memory for %zu bytes on GPU %d, which has %zu of %zu bytes free", bytes,
+                     "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free", bytes,
                      device->ordinal, free, total);
 }
 

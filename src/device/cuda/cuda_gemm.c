@@ -351,6 +351,9 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
 
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
+    LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with d", gemm->d_dtype));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)

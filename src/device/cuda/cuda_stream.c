@@ -206,6 +206,9 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
                                   size_t bytes)
 {
     lap_cuda_device_t *device = stream->device;
+    if (bytes > LAP_STREAM_ARG_BYTES)
+        return lap_error(LAP_ERR_INVALID, "the argument of a stream call has %zu bytes, at most %d",
+                         bytes, LAP_STREAM_ARG_BYTES);
     call_t *call = lap_alloc(1, sizeof(*call));
     if (!call)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a call on a stream");

@@ -2,7 +2,6 @@
 /* What streams of a GPU do besides GEMMs: copies, sums, times, and memory filled with numbers. */
 #include <string.h>
 
-#include "core/convert.h"
 #include "device/cuda/cuda.h"
 
 #define THREADS 256u
@@ -78,14 +77,6 @@ static lap_status_t launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_
                           lap_cuda_launch(stream, kernel, grid_x, 1, block_x, block_y, args));
 }
 
-static lap_status_t check_dtype(const char *what, lap_dtype_t dtype)
-{
-    if (lap_dtype_size(dtype) == 0)
-        return lap_error(LAP_ERR_UNSUPPORTED, "%s of dtype %d: expected " LAP_DTYPE_NAMES, what,
-                         (int)dtype);
-    return LAP_OK;
-}
-
 lap_cuda_finish_t lap_cuda_finish_of(const lap_finish_t *finish, void *aux)
 {
     if (!finish)
@@ -110,8 +101,8 @@ static bool is_aligned(const void *data, size_t stride, size_t rows, lap_dtype_t
 
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
-    LAP_TRY(check_dtype("a reduction", reduce->from));
-    LAP_TRY(check_dtype("the result of a reduction", reduce->to));
+    LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
+    LAP_TRY(lap_device_check_dtype("the result of a reduction", reduce->to));
     if (reduce->nsrc < 1 || reduce->nsrc > LAP_CUDA_SOURCES)
         return lap_error(LAP_ERR_INVALID, "a reduction of %zu sources: expected 1 to %d",
                          reduce->nsrc, LAP_CUDA_SOURCES);
@@ -141,8 +132,8 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
 {
-    LAP_TRY(check_dtype("the sum of rows", sums->from));
-    LAP_TRY(check_dtype("the result of a sum of rows", sums->to));
+    LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
+    LAP_TRY(lap_device_check_dtype("the result of a sum of rows", sums->to));
     const lap_cuda_column_sums_t args = {
         .from = (int32_t)sums->from,
         .to = (int32_t)sums->to,
@@ -159,7 +150,7 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed)
 {
-    LAP_TRY(check_dtype("what is to be filled", dtype));
+    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
     const lap_cuda_fill_t args = {
         .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
     return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), THREADS, 1,

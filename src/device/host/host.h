@@ -53,9 +53,6 @@ lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_hos
 void lap_host_finish(const lap_finish_t *finish, float *x, size_t col, size_t cols,
                      lap_dtype_t dtype, void *d, void *aux);
 
-/* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
-lap_status_t lap_host_check_dtype(const char *what, lap_dtype_t dtype);
-
 /*
  * Memory for what runs on the stream, which lives as long as it. The first call allocates it, and
  * every later one asks for as much or less. `bytes` 0 gives NULL.

@@ -95,8 +95,8 @@ static lap_status_t run_reduce(void *arg)
 
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
-    LAP_TRY(lap_host_check_dtype("a reduction", reduce->from));
-    LAP_TRY(lap_host_check_dtype("the result of a reduction", reduce->to));
+    LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
+    LAP_TRY(lap_device_check_dtype("the result of a reduction", reduce->to));
     if (reduce->nsrc == 0)
         return lap_error(LAP_ERR_INVALID, "a reduction of 0 sources: expected at least 1");
     return lap_host_stream_call(stream, run_reduce, reduce, sizeof(*reduce));
@@ -129,8 +129,8 @@ static lap_status_t run_column_sums(void *arg)
 
 lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
 {
-    LAP_TRY(lap_host_check_dtype("the sum of rows", sums->from));
-    LAP_TRY(lap_host_check_dtype("the result of a sum of rows", sums->to));
+    LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
+    LAP_TRY(lap_device_check_dtype("the result of a sum of rows", sums->to));
     return lap_host_stream_call(stream, run_column_sums, sums, sizeof(*sums));
 }
 
@@ -167,7 +167,7 @@ static lap_status_t run_fill(void *arg)
 lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed)
 {
-    LAP_TRY(lap_host_check_dtype("what is to be filled", dtype));
+    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
     const fill_task_t task = {dtype, memory, count, seed};
     return lap_host_stream_call(stream, run_fill, &task, sizeof(task));
 }

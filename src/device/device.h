@@ -104,7 +104,7 @@ typedef struct lap_stall {
     uint32_t signal;
     uint32_t count, come; /* in this call: raises that it waits for, and those that have come */
     uint32_t number;      /* of the wait on its stream */
-    bool mismatch;        /* the signal came, with the tag of another call */
+    bool mismatch;        /* the signal came with the tag of another call; it waits for ever */
 } lap_stall_t;
 
 /*
@@ -199,7 +199,7 @@ struct lap_device_ops {
      * Blocks until the latest record issued so far has happened; returns what its stream failed of.
      * A device whose streams wait for signals by themselves calls the look of the watch, which may
      * be NULL, every LAP_WATCH_NS: what it fails of is returned at once, and the caller ends the
-     * waits with `release`. LAP_ERR_MISMATCH without a sentence: a wait has found one; see `stall`.
+     * waits with `release`.
      */
     lap_status_t (*event_synchronize)(lap_event_t *event, const lap_watch_t *watch);
     /*
@@ -207,7 +207,11 @@ struct lap_device_ops {
      * waits for a signal now, or found another call's.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
-    /* Ends all waits of the device; returns when its streams have run out, and forgets stalls. */
+    /*
+     * Ends all waits of the device; returns when its streams have run out, and forgets stalls. What
+     * was issued behind the waits does run, on whatever is there: before, the caller has broken the
+     * group, so that no peer takes what comes for a result.
+     */
     void (*release)(lap_device_t *device);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);

@@ -149,13 +149,20 @@ static lap_status_t agree_on_fingerprint(lap_group_t *group, const fingerprint_t
 }
 
 static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_desc_t *desc,
-                                       size_t bytes, size_t nsignals)
+                                       const lap_device_ops_t *op_device, size_t bytes,
+                                       size_t nsignals)
 {
     const lap_buffer_t *buffer = desc->buffer;
     if (!buffer)
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    const char *only = op_device->transport;
+    if (only && strcmp(only, buffer->ops->name) != 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "the buffer given is of transport %s, which cannot reach the memory of "
+                         "device %s: use %s",
+                         buffer->ops->name, op_device->name, only);
     if (buffer->bytes < bytes || buffer->nsignals < nsignals)
         return lap_error(LAP_ERR_INVALID,
                          "the buffer given has %zu bytes and %zu signals, expected at least %zu "
@@ -193,8 +200,8 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for the choice of a method");
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
-    LAP_TRY(check_given_buffer(group, desc, *bytes_p, *nsignals_p));
-    return lap_engine_get(group->world, &op->engine);
+    LAP_TRY(lap_engine_get(group->world, &op->engine));
+    return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
 }
 
 /* Collective: chooses the method if that was left to the library. */
@@ -529,7 +536,13 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    const lap_status_t status = lap_program_wait(op->program);
+    lap_status_t status = lap_program_wait(op->program);
+    /*
+     * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
+     * group: if that is whole now, nothing of this call was touched.
+     */
+    if (status == LAP_OK && op->engine->device->ops->release)
+        status = lap_group_broken(op->group);
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status); /* for all calls in flight */
     op->program = NULL;

@@ -84,7 +84,8 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
         watcher->numbers[stream] = stall->number;
     }
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
-    lap_status_t status = watch.watch.look(watch.watch.context);
+    lap_status_t status =
+        stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
     if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
         status = LAP_ERR_TIMEOUT;
     /* A signal that came at the last moment wins: the peer may have raised it and then left. */
@@ -110,15 +111,6 @@ static lap_status_t look_at_streams(void *context)
     return LAP_OK;
 }
 
-/* The signal that came with the tag of another call. */
-static bool find_mismatch(const lap_engine_t *engine, lap_stall_t *stall_p)
-{
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (engine->device->ops->stall(engine->streams[s], stall_p) && stall_p->mismatch)
-            return true;
-    return false;
-}
-
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
 {
     const lap_device_ops_t *ops = engine->device->ops;
@@ -127,8 +119,6 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     watcher_t watcher = {.engine = engine};
     const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
-    if (status == LAP_ERR_MISMATCH && !watcher.lost.buffer && !find_mismatch(engine, &watcher.lost))
-        return lap_error(status, "a call in flight met signals of another one");
     return watcher.lost.buffer ? lap_buffer_stall_failed(&watcher.lost, status) : status;
 }
 

@@ -37,17 +37,13 @@ static lap_status_t read_options(const lap_buffer_options_t *given, lap_buffer_o
     return check_link("latency_s", options_p->link.latency_s);
 }
 
-/* A transport of hosts cannot reach the memory of a device that has its own, or the other way. */
+/* A transport over the memory of a device needs that device. */
 static lap_status_t check_device(const lap_world_t *world, const lap_transport_ops_t *ops)
 {
-    const lap_device_ops_t *device;
-    if (lap_device_find(world->device_name, &device) != LAP_OK)
-        return LAP_OK; /* the first operator will say so */
-    if (device->transport ? strcmp(device->transport, ops->name) == 0 : !ops->needs_device)
+    if (!ops->needs_device || strcmp(lap_transport_default(world), ops->name) == 0)
         return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED, "transport %s cannot reach the memory of device %s%s%s",
-                     ops->name, device->name, device->transport ? ": use " : "",
-                     device->transport ? device->transport : "");
+    return lap_error(LAP_ERR_UNSUPPORTED, "transport %s cannot reach the memory of device %s",
+                     ops->name, world->device_name);
 }
 
 /* Fills the buffer from the arguments, or says what is wrong with them. */

@@ -51,10 +51,14 @@ typedef struct test_call {
 void test_call_init(test_call_t *call);
 void test_call_clear(test_call_t *call);
 
+/* The device of a group's world if it has its own memory; else NULL. */
+struct lap_device *test_device(lap_group_t *group);
+
 /*
  * lap_op_begin, lap_op_end and lap_op_run with the args of the call, in the memory of its device;
  * results are back in args at the end.
  */
+void test_call_forget(test_call_t *call); /* the memory there; test_call_clear does so */
 lap_status_t test_call_begin(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_run(lap_op_t *op, test_call_t *call);

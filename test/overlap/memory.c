@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "core/world.h"
 #include "data.h"
 #include "device/device.h"
 
@@ -86,13 +87,29 @@ static lap_op_args_t args_there(test_call_t *call)
     return args;
 }
 
+lap_device_t *test_device(lap_group_t *group)
+{
+    lap_device_t *device;
+    if (lap_device_of(group->world, &device) != LAP_OK || !device->ops->transport)
+        return NULL;
+    return device;
+}
+
+void test_call_forget(test_call_t *call)
+{
+    if (call->far)
+        call->device->ops->free(call->device, call->far);
+    call->far = NULL;
+}
+
 lap_status_t test_call_begin(lap_op_t *op, test_call_t *call)
 {
     if (!call->device)
         return lap_op_begin(op, &call->args);
     lap_device_t *device = call->device;
     const size_t bytes = pack(call, NULL, false);
-    LAP_TRY(device->ops->alloc(device, bytes, &call->far));
+    if (!call->far)
+        LAP_TRY(device->ops->alloc(device, bytes, &call->far));
     char *near = malloc(bytes);
     if (!near)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
@@ -117,8 +134,6 @@ lap_status_t test_call_end(lap_op_t *op, test_call_t *call)
     if (status == LAP_OK && near)
         pack(call, near, true);
     free(near);
-    device->ops->free(device, call->far);
-    call->far = NULL;
     return status;
 }
 

@@ -152,9 +152,6 @@ test_call_t test_call(lap_group_t *group, const test_method_t *method,
                       const test_flavour_t *flavour, const test_shape_t *shape, size_t m,
                       uint64_t seed, bool exact)
 {
-    lap_device_t *device = NULL;
-    if (lap_device_of(group->world, &device) != LAP_OK || !device->ops->transport)
-        device = NULL;
     return (test_call_t){.desc = test_describe(method, flavour, shape),
                          .m = m,
                          .rank = lap_group_rank(group),
@@ -165,7 +162,7 @@ test_call_t test_call(lap_group_t *group, const test_method_t *method,
                          .vector_dtype = flavour->vector,
                          .aux_dtype = flavour->aux,
                          .no_aux = flavour->no_aux,
-                         .device = device};
+                         .device = test_device(group)};
 }
 
 double test_run(lap_op_t *op, test_call_t call)

@@ -328,8 +328,8 @@ static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdevicept
         return lap_cuda_check(api, result, "cuMemAlloc");
     (void)api->cuMemGetInfo(&free, &total);
     return lap_error(LAP_ERR_NO_MEMORY,
-                     "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free", bytes,
-                     device->ordinal, free, total);
+                     "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free",
+                     bytes, device->ordinal, free, total);
 }
 
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)

@@ -42,8 +42,7 @@ typedef struct lap_cuda_slot {
 
 /* Pinned memory of a device. */
 typedef struct lap_cuda_board {
-    uint32_t
-        abort; /* not 0: waits end at once; set by the host, or by a wait that met a mismatch */
+    uint32_t abort; /* not 0: waits end at once */
     uint32_t reserved[15];
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
 } lap_cuda_board_t;

@@ -212,8 +212,8 @@ constexpr int looks = 64; /* at the words, between two looks at the host's memor
 } // namespace
 
 /*
- * One warp, a lane for each wait: ends when all signals have come, or the host says so. A signal
- * with the tag of another call ends all waits of the device: what came with it must not be used.
+ * One warp, a lane for each wait: ends when all signals have come, or the host says so. What came
+ * with a signal of another call must not be used: then only the host can end it.
  */
 extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t waits)
 {
@@ -249,12 +249,16 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
     const bool mismatch = lane < waits.n && waits.checks_tag &&
                           load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
     const unsigned wrong = __ballot_sync(~0u, mismatch);
-    if (wrong != 0 && static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
-        report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
-        store_release(&waits.board->abort, 1);
+    if (wrong == 0) {
+        if (lane == 0 && told >= 0)
+            store_release(&waits.slot->state, LAP_CUDA_RUNS);
+        return;
     }
-    if (lane == 0 && wrong == 0 && told >= 0)
-        store_release(&waits.slot->state, LAP_CUDA_RUNS);
+    if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
+        report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
+        while (load_relaxed(&waits.board->abort) == 0)
+            __nanosleep(10000);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises_t raises)

@@ -16,6 +16,7 @@
 
 #define GRANULE ((size_t)2 << 20) /* an allocation of whole ones shares nothing with others */
 #define DATA_ALIGNMENT 4096u
+#define GIVEN_UP ((uint32_t)1 << 31) /* a bit of `users`: the owner has no more use for it */
 
 /* ---- memory ---- */
 
@@ -34,7 +35,7 @@ static void sweep(lap_cuda_device_t *device, bool all)
     struct lap_cuda_grave **link = &device->graves;
     while (*link) {
         struct lap_cuda_grave *grave = *link;
-        if (!all && atomic_load_explicit(grave->users, memory_order_acquire) > 0) {
+        if (!all && atomic_load_explicit(grave->users, memory_order_acquire) > GIVEN_UP) {
             link = &grave->next;
             continue;
         }
@@ -45,7 +46,11 @@ static void sweep(lap_cuda_device_t *device, bool all)
     }
 }
 
-/* This rank's memory: freed, unless peers have it mapped; then when they have not, or at the end. */
+/*
+ * This rank's memory is freed, unless peers have it mapped. Then, if they are threads, by the last
+ * of them; else here, when none has any more, or at the end, when mappings of other processes keep
+ * what they map.
+ */
 static void give_up_own(lap_buffer_t *buffer)
 {
     struct lap_part *part = buffer->part;
@@ -54,9 +59,11 @@ static void give_up_own(lap_buffer_t *buffer)
     void *memory = part->bases[rank];
     if (!memory)
         return;
-    struct lap_cuda_grave *grave = NULL;
-    if (part->users[rank] && atomic_load_explicit(part->users[rank], memory_order_acquire) > 0)
-        grave = lap_alloc(1, sizeof(*grave));
+    const uint32_t users =
+        atomic_fetch_or_explicit(part->users[rank], GIVEN_UP, memory_order_acq_rel);
+    if (users > 0 && buffer->group->world->kind == LAP_WORLD_THREADS)
+        return;
+    struct lap_cuda_grave *grave = users > 0 ? lap_alloc(1, sizeof(*grave)) : NULL;
     if (!grave) {
         lap_cuda_free(&device->base, memory);
         return;
@@ -79,12 +86,15 @@ static void unmap(lap_buffer_t *buffer, int rank)
     lap_cuda_device_t *device = part->device;
     if (!part->bases[rank])
         return;
-    if (buffer->group->world->kind != LAP_WORLD_THREADS && lap_cuda_enter(device) == LAP_OK) {
+    const bool threads = buffer->group->world->kind == LAP_WORLD_THREADS;
+    if (!threads && lap_cuda_enter(device) == LAP_OK) {
         (void)device->api.cuIpcCloseMemHandle((CUdeviceptr)(uintptr_t)part->bases[rank]);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    /* Releases to the owner's look at the count: nothing here touches its memory any more. */
-    atomic_fetch_sub_explicit(part->users[rank], 1, memory_order_release);
+    /* Releases to who frees it: nothing here touches the memory any more. */
+    const uint32_t users = atomic_fetch_sub_explicit(part->users[rank], 1, memory_order_acq_rel);
+    if (threads && users == (GIVEN_UP | 1))
+        lap_cuda_free(&device->base, part->bases[rank]);
 }
 
 static void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer)
@@ -127,6 +137,8 @@ static lap_status_t create_own(lap_buffer_t *buffer)
     if (!part->bases || !part->users)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tables of a buffer of %zu ranks",
                          size);
+    for (int r = 0; r < buffer->group->size; r++)
+        part->users[r] = (_Atomic uint32_t *)(void *)buffer->data[r];
     const size_t words = buffer->nsignals * sizeof(lap_cuda_word_t);
     part->data = round_up(words + (buffer->nsignals + 1) * sizeof(uint32_t), DATA_ALIGNMENT);
     part->bytes = round_up(part->data + buffer->bytes, GRANULE);
@@ -139,8 +151,6 @@ static lap_status_t create_own(lap_buffer_t *buffer)
     part->bases[buffer->group->rank] = (char *)(uintptr_t)memory;
     part->consumed = (uint32_t *)(uintptr_t)(memory + words);
     part->calls = part->consumed + buffer->nsignals;
-    for (int r = 0; r < buffer->group->size; r++)
-        part->users[r] = (_Atomic uint32_t *)(void *)buffer->data[r];
     return LAP_OK;
 }
 

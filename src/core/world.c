@@ -6,6 +6,7 @@
  */
 #include "core/world.h"
 
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,12 +60,24 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
     return LAP_OK;
 }
 
-void lap_world_set_local(lap_world_t *world, int local_size, int cores)
+/* The cores that the processes of this host may use: launchers like to give each rank its own. */
+static int shared_cores(const lap_world_t *world)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&all);
+    for (int rank = 0; rank < world->size; rank++)
+        if (world->peers[rank].pid > 0 &&
+            sched_getaffinity(world->peers[rank].pid, sizeof(one), &one) == 0)
+            CPU_OR(&all, &all, &one);
+    return CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : lap_cores();
+}
+
+void lap_world_set_local(lap_world_t *world, int local_size)
 {
     world->local_size = local_size;
-    world->cores = cores;
+    world->cores = shared_cores(world);
     /* Spinning pays only while every rank has a core for itself. */
-    world->spin_ns = local_size <= cores ? SPIN_NS : 0;
+    world->spin_ns = local_size <= world->cores ? SPIN_NS : 0;
 }
 
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
@@ -81,7 +94,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
     world->size = size;
     world->kind = kind;
     world->timeout_ns = settings->timeout_ns;
-    lap_world_set_local(world, size, lap_cores());
+    lap_world_set_local(world, size);
     memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
     memcpy(world->transport_name, settings->transport_name, sizeof(world->transport_name));
     world->cpu_threads = settings->cpu_threads;
@@ -137,6 +150,7 @@ static lap_status_t process_world_create(int rank, int size, const char *dir,
         status = lap_bootstrap_meet(world, dir, &board);
     else
         status = lap_region_create(world, lap_board_bytes(1), 1, &board);
+    lap_world_set_local(world, size);
     if (status == LAP_OK)
         status = take_board(world, &board);
     if (status != LAP_OK)

@@ -350,8 +350,7 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
         add_credit(p, s, LAP_STREAM_SEND, partner);
         lap_expect(s, lap_signal_data(partner));
     }
-    if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 &&
-        (sends || features_of(p, p->rank) > 0))
+    if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 && (sends || features_of(p, p->rank) > 0))
         copy = add_own_copy(p, s, LAP_STREAM_SEND, sends);
     if (swaps(ring, p->rank)) {
         lap_await_credit(p, s, LAP_STREAM_SEND, partner);

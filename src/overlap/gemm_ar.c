@@ -52,13 +52,24 @@ static lap_range_t output(const lap_problem_t *p, int owner, lap_columns_t colum
                          n_bytes};
 }
 
+/* Where sums begin, after the slots or the rank's own part; they may have another type. */
+static size_t sums_begin(const lap_problem_t *p)
+{
+    return lap_align(lap_slots_bytes(p));
+}
+
+static size_t whole_sums_begin(const lap_problem_t *p)
+{
+    return lap_align(p->capacity * lap_columns_bytes(p, lap_all_columns(p)));
+}
+
 /* Where the sums of `owner` arrive in the symmetric memory of `rank`. */
 static lap_range_t arrived(const lap_problem_t *p, int rank, int owner, lap_columns_t columns)
 {
     size_t first, rows = lap_shard(p->m, p->size, owner, &first);
     size_t before = p->m * columns.begin * lap_dtype_size(p->types.out);
     return lap_range_packed(LAP_SYMMETRIC, rank,
-                            lap_slots_bytes(p) + before + first * sum_bytes(p, columns), rows,
+                            sums_begin(p) + before + first * sum_bytes(p, columns), rows,
                             sum_bytes(p, columns));
 }
 
@@ -184,7 +195,7 @@ static void add_arrivals(const lap_problem_t *p, lap_schedule_t *s, uint16_t str
 static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
-    begin_schedule(p, s, lap_slots_bytes(p) + result_bytes(p), p->capacity);
+    begin_schedule(p, s, sums_begin(p) + result_bytes(p), p->capacity);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;
@@ -209,7 +220,7 @@ static void add_gather(const lap_problem_t *p, lap_schedule_t *s, size_t i, uint
 static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
 {
     uint32_t sum = 0;
-    begin_schedule(p, s, lap_slots_bytes(p) + result_bytes(p), p->capacity);
+    begin_schedule(p, s, sums_begin(p) + result_bytes(p), p->capacity);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;
@@ -254,8 +265,7 @@ static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
     const bool scaled = lap_dtype_is_fp8(p->types.wire);
     lap_range_t own = lap_partial(p, lap_all_columns(p)), sums = s->output;
     if (has_epilogue(p))
-        sums = lap_range_packed(LAP_SCRATCH, p->rank,
-                                p->capacity * lap_columns_bytes(p, lap_all_columns(p)), p->m,
+        sums = lap_range_packed(LAP_SCRATCH, p->rank, whole_sums_begin(p), p->m,
                                 sum_bytes(p, lap_all_columns(p)));
     lap_add_reduce(s, LAP_STREAM_COMPUTE, sums, p->types.wire, p->types.out);
     for (int source = 0; source < p->size; source++)
@@ -278,7 +288,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     if (has_epilogue(p))
-        s->scratch_bytes += result_bytes(p);
+        s->scratch_bytes = whole_sums_begin(p) + result_bytes(p);
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         lap_add_raise(s, LAP_STREAM_SEND, peer, lap_signal_credit(p->size, p->rank), 0);
@@ -305,7 +315,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 /* The sums of `owner` where it lays them open for its peers, after its slots. */
 static lap_range_t open_sums(const lap_problem_t *p, int owner)
 {
-    return lap_range_packed(LAP_SYMMETRIC, owner, lap_slots_bytes(p), lap_rows_of(p, owner),
+    return lap_range_packed(LAP_SYMMETRIC, owner, sums_begin(p), lap_rows_of(p, owner),
                             sum_bytes(p, lap_all_columns(p)));
 }
 
@@ -349,7 +359,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
     size_t most = lap_shard(p->capacity, p->size, 0, NULL), rows = lap_rows_of(p, p->rank);
-    begin_schedule(p, s, lap_slots_bytes(p) + most * sum_bytes(p, all), most);
+    begin_schedule(p, s, sums_begin(p) + most * sum_bytes(p, all), most);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;

@@ -469,7 +469,13 @@ static lap_status_t check_usable(const lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    LAP_TRY(lap_group_broken(op->group));
+    const lap_status_t broken = lap_group_broken(op->group);
+    if (broken != LAP_OK) {
+        char story[LAP_ERROR_TEXT];
+        snprintf(story, sizeof(story), "%s", lap_last_error());
+        return lap_error(broken, "%s; rank %d was about to call %s (%s)", story, op->group->rank,
+                         lap_op_kind_name(op->problem.kind), op->builder->name);
+    }
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
     return LAP_OK;

@@ -4,7 +4,7 @@
 
 #include "transport/transport.h"
 
-#define SCALES_ALIGNMENT 64u
+#define ALIGNMENT 64u /* a multiple of every element's size, and of what vectors like */
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
@@ -37,11 +37,15 @@ lap_range_t lap_own_scale(const lap_problem_t *p)
     return lap_range_packed(LAP_SCALE, p->rank, 0, 1, sizeof(float));
 }
 
+size_t lap_align(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count)
 {
-    size_t begin = (bytes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
-    return lap_range_packed(LAP_SYMMETRIC, rank, begin + (size_t)first * sizeof(float), 1,
-                            (size_t)count * sizeof(float));
+    return lap_range_packed(LAP_SYMMETRIC, rank, lap_align(bytes) + (size_t)first * sizeof(float),
+                            1, (size_t)count * sizeof(float));
 }
 
 size_t lap_scales_end(size_t bytes, int count)

@@ -8,7 +8,6 @@
 #include "schedule/calibrate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "util/alloc.h"
@@ -65,7 +64,7 @@ typedef struct gemm_entry {
 
 typedef struct costs {
     times_t times;
-    char transport[16]; /* whose times these are; "": none yet */
+    const lap_transport_ops_t *transport; /* whose times these are; NULL: none yet */
     gemm_entry_t *gemms;
 } costs_t;
 
@@ -338,10 +337,11 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
     return lap_group_agree(bench->group, status);
 }
 
-static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs_t *costs)
+static lap_status_t calibrate_times(bench_t *bench, const lap_transport_ops_t *transport,
+                                    costs_t *costs)
 {
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
-    options.transport = transport;
+    options.transport = transport->name;
     times_t times = {0};
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 3, &options, &bench->buffer));
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
@@ -353,7 +353,7 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     times.link = reach[0];
     times.signal = reach[1];
     costs->times = times;
-    snprintf(costs->transport, sizeof(costs->transport), "%s", transport);
+    costs->transport = transport;
     return LAP_OK;
 }
 
@@ -568,17 +568,18 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
                            lap_dtype_t dtype, size_t n, size_t k, lap_cost_t *cost_p)
 {
     costs_t *costs = NULL;
+    const lap_transport_ops_t *ops = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
-    transport = transport ? transport : lap_transport_default(group->world);
+    LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group->world), &ops));
     /* All ranks of a group have the same history, and so measure together or not at all. */
-    if (strncmp(costs->transport, transport, sizeof(costs->transport) - 1) != 0) {
+    if (costs->transport != ops) {
         bench_t bench = {.group = group,
                          .engine = engine,
                          .ops = engine->device->ops,
                          .extent = extent_of(engine->device)};
         lap_status_t status = lap_group_agree(group, bench_begin(&bench));
         if (status == LAP_OK)
-            status = calibrate_times(&bench, transport, costs);
+            status = calibrate_times(&bench, ops, costs);
         bench_end(&bench);
         LAP_TRY(status);
     }

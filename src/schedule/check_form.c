@@ -123,12 +123,22 @@ static lap_status_t check_move(const form_t *form)
                  (size_t)step->peer);
 }
 
+/* Processors want the elements that they compute with at multiples of their size. */
+static lap_status_t check_elements(const form_t *form, const lap_range_t *range, lap_dtype_t dtype)
+{
+    const size_t element = lap_dtype_size(dtype);
+    LAP_TRY(equal(form, "the place where a range begins within an element", range->offset % element,
+                  0));
+    return equal(form, "the place where a row begins within an element", range->stride % element,
+                 0);
+}
+
 /* A float. */
 static lap_status_t check_scale(const form_t *form, const lap_range_t *scale)
 {
     LAP_TRY(check_range(form, scale, false));
     LAP_TRY(equal(form, "the bytes of a scale", lap_range_bytes(scale), sizeof(float)));
-    return equal(form, "the place of a scale within a float", scale->offset % sizeof(float), 0);
+    return check_elements(form, scale, LAP_FLOAT32);
 }
 
 /* Whether a, the part of b and d of a block are matrices that fit together. */
@@ -164,6 +174,8 @@ static lap_status_t check_gemm(const form_t *form)
         const lap_block_t *block = &form->schedule->blocks[i];
         LAP_TRY(check_range(form, &block->a, false));
         LAP_TRY(check_range(form, &block->d, true));
+        LAP_TRY(check_elements(form, &block->a, form->schedule->types.a));
+        LAP_TRY(check_elements(form, &block->d, lap_block_dtype(form->schedule, block)));
         LAP_TRY(check_shapes(form, block));
         LAP_TRY(check_block_scale(form, block));
         if (block->wait_signal != LAP_NO_SIGNAL)
@@ -183,8 +195,10 @@ static lap_status_t check_reduce(const form_t *form)
                   (size_t)form->schedule->nranges + 1));
     LAP_TRY(equal(form, "whether there are scales", step->scaled, lap_dtype_is_fp8(step->from)));
     LAP_TRY(check_range(form, &step->dst, true));
+    LAP_TRY(check_elements(form, &step->dst, step->to));
     for (uint32_t i = 0; i < step->count; i++) {
         LAP_TRY(check_range(form, &ranges[i], false));
+        LAP_TRY(check_elements(form, &ranges[i], step->from));
         LAP_TRY(equal(form, "the number of rows", ranges[i].rows, step->dst.rows));
         LAP_TRY(equal(form, "the bytes of a row", ranges[i].row_bytes * to,
                       step->dst.row_bytes * from));

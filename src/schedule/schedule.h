@@ -71,8 +71,8 @@ typedef enum lap_step_kind {
 enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2 };
 
 /*
- * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out` in
- * LAP_OUTPUT and `wire` elsewhere.
+ * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out`
+ * in LAP_OUTPUT and `wire` elsewhere.
  */
 typedef struct lap_types {
     lap_dtype_t a, b, out, wire, y;

@@ -234,7 +234,7 @@ static void init_epilogue(test_call_t *call, lap_op_args_t *args)
         args->bias = part(call, TEST_MATRIX_BIAS, owner, 0, 1, 0, cols, false);
     if (epilogue & LAP_EPILOGUE_DGELU)
         args->aux = part(call, TEST_MATRIX_AUX, owner, 0, rows, 0, cols, false);
-    if (epilogue & LAP_EPILOGUE_GELU && !call->no_aux)
+    else if (epilogue & LAP_EPILOGUE_GELU && !call->no_aux)
         args->aux = room(call, call->aux_dtype, rows, cols);
     if (epilogue & LAP_EPILOGUE_BIAS_GRAD)
         args->bias_grad =

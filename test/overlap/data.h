@@ -64,8 +64,8 @@ lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_run(lap_op_t *op, test_call_t *call);
 
 /*
- * Moves one element of a result just beyond its bound, so that test_result_error must find it. False
- * when the call has no such result, or it has no elements.
+ * Moves one element of a result just beyond its bound, so that test_result_error must find it.
+ * False when the call has no such result, or it has no elements.
  */
 bool test_call_spoil(test_call_t *call, test_result_t which);
 
@@ -103,7 +103,7 @@ static inline bool test_is_local(lap_op_kind_t kind)
     return kind == LAP_GEMM || kind == LAP_BULK_AG || kind == LAP_BULK_RS;
 }
 
-/* Whose are the d before the call, bias and aux of this rank: in an all-reduce all have the same. */
+/* Whose d before the call, bias and aux this rank has: in an all-reduce all have the same. */
 static inline int test_owner(const test_call_t *call)
 {
     return call->desc.kind == LAP_GEMM_AR ? 0 : call->rank;

@@ -347,7 +347,8 @@ static void test_in_flight(lap_group_t *group)
             if (!suits(pair[1], plain, group) || (!behind && (i + 5 * j) % 13 != 0))
                 continue;
             const test_flavour_t *const of[2] = {f, plain};
-            const double error = run_pair(group, pair, of, j % 3 == 0, (uint64_t)(50 * i + j));
+            const double error =
+                run_pair(group, pair, of, j % 3 == 0, 50 * (uint64_t)i + (uint64_t)j);
             if (error > 1)
                 tap_note("%s, then %s", test_label(pair[0], f, texts[0], sizeof(texts[0])),
                          test_label(pair[1], plain, texts[1], sizeof(texts[1])));

@@ -121,7 +121,7 @@ static void test_shapes(void)
     lap_schedule_clear(&s);
 }
 
-/* Whether `count` ranges are those of ranks 0, 1, 2, ... of which `rank` is the one that has them. */
+/* Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. */
 static bool in_rank_order(const lap_range_t *ranges, uint32_t count, int rank)
 {
     for (uint32_t j = 0; j < count; j++) {

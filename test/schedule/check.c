@@ -262,7 +262,7 @@ static void test_scales(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "not there", "step 1 GEMM", "bytes 36..39",
                 NULL);
     block->scale.offset = 30;
-    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "within a float is 2, expected 0", NULL);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "begins within an element is 2", NULL);
     block->scale.offset = 32;
     schedule->scales = at(LAP_SCALES, 0, 0, 8);
     lap_add_copy(schedule, COMPUTE, at(LAP_SCALE, 0, 0, 4), at(LAP_SCALES, 0, 0, 4));

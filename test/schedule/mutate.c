@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mutation tests of the checker. Takes each single WAIT, RAISE, signal of a PUT, wait or raise of a
- * block, scale and dependency out of the schedules of every method, on one rank or on all, in one call of
- * three: the checker must object each time. So it misses nothing, and no method carries
+ * block, scale and dependency out of the schedules of every method, on one rank or on all, in one
+ * call of three: the checker must object each time. So it misses nothing, and no method carries
  * synchronisation that it does not need.
  */
 #include "sequence.h"

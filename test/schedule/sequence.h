@@ -25,7 +25,8 @@ typedef struct variant {
     const char *method;
     int aggregate, gather_input;
     size_t num_splits, block_rows;
-    lap_dtype_t dtype; /* of a, and of what travels: FP8 has scales */
+    lap_dtype_t
+        dtype; /* of a, and of what travels: FP8 has scales; bfloat16 is summed in float32 */
     lap_epilogue_t epilogue;
     lap_layout_t layout;
 } variant_t;
@@ -70,7 +71,7 @@ static const variant_t variants[] = {
     {LAP_GEMM_AR, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_GEMM_AR, "serial", 0, 0, 0, 0, FP8, BIAS, LAP_FORWARD},
     {LAP_GEMM_AR, "pipeline", 0, 0, 2, 0, FP8, BIAS | GRAD, LAP_DGRAD},
-    {LAP_GEMM_AR, "pipeline", 0, 0, 3, 0, LAP_FLOAT32, BIAS, LAP_DGRAD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 3, 0, LAP_BFLOAT16, BIAS, LAP_DGRAD},
     {LAP_GEMM_AR, "direct", 0, 0, 0, 0, FP8, BIAS | GRAD, LAP_FORWARD},
     {LAP_GEMM_AR, "fused", 0, 0, 0, 2, FP8, BIAS, LAP_FORWARD},
     {LAP_GEMM, "serial", 0, 0, 0, 0, FP8, GRAD, LAP_DGRAD},
@@ -101,8 +102,10 @@ static inline void variant_name(const variant_t *variant, char *text, size_t byt
 {
     snprintf(text, bytes, "%s %s%s%s%s%s%s", lap_op_kind_name(variant->kind), variant->method,
              variant->aggregate ? " aggregate" : "", variant->gather_input ? " gather" : "",
-             variant->dtype == FP8 ? " fp8" : "", variant->epilogue & BIAS ? " bias" : "",
-             variant->epilogue & GRAD ? " bias_grad" : "");
+             variant->dtype == FP8            ? " fp8"
+             : variant->dtype == LAP_BFLOAT16 ? " bf16"
+                                              : "",
+             variant->epilogue & BIAS ? " bias" : "", variant->epilogue & GRAD ? " bias_grad" : "");
 }
 
 static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t n, size_t k)
@@ -120,6 +123,8 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     desc.dtype = variant->dtype;
     if (variant->kind == LAP_GEMM_RS || variant->kind == LAP_GEMM_AR)
         desc.wire_dtype = variant->dtype;
+    if (variant->dtype == LAP_BFLOAT16)
+        desc.out_dtype = LAP_FLOAT32;
     desc.epilogue = variant->epilogue;
     desc.layout = variant->layout;
     desc.aggregate = variant->aggregate;

@@ -7,7 +7,6 @@
  */
 #include <lap/lap_mpi.h>
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,7 +18,6 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 
 #define POLL_NS 50000u
 
@@ -27,7 +25,6 @@
 typedef struct card {
     int32_t status;          /* a failure of one is a failure of all */
     char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
-    cpu_set_t cores;         /* that it may use: launchers like to give each rank its own */
     char text[LAP_ERROR_TEXT];
 } card_t;
 
@@ -159,26 +156,16 @@ static lap_status_t make_group(lap_world_t *world)
     return status;
 }
 
-/* The cores that the ranks of this host have together. */
-static int count_cores(const maker_t *maker)
-{
-    cpu_set_t all;
-    CPU_ZERO(&all);
-    for (int i = 0; i < maker->local_size; i++)
-        CPU_OR(&all, &all, &maker->cards[maker->locals[i]].cores);
-    return CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : lap_cores();
-}
-
 static lap_status_t make_world(maker_t *maker)
 {
     LAP_TRY(
         lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings, &maker->world));
     lap_world_t *world = maker->world;
-    lap_world_set_local(world, maker->local_size, count_cores(maker));
     world->peers[world->rank].pid = (int)getpid();
     LAP_TRY(lap_heap_open(&world->peers[world->rank].heap_fd));
     if (maker->local_size > 1)
         LAP_TRY(meet_locals(maker));
+    lap_world_set_local(world, maker->local_size);
     LAP_TRY(lap_mpi_wire_open(world, maker->comm, maker->owns_mpi, &world->wire));
     return make_group(world);
 }
@@ -218,7 +205,6 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
     maker->deadline = lap_now_ns() + settings->timeout_ns;
     maker->owns_mpi = owns_mpi;
     maker->comm = MPI_COMM_NULL;
-    sched_getaffinity(0, sizeof(maker->mine.cores), &maker->mine.cores); /* zeros if it fails */
     lap_status_t found = find_ranks(maker, comm);
     status = found == LAP_OK ? gather(maker, status) : found;
     if (status == LAP_OK)

@@ -155,7 +155,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     overhead_schedule(&schedule, nsteps);
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
-    lap_status_t status = device->ops->alloc(device, 64 * (1 + LAP_STREAMS), &scratch);
+    lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAMS), &scratch);
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;

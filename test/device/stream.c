@@ -229,11 +229,12 @@ static void test_stamps(void)
 /* 3 rows of 5 bytes out of rows of 9 into rows of 7, and packed. */
 static void test_copy(void)
 {
-    char src[27], dst[22], packed[27] = {0};
+    enum { SRC = 27, DST = 22 };
+    char *src = new_shared(device, SRC), *dst = new_shared(device, DST);
+    char *packed = new_shared(device, SRC);
     lap_stream_t *stream = new_stream();
     for (int i = 0; i < 27; i++)
         src[i] = (char)(i + 1);
-    memset(dst, 0, sizeof(dst));
     const lap_copy_t copy = {dst, src, 3, 5, 7, 9};
     const lap_copy_t whole = {packed, src, 3, 9, 9, 9};
     const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9};
@@ -241,11 +242,14 @@ static void test_copy(void)
     ops->copy(stream, &whole);
     ops->copy(stream, &none);
     tap_success(ops->stream_synchronize(stream), "%s: copies", ops->name);
-    bool good = memcmp(packed, src, sizeof(src)) == 0;
+    bool good = memcmp(packed, src, SRC) == 0;
     for (int row = 0; row < 3; row++)
         for (int i = 0; i < 7; i++)
             good = good && dst[row * 7 + i] == (i < 5 ? row * 9 + i + 1 : 0);
     tap_ok(good && dst[21] == 0, "%s: rows are copied, and nothing between them", ops->name);
+    free_shared(device, src);
+    free_shared(device, dst);
+    free_shared(device, packed);
     ops->stream_destroy(stream);
 }
 

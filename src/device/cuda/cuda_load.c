@@ -13,6 +13,9 @@
 #include "core/status.h"
 #include "lap_config.h"
 
+/* They stay in the process: neither library says that it can be taken out again. */
+#define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+
 /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
 static void set_function(void *field, void *function)
 {
@@ -35,7 +38,7 @@ static lap_status_t find_call(PFN_cuGetProcAddress_v12000 find, const char *name
 static lap_status_t load_driver(lap_cuda_api_t *api)
 {
     PFN_cuGetProcAddress_v12000 find;
-    api->driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    api->driver = dlopen("libcuda.so.1", LOADING);
     if (!api->driver)
         return lap_error(LAP_ERR_UNSUPPORTED, "there is no NVIDIA driver here: %s", dlerror());
     void *symbol = dlsym(api->driver, "cuGetProcAddress_v2");
@@ -55,12 +58,12 @@ static void *open_blas(void)
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     char path[512];
     const char *given = getenv("LAP_CUBLASLT");
-    void *library = given && *given ? dlopen(given, RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *library = given && *given ? dlopen(given, LOADING) : NULL;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(names[i], LOADING);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
         snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, names[i]);
-        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(path, LOADING);
     }
     return library;
 }

@@ -86,8 +86,10 @@
     X(cublasLtMatmulAlgoGetHeuristic)                                                              \
     X(cublasLtMatmul)
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
 #define LAP_CUDA_FIELD(name, version) PFN_##name##_v##version name;
 #define LAP_CUBLAS_FIELD(name) __typeof__(&name) name;
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 typedef struct lap_cuda_api {
     void *driver, *blas; /* of dlopen */

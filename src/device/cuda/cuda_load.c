@@ -40,7 +40,8 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
     PFN_cuGetProcAddress_v12000 find;
     api->driver = dlopen("libcuda.so.1", LOADING);
     if (!api->driver)
-        return lap_error(LAP_ERR_UNSUPPORTED, "there is no NVIDIA driver here: %s", dlerror());
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no NVIDIA driver here: libcuda.so.1 cannot be loaded");
     void *symbol = dlsym(api->driver, "cuGetProcAddress_v2");
     if (!symbol)
         return lap_error(LAP_ERR_UNSUPPORTED,

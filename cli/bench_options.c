@@ -78,11 +78,11 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
               "time of the GEMM",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu or ref", "cpu"},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
     [TRANSPORT] = {0, "transport", "NAME",
                    "shm (ranks are processes) or self (ranks are threads of one process); under "
                    "mpirun also mpi (messages between all ranks) or hosts (messages between hosts, "
-                   "shm inside)",
+                   "shm inside); with --device cuda only cuda_ipc",
                    "shm"},
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
@@ -370,6 +370,8 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
         environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
         name = "hosts"; /* as a world that spans hosts would choose by itself */
+    if (!args->given[TRANSPORT] && device->transport)
+        name = device->transport;
     if (lap_transport_find(name, &transport) != LAP_OK) {
         lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());
         return false;

@@ -155,8 +155,13 @@ static void show_build(page_t *page)
 static void show_backends(page_t *page)
 {
     section(page, "devices", "Devices");
-    for (size_t i = 0; lap_device_at(i); i++)
-        fact(page, lap_device_at(i)->name, "%s", lap_device_at(i)->summary);
+    for (size_t i = 0; lap_device_at(i); i++) {
+        const lap_device_ops_t *ops = lap_device_at(i);
+        if (ops->probe && ops->probe() != LAP_OK)
+            fact(page, ops->name, "cannot run here: %s", lap_last_error());
+        else
+            fact(page, ops->name, "%s", ops->summary);
+    }
     section(page, "transports", "Transports");
     for (size_t i = 0; lap_transport_at(i); i++)
         fact(page, lap_transport_at(i)->name, "%s", lap_transport_at(i)->summary);

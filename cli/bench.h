@@ -14,6 +14,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "gpu_share.h"
 #include "schedule/run.h"
 
 typedef enum lap_bench_mode {
@@ -54,12 +55,13 @@ typedef struct lap_bench {
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span; /* the transport is one of those whose ranks mpirun starts */
+    bool can_span;        /* the transport is one of those whose ranks mpirun starts */
     const char *timeline; /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
+    lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;
 

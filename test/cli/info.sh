@@ -13,7 +13,8 @@ has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm 
 has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 '
 has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
-    "  directory    $TMPDIR" GPUs "$(uname -r)"
+    "  directory    $TMPDIR" "$(uname -r)"
+has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  MPS ' '  NCCL '
 is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
 is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
 
@@ -29,7 +30,10 @@ assert set(info["devices"]) >= {"cpu", "ref"} and "shm" in info["transports"]
 assert set(info["dtypes"]) == {"float32", "float16", "bfloat16"}
 assert "ring" in info["ag_gemm"] and "ring" in info["gemm_rs"]
 assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"] > 0
-assert machine["memfd"] is True and machine["futex"] is True and machine["gpus"] >= 0
+assert machine["memfd"] is True and machine["futex"] is True
+gpu = info["gpu"]
+assert gpu["gpus"] > 0 and gpu["gpu_0"] and gpu["ipc"] or gpu["gpus"] == 0 and gpu["why_none"]
+assert gpu["mps"].split()[0] in ("yes,", "no:") and gpu["nccl"].split()[0] in ("yes:", "no:")
 ' "$work/out"
 else
     echo "ok $((checks += 1)) # SKIP there is no python3 to read the JSON"

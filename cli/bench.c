@@ -34,7 +34,7 @@ static int fail(int rank, lap_status_t status)
 static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
 {
     bool correct = true;
-    for (size_t i = 0; i < it->nmethods; i++) {
+    for (size_t i = 0; i < lap_bench_rows(it); i++) {
         if (result->methods[i].ok)
             continue;
         correct = false;
@@ -56,12 +56,9 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     if (lap_world_rank(world) != 0)
         return LAP_CLI_OK;
     if (bench->mode == LAP_BENCH_SWEEP)
-        (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results,
-                                                                           lap_world_size(world));
-    else if (bench->json)
-        lap_bench_print_json(bench, &results[0], lap_world_size(world));
+        (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results);
     else
-        lap_bench_print_table(bench, results, lap_world_size(world));
+        (bench->json ? lap_bench_print_json : lap_bench_print_table)(bench, results);
     if (bench->timeline && !bench->json)
         printf("\ntimeline: %s\n", bench->timeline);
     bool correct = true;
@@ -111,11 +108,16 @@ static int join_world(const lap_bench_t *bench)
         return result;
     lap_world_options_t options = world_options(bench, environment.size);
     lap_world_t *world;
-    status = lap_world_create(&options, &world);
+    status = bench->baseline ? bench->baseline->start(&environment) : LAP_OK;
+    if (status == LAP_OK)
+        status = lap_world_create(&options, &world);
     if (status != LAP_OK)
         return fail(environment.rank, status);
     result = run_rank(bench, world);
     lap_world_destroy(world);
+    /* A rank that has failed does not wait for the others: the launcher ends them. */
+    if (bench->baseline && result == LAP_CLI_OK)
+        bench->baseline->end();
     return result;
 }
 

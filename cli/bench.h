@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts of `lap bench`: what was asked for (bench_options.c), the matrices and the truth about
- * their product (bench_data.c), the measuring that every rank takes part in (bench_measure.c,
- * bench_latency.c) and what rank 0 prints (bench_print.c, bench_sweep.c). bench.c starts the ranks.
+ * The parts of `lap bench`: what was asked for (bench_options.c, bench_methods.c), what that means
+ * for a rank (bench_shape.c), its matrices (bench_data.c) and the truth about them (bench_truth.c),
+ * the measuring that every rank takes part in (bench_measure.c, bench_latency.c), what others than
+ * this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c, bench_sweep.c).
+ * bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H
@@ -14,13 +16,13 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "core/environment.h"
 #include "gpu_share.h"
+#include "overlap/overlap.h"
 #include "schedule/run.h"
 
 typedef enum lap_bench_mode {
-    LAP_BENCH_AG,
-    LAP_BENCH_RS,
-    LAP_BENCH_AR,
+    LAP_BENCH_OP,
     LAP_BENCH_LATENCY,
     LAP_BENCH_DEMO,
     LAP_BENCH_SWEEP,
@@ -41,22 +43,29 @@ typedef struct lap_bench_method {
 typedef struct lap_bench_case {
     lap_op_kind_t kind;
     size_t m, n, k;
-    lap_bench_method_t methods[LAP_LIST_MAX + 1]; /* the first is serial */
-    size_t nmethods;
+    /* The first is serial; the baseline stands after the last. */
+    lap_bench_method_t methods[LAP_LIST_MAX + 2];
+    size_t nmethods; /* without the baseline */
+    bool baseline;   /* there is one */
 } lap_bench_case_t;
+
+typedef struct lap_bench_baseline_ops lap_bench_baseline_ops_t;
 
 typedef struct lap_bench {
     lap_bench_mode_t mode;
     lap_bench_case_t cases[LAP_BENCH_CASES];
     size_t ncases;
     int ranks; /* to start; when the ranks are there already: as given, or 0 */
-    lap_dtype_t dtype;
+    lap_dtype_t dtype, out_dtype, wire_dtype; /* the last two: as in lap_op_desc_t */
+    lap_layout_t layout;                      /* of ag, rs and ar; the others have their own */
+    lap_epilogue_t epilogue;
     int iters, warmup;
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span;        /* the transport is one of those whose ranks mpirun starts */
-    const char *timeline; /* NULL: no picture */
+    bool can_span; /* the transport is one of those whose ranks mpirun starts */
+    const lap_bench_baseline_ops_t *baseline; /* NULL: none */
+    const char *timeline;                     /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
     uint64_t seed;
@@ -64,6 +73,8 @@ typedef struct lap_bench {
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;
+
+extern const lap_command_t lap_bench_command;
 
 /*
  * Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. `ranks_exist`:
@@ -76,8 +87,59 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
  */
 int lap_bench_check(const lap_bench_t *bench, int nranks);
 
-/* The description of an operator for one method, without its buffer. */
-lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method);
+/* ---- methods ---- */
+
+/* Fills in the methods of a case from a list, serial first. Prints a sentence and returns false. */
+bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text);
+
+/* Adds one: a name, then knobs after colons. The same. */
+bool lap_bench_add_method(lap_bench_case_t *it, const char *item);
+
+/* The method of a case that is auto; SIZE_MAX: none. */
+size_t lap_bench_auto(const lap_bench_case_t *it);
+
+/* Leaves out what a transport that `can` cannot do, unless the user asked for it by name. */
+void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
+
+/* ---- what a case means for a rank ---- */
+
+/* The description of the operator for one method, without its buffer. */
+lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method,
+                             int nranks);
+
+/* That of the GEMM which LAP_EXTERNAL_AG runs behind. */
+lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks);
+
+/* A dimension of a whole matrix, and the part of it that is meant. */
+typedef struct lap_bench_extent {
+    size_t total, begin, count;
+} lap_bench_extent_t;
+
+/*
+ * The GEMM of one rank is [rows, depth] times the transpose of [cols, depth], however these two are
+ * stored; its operator is given `a_rows` of the first, and `d_rows` of the result are the rank's.
+ */
+typedef struct lap_bench_shape {
+    lap_op_kind_t kind;
+    bool baseline;
+    int rank, nranks;
+    lap_types_t types;
+    lap_layout_t layout;
+    lap_epilogue_t epilogue;
+    bool sums; /* the result is a sum over the ranks */
+    lap_bench_extent_t rows, cols, depth, a_rows, d_rows;
+    lap_bench_extent_t x_rows, y_rows; /* of what moves beside the GEMM */
+    size_t moved;                      /* its columns; 0: nothing does */
+} lap_bench_shape_t;
+
+lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *it, int rank,
+                             int nranks, lap_bench_shape_t *shape_p);
+
+/* Bytes that one rank needs at most, for the check that they exist. */
+double lap_bench_data_bytes(const lap_bench_shape_t *shape);
+
+/* The bytes that the rank which sends most sends when nothing overlaps. */
+double lap_bench_serial_bytes(const lap_bench_shape_t *shape);
 
 /* ---- data ---- */
 
@@ -85,13 +147,16 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
 typedef struct lap_bench_data {
     const lap_device_ops_t *ops;
     lap_device_t *device;
-    void *memory;                     /* of a, b, d, gemm_a and gemm_d */
-    lap_tensor_t a, b, d;             /* as the operator wants them */
+    lap_bench_shape_t shape;
+    uint64_t seed;
+    void *memory;                     /* of all tensors */
+    lap_op_args_t args;               /* as the operator wants them */
     lap_tensor_t gemm_a, gemm_d;      /* of the whole local GEMM, which has the same b */
-    float *reference;                 /* what d should be, packed */
+    lap_finish_t gemm_finish;         /* of that GEMM */
+    float *product;                   /* what d should be before the epilogue, packed */
+    float *sizes;                     /* of the ranks' parts of it, added up */
     double *row_norms, *column_norms; /* of the vectors whose products are the elements of d */
-    double gamma, unit, tiny;         /* see bench_data.c */
-    int partials;                     /* that are rounded before they are summed; 0: none */
+    float *moved;                     /* what y should be, packed; NULL: there is none */
 } lap_bench_data_t;
 
 /*
@@ -103,17 +168,91 @@ lap_status_t lap_bench_data_init(lap_bench_data_t *data, const lap_bench_t *benc
                                  lap_device_t *device);
 void lap_bench_data_clear(lap_bench_data_t *data);
 
-/* Bytes that one rank needs at most, for the check that they exist. */
-double lap_bench_data_bytes(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks);
-
-/* Fills d with values that no result has. */
+/* Fills all results with values that no result has. */
 void lap_bench_data_spoil(lap_bench_data_t *data);
 
+/* The random matrices. Those that every rank has of its own to be summed come last. */
+typedef enum lap_bench_matrix {
+    LAP_BENCH_A,
+    LAP_BENCH_B,
+    LAP_BENCH_BIAS,
+    LAP_BENCH_AUX,
+    LAP_BENCH_X, /* LAP_BULK_RS: LAP_BENCH_X + r is that of rank r */
+} lap_bench_matrix_t;
+
+/* Whose scale belongs to which elements: one rank's to all; or each rank's to its share. */
+typedef enum lap_bench_owner {
+    LAP_BENCH_ONE,
+    LAP_BENCH_BY_ROWS,
+    LAP_BENCH_BY_COLS
+} lap_bench_owner_t;
+
+/* A part of a random matrix of elements in [-0.5, 0.5). */
+typedef struct lap_bench_part {
+    int matrix;
+    lap_dtype_t dtype; /* of the matrix: what its elements are rounded to */
+    lap_bench_extent_t rows, cols;
+    lap_bench_owner_t owner;
+    int rank; /* LAP_BENCH_ONE: whose */
+    bool transposed;
+} lap_bench_part_t;
+
+/* Writes a part to `out`, as it is stored, or widened and scaled to what it means in float32. */
+void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *part,
+                        const lap_tensor_t *out);
+
+/* Rows and depth of the first matrix of the product; columns and depth of the second. */
+lap_bench_part_t lap_bench_a(const lap_bench_shape_t *shape, lap_bench_extent_t rows,
+                             lap_bench_extent_t depth);
+lap_bench_part_t lap_bench_b(const lap_bench_shape_t *shape, lap_bench_extent_t cols,
+                             lap_bench_extent_t depth);
+
+/* What moves: the rows of an all-gather, or of the summand of one rank. */
+lap_bench_part_t lap_bench_x(const lap_bench_shape_t *shape, lap_bench_extent_t rows, int rank);
+
+/* The scale of the elements of a random matrix, if they are FP8; else 1. */
+float lap_bench_scale(int matrix, lap_dtype_t dtype, int rank);
+
+/* That of what a rank sends. */
+float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank);
+
+/* ---- the truth ---- */
+
+/* Fills in all that verifying needs, from the random matrices as any rank can make them. */
+lap_status_t lap_bench_truth_init(lap_bench_data_t *data);
+
 /*
- * Compares d with the reference. Writes the largest error and returns whether every element is
- * within its bound.
+ * Compares all results with the truth. Writes the largest error and returns whether every element
+ * is within its bound.
  */
 bool lap_bench_data_verify(const lap_bench_data_t *data, double *max_err_p);
+
+/* ---- the baseline ---- */
+
+/* What the methods are compared with: the same operator, done by others. */
+typedef struct lap_bench_baseline lap_bench_baseline_t;
+
+struct lap_bench_baseline_ops {
+    const char *name; /* of its row */
+    /* Before the world is made, and after it has ended well. Collective over all ranks. */
+    lap_status_t (*start)(const lap_environment_t *environment);
+    void (*end)(void);
+    /* Makes it for a case; the data outlive it. */
+    lap_status_t (*create)(const lap_bench_case_t *it, const lap_bench_data_t *data,
+                           lap_bench_baseline_t **baseline_p);
+    void (*destroy)(lap_bench_baseline_t *baseline); /* takes NULL */
+    /* Computes d once. Collective. */
+    void (*run)(lap_bench_baseline_t *baseline);
+};
+
+/* MPI's collective and cblas_sgemm, one after the other; NULL in a build without MPI. */
+extern const lap_bench_baseline_ops_t *const lap_bench_mpi;
+
+/* How many rows a case has in the tables: its methods, and the baseline. */
+static inline size_t lap_bench_rows(const lap_bench_case_t *it)
+{
+    return it->nmethods + (it->baseline ? 1 : 0);
+}
 
 /* ---- measuring ---- */
 
@@ -134,9 +273,10 @@ typedef struct lap_bench_figure {
 } lap_bench_figure_t;
 
 typedef struct lap_bench_result {
-    lap_link_t link; /* in effect; both 0: none */
+    lap_bench_shape_t shape; /* of the rank */
+    lap_link_t link;         /* in effect; both 0: none */
     double gemm_ms, gemm_noise_ms;
-    lap_bench_figure_t methods[LAP_LIST_MAX + 1];
+    lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
     size_t best; /* the fastest correct one of the methods asked for; SIZE_MAX: none is correct */
 } lap_bench_result_t;
 
@@ -165,23 +305,29 @@ void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((for
 /* Removes it. */
 void lap_bench_progress_end(bool speaks);
 
-/* The method of a case that is auto; SIZE_MAX: none. */
-size_t lap_bench_auto(const lap_bench_case_t *it);
-
 /* Efficiency of a method; false when it has none: serial itself, or nothing to hide. */
 bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p);
+
+#define LAP_BENCH_TYPES_TEXT 128
+
+/* "float8_e4m3 to bfloat16, wire float8_e5m2, dgrad, bias,gelu": what is not as always. */
+void lap_bench_types_text(const lap_bench_shape_t *shape, char *text, size_t bytes);
 
 /* "emulated link 2.13 GB/s, 5 us", or "no emulated link". */
 void lap_bench_link_text(const lap_link_t *link, char *text, size_t bytes);
 
-void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks);
-void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result, int nranks);
-void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks);
-void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results,
-                                int nranks);
+/* What was measured where, in lines of a page; `sizes` follow the operator, `note` ends it. */
+void lap_bench_print_request(const lap_bench_t *bench, const char *sizes,
+                             const lap_bench_result_t *result, const char *note);
+
+void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results);
+void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result);
+void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results);
+void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results);
 
 /* "key":value for JSON; null for what JSON has no number for. */
 void lap_bench_json_number(const char *key, double value);
+void lap_bench_json_types(const lap_bench_shape_t *shape);
 void lap_bench_json_link(const lap_link_t *link);
 void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t *result,
                              int nranks);

@@ -11,6 +11,7 @@
 
 #include "bench.h"
 #include "core/status.h"
+#include "schedule/trace.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -27,8 +28,10 @@ typedef struct runner {
     lap_bench_data_t data;
     lap_buffer_t *buffer;
     lap_op_t *ops[LAP_LIST_MAX + 1];
+    lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
+    lap_bench_baseline_t *baseline;
     uint64_t *times;                     /* what each rank measured, or said */
-    uint64_t *samples[LAP_LIST_MAX + 3]; /* of each method; then of the GEMM before and after */
+    uint64_t *samples[LAP_LIST_MAX + 4]; /* of each row; then of the GEMM before and after */
     lap_bench_result_t result;
 } runner_t;
 
@@ -45,26 +48,34 @@ static lap_status_t largest(runner_t *runner, uint64_t mine, uint64_t *all_p)
     return LAP_OK;
 }
 
-/* The whole local GEMM on the stream that the executor uses, while the other ranks do the same. */
+/*
+ * The whole local GEMM on the stream that the executor uses, while the other ranks do the same. An
+ * epilogue is part of it where the GEMM itself applies it.
+ */
 static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
 {
     const lap_bench_data_t *data = &runner->data;
+    const lap_bench_shape_t *shape = &data->shape;
+    const lap_tensor_t *a = &data->gemm_a, *b = &data->args.b, *d = &data->gemm_d;
     const lap_device_ops_t *ops = runner->engine->device->ops;
-    const size_t element = lap_dtype_size(runner->bench->dtype);
     lap_stream_t *stream = runner->engine->streams[LAP_STREAM_COMPUTE];
-    lap_gemm_block_t block = {.a = data->gemm_a.data,
-                              .d = data->gemm_d.data,
-                              .rows = data->gemm_d.rows,
-                              .a_stride = data->gemm_a.stride * element,
-                              .d_stride = data->gemm_d.stride * element};
-    lap_gemm_t gemm = {.a_dtype = data->b.dtype,
-                       .b_dtype = data->b.dtype,
-                       .d_dtype = data->b.dtype,
-                       .scale = 1.0f,
-                       .n = data->b.rows,
-                       .k = data->b.cols,
-                       .b = data->b.data,
-                       .b_stride = data->b.stride * element,
+    lap_gemm_block_t block = {.a = a->data,
+                              .d = d->data,
+                              .rows = d->rows,
+                              .a_stride = a->stride * lap_dtype_size(a->dtype),
+                              .d_stride = d->stride * lap_dtype_size(d->dtype),
+                              .aux = data->args.aux.data};
+    lap_gemm_t gemm = {.a_dtype = a->dtype,
+                       .b_dtype = b->dtype,
+                       .d_dtype = d->dtype,
+                       .a_transposed = shape->layout == LAP_WGRAD,
+                       .b_plain = shape->layout != LAP_FORWARD,
+                       .scale = data->args.a_scale * data->args.b_scale,
+                       .n = d->cols,
+                       .k = shape->depth.count,
+                       .b = b->data,
+                       .b_stride = b->stride * lap_dtype_size(b->dtype),
+                       .finish = &data->gemm_finish,
                        .blocks = &block,
                        .nblocks = 1};
     LAP_TRY(lap_group_barrier(runner->group));
@@ -74,18 +85,65 @@ static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
     return largest(runner, lap_now_ns() - begin, ns_p);
 }
 
+/* An all-gather behind a GEMM that has been begun; both have ended when this returns. */
+static lap_status_t run_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_args_t *args,
+                               lap_trace_t *trace, lap_trace_t *gemm_trace)
+{
+    /* Each of the two has the scales of what it uses. */
+    lap_op_args_t gemm_args = *args, gather_args = *args;
+    gemm_args.wire_scale = 1;
+    gemm_args.trace = gemm_trace;
+    gather_args.a_scale = gather_args.b_scale = gather_args.d_scale = 1;
+    gather_args.trace = trace;
+    LAP_TRY(lap_op_begin(gemm, &gemm_args));
+    lap_status_t status = lap_op_begin(gather, &gather_args);
+    if (status == LAP_OK)
+        status = lap_op_end(gather);
+    lap_status_t gemm_status = lap_op_end(gemm);
+    return status == LAP_OK ? gemm_status : status;
+}
+
+/* The same with a trace, which then holds the steps of both. */
+static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_args_t *args,
+                                 lap_trace_t *trace)
+{
+    lap_trace_t *gemm_trace = NULL;
+    LAP_TRY(lap_trace_create(&gemm_trace));
+    lap_status_t status = run_behind(gemm, gather, args, trace, gemm_trace);
+    if (status == LAP_OK)
+        status = lap_trace_join(trace, gemm_trace);
+    lap_trace_destroy(gemm_trace);
+    return status;
+}
+
 static lap_status_t time_method(runner_t *runner, size_t method, lap_trace_t *trace, uint64_t *ns_p)
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.m = runner->it->m;
-    args.a = runner->data.a;
-    args.b = runner->data.b;
-    args.d = runner->data.d;
+    lap_op_args_t args = runner->data.args;
+    lap_op_t *op = runner->ops[method];
     args.trace = trace;
     LAP_TRY(lap_group_barrier(runner->group));
     uint64_t begin = lap_now_ns();
-    LAP_TRY(lap_op_run(runner->ops[method], &args));
+    if (!runner->gemm)
+        LAP_TRY(lap_op_run(op, &args));
+    else if (!trace)
+        LAP_TRY(run_behind(runner->gemm, op, &args, NULL, NULL));
+    else
+        LAP_TRY(trace_behind(runner->gemm, op, &args, trace));
     return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+static lap_status_t time_baseline(runner_t *runner, uint64_t *ns_p)
+{
+    LAP_TRY(lap_group_barrier(runner->group));
+    uint64_t begin = lap_now_ns();
+    runner->bench->baseline->run(runner->baseline);
+    return largest(runner, lap_now_ns() - begin, ns_p);
+}
+
+static lap_status_t time_row(runner_t *runner, size_t row, uint64_t *ns_p)
+{
+    return row < runner->it->nmethods ? time_method(runner, row, NULL, ns_p)
+                                      : time_baseline(runner, ns_p);
 }
 
 /* ---- statistics ---- */
@@ -115,21 +173,6 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count)
 
 /* ---- set-up ---- */
 
-/* The bytes that the rank which sends most sends when nothing overlaps. */
-static double serial_bytes(const lap_bench_case_t *it, lap_dtype_t dtype, int nranks)
-{
-    double element = (double)lap_dtype_size(dtype);
-    double rows_most = (double)lap_shard(it->m, nranks, 0, NULL);
-    double rows_least = (double)lap_shard(it->m, nranks, nranks - 1, NULL);
-    double n_bytes = (double)it->n * element;
-    if (it->kind == LAP_AG_GEMM)
-        return (nranks - 1) * rows_most * (double)it->k * element;
-    if (it->kind == LAP_GEMM_RS)
-        return ((double)it->m - rows_least) * n_bytes;
-    /* The partial rows of the other owners, and the own sums to every peer. */
-    return ((double)it->m - rows_most + (nranks - 1) * rows_most) * n_bytes;
-}
-
 /*
  * The link in effect. That of a ratio follows from the GEMM measured now; rank 0's figure counts
  * for all.
@@ -146,8 +189,7 @@ static lap_status_t choose_link(runner_t *runner)
         LAP_TRY(time_gemm(runner, &samples[i]));
     double gemm_s = lap_bench_stats(samples, RATIO_ROUNDS).median * 1e-9;
     /* All ranks have the same samples, and so would agree anyway; this way they need not. */
-    double bytes = serial_bytes(runner->it, runner->bench->dtype, lap_group_size(runner->group));
-    double rate = bytes / (asked->ratio * gemm_s);
+    double rate = lap_bench_serial_bytes(&runner->data.shape) / (asked->ratio * gemm_s);
     LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->times));
     memcpy(&runner->result.link.bytes_per_s, &runner->times[0], sizeof(rate));
     return LAP_OK;
@@ -157,10 +199,11 @@ static lap_status_t choose_link(runner_t *runner)
 static lap_status_t make_buffer(runner_t *runner)
 {
     size_t most_bytes = 0, most_signals = 0;
+    const int nranks = lap_group_size(runner->group);
     for (size_t i = 0; i < runner->it->nmethods; i++) {
         size_t bytes, nsignals;
-        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
-        LAP_TRY(lap_op_buffer_size(&desc, lap_group_size(runner->group), &bytes, &nsignals));
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i, nranks);
+        LAP_TRY(lap_op_buffer_size(&desc, nranks, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
         most_signals = nsignals > most_signals ? nsignals : most_signals;
     }
@@ -172,15 +215,22 @@ static lap_status_t make_buffer(runner_t *runner)
 
 static lap_status_t make_ops(runner_t *runner)
 {
+    const int nranks = lap_group_size(runner->group);
     for (size_t i = 0; i < runner->it->nmethods; i++) {
-        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i, nranks);
         desc.buffer = runner->buffer;
         LAP_TRY(lap_op_create(runner->group, &desc, &runner->ops[i]));
     }
-    return LAP_OK;
+    if (runner->it->kind != LAP_EXTERNAL_AG)
+        return LAP_OK;
+    const lap_op_desc_t desc = lap_bench_gemm_desc(runner->bench, runner->it, nranks);
+    return lap_op_create(runner->group, &desc, &runner->gemm);
 }
 
-/* What auto expects of itself, and of the methods that are measured beside it. */
+/*
+ * What auto expects of itself, and of the methods that are measured beside it. It knows nothing of
+ * a GEMM that another operator runs: then only its pick is told.
+ */
 static void note_predictions(runner_t *runner)
 {
     const size_t chooser = lap_bench_auto(runner->it);
@@ -191,12 +241,12 @@ static void note_predictions(runner_t *runner)
     for (size_t i = 0; lap_op_prediction(runner->ops[chooser], i, &label, &seconds) == LAP_OK;
          i++) {
         lap_bench_figure_t *figures = runner->result.methods;
-        if (i == 0) {
-            figures[chooser].predicted_ms = seconds * 1e3;
+        if (i == 0)
             snprintf(figures[chooser].picked, sizeof(figures[chooser].picked), "%s", label);
-        }
+        if (i == 0 && !runner->gemm)
+            figures[chooser].predicted_ms = seconds * 1e3;
         for (size_t method = 0; method < runner->it->nmethods; method++)
-            if (strcmp(runner->it->methods[method].label, label) == 0)
+            if (strcmp(runner->it->methods[method].label, label) == 0 && !runner->gemm)
                 figures[method].predicted_ms = seconds * 1e3;
     }
 }
@@ -206,7 +256,7 @@ static lap_status_t set_up(runner_t *runner)
     size_t nranks = (size_t)lap_group_size(runner->group);
     runner->times = lap_alloc(nranks, sizeof(uint64_t));
     bool there = runner->times != NULL;
-    for (size_t i = 0; i < runner->it->nmethods + 2; i++) {
+    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++) {
         runner->samples[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
         there = there && runner->samples[i];
     }
@@ -220,9 +270,12 @@ static lap_status_t set_up(runner_t *runner)
     uint64_t unused;
     for (int i = 0; i < runner->bench->warmup; i++)
         LAP_TRY(time_gemm(runner, &unused));
+    runner->result.shape = runner->data.shape;
     LAP_TRY(choose_link(runner));
     LAP_TRY(make_buffer(runner));
     LAP_TRY(make_ops(runner));
+    if (runner->it->baseline)
+        LAP_TRY(runner->bench->baseline->create(runner->it, &runner->data, &runner->baseline));
     note_predictions(runner);
     return LAP_OK;
 }
@@ -231,25 +284,28 @@ static void tear_down(runner_t *runner)
 {
     for (size_t i = 0; i < runner->it->nmethods; i++)
         lap_op_destroy(runner->ops[i]);
+    lap_op_destroy(runner->gemm);
+    if (runner->it->baseline)
+        runner->bench->baseline->destroy(runner->baseline);
     lap_buffer_destroy(runner->buffer);
     lap_bench_data_clear(&runner->data);
-    for (size_t i = 0; i < runner->it->nmethods + 2; i++)
+    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++)
         lap_free(runner->samples[i]);
     lap_free(runner->times);
 }
 
 /* ---- the work ---- */
 
-/* Runs every method once into a spoilt output and compares it on every rank with the reference. */
+/* Runs every row once into a spoilt output and compares it on every rank with the reference. */
 static lap_status_t verify(runner_t *runner)
 {
-    for (size_t i = 0; i < runner->it->nmethods; i++) {
+    for (size_t i = 0; i < lap_bench_rows(runner->it); i++) {
         lap_bench_figure_t *figure = &runner->result.methods[i];
         lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
         lap_bench_data_spoil(&runner->data);
         uint64_t value;
-        LAP_TRY(time_method(runner, i, NULL, &value));
+        LAP_TRY(time_row(runner, i, &value));
         double err;
         bool ok = lap_bench_data_verify(&runner->data, &err);
         LAP_TRY(largest(runner, !ok, &value));
@@ -268,17 +324,17 @@ static lap_status_t verify(runner_t *runner)
 }
 
 /*
- * One round: the GEMM, every method, the GEMM. The order of the methods turns from round to round.
+ * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round.
  */
 static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
 {
-    size_t nmethods = runner->it->nmethods;
-    LAP_TRY(time_gemm(runner, &runner->samples[nmethods][sample]));
-    for (size_t i = 0; i < nmethods; i++) {
-        size_t method = (i + round) % nmethods;
-        LAP_TRY(time_method(runner, method, NULL, &runner->samples[method][sample]));
+    size_t rows = lap_bench_rows(runner->it);
+    LAP_TRY(time_gemm(runner, &runner->samples[rows][sample]));
+    for (size_t i = 0; i < rows; i++) {
+        size_t row = (i + round) % rows;
+        LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }
-    return time_gemm(runner, &runner->samples[nmethods + 1][sample]);
+    return time_gemm(runner, &runner->samples[rows + 1][sample]);
 }
 
 static lap_status_t all_rounds(runner_t *runner)
@@ -299,14 +355,14 @@ static lap_status_t all_rounds(runner_t *runner)
 static void conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
-    size_t count = (size_t)runner->bench->iters, nmethods = runner->it->nmethods;
-    lap_bench_stats_t before = lap_bench_stats(runner->samples[nmethods], count);
-    lap_bench_stats_t after = lap_bench_stats(runner->samples[nmethods + 1], count);
+    size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
+    lap_bench_stats_t before = lap_bench_stats(runner->samples[rows], count);
+    lap_bench_stats_t after = lap_bench_stats(runner->samples[rows + 1], count);
     lap_bench_stats_t gemm = after.median < before.median ? after : before;
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;
     result->best = SIZE_MAX;
-    for (size_t i = 0; i < nmethods; i++) {
+    for (size_t i = 0; i < rows; i++) {
         lap_bench_figure_t *figure = &result->methods[i];
         lap_bench_stats_t stats = lap_bench_stats(runner->samples[i], count);
         figure->total_ms = stats.median * 1e-6;
@@ -334,14 +390,13 @@ static size_t drawn_method(const runner_t *runner)
 
 static void write_title(const runner_t *runner, size_t method, char *title, size_t bytes)
 {
-    static const char *const titles[] = {"AG+GEMM", "GEMM+RS", "GEMM+AR"};
     const lap_bench_case_t *it = runner->it;
-    char link[64];
+    char link[64], types[LAP_BENCH_TYPES_TEXT];
     lap_bench_link_text(&runner->result.link, link, sizeof(link));
+    lap_bench_types_text(&runner->data.shape, types, sizeof(types));
     snprintf(title, bytes, "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s",
-             titles[it->kind], it->methods[method].label, it->m, it->n, it->k,
-             lap_dtype_name(runner->bench->dtype), lap_group_size(runner->group),
-             runner->bench->device, runner->bench->transport, link);
+             lap_kind_words[it->kind].title, it->methods[method].label, it->m, it->n, it->k, types,
+             lap_group_size(runner->group), runner->bench->device, runner->bench->transport, link);
 }
 
 /* The index of the median of a few times. */
@@ -372,7 +427,7 @@ static lap_status_t draw(runner_t *runner)
     }
     if (status == LAP_OK) {
         lap_trace_t *trace = traces[median_call(ns, DRAWN_CALLS)];
-        char title[256];
+        char title[320];
         write_title(runner, method, title, sizeof(title));
         status = lap_trace_gather(trace, runner->group);
         if (status == LAP_OK && runner->speaks)
@@ -401,7 +456,7 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
 {
     runner_t runner = {.bench = bench, .it = it, .group = lap_world_group(world)};
     runner.speaks = lap_world_rank(world) == 0;
-    for (size_t i = 0; i < it->nmethods; i++)
+    for (size_t i = 0; i < lap_bench_rows(it); i++)
         runner.result.methods[i].ok = true;
     LAP_TRY(lap_engine_get(world, &runner.engine));
     lap_status_t status = measure(&runner);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The command line of `lap bench`: what is to be measured, checked as far as one process can, so
- * that a mistake costs a sentence and not a job of ranks that all stumble over it.
+ * that a mistake costs a sentence and not a job of ranks that all stumble over it. What --method
+ * says is in bench_methods.c.
  */
-#include <limits.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +19,14 @@
 enum {
     RANKS,
     DTYPE,
+    OUT_DTYPE,
+    WIRE_DTYPE,
+    LAYOUT,
+    EPILOGUE,
     ITERS,
     WARMUP,
     METHOD,
+    BASELINE,
     LINK,
     DEVICE,
     TRANSPORT,
@@ -37,13 +44,36 @@ enum {
 
 static const lap_option_t options[NOPTIONS] = {
     [RANKS] = {'n', "ranks", "P", "ranks to start (default 4; latency 2)", NULL},
-    [DTYPE] = {0, "dtype", "TYPE", "type of the elements: float32, float16 or bfloat16", "float32"},
+    [DTYPE] =
+        {0, "dtype", "TYPE",
+         "type of the matrices: float32, float16, bfloat16, float8_e4m3 or float8_e5m2; short "
+         "names such as half, bf16 and e4m3 will do",
+         "float32"},
+    [OUT_DTYPE] = {0, "out-dtype", "TYPE",
+                   "type of the result (default: as --dtype, bfloat16 if that is FP8)", NULL},
+    [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
+                    "type of what travels: partial results of rs and ar (default: as the result), "
+                    "the matrix beside the GEMM of bulk-ag, bulk-rs and external-ag (default: as "
+                    "--dtype)",
+                    NULL},
+    [LAYOUT] = {0, "layout", "NAME",
+                "of ag, rs and ar: forward, d = a b^T with b [N, K]; or dgrad, d = a b with b [K, "
+                "N]",
+                "forward"},
+    [EPILOGUE] = {0, "epilogue", "LIST",
+                  "what becomes of the product: some of bias, gelu, dgelu and bias-grad, with "
+                  "commas between",
+                  "none"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
                 "sweep: all,auto)",
                 NULL},
+    [BASELINE] = {0, "baseline", "NAME",
+                  "what to compare with: mpi, the collective of MPI and cblas_sgemm one after the "
+                  "other, in the same rounds; float32, under mpirun",
+                  NULL},
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
@@ -71,22 +101,27 @@ static const lap_option_t options[NOPTIONS] = {
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
 };
 
-static const lap_command_t command = {
+const lap_command_t lap_bench_command = {
     .name = "lap bench",
-    .usage = "ag|rs|ar M N K [OPTIONS]\n"
-             "       lap bench sweep ag|rs|ar --m FROM:TO --n N --k K [OPTIONS]\n"
+    .usage = "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K [OPTIONS]\n"
+             "       lap bench sweep ag|rs|... --m FROM:TO --n N --k K [OPTIONS]\n"
              "       lap bench latency [OPTIONS]\n"
              "       lap bench demo [OPTIONS]",
     .summary =
-        "Times AG+GEMM (ag), GEMM+RS (rs) or GEMM+AR (ar) with every method against the "
-        "GEMM alone,\n"
-        "verifies each result, and says what communication still costs. M, N and K are the\n"
-        "global sizes. sweep makes one table over many M; latency times signals and steps; demo\n"
-        "measures ag and rs.",
+        "Times AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or a collective beside a GEMM (bulk-ag,\n"
+        "bulk-rs, external-ag) with every method against the GEMM alone, verifies each result,\n"
+        "and says what communication still costs. M, N and K are the global sizes. sweep makes\n"
+        "one table over many M; latency times signals and steps; demo measures ag and rs.",
     .details =
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
         "ar: the same, and the result is [M, N] on every rank.\n"
+        "The backward pass of a layer whose weight W [N, K] is sharded by N, with N/P on each "
+        "rank:\n"
+        "bulk-ag: dX = dY W, of [M, N/P] and [N/P, K], beside the all-gather of X [M, K].\n"
+        "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
+        "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
+        "FP8 matrices have a scale, another one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8,\n"
         "fused:block_rows=256. serial is always measured: it is the yardstick. auto picks a "
         "method\n"
@@ -105,117 +140,7 @@ static const lap_command_t command = {
     .max_positionals = 4,
 };
 
-/* ---- methods ---- */
-
-#define METHODS_MAX 16
-
-/* The names of the methods of an operator, with NULL at the end. */
-static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
-{
-    size_t count = 0;
-    for (const char *name; count < METHODS_MAX && (name = lap_op_methods(kind, count, NULL));)
-        names[count++] = name;
-    names[count] = NULL;
-}
-
-/* One knob, "name" or "name=value"; each belongs to one method. */
-static bool parse_knob(lap_bench_method_t *method, char *knob)
-{
-    static const char *const names[] = {"aggregate", "num_splits", "block_rows", NULL};
-    static const char *const owners[] = {"ring", "pipeline", "fused"};
-    char what[2 * LAP_LIST_TEXT];
-    char *value = strchr(knob, '=');
-    if (value)
-        *value++ = '\0';
-    size_t index;
-    snprintf(what, sizeof(what), "knob of --method %s", method->label);
-    if (!lap_arg_choice(&command, what, knob, names, &index))
-        return false;
-    if (strcmp(method->name, owners[index]) != 0) {
-        lap_args_fail(&command, "--method %s: %s is a knob of %s, not of %s", method->label, knob,
-                      owners[index], method->name);
-        return false;
-    }
-    snprintf(what, sizeof(what), "%s of --method %s", names[index], method->label);
-    if (index == 0)
-        return lap_arg_int(&command, what, value ? value : "1", 0, 1, &method->aggregate);
-    return lap_arg_size(&command, what, value ? value : "", 1, SIZE_MAX,
-                        index == 1 ? &method->num_splits : &method->block_rows);
-}
-
-static void add_name(const char **names, const char *name)
-{
-    while (*names)
-        names++;
-    names[0] = name;
-    names[1] = NULL;
-}
-
-/* One item of --method: a name, then knobs after colons. */
-static bool parse_method(lap_bench_case_t *it, const char *item)
-{
-    const char *names[METHODS_MAX + 2];
-    list_methods(it->kind, names);
-    add_name(names, "auto");
-    char text[LAP_LIST_TEXT];
-    snprintf(text, sizeof(text), "%s", item);
-    char *rest = text, *name = strsep(&rest, ":");
-    size_t index;
-    if (!lap_arg_choice(&command, "--method", name, names, &index))
-        return false;
-    lap_bench_method_t method = {.name = names[index], .asked = true};
-    snprintf(method.label, sizeof(method.label), "%s", item);
-    while (rest)
-        if (!parse_knob(&method, strsep(&rest, ":")))
-            return false;
-    for (size_t i = 0; i < it->nmethods; i++)
-        if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {
-            lap_args_fail(&command, "--method names %s twice", item);
-            return false;
-        }
-    if (strcmp(item, "serial") == 0) {
-        it->methods[0].asked = true;
-        return true;
-    }
-    if (it->nmethods > LAP_LIST_MAX) { /* "all" stands for several */
-        lap_args_fail(&command, "--method names more than %d methods", LAP_LIST_MAX);
-        return false;
-    }
-    it->methods[it->nmethods++] = method;
-    return true;
-}
-
-static bool parse_all(lap_bench_case_t *it)
-{
-    const char *names[METHODS_MAX + 1];
-    list_methods(it->kind, names);
-    for (size_t i = 0; names[i]; i++)
-        if (!parse_method(it, names[i]))
-            return false;
-    return true;
-}
-
-/* Fills in the methods of a case, serial first. */
-static bool parse_methods(lap_bench_case_t *it, const char *text)
-{
-    lap_list_t list;
-    it->methods[0] = (lap_bench_method_t){.label = "serial", .name = "serial"};
-    it->nmethods = 1;
-    if (!lap_arg_list(&command, "--method", text, &list))
-        return false;
-    for (size_t i = 0; i < list.count; i++)
-        if (strcmp(list.items[i], "all") == 0 ? !parse_all(it) : !parse_method(it, list.items[i]))
-            return false;
-    return true;
-}
-
-size_t lap_bench_auto(const lap_bench_case_t *it)
-{
-    for (size_t i = 0; i < it->nmethods; i++)
-        if (strcmp(it->methods[i].name, "auto") == 0)
-            return i;
-    return SIZE_MAX;
-}
+/* ---- the command line ---- */
 
 static bool parse_timeline_method(lap_bench_t *bench, const char *text)
 {
@@ -224,48 +149,49 @@ static bool parse_timeline_method(lap_bench_t *bench, const char *text)
     for (size_t i = 0; i < it->nmethods; i++)
         labels[i] = it->methods[i].label;
     if (!bench->timeline) {
-        lap_args_fail(&command, "--timeline-method %s needs --timeline FILE.svg", text);
+        lap_args_fail(&lap_bench_command, "--timeline-method %s needs --timeline FILE.svg", text);
         return false;
     }
-    return lap_arg_choice(&command, "--timeline-method", text, labels, &bench->timeline_method);
+    return lap_arg_choice(&lap_bench_command, "--timeline-method", text, labels,
+                          &bench->timeline_method);
 }
 
-/* Leaves out what the transport cannot do, unless the user asked for it by name. */
-static void leave_out(lap_bench_case_t *it, unsigned can, const char *asked)
+/* The operators that can be measured, in the order of lap_op_kind_t, and what else there is. */
+static const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR,
+                                      LAP_BULK_AG, LAP_BULK_RS, LAP_EXTERNAL_AG};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+static const char *const other_modes[] = {"latency", "demo", "sweep"};
+enum { OTHERS = sizeof(other_modes) / sizeof(other_modes[0]) };
+
+/* Their words, with NULL at the end. */
+static void list_modes(const char *names[KINDS + OTHERS + 1], bool others)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < it->nmethods; i++) {
-        const lap_builder_t *builder = lap_builders(it->kind);
-        while (builder->name && strcmp(builder->name, it->methods[i].name) != 0)
-            builder++;
-        const bool named = asked && strstr(asked, it->methods[i].name);
-        if (!builder->name || (builder->needs & ~can) == 0 || named)
-            it->methods[kept++] = it->methods[i];
-    }
-    it->nmethods = kept;
+    size_t count = 0;
+    for (; count < KINDS; count++)
+        names[count] = lap_kind_words[kinds[count]].word;
+    for (size_t i = 0; others && i < OTHERS; i++)
+        names[count++] = other_modes[i];
+    names[count] = NULL;
 }
-
-/* ---- the rest of the command line ---- */
-
-static const char *const mode_names[] = {"ag", "rs", "ar", "latency", "demo", "sweep", NULL};
 
 /* The operator and its sizes, from the positionals. */
-static bool parse_case(lap_bench_t *bench, const lap_args_t *args)
+static bool parse_case(lap_bench_t *bench, const lap_args_t *args, lap_op_kind_t kind)
 {
     static const char *const size_names[] = {"M", "N", "K"};
     lap_bench_case_t *it = &bench->cases[0];
     size_t *sizes[] = {&it->m, &it->n, &it->k};
     if (args->npositionals != 4) {
-        lap_args_fail(&command, "%s takes the three sizes M N K: got %zu of them",
+        lap_args_fail(&lap_bench_command, "%s takes the three sizes M N K: got %zu of them",
                       args->positionals[0], args->npositionals - 1);
         return false;
     }
     for (size_t i = 0; i < 3; i++)
-        if (!lap_arg_size(&command, size_names[i], args->positionals[i + 1], 1, SIZE_MAX, sizes[i]))
+        if (!lap_arg_size(&lap_bench_command, size_names[i], args->positionals[i + 1], 1, SIZE_MAX,
+                          sizes[i]))
             return false;
-    it->kind = (lap_op_kind_t)(bench->mode - LAP_BENCH_AG); /* both in the same order */
+    it->kind = kind;
     bench->ncases = 1;
-    return parse_methods(it, args->values[METHOD] ? args->values[METHOD] : "all");
+    return lap_bench_parse_methods(it, args->values[METHOD] ? args->values[METHOD] : "all");
 }
 
 /* "64:8192": the rows of the first and the last case. */
@@ -274,13 +200,14 @@ static bool parse_rows(const char *text, size_t *first_p, size_t *last_p)
     char first[32];
     const char *colon = strchr(text, ':');
     snprintf(first, sizeof(first), "%.*s", colon ? (int)(colon - text) : (int)strlen(text), text);
-    if (!lap_arg_size(&command, "--m", first, 1, SIZE_MAX, first_p) ||
-        !lap_arg_size(&command, "--m", colon ? colon + 1 : text, 1, SIZE_MAX, last_p))
+    if (!lap_arg_size(&lap_bench_command, "--m", first, 1, SIZE_MAX, first_p) ||
+        !lap_arg_size(&lap_bench_command, "--m", colon ? colon + 1 : text, 1, SIZE_MAX, last_p))
         return false;
     if (*first_p <= *last_p && *last_p / *first_p < (size_t)1 << LAP_BENCH_CASES)
         return true;
-    lap_args_fail(&command, "--m %s: expected FROM:TO, FROM at most TO, and at most %d doublings",
-                  text, LAP_BENCH_CASES - 1);
+    lap_args_fail(&lap_bench_command,
+                  "--m %s: expected FROM:TO, FROM at most TO, and at most %d doublings", text,
+                  LAP_BENCH_CASES - 1);
     return false;
 }
 
@@ -290,25 +217,26 @@ static bool sweep_cases(lap_bench_t *bench, const lap_args_t *args)
     static const int needed[] = {SWEEP_M, SWEEP_N, SWEEP_K};
     for (size_t i = 0; i < sizeof(needed) / sizeof(int); i++)
         if (!args->given[needed[i]]) {
-            lap_args_fail(&command, "sweep needs --%s", options[needed[i]].name);
+            lap_args_fail(&lap_bench_command, "sweep needs --%s", options[needed[i]].name);
             return false;
         }
     size_t kind, last = 0;
-    static const char *const kinds[] = {"ag", "rs", "ar", NULL};
+    const char *names[KINDS + OTHERS + 1];
+    list_modes(names, false);
     if (args->npositionals != 2) {
-        lap_args_fail(&command, "sweep takes one of ag, rs, ar: got %zu words",
+        lap_args_fail(&lap_bench_command, "sweep takes one operator, such as ag: got %zu words",
                       args->npositionals - 1);
         return false;
     }
     lap_bench_case_t it = {0};
-    if (!lap_arg_choice(&command, "what to sweep", args->positionals[1], kinds, &kind) ||
+    if (!lap_arg_choice(&lap_bench_command, "what to sweep", args->positionals[1], names, &kind) ||
         !parse_rows(args->values[SWEEP_M], &it.m, &last) ||
-        !lap_arg_size(&command, "--n", args->values[SWEEP_N], 1, SIZE_MAX, &it.n) ||
-        !lap_arg_size(&command, "--k", args->values[SWEEP_K], 1, SIZE_MAX, &it.k))
+        !lap_arg_size(&lap_bench_command, "--n", args->values[SWEEP_N], 1, SIZE_MAX, &it.n) ||
+        !lap_arg_size(&lap_bench_command, "--k", args->values[SWEEP_K], 1, SIZE_MAX, &it.k))
         return false;
-    it.kind = (lap_op_kind_t)kind;
-    if (!parse_methods(&it, args->values[METHOD] ? args->values[METHOD] : "all,auto") ||
-        (lap_bench_auto(&it) == SIZE_MAX && !parse_method(&it, "auto")))
+    it.kind = kinds[kind];
+    if (!lap_bench_parse_methods(&it, args->values[METHOD] ? args->values[METHOD] : "all,auto") ||
+        (lap_bench_auto(&it) == SIZE_MAX && !lap_bench_add_method(&it, "auto")))
         return false;
     for (; it.m <= last && bench->ncases < LAP_BENCH_CASES; it.m *= 2)
         bench->cases[bench->ncases++] = it;
@@ -326,7 +254,8 @@ static bool demo_cases(lap_bench_t *bench, const lap_args_t *args)
     bench->ncases = 2;
     if (!args->given[LINK])
         bench->link.ratio = 0.4;
-    return parse_methods(&bench->cases[0], "all") && parse_methods(&bench->cases[1], "all");
+    return lap_bench_parse_methods(&bench->cases[0], "all") &&
+           lap_bench_parse_methods(&bench->cases[1], "all");
 }
 
 /* False, after a sentence, when one of some options was given. */
@@ -334,38 +263,54 @@ static bool refuse(const lap_args_t *args, const int *refused, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (args->given[refused[i]]) {
-            lap_args_fail(&command, "%s has no option --%s", args->positionals[0],
+            lap_args_fail(&lap_bench_command, "%s has no option --%s", args->positionals[0],
                           options[refused[i]].name);
             return false;
         }
     return true;
 }
 
-static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
+/* Options that another mode understands and this one would ignore are mistakes too. */
+static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
 {
-    size_t mode;
-    if (!lap_arg_choice(&command, "what to measure", args->positionals[0], mode_names, &mode))
-        return false;
-    bench->mode = (lap_bench_mode_t)mode;
-    /* Options that another mode understands and this one would ignore are mistakes too. */
     static const int only_sweep[] = {SWEEP_M, SWEEP_N, SWEEP_K};
     static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD};
-    static const int only_ops[] = {METHOD, TIMELINE_METHOD, JSON};
-    static const int not_latency[] = {METHOD, TIMELINE_METHOD, LINK, TIMELINE, DTYPE, SEED};
+    static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
+    static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
+                                      DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
+                                      SEED};
     if (bench->mode == LAP_BENCH_SWEEP)
-        return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int)) && sweep_cases(bench, args);
-    if (!refuse(args, only_sweep, sizeof(only_sweep) / sizeof(int)))
+        return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
+    if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
         return false;
-    if (bench->mode <= LAP_BENCH_AR)
-        return parse_case(bench, args);
+    if (bench->mode == LAP_BENCH_LATENCY &&
+        !refuse(args, not_latency, sizeof(not_latency) / sizeof(int)))
+        return false;
+    return refuse(args, only_sweep, sizeof(only_sweep) / sizeof(int));
+}
+
+static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
+{
+    static const lap_bench_mode_t modes[OTHERS] = {LAP_BENCH_LATENCY, LAP_BENCH_DEMO,
+                                                   LAP_BENCH_SWEEP};
+    const char *names[KINDS + OTHERS + 1];
+    size_t index;
+    list_modes(names, true);
+    if (!lap_arg_choice(&lap_bench_command, "what to measure", args->positionals[0], names, &index))
+        return false;
+    bench->mode = index < KINDS ? LAP_BENCH_OP : modes[index - KINDS];
+    if (!refuse_others(bench, args))
+        return false;
+    if (bench->mode == LAP_BENCH_OP)
+        return parse_case(bench, args, kinds[index]);
+    if (bench->mode == LAP_BENCH_SWEEP)
+        return sweep_cases(bench, args);
     if (args->npositionals > 1) {
-        lap_args_fail(&command, "%s takes no sizes: got '%s'", mode_names[mode],
+        lap_args_fail(&lap_bench_command, "%s takes no sizes: got '%s'", names[index],
                       args->positionals[1]);
         return false;
     }
-    if (bench->mode == LAP_BENCH_LATENCY)
-        return refuse(args, not_latency, sizeof(not_latency) / sizeof(int));
-    return refuse(args, only_ops, sizeof(only_ops) / sizeof(int)) && demo_cases(bench, args);
+    return bench->mode == LAP_BENCH_LATENCY || demo_cases(bench, args);
 }
 
 static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)
@@ -378,92 +323,184 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (!iters)
         iters = latency ? "1000" : bench->mode == LAP_BENCH_DEMO ? "7" : "10";
     size_t seed;
-    if (!lap_arg_int(&command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX, &bench->ranks) ||
-        !lap_arg_int(&command, "--iters", iters, 1, 1000000, &bench->iters) ||
-        !lap_arg_int(&command, "--warmup", args->values[WARMUP], 0, 1000000, &bench->warmup) ||
-        !lap_arg_size(&command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
+    if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
+                     &bench->ranks) ||
+        !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
+        !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
+                     &bench->warmup) ||
+        !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
         return false;
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
     bench->seed = seed;
-    return !args->values[TIMEOUT] || lap_arg_seconds(&command, "--timeout", args->values[TIMEOUT],
-                                                     0.001, 1e6, &bench->timeout_s);
+    return !args->values[TIMEOUT] ||
+           lap_arg_seconds(&lap_bench_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
+                           &bench->timeout_s);
+}
+
+/* Types, layout and epilogue: what the operators are asked for beside their sizes. */
+static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
+{
+    static const char *const layouts[] = {"forward", "dgrad", NULL}; /* as lap_layout_t */
+    size_t layout;
+    bench->out_dtype = bench->wire_dtype = LAP_DTYPE_DEFAULT;
+    if (!lap_arg_dtype(&lap_bench_command, "--dtype", args->values[DTYPE], &bench->dtype) ||
+        (args->values[OUT_DTYPE] && !lap_arg_dtype(&lap_bench_command, "--out-dtype",
+                                                   args->values[OUT_DTYPE], &bench->out_dtype)) ||
+        (args->values[WIRE_DTYPE] &&
+         !lap_arg_dtype(&lap_bench_command, "--wire-dtype", args->values[WIRE_DTYPE],
+                        &bench->wire_dtype)) ||
+        !lap_arg_choice(&lap_bench_command, "--layout", args->values[LAYOUT], layouts, &layout) ||
+        !lap_arg_epilogue(&lap_bench_command, "--epilogue", args->values[EPILOGUE],
+                          &bench->epilogue))
+        return false;
+    bench->layout = (lap_layout_t)layout;
+    if (bench->ncases == 0 || !args->given[LAYOUT] || !lap_kind_moves(bench->cases[0].kind))
+        return true;
+    lap_args_fail(&lap_bench_command, "--layout %s: %s has the layout of its backward pass",
+                  args->values[LAYOUT], lap_kind_words[bench->cases[0].kind].word);
+    return false;
 }
 
 static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
-    if (lap_dtype_parse(args->values[DTYPE], &bench->dtype) != LAP_OK) {
-        lap_args_fail(&command, "--dtype: %s", lap_last_error());
-        return false;
-    }
     const lap_device_ops_t *device;
     if (lap_device_find(args->values[DEVICE], &device) != LAP_OK) {
-        lap_args_fail(&command, "--device: %s", lap_last_error());
+        lap_args_fail(&lap_bench_command, "--device: %s", lap_last_error());
         return false;
     }
     const lap_transport_ops_t *transport;
     const char *name = args->values[TRANSPORT];
     lap_environment_t environment;
     if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
-        environment.hosts[0])
+        environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
         name = "hosts"; /* as a world that spans hosts would choose by itself */
     if (lap_transport_find(name, &transport) != LAP_OK) {
-        lap_args_fail(&command, "--transport: %s", lap_last_error());
+        lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());
         return false;
     }
     bench->device = device->name;
     bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
     if (args->given[GPU_SHARE] &&
-        !lap_arg_gpu_share(&command, args->values[GPU_SHARE], &bench->gpus))
+        !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
     bench->transport = transport->name;
     bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)
-        leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
+        lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
     return true;
 }
 
-/* Before the ranks spend their time: can the picture be written where it should go? */
+/* Adds the baseline to every case, after the methods. */
+static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool ranks_exist)
+{
+    static const char *const names[] = {"mpi", NULL};
+    const char *name = args->values[BASELINE];
+    size_t unused;
+    if (!name)
+        return true;
+    if (!lap_arg_choice(&lap_bench_command, "--baseline", name, names, &unused))
+        return false;
+    if (!lap_bench_mpi) {
+        lap_args_fail(&lap_bench_command,
+                      "--baseline mpi needs MPI, and this build has none: install "
+                      "libopenmpi-dev or libmpich-dev and build again");
+        return false;
+    }
+    if (!ranks_exist) {
+        lap_args_fail(&lap_bench_command,
+                      "--baseline mpi needs ranks that mpirun started: mpirun -n %d lap bench ... "
+                      "--baseline mpi",
+                      bench->ranks);
+        return false;
+    }
+    if (bench->ncases > 0 && lap_kind_moves(bench->cases[0].kind)) {
+        lap_args_fail(&lap_bench_command, "--baseline mpi knows ag, rs and ar, not %s",
+                      lap_kind_words[bench->cases[0].kind].word);
+        return false;
+    }
+    static const int plain_only[] = {OUT_DTYPE, WIRE_DTYPE, LAYOUT, EPILOGUE};
+    for (size_t i = 0; i < sizeof(plain_only) / sizeof(int); i++)
+        if (args->given[plain_only[i]]) {
+            lap_args_fail(&lap_bench_command, "--baseline mpi cannot do --%s %s: leave one out",
+                          options[plain_only[i]].name, args->values[plain_only[i]]);
+            return false;
+        }
+    if (bench->dtype != LAP_FLOAT32) {
+        lap_args_fail(&lap_bench_command, "--baseline mpi has float32 only: --dtype is %s",
+                      lap_dtype_name(bench->dtype));
+        return false;
+    }
+    if (args->given[LINK]) {
+        lap_args_fail(&lap_bench_command,
+                      "--baseline mpi cannot be slowed down by --link %s: leave one out",
+                      args->values[LINK]);
+        return false;
+    }
+    bench->baseline = lap_bench_mpi;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        lap_bench_case_t *it = &bench->cases[i];
+        it->baseline = true;
+        it->methods[it->nmethods] = (lap_bench_method_t){.name = bench->baseline->name};
+        snprintf(it->methods[it->nmethods].label, LAP_LIST_TEXT, "%s", bench->baseline->name);
+    }
+    return true;
+}
+
+/*
+ * Before the ranks spend their time: can the picture be written where it should go? It is tried;
+ * a file that is there already keeps what it holds until there is something to put in its place.
+ */
 static bool check_timeline(const char *path)
 {
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    int length = slash == path ? 1 : slash ? (int)(slash - path) : 0;
-    snprintf(folder, sizeof(folder), "%.*s", slash ? length : 1, slash ? path : ".");
     struct stat about;
-    bool is_file = stat(path, &about) != 0 || S_ISREG(about.st_mode);
-    if (*path && is_file && access(folder, W_OK | X_OK) == 0)
-        return true;
-    lap_args_fail(&command, "--timeline %s cannot be written: %s", path,
-                  !*path     ? "it has no name"
-                  : !is_file ? "it is not a regular file"
-                             : "its folder is missing or may not be written to");
-    return false;
+    const char *reason = NULL;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const bool made = fd >= 0;
+    if (!made && errno == EEXIST)
+        fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (!*path)
+        reason = "it has no name";
+    else if (fd < 0)
+        reason = strerror(errno);
+    else if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
+        reason = "it is not a regular file";
+    if (fd >= 0)
+        close(fd);
+    if (made)
+        unlink(path);
+    if (reason)
+        lap_args_fail(&lap_bench_command, "--timeline %s cannot be written: %s", path, reason);
+    return !reason;
 }
 
 int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p)
 {
     lap_args_t args;
-    int status = lap_args_parse(&command, argc, argv, &args);
+    int status = lap_args_parse(&lap_bench_command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
     lap_bench_t bench = {.timeline_method = SIZE_MAX, .json = args.values[JSON] != NULL};
     bench.timeline = args.values[TIMELINE];
     if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
-        !parse_backends(&bench, &args))
+        !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
         return LAP_CLI_USAGE;
-    if (args.values[LINK] && !lap_arg_link(&command, "--link", args.values[LINK], &bench.link))
+    if (args.values[LINK] &&
+        !lap_arg_link(&lap_bench_command, "--link", args.values[LINK], &bench.link))
         return LAP_CLI_USAGE;
     if (args.values[TIMELINE_METHOD] &&
         !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
         return LAP_CLI_USAGE;
     if (bench.timeline && !check_timeline(bench.timeline))
         return LAP_CLI_USAGE;
+    if (!parse_baseline(&bench, &args, ranks_exist))
+        return LAP_CLI_USAGE;
     if (ranks_exist && strcmp(bench.transport, "self") == 0)
-        return lap_args_fail(&command, "--transport self runs its ranks as threads of one process: "
-                                       "start it without a launcher of ranks");
+        return lap_args_fail(&lap_bench_command,
+                             "--transport self runs its ranks as threads of one process: "
+                             "start it without a launcher of ranks");
     if (!ranks_exist && bench.can_span)
-        return lap_args_fail(&command,
+        return lap_args_fail(&lap_bench_command,
                              "--transport %s needs ranks that mpirun started: mpirun -n %d lap "
                              "bench ... --transport %s",
                              bench.transport, bench.ranks, bench.transport);
@@ -473,50 +510,48 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
 
 /* ---- what depends on the number of ranks ---- */
 
-lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method)
-{
-    const lap_bench_method_t *chosen = &it->methods[method];
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = it->kind;
-    desc.m = it->m;
-    desc.n = it->n;
-    desc.k = it->k;
-    desc.dtype = bench->dtype;
-    desc.method = chosen->name;
-    desc.aggregate = chosen->aggregate;
-    desc.num_splits = chosen->num_splits;
-    desc.block_rows = chosen->block_rows;
-    return desc;
-}
-
 static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
 {
-    /* In doubles, which do not overflow; what passes is far from the limits of size_t. */
+    const char *word = lap_kind_words[it->kind].word;
+    if (lap_kind_moves(it->kind) && it->n % (size_t)nranks != 0)
+        return lap_args_fail(&lap_bench_command,
+                             "%s gives every rank as much of N: N is %zu, which %d ranks cannot "
+                             "share evenly",
+                             word, it->n, nranks);
+    lap_bench_shape_t shape;
+    if (lap_bench_shape(bench, it, 0, nranks, &shape) != LAP_OK)
+        return lap_args_fail(&lap_bench_command, "%s: %s", word, lap_last_error());
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    double needed = nranks * lap_bench_data_bytes(bench, it, nranks);
+    double needed = nranks * lap_bench_data_bytes(&shape);
     if (needed > there)
-        return lap_args_fail(&command,
+        return lap_args_fail(&lap_bench_command,
                              "M N K = %zu %zu %zu on %d ranks needs about %.3g GiB of memory: this "
                              "machine has %.3g GiB",
                              it->m, it->n, it->k, nranks, needed / (1 << 30), there / (1 << 30));
     for (size_t i = 0; i < it->nmethods; i++) {
         size_t bytes, nsignals;
-        lap_op_desc_t desc = lap_bench_desc(bench, it, i);
+        lap_op_desc_t desc = lap_bench_desc(bench, it, i, nranks);
         if (lap_op_buffer_size(&desc, nranks, &bytes, &nsignals) != LAP_OK)
-            return lap_args_fail(&command, "method %s: %s", it->methods[i].label, lap_last_error());
+            return lap_args_fail(&lap_bench_command, "method %s: %s", it->methods[i].label,
+                                 lap_last_error());
     }
+    lap_op_desc_t gemm = lap_bench_gemm_desc(bench, it, nranks);
+    size_t bytes, nsignals;
+    if (it->kind == LAP_EXTERNAL_AG &&
+        lap_op_buffer_size(&gemm, nranks, &bytes, &nsignals) != LAP_OK)
+        return lap_args_fail(&lap_bench_command, "%s: its GEMM: %s", word, lap_last_error());
     return LAP_CLI_GO;
 }
 
 int lap_bench_check(const lap_bench_t *bench, int nranks)
 {
     if (bench->ranks && bench->ranks != nranks)
-        return lap_args_fail(&command,
+        return lap_args_fail(&lap_bench_command,
                              "--ranks is %d, but %d ranks were started: leave it out or "
                              "let them agree",
                              bench->ranks, nranks);
     if (bench->mode == LAP_BENCH_LATENCY && nranks < 2)
-        return lap_args_fail(&command, "latency needs 2 ranks: there is %d", nranks);
+        return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
     for (size_t i = 0; i < bench->ncases; i++) {
         int status = check_case(bench, &bench->cases[i], nranks);
         if (status != LAP_CLI_GO)

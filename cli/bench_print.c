@@ -11,6 +11,8 @@
 
 #include "bench.h"
 
+#define PAGE 100 /* columns */
+
 /* ---- progress ---- */
 
 void lap_bench_progress(bool speaks, const char *format, ...)
@@ -63,15 +65,50 @@ void lap_bench_link_text(const lap_link_t *link, char *text, size_t bytes)
 
 /* ---- the table ---- */
 
-static void print_heading(const lap_bench_t *bench, size_t i, const lap_bench_result_t *result,
-                          int nranks)
+void lap_bench_types_text(const lap_bench_shape_t *shape, char *text, size_t bytes)
+{
+    const lap_types_t *types = &shape->types;
+    char to[32] = "", wire[48] = "", epilogue[LAP_EPILOGUE_TEXT];
+    if (types->out != types->a)
+        snprintf(to, sizeof(to), " to %s", lap_dtype_name(types->out));
+    if (types->wire != (shape->sums ? types->out : types->a))
+        snprintf(wire, sizeof(wire), ", %s %s", shape->moved ? "x is" : "wire",
+                 lap_dtype_name(types->wire));
+    lap_epilogue_text(shape->epilogue, epilogue, sizeof(epilogue));
+    snprintf(text, bytes, "%s%s%s%s%s%s", lap_dtype_name(types->a), to, wire,
+             shape->layout == LAP_DGRAD && !shape->moved ? ", dgrad" : "",
+             shape->epilogue ? ", " : "", shape->epilogue ? epilogue : "");
+}
+
+void lap_bench_print_request(const lap_bench_t *bench, const char *sizes,
+                             const lap_bench_result_t *result, const char *note)
+{
+    enum { PIECES = 5, MOST = LAP_BENCH_TYPES_TEXT };
+    const lap_bench_shape_t *shape = &result->shape;
+    char pieces[PIECES][MOST];
+    snprintf(pieces[0], MOST, "%s  %s", lap_op_kind_name(shape->kind), sizes);
+    lap_bench_types_text(shape, pieces[1], MOST);
+    snprintf(pieces[2], MOST, "%d rank%s", shape->nranks, shape->nranks == 1 ? "" : "s");
+    snprintf(pieces[3], MOST, "device %s, transport %s", bench->device, bench->transport);
+    lap_bench_link_text(&result->link, pieces[4], MOST);
+    size_t used = strlen(pieces[0]);
+    printf("%s", pieces[0]);
+    for (size_t i = 1; i < PIECES; i++) {
+        const char *last = i + 1 == PIECES ? note : "";
+        const size_t more = strlen(pieces[i]) + strlen(last) + 2;
+        const bool fits = used + more < PAGE; /* with the comma after it */
+        printf(",%s%s%s", fits ? " " : "\n  ", pieces[i], last);
+        used = fits ? used + more : more;
+    }
+    printf("\n");
+}
+
+static void print_heading(const lap_bench_t *bench, size_t i, const lap_bench_result_t *result)
 {
     const lap_bench_case_t *it = &bench->cases[i];
-    char link[64];
-    lap_bench_link_text(&result->link, link, sizeof(link));
-    printf("%s  M N K = %zu %zu %zu, %s, %d rank%s, device %s, transport %s, %s\n",
-           lap_op_kind_name(it->kind), it->m, it->n, it->k, lap_dtype_name(bench->dtype), nranks,
-           nranks == 1 ? "" : "s", bench->device, bench->transport, link);
+    char sizes[96];
+    snprintf(sizes, sizeof(sizes), "M N K = %zu %zu %zu", it->m, it->n, it->k);
+    lap_bench_print_request(bench, sizes, result, "");
 }
 
 static double percent(double part, double whole)
@@ -79,78 +116,117 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : 0;
 }
 
-/* Text that is right-aligned: the sign in it counts as two bytes and one column. */
-static void print_row(const char *op, int label_width, const char *label, const char *mark,
-                      const lap_bench_result_t *result, size_t method, bool predicted)
+/* How the rows of a table look. */
+typedef struct layout {
+    bool op, predicted, baseline; /* which columns there are */
+    bool noise;                   /* one round has none */
+    int label;                    /* width of the labels */
+} layout_t;
+
+static void print_time(const layout_t *layout, double ms, double noise_ms, double gemm_ms)
+{
+    printf(" %9.3f ", ms);
+    /* The sign counts as two bytes and one column. */
+    if (layout->noise)
+        printf("\xc2\xb1%5.1f%%", percent(noise_ms, ms));
+    else
+        printf("%7s", "-");
+    printf(" %6.2f", ms / gemm_ms);
+}
+
+static void print_row(const layout_t *layout, const char *op, const lap_bench_case_t *it,
+                      const lap_bench_result_t *result, size_t method)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
+    const char *mark = result->best == method ? "*" : " ", *label = it->methods[method].label;
     char efficiency[16] = "-";
     double value;
     if (figure->ok && lap_bench_efficiency(result, method, &value))
         snprintf(efficiency, sizeof(efficiency), "%.2f", value);
-    printf("%s %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f %9.3f %11s %10.2e", mark, op, label_width, label,
-           figure->total_ms, percent(figure->noise_ms, figure->total_ms),
-           figure->total_ms / result->gemm_ms, figure->total_ms - result->gemm_ms, efficiency,
-           figure->max_err);
-    if (predicted && figure->predicted_ms > 0)
+    if ((int)strlen(label) > layout->label) { /* a line for itself */
+        printf("%s %s%s\n", mark, op, label);
+        mark = " ";
+        label = "";
+    }
+    printf("%s %s%-*s", mark, op, layout->label, label);
+    print_time(layout, figure->total_ms, figure->noise_ms, result->gemm_ms);
+    printf(" %8.3f %5s %8.1e", figure->total_ms - result->gemm_ms, efficiency, figure->max_err);
+    if (layout->predicted && figure->predicted_ms > 0)
         printf(" %9.3f %+4.0f%%", figure->predicted_ms,
                percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
-    else if (predicted)
+    else if (layout->predicted)
         printf(" %9s %5s", "-", "-");
+    if (layout->baseline)
+        printf(" %7.3f", figure->total_ms / result->methods[it->nmethods].total_ms);
     printf("  %s\n", figure->ok ? "ok" : "WRONG");
 }
 
-static void print_gemm(const char *op, int label_width, const lap_bench_result_t *result)
+static void print_gemm(const layout_t *layout, const char *op, const lap_bench_result_t *result)
 {
-    printf("  %s%-*s %10.3f \xc2\xb1%5.1f%% %8.2f\n", op, label_width, "GEMM alone",
-           result->gemm_ms, percent(result->gemm_noise_ms, result->gemm_ms), 1.0);
+    printf("  %s%-*s", op, layout->label, "GEMM alone");
+    print_time(layout, result->gemm_ms, result->gemm_noise_ms, result->gemm_ms);
+    printf("\n");
 }
 
 /* What auto picked, and why. */
 static void print_pick(const lap_bench_t *bench, const lap_bench_result_t *result)
 {
     const lap_bench_figure_t *figure = &result->methods[lap_bench_auto(&bench->cases[0])];
-    printf("\nauto picked %s: predicted %.3f ms, serial %.3f ms.", figure->picked,
-           figure->predicted_ms, result->methods[0].predicted_ms);
+    printf("\nauto picked %s", figure->picked);
+    if (figure->predicted_ms > 0)
+        printf(": predicted %.3f ms, serial %.3f ms.", figure->predicted_ms,
+               result->methods[0].predicted_ms);
+    else
+        printf(", without knowing the GEMM that is already running.");
 }
 
-static int widest_label(const lap_bench_t *bench)
+/* The columns that are there, and as many for the labels as they need and the page leaves. */
+static layout_t lay_out(const lap_bench_t *bench)
 {
+    layout_t layout = {.op = bench->ncases > 1,
+                       .predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX,
+                       .baseline = bench->baseline != NULL,
+                       .noise = bench->iters > 1};
     size_t widest = strlen("GEMM alone");
     for (size_t c = 0; c < bench->ncases; c++)
-        for (size_t i = 0; i < bench->cases[c].nmethods; i++) {
+        for (size_t i = 0; i < lap_bench_rows(&bench->cases[c]); i++) {
             size_t width = strlen(bench->cases[c].methods[i].label);
             widest = width > widest ? width : widest;
         }
-    return (int)widest;
+    const int most =
+        PAGE - 60 - (layout.op ? 9 : 0) - (layout.predicted ? 16 : 0) - (layout.baseline ? 8 : 0);
+    layout.label = (int)widest < most ? (int)widest : most;
+    return layout;
 }
 
-void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks)
+void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
-    bool with_op = bench->ncases > 1;
-    int width = widest_label(bench);
+    const layout_t layout = lay_out(bench);
     for (size_t c = 0; c < bench->ncases; c++)
-        print_heading(bench, c, &results[c], nranks);
-    bool predicted = lap_bench_auto(&bench->cases[0]) != SIZE_MAX;
-    printf("\n  %s%-*s %10s %7s   \xc3\x97 GEMM %9s %11s %10s%s  %s\n", with_op ? "op       " : "",
-           width, "method", "total ms", "noise", "ECT ms", "efficiency", "max error",
-           predicted ? " predicted error" : "", "verdict");
+        print_heading(bench, c, &results[c]);
+    printf("\n  %s%-*s %9s %7s \xc3\x97 GEMM %8s %5s %8s%s%s  %s\n", layout.op ? "op       " : "",
+           layout.label, "method", "total ms", "noise", "ECT ms", "E", "error",
+           layout.predicted ? " predicted error" : "", layout.baseline ? "  \xc3\x97 base" : "",
+           "verdict");
     for (size_t c = 0; c < bench->ncases; c++) {
         const lap_bench_case_t *it = &bench->cases[c];
         char op[16] = "";
-        if (with_op)
+        if (layout.op)
             snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
-        print_gemm(op, width, &results[c]);
-        for (size_t i = 0; i < it->nmethods; i++)
-            print_row(op, width, it->methods[i].label, results[c].best == i ? "*" : " ",
-                      &results[c], i, predicted);
+        print_gemm(&layout, op, &results[c]);
+        for (size_t i = 0; i < lap_bench_rows(it); i++)
+            print_row(&layout, op, it, &results[c], i);
     }
-    if (predicted)
+    if (layout.predicted)
         print_pick(bench, &results[0]);
-    printf(
-        "\n* best. Medians of %d rounds, slowest rank; noise: half the distance of the quartiles.\n"
-        "ECT: total less GEMM alone. Efficiency: 1 - ECT / ECT of serial; 1 is fully hidden.\n",
-        bench->iters);
+    printf("\n* best. Medians of %d round%s, slowest rank; noise: half the distance of the "
+           "quartiles.\n"
+           "ECT: total less GEMM alone. E, efficiency: 1 - ECT / ECT of serial; 1 is fully "
+           "hidden.\n",
+           bench->iters, bench->iters == 1 ? "" : "s");
+    if (bench->baseline)
+        printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
+               bench->baseline->name);
 }
 
 /* ---- JSON ---- */
@@ -161,6 +237,17 @@ void lap_bench_json_number(const char *key, double value)
         printf("\"%s\":%.6g", key, value);
     else
         printf("\"%s\":null", key);
+}
+
+void lap_bench_json_types(const lap_bench_shape_t *shape)
+{
+    static const char *const layouts[] = {"forward", "dgrad", "wgrad"};
+    char epilogue[LAP_EPILOGUE_TEXT];
+    lap_epilogue_text(shape->epilogue, epilogue, sizeof(epilogue));
+    printf("\"dtype\":\"%s\",\"out_dtype\":\"%s\",\"wire_dtype\":\"%s\",\"layout\":\"%s\","
+           "\"epilogue\":\"%s\"",
+           lap_dtype_name(shape->types.a), lap_dtype_name(shape->types.out),
+           lap_dtype_name(shape->types.wire), layouts[shape->layout], epilogue);
 }
 
 void lap_bench_json_link(const lap_link_t *link)
@@ -177,8 +264,15 @@ void lap_bench_json_link(const lap_link_t *link)
     printf(",\"emulated\":true}");
 }
 
-static void json_method(const lap_bench_case_t *it, const lap_bench_result_t *result, size_t method)
+/* A single round has no noise to tell. */
+static double noise_pct(const lap_bench_t *bench, double noise_ms, double ms)
 {
+    return bench->iters > 1 ? percent(noise_ms, ms) : NAN;
+}
+
+static void json_method(const lap_bench_t *bench, const lap_bench_result_t *result, size_t method)
+{
+    const lap_bench_case_t *it = &bench->cases[0];
     const lap_bench_figure_t *figure = &result->methods[method];
     double efficiency;
     if (!figure->ok || !lap_bench_efficiency(result, method, &efficiency))
@@ -194,7 +288,7 @@ static void json_method(const lap_bench_case_t *it, const lap_bench_result_t *re
     printf(",");
     lap_bench_json_number("max_err", figure->max_err);
     printf(",\"ok\":%s,", figure->ok ? "true" : "false");
-    lap_bench_json_number("noise_pct", percent(figure->noise_ms, figure->total_ms));
+    lap_bench_json_number("noise_pct", noise_pct(bench, figure->noise_ms, figure->total_ms));
     printf(",");
     lap_bench_json_number("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
     printf(",\"picked\":");
@@ -205,12 +299,13 @@ static void json_method(const lap_bench_case_t *it, const lap_bench_result_t *re
     printf("}");
 }
 
-void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result, int nranks)
+void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result)
 {
     const lap_bench_case_t *it = &bench->cases[0];
-    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"ranks\":%d,"
-           "\"device\":\"%s\",\"transport\":\"%s\",",
-           lap_op_kind_name(it->kind), it->m, it->n, it->k, lap_dtype_name(bench->dtype), nranks,
+    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,", lap_op_kind_name(it->kind), it->m,
+           it->n, it->k);
+    lap_bench_json_types(&result->shape);
+    printf(",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\",", result->shape.nranks,
            bench->device, bench->transport);
     lap_bench_json_link(&result->link);
     printf(",");
@@ -223,7 +318,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
         if (!it->methods[i].asked)
             continue;
         fputs(comma, stdout);
-        json_method(it, result, i);
+        json_method(bench, result, i);
         comma = ",";
     }
     printf("],\"best\":");
@@ -232,7 +327,12 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     else
         lap_json_string(stdout, it->methods[result->best].label);
     printf(",\"rounds\":%d,", bench->iters);
-    lap_bench_json_number("gemm_noise_pct", percent(result->gemm_noise_ms, result->gemm_ms));
+    lap_bench_json_number("gemm_noise_pct",
+                          noise_pct(bench, result->gemm_noise_ms, result->gemm_ms));
+    if (it->baseline) {
+        printf(",\"baseline\":");
+        json_method(bench, result, it->nmethods);
+    }
     printf("}\n");
 }
 

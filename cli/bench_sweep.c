@@ -50,34 +50,87 @@ static double efficiency_of(const line_t *line)
     return efficiency;
 }
 
+/* By how many per cent auto takes longer than the baseline. */
+static double over_baseline(const line_t *line)
+{
+    const lap_bench_figure_t *figures = line->result->methods;
+    return 100 * (figures[line->chooser].total_ms / figures[line->it->nmethods].total_ms - 1);
+}
+
+/* "pipeline:num_splits=8" as "pipeline:8": no method has two knobs with a number. */
+static void shorten(const char *label, char text[LAP_LIST_TEXT])
+{
+    const char *colon = strchr(label, ':'), *sign = strrchr(label, '=');
+    if (colon && sign)
+        snprintf(text, LAP_LIST_TEXT, "%.*s:%s", (int)(colon - label), label, sign + 1);
+    else
+        snprintf(text, LAP_LIST_TEXT, "%s", label);
+}
+
 static void print_line(const line_t *line)
 {
     const lap_bench_figure_t *figures = line->result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
-    char efficiency[16] = "-";
+    char efficiency[16] = "-", best[LAP_LIST_TEXT] = "-", picked[LAP_LIST_TEXT];
+    shorten(chosen->picked, picked);
+    if (line->best != SIZE_MAX)
+        shorten(line->it->methods[line->best].label, best);
     if (isfinite(efficiency_of(line)))
         snprintf(efficiency, sizeof(efficiency), "%.2f", efficiency_of(line));
-    printf("%s%7zu %8.3f %8.3f  %-9s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
-           figures[0].total_ms, line->best == SIZE_MAX ? "-" : line->it->methods[line->best].label);
+    printf("%s%7zu %8.3f %8.3f  %-12s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
+           figures[0].total_ms, best);
     if (line->best == SIZE_MAX)
         printf(" %8s", "-");
     else
         printf(" %8.3f", figures[line->best].total_ms);
-    printf(" %6s %8.3f %8.3f %+4.0f%%  %s\n", efficiency, chosen->total_ms, chosen->predicted_ms,
-           line->error_pct, chosen->picked);
+    printf(" %5s %8.3f", efficiency, chosen->total_ms);
+    if (chosen->predicted_ms > 0)
+        printf(" %8.3f %+4.0f%%", chosen->predicted_ms, line->error_pct);
+    else
+        printf(" %8s %5s", "-", "-");
+    if (line->it->baseline)
+        printf(" %8.3f %+7.1f%%", figures[line->it->nmethods].total_ms, over_baseline(line));
+    printf("  %s\n", picked);
 }
 
-void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results, int nranks)
+/*
+ * The worst that auto does against the baseline; and where it should win, since the communication
+ * of the baseline is more than a tenth of the GEMM, and does not.
+ */
+static void print_against_baseline(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    double worst = -INFINITY;
+    size_t worst_m = 0, should = 0, does = 0;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        const line_t line = read_line(bench, results, i);
+        const double over = over_baseline(&line);
+        const double base_ms = line.result->methods[line.it->nmethods].total_ms;
+        if (over > worst) {
+            worst = over;
+            worst_m = line.it->m;
+        }
+        if (base_ms > 1.1 * line.result->gemm_ms) {
+            should++;
+            does += over < 0;
+        }
+    }
+    printf("Against the baseline %s auto did worst at M = %zu: %+.1f %%. Where its communication "
+           "is more than\n10 %% of the GEMM, auto is faster at %zu of %zu M.\n",
+           bench->baseline->name, worst_m, worst, does, should);
+}
+
+void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     const lap_bench_case_t *it = &bench->cases[0];
-    char link[64];
-    lap_bench_link_text(&results[0].link, link, sizeof(link));
-    printf("%s  N K = %zu %zu, %s, %d rank%s, device %s, transport %s, %s%s\n\n",
-           lap_op_kind_name(it->kind), it->n, it->k, lap_dtype_name(bench->dtype), nranks,
-           nranks == 1 ? "" : "s", bench->device, bench->transport, link,
-           bench->link.ratio > 0 ? " for the first M" : "");
-    printf(" %7s %8s %8s  %-9s %8s %6s %8s %8s %5s  %s\n", "M", "GEMM", "serial", "best", "ms", "E",
-           "auto", "expected", "error", "auto picked");
+    char sizes[64];
+    snprintf(sizes, sizeof(sizes), "N K = %zu %zu", it->n, it->k);
+    lap_bench_print_request(bench, sizes, &results[0],
+                            bench->link.ratio > 0 ? " for the first M" : "");
+    printf("\n %7s %8s %8s  %-12s %8s %5s %8s %8s %5s", "M", "GEMM", "serial", "best", "ms", "E",
+           "auto", "expected", "error");
+    if (bench->baseline)
+        printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
+    printf("  %s\n", "auto picked");
     double latest = -INFINITY;
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {
@@ -93,6 +146,8 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
         "%d\nrounds, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
         "expected.\nAgainst the best method auto did worst at M = %zu: %+.1f %%.\n",
         bench->iters, latest_m, latest);
+    if (bench->baseline)
+        print_against_baseline(bench, results);
 }
 
 static void json_text(const char *key, const char *text)
@@ -110,40 +165,45 @@ static void json_field(const char *key, double value)
     lap_bench_json_number(key, value);
 }
 
-static void json_line(const line_t *line)
+static void json_line(const lap_bench_t *bench, const line_t *line)
 {
     const lap_bench_figure_t *figures = line->result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
     const bool found = line->best != SIZE_MAX;
+    const bool noise = bench->iters > 1; /* a single round has none */
     printf("{\"m\":%zu,", line->it->m);
     lap_bench_json_link(&line->result->link);
     json_field("gemm_ms", line->result->gemm_ms);
     json_field("serial_ms", figures[0].total_ms);
     json_text("best", found ? line->it->methods[line->best].label : NULL);
     json_field("best_ms", found ? figures[line->best].total_ms : NAN);
-    json_field("best_noise_ms", found ? figures[line->best].noise_ms : NAN);
+    json_field("best_noise_ms", found && noise ? figures[line->best].noise_ms : NAN);
     json_field("efficiency", efficiency_of(line));
     printf(",\"overlap_pays\":%s", pays(line) ? "true" : "false");
     json_field("auto_ms", chosen->total_ms);
-    json_field("auto_noise_ms", chosen->noise_ms);
-    json_field("predicted_ms", chosen->predicted_ms);
+    json_field("auto_noise_ms", noise ? chosen->noise_ms : NAN);
+    json_field("predicted_ms", chosen->predicted_ms > 0 ? chosen->predicted_ms : NAN);
     json_text("picked", chosen->picked);
+    if (line->it->baseline) {
+        json_field("baseline_ms", figures[line->it->nmethods].total_ms);
+        json_field("baseline_noise_ms", noise ? figures[line->it->nmethods].noise_ms : NAN);
+    }
     printf("}");
 }
 
-void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results,
-                                int nranks)
+void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     const lap_bench_case_t *it = &bench->cases[0];
-    printf("{\"op\":\"sweep\",\"of\":\"%s\",\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"ranks\":%d,"
-           "\"device\":\"%s\",\"transport\":\"%s\",\"rounds\":%d,\"points\":[",
-           lap_op_kind_name(it->kind), it->n, it->k, lap_dtype_name(bench->dtype), nranks,
-           bench->device, bench->transport, bench->iters);
+    printf("{\"op\":\"sweep\",\"of\":\"%s\",\"n\":%zu,\"k\":%zu,", lap_op_kind_name(it->kind),
+           it->n, it->k);
+    lap_bench_json_types(&results[0].shape);
+    printf(",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\",\"rounds\":%d,\"points\":[",
+           results[0].shape.nranks, bench->device, bench->transport, bench->iters);
     for (size_t i = 0; i < bench->ncases; i++) {
         const line_t line = read_line(bench, results, i);
         if (i > 0)
             printf(",");
-        json_line(&line);
+        json_line(bench, &line);
     }
     printf("]}\n");
 }

@@ -15,8 +15,15 @@
 #include "overlap/overlap.h"
 #include "util/clock.h"
 
-enum { METHOD, RANKS, M, N, K, JSON, NOPTIONS };
-enum { MAX_RANKS = 64, MAX_ROWS = 32, MAX_CALLS = 5, LABEL = 64, SENTENCE = 1024 };
+enum { METHOD, RANKS, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
+enum {
+    MAX_RANKS = 64,
+    MAX_ROWS = 48,
+    MAX_CALLS = 5,
+    LABEL = 64,
+    LABEL_WIDTH = 28,
+    SENTENCE = 1024
+};
 
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all"},
@@ -24,15 +31,25 @@ static const lap_option_t options[NOPTIONS] = {
     [M] = {0, "m", "M", "rows; the calls of a sequence use all, fewer, and none of them", "100"},
     [N] = {0, "n", "N", "output features", "37"},
     [K] = {0, "k", "K", "reduction", "29"},
+    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices; the scales of FP8 travel with them",
+               "float32"},
+    [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
+                    "type of what travels, where that may be another one: all but ag (default: as "
+                    "in lap bench)",
+                    NULL},
+    [EPILOGUE] = {0, "epilogue", "LIST",
+                  "some of bias, gelu, dgelu and bias-grad, for the operators that can have them",
+                  "none"},
     [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
 };
 
 static const lap_command_t command = {
     .name = "lap check",
-    .usage = "ag|rs|ar|all [OPTIONS]",
-    .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or all of\n"
-               "them cannot deadlock, that no two accesses to a range conflict without an\n"
-               "order, and that every result is written exactly once, call after call.",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|all [OPTIONS]",
+    .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar), a GEMM\n"
+               "(gemm), a collective beside one (bulk-ag, bulk-rs, external-ag) or all of them\n"
+               "cannot deadlock, that no two accesses to a range conflict without an order, and\n"
+               "that every result is written exactly once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
                "different rows, and every two of them in mixtures on one buffer.\n"
                "Exit status 1 when a schedule is not safe; the sentence says why.",
@@ -41,11 +58,6 @@ static const lap_command_t command = {
     .min_positionals = 1,
     .max_positionals = 1,
 };
-
-enum { KINDS = 3 };
-
-/* In the order of lap_op_kind_t, and all of them. */
-static const char *const kind_words[] = {"ag", "rs", "ar", "all", NULL};
 
 /* A method with its knobs: a row of the table. The last row holds the mixtures. */
 typedef struct row {
@@ -59,11 +71,13 @@ typedef struct row {
 typedef enum verdict { NOT_CHECKED, SAFE, UNSAFE } verdict_t;
 
 typedef struct checks {
-    bool kinds[KINDS]; /* which operators */
-    size_t op;         /* index in kind_words */
+    bool kinds[LAP_KINDS]; /* which operators */
+    size_t op;             /* the one asked for; LAP_KINDS: all */
     lap_list_t methods;
     int first, last; /* group sizes */
     size_t m, n, k;
+    lap_dtype_t dtype, wire_dtype;
+    lap_epilogue_t epilogue;
     bool json;
     row_t rows[MAX_ROWS];
     size_t nrows;
@@ -88,7 +102,7 @@ static void add_row(checks_t *checks, row_t row)
         return;
     if (row.num_splits)
         snprintf(splits, sizeof(splits), " splits=%zu", row.num_splits);
-    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", kind_words[row.kind], row.method,
+    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", lap_kind_words[row.kind].word, row.method,
              row.aggregate ? " aggregate" : "", row.gather_input ? " gather" : "", splits);
     checks->rows[checks->nrows++] = row;
 }
@@ -121,7 +135,7 @@ static bool add_rows(checks_t *checks)
 {
     const char *names[MAX_ROWS + 2] = {"all"};
     size_t count = 1, unused;
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int kind = 0; kind < LAP_KINDS; kind++) {
         const lap_builder_t *method = lap_builders((lap_op_kind_t)kind);
         for (; checks->kinds[kind] && method->name; method++) {
             /* The operators share names; a sentence lists each once. */
@@ -146,6 +160,28 @@ static bool applies(const row_t *row, int ranks)
     return !row->aggregate || ranks == 1 || ranks % 2 == 0;
 }
 
+/* Bulk GEMMs have the layouts of a backward pass; types and epilogue go where they can. */
+static void describe_numbers(const checks_t *checks, lap_op_desc_t *desc)
+{
+    const lap_op_kind_t kind = desc->kind;
+    desc->dtype = checks->dtype;
+    desc->epilogue = checks->epilogue;
+    if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
+        desc->wire_dtype = checks->wire_dtype;
+    if (kind == LAP_BULK_AG)
+        desc->layout = LAP_DGRAD;
+    if (kind == LAP_BULK_RS) {
+        desc->layout = LAP_WGRAD;
+        desc->epilogue &= LAP_EPILOGUE_BIAS_GRAD;
+    }
+    if (lap_kind_moves(kind))
+        desc->cols = desc->k;
+    if (kind == LAP_EXTERNAL_AG) {
+        desc->epilogue = LAP_EPILOGUE_NONE;
+        desc->n = desc->k = 0;
+    }
+}
+
 static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int ranks, bool narrow)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
@@ -160,6 +196,7 @@ static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int rank
     desc.num_splits = row->num_splits > desc.n ? desc.n : row->num_splits;
     if (row->blocks)
         desc.block_rows = lap_shard(desc.m, ranks, 0, NULL) / 3 + 1;
+    describe_numbers(checks, &desc);
     return desc;
 }
 
@@ -231,12 +268,12 @@ static void print_table(const checks_t *checks, double seconds)
 {
     static const char *const words[] = {"-", "ok", "FAIL"};
     int width = checks->nfailures ? 5 : 3;
-    printf("%-26s", "P");
+    printf("%-*s", LABEL_WIDTH, "P");
     for (int ranks = checks->first; ranks <= checks->last; ranks++)
         printf(" %*d", width - 1, ranks);
     printf("\n");
     for (size_t row = 0; row <= checks->nrows; row++) {
-        printf("%-26s", row_label(checks, row));
+        printf("%-*s", LABEL_WIDTH, row_label(checks, row));
         for (int ranks = checks->first; ranks <= checks->last; ranks++)
             printf("%*s", width, words[checks->verdicts[row][ranks]]);
         printf("\n");
@@ -256,9 +293,16 @@ static void print_table(const checks_t *checks, double seconds)
 static void print_json(const checks_t *checks, double seconds)
 {
     const char *separator = "";
-    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"checks\":[",
-           checks->op == KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op), checks->m,
-           checks->n, checks->k);
+    char epilogue[LAP_EPILOGUE_TEXT];
+    lap_epilogue_text(checks->epilogue, epilogue, sizeof(epilogue));
+    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"wire_dtype\":",
+           checks->op == LAP_KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op), checks->m,
+           checks->n, checks->k, lap_dtype_name(checks->dtype));
+    if (checks->wire_dtype == LAP_DTYPE_DEFAULT)
+        printf("null");
+    else
+        lap_json_string(stdout, lap_dtype_name(checks->wire_dtype));
+    printf(",\"epilogue\":\"%s\",\"checks\":[", epilogue);
     for (size_t row = 0; row <= checks->nrows; row++)
         for (int ranks = checks->first; ranks <= checks->last; ranks++) {
             if (checks->verdicts[row][ranks] == NOT_CHECKED)
@@ -296,15 +340,24 @@ static bool parse_ranks(const char *text, int *first_p, int *last_p)
 static bool parse(const lap_args_t *args, checks_t *checks)
 {
     const size_t most = (size_t)1 << 20;
-    if (!lap_arg_choice(&command, "the operator", args->positionals[0], kind_words, &checks->op) ||
+    const char *words[LAP_KINDS + 2] = {NULL};
+    for (size_t kind = 0; kind < LAP_KINDS; kind++)
+        words[kind] = lap_kind_words[kind].word;
+    words[LAP_KINDS] = "all";
+    checks->wire_dtype = LAP_DTYPE_DEFAULT;
+    if (!lap_arg_choice(&command, "the operator", args->positionals[0], words, &checks->op) ||
         !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
         !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||
         !lap_arg_size(&command, "--n", args->values[N], 1, most, &checks->n) ||
-        !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k))
+        !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k) ||
+        !lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &checks->dtype) ||
+        (args->values[WIRE_DTYPE] &&
+         !lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &checks->wire_dtype)) ||
+        !lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &checks->epilogue))
         return false;
-    for (size_t kind = 0; kind < KINDS; kind++)
-        checks->kinds[kind] = checks->op == KINDS || checks->op == kind;
+    for (size_t kind = 0; kind < LAP_KINDS; kind++)
+        checks->kinds[kind] = checks->op == LAP_KINDS || checks->op == kind;
     checks->json = args->values[JSON] != NULL;
     return add_rows(checks);
 }

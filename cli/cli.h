@@ -30,6 +30,7 @@
 #include <stdio.h>
 
 #include <lap/buffer.h>
+#include <lap/op.h>
 
 /*
  * The subcommands. argv[0] is the name of the subcommand ("run"), argv[1..argc) are its arguments;
@@ -135,6 +136,33 @@ typedef struct lap_link_arg {
  */
 bool lap_arg_link(const lap_command_t *command, const char *what, const char *text,
                   lap_link_arg_t *link_p);
+
+/* ---- words.c ---- */
+
+#define LAP_KINDS (LAP_EXTERNAL_AG + 1)
+
+/* How a kind of operator is called on command lines, in headings, and what it is. */
+typedef struct lap_kind_words {
+    const char *word, *title, *meaning;
+} lap_kind_words_t;
+
+/* In the order of lap_op_kind_t. */
+extern const lap_kind_words_t lap_kind_words[LAP_KINDS];
+
+/* A type of elements, by any of its names. */
+bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
+                   lap_dtype_t *dtype_p);
+
+/* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none. */
+bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,
+                      lap_epilogue_t *epilogue_p);
+
+#define LAP_EPILOGUE_TEXT 32
+
+/* The same as text, in LAP_EPILOGUE_TEXT bytes. */
+void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes);
+
+/* ---- texts ---- */
 
 /* The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant. */
 const char *lap_nearest(const char *text, const char *const *names);

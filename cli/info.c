@@ -22,6 +22,7 @@
 #include <lap/lap.h>
 
 #include "cli.h"
+#include "core/make.h"
 #include "device/cuda/cuda_info.h"
 #include "device/device.h"
 #include "lap_config.h"
@@ -131,6 +132,17 @@ static void fact_optional(page_t *page, const char *key, int found, const char *
              *version ? version : "unknown version");
 }
 
+/* The MPI that is linked now, which need not be the one of the headers. */
+static void show_mpi(page_t *page)
+{
+    char library[128];
+    lap_mpi_describe(library, sizeof(library));
+    if (LAP_HAVE_MPI)
+        fact(page, "MPI", "%s (MPI %s), needs MPI_THREAD_MULTIPLE", library, LAP_MPI_VERSION);
+    else
+        fact_optional(page, "MPI", 0, "");
+}
+
 static void show_build(page_t *page)
 {
     section(page, "build", "Built with");
@@ -138,7 +150,7 @@ static void show_build(page_t *page)
     fact(page, "build type", "%s", LAP_BUILD_TYPE);
     fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
     fact(page, "runs with", "%s", openblas_get_config());
-    fact_optional(page, "MPI", LAP_HAVE_MPI, LAP_MPI_VERSION);
+    show_mpi(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
     fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
 }
@@ -155,15 +167,24 @@ static void show_backends(page_t *page)
 
 static void show_types(page_t *page)
 {
+    static const char *const largest[] = {[LAP_FLOAT32] = "largest 3.4e38",
+                                          [LAP_FLOAT16] = "largest 65504",
+                                          [LAP_BFLOAT16] = "largest 3.4e38",
+                                          [LAP_FLOAT8_E4M3] = "largest 448, saturates, scaled",
+                                          [LAP_FLOAT8_E5M2] = "largest 57344, saturates, scaled"};
     section(page, "dtypes", "Types of elements");
     for (int i = 0; lap_dtype_size((lap_dtype_t)i) > 0; i++) {
-        const lap_dtype_t dtype = (lap_dtype_t)i;
-        fact(page, lap_dtype_name(dtype), "%zu bytes, summed in fp32", lap_dtype_size(dtype));
+        const size_t size = lap_dtype_size((lap_dtype_t)i);
+        fact(page, lap_dtype_name((lap_dtype_t)i), "%zu byte%s, %s, summed in fp32", size,
+             size == 1 ? "" : "s", largest[i]);
     }
 }
 
-static void show_methods(page_t *page, lap_op_kind_t kind, const char *title)
+static void show_methods(page_t *page, lap_op_kind_t kind)
 {
+    char title[128];
+    snprintf(title, sizeof(title), "Methods of %s (%s)", lap_kind_words[kind].title,
+             lap_kind_words[kind].meaning);
     section(page, lap_op_kind_name(kind), title);
     const char *name, *summary = "";
     for (size_t i = 0; (name = lap_op_methods(kind, i, &summary)) != NULL; i++)
@@ -332,9 +353,8 @@ int lap_cli_info(int argc, char **argv)
     show_build(&page);
     show_backends(&page);
     show_types(&page);
-    show_methods(&page, LAP_AG_GEMM, "Methods of AG+GEMM (all-gather, then GEMM)");
-    show_methods(&page, LAP_GEMM_RS, "Methods of GEMM+RS (GEMM, then reduce-scatter)");
-    show_methods(&page, LAP_GEMM_AR, "Methods of GEMM+AR (GEMM, then all-reduce)");
+    for (int kind = 0; kind < LAP_KINDS; kind++)
+        show_methods(&page, (lap_op_kind_t)kind);
     show_machine(&page);
     show_gpus(&page);
     section_end(&page);

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # lap_test: how a test is started. A test fails by its exit status; 77 means that it cannot run here.
 
+list(TRANSFORM LAP_MPI_INCLUDE PREPEND -isystem OUTPUT_VARIABLE mpi_cflags)
+string(JOIN " " mpi_cflags ${mpi_cflags})
+
 # What every test finds in its environment, and scripts besides.
 set(test_environment OPENBLAS_NUM_THREADS=1)
 set(script_environment
@@ -11,7 +14,7 @@ set(script_environment
   CC=${CMAKE_C_COMPILER}
   LAP_HAVE_MPI=${LAP_HAVE_MPI}
   LAP_HAVE_CUDA=${LAP_HAVE_CUDA}
-  LAP_MPI_CFLAGS=$<$<BOOL:${LAP_HAVE_MPI}>:-I$<JOIN:${LAP_MPI_INCLUDE}, -I>>
+  "LAP_MPI_CFLAGS=${mpi_cflags}"
 )
 
 # Sanitizers are slow, and those of gcc 12 and 13 cannot place their shadow memory when addresses are very random.
@@ -43,17 +46,18 @@ if(LAP_HAVE_MPI)
   execute_process(COMMAND ${LAP_MPIRUN} --version OUTPUT_VARIABLE mpirun_version ERROR_QUIET)
   if(mpirun_version MATCHES "Open MPI|OpenRTE")
     set(mpirun ${LAP_MPIRUN} --bind-to none --oversubscribe)
+    set(open_mpi ON)
   endif()
 endif()
 
-# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
+# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
 #          [FORKS] [GPU] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
-# same under mpirun. LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
+# same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
 # the label gpu. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;HOSTS;ARGS;ENV")
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -66,7 +70,7 @@ function(lap_test name)
     string(REPLACE "/" "_" target test_${name})
     set(command $<TARGET_FILE:${target}>)
   endif()
-  if(arg_FORKS OR arg_RANKS OR arg_MPI)
+  if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS)
     list(PREPEND arg_ENV ${many_processes_environment})
   endif()
   if(NOT arg_TIMEOUT)
@@ -75,7 +79,7 @@ function(lap_test name)
   math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
-  if(NOT arg_RANKS AND NOT arg_MPI)
+  if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS)
     set(tests ${base}${suffix})
     add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
   endif()
@@ -92,6 +96,11 @@ function(lap_test name)
   foreach(ranks IN LISTS arg_MPI)
     add_test(NAME ${base}-n${ranks} COMMAND ${mpirun} -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
+  endforeach()
+  foreach(ranks IN LISTS arg_HOSTS)
+    add_test(NAME ${base}-2x${ranks} COMMAND sh ${PROJECT_SOURCE_DIR}/test/hosts.sh ${LAP_MPIRUN} ${ranks}
+                                             ${command} ${arg_ARGS})
+    list(APPEND tests ${base}-2x${ranks})
   endforeach()
   set_tests_properties(${tests} PROPERTIES
     TIMEOUT ${arg_TIMEOUT}

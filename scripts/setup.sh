@@ -31,6 +31,12 @@ has_openblas()
     compiles cblas.h && [ "$(cc -print-file-name=libopenblas.so)" != libopenblas.so ]
 }
 
+# Any MPI will do: its compiler wrapper with its headers, and its launcher.
+has_mpi()
+{
+    has mpirun && printf '#include <mpi.h>\n' | mpicc -E -x c - >/dev/null 2>&1
+}
+
 # Sets `missing` to the Debian packages to install, and `words` to what to call them.
 look()
 {
@@ -42,6 +48,9 @@ look()
     need pkg-config "pkg-config" has pkg-config
     need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
+    # Only root can make hosts of namespaces.
+    [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
+    [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]
 }
 

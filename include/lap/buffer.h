@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Symmetric buffers: memory of the same size on every rank of a group, mapped by every rank, with
- * signal words.
+ * Symmetric buffers: memory of the same size on every rank of a group, into which every rank can
+ * put, with signal words.
  */
 #ifndef LAP_BUFFER_H
 #define LAP_BUFFER_H
@@ -29,9 +29,13 @@ typedef struct lap_link {
 } lap_link_t;
 
 typedef struct lap_buffer_options {
-    size_t size;           /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
-    const char *transport; /* "shm" (processes) or "self" (threads); NULL: what fits */
-    lap_link_t link;       /* both 0: not emulated */
+    size_t size; /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
+    /*
+     * "shm" (processes of a host), "self" (threads), "mpi" (over MPI) or "hosts" (over MPI between
+     * hosts, shm inside); NULL: that of the world, or else what fits.
+     */
+    const char *transport;
+    lap_link_t link; /* both 0: not emulated */
 } lap_buffer_options_t;
 
 #define LAP_BUFFER_OPTIONS_INIT                                                                    \
@@ -75,8 +79,10 @@ LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
 /*
  * Copies `bytes` bytes from `source` into the memory of `rank` at `offset`, then adds one to its
  * word `signal`.
- * Local; blocks only while it copies. `source` may be reused on return.
- * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer.
+ * Local; blocks only while it copies, or over MPI until most of it is on its way. `source` may be
+ * reused on return. What one rank puts and raises at another comes in the order of the calls.
+ * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer; over MPI also
+ * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offset,
                                     const void *source, size_t bytes, size_t signal);

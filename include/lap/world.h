@@ -108,8 +108,8 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
 
 /*
  * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
- * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a world over MPI waits
- * until the others end it too, at most the timeout, as MPI wants it of a communicator.
+ * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a world over MPI
+ * waits until the others end it too, at most the timeout, as MPI wants it of a communicator.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Conversions between float and the narrower types, by integer arithmetic that every machine has.
- * Encoding rounds to nearest, ties to even; what is not a number stays so and becomes quiet. What is
- * too large becomes infinity in the 16-bit types, and so does infinity itself; in the 8-bit ones both
+ * Encoding rounds to nearest, ties to even; what is not a number stays so and becomes quiet. What
+ * is too large becomes infinity in the 16-bit types. In the 8-bit ones that and infinity itself
  * become the largest number, which is the saturating mode of OCP. Decoding is exact. Subnormal
  * numbers are right also where the processor has been told to flush those of float to zero.
  */

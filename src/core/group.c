@@ -606,8 +606,8 @@ static uint64_t handle_of(const lap_group_t *group, int rank)
 }
 
 /*
- * Whoever has made a board tells its handle to all: the leader of each new group, and the others map
- * it; or everybody, and the handle is that of its port.
+ * Whoever has made a board tells its handle to all: the leader of each new group, and the others
+ * map it; or everybody, and the handle is that of its port.
  */
 static lap_status_t share_boards(lap_group_t *group, int leader, lap_group_t *child)
 {

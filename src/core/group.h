@@ -18,8 +18,8 @@ size_t lap_board_bytes(int size);
 lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap_group_t **group_p);
 
 /*
- * Whether all ranks are still there, or have left on purpose, so far as is known: none has died, and
- * none was waited for in vain.
+ * Whether all ranks are still there, or have left on purpose, so far as is known: none has died,
+ * and none was waited for in vain.
  */
 bool lap_group_all_here(lap_group_t *group);
 

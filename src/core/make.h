@@ -20,8 +20,8 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
                              const lap_settings_t *settings, lap_world_t **world_p);
 
-/* Tells a world how many of its ranks are on this host: they share its cores. */
-void lap_world_set_local(lap_world_t *world, int local_size);
+/* Tells a world how many of its ranks are on this host, and how many cores they share. */
+void lap_world_set_local(lap_world_t *world, int local_size, int cores);
 
 /* A new directory, private and empty, to meet in. */
 lap_status_t lap_private_dir_make(char dir[LAP_DIR_BYTES]);

@@ -18,7 +18,11 @@
 
 /* A letter with a body of at most LAP_WIRE_SMALL bytes is sent without waiting for anybody. */
 #define LAP_WIRE_SMALL ((size_t)8 << 10)
-#define LAP_WIRE_BODY ((size_t)128 << 10) /* more goes into several letters */
+/*
+ * More goes into several letters. Below the 64 KiB from which MPI over TCP asks the receiver before
+ * it sends: the answer would have to wait behind whatever goes the other way.
+ */
+#define LAP_WIRE_BODY ((size_t)60 << 10)
 
 /* It travels as bytes: all ranks are taken to be of one kind. */
 typedef struct lap_letter {

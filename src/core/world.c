@@ -59,16 +59,12 @@ lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t 
     return LAP_OK;
 }
 
-/* Spinning pays only while every rank has a core for itself. */
-static uint64_t choose_spin(int size)
-{
-    return size <= lap_cores() ? SPIN_NS : 0;
-}
-
-void lap_world_set_local(lap_world_t *world, int local_size)
+void lap_world_set_local(lap_world_t *world, int local_size, int cores)
 {
     world->local_size = local_size;
-    world->spin_ns = choose_spin(local_size);
+    world->cores = cores;
+    /* Spinning pays only while every rank has a core for itself. */
+    world->spin_ns = local_size <= cores ? SPIN_NS : 0;
 }
 
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
@@ -85,7 +81,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
     world->size = size;
     world->kind = kind;
     world->timeout_ns = settings->timeout_ns;
-    lap_world_set_local(world, size);
+    lap_world_set_local(world, size, lap_cores());
     memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
     memcpy(world->transport_name, settings->transport_name, sizeof(world->transport_name));
     world->cpu_threads = settings->cpu_threads;

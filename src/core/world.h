@@ -21,9 +21,9 @@ typedef enum lap_world_kind {
 } lap_world_kind_t;
 
 typedef struct lap_peer {
-    int heap_fd; /* its memfd; -1 for threads and on another host */
-    int pidfd;   /* readable when the process has ended; -1 also for this rank itself */
-    int pid;     /* 0 for threads and on another host */
+    int heap_fd;       /* its memfd; -1 for threads and on another host */
+    int pidfd;         /* readable when the process has ended; -1 also for this rank itself */
+    int pid;           /* 0 for threads and on another host */
     _Atomic bool lost; /* the wire cannot reach it any more */
 } lap_peer_t;
 
@@ -33,7 +33,8 @@ struct lap_world {
     lap_world_kind_t kind;
     uint64_t timeout_ns;
     uint64_t spin_ns;                   /* 0 when this host has fewer cores than ranks */
-    int local_size;                     /* ranks on this host */
+    int local_size;                     /* ranks on this host, */
+    int cores;                          /* and the cores that they share */
     char device_name[16];               /* which device the operators of this world use */
     char transport_name[16];            /* which transport its buffers use; "": what fits */
     int cpu_threads;                    /* as in the options */

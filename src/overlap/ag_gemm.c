@@ -81,16 +81,26 @@ static lap_range_t open_scale(const lap_problem_t *p, int rank)
     return lap_scale_range(rank, most * a_row_bytes(p), 0, 1);
 }
 
-/*
- * Puts the shards of `count` ranks from `first` on, which are at `src`, to a peer. Empty shards,
- * which are the last ones, have no scales.
- */
+/* The same in what the call returns. */
+static lap_range_t gathered_scales(const lap_problem_t *p, int first, int count)
+{
+    return lap_range_packed(LAP_SCALES, p->rank, (size_t)first * sizeof(float), 1,
+                            (size_t)count * sizeof(float));
+}
+
+/* How many of these shards have rows, and so a scale. The empty ones are the last. */
+static int full_shards(const lap_problem_t *p, int first, int count)
+{
+    while (count > 0 && lap_rows_of(p, first + count - 1) == 0)
+        count--;
+    return count;
+}
+
+/* Puts the shards of `count` ranks from `first` on, which are at `src`, to a peer. */
 static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
                     lap_range_t src, int first, int count)
 {
-    int full = count;
-    while (full > 0 && lap_rows_of(p, first + full - 1) == 0)
-        full--;
+    const int full = full_shards(p, first, count);
     if (scaled(p))
         lap_add_put(s, stream, peer, LAP_NO_SIGNAL,
                     src.place == LAP_SYMMETRIC ? scales(p, p->rank, first, full) : lap_own_scale(p),
@@ -99,10 +109,14 @@ static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, 
                 shards(p, LAP_SYMMETRIC, peer, first, count));
 }
 
-/* Copies the own shard to its place among the others. */
-static uint32_t add_own_copy(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+/*
+ * Copies the own shard to its place among the others. Its scale is read there only by who hands it
+ * on.
+ */
+static uint32_t add_own_copy(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                             bool with_scale)
 {
-    if (scaled(p))
+    if (with_scale && scaled(p))
         lap_add_copy(s, stream, lap_own_scale(p), scales(p, p->rank, p->rank, 1));
     return lap_add_copy(s, stream, own_input(p), shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
 }
@@ -153,16 +167,14 @@ static uint32_t add_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t s
                            lap_range_t src, int first, int count)
 {
     lap_range_t dst = shards(p, LAP_GATHERED, p->rank, first, count);
-    for (int c = first; c < first + count && scaled(p); c++) {
-        lap_range_t at =
-            lap_range_packed(LAP_SCALES, p->rank, (size_t)c * sizeof(float), 1, sizeof(float));
+    const int full = scaled(p) ? full_shards(p, first, count) : 0;
+    for (int c = first; c < first + full; c++) {
         bool open = src.place == LAP_SYMMETRIC && src.rank != p->rank;
-        if (lap_rows_of(p, c) > 0)
-            lap_add_copy(s, stream,
-                         c == p->rank ? lap_own_scale(p)
-                         : open       ? open_scale(p, c)
-                                      : scales(p, p->rank, c, 1),
-                         at);
+        lap_add_copy(s, stream,
+                     c == p->rank ? lap_own_scale(p)
+                     : open       ? open_scale(p, c)
+                                  : scales(p, p->rank, c, 1),
+                     gathered_scales(p, c, 1));
     }
     return lap_add_copy(s, stream, src, dst);
 }
@@ -178,6 +190,8 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t sym
     s->output = output(p, 0, 0, features_of(p, p->rank) > 0 ? p->m : 0);
     if (p->gather_input)
         s->gathered = shards(p, LAP_GATHERED, p->rank, 0, p->size);
+    if (p->gather_input && scaled(p))
+        s->scales = gathered_scales(p, 0, full_shards(p, 0, p->size));
     if (p->size > 1)
         s->symmetric_bytes = symmetric_rows * a_row_bytes(p);
     if (p->size > 1 && scaled(p))
@@ -231,7 +245,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     }
     add_exchange_all(p, s, LAP_STREAM_COMPUTE);
     if (wants(p, p->rank) && lap_rows_of(p, p->rank) > 0)
-        add_own_copy(p, s, LAP_STREAM_COMPUTE);
+        add_own_copy(p, s, LAP_STREAM_COMPUTE, false);
     for (int i = 1; i < p->size; i++)
         if (flows(p, lap_peer_at(p, i), p->rank))
             lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
@@ -326,6 +340,7 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
 {
     const lap_problem_t *p = ring->p;
     int partner = p->rank ^ 1;
+    const bool sends = ring->units > 1 && moves(ring, 0, ring->right);
     uint32_t copy = 0, hops = arrivals(ring, ring->units - 1);
     for (uint32_t i = 0; i < hops; i++)
         lap_expect(s, lap_signal_data(ring->left));
@@ -335,8 +350,9 @@ static uint32_t add_ring_start(const ring_t *ring, lap_schedule_t *s)
         add_credit(p, s, LAP_STREAM_SEND, partner);
         lap_expect(s, lap_signal_data(partner));
     }
-    if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 && useful(ring, ring->unit, p->rank))
-        copy = add_own_copy(p, s, LAP_STREAM_SEND);
+    if (ring->width == 2 && lap_rows_of(p, p->rank) > 0 &&
+        (sends || features_of(p, p->rank) > 0))
+        copy = add_own_copy(p, s, LAP_STREAM_SEND, sends);
     if (swaps(ring, p->rank)) {
         lap_await_credit(p, s, LAP_STREAM_SEND, partner);
         add_put(p, s, LAP_STREAM_SEND, partner, own_input(p), p->rank, 1);

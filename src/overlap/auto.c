@@ -59,7 +59,11 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
 {
     size_t count = 0;
     *forecast_p = (lap_forecast_t){.count = 0};
-    for (const lap_builder_t *builder = lap_builders(given->kind); builder->name; builder++) {
+    const lap_builder_t *builder = lap_builders(given->kind);
+    /* In line with a GEMM that was begun before, an all-gather behind it would make no sense. */
+    if (given->kind == LAP_EXTERNAL_AG)
+        builder++;
+    for (; builder->name; builder++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
             lap_op_desc_t desc = *given;
             lap_candidate_t candidate;
@@ -212,7 +216,7 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
     gemm_of(desc, group->size, &n, &k);
     LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype, n, k, &cost));
     if (desc->buffer)
-        cost.link = desc->buffer->link;
+        lap_cost_add_link(&cost, &desc->buffer->link);
     auto_p->nbands = 1;
     while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands > 0 &&
            group->size < MANY_RANKS)

@@ -8,14 +8,15 @@
 #include "schedule/calibrate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 
 #define COPY_BYTES ((size_t)4 << 20) /* more than a core's own cache */
 #define COPY_ROUNDS 3
+#define LINK_BYTES ((size_t)1 << 20)
 #define TRIPS 8
 #define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
 #define STEPS 192u
@@ -36,6 +37,7 @@ enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
 typedef struct times {
     double copy[COPY_POINTS];
     double reduce, signal, step, call;
+    double link; /* LINK_BYTES to a peer, until they are there; 0: a put is but a copy */
 } times_t;
 
 /* Multiply-adds per second: at each number of rows, and with few columns. */
@@ -54,8 +56,8 @@ typedef struct gemm_entry {
 } gemm_entry_t;
 
 typedef struct costs {
-    bool measured;
     times_t times;
+    char transport[16]; /* whose times these are; "": none yet */
     gemm_entry_t *gemms;
 } costs_t;
 
@@ -132,11 +134,21 @@ static void bench_end(bench_t *bench)
 
 /* ---- copies, sums, steps, signals ---- */
 
-/* A put to the next rank; in a group of one a copy. */
+/* Whether a put goes over a network, and not by a copy into memory that both can address. */
+static bool goes_far(const lap_buffer_t *buffer)
+{
+    return !(buffer->ops->can & LAP_CAN_ADDRESS) && buffer->group->size > 1;
+}
+
+/*
+ * A put to the next rank. Where it goes over a network, what it costs this rank is about a copy:
+ * the rest is for time_link.
+ */
 static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
 {
     lap_buffer_t *buffer = bench->buffer;
-    const int peer = (bench->group->rank + 1) % bench->group->size;
+    const int next = (bench->group->rank + 1) % bench->group->size;
+    const int peer = goes_far(buffer) ? bench->group->rank : next;
     const lap_put_t put = {
         .src = bench->memory,
         .src_stride = bytes,
@@ -193,10 +205,26 @@ static lap_status_t time_steps(bench_t *bench, times_t *times)
     return LAP_OK;
 }
 
+/* How long it takes until a put is there: all send to the next rank and wait for the one before. */
+static lap_status_t time_link(bench_t *bench, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int rank = bench->group->rank, size = bench->group->size;
+    *seconds_p = INFINITY;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        LAP_TRY(lap_group_barrier(bench->group));
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(lap_buffer_put(buffer, (rank + 1) % size, 0, bench->memory, LINK_BYTES, 1));
+        LAP_TRY(lap_buffer_wait(buffer, (rank + size - 1) % size, 1, 1));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    }
+    return LAP_OK;
+}
+
 /*
- * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones wait, then
- * the other way round; the message is the time at which it was sent, on the clock that the ranks of
- * a host share.
+ * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones answer after
+ * a while, so that the sender sleeps too; then the other way round. The answer says how long it was
+ * held back: ranks of different hosts have no clock in common.
  */
 static lap_status_t time_signals(bench_t *bench, bool even_sends, double *seconds_p)
 {
@@ -206,15 +234,21 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
     const bool sends = (rank % 2 == 0) == even_sends;
     for (size_t i = 0; i < TRIPS && size > 1; i++) {
         const size_t offset = i * FIELD_BYTES;
+        uint64_t held;
         if (sends && right % 2 != rank % 2) {
             lap_sleep_until_ns(lap_now_ns() + TRIP_PAUSE_NS);
-            const uint64_t now = lap_now_ns();
-            LAP_TRY(lap_buffer_put(buffer, right, offset, &now, sizeof(now), 1));
+            const uint64_t begin = lap_now_ns();
+            LAP_TRY(lap_buffer_raise(buffer, right, 1));
+            LAP_TRY(lap_buffer_wait(buffer, right, 2, 1));
+            const double seconds = seconds_since(begin);
+            memcpy(&held, buffer->data[rank] + offset, sizeof(held));
+            *seconds_p += fmax(0, seconds - (double)held * 1e-9) / 2 / TRIPS;
         } else if (!sends && left % 2 != rank % 2) {
-            uint64_t sent;
             LAP_TRY(lap_buffer_wait(buffer, left, 1, 1));
-            memcpy(&sent, buffer->data[rank] + offset, sizeof(sent));
-            *seconds_p += seconds_since(sent) / TRIPS;
+            const uint64_t begin = lap_now_ns();
+            lap_sleep_until_ns(begin + TRIP_PAUSE_NS);
+            held = lap_now_ns() - begin;
+            LAP_TRY(lap_buffer_put(buffer, left, offset, &held, sizeof(held), 2));
         }
     }
     return LAP_OK;
@@ -235,8 +269,10 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
     LAP_TRY(lap_group_barrier(bench->group));
     if (status == LAP_OK)
         status = time_steps(bench, times);
-    /* Signals need both sides. */
+    /* What follows needs both sides. */
     LAP_TRY(lap_group_agree(bench->group, status));
+    if (goes_far(bench->buffer))
+        LAP_TRY(lap_group_agree(bench->group, time_link(bench, &times->link)));
     status = time_signals(bench, true, &times->signal);
     LAP_TRY(lap_group_agree(bench->group, status));
     status = time_signals(bench, false, &times->signal);
@@ -248,12 +284,17 @@ static lap_status_t calibrate_times(bench_t *bench, const char *transport, costs
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.transport = transport;
     times_t times = {0};
-    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 2, &options, &bench->buffer));
+    LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 3, &options, &bench->buffer));
     LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
     LAP_TRY(measure_times(bench, &times));
+    /* Of a network the slowest part counts: some of the ranks may be neighbours on one host. */
+    double reach[2] = {times.link, times.signal};
+    LAP_TRY(take_best(bench->group, reach, 2, goes_far(bench->buffer)));
     LAP_TRY(take_best(bench->group, (double *)&times, sizeof(times) / sizeof(double), false));
+    times.link = reach[0];
+    times.signal = reach[1];
     costs->times = times;
-    costs->measured = true;
+    snprintf(costs->transport, sizeof(costs->transport), "%s", transport);
     return LAP_OK;
 }
 
@@ -380,13 +421,13 @@ static void set_columns(lap_curve_t *columns, const gemm_entry_t *entry)
 static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const times_t *times,
                         const gemm_entry_t *entry)
 {
-    const double cores = lap_cores();
+    const lap_world_t *world = group->world;
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
         .call_s = times->call,
         /* Ranks of the world that are not in the group have their share, too. */
-        .cores = cores * group->size / group->world->size,
+        .cores = (double)world->cores * group->size / world->local_size,
         .gemm_cores = device->ops->gemm_threads(device),
     };
     /*
@@ -400,6 +441,8 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         cost.copy.sizes[i] = (double)copy_bytes[i];
         cost.copy.values[i] = (double)copy_bytes[i] / fmax(times->copy[i], 1e-9);
     }
+    if (times->link > 0)
+        cost.link.bytes_per_s = (double)LINK_BYTES / fmax(times->link - times->signal, 1e-9);
     cost.reduce = 1.5 * (double)COPY_BYTES / fmax(times->reduce, 1e-9);
     double all = 0;
     cost.gemm.count = LAP_COST_POINTS;
@@ -455,8 +498,9 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
 {
     costs_t *costs = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
+    transport = transport ? transport : lap_transport_default(group->world);
     /* All ranks of a group have the same history, and so measure together or not at all. */
-    if (!costs->measured) {
+    if (strncmp(costs->transport, transport, sizeof(costs->transport) - 1) != 0) {
         bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
         lap_status_t status = lap_group_agree(group, bench_begin(&bench));
         if (status == LAP_OK)

@@ -7,9 +7,10 @@
 #include "schedule/simulate.h"
 
 /*
- * The cost model for GEMMs of n columns and a sum over k, without a link. Copies, sums, signals and
- * steps are measured by the first call in a group, GEMMs by the first call for a type, n and k; the
- * group keeps both. All ranks measure at once and get the same figures.
+ * The cost model for GEMMs of n columns and a sum over k, without an emulated link. Copies, sums,
+ * signals, steps and the network, if the transport goes over one, are measured by the first call in
+ * a group (and again for another transport), GEMMs by the first call for a type, n and k; the group
+ * keeps both. All ranks measure at once and get the same figures.
  * Collective; every rank gives the same arguments. Takes a few tenths of a second at most, and next
  * to nothing when the figures are there. `transport` is the name of one; NULL: what fits.
  * LAP_ERR_NO_MEMORY and what a group's collectives return; when one rank fails, all do.

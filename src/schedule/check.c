@@ -55,6 +55,35 @@ bool lap_check_before(const lap_check_t *check, uint32_t earlier, uint32_t later
     return check->clocks[(size_t)later * check->nthreads + voice->thread] >= voice->tick;
 }
 
+/* Whether somebody has waited for what a node raises, before `later` or as `later`. */
+static bool waited_for(const lap_check_t *check, uint32_t raise, uint32_t later)
+{
+    const uint32_t moment = check->nodes[raise].moment;
+    if (moment == LAP_CHECK_NONE)
+        return false;
+    for (uint32_t waiter = check->moments[moment].waiters; waiter != LAP_CHECK_NONE;
+         waiter = check->nodes[waiter].next_waiter)
+        if (waiter == later || lap_check_before(check, waiter, later))
+            return true;
+    return false;
+}
+
+bool lap_check_arrived(const lap_check_t *check, uint32_t earlier, uint32_t later)
+{
+    const lap_node_t *node = &check->nodes[earlier];
+    if (!lap_check_before(check, earlier, later))
+        return false;
+    if (node->raise_rank == node->rank || waited_for(check, earlier, later))
+        return true;
+    for (uint32_t i = 0; i < check->nnodes; i++) {
+        const lap_node_t *other = &check->nodes[i];
+        if (other->rank == node->rank && other->raise_rank == node->raise_rank &&
+            lap_check_before(check, earlier, i) && waited_for(check, i, later))
+            return true;
+    }
+    return false;
+}
+
 static void check_clear(lap_check_t *check)
 {
     lap_free(check->nodes);

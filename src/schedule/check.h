@@ -35,11 +35,12 @@ typedef struct lap_node {
      */
     uint32_t voice;
     uint32_t first_pred, npreds;
-    uint32_t pending;     /* predecessors and signals that have not come yet */
-    uint32_t wait;        /* the moment it waits for, or LAP_CHECK_NONE */
-    uint32_t next_waiter; /* for the same moment */
-    int raise_rank;
+    uint32_t pending;      /* predecessors and signals that have not come yet */
+    uint32_t wait;         /* the moment it waits for, or LAP_CHECK_NONE */
+    uint32_t next_waiter;  /* for the same moment */
+    int raise_rank;        /* to which it puts or raises; else its own */
     uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
+    uint32_t moment;       /* that of its raise, once it has run, or LAP_CHECK_NONE */
     bool done;
 } lap_node_t;
 
@@ -90,6 +91,15 @@ void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *
 
 /* Whether one node happens before another in every execution. Exact. */
 bool lap_check_before(const lap_check_t *check, uint32_t earlier, uint32_t later);
+
+/*
+ * Whether what a put or a raise does at its peer happens before another node in every execution.
+ * What a rank sends to another comes in the order of sending, but may come later than what it sends
+ * to a third one, and than what that one sends on. So it has come for sure only when the peer has
+ * waited for its own signal, or for one that the same rank raised after it. What a rank does to
+ * itself, and every other node, comes at once.
+ */
+bool lap_check_arrived(const lap_check_t *check, uint32_t earlier, uint32_t later);
 
 /* check_form.c: that every schedule makes sense by itself. */
 lap_status_t lap_check_form(const lap_check_t *check);

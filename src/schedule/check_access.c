@@ -141,6 +141,25 @@ static bool is_result(const access_t *access)
     return access->range.place >= LAP_OUTPUT && access->range.place <= LAP_SCALES;
 }
 
+/* Whether an access is what a put does in the memory of another rank. */
+static bool is_sent(const lap_check_t *check, const access_t *access)
+{
+    const lap_node_t *node = &check->nodes[access->node];
+    return access->write && node->kind == LAP_NODE_STEP && node->raise_rank != node->rank &&
+           node->raise_rank == access->range.rank;
+}
+
+/* Whether an access is over before a node, or, when that is another put, before its access. */
+static bool access_before(const lap_check_t *check, const access_t *earlier, uint32_t later,
+                          bool later_is_sent)
+{
+    const int from = check->nodes[earlier->node].rank;
+    /* What one rank puts into the memory of another comes in the order of sending. */
+    if (!is_sent(check, earlier) || (later_is_sent && check->nodes[later].rank == from))
+        return lap_check_before(check, earlier->node, later);
+    return lap_check_arrived(check, earlier->node, later);
+}
+
 /* Two accesses to the same memory whose extents overlap. */
 static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *b)
 {
@@ -149,8 +168,8 @@ static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *
         return LAP_OK;
     if (a->node == b->node)
         return conflict(list, a, b, "a step in its own way");
-    bool a_first = lap_check_before(check, a->node, b->node);
-    if (!a_first && !lap_check_before(check, b->node, a->node))
+    bool a_first = access_before(check, a, b->node, is_sent(check, b));
+    if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
         return conflict(list, a, b, "no order between two accesses");
     if (a->call == b->call && a->write && b->write && is_result(a))
         return conflict(list, a, b, "a result is written twice in a call");
@@ -249,6 +268,7 @@ static lap_status_t check_results(const list_t *list)
             const lap_schedule_t *schedule = lap_check_schedule(list->check, call, rank);
             LAP_TRY(check_result(list, call, rank, &schedule->output));
             LAP_TRY(check_result(list, call, rank, &schedule->gathered));
+            LAP_TRY(check_result(list, call, rank, &schedule->scales));
         }
     return LAP_OK;
 }
@@ -263,7 +283,7 @@ static lap_status_t check_rule(const list_t *list)
         const access_t *access = &list->accesses[i];
         size_t at = (size_t)access->call * (size_t)check->size + (size_t)access->range.rank;
         bool begun = lap_check_before(check, check->begins[at], access->node);
-        if (begun && lap_check_before(check, access->node, check->ends[at]))
+        if (begun && access_before(check, access, check->ends[at], false))
             continue;
         char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
         lap_check_describe(check, access->node, one, sizeof(one));

@@ -56,7 +56,7 @@ static size_t place_end(const lap_check_t *check, uint32_t call, const lap_range
     case LAP_SCALE:
         return sizeof(float);
     case LAP_SCALES:
-        return (size_t)check->size * sizeof(float);
+        return owner->scales.offset + lap_range_bytes(&owner->scales);
     default:
         return SIZE_MAX;
     }
@@ -145,6 +145,15 @@ static lap_status_t check_shapes(const form_t *form, const lap_block_t *block)
                  shape.n * lap_dtype_size(lap_block_dtype(schedule, block)));
 }
 
+/* Rows that came from other ranks have scales of their own, if they are FP8. */
+static lap_status_t check_block_scale(const form_t *form, const lap_block_t *block)
+{
+    const lap_schedule_t *schedule = form->schedule;
+    const bool scaled = schedule->kind == LAP_AG_GEMM && lap_dtype_is_fp8(schedule->types.a);
+    LAP_TRY(equal(form, "the number of scales of a block", block->scale.rows, scaled));
+    return scaled ? check_scale(form, &block->scale) : LAP_OK;
+}
+
 static lap_status_t check_gemm(const form_t *form)
 {
     const lap_step_t *step = form->step;
@@ -156,8 +165,7 @@ static lap_status_t check_gemm(const form_t *form)
         LAP_TRY(check_range(form, &block->a, false));
         LAP_TRY(check_range(form, &block->d, true));
         LAP_TRY(check_shapes(form, block));
-        if (block->scale.rows > 0)
-            LAP_TRY(check_scale(form, &block->scale));
+        LAP_TRY(check_block_scale(form, block));
         if (block->wait_signal != LAP_NO_SIGNAL)
             LAP_TRY(check_wait(form, block->wait_signal, block->wait_count));
         LAP_TRY(check_raise(form, block->raise_peer, block->raise_signal));
@@ -173,6 +181,7 @@ static lap_status_t check_reduce(const form_t *form)
     const size_t total = (size_t)step->count * (step->scaled ? 2 : 1);
     LAP_TRY(below(form, "the end of the ranges", step->first + total,
                   (size_t)form->schedule->nranges + 1));
+    LAP_TRY(equal(form, "whether there are scales", step->scaled, lap_dtype_is_fp8(step->from)));
     LAP_TRY(check_range(form, &step->dst, true));
     for (uint32_t i = 0; i < step->count; i++) {
         LAP_TRY(check_range(form, &ranges[i], false));
@@ -183,6 +192,20 @@ static lap_status_t check_reduce(const form_t *form)
     for (size_t i = step->count; i < total; i++)
         LAP_TRY(check_scale(form, &ranges[i]));
     return LAP_OK;
+}
+
+/* All of d, or a. */
+static lap_status_t check_sums(const form_t *form)
+{
+    const lap_range_t *src = &form->step->src, *d = &form->schedule->output;
+    const bool of_a = form->schedule->layout == LAP_WGRAD;
+    LAP_TRY(check_range(form, src, false));
+    LAP_TRY(equal(form, "the place that is summed", (size_t)src->place,
+                  of_a ? LAP_INPUT : LAP_OUTPUT));
+    if (of_a)
+        return LAP_OK;
+    LAP_TRY(equal(form, "the place where the rows begin", src->offset, d->offset));
+    return check_same_shape(form, src, d);
 }
 
 static lap_status_t check_step(const form_t *form)
@@ -205,10 +228,24 @@ static lap_status_t check_step(const form_t *form)
     case LAP_STEP_REDUCE:
         return check_reduce(form);
     case LAP_STEP_SUMS:
-        return check_range(form, &step->src, false);
+        return check_sums(form);
     default:
         return below(form, "the kind", (size_t)step->kind, LAP_STEP_KINDS);
     }
+}
+
+/* The gradient of the bias, which is no range of bytes here, is written once if it is wanted. */
+static lap_status_t count_sums(const lap_schedule_t *schedule, uint32_t call)
+{
+    const uint32_t wanted = (schedule->epilogue & LAP_EPILOGUE_BIAS_GRAD) != 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        count += schedule->steps[i].kind == LAP_STEP_SUMS;
+    if (count == wanted)
+        return LAP_OK;
+    return lap_error(LAP_ERR_CHECK, "call %u rank %d %s writes bias_grad %u times, expected %u",
+                     (unsigned)call, schedule->rank, schedule->method, (unsigned)count,
+                     (unsigned)wanted);
 }
 
 lap_status_t lap_check_form(const lap_check_t *check)
@@ -229,6 +266,7 @@ lap_status_t lap_check_form(const lap_check_t *check)
                 form.step = &schedule->steps[form.index];
                 LAP_TRY(check_step(&form));
             }
+            LAP_TRY(count_sums(schedule, call));
         }
     }
     return LAP_OK;

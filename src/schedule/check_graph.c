@@ -56,7 +56,9 @@ static uint32_t add_node(maker_t *maker, lap_node_kind_t kind, uint32_t step, ui
         .first_pred = check->npreds,
         .wait = LAP_CHECK_NONE,
         .next_waiter = LAP_CHECK_NONE,
+        .raise_rank = maker->rank,
         .raise_signal = LAP_NO_SIGNAL,
+        .moment = LAP_CHECK_NONE,
     };
     return check->nnodes++;
 }
@@ -110,7 +112,8 @@ static uint32_t add_block(maker_t *maker, uint32_t step, uint32_t index, uint32_
     maker->check->nodes[node].block = index;
     if (block->wait_signal != LAP_NO_SIGNAL)
         set_wait(maker, node, block->wait_signal, block->wait_count);
-    set_raise(maker, node, block->raise_peer, block->raise_signal);
+    if (block->raise_signal != LAP_NO_SIGNAL)
+        set_raise(maker, node, block->raise_peer, block->raise_signal);
     return node;
 }
 

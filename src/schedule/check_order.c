@@ -68,23 +68,32 @@ static lap_status_t unexpected(const lap_check_t *check, uint32_t index)
         (unsigned)node->call);
 }
 
+/* Whether a raise of a word comes before another in every execution. */
+static bool raised_before(const lap_check_t *check, uint32_t earlier, uint32_t later)
+{
+    if (check->nodes[earlier].rank == check->nodes[later].rank)
+        return lap_check_before(check, earlier, later);
+    return lap_check_arrived(check, earlier, later);
+}
+
 static lap_status_t raise_signal(play_t *play, uint32_t index)
 {
     lap_check_t *check = play->check;
-    const lap_node_t *node = &check->nodes[index];
+    lap_node_t *node = &check->nodes[index];
     if (node->raise_signal == LAP_NO_SIGNAL)
         return LAP_OK;
     size_t word = (size_t)node->raise_rank * check->nsignals + node->raise_signal;
     uint32_t at = check->first_moment[word] + check->raised[word];
     if (check->raised[word] > 0) {
         uint32_t before = check->moments[at - 1].raise;
-        if (!lap_check_before(check, before, index))
+        if (!raised_before(check, before, index))
             return ambiguous(check, before, index);
     }
     if (at == check->first_moment[word + 1] || check->moments[at].call != node->call)
         return unexpected(check, index);
     check->raised[word]++;
     check->moments[at].raise = index;
+    node->moment = at;
     for (uint32_t waiter = check->moments[at].waiters; waiter != LAP_CHECK_NONE;
          waiter = check->nodes[waiter].next_waiter)
         release(play, waiter);
@@ -229,7 +238,8 @@ static lap_status_t check_word(const lap_check_t *check, size_t word)
     for (uint32_t at = first; at < last; at++) {
         size_t owner = word / check->nsignals;
         uint32_t end = check->ends[(size_t)moments[at].call * (size_t)check->size + owner];
-        if (moments[at].raise == LAP_CHECK_NONE || !lap_check_before(check, moments[at].raise, end))
+        if (moments[at].raise == LAP_CHECK_NONE ||
+            !lap_check_arrived(check, moments[at].raise, end))
             return stray(check, word, &moments[at]);
         if (at == first || moments[at].call == moments[at - 1].call)
             continue;

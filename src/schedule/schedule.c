@@ -25,9 +25,10 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
     schedule->layout = problem->layout;
     schedule->epilogue = problem->epilogue;
     schedule->nsignals = lap_signal_count(problem->size);
-    schedule->output.rank = schedule->gathered.rank = problem->rank;
+    schedule->output.rank = schedule->gathered.rank = schedule->scales.rank = problem->rank;
     schedule->output.place = LAP_OUTPUT;
     schedule->gathered.place = LAP_GATHERED;
+    schedule->scales.place = LAP_SCALES;
     schedule->raised = lap_alloc(schedule->nsignals, sizeof(uint32_t));
     if (!schedule->raised)
         schedule->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %u signals of a schedule",

@@ -134,6 +134,7 @@ typedef struct lap_schedule {
     size_t symmetric_bytes;
     lap_range_t output;   /* what the call must write exactly once; rows 0 when nothing */
     lap_range_t gathered; /* the same for the second result */
+    lap_range_t scales;   /* and for its scales */
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
 

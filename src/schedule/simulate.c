@@ -16,6 +16,14 @@
 #define NO_BLOCK UINT32_MAX
 #define WORK_EPSILON 1e-15 /* what rounding leaves of a task that is done */
 
+void lap_cost_add_link(lap_cost_t *cost, const lap_link_t *link)
+{
+    const double rate = cost->link.bytes_per_s;
+    if (link->bytes_per_s > 0 && (rate == 0 || link->bytes_per_s < rate))
+        cost->link.bytes_per_s = link->bytes_per_s;
+    cost->link.latency_s += link->latency_s;
+}
+
 double lap_curve_at(const lap_curve_t *curve, double size)
 {
     if (curve->count == 0)

@@ -37,8 +37,11 @@ typedef struct lap_cost {
     double call_s;       /* beginning and ending a call */
     double cores;        /* that all ranks share */
     double gemm_cores;   /* that one GEMM keeps busy */
-    lap_link_t link;     /* out of each rank, as an emulated link does it; both 0: none */
+    lap_link_t link;     /* out of each rank, a network or an emulated one; both 0: none */
 } lap_cost_t;
+
+/* A link that comes after the one in the model: the slower one counts, the latencies add up. */
+void lap_cost_add_link(lap_cost_t *cost, const lap_link_t *link);
 
 /*
  * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes

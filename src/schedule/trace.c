@@ -62,6 +62,22 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
     return LAP_OK;
 }
 
+lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
+{
+    const size_t count = trace->nrecords + other->nrecords;
+    lap_trace_record_t *records =
+        lap_realloc(trace->records, trace->nrecords, count, sizeof(*records));
+    if (!records)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records", count);
+    if (other->nrecords > 0)
+        memcpy(records + trace->nrecords, other->records, other->nrecords * sizeof(*records));
+    trace->records = records;
+    trace->nrecords = trace->records_room = count;
+    trace->begin = other->begin < trace->begin ? other->begin : trace->begin;
+    trace->end = other->end > trace->end ? other->end : trace->end;
+    return LAP_OK;
+}
+
 /* What each rank says of its trace before the records move. */
 typedef struct gather_head {
     uint64_t begin, end;

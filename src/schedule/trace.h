@@ -43,6 +43,12 @@ struct lap_trace {
 lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char *method, int size,
                              size_t m, bool emulated, size_t nrecords);
 
+/*
+ * Adds what another trace of this rank holds, of a call that ran at the same time: the call is then
+ * both. Neither has been gathered. LAP_ERR_NO_MEMORY changes nothing.
+ */
+lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other);
+
 typedef struct lap_interval {
     uint64_t begin, end;
 } lap_interval_t;

@@ -142,8 +142,8 @@ lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_s
         return LAP_OK;
     /*
      * A peer that begins several calls without ending them may be writing a later one into this
-     * note. The loads above pair with the releases in lap_buffer_write_note: whoever has read a part
-     * of the later one sees here that the number has changed.
+     * note. The loads above pair with the releases in lap_buffer_write_note: whoever has read a
+     * part of the later one sees here that the number has changed.
      */
     if (atomic_load_explicit(&note->call, memory_order_relaxed) != story->call)
         return LAP_OK;

@@ -61,17 +61,19 @@ refuse() {
 # The JSON that is promised, as expressions.
 number='-?[0-9.]+(e[-+][0-9]+)?'
 label='"[a-z_:=0-9]+"'
+name='[a-z0-9_,-]+'
 method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
-method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":$number,"
+method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":($number|null),"
 method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
-figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":$number"
+figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":($number|null)"
 
 # report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
 # all results right.
 report() {
-    local request="\"op\":\"$1\",\"m\":$2,\"n\":$3,\"k\":$4,\"dtype\":\"${9:-float32}\",\"ranks\":$5,"
-    request+="\"device\":\"$6\",\"transport\":\"$7\",\"link\":$8"
+    local request="\"op\":\"$1\",\"m\":$2,\"n\":$3,\"k\":$4,\"dtype\":\"${9:-float32}\","
+    request+="\"out_dtype\":\"$name\",\"wire_dtype\":\"$name\",\"layout\":\"$name\",\"epilogue\":\"$name\","
+    request+="\"ranks\":$5,\"device\":\"$6\",\"transport\":\"$7\",\"link\":$8"
     check "$1 on $5 ranks ($6, $7) ends well" status_is 0
     check "... with one line" lines out 1
     check "... of the promised form" matches "$out" "^\{$request,$figures\}$"
@@ -80,7 +82,8 @@ report() {
 
 bench --help
 check "--help ends well" status_is 0
-for word in "ag|rs|ar M N K" --ranks --link --timeline --json latency demo sweep auto; do
+for word in "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K" --dtype --out-dtype --wire-dtype --layout \
+    --epilogue --ranks --link --timeline --json latency demo sweep auto; do
     check "--help tells about $word" has "$out" "$word"
 done
 
@@ -89,7 +92,23 @@ refuse banana serial ring pipeline fused -- rs 8 8 8 --method ring,banana
 refuse -5 M -- ag -5 8 8
 refuse K 0 -- rs 8 8 0
 refuse --ranks 0 -- ag 8 8 8 --ranks 0
-refuse float99 float32 float16 bfloat16 -- ag 8 8 8 --dtype float99
+refuse float99 float32 float16 bfloat16 float8_e4m3 float8_e5m2 -- ag 8 8 8 --dtype float99
+refuse "--out-dtype" float99 -- ag 8 8 8 --out-dtype float99
+refuse "--wire-dtype" float99 -- rs 8 8 8 --wire-dtype float99
+refuse wire_dtype bfloat16 float32 -- ag 8 8 8 --wire-dtype bf16
+refuse out_dtype float8_e4m3 -- ar 8 8 8 --out-dtype e4m3
+refuse "--epilogue" relu bias gelu -- ag 8 8 8 --epilogue bias,relu
+refuse "--epilogue" "not both" -- ag 8 8 8 --epilogue gelu,dgelu
+refuse WGRAD epilogue -- bulk-rs 8 8 8 --epilogue bias
+refuse "--layout" wgrad dgrad -- ag 8 8 8 --layout wgrad
+refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad
+refuse "--epilogue" -- latency --epilogue bias
+for op in bulk-ag bulk-rs external-ag; do
+    refuse "$op" "N is 10" "4 ranks" -- "$op" 8 10 8 --ranks 4
+done
+refuse pipeline serial direct -- bulk-rs 8 8 8 --method pipeline
+refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
+refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
 refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring
@@ -109,25 +128,25 @@ refuse "--m" sweep -- sweep ag --n 8 --k 8
 refuse "--k" sweep -- sweep rs --n 8 --m 1:8
 refuse "FROM:TO" 64:8 -- sweep ag --m 64:8 --n 8 --k 8
 refuse banana -- sweep banana --m 1:8 --n 8 --k 8
-refuse "ag, rs, ar" -- sweep --m 1:8 --n 8 --k 8
+refuse "such as ag" -- sweep --m 1:8 --n 8 --k 8
 refuse "--timeline" sweep -- sweep ag --m 1:8 --n 8 --k 8 --timeline "$folder/x.svg"
 refuse "no option --m" -- ag 8 8 8 --m 1:8
 
 for op in ag rs; do
-    name=$([[ $op == ag ]] && echo ag_gemm || echo gemm_rs)
+    kind=$([[ $op == ag ]] && echo ag_gemm || echo gemm_rs)
     methods=$([[ $op == ag ]] && echo serial ring direct fused || echo serial ring pipeline fused)
     bench $op 37 29 23 --ranks 3 --iters 2 --warmup 1 --json
-    report "$name" 37 29 23 3 cpu shm null
+    report "$kind" 37 29 23 3 cpu shm null
     for method in $methods; do
         check "... with the method $method" has "$out" "\"method\":\"$method\""
     done
     bench $op 16 12 8 --ranks 4 --iters 1 --transport self --device ref --json
-    report "$name" 16 12 8 4 ref self null
+    report "$kind" 16 12 8 4 ref self null
     bench $op 5 4 3 --ranks 1 --iters 1 --json
-    report "$name" 5 4 3 1 cpu shm null
+    report "$kind" 5 4 3 1 cpu shm null
     # Fewer rows, columns and depth than ranks.
     bench $op 2 2 2 --ranks 3 --iters 1 --json
-    report "$name" 2 2 2 3 cpu shm null
+    report "$kind" 2 2 2 3 cpu shm null
 done
 
 for dtype in float16 bfloat16; do
@@ -140,6 +159,79 @@ for dtype in float16 bfloat16; do
 done
 bench ag 8 8 8 --ranks 1 --iters 1 --dtype half --json
 report ag_gemm 8 8 8 1 cpu shm null float16
+
+# A collective beside a GEMM.
+for op in bulk-ag bulk-rs external-ag; do
+    kind=${op/-/_}
+    bench $op 37 27 23 --ranks 3 --iters 2 --warmup 1 --json
+    report "$kind" 37 27 23 3 cpu shm null
+    for method in serial direct; do
+        check "... with the method $method" has "$out" "\"method\":\"$method\""
+    done
+    bench $op 2 4 3 --ranks 4 --iters 1 --transport self --device ref --dtype bf16 --json
+    report "$kind" 2 4 3 4 ref self null bfloat16
+    bench $op 5 4 3 --ranks 1 --iters 1 --json
+    report "$kind" 5 4 3 1 cpu shm null
+    bench $op 40 24 32 --ranks 2 --iters 2 --link ratio:0.5 --method all,auto \
+        --timeline "$folder/t.svg"
+    check "$op: a table with a pick" eval 'status_is 0 && has "$out" "auto picked "'
+    check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
+    svg=$(cat "$folder/t.svg")
+    check "... and a picture with the GEMM" matches "$svg" 'rank 1, step [0-9]+ GEMM: '
+    check "... and with what moves beside it" matches "$svg" 'rank 1, step [0-9]+ (PUT|RAISE) to rank 0'
+    rm "$folder/t.svg"
+    bench sweep $op --m 4:8 --n 12 --k 9 --ranks 3 --iters 1 --transport self --json
+    check "$op: a sweep" eval 'status_is 0 && has "$out" "\"of\":\"$kind\"" && has "$out" "\"m\":8,"'
+done
+
+# FP8: every rank has its own scales; results and what travels may have other types.
+for dtype in float8_e4m3 float8_e5m2; do
+    for op in ag rs ar bulk-ag bulk-rs external-ag; do
+        bench $op 19 12 300 --ranks 3 --iters 1 --dtype ${dtype#float8_} --transport self --json
+        check "$op in $dtype: all results are right" eval \
+            'status_is 0 && has "$out" "\"dtype\":\"$dtype\",\"out_dtype\":\"bfloat16\""'
+    done
+done
+bench rs 16 12 300 --ranks 3 --iters 1 --dtype fp16 --out-dtype fp32 --wire-dtype e5m2 --json
+report gemm_rs 16 12 300 3 cpu shm null float16
+check "... with the types asked for" has "$out" '"out_dtype":"float32","wire_dtype":"float8_e5m2"'
+bench ar 16 12 300 --ranks 2 --iters 1 --wire-dtype bf16 --json
+report gemm_ar 16 12 300 2 cpu shm null
+bench ag 16 12 30 --ranks 2 --iters 1 --dtype e4m3 --out-dtype e5m2 --json
+report ag_gemm 16 12 30 2 cpu shm null float8_e4m3
+bench rs 16 12 300 --ranks 2 --iters 1 --dtype e4m3 --wire-dtype e4m3 --epilogue bias,gelu --layout dgrad
+check "the table tells all types" eval 'status_is 0 &&
+    has "$out" "float8_e4m3 to bfloat16, wire float8_e4m3, dgrad, bias,gelu"'
+check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
+
+for op in ag rs ar; do
+    for epilogue in bias bias,gelu,bias-grad dgelu,bias-grad; do
+        bench $op 19 13 17 --ranks 3 --iters 1 --epilogue $epilogue --layout dgrad --transport self --json
+        check "$op with $epilogue: all results are right" eval \
+            'status_is 0 && has "$out" "\"layout\":\"dgrad\",\"epilogue\":\"$epilogue\""'
+    done
+done
+bench bulk-ag 19 12 17 --ranks 3 --iters 1 --epilogue dgelu,bias-grad --json
+report bulk_ag 19 12 17 3 cpu shm null
+bench bulk-rs 19 12 17 --ranks 3 --iters 1 --epilogue bias-grad --json
+report bulk_rs 19 12 17 3 cpu shm null
+
+# One round has no noise; long knobs do not make long lines.
+bench rs 40 24 32 --ranks 2 --iters 1 \
+    --method auto,pipeline:num_splits=00000000000000000000000000000000000000003
+check "one round: no noise is shown" eval 'status_is 0 && ! has "$out" "±" && has "$out" " - "'
+check "... a long knob is there" has "$out" "pipeline:num_splits=00000000000000000000000000000000000000003"
+check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
+bench rs 40 24 32 --ranks 2 --iters 1 --json
+check "... and in JSON the noise is null" has "$out" '"noise_pct":null'
+
+# What a picture would replace stays until there is one.
+echo precious >"$folder/old.svg"
+refuse "GiB" -- ag 1000000000 1000000000 1000000000 --timeline "$folder/old.svg"
+check "... and a file is as it was" [ "$(cat "$folder/old.svg")" = precious ]
+rm "$folder/old.svg"
+refuse "GiB" -- ag 1000000000 1000000000 1000000000 --timeline "$folder/new.svg"
+check "... and no file is left" [ ! -e "$folder/new.svg" ]
 
 bench ag 64 64 64 --ranks 2 --iters 2 --link ratio:0.5,3us --json
 report ag_gemm 64 64 64 2 cpu shm "\{\"gbps\":$number,\"latency_us\":3,\"emulated\":true\}"
@@ -167,8 +259,8 @@ check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$f
 
 bench sweep ag --m 8:70 --n 24 --k 16 --ranks 2 --iters 1 --json
 point="\{\"m\":[0-9]+,\"link\":null,\"gemm_ms\":$number,\"serial_ms\":$number,\"best\":$label,"
-point+="\"best_ms\":$number,\"best_noise_ms\":$number,\"efficiency\":($number|null),"
-point+="\"overlap_pays\":(true|false),\"auto_ms\":$number,\"auto_noise_ms\":$number,"
+point+="\"best_ms\":$number,\"best_noise_ms\":null,\"efficiency\":($number|null),"
+point+="\"overlap_pays\":(true|false),\"auto_ms\":$number,\"auto_noise_ms\":null,"
 point+="\"predicted_ms\":$number,\"picked\":$label\}"
 check "a sweep ends well" status_is 0
 check "... with one object of the promised form" matches "$out" \

@@ -28,9 +28,11 @@ lap check all --ranks 1:4
 is 'all methods are safe: status 0, and nothing on standard error' "$status$err" 0
 is 'a column for each group size' "$(row P)" '1 2 3 4'
 for label in 'ag serial' 'ag ring' 'ag ring gather' 'ag direct' 'ag fused' 'rs serial' 'rs ring' \
-    'rs pipeline splits=4' 'rs fused' mixtures; do
+    'rs pipeline splits=4' 'rs fused' 'gemm serial' 'bulk-ag ring' 'bulk-ag fused' 'bulk-rs direct' \
+    'external-ag direct' mixtures; do
     is "$label: a verdict for each" "$(row "$label")" 'ok ok ok ok'
 done
+is 'pairs need an even group, beside a GEMM too' "$(row 'external-ag ring aggregate')" 'ok ok - ok'
 is 'pairs need an even group' "$(row 'ag ring aggregate')" 'ok ok - ok'
 ok 'the last line counts' \
     grep -qE '^[1-9][0-9]* schedules of [1-9][0-9]* sequences proved safe in [0-9.]+ s$' "$work/out"
@@ -41,10 +43,28 @@ is 'one group size' "$status $(row P) $(row 'rs ring')" '0 3 ok'
 is 'rs: no schedules of ag' "$(grep -c '^ag' "$work/out")" 0
 lap check ag -n 2:3
 is 'ag: none of rs' "$status $(row P) $(grep -c '^rs' "$work/out")" '0 2 3 0'
+for op in bulk-ag bulk-rs external-ag gemm; do
+    lap check $op -n 3
+    is "$op: only its schedules" \
+        "$status $(sed -n 's/^\([a-z-]*\) .* \(ok\|-\)$/\1/p' "$work/out" | sort -u | tr '\n' ,)" \
+        "0 $(printf '%s\n' $op mixtures | sort | tr '\n' ,)"
+done
+
+# FP8 sends scales along, and epilogues add steps: other schedules.
+for types in '--dtype e4m3' '--dtype e5m2 --wire-dtype e4m3' '--wire-dtype bf16' \
+    '--epilogue bias,gelu,bias-grad' '--dtype e4m3 --wire-dtype e5m2 --epilogue dgelu,bias-grad'; do
+    # shellcheck disable=SC2086
+    lap check all --ranks 1:4 $types
+    is "$types: all are safe" "$status$err$(grep -c FAIL "$work/out")" 00
+done
+lap check rs --ranks 2 --json --dtype half --wire-dtype e4m3 --epilogue bias,bias-grad
+has 'JSON: types and epilogue' "$out" '"dtype":"float16","wire_dtype":"float8_e4m3"' \
+    '"epilogue":"bias,bias-grad"'
+
 lap check all --ranks 2 --method ring,pipeline
 is 'only the methods asked for' \
-    "$status $(sed -n 's/^\([ar][gs] [a-z]*\).*/\1/p' "$work/out" | sort -u | tr '\n' ,)" \
-    '0 ag ring,rs pipeline,rs ring,'
+    "$status $(sed -n 's/^\([a-z-]* [a-z]*\).*/\1/p' "$work/out" | grep -v '^mixtures' | sort -u | tr '\n' ,)" \
+    '0 ag ring,ar pipeline,bulk-ag ring,external-ag ring,rs pipeline,rs ring,'
 lap check all --ranks 5 --m 1 --n 1 --k 1
 is 'the smallest problem' "$status$err" 0
 lap check all --ranks 2 --m 999 --n 64 --k 3
@@ -88,6 +108,10 @@ wrong --m "'0'" -- all --m 0
 wrong --n "'-1'" -- all --n -1
 wrong --k "'1e9'" -- all --k 1e9
 wrong 'ag|rs' -- --ranks 2
+wrong --dtype "'float99'" float8_e4m3 -- all --dtype float99
+wrong --wire-dtype "'float99'" -- all --wire-dtype float99
+wrong --epilogue "'relu'" gelu bias-grad -- all --epilogue relu
+wrong --epilogue 'not both' -- all --epilogue gelu,dgelu
 wrong "'rs'" -- ag rs
 wrong "'--frob'" -- all --frob
 finish

@@ -10,8 +10,10 @@ lap info
 is 'status 0, and nothing said' "$status$err" 0
 has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBLAS MPI CUDA NCCL
 has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm '
-has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 '
-has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' '  serial ' '  ring '
+has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 ' 'float8_e4m3  1 byte, largest 448' \
+    'float8_e5m2  1 byte, largest 57344'
+has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'GEMM beside AG' 'GEMM beside RS' 'AG behind a GEMM' \
+    '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
     "  directory    $TMPDIR" "$(uname -r)"
 has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  MPS ' '  NCCL '
@@ -27,8 +29,9 @@ info = json.load(open(sys.argv[1]))
 machine = info["machine"]
 assert info["version"] and info["build"]["compiler"] and info["build"]["openblas"]
 assert set(info["devices"]) >= {"cpu", "ref"} and "shm" in info["transports"]
-assert set(info["dtypes"]) == {"float32", "float16", "bfloat16"}
+assert set(info["dtypes"]) == {"float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
 assert "ring" in info["ag_gemm"] and "ring" in info["gemm_rs"]
+assert "ring" in info["bulk_ag"] and "direct" in info["bulk_rs"] and "fused" in info["external_ag"]
 assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"] > 0
 assert machine["memfd"] is True and machine["futex"] is True
 gpu = info["gpu"]

@@ -2,8 +2,8 @@
 /*
  * float16, bfloat16 and the two 8-bit types: every code, and between each two neighbours the
  * midpoint and the floats next to it. The truth is independent of the library's arithmetic: codes
- * are read as the formats define them, and the nearest value is looked for in the sorted list of all
- * values.
+ * are read as the formats define them, and the nearest value is looked for in the sorted list of
+ * all values.
  */
 #include <float.h>
 #include <math.h>

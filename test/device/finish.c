@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of the sums of GEMMs and reductions, on every device: all mixtures of types, layouts,
- * scales, accumulation and epilogues, against plain sums in double that are finished as op.h says,
- * within a bound that follows from the types and k. gemm.c has the signals and the shapes.
+ * What becomes of the sums of GEMMs and reductions, on every device: all mixtures of types,
+ * layouts, scales, accumulation and epilogues, against plain sums in double that are finished as
+ * op.h says, within a bound that follows from the types and k. gemm.c has the signals and shapes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -222,7 +222,7 @@ static const variant_t variants[] = {
 };
 #define VARIANTS (sizeof(variants) / sizeof(variants[0]))
 
-/* Bias and aux have the types that are not FP8, in turn. An FP8 d has a scale, often a small one. */
+/* Bias and aux have the types that are not FP8, in turn. An FP8 d has a scale. */
 static results_t new_results(uint64_t seed, lap_dtype_t dtype, const variant_t *v, size_t rows,
                              size_t cols)
 {

@@ -4,9 +4,14 @@
 . "$(dirname "$0")/../cli/tap.bash"
 
 # A declaration runs from the mark of an exported function to a semicolon; its name stands before the parenthesis.
-printf '#include <%s>\n' $(cd "$LAP_SOURCE_DIR/include" && echo lap/*.h) |
+headers=$(cd "$LAP_SOURCE_DIR/include" && echo lap/*.h)
+if [ "${LAP_HAVE_MPI:-0}" = 0 ]; then
+    headers=${headers/lap\/lap_mpi.h/}
+fi
+# shellcheck disable=SC2086
+printf '#include <%s>\n' $headers |
     sed 's/^/#define LAP_EXPORT_H\n#define LAP_API LAP_MARK\n#define LAP_BEGIN_DECLS\n#define LAP_END_DECLS\n/;' |
-    "$CC" -std=c11 -E -P -x c -I"$LAP_SOURCE_DIR/include" - | tr '\n' ' ' |
+    "$CC" -std=c11 -E -P -x c -I"$LAP_SOURCE_DIR/include" ${LAP_MPI_CFLAGS:-} - | tr '\n' ' ' |
     grep -oE 'LAP_MARK [^;(]*\(' | grep -oE '[A-Za-z0-9_]+ *\($' | tr -d ' (' |
     sort -u >"$work/declared"
 nm -D --defined-only "$LAP_BUILD_DIR/liblap.so" | awk '{ print $3 }' | sed 's/@.*//' | sort -u >"$work/exported"

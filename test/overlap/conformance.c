@@ -1,149 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance suite: what every operator, method, device and transport must get right. Ranks
- * are the processes of the world that the environment describes, or threads with --threads P;
- * --device, --dtype and --link choose the rest. A new backend gets all of it by one more line in
- * the list of tests.
+ * The conformance suite: what every operator, method, device and transport must get right, in one
+ * type. See suite.h for how it is started, and flavours.c for types, layouts and epilogues.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data.h"
 #include "overlap/op.h"
+#include "suite.h"
 #include "tap.h"
-#include "transport/transport.h"
-
-static lap_link_t link_options; /* these are set once in main */
-static lap_dtype_t dtype;
-static bool in_place = true; /* whether the transport has what the methods that need it need */
-
-/* A method with its knobs. */
-typedef struct variant {
-    lap_op_kind_t kind;
-    const char *method;
-    int aggregate;
-    size_t num_splits;
-    size_t block_rows;
-    int gather;
-} variant_t;
-
-static const variant_t variants[] = {
-    {LAP_AG_GEMM, "serial", 0, 0, 0, 0},   {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "ring", 1, 0, 0, 0},     {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "fused", 0, 0, 0, 0},    {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
-    {LAP_AG_GEMM, "serial", 0, 0, 0, 1},   {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "ring", 1, 0, 0, 1},     {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
-    {LAP_AG_GEMM, "fused", 0, 0, 2, 1},    {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},     {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "ring", 0, 0, 0, 0},     {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0}, {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},    {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},   {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0}, {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 0, 0},    {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
-    {LAP_GEMM_AR, "auto", 0, 0, 0, 0},
-};
-enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
-
-static bool applies(const variant_t *v, int size)
-{
-    if (strcmp(v->method, "fused") == 0 && !in_place)
-        return false;
-    return !v->aggregate || size % 2 == 0;
-}
-
-static const char *label(const variant_t *v, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "%s/%s%s%s%s", lap_op_kind_name(v->kind), v->method,
-             v->aggregate ? "+aggregate" : "", v->num_splits || v->block_rows ? "+knob" : "",
-             v->gather ? "+gather" : "");
-    return text;
-}
-
-static lap_op_desc_t describe(const variant_t *v, size_t m, size_t n, size_t k)
-{
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = v->kind;
-    desc.dtype = dtype;
-    desc.m = m;
-    desc.n = n;
-    desc.k = k;
-    desc.method = v->method;
-    desc.aggregate = v->aggregate;
-    desc.num_splits = v->num_splits;
-    desc.block_rows = v->block_rows;
-    desc.gather_input = v->gather;
-    return desc;
-}
-
-/* A buffer large enough for every variant at this shape, with the suite's link. */
-static lap_buffer_t *shared_buffer(lap_group_t *group, size_t m, size_t n, size_t k)
-{
-    const int size = lap_group_size(group);
-    size_t most = 1, signals = 1;
-    for (int i = 0; i < VARIANTS; i++) {
-        size_t bytes, nsignals;
-        lap_op_desc_t desc = describe(&variants[i], m, n, k);
-        if (!applies(&variants[i], size) ||
-            !(lap_op_buffer_size(&desc, size, &bytes, &nsignals) == LAP_OK))
-            continue;
-        most = bytes > most ? bytes : most;
-        signals = nsignals > signals ? nsignals : signals;
-    }
-    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
-    options.link = link_options;
-    lap_buffer_t *buffer = NULL;
-    tap_success(lap_buffer_create(group, most, signals, &options, &buffer), "a buffer of %zu bytes",
-                most);
-    return buffer;
-}
-
-static lap_op_t *make_op(lap_group_t *group, lap_buffer_t *buffer, const variant_t *v, size_t m,
-                         size_t n, size_t k)
-{
-    char text[64];
-    lap_op_desc_t desc = describe(v, m, n, k);
-    desc.buffer = buffer;
-    lap_op_t *op = NULL;
-    lap_status_t status = lap_op_create(group, &desc, &op);
-    if (status != LAP_OK)
-        tap_success(status, "%s can be made", label(v, text, sizeof(text)));
-    return op;
-}
-
-/* Runs once on fresh data and returns the error over its bound; infinity when the call fails. */
-static double run_once(lap_op_t *op, lap_group_t *group, const variant_t *v, size_t m, size_t n,
-                       size_t k, uint64_t seed, bool exact)
-{
-    test_call_t call = {
-        .kind = v->kind,
-        .dtype = dtype,
-        .m = m,
-        .n = n,
-        .k = k,
-        .rank = lap_group_rank(group),
-        .size = lap_group_size(group),
-        .seed = seed,
-        .exact = exact,
-        .stride_pad = seed % 3,
-        .gather = v->gather,
-    };
-    test_call_init(&call);
-    lap_status_t status = lap_op_run(op, &call.args);
-    double error = INFINITY;
-    if (status == LAP_OK)
-        error = test_call_error(&call);
-    else
-        tap_note("%s", lap_last_error());
-    test_call_clear(&call);
-    return error;
-}
-
-typedef struct shape {
-    size_t m, n, k;
-} shape_t;
 
 /*
  * Ragged everything: rows, features and k that do not divide, fewer of each than ranks, capacity 1.
@@ -151,31 +17,33 @@ typedef struct shape {
 static void test_shapes(lap_group_t *group)
 {
     const size_t size = (size_t)lap_group_size(group);
-    const shape_t shapes[] = {{8 * size, 4 * size, 16},
-                              {5 * size + 1, 2 * size + 1, 7},
-                              {2 * size - 1, 3, 2 * size + 3},
-                              {1, 1, 1},
-                              {size + 2, 20, 3}};
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shapes[] = {{8 * size, 4 * size, 16},
+                                   {5 * size + 1, 2 * size + 1, 7},
+                                   {2 * size - 1, 3, 2 * size + 3},
+                                   {1, 1, 1},
+                                   {size + 2, 20, 3}};
     char text[64];
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
-        const shape_t shape = shapes[s];
-        lap_buffer_t *buffer = shared_buffer(group, shape.m, shape.n, shape.k);
-        for (int i = 0; i < VARIANTS && buffer; i++) {
-            variant_t v = variants[i];
-            v.num_splits = v.num_splits > shape.n ? shape.n : v.num_splits;
-            if (!applies(&v, (int)size))
+        const test_shape_t *shape = &shapes[s];
+        lap_buffer_t *buffer = test_buffer(group, &plain, 1, shape);
+        for (int i = 0; i < TEST_METHODS && buffer; i++) {
+            const test_method_t *v = &test_methods[i];
+            if (!test_suits(v, &plain, (int)size))
                 continue;
-            lap_op_t *op = make_op(group, buffer, &v, shape.m, shape.n, shape.k);
+            lap_op_t *op = test_op(group, buffer, v, &plain, shape);
             if (!op)
                 continue;
-            const size_t actives[] = {shape.m, shape.m / 2, size - 1, 1, 0, shape.m};
+            const size_t actives[] = {shape->m, shape->m / 2, size - 1, 1, 0, shape->m};
             for (size_t a = 0; a < sizeof(actives) / sizeof(actives[0]); a++) {
-                size_t m = actives[a] > shape.m ? shape.m : actives[a];
-                double exact = run_once(op, group, &v, m, shape.n, shape.k, 100 * s + a, true);
-                double error = run_once(op, group, &v, m, shape.n, shape.k, 100 * s + a, false);
+                size_t m = actives[a] > shape->m ? shape->m : actives[a];
+                const uint64_t seed = 100 * s + a;
+                double exact = test_run(op, test_call(group, v, &plain, shape, m, seed, true));
+                double error = test_run(op, test_call(group, v, &plain, shape, m, seed, false));
                 tap_ok(exact == 0 && error <= 1,
                        "%s m %zu of %zu, n %zu, k %zu: exact %g, random %g",
-                       label(&v, text, sizeof(text)), m, shape.m, shape.n, shape.k, exact, error);
+                       test_label(v, &plain, text, sizeof(text)), m, shape->m, shape->n, shape->k,
+                       exact, error);
             }
             lap_op_destroy(op);
         }
@@ -183,22 +51,31 @@ static void test_shapes(lap_group_t *group)
     }
 }
 
-/* Three hundred calls back to back, fresh data and another m each time, every result looked at. */
+/*
+ * Many calls back to back, fresh data and another m each time, every result looked at. How calls
+ * follow one another does not hang on the type: one of them gets most of the calls, and many ranks,
+ * which are slow on few cores, get less.
+ */
 static void test_back_to_back(lap_group_t *group)
 {
-    const size_t m = 3 * (size_t)lap_group_size(group) + 2, n = 9, k = 6;
+    const test_flavour_t plain = test_plain();
+    const bool many = test_setting.dtype == LAP_FLOAT32 && lap_group_size(group) <= 8;
+    const uint64_t calls = many ? 300 : 60;
+    const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 2, 9, 6};
     char text[64];
-    for (int i = 0; i < VARIANTS; i++) {
-        if (!applies(&variants[i], lap_group_size(group)))
+    for (int i = 0; i < TEST_METHODS; i++) {
+        const test_method_t *v = &test_methods[i];
+        if (!test_suits(v, &plain, lap_group_size(group)))
             continue;
-        lap_buffer_t *buffer = shared_buffer(group, m, n, k);
-        lap_op_t *op = make_op(group, buffer, &variants[i], m, n, k);
+        lap_buffer_t *buffer = test_buffer(group, &plain, 1, &shape);
+        lap_op_t *op = test_op(group, buffer, v, &plain, &shape);
         int wrong = 0;
-        for (uint64_t call = 0; call < 300 && op; call++)
-            wrong += run_once(op, group, &variants[i], call % 7 == 3 ? call % (m + 1) : m, n, k,
-                              1000 + call, true) != 0;
-        tap_ok(op && wrong == 0, "%s: 300 calls back to back, %d wrong",
-               label(&variants[i], text, sizeof(text)), wrong);
+        for (uint64_t call = 0; call < calls && op; call++) {
+            const size_t m = call % 7 == 3 ? call % (shape.m + 1) : shape.m;
+            wrong += test_run(op, test_call(group, v, &plain, &shape, m, 1000 + call, true)) != 0;
+        }
+        tap_ok(op && wrong == 0, "%s: %d calls back to back, %d wrong",
+               test_label(v, &plain, text, sizeof(text)), (int)calls, wrong);
         lap_op_destroy(op);
         lap_buffer_destroy(buffer);
     }
@@ -210,49 +87,44 @@ static void test_back_to_back(lap_group_t *group)
  */
 static void test_mixture(lap_group_t *group, uint64_t chaos, int calls)
 {
-    const size_t m = 2 * (size_t)lap_group_size(group) + 3, n = 12, k = 5;
-    lap_buffer_t *buffer = shared_buffer(group, m, n, k);
-    lap_op_t *ops[VARIANTS] = {NULL};
-    for (int i = 0; i < VARIANTS && buffer; i++)
-        if (applies(&variants[i], lap_group_size(group)))
-            ops[i] = make_op(group, buffer, &variants[i], m, n, k);
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shape = {2 * (size_t)lap_group_size(group) + 3, 12, 5};
+    lap_buffer_t *buffer = test_buffer(group, &plain, 1, &shape);
+    lap_op_t *ops[TEST_METHODS] = {NULL};
+    for (int i = 0; i < TEST_METHODS && buffer; i++)
+        if (test_suits(&test_methods[i], &plain, lap_group_size(group)))
+            ops[i] = test_op(group, buffer, &test_methods[i], &plain, &shape);
     int wrong = 0, made = 0;
     for (int call = 0; call < calls; call++) {
-        int i = (int)(tap_random(chaos + 7, (uint64_t)call) % VARIANTS);
-        size_t active = tap_random(chaos + 8, (uint64_t)call) % (m + 1);
+        int i = (int)(tap_random(chaos + 7, (uint64_t)call) % TEST_METHODS);
+        size_t m = tap_random(chaos + 8, (uint64_t)call) % (shape.m + 1);
         if (!ops[i])
             continue;
         if (chaos)
             lap_op_set_chaos(ops[i], chaos + (uint64_t)lap_group_rank(group) * 977 + 1);
-        wrong +=
-            run_once(ops[i], group, &variants[i], active, n, k, 5000 + (uint64_t)call, true) != 0;
+        wrong += test_run(ops[i], test_call(group, &test_methods[i], &plain, &shape, m,
+                                            5000 + (uint64_t)call, true)) != 0;
         made++;
     }
     tap_ok(made > calls / 2 && wrong == 0, "a mixture of %d calls%s on one buffer, %d wrong", made,
            chaos ? " with random delays" : "", wrong);
-    for (int i = 0; i < VARIANTS; i++)
+    for (int i = 0; i < TEST_METHODS; i++)
         lap_op_destroy(ops[i]);
     lap_buffer_destroy(buffer);
 }
 
-static void *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t *s, size_t *bytes_p)
+static void *run_for_bits(lap_group_t *group, const test_method_t *v, const test_shape_t *shape,
+                          size_t *bytes_p)
 {
-    lap_op_t *op = make_op(group, NULL, v, s->m, s->n, s->k);
+    const test_flavour_t plain = test_plain();
+    lap_op_t *op = test_op(group, NULL, v, &plain, shape);
     if (!op)
         return NULL;
-    test_call_t call = {.kind = v->kind,
-                        .dtype = dtype,
-                        .m = s->m,
-                        .n = s->n,
-                        .k = s->k,
-                        .seed = 77,
-                        .gather = v->gather,
-                        .rank = lap_group_rank(group),
-                        .size = lap_group_size(group)};
+    test_call_t call = test_call(group, v, &plain, shape, shape->m, 78, false);
     test_call_init(&call);
     void *result = NULL;
     if (lap_op_run(op, &call.args) == LAP_OK) {
-        *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(dtype);
+        *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(call.args.d.dtype);
         result = call.args.d.data;
         call.args.d.data = NULL;
     }
@@ -266,15 +138,16 @@ static void *run_for_bits(lap_group_t *group, const variant_t *v, const shape_t 
  * element the same way however rows and columns are split, which `ref` does and OpenBLAS does not
  * promise.
  */
-static void test_bits(lap_group_t *group, bool promised)
+static void test_bits(lap_group_t *group)
 {
-    const shape_t shape = {7 * (size_t)lap_group_size(group) + 3, 37, 61};
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shape = {7 * (size_t)lap_group_size(group) + 3, 37, 61};
     char text[64];
     void *serial = NULL;
     size_t serial_bytes = 0;
-    for (int i = 0; i < VARIANTS; i++) {
-        const variant_t *v = &variants[i];
-        if (!applies(v, lap_group_size(group)))
+    for (int i = 0; i < TEST_METHODS; i++) {
+        const test_method_t *v = &test_methods[i];
+        if (!test_suits(v, &plain, lap_group_size(group)) || v->kind == LAP_EXTERNAL_AG)
             continue;
         size_t bytes = 0;
         void *result = run_for_bits(group, v, &shape, &bytes);
@@ -285,11 +158,11 @@ static void test_bits(lap_group_t *group, bool promised)
             continue;
         }
         bool same = serial && result && bytes == serial_bytes && !memcmp(serial, result, bytes);
-        if (promised || same)
-            tap_ok(same, "%s has the bits of serial", label(v, text, sizeof(text)));
+        if (test_setting.bits_promised || same)
+            tap_ok(same, "%s has the bits of serial", test_label(v, &plain, text, sizeof(text)));
         else
             tap_skip("%s differs from serial in bits, which this device does not promise",
-                     label(v, text, sizeof(text)));
+                     test_label(v, &plain, text, sizeof(text)));
         free(result);
     }
     free(serial);
@@ -298,28 +171,25 @@ static void test_bits(lap_group_t *group, bool promised)
 /* The bounds are not empty: one element just beyond its bound is found. */
 static void test_bounds(lap_group_t *group)
 {
-    const size_t m = 2 * (size_t)lap_group_size(group) + 1, n = 11, k = 40;
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shape = {2 * (size_t)lap_group_size(group) + 1, 11, 40};
     char text[64];
-    for (int i = 0; i < VARIANTS; i++) {
-        const variant_t *v = &variants[i];
-        lap_op_t *op = applies(v, lap_group_size(group)) ? make_op(group, NULL, v, m, n, k) : NULL;
+    for (int i = 0; i < TEST_METHODS; i++) {
+        const test_method_t *v = &test_methods[i];
+        if (!test_suits(v, &plain, lap_group_size(group)) || v->kind == LAP_EXTERNAL_AG)
+            continue;
+        lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
         if (!op)
             continue;
-        test_call_t call = {.kind = v->kind,
-                            .dtype = dtype,
-                            .m = m,
-                            .n = n,
-                            .k = k,
-                            .seed = 900 + (uint64_t)i,
-                            .gather = v->gather,
-                            .rank = lap_group_rank(group),
-                            .size = lap_group_size(group)};
+        test_call_t call =
+            test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
         test_call_init(&call);
         bool ran = lap_op_run(op, &call.args) == LAP_OK;
         double before = ran ? test_call_error(&call) : INFINITY;
-        double after = test_call_spoil(&call) ? test_call_error(&call) : INFINITY;
+        double after =
+            test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
         tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
-               label(v, text, sizeof(text)), before, after);
+               test_label(v, &plain, text, sizeof(text)), before, after);
         test_call_clear(&call);
         lap_op_destroy(op);
     }
@@ -328,23 +198,18 @@ static void test_bounds(lap_group_t *group)
 /* Split-phase calls: two operators in flight at once, ended in either order. */
 static void test_in_flight(lap_group_t *group)
 {
-    const size_t m = 4 * (size_t)lap_group_size(group) + 1, n = 8, k = 8;
-    const variant_t ag = {LAP_AG_GEMM, "ring", 0, 0, 0, 0}, rs = {LAP_GEMM_RS, "ring", 0, 0, 0, 0};
-    lap_buffer_t *buffer = shared_buffer(group, m, n, k);
-    lap_op_t *ops[2] = {make_op(group, buffer, &ag, m, n, k), make_op(group, buffer, &rs, m, n, k)};
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shape = {4 * (size_t)lap_group_size(group) + 1, 8, 8};
+    const test_method_t methods[2] = {{LAP_AG_GEMM, "ring", 0, 0, 0, 0},
+                                      {LAP_GEMM_RS, "ring", 0, 0, 0, 0}};
+    lap_buffer_t *buffer = test_buffer(group, &plain, 1, &shape);
+    lap_op_t *ops[2] = {test_op(group, buffer, &methods[0], &plain, &shape),
+                        test_op(group, buffer, &methods[1], &plain, &shape)};
     double worst = 0;
     for (uint64_t round = 0; round < 20 && ops[0] && ops[1]; round++) {
         test_call_t calls[2];
         for (int i = 0; i < 2; i++) {
-            calls[i] = (test_call_t){.kind = i ? LAP_GEMM_RS : LAP_AG_GEMM,
-                                     .dtype = dtype,
-                                     .m = m,
-                                     .n = n,
-                                     .k = k,
-                                     .rank = lap_group_rank(group),
-                                     .size = lap_group_size(group),
-                                     .seed = 300 + round,
-                                     .exact = true};
+            calls[i] = test_call(group, &methods[i], &plain, &shape, shape.m, 300 + round, true);
             test_call_init(&calls[i]);
             if (lap_op_begin(ops[i], &calls[i].args) != LAP_OK)
                 worst = INFINITY;
@@ -374,14 +239,17 @@ static void test_groups(lap_group_t *world)
     const int rank = lap_group_rank(world);
     if (!tap_success(lap_group_split(world, rank % 2, -rank, &half), "odd and even ranks part"))
         return;
-    const size_t m = 11, n = 6, k = 4;
+    const test_flavour_t plain = test_plain();
+    const test_shape_t shape = {11, 6, 4};
     double worst = 0;
-    for (int i = 0; i < VARIANTS; i++) {
-        if (!applies(&variants[i], lap_group_size(half)))
+    for (int i = 0; i < TEST_METHODS; i++) {
+        const test_method_t *v = &test_methods[i];
+        if (!test_suits(v, &plain, lap_group_size(half)))
             continue;
-        lap_op_t *op = make_op(half, NULL, &variants[i], m, n, k);
+        lap_op_t *op = test_op(half, NULL, v, &plain, &shape);
         for (uint64_t call = 0; call < 3; call++)
-            worst = fmax(worst, op ? run_once(op, half, &variants[i], m, n, k, 40 + call, true)
+            worst = fmax(worst, op ? test_run(op, test_call(half, v, &plain, &shape, shape.m,
+                                                            40 + call, true))
                                    : INFINITY);
         lap_op_destroy(op);
     }
@@ -390,54 +258,19 @@ static void test_groups(lap_group_t *world)
     lap_group_destroy(half);
 }
 
-static void suite(lap_world_t *world, void *arg)
+static void suite(lap_group_t *group)
 {
-    const bool bits_promised = *(const bool *)arg;
-    lap_group_t *group = lap_world_group(world);
     test_shapes(group);
     test_back_to_back(group);
     test_mixture(group, 0, 200);
-    test_mixture(group, 1 + (uint64_t)lap_world_size(world), 60);
-    test_bits(group, bits_promised);
+    test_mixture(group, 1 + (uint64_t)lap_group_size(group), 60);
+    test_bits(group);
     test_bounds(group);
     test_in_flight(group);
     test_groups(group);
 }
 
-static bool can_address(const lap_world_t *world)
-{
-    const lap_transport_ops_t *ops = NULL;
-    return lap_transport_find(lap_transport_default(world), &ops) == LAP_OK &&
-           (ops->can & LAP_CAN_ADDRESS);
-}
-
 int main(int argc, char **argv)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    int threads = 0;
-    options.device = "cpu";
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--device") == 0)
-            options.device = argv[i + 1];
-        else if (strcmp(argv[i], "--threads") == 0)
-            threads = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--dtype") == 0 && lap_dtype_parse(argv[i + 1], &dtype) == LAP_OK)
-            continue;
-        else if (strcmp(argv[i], "--link") == 0)
-            link_options = (lap_link_t){atof(argv[i + 1]) * 1e9, 20e-6};
-        else
-            return 2;
-    }
-    bool bits_promised = strcmp(options.device, "ref") == 0;
-    if (threads) {
-        tap_ranks(threads, &options, suite, &bits_promised);
-    } else {
-        lap_world_t *world;
-        if (tap_success(lap_world_create(&options, &world), "a world from the environment")) {
-            in_place = can_address(world);
-            suite(world, &bits_promised);
-            lap_world_destroy(world);
-        }
-    }
-    return tap_done();
+    return test_suite(argc, argv, suite);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that is killed or stopped in the middle of an operation. Started by `lap run` (see
- * faults.sh): every rank calls an operator over and over; rank VICTIM kills or stops itself after a
- * while, from a thread of its own, so that it hits any step. The survivors check what their call
- * returned, how soon, and that everything can be taken down afterwards.
+ * A rank that is killed or stopped in the middle of an operation. Started by `lap run` or mpirun
+ * (see faults.sh and mpi_faults.sh): every rank calls an operator over and over; rank VICTIM kills
+ * or stops itself after a while, from a thread of its own, so that it hits any step. The survivors
+ * check what their call returned, how soon, and that everything can be taken down afterwards.
  *
  * faults ag|rs|ar METHOD kill|stop|exit VICTIM AFTER_MS
  */
@@ -53,17 +53,27 @@ static void *end_myself(void *arg)
     return NULL;
 }
 
+static lap_op_desc_t describe(void)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = plan.kind;
+    desc.m = 37;
+    desc.n = 24;
+    desc.k = 16;
+    desc.method = plan.method;
+    return desc;
+}
+
 /*
  * Calls until one fails. A call that succeeds must be right: no wrong data before the failure
  * either.
  */
 static lap_status_t call_until_failure(lap_op_t *op, lap_group_t *group)
 {
+    const lap_op_desc_t desc = describe();
     for (uint64_t seed = 0;; seed++) {
-        test_call_t call = {.kind = plan.kind,
-                            .m = 37,
-                            .n = 24,
-                            .k = 16,
+        test_call_t call = {.desc = desc,
+                            .m = desc.m,
                             .seed = seed,
                             .rank = lap_group_rank(group),
                             .size = lap_group_size(group),
@@ -97,12 +107,7 @@ static void survive(lap_world_t *world)
     const int rank = lap_world_rank(world);
     lap_buffer_t *clock = NULL;
     lap_op_t *op = NULL;
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = plan.kind;
-    desc.m = 37;
-    desc.n = 24;
-    desc.k = 16;
-    desc.method = plan.method;
+    const lap_op_desc_t desc = describe();
     lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
     mapped.transport = "shm"; /* the time must be readable, whatever the operator goes over */
     if (!tap_success(lap_buffer_create(group, 64, 0, &mapped, &clock), "a buffer for the time") ||

@@ -12,14 +12,20 @@
 
 enum { M = 8, N = 6, K = 4 };
 
-static lap_op_t *make(lap_group_t *group, lap_op_kind_t kind, const char *method,
-                      lap_buffer_t *buffer)
+static lap_op_desc_t describe(lap_op_kind_t kind)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     desc.kind = kind;
     desc.m = M;
     desc.n = N;
     desc.k = K;
+    return desc;
+}
+
+static lap_op_t *make(lap_group_t *group, lap_op_kind_t kind, const char *method,
+                      lap_buffer_t *buffer)
+{
+    lap_op_desc_t desc = describe(kind);
     desc.method = method;
     desc.buffer = buffer;
     lap_op_t *op = NULL;
@@ -29,10 +35,8 @@ static lap_op_t *make(lap_group_t *group, lap_op_kind_t kind, const char *method
 
 static test_call_t call_of(lap_group_t *group, lap_op_kind_t kind, size_t m, uint64_t seed)
 {
-    test_call_t call = {.kind = kind,
+    test_call_t call = {.desc = describe(kind),
                         .m = m,
-                        .n = N,
-                        .k = K,
                         .seed = seed,
                         .exact = true,
                         .rank = lap_group_rank(group),
@@ -125,10 +129,7 @@ static void other_buffer(lap_world_t *world, void *arg)
     (void)arg;
     lap_group_t *group = lap_world_group(world);
     lap_buffer_t *buffers[2] = {NULL, NULL};
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.m = M;
-    desc.n = N;
-    desc.k = K;
+    lap_op_desc_t desc = describe(LAP_AG_GEMM);
     size_t bytes, nsignals;
     tap_success(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), "the size of a buffer");
     for (int i = 0; i < 2; i++)
@@ -151,10 +152,7 @@ static void hands_off(lap_world_t *world, void *arg)
     (void)arg;
     lap_group_t *group = lap_world_group(world);
     size_t bytes, nsignals;
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.m = M;
-    desc.n = N;
-    desc.k = K;
+    const lap_op_desc_t desc = describe(LAP_AG_GEMM);
     lap_buffer_t *buffer = NULL;
     tap_success(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), "the size of a buffer");
     tap_success(lap_buffer_create(group, bytes + 4096, nsignals + 1, NULL, &buffer), "a buffer");

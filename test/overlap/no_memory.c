@@ -46,16 +46,20 @@ typedef struct plan {
     lap_op_kind_t kind;
     const char *method;
     int gather;
+    size_t cols;
     lap_link_t link;
     lap_dtype_t dtype;
+    lap_epilogue_t epilogue;
     int stride; /* 1: each allocation fails; else one of so many, where the same ones come often */
 } plan_t;
 
 static const plan_t plans[] = {
-    {LAP_GEMM_RS, "pipeline", 0, {0, 0}, LAP_FLOAT32, 1},
-    {LAP_AG_GEMM, "fused", 1, {1e9, 1e-6}, LAP_FLOAT32, 1},
-    {LAP_GEMM_AR, "fused", 0, {0, 0}, LAP_BFLOAT16, 1},
-    {LAP_GEMM_RS, "auto", 0, {0, 0}, LAP_FLOAT32, 7},
+    {LAP_GEMM_RS, "pipeline", 0, 0, {0, 0}, LAP_FLOAT32, 0, 1},
+    {LAP_AG_GEMM, "fused", 1, 0, {1e9, 1e-6}, LAP_FLOAT32, 0, 1},
+    {LAP_GEMM_AR, "fused", 0, 0, {0, 0}, LAP_BFLOAT16, 0, 1},
+    {LAP_AG_GEMM, "direct", 1, 0, {0, 0}, LAP_FLOAT8_E4M3, LAP_EPILOGUE_BIAS_GRAD, 3},
+    {LAP_BULK_RS, "direct", 0, 7, {0, 0}, LAP_FLOAT8_E5M2, LAP_EPILOGUE_BIAS, 3},
+    {LAP_GEMM_RS, "auto", 0, 0, {0, 0}, LAP_FLOAT32, 0, 7},
 };
 
 typedef struct job {
@@ -64,20 +68,28 @@ typedef struct job {
     outcome_t outcome;
 } job_t;
 
-static lap_status_t make(lap_group_t *group, const plan_t *plan, lap_buffer_t **buffer_p,
-                         lap_op_t **op_p)
+static lap_op_desc_t describe(const plan_t *plan)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
-    size_t bytes, nsignals;
-    options.link = plan->link;
     desc.kind = plan->kind;
     desc.dtype = plan->dtype;
     desc.m = 11;
     desc.n = 6;
     desc.k = 5;
+    desc.cols = plan->cols;
     desc.method = plan->method;
+    desc.epilogue = plan->epilogue;
     desc.gather_input = plan->gather;
+    return desc;
+}
+
+static lap_status_t make(lap_group_t *group, const plan_t *plan, lap_buffer_t **buffer_p,
+                         lap_op_t **op_p)
+{
+    lap_op_desc_t desc = describe(plan);
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    size_t bytes, nsignals;
+    options.link = plan->link;
     lap_status_t status = lap_op_buffer_size(&desc, RANKS, &bytes, &nsignals);
     if (status == LAP_OK)
         status = lap_buffer_create(group, bytes, nsignals, &options, buffer_p);
@@ -96,13 +108,9 @@ static lap_status_t work(lap_world_t *world, const plan_t *plan, bool *right_p)
         status = make(group, plan, &buffer, &op);
     if (status == LAP_OK)
         status = lap_trace_create(&trace);
-    test_call_t call = {.kind = plan->kind,
-                        .dtype = plan->dtype,
+    test_call_t call = {.desc = describe(plan),
                         .m = 11,
-                        .n = 6,
-                        .k = 5,
                         .exact = true,
-                        .gather = plan->gather,
                         .size = RANKS,
                         .rank = lap_world_rank(world)};
     test_call_init(&call);

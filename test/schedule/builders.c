@@ -90,7 +90,7 @@ static void build_one(const char *method, lap_op_kind_t kind, int size, lap_sche
 static void test_shapes(void)
 {
     lap_schedule_t s;
-    for (int kind = 0; kind < 2; kind++)
+    for (int kind = LAP_AG_GEMM; kind <= (int)LAP_GEMM; kind++)
         for (size_t i = 0; lap_op_methods((lap_op_kind_t)kind, i, NULL); i++) {
             build_one(lap_op_methods((lap_op_kind_t)kind, i, NULL), (lap_op_kind_t)kind, 1, &s);
             tap_ok(s.nsteps == 1 && s.steps[0].kind == LAP_STEP_GEMM && s.symmetric_bytes == 0 &&
@@ -121,15 +121,31 @@ static void test_shapes(void)
     lap_schedule_clear(&s);
 }
 
+/* Whether `count` ranges are those of ranks 0, 1, 2, ... of which `rank` is the one that has them. */
+static bool in_rank_order(const lap_range_t *ranges, uint32_t count, int rank)
+{
+    for (uint32_t j = 0; j < count; j++) {
+        const bool own = ranges[j].place != LAP_SYMMETRIC;
+        if (own != ((int)j == rank))
+            return false;
+        if (!own && j > 0 && ranges[j - 1].place == LAP_SYMMETRIC &&
+            ranges[j].offset <= ranges[j - 1].offset)
+            return false;
+    }
+    return true;
+}
+
 /*
- * The sum must be in rank order whatever the method: each source's slot, the own part in its place.
+ * The sum must be in rank order whatever the method: each source's slot, the own part in its place;
+ * and so must the scales.
  */
 static void test_sum_order(void)
 {
     static sequence_t sequence;
     const size_t rows[1] = {11};
+    char name[64];
     for (size_t v = 0; v < NVARIANTS; v++) {
-        if (variants[v].kind != LAP_GEMM_RS)
+        if (variants[v].kind != LAP_GEMM_RS && variants[v].kind != LAP_BULK_RS)
             continue;
         lap_op_desc_t desc = describe(&variants[v], 11, 6, 7);
         bool right = sequence_build(&sequence, &desc, rows, 1, 5) == LAP_OK;
@@ -137,16 +153,14 @@ static void test_sum_order(void)
             const lap_schedule_t *s = sequence_at(&sequence, 0, rank);
             for (uint32_t i = 0; i < s->nsteps; i++) {
                 const lap_step_t *step = &s->steps[i];
-                for (uint32_t j = 0; step->kind == LAP_STEP_REDUCE && j < 5; j++) {
-                    const lap_range_t *range = &s->ranges[step->first + j];
-                    bool own = range->place == LAP_SCRATCH;
-                    right = right && step->count == 5 && own == ((int)j == rank);
-                    right = right && (own || j == 0 || range[-1].place == LAP_SCRATCH ||
-                                      range->offset > range[-1].offset);
-                }
+                if (step->kind == LAP_STEP_REDUCE)
+                    right = right && step->count == 5 &&
+                            in_rank_order(&s->ranges[step->first], 5, rank) &&
+                            (!step->scaled || in_rank_order(&s->ranges[step->first + 5], 5, rank));
             }
         }
-        tap_ok(right, "%s sums in rank order", variants[v].method);
+        variant_name(&variants[v], name, sizeof(name));
+        tap_ok(right, "%s sums in rank order", name);
         sequence_clear(&sequence);
     }
 }

@@ -245,6 +245,63 @@ static void test_results(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the caller's", NULL);
 }
 
+/* A GEMM of one FP8 row whose scale is in scratch, and the scales that a call returns. */
+static void test_scales(void)
+{
+    start(1, 1);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    schedule->types.a = schedule->types.b = schedule->types.wire = LAP_FLOAT8_E4M3;
+    lap_add_copy(schedule, COMPUTE, at(LAP_SCALE, 0, 0, 4), at(LAP_SCRATCH, 0, 32, 4));
+    lap_add_gemm(schedule, COMPUTE, at(LAP_WEIGHT, 0, 0, 8), false);
+    lap_block_t *block = lap_gemm_rows(schedule, at(LAP_INPUT, 0, 0, 8), at(LAP_SCRATCH, 0, 0, 1));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "the number of scales of a block is 0",
+                "step 1 GEMM", NULL);
+    block->scale = at(LAP_SCRATCH, 0, 32, 4);
+    tap_success(sequence_check(&s), "a block with its scale");
+    block->scale.offset = 36;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "not there", "step 1 GEMM", "bytes 36..39",
+                NULL);
+    block->scale.offset = 30;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "within a float is 2, expected 0", NULL);
+    block->scale.offset = 32;
+    schedule->scales = at(LAP_SCALES, 0, 0, 8);
+    lap_add_copy(schedule, COMPUTE, at(LAP_SCALE, 0, 0, 4), at(LAP_SCALES, 0, 0, 4));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "incomplete result", "4 of 8 bytes of scales",
+                NULL);
+    schedule->scales = at(LAP_SCALES, 0, 0, 4);
+    tap_success(sequence_check(&s), "the scale of the only shard");
+    lap_add_reduce(schedule, COMPUTE, at(LAP_SCRATCH, 0, 48, 4), LAP_FLOAT8_E4M3, LAP_FLOAT32);
+    lap_reduce_source(schedule, at(LAP_SCRATCH, 0, 0, 1));
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "whether there are scales is 0, expected 1",
+                "step 3 REDUCE", NULL);
+    lap_reduce_scale(schedule, at(LAP_SCRATCH, 0, 32, 4));
+    tap_success(sequence_check(&s), "a sum with its scale");
+}
+
+/* The gradient of the bias: once, from all of d, when that is there. */
+static void test_sums(void)
+{
+    start(1, 1);
+    lap_schedule_t *schedule = sequence_at(&s, 0, 0);
+    schedule->output = lap_range_packed(LAP_OUTPUT, 0, 0, 2, 16);
+    lap_add_copy(schedule, SEND, lap_range_packed(LAP_INPUT, 0, 0, 2, 16), schedule->output);
+    schedule->epilogue = LAP_EPILOGUE_BIAS_GRAD;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "call 0 rank 0", "bias_grad 0 times, expected 1",
+                NULL);
+    uint32_t sums = lap_add_sums(schedule, COMPUTE, schedule->output);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "step 0 COPY", "step 1 SUMS", NULL);
+    lap_add_dep(schedule, sums, 0);
+    tap_success(sequence_check(&s), "sums of what has been written");
+    schedule->steps[sums].src.rows = 1;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 SUMS", "number of rows is 1, expected 2",
+                NULL);
+    schedule->steps[sums].src = lap_range_packed(LAP_INPUT, 0, 0, 2, 16);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "step 1 SUMS", "the place that is summed", NULL);
+    schedule->steps[sums].src = schedule->output;
+    schedule->epilogue = 0;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "bias_grad 1 times, expected 0", NULL);
+}
+
 static void test_form(void)
 {
     start(1, 2);
@@ -268,9 +325,68 @@ static void test_form(void)
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "is 2, expected less than 2", NULL);
 }
 
+/*
+ * Rank 0 puts to rank 2 and then tells rank 1, which tells rank 2: that the put has been sent, not
+ * that it has come. A signal of rank 0's own, raised after the put, says so.
+ */
+static void test_detour(bool direct)
+{
+    start(1, 3);
+    lap_schedule_t *from = sequence_at(&s, 0, 0), *between = sequence_at(&s, 0, 1);
+    lap_schedule_t *to = sequence_at(&s, 0, 2);
+    lap_add_raise(to, SEND, 0, lap_signal_credit(3, 2), 0);
+    lap_expect(from, lap_signal_credit(3, 2));
+    lap_add_wait(from, SEND, 2, lap_signal_credit(3, 2), 1);
+    lap_add_put(from, SEND, 2, lap_signal_data(0), at(LAP_INPUT, 0, 0, 16),
+                at(LAP_SYMMETRIC, 2, 32, 16));
+    lap_expect(to, lap_signal_data(0));
+    lap_add_raise(from, SEND, direct ? 2 : 1, lap_signal_open(3, 0), 0);
+    lap_expect(direct ? to : between, lap_signal_open(3, 0));
+    if (!direct) {
+        lap_add_wait(between, SEND, 0, lap_signal_open(3, 0), 1);
+        lap_add_raise(between, SEND, 2, lap_signal_open(3, 1), 0);
+        lap_expect(to, lap_signal_open(3, 1));
+    }
+    lap_add_wait(to, COMPUTE, direct ? 0 : 1, lap_signal_open(3, direct ? 0 : 1), 1);
+    lap_add_copy(to, COMPUTE, at(LAP_SYMMETRIC, 2, 32, 16), at(LAP_SCRATCH, 2, 0, 16));
+    lap_add_wait(to, COMPUTE, 0, lap_signal_data(0), 1);
+    if (direct)
+        tap_success(sequence_check(&s), "a later signal of the same rank brings a put");
+    else
+        tap_failure(sequence_check(&s), LAP_ERR_CHECK, "no order", "call 0 rank 0", "step 1 PUT",
+                    "call 0 rank 2", "COPY", "bytes 32..47", NULL);
+}
+
+/* The same with a word that both raise: which comes first is not known; nor whether by the end. */
+static void test_detour_raise(void)
+{
+    start(1, 3);
+    lap_schedule_t *from = sequence_at(&s, 0, 0), *between = sequence_at(&s, 0, 1);
+    lap_schedule_t *to = sequence_at(&s, 0, 2);
+    lap_add_raise(from, SEND, 2, 0, 0);
+    lap_add_raise(from, SEND, 1, 1, 0);
+    lap_expect(between, 1);
+    lap_add_wait(between, SEND, 0, 1, 1);
+    uint32_t second = lap_add_raise(between, SEND, 2, 0, 0);
+    lap_expect(to, 0);
+    lap_expect(to, 0);
+    lap_add_wait(to, SEND, 0, 0, 2);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "ambiguous", "call 0 rank 0", "call 0 rank 1",
+                "signal 0 of rank 2", NULL);
+    between->steps[second].signal = 1;
+    to->raised[0] = to->raised[1] = 1;
+    to->steps[0].signal = 1;
+    to->steps[0].count = 1;
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "stray signal", "rank 2 expects signal 0",
+                "call 0 rank 0", NULL);
+}
+
 int main(void)
 {
     test_pair();
+    test_detour(true);
+    test_detour(false);
+    test_detour_raise();
     test_deadlock();
     test_signals();
     test_blocks(false);
@@ -278,6 +394,8 @@ int main(void)
     test_any_order();
     test_reads();
     test_results();
+    test_scales();
+    test_sums();
     test_form();
     sequence_clear(&s);
     return tap_done();

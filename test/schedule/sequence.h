@@ -19,26 +19,75 @@ typedef struct sequence {
     lap_schedule_t schedules[MAX_SCHEDULES];
 } sequence_t;
 
-/* One method with its knobs. */
+/* One method with its knobs, and what else changes its steps. */
 typedef struct variant {
     lap_op_kind_t kind;
     const char *method;
     int aggregate, gather_input;
     size_t num_splits, block_rows;
+    lap_dtype_t dtype; /* of a, and of what travels: FP8 has scales */
+    lap_epilogue_t epilogue;
+    lap_layout_t layout;
 } variant_t;
 
+#define GRAD LAP_EPILOGUE_BIAS_GRAD
+#define BIAS LAP_EPILOGUE_BIAS
+#define FP8 LAP_FLOAT8_E4M3
+
 static const variant_t variants[] = {
-    {LAP_AG_GEMM, "serial", 0, 0, 0, 0},   {LAP_AG_GEMM, "serial", 0, 1, 0, 0},
-    {LAP_AG_GEMM, "ring", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 1, 0, 0},
-    {LAP_AG_GEMM, "ring", 1, 0, 0, 0},     {LAP_AG_GEMM, "ring", 1, 1, 0, 0},
-    {LAP_AG_GEMM, "direct", 0, 0, 0, 0},   {LAP_AG_GEMM, "direct", 0, 1, 0, 0},
-    {LAP_AG_GEMM, "fused", 0, 0, 0, 2},    {LAP_AG_GEMM, "fused", 0, 1, 0, 2},
-    {LAP_GEMM_RS, "serial", 0, 0, 0, 0},   {LAP_GEMM_RS, "ring", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 0, 1, 0}, {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 0, 2},    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 0, 1, 0}, {LAP_GEMM_AR, "pipeline", 0, 0, 2, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 0, 4, 0}, {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 0, 2},
+    {LAP_AG_GEMM, "serial", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "serial", 0, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 0, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 1, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 1, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "fused", 0, 1, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "serial", 0, 1, 0, 0, FP8, GRAD, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 0, 0, 0, 0, FP8, 0, LAP_DGRAD},
+    {LAP_AG_GEMM, "ring", 0, 1, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 1, 0, 0, 0, FP8, GRAD, LAP_FORWARD},
+    {LAP_AG_GEMM, "ring", 1, 1, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 0, FP8, 0, LAP_DGRAD},
+    {LAP_AG_GEMM, "fused", 0, 0, 0, 2, FP8, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "fused", 0, 1, 0, 2, FP8, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "serial", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "ring", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "pipeline", 0, 0, 1, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_DGRAD},
+    {LAP_GEMM_RS, "ring", 0, 0, 0, 0, FP8, BIAS, LAP_DGRAD},
+    {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0, FP8, GRAD, LAP_DGRAD},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 2, FP8, GRAD, LAP_FORWARD},
+    {LAP_GEMM_AR, "serial", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 1, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 2, 0, LAP_FLOAT32, GRAD, LAP_FORWARD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 4, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_AR, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_AR, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_AR, "serial", 0, 0, 0, 0, FP8, BIAS, LAP_FORWARD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 2, 0, FP8, BIAS | GRAD, LAP_DGRAD},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 3, 0, LAP_FLOAT32, BIAS, LAP_DGRAD},
+    {LAP_GEMM_AR, "direct", 0, 0, 0, 0, FP8, BIAS | GRAD, LAP_FORWARD},
+    {LAP_GEMM_AR, "fused", 0, 0, 0, 2, FP8, BIAS, LAP_FORWARD},
+    {LAP_GEMM, "serial", 0, 0, 0, 0, FP8, GRAD, LAP_DGRAD},
+    {LAP_GEMM, "serial", 0, 0, 0, 0, LAP_FLOAT32, GRAD, LAP_WGRAD},
+    {LAP_BULK_AG, "serial", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_BULK_AG, "ring", 0, 0, 0, 0, FP8, 0, LAP_DGRAD},
+    {LAP_BULK_AG, "ring", 1, 0, 0, 0, FP8, 0, LAP_WGRAD},
+    {LAP_BULK_AG, "direct", 0, 0, 0, 0, LAP_FLOAT32, GRAD, LAP_WGRAD},
+    {LAP_BULK_AG, "fused", 0, 0, 0, 2, FP8, GRAD, LAP_FORWARD},
+    {LAP_BULK_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_BULK_RS, "direct", 0, 0, 0, 0, LAP_FLOAT32, GRAD, LAP_WGRAD},
+    {LAP_BULK_RS, "direct", 0, 0, 0, 0, FP8, 0, LAP_DGRAD},
+    {LAP_EXTERNAL_AG, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
 };
 enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
@@ -50,8 +99,10 @@ static inline bool fits(const variant_t *variant, int size)
 
 static inline void variant_name(const variant_t *variant, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s %s%s%s", lap_op_kind_name(variant->kind), variant->method,
-             variant->aggregate ? " aggregate" : "", variant->gather_input ? " gather" : "");
+    snprintf(text, bytes, "%s %s%s%s%s%s%s", lap_op_kind_name(variant->kind), variant->method,
+             variant->aggregate ? " aggregate" : "", variant->gather_input ? " gather" : "",
+             variant->dtype == FP8 ? " fp8" : "", variant->epilogue & BIAS ? " bias" : "",
+             variant->epilogue & GRAD ? " bias_grad" : "");
 }
 
 static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t n, size_t k)
@@ -60,8 +111,17 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     desc.kind = variant->kind;
     desc.method = variant->method;
     desc.m = m;
-    desc.n = n;
-    desc.k = k;
+    if (variant->kind != LAP_EXTERNAL_AG) {
+        desc.n = n;
+        desc.k = k;
+    }
+    if (variant->kind >= LAP_BULK_AG)
+        desc.cols = n + 1;
+    desc.dtype = variant->dtype;
+    if (variant->kind == LAP_GEMM_RS || variant->kind == LAP_GEMM_AR)
+        desc.wire_dtype = variant->dtype;
+    desc.epilogue = variant->epilogue;
+    desc.layout = variant->layout;
     desc.aggregate = variant->aggregate;
     desc.gather_input = variant->gather_input;
     desc.num_splits = variant->num_splits > n ? n : variant->num_splits;

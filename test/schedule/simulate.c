@@ -131,6 +131,10 @@ static void test_order(void)
         lap_reduce_source(&pair[0], bytes_of(LAP_SCRATCH, 0, 4));
     cost = unit_cost();
     pair_takes(&cost, 16, "a sum reads its sources and writes its result");
+
+    pair_init();
+    lap_add_sums(&pair[0], LAP_STREAM_COMPUTE, bytes_of(LAP_OUTPUT, 0, 12));
+    pair_takes(&cost, 12, "sums of columns read them");
 }
 
 static void test_cores(void)
@@ -169,6 +173,14 @@ static void test_signals(void)
     add_wait(1, LAP_STREAM_COMPUTE, 2);
     add_copy(1, LAP_STREAM_COMPUTE, 4);
     pair_takes(&cost, 9, "a wait for the second raise, and the time of a signal");
+
+    /* A put without a signal is a copy; the next one of its stream speaks for it. */
+    pair_init();
+    lap_add_put(&pair[0], LAP_STREAM_SEND, 1, LAP_NO_SIGNAL, bytes_of(LAP_SCALE, 0, 4),
+                bytes_of(LAP_SYMMETRIC, 1, 4));
+    add_put(0, LAP_STREAM_SEND, 2);
+    add_wait(1, LAP_STREAM_COMPUTE, 1);
+    pair_takes(&cost, 7, "a put without a signal comes before the one that has it");
 
     pair_init();
     add_put(0, LAP_STREAM_SEND, 2);
@@ -312,6 +324,7 @@ static lap_op_desc_t desc_of(lap_op_kind_t kind)
     desc.m = 2048;
     desc.n = 2048;
     desc.k = 2048;
+    desc.cols = kind == LAP_BULK_AG || kind == LAP_BULK_RS ? 4096 : 0;
     return desc;
 }
 
@@ -344,12 +357,16 @@ static void test_choice(lap_op_kind_t kind)
 }
 
 /* A buffer made for "auto" is large enough for every candidate and every number of rows. */
-static void test_room(lap_op_kind_t kind)
+static void test_room(lap_op_kind_t kind, lap_dtype_t dtype, lap_epilogue_t epilogue)
 {
     bool fits_all = true;
     for (int size = 1; size <= 8; size++) {
         lap_op_desc_t desc = desc_of(kind);
         desc.m = 300 + (size_t)size;
+        desc.dtype = dtype;
+        desc.epilogue = epilogue;
+        if (kind == LAP_GEMM_RS || kind == LAP_GEMM_AR)
+            desc.wire_dtype = dtype;
         desc.method = "auto";
         size_t bytes, nsignals;
         fits_all = fits_all && lap_op_buffer_size(&desc, size, &bytes, &nsignals) == LAP_OK;
@@ -365,8 +382,8 @@ static void test_room(lap_op_kind_t kind)
             }
         }
     }
-    tap_ok(fits_all, "%s: a buffer for auto has room for whatever it picks",
-           lap_op_kind_name(kind));
+    tap_ok(fits_all, "%s of %s: a buffer for auto has room for whatever it picks",
+           lap_op_kind_name(kind), lap_dtype_name(dtype));
 }
 
 static void test_limits(void)
@@ -398,9 +415,11 @@ int main(void)
     test_blocks(false, 20);
     test_curve();
     test_builders();
-    for (int kind = LAP_AG_GEMM; kind <= (int)LAP_GEMM_AR; kind++) {
-        test_choice((lap_op_kind_t)kind);
-        test_room((lap_op_kind_t)kind);
+    const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR, LAP_BULK_AG, LAP_BULK_RS};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        test_choice(kinds[i]);
+        test_room(kinds[i], LAP_FLOAT32, 0);
+        test_room(kinds[i], FP8, LAP_EPILOGUE_BIAS);
     }
     test_limits();
     return tap_done();

@@ -280,7 +280,8 @@ static void check_large(lap_group_t *group, const lap_buffer_options_t *options,
     const unsigned char *data = lap_buffer_data(buffer, rank);
     size_t wrong = 0;
     for (int round = 0; round < 4; round++) {
-        const uint64_t out = (uint64_t)(round * 64 + rank), in = (uint64_t)(round * 64 + from);
+        const size_t out = (size_t)round * 64 + (size_t)rank;
+        const size_t in = (size_t)round * 64 + (size_t)from;
         for (size_t i = 0; i < count * src_stride; i++)
             source[i] = (unsigned char)((i * 7 + out * 13) >> 3);
         const lap_put_t put = {.src = source,

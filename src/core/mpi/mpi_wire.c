@@ -15,19 +15,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 #include "core/mpi/mpi.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
-#include "util/cores.h"
 #include "util/log.h"
 #include "util/thread.h"
 
 #define TAG 1
-#define LARGE_PER_PEER 8 /* large letters on their way to one rank; they pace who sends more */
-#define RECEIVES 16         /* messages being received at a time */
-#define BYE_PORT UINT64_MAX /* the wire's own: its sender will close it and send nothing more */
+#define LARGE_PER_PEER 16     /* large letters on their way to one rank; they pace who sends more */
+#define RECEIVES 16           /* messages that MPI has a place for before they come */
+#define BYE_PORT UINT64_MAX   /* the wire's own: its sender will close it and send nothing more */
+#define FINALISE_S 5          /* how long MPI may take to end when all ranks are there */
 #define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
 
 #define REST_LEAST_NS 20000u
@@ -47,10 +48,9 @@ typedef struct out {
     lap_letter_t letter; /* its body follows */
 } out_t;
 
-/* A message being received. */
+/* A place for a message that is to come. */
 typedef struct in {
-    bool used;
-    int source;
+    bool posted;
     MPI_Request request;
     lap_letter_t *letter; /* with room for LAP_WIRE_BODY after it */
 } in_t;
@@ -76,6 +76,7 @@ typedef struct mpi_wire {
     lap_region_t bank_region;
     lap_bank_t *bank;
     _Atomic uint64_t stop_at; /* 0: not yet; else when the thread gives up what is left to do */
+    bool hears_byes;          /* set before stop_at: the end waits for those of all */
     bool drained;             /* of the thread, at its end: nothing was left */
 
     pthread_mutex_t lock; /* of the queue and of what is spare */
@@ -89,8 +90,8 @@ typedef struct mpi_wire {
 
     /* Of the thread alone. */
     out_t *sending, **sending_last;
-    in_t ins[RECEIVES]; /* a ring in the order of arrival */
-    unsigned in_first, in_count;
+    in_t ins[RECEIVES]; /* a ring: MPI fills them in the order in which they were posted */
+    unsigned in_first;
     uint32_t handled;   /* letters taken from the queue so far */
     uint64_t last_busy; /* when something was last done */
     bool spins;         /* there are cores to spare for a moment's polling */
@@ -309,41 +310,18 @@ static bool finish_sends(mpi_wire_t *self)
     return busy;
 }
 
-static in_t *in_at(mpi_wire_t *self, unsigned index)
+static void post(mpi_wire_t *self, in_t *in)
 {
-    return &self->ins[(self->in_first + index) % RECEIVES];
+    in->posted = MPI_Irecv(in->letter, (int)(sizeof(lap_letter_t) + LAP_WIRE_BODY), MPI_BYTE,
+                           MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
+    for (int peer = 0; !in->posted && peer < self->world->size; peer++)
+        lose(self, peer); /* nothing can be heard of anybody any more */
 }
 
-/* Begins to receive what has come. A probed message is nobody else's: its order is known here. */
-static bool begin_receives(mpi_wire_t *self)
+static void take(mpi_wire_t *self, const lap_letter_t *letter, int source, size_t bytes)
 {
-    bool busy = false;
-    while (self->in_count < RECEIVES) {
-        in_t *in = in_at(self, self->in_count);
-        MPI_Message message;
-        MPI_Status status;
-        int there = 0;
-        if (MPI_Improbe(MPI_ANY_SOURCE, TAG, self->comm, &there, &message, &status) !=
-                MPI_SUCCESS ||
-            !there)
-            break;
-        busy = true;
-        in->source = status.MPI_SOURCE;
-        in->used = MPI_Imrecv(in->letter, (int)(sizeof(lap_letter_t) + LAP_WIRE_BODY), MPI_BYTE,
-                              &message, &in->request) == MPI_SUCCESS;
-        if (in->used)
-            self->in_count++;
-        else
-            lose(self, in->source);
-    }
-    return busy;
-}
-
-static void take(mpi_wire_t *self, const in_t *in, size_t bytes)
-{
-    const lap_letter_t *letter = in->letter;
     if (bytes < sizeof(*letter) || bytes - sizeof(*letter) != letter->bytes) {
-        lose(self, in->source); /* no letter of ours: what else it sends cannot be trusted */
+        lose(self, source); /* no letter of ours: what else it sends cannot be trusted */
         return;
     }
     if (letter->port == BYE_PORT) {
@@ -358,41 +336,29 @@ static void take(mpi_wire_t *self, const in_t *in, size_t bytes)
     pthread_mutex_unlock(&self->ports_lock);
 }
 
-/* Whether an earlier message of the same rank is still being received. */
-static bool must_wait(mpi_wire_t *self, unsigned index)
-{
-    for (unsigned i = 0; i < index; i++)
-        if (in_at(self, i)->used && in_at(self, i)->source == in_at(self, index)->source)
-            return true;
-    return false;
-}
-
-/* Takes the letters that have come whole, those of one rank in their order. */
+/*
+ * Takes the letters that have come. Those of one rank fill the places in the order of sending, so
+ * that order is kept by taking them in the order of the places.
+ */
 static bool finish_receives(mpi_wire_t *self)
 {
-    bool busy = false;
-    for (unsigned i = 0; i < self->in_count; i++) {
-        in_t *in = in_at(self, i);
-        MPI_Status status;
+    for (unsigned count = 0;; count++) {
+        in_t *in = &self->ins[self->in_first];
+        MPI_Status status = {.MPI_SOURCE = -1};
         int done = 0, bytes = 0;
-        if (!in->used || must_wait(self, i))
-            continue;
+        if (!in->posted)
+            return count > 0;
         const int code = MPI_Test(&in->request, &done, &status);
         if (code == MPI_SUCCESS && !done)
-            continue;
+            return count > 0;
         if (code == MPI_SUCCESS && MPI_Get_count(&status, MPI_BYTE, &bytes) == MPI_SUCCESS &&
             bytes >= 0)
-            take(self, in, (size_t)bytes);
+            take(self, in->letter, status.MPI_SOURCE, (size_t)bytes);
         else
-            lose(self, in->source);
-        in->used = false;
-        busy = true;
-    }
-    while (self->in_count > 0 && !in_at(self, 0)->used) {
+            lose(self, status.MPI_SOURCE);
+        post(self, in);
         self->in_first = (self->in_first + 1) % RECEIVES;
-        self->in_count--;
     }
-    return busy;
 }
 
 static bool somebody_waits(mpi_wire_t *self)
@@ -430,17 +396,19 @@ static bool all_done(const mpi_wire_t *self)
 {
     /* Letters are put into the queue before stop_at is set, and not after. */
     return !self->sending && !self->first &&
-           atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1;
+           (!self->hears_byes ||
+            atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
 }
 
 static void *wire_main(void *context)
 {
     mpi_wire_t *self = context;
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* rests are shorter than the default slack */
+    for (int i = 0; i < RECEIVES; i++)
+        post(self, &self->ins[i]);
     for (;;) {
         bool busy = send_queue(self);
         busy = finish_sends(self) || busy;
-        busy = begin_receives(self) || busy;
         busy = finish_receives(self) || busy;
         const uint64_t stop_at = atomic_load_explicit(&self->stop_at, memory_order_acquire);
         self->drained = stop_at && all_done(self);
@@ -472,7 +440,7 @@ static void wire_free(mpi_wire_t *self)
     for (int peer = 0; self->lanes && peer < self->world->size; peer++)
         out_list_free(self->lanes[peer].spare);
     for (int i = 0; i < RECEIVES; i++)
-        if (!self->ins[i].used)
+        if (!self->ins[i].posted)
             lap_free(self->ins[i].letter);
     pthread_mutex_destroy(&self->ports_lock);
     pthread_mutex_destroy(&self->lock);
@@ -480,6 +448,18 @@ static void wire_free(mpi_wire_t *self)
     lap_free(self->lanes);
     lap_region_unmap(self->world, &self->bank_region);
     lap_free(self);
+}
+
+/* Takes back the places for messages that do not come any more. */
+static void cancel_receives(mpi_wire_t *self)
+{
+    for (int i = 0; i < RECEIVES; i++) {
+        in_t *in = &self->ins[i];
+        int done = 0;
+        if (in->posted && MPI_Cancel(&in->request) == MPI_SUCCESS &&
+            MPI_Test(&in->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+            in->posted = false;
+    }
 }
 
 static void say_bye(mpi_wire_t *self, bool well)
@@ -508,8 +488,8 @@ static bool somebody_died(const lap_world_t *world)
 }
 
 /*
- * Waits until all have said goodbye, unless somebody cannot any more. Only then may the communicator
- * be freed: a letter that comes later would meet one that MPI gives the same number.
+ * Waits until all have said goodbye, unless somebody cannot any more. Only then may the
+ * communicator be freed: a letter that comes later would meet one that MPI gives the same number.
  */
 static void hear_byes(mpi_wire_t *self, uint64_t deadline)
 {
@@ -525,6 +505,51 @@ static void hear_byes(mpi_wire_t *self, uint64_t deadline)
 }
 
 /*
+ * Gets all ranks to the same place before MPI ends: some MPIs end their connections one by one, and
+ * need the other side to be at it too.
+ */
+static bool meet_at_the_end(mpi_wire_t *self, uint64_t deadline)
+{
+    MPI_Request request;
+    int done = 0;
+    if (MPI_Ibarrier(self->comm, &request) != MPI_SUCCESS)
+        return false;
+    while (!done && lap_now_ns() < deadline && !somebody_died(self->world)) {
+        if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return false;
+        if (!done)
+            lap_sleep_until_ns(lap_now_ns() + REST_LEAST_NS);
+    }
+    return done;
+}
+
+static void *finalise_main(void *context)
+{
+    (void)context;
+    MPI_Finalize();
+    return NULL;
+}
+
+/*
+ * In a thread of its own, because it may not come back though all ranks are there: MPICH up to 4.1
+ * over UCX and TCP does not, when one rank still ends its connections and the other no longer
+ * listens. The thread then ends with the process.
+ */
+static void finalise(void)
+{
+    pthread_t thread;
+    struct timespec until;
+    if (lap_thread_start(&thread, "lap-mpi-end", finalise_main, NULL) != 0)
+        return;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FINALISE_S;
+    if (pthread_timedjoin_np(thread, NULL, &until) == 0)
+        return;
+    lap_warn("MPI_Finalize has not come back within %d s, and is left alone", FINALISE_S);
+    pthread_detach(thread);
+}
+
+/*
  * MPI_Finalize waits for all ranks, and would wait forever for one that has died: it is called by
  * all when all have said that they are well, and by none else.
  */
@@ -533,14 +558,17 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
     mpi_wire_t *self = self_of(wire);
     const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
     say_bye(self, well);
+    self->hears_byes = well;
     atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
     if (well)
         hear_byes(self, stop_at);
     pthread_join(self->thread, NULL);
-    if (self->drained && well) {
+    cancel_receives(self);
+    if (self->drained && well && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0 &&
+        meet_at_the_end(self, stop_at)) {
         MPI_Comm_free(&self->comm);
-        if (self->owns_mpi && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0)
-            MPI_Finalize();
+        if (self->owns_mpi)
+            finalise();
     }
     wire_free(self);
 }
@@ -560,7 +588,7 @@ static lap_status_t wire_init(mpi_wire_t *self)
     bool room = true;
     self->last = &self->first;
     self->sending_last = &self->sending;
-    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= lap_cores();
+    self->spins = self->world->spin_ns > 0 && 2 * self->world->local_size <= self->world->cores;
     pthread_mutex_init(&self->lock, NULL);
     pthread_mutex_init(&self->ports_lock, NULL);
     LAP_TRY(lap_region_create(self->world, lap_bank_bytes(1 + size), 1, &self->bank_region));

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet there
- * as processes without MPI do, so that they can share memory and watch each other; a wire connects
- * all. Every step that waits for others has the world's deadline.
+ * How the ranks of a communicator become a world. Ranks that the launcher put on one host meet
+ * there as processes without MPI do, so that they can share memory and watch each other; a wire
+ * connects all. Every step that waits for others has the world's deadline, except that MPI splits a
+ * communicator when all have come to it.
  */
 #include <lap/lap_mpi.h>
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,13 +19,15 @@
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/cores.h"
 
 #define POLL_NS 50000u
 
 /* What each rank tells the others. */
 typedef struct card {
-    int32_t status; /* a failure of one is a failure of all */
+    int32_t status;          /* a failure of one is a failure of all */
     char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
+    cpu_set_t cores;         /* that it may use: launchers like to give each rank its own */
     char text[LAP_ERROR_TEXT];
 } card_t;
 
@@ -39,15 +43,19 @@ typedef struct maker {
     card_t *cards; /* of all ranks */
     card_t mine;
     lap_world_t *world;
+    bool pending; /* MPI may still read and write what is in here */
 } maker_t;
 
-static lap_status_t await(const maker_t *maker, MPI_Request *request, const char *what)
+static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what)
 {
+    maker->pending = true;
     for (;;) {
         int done = 0;
         LAP_TRY(lap_mpi_status(MPI_Test(request, &done, MPI_STATUS_IGNORE), what));
-        if (done)
+        if (done) {
+            maker->pending = false;
             return LAP_OK;
+        }
         const uint64_t now = lap_now_ns();
         if (now >= maker->deadline)
             return lap_error(LAP_ERR_TIMEOUT, "%s: not all ranks have come within %g s", what,
@@ -125,8 +133,7 @@ static lap_status_t meet_locals(maker_t *maker)
     LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
                             maker->settings, &host));
     host->peers[maker->local_rank] = world->peers[maker->rank];
-    lap_status_t status =
-        lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
+    lap_status_t status = lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
     if (status == LAP_OK)
         lap_region_unmap(host, &board);
     for (int i = 0; i < maker->local_size; i++) {
@@ -152,12 +159,22 @@ static lap_status_t make_group(lap_world_t *world)
     return status;
 }
 
+/* The cores that the ranks of this host have together. */
+static int count_cores(const maker_t *maker)
+{
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int i = 0; i < maker->local_size; i++)
+        CPU_OR(&all, &all, &maker->cards[maker->locals[i]].cores);
+    return CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : lap_cores();
+}
+
 static lap_status_t make_world(maker_t *maker)
 {
-    LAP_TRY(lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings,
-                            &maker->world));
+    LAP_TRY(
+        lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings, &maker->world));
     lap_world_t *world = maker->world;
-    lap_world_set_local(world, maker->local_size);
+    lap_world_set_local(world, maker->local_size, count_cores(maker));
     world->peers[world->rank].pid = (int)getpid();
     LAP_TRY(lap_heap_open(&world->peers[world->rank].heap_fd));
     if (maker->local_size > 1)
@@ -179,24 +196,40 @@ static lap_status_t gather(maker_t *maker, lap_status_t status)
     return status;
 }
 
+/* Takes a world down that not all ranks have: nobody is there to say goodbye to. */
+static void give_up(lap_world_t *world)
+{
+    if (world && world->wire) {
+        lap_group_release(world->group);
+        world->group = NULL;
+        world->wire->ops->close(world->wire, false);
+        world->wire = NULL;
+    }
+    lap_world_destroy(world);
+}
+
 static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
                                 bool owns_mpi, lap_world_t **world_p)
 {
-    maker_t maker = {.settings = settings,
-                     .deadline = lap_now_ns() + settings->timeout_ns,
-                     .owns_mpi = owns_mpi,
-                     .comm = MPI_COMM_NULL};
-    lap_status_t found = find_ranks(&maker, comm);
-    if (found == LAP_OK)
-        status = gather(&maker, status);
-    else
-        status = found;
+    maker_t *maker = lap_alloc(1, sizeof(*maker));
+    if (!maker)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to make a world over MPI");
+    maker->settings = settings;
+    maker->deadline = lap_now_ns() + settings->timeout_ns;
+    maker->owns_mpi = owns_mpi;
+    maker->comm = MPI_COMM_NULL;
+    sched_getaffinity(0, sizeof(maker->mine.cores), &maker->mine.cores); /* zeros if it fails */
+    lap_status_t found = find_ranks(maker, comm);
+    status = found == LAP_OK ? gather(maker, status) : found;
     if (status == LAP_OK)
-        *world_p = maker.world;
+        *world_p = maker->world;
     else
-        lap_world_destroy(maker.world);
-    lap_free(maker.locals);
-    lap_free(maker.cards);
+        give_up(maker->world);
+    if (maker->pending)
+        return status;
+    lap_free(maker->locals);
+    lap_free(maker->cards);
+    lap_free(maker);
     return status;
 }
 
@@ -249,8 +282,8 @@ static lap_status_t start_mpi(bool *started_p)
     MPI_Finalized(&finalised);
     if (initialised || finalised)
         return check_mpi();
-    LAP_TRY(lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level),
-                           "starting MPI"));
+    LAP_TRY(
+        lap_mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level), "starting MPI"));
     lap_status_t status = check_level(level);
     if (status != LAP_OK)
         MPI_Finalize();

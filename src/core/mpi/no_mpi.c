@@ -7,7 +7,7 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p)
 {
     (void)world_p;
-    if (settings->transport_name[0])
+    if (!environment->hosts[0])
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "transport %s needs MPI, and this build has none: install libopenmpi-dev "
                          "or libmpich-dev and build again",

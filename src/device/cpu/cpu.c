@@ -7,8 +7,8 @@
  * Unless a, b and d all are float32, d is computed in tiles: parts of a and b that fit into the
  * cache are widened to float, OpenBLAS adds their product to the tile in fp32, and the tile is
  * finished and rounded once when all of k has been added. Parts of k begin at fixed places, so that
- * splitting rows or columns changes no bits but those that OpenBLAS changes itself. The widening and
- * the finishing run in one thread.
+ * splitting rows or columns changes no bits but those that OpenBLAS changes itself. The widening
+ * and the finishing run in one thread.
  */
 #include <cblas.h>
 #include <limits.h>
@@ -49,9 +49,9 @@ static size_t least(size_t x, size_t y)
 }
 
 /*
- * Rows [row, row + rows) and columns [k, k + depth) of a matrix, or of its transpose if it is stored
- * `swapped`. The part is as it is stored: in place if it is float32, else widened and packed into
- * `room`.
+ * Rows [row, row + rows) and columns [k, k + depth) of a matrix, or of its transpose if it is
+ * stored `swapped`. The part is as it is stored: in place if it is float32, else widened and packed
+ * into `room`.
  */
 static part_t part_of(lap_dtype_t dtype, const void *matrix, size_t stride, bool swapped,
                       size_t row, size_t k, size_t rows, size_t depth, float *room)

@@ -39,17 +39,13 @@ static void fill_panel(const lap_gemm_t *gemm, size_t col, size_t begin, size_t 
     for (size_t k = 0; k < depth; k++)
         for (size_t c = cols; c < COLS; c++)
             panel[k][c] = 0;
-    for (size_t k = 0; gemm->b_plain && k < depth; k++) {
-        const float *b =
-            part_of(gemm->b_dtype, gemm->b, gemm->b_stride, begin + k, col, cols, room);
-        for (size_t c = 0; c < cols; c++)
-            panel[k][c] = (double)b[c];
-    }
-    for (size_t c = 0; !gemm->b_plain && c < cols; c++) {
-        const float *b =
-            part_of(gemm->b_dtype, gemm->b, gemm->b_stride, col + c, begin, depth, room);
-        for (size_t k = 0; k < depth; k++)
-            panel[k][c] = (double)b[k];
+    /* b as it is stored: rows of one k each, or of one column of d each. */
+    for (size_t i = 0; i < (gemm->b_plain ? depth : cols); i++) {
+        const size_t row = gemm->b_plain ? begin + i : col + i;
+        const size_t first = gemm->b_plain ? col : begin, count = gemm->b_plain ? cols : depth;
+        const float *b = part_of(gemm->b_dtype, gemm->b, gemm->b_stride, row, first, count, room);
+        for (size_t j = 0; j < count; j++)
+            *(gemm->b_plain ? &panel[i][j] : &panel[j][i]) = (double)b[j];
     }
 }
 

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words for operators, types and epilogues that several subcommands read and print. */
+#include <string.h>
+
+#include "cli.h"
+
+const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
+    [LAP_AG_GEMM] = {"ag", "AG+GEMM", "all-gather, then GEMM"},
+    [LAP_GEMM_RS] = {"rs", "GEMM+RS", "GEMM, then reduce-scatter"},
+    [LAP_GEMM_AR] = {"ar", "GEMM+AR", "GEMM, then all-reduce"},
+    [LAP_GEMM] = {"gemm", "GEMM", "no communication"},
+    [LAP_BULK_AG] = {"bulk-ag", "GEMM beside AG", "an all-gather that it has nothing to do with"},
+    [LAP_BULK_RS] = {"bulk-rs", "GEMM beside RS",
+                     "a reduce-scatter that it has nothing to do with"},
+    [LAP_EXTERNAL_AG] = {"external-ag", "AG behind a GEMM", "an all-gather alone"},
+};
+
+static const char *const epilogue_names[] = {"none", "bias", "gelu", "dgelu", "bias-grad", NULL};
+static const lap_epilogue_t epilogue_bits[] = {LAP_EPILOGUE_NONE, LAP_EPILOGUE_BIAS,
+                                               LAP_EPILOGUE_GELU, LAP_EPILOGUE_DGELU,
+                                               LAP_EPILOGUE_BIAS_GRAD};
+
+bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
+                   lap_dtype_t *dtype_p)
+{
+    if (lap_dtype_parse(text, dtype_p) == LAP_OK)
+        return true;
+    lap_args_fail(command, "%s: %s", what, lap_last_error());
+    return false;
+}
+
+bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,
+                      lap_epilogue_t *epilogue_p)
+{
+    lap_list_t list;
+    lap_epilogue_t epilogue = LAP_EPILOGUE_NONE;
+    if (!lap_arg_list(command, what, text, &list))
+        return false;
+    for (size_t i = 0; i < list.count; i++) {
+        size_t index;
+        if (!lap_arg_choice(command, what, list.items[i], epilogue_names, &index))
+            return false;
+        epilogue |= epilogue_bits[index];
+    }
+    const lap_epilogue_t both = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
+    if ((epilogue & both) == both) {
+        lap_args_fail(command, "%s is '%s'; expected gelu or dgelu, not both", what, text);
+        return false;
+    }
+    *epilogue_p = epilogue;
+    return true;
+}
+
+void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes)
+{
+    size_t used = 0;
+    snprintf(text, bytes, "%s", epilogue_names[0]);
+    for (size_t i = 1; epilogue_names[i]; i++)
+        if ((epilogue & epilogue_bits[i]) != 0 && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? "," : "",
+                                     epilogue_names[i]);
+}

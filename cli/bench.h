@@ -17,6 +17,7 @@
 
 #include "cli.h"
 #include "core/environment.h"
+#include "gpu_share.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
 
@@ -69,6 +70,7 @@ typedef struct lap_bench {
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
+    lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;
 

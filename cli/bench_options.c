@@ -35,6 +35,7 @@ enum {
     SEED,
     TIMEOUT,
     JSON,
+    GPU_SHARE,
     SWEEP_M,
     SWEEP_N,
     SWEEP_K,
@@ -91,6 +92,10 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
     [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
+                   "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
+                   "--device cuda, else off)",
+                   NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
@@ -377,6 +382,10 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return false;
     }
     bench->device = device->name;
+    bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
+    if (args->given[GPU_SHARE] &&
+        !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
+        return false;
     bench->transport = transport->name;
     bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)

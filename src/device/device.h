@@ -160,6 +160,11 @@ struct lap_device_ops {
      * the device, a block has neither, and who issues it puts a wait before and a raise behind it.
      */
     bool gemm_signals;
+    /*
+     * Streams may share a queue, where a wait for a signal holds up whatever was issued after it:
+     * a wait is then issued after, and ordered behind, all that peers may need to raise it.
+     */
+    bool shares_queues;
 
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);

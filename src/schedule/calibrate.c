@@ -242,7 +242,7 @@ static lap_status_t issue_trips(bench_t *bench, lap_stream_t *stream, int peer, 
     lap_buffer_t *buffer = bench->buffer;
     for (uint32_t i = 1; i <= TRIPS; i++) {
         const lap_raise_t raise = {.peer = peer, .signal = sends ? 1 : 2};
-        const lap_wait_t wait = {.peer = peer, .signal = sends ? 2 : 1, .count = i};
+        const lap_wait_t wait = {.peer = peer, .signal = sends ? 2 : 1, .target = i, .count = i};
         if (sends)
             LAP_TRY(buffer->ops->raise(buffer, bench->ops, stream, &raise));
         LAP_TRY(buffer->ops->wait(buffer, bench->ops, stream, &wait));

@@ -100,6 +100,8 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                 program->events && program->sources && program->source_strides && program->finishes;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
+    if (status == LAP_OK && engine->device->ops->shares_queues)
+        status = lap_schedule_order_waits(&program->schedule);
     if (status == LAP_OK)
         status = create_events(program);
     if (status != LAP_OK) {
@@ -658,8 +660,8 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
         LAP_TRY(join_streams(program->engine));
     if (buffer)
         announce(program, binding);
-    if (issue.device->graph_begin && !issue.record && !issue.chaos &&
-        is_repeated(program, binding)) {
+    const bool keeps = issue.device->graph_begin && !(buffer && buffer->in_person);
+    if (keeps && !issue.record && !issue.chaos && is_repeated(program, binding)) {
         LAP_TRY(launch(&issue));
     } else {
         LAP_TRY(issue_steps(&issue));

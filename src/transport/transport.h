@@ -48,6 +48,7 @@ struct lap_buffer {
     size_t reserved;         /* words from 0 that belong to its operators */
     size_t reserved_bytes;   /* and bytes */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
+    bool in_person;          /* what is issued must be issued anew in every call: no graphs */
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
     struct lap_slot *slot;   /* of mpi and hosts */

@@ -45,6 +45,14 @@ typedef struct lap_cuda_device {
     CUevent joint;           /* where streams part and meet while a graph is made */
     lap_stream_t *streams;   /* all of them */
     uint64_t slots_used;     /* bits: those of board->slots that streams have */
+    /*
+     * Signals that were issued one after the other to one stream wait here to be launched as one,
+     * before anything else is launched on any stream.
+     */
+    lap_stream_t *held_for; /* NULL: none */
+    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES } held;
+    lap_cuda_waits_t waits;
+    lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
     lap_cuda_plan_t *plans; /* LAP_CUDA_PLANS of them */
     size_t nplans;          /* made so far; the oldest makes room */
@@ -62,10 +70,6 @@ struct lap_stream {
     lap_cuda_device_t *device;
     CUstream stream;
     unsigned slot;
-    /* Signals that were issued one after the other wait here to be launched as one. */
-    enum { LAP_CUDA_NO_BATCH, LAP_CUDA_WAITS, LAP_CUDA_RAISES } batch;
-    lap_cuda_waits_t waits;
-    lap_cuda_raises_t raises;
     CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
     CUdeviceptr scratch;   /* fp32 results on their way to being finished */
     size_t scratch_bytes;
@@ -82,12 +86,12 @@ lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);
 /* Between enter and leave: launches a kernel behind what the stream has been given. */
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args);
-/* The same in any stream of the driver, without what a stream still holds back. */
+/* The same in any stream of the driver, without the signals that are held back. */
 lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                                  lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
                                  unsigned block_x, unsigned block_y, const void *args);
-/* Launches the signals that the stream holds back. */
-lap_status_t lap_cuda_flush(lap_stream_t *stream);
+/* Launches the signals that are held back. */
+lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);

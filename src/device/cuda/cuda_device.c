@@ -387,6 +387,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .name = "cuda",
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
+    .shares_queues = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,

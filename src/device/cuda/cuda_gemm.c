@@ -243,7 +243,7 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
 {
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     if (!stream->workspace)
         LAP_TRY(lap_cuda_memory(device, WORKSPACE_BYTES, &stream->workspace));
     if (block->a_scale)

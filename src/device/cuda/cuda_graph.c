@@ -16,8 +16,7 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
 {
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_flush(from));
-    LAP_TRY(lap_cuda_flush(to));
+    LAP_TRY(lap_cuda_flush(from->device));
     LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
     return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
                           "cuStreamWaitEvent");
@@ -27,8 +26,7 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
 static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 {
     const lap_cuda_api_t *api = &streams[0]->device->api;
-    for (size_t i = 0; i < count; i++)
-        LAP_TRY(lap_cuda_flush(streams[i]));
+    LAP_TRY(lap_cuda_flush(streams[0]->device));
     LAP_TRY(lap_cuda_check(
         api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
         "cuStreamBeginCapture"));
@@ -57,7 +55,7 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
     for (size_t i = 1; i < count && status == LAP_OK; i++)
         status = join(streams[i], streams[0]);
     if (status == LAP_OK)
-        status = lap_cuda_flush(streams[0]);
+        status = lap_cuda_flush(streams[0]->device);
     CUgraph captured = NULL;
     const CUresult result = api->cuStreamEndCapture(streams[0]->stream, &captured);
     if (status == LAP_OK)
@@ -114,7 +112,7 @@ lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_
 static lap_status_t launch(lap_graph_t *graph, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &graph->device->api;
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_check(api, api->cuGraphLaunch(graph->exec, stream->stream), "cuGraphLaunch");
 }
 

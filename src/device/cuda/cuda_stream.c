@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Streams and events of the driver. Signals that follow one another on a stream are held back and
- * launched together, before anything else that the stream is given: launches are what small
- * matrices pay for.
+ * launched together: launches are what small matrices pay for. Nothing overtakes them, not on other
+ * streams either: streams may share a queue of the GPU, where a wait holds up what was launched
+ * after it, so that the order of launches must be the order in which the caller issued.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -40,58 +41,61 @@ lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                           names[kernel]);
 }
 
-lap_status_t lap_cuda_flush(lap_stream_t *stream)
+lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
 {
-    const int batch = (int)stream->batch;
-    stream->batch = LAP_CUDA_NO_BATCH;
-    if (batch == LAP_CUDA_WAITS)
-        return lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_wait, 1, 1, 32,
-                                   1, &stream->waits);
-    if (batch == LAP_CUDA_RAISES)
-        return lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_raise, 1, 1, 32,
-                                   1, &stream->raises);
-    return LAP_OK;
+    const lap_stream_t *stream = device->held_for;
+    if (!stream)
+        return LAP_OK;
+    device->held_for = NULL;
+    const bool waits = device->held == LAP_CUDA_WAITS;
+    return lap_cuda_launch_raw(device, stream->stream,
+                               waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
+                               waits ? (const void *)&device->waits : &device->raises);
 }
 
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args)
 {
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_launch_raw(stream->device, stream->stream, kernel, grid_x, grid_y, block_x,
                                block_y, args);
 }
 
 /* ---- signals ---- */
 
-/* Makes room for a signal of a kind: what is held back is of that kind, or has been launched. */
-static lap_status_t make_room(lap_stream_t *stream, int batch, uint32_t *n)
+/* Makes room for a signal: what is held back is of that kind and stream, or has been launched. */
+static lap_status_t make_room(lap_stream_t *stream, int kind, uint32_t *n)
 {
-    if ((int)stream->batch == batch && *n < LAP_CUDA_BATCH)
-        return LAP_OK;
-    LAP_TRY(lap_cuda_enter(stream->device));
-    LAP_TRY(lap_cuda_leave(stream->device, lap_cuda_flush(stream)));
-    *n = 0;
+    lap_cuda_device_t *device = stream->device;
+    if (device->held_for != stream || (int)device->held != kind || *n == LAP_CUDA_BATCH) {
+        LAP_TRY(lap_cuda_enter(device));
+        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
+        *n = 0;
+    }
+    device->held_for = stream;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag)
 {
-    lap_cuda_board_t *board = stream->device->board;
-    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, &stream->waits.n));
-    stream->batch = LAP_CUDA_WAITS;
-    stream->waits.board = board;
-    stream->waits.slot = &board->slots[stream->slot];
-    stream->waits.checks_tag = checks_tag;
-    stream->waits.at[stream->waits.n++] = *wait;
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_waits_t *waits = &device->waits;
+    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, &waits->n));
+    device->held = LAP_CUDA_WAITS;
+    waits->board = device->board;
+    waits->slot = &device->board->slots[stream->slot];
+    waits->checks_tag = checks_tag;
+    waits->at[waits->n++] = *wait;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise)
 {
-    LAP_TRY(make_room(stream, LAP_CUDA_RAISES, &stream->raises.n));
-    stream->batch = LAP_CUDA_RAISES;
-    stream->raises.at[stream->raises.n++] = *raise;
+    lap_cuda_device_t *device = stream->device;
+    LAP_TRY(make_room(stream, LAP_CUDA_RAISES, &device->raises.n));
+    device->held = LAP_CUDA_RAISES;
+    device->raises.at[device->raises.n++] = *raise;
     return LAP_OK;
 }
 
@@ -217,7 +221,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
     memcpy(call->arg, arg, bytes);
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK) {
-        status = lap_cuda_flush(stream);
+        status = lap_cuda_flush(stream->device);
         if (status == LAP_OK)
             status = lap_cuda_check(&device->api,
                                     device->api.cuLaunchHostFunc(stream->stream, run_call, call),
@@ -232,7 +236,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
 static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
 
@@ -282,7 +286,7 @@ void lap_cuda_event_destroy(lap_event_t *event)
 static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 
@@ -295,7 +299,7 @@ lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream)
 static lap_status_t await(lap_stream_t *stream, lap_event_t *event)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return lap_cuda_check(api, api->cuStreamWaitEvent(stream->stream, event->event, 0),
                           "cuStreamWaitEvent");
 }

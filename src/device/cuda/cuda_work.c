@@ -36,7 +36,7 @@ static lap_status_t copy_on(const lap_cuda_device_t *device, CUstream stream,
 
 static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
 {
-    LAP_TRY(lap_cuda_flush(stream));
+    LAP_TRY(lap_cuda_flush(stream->device));
     return copy_on(stream->device, stream->stream, copy);
 }
 

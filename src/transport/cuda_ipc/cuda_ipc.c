@@ -8,6 +8,11 @@
  * Besides, each rank has the memory that transports of hosts have, without data. In it are the
  * notes by which ranks find out that they are in different calls, and the words that
  * lap_buffer_put, _raise and _wait use: those of operators are on the GPU.
+ *
+ * Ranks that are threads and share a GPU also share its queues, where a wait of one may hold up the
+ * signal of another that would end it. Such ranks take turns: a wait is launched when the signal
+ * that it is for has been launched, which words in host memory tell. Begun calls then proceed no
+ * further than their peers have come.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
@@ -218,6 +223,15 @@ static lap_status_t take_offers(lap_buffer_t *buffer, const offer_t *offers)
     return LAP_OK;
 }
 
+static bool share_a_gpu(const lap_group_t *group, const offer_t *offers)
+{
+    bool found = false;
+    for (int r = 1; r < group->size; r++)
+        for (int other = 0; other < r; other++)
+            found = found || offers[r].gpu == offers[other].gpu;
+    return found && group->world->kind == LAP_WORLD_THREADS;
+}
+
 /* Every rank takes part in every collective step, also when it has failed. */
 static lap_status_t create_all(lap_buffer_t *buffer)
 {
@@ -229,6 +243,7 @@ static lap_status_t create_all(lap_buffer_t *buffer)
         status = make_offer(buffer, &offer);
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(lap_group_collect(group, &offer, sizeof(offer), &offers));
+    buffer->part->in_turn = buffer->in_person = share_a_gpu(group, offers);
     status = lap_group_agree(group, take_offers(buffer, offers));
     lap_free(offers);
     return status;
@@ -264,10 +279,23 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
 
 /* ---- by streams ---- */
 
+/* After a signal was issued, to whom takes turns with this rank: its wait may be launched. */
+static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise)
+{
+    lap_cuda_device_t *device = buffer->part->device;
+    if (!buffer->part->in_turn)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_enter(device));
+    LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
+    lap_bank_raise_tagged(buffer->banks[raise->peer], raise->signal, raise->tag);
+    return LAP_OK;
+}
+
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
     const lap_cuda_raise_t args = lap_part_raise(buffer->part, raise);
-    return lap_cuda_stream_raise(stream, &args);
+    LAP_TRY(lap_cuda_stream_raise(stream, &args));
+    return tell_launched(buffer, raise);
 }
 
 /* What a rank sends to itself, and what carries no signal, needs no link. */
@@ -294,8 +322,10 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
     if (paced)
         LAP_TRY(lap_paced_note(buffer->part, stream, &issued));
     LAP_TRY(device->copy(stream, &copy));
-    if (paced)
-        return lap_paced_raise(buffer, stream, issued, &raise);
+    if (paced) {
+        LAP_TRY(lap_paced_raise(buffer, stream, issued, &raise));
+        return tell_launched(buffer, &raise);
+    }
     if (put->signal != LAP_NO_SIGNAL)
         LAP_TRY(raise_word(buffer, stream, &raise));
     return put->span ? device->stamp(stream, &put->span->end) : LAP_OK;
@@ -310,7 +340,8 @@ static lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_op
     if (is_paced(buffer, raise->peer, raise->signal) &&
         (raise->bytes > 0 || buffer->link.latency_s > 0)) {
         LAP_TRY(lap_paced_note(buffer->part, stream, &issued));
-        return lap_paced_raise(buffer, stream, issued, raise);
+        LAP_TRY(lap_paced_raise(buffer, stream, issued, raise));
+        return tell_launched(buffer, raise);
     }
     LAP_TRY(raise_word(buffer, stream, raise));
     return raise->span ? device->stamp(stream, &raise->span->end) : LAP_OK;
@@ -333,6 +364,8 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
         .signal = wait->signal,
         .count = wait->count,
     };
+    if (part->in_turn)
+        LAP_TRY(lap_host_wait_now(buffer, wait));
     return lap_cuda_stream_wait(stream, &args, wait->story != NULL);
 }
 

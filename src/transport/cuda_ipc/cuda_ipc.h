@@ -17,6 +17,7 @@ struct lap_part {
     char **bases;               /* of each rank, as seen from here; NULL: not mapped */
     _Atomic uint32_t **users;   /* how many peers have each rank's mapped; in host memory */
     struct lap_paced *paced;    /* with an emulated link; else NULL */
+    bool in_turn;               /* ranks share a process and a GPU: see cuda_ipc.c */
 };
 
 static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int rank)

@@ -44,6 +44,7 @@ static lap_status_t begin(struct lap_paced *paced, lap_cuda_device_t *device)
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
 {
     struct lap_part *part = buffer->part;
+    buffer->in_person = true; /* the waits of a graph would have to come after what paces them */
     part->paced = lap_alloc(1, sizeof(*part->paced));
     if (!part->paced)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");

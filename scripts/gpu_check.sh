@@ -1,79 +1,93 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu_check.sh [BUILD]: a first look at everything on a machine with an NVIDIA GPU. Builds, starts an MPS daemon of its
-# own, runs the tests of devices, then the suites of operators with several ranks, each with a time limit, and prints a
-# table last. Logs stay in BUILD/gpu-check. RANKS, LIMIT (seconds of a test) and ONLY (a pattern) may be set.
+# gpu_check.sh [BUILD]: a first look at everything on a machine with an NVIDIA GPU, in eight minutes at most. Builds,
+# runs the tests of devices, the suites of operators with ranks that are processes and share the GPU, then threads, and
+# a few measurements; prints a table last. Logs stay in BUILD/gpu-check; those of what failed, eight at most, are copied
+# to OUT if that is set. LIMIT (seconds of one test), BUDGET (seconds of all) and ONLY (a pattern) may be set.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=${1:-build-gpu}
 logs=$build/gpu-check
-ranks=${RANKS:-1 2 4}
-limit=${LIMIT:-100}
+limit=${LIMIT:-60}
+end=$((SECONDS + ${BUDGET:-470}))
 only=${ONLY:-.}
 
-cmake -S . -B "$build" -G Ninja >"$build.log" 2>&1 && ninja -C "$build" >>"$build.log" 2>&1
-if [ $? != 0 ]; then
-    tail -40 "$build.log"
+mkdir -p "$logs"
+if ! { cmake -S . -B "$build" -G Ninja && ninja -C "$build"; } >"$logs/build.log" 2>&1; then
+    tail -40 "$logs/build.log"
     echo "gpu_check: the build failed" >&2
     exit 1
 fi
-rm -f "$build.log"
-mkdir -p "$logs"
 "$build/lap" info | sed -n '/^Devices/,/^Types/p'
-
-mps=$(mktemp -d)
-export CUDA_MPS_PIPE_DIRECTORY=$mps/pipe CUDA_MPS_LOG_DIRECTORY=$mps/log
-mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-stop_mps() {
-    echo quit | nvidia-cuda-mps-control >/dev/null 2>&1
-    rm -rf "$mps"
-}
-trap stop_mps EXIT
-nvidia-cuda-mps-control -d || echo "gpu_check: no MPS: ranks take turns on the GPU" >&2
 
 table=
 failed=0
-check() { # name command...
-    local name=$1 log begin status
-    shift
-    [[ $name =~ $only ]] || return 0
-    log=$logs/$name.log
-    begin=$(date +%s%N)
-    timeout -k 5 "$limit" "$@" >"$log" 2>&1
-    status=$?
-    local ms=$((($(date +%s%N) - begin) / 1000000))
-    local wrong
-    wrong=$(grep -ac '\(^\|\] \)not ok' "$log")
-    table+=$(printf '%-34s %-8s %5d not ok %7d ms' "$name" "$([ $status = 0 ] && echo ok || echo "FAILED $status")" "$wrong" $ms)$'\n'
-    if [ $status != 0 ]; then
-        failed=1
-        echo "--- $name: status $status"
-        grep -a -A2 '\(^\|\] \)not ok' "$log" | head -${LINES_OF_A_FAILURE:-12}
-        tail -3 "$log"
-    fi
+kept=0
+keep() { # log
+    [ -n "${OUT:-}" ] && [ $kept -lt 8 ] && cp "$1" "$OUT/" && kept=$((kept + 1))
 }
 
-# What `lap run --gpu-share` does, by hand: rank r of n takes part r of n of the multiprocessors.
-share='export LAP_GPU_PART=$LAP_RANK/$LAP_SIZE; exec "$@"'
+check() { # name command...
+    local name=$1 log begin status ms right wrong verdict left=$((end - SECONDS))
+    shift
+    [[ $name =~ $only ]] || return 0
+    if [ $left -lt 3 ]; then
+        failed=1
+        table+=$(printf '%-24s not run: no time is left' "$name")$'\n'
+        return 0
+    fi
+    log=$logs/$name.log
+    begin=$(date +%s%N)
+    timeout -k 3 $((left < limit ? left : limit)) "$@" >"$log" 2>&1
+    status=$?
+    ms=$((($(date +%s%N) - begin) / 1000000))
+    right=$(grep -ac '\(^\|\] \)ok' "$log")
+    wrong=$(grep -ac '\(^\|\] \)not ok' "$log")
+    case $status in
+    0) verdict=ok ;;
+    124 | 137) verdict=HUNG ;;
+    139) verdict=SEGFAULT ;;
+    *) verdict="FAILED $status" ;;
+    esac
+    table+=$(printf '%-24s %-10s %6d ok %5d not ok %7d ms' "$name" "$verdict" "$right" "$wrong" $ms)$'\n'
+    [ $status = 0 ] && return 0
+    failed=1
+    keep "$log"
+    echo "--- $name: $verdict"
+    grep -a -A2 '\(^\|\] \)not ok' "$log" | head -8 | cut -c -240
+    echo "..."
+    tail -3 "$log" | cut -c -240
+}
+
+bench() { # operation M N K ranks
+    local name=bench-$1-$2-n$5
+    [[ $name =~ $only ]] || return 0
+    local limit=30
+    check "$name" "$build/lap" bench "$1" "$2" "$3" "$4" -n "$5" --device cuda --dtype bf16 \
+        --method all,auto --iters 5 --timeout 10
+    grep -a 'M N K\|×\|±\|picked' "$logs/$name.log" | cut -c -120
+}
 
 test=$build/test
-check device-stream "$test/device/stream"
-check device-gemm "$test/device/gemm"
-check device-finish "$test/device/finish"
-export CUDA_DEVICE_MAX_CONNECTIONS=32 # for ranks that are threads: their streams share the queues of one process
-for p in 1 2; do
-    check "conformance-threads$p" "$test/overlap/conformance" --device cuda --threads $p
+for name in stream gemm finish; do
+    check "device-$name" "$test/device/$name"
 done
-unset CUDA_DEVICE_MAX_CONNECTIONS
-for p in $ranks; do
-    check "conformance-n$p" "$build/lap" run -n "$p" "$test/overlap/conformance" --device cuda
-    check "conformance-bf16-n$p" "$build/lap" run -n "$p" bash -c "$share" - "$test/overlap/conformance" --device cuda --dtype bfloat16
-    check "flavours-n$p" "$build/lap" run -n "$p" "$test/overlap/flavours" --device cuda
-done
-check link-n2 "$build/lap" run -n 2 "$test/overlap/conformance" --device cuda --link 10
-LAP_DEVICE=cuda check misuse "$test/overlap/misuse"
-for fault in exit kill; do
-    LAP_DEVICE=cuda check "faults-$fault" bash test/overlap/faults.sh "$build/lap" "$test/overlap/faults" $fault
+suite() { # name ranks program arguments...
+    local name=$1 ranks=$2 program=$3
+    shift 3
+    check "$name" "$build/lap" run -n "$ranks" --gpu-share "$test/overlap/$program" --device cuda "$@"
+}
+suite conformance-n2 2 conformance
+suite conformance-n1 1 conformance
+suite conformance-n4 4 conformance
+suite conformance-bf16-n2 2 conformance --dtype bfloat16
+suite flavours-n2 2 flavours
+check conformance-threads2 "$test/overlap/conformance" --device cuda --threads 2
+for ranks in 2 4; do
+    for operation in ag rs; do
+        bench $operation 4096 8192 4096 $ranks
+        bench $operation 8192 16384 4096 $ranks
+    done
 done
 
 echo

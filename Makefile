@@ -6,11 +6,12 @@ CI ?=
 LAP_WERROR ?= $(if $(filter-out false 0,$(CI)),ON,OFF)
 CMAKE_ARGS ?=
 CTEST_ARGS ?= -j2
+BENCH_ARGS ?=
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error $(CTEST_ARGS)
 
-.PHONY: all demo test test-asan test-tsan lint format install bench clean help setup setup-test
+.PHONY: all demo test test-asan test-tsan test-gpu sanitize-gpu bench-gpu lint format install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -33,6 +34,10 @@ test-asan test-tsan: test-%: setup-test
 	@cmake --build build-$*
 	@$(call run_tests,build-$*)
 
+test-gpu sanitize-gpu: setup-test
+	@$(call configure,build-gpu,-DLAP_TEST_GPU=ON)
+	@bash scripts/test_gpu.sh build-gpu $@
+
 lint: setup
 	@$(call configure,$(BUILD))
 	@bash scripts/lint.sh $(BUILD)
@@ -47,14 +52,19 @@ bench: all
 	@$(BUILD)/lap bench ag 2048 4096 2048 --ranks 2 --link ratio:0.4
 	@$(BUILD)/lap bench rs 2048 2048 4096 --ranks 2 --link ratio:0.4
 
+bench-gpu: all
+	@python3 bench/gpu.py --lap $(BUILD)/lap --json $(BUILD)/bench-gpu.jsonl $(BENCH_ARGS)
+
 clean:
-	@rm -rf $(BUILD) build-asan build-tsan
+	@rm -rf $(BUILD) build-asan build-tsan build-gpu
 
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
 	@echo "make demo       AG+GEMM and GEMM+RS on 4 CPU ranks: a table and a timeline picture"
 	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
+	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"
 	@echo "make bench      the measurements of docs/performance.md"
+	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

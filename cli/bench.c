@@ -134,6 +134,7 @@ static int launch_ranks(const lap_bench_t *bench, char **argv)
         .program = "/proc/self/exe",
         .argv = argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
+        .gpus = bench->gpus,
     };
     return lap_launch(&job);
 }

@@ -17,6 +17,7 @@
 
 #include "cli.h"
 #include "core/environment.h"
+#include "gpu_share.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
 
@@ -69,6 +70,7 @@ typedef struct lap_bench {
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
+    lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;
 
@@ -147,10 +149,13 @@ typedef struct lap_bench_data {
     lap_device_t *device;
     lap_bench_shape_t shape;
     uint64_t seed;
-    void *memory;                     /* of all tensors */
-    lap_op_args_t args;               /* as the operator wants them */
+    void *memory;                     /* of all tensors, where the device has it, */
+    void *near;                       /* and where this program has it: the same place, or a copy */
+    size_t bytes;                     /* of it */
+    lap_op_args_t args;               /* as this program sees them */
     lap_tensor_t gemm_a, gemm_d;      /* of the whole local GEMM, which has the same b */
-    lap_finish_t gemm_finish;         /* of that GEMM */
+    lap_finish_t gemm_finish;         /* of that GEMM, as the device wants it */
+    size_t row_step;                  /* one row of d in so many is known and verified */
     float *product;                   /* what d should be before the epilogue, packed */
     float *sizes;                     /* of the ranks' parts of it, added up */
     double *row_norms, *column_norms; /* of the vectors whose products are the elements of d */
@@ -166,8 +171,15 @@ lap_status_t lap_bench_data_init(lap_bench_data_t *data, const lap_bench_t *benc
                                  lap_device_t *device);
 void lap_bench_data_clear(lap_bench_data_t *data);
 
+/* Where the device has what this program sees at `near`; NULL stays so. */
+void *lap_bench_far(const lap_bench_data_t *data, const void *near);
+/* The arguments as the operator wants them. */
+lap_op_args_t lap_bench_far_args(const lap_bench_data_t *data);
+
 /* Fills all results with values that no result has. */
-void lap_bench_data_spoil(lap_bench_data_t *data);
+lap_status_t lap_bench_data_spoil(lap_bench_data_t *data);
+/* Brings the results to where this program sees them. */
+lap_status_t lap_bench_data_fetch(lap_bench_data_t *data);
 
 /* The random matrices. Those that every rank has of its own to be summed come last. */
 typedef enum lap_bench_matrix {

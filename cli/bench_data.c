@@ -240,10 +240,56 @@ static lap_status_t allocate(lap_bench_data_t *data)
 {
     cutter_t cutter = {NULL, 0};
     cut_all(data, &cutter);
-    LAP_TRY(data->ops->alloc(data->device, cutter.used, &data->memory));
-    cutter = (cutter_t){data->memory, 0};
+    data->bytes = cutter.used;
+    LAP_TRY(data->ops->alloc(data->device, data->bytes, &data->memory));
+    data->near = data->ops->transport ? lap_alloc(data->bytes, 1) : data->memory;
+    if (!data->near)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes of matrices", data->bytes);
+    cutter = (cutter_t){data->near, 0};
     cut_all(data, &cutter);
     return LAP_OK;
+}
+
+/* ---- devices that have their own memory ---- */
+
+void *lap_bench_far(const lap_bench_data_t *data, const void *near)
+{
+    return near ? (char *)data->memory + ((const char *)near - (const char *)data->near) : NULL;
+}
+
+lap_op_args_t lap_bench_far_args(const lap_bench_data_t *data)
+{
+    lap_op_args_t args = data->args;
+    lap_tensor_t *const tensors[] = {&args.a,         &args.b,    &args.d,
+                                     &args.gathered,  &args.bias, &args.aux,
+                                     &args.bias_grad, &args.x,    &args.y};
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        tensors[i]->data = lap_bench_far(data, tensors[i]->data);
+    args.scales = lap_bench_far(data, args.scales);
+    return args;
+}
+
+/* Copies all of it there, or back. */
+static lap_status_t carry(lap_bench_data_t *data, bool back)
+{
+    const lap_copy_t copy = {.dst = back ? data->near : data->memory,
+                             .src = back ? data->memory : data->near,
+                             .rows = 1,
+                             .row_bytes = data->bytes};
+    lap_stream_t *stream;
+    if (data->near == data->memory)
+        return LAP_OK;
+    LAP_TRY(data->ops->stream_create(data->device, false, &stream));
+    lap_status_t status = data->ops->copy(stream, &copy);
+    if (status == LAP_OK)
+        status = data->ops->stream_synchronize(stream);
+    data->ops->stream_destroy(stream);
+    return status;
+}
+
+lap_status_t lap_bench_data_fetch(lap_bench_data_t *data)
+{
+    return carry(data, true);
 }
 
 static void set_scales(lap_bench_data_t *data)
@@ -261,7 +307,7 @@ static void set_scales(lap_bench_data_t *data)
         .scale = s->sums ? data->args.wire_scale : data->args.d_scale,
         .bias_dtype = data->args.bias.dtype,
         .aux_dtype = data->args.aux.dtype,
-        .bias = data->args.bias.data,
+        .bias = lap_bench_far(data, data->args.bias.data),
         .aux_stride = data->args.aux.stride * lap_dtype_size(data->args.aux.dtype),
     };
 }
@@ -300,11 +346,14 @@ lap_status_t lap_bench_data_init(lap_bench_data_t *data, const lap_bench_t *benc
     LAP_TRY(allocate(data));
     set_scales(data);
     generate_all(data);
+    LAP_TRY(carry(data, false));
     return lap_bench_truth_init(data);
 }
 
 void lap_bench_data_clear(lap_bench_data_t *data)
 {
+    if (data->near != data->memory)
+        lap_free(data->near);
     if (data->memory)
         data->ops->free(data->device, data->memory);
     lap_free(data->product);
@@ -322,7 +371,7 @@ static void spoil(const lap_tensor_t *tensor)
         memset(tensor->data, 0xff, tensor->rows * tensor->stride * lap_dtype_size(tensor->dtype));
 }
 
-void lap_bench_data_spoil(lap_bench_data_t *data)
+lap_status_t lap_bench_data_spoil(lap_bench_data_t *data)
 {
     spoil(&data->args.d);
     spoil(&data->args.y);
@@ -331,4 +380,5 @@ void lap_bench_data_spoil(lap_bench_data_t *data)
         spoil(&data->args.aux);
     if (data->args.scales)
         memset(data->args.scales, 0xff, (size_t)data->shape.nranks * sizeof(float));
+    return carry(data, false);
 }

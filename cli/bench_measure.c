@@ -59,12 +59,12 @@ static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
     const lap_tensor_t *a = &data->gemm_a, *b = &data->args.b, *d = &data->gemm_d;
     const lap_device_ops_t *ops = runner->engine->device->ops;
     lap_stream_t *stream = runner->engine->streams[LAP_STREAM_COMPUTE];
-    lap_gemm_block_t block = {.a = a->data,
-                              .d = d->data,
+    lap_gemm_block_t block = {.a = lap_bench_far(data, a->data),
+                              .d = lap_bench_far(data, d->data),
                               .rows = d->rows,
                               .a_stride = a->stride * lap_dtype_size(a->dtype),
                               .d_stride = d->stride * lap_dtype_size(d->dtype),
-                              .aux = data->args.aux.data};
+                              .aux = lap_bench_far(data, data->args.aux.data)};
     lap_gemm_t gemm = {.a_dtype = a->dtype,
                        .b_dtype = b->dtype,
                        .d_dtype = d->dtype,
@@ -73,7 +73,7 @@ static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
                        .scale = data->args.a_scale * data->args.b_scale,
                        .n = d->cols,
                        .k = shape->depth.count,
-                       .b = b->data,
+                       .b = lap_bench_far(data, b->data),
                        .b_stride = b->stride * lap_dtype_size(b->dtype),
                        .finish = &data->gemm_finish,
                        .blocks = &block,
@@ -118,7 +118,7 @@ static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_
 
 static lap_status_t time_method(runner_t *runner, size_t method, lap_trace_t *trace, uint64_t *ns_p)
 {
-    lap_op_args_t args = runner->data.args;
+    lap_op_args_t args = lap_bench_far_args(&runner->data);
     lap_op_t *op = runner->ops[method];
     args.trace = trace;
     LAP_TRY(lap_group_barrier(runner->group));
@@ -303,10 +303,11 @@ static lap_status_t verify(runner_t *runner)
         lap_bench_figure_t *figure = &runner->result.methods[i];
         lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
-        lap_bench_data_spoil(&runner->data);
+        LAP_TRY(lap_bench_data_spoil(&runner->data));
         uint64_t value;
         LAP_TRY(time_row(runner, i, &value));
         double err;
+        LAP_TRY(lap_bench_data_fetch(&runner->data));
         bool ok = lap_bench_data_verify(&runner->data, &err);
         LAP_TRY(largest(runner, !ok, &value));
         figure->ok = figure->ok && value == 0;

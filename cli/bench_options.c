@@ -35,6 +35,7 @@ enum {
     SEED,
     TIMEOUT,
     JSON,
+    GPU_SHARE,
     SWEEP_M,
     SWEEP_N,
     SWEEP_K,
@@ -78,11 +79,11 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
               "time of the GEMM",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu or ref", "cpu"},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
     [TRANSPORT] = {0, "transport", "NAME",
                    "shm (ranks are processes) or self (ranks are threads of one process); under "
                    "mpirun also mpi (messages between all ranks) or hosts (messages between hosts, "
-                   "shm inside)",
+                   "shm inside); with --device cuda only cuda_ipc",
                    "shm"},
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
@@ -91,6 +92,10 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
     [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
+                   "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
+                   "--device cuda, else off)",
+                   NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
@@ -370,11 +375,17 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
         environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
         name = "hosts"; /* as a world that spans hosts would choose by itself */
+    if (!args->given[TRANSPORT] && device->transport)
+        name = device->transport;
     if (lap_transport_find(name, &transport) != LAP_OK) {
         lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());
         return false;
     }
     bench->device = device->name;
+    bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
+    if (args->given[GPU_SHARE] &&
+        !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
+        return false;
     bench->transport = transport->name;
     bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)

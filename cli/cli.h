@@ -53,6 +53,7 @@ typedef struct lap_option {
     char letter;               /* 'n' for -n; 0: no short form */
     const char *name;          /* "ranks" for --ranks */
     const char *value;         /* what the help calls its value, such as "N"; NULL: takes none */
+                               /* "[=MODE]": may be left out, and is joined when it is there */
     const char *help;          /* a phrase without a full stop; wrapped to the width of the page */
     const char *default_value; /* used when it is not given, and shown by the help; NULL: none */
 } lap_option_t;
@@ -71,7 +72,7 @@ typedef struct lap_command {
 #define LAP_OPTIONS_MAX 32
 
 typedef struct lap_args {
-    /* By index of the option: the last value given, or the default; "" for one that takes none. */
+    /* By index of the option: the last value given, or the default; "" for one without a value. */
     const char *values[LAP_OPTIONS_MAX];
     bool given[LAP_OPTIONS_MAX]; /* tells a default from the same value given */
     char **positionals;          /* in argv itself, which is re-ordered; ends with NULL */

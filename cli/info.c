@@ -6,10 +6,11 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <libgen.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,11 @@
 
 #include "cli.h"
 #include "core/make.h"
+#include "device/cuda/cuda_info.h"
 #include "device/device.h"
 #include "lap_config.h"
 #include "launch.h"
+#include "mps.h"
 #include "transport/transport.h"
 #include "util/cores.h"
 
@@ -155,8 +158,13 @@ static void show_build(page_t *page)
 static void show_backends(page_t *page)
 {
     section(page, "devices", "Devices");
-    for (size_t i = 0; lap_device_at(i); i++)
-        fact(page, lap_device_at(i)->name, "%s", lap_device_at(i)->summary);
+    for (size_t i = 0; lap_device_at(i); i++) {
+        const lap_device_ops_t *ops = lap_device_at(i);
+        if (ops->probe && ops->probe() != LAP_OK)
+            fact(page, ops->name, "cannot run here: %s", lap_last_error());
+        else
+            fact(page, ops->name, "%s", ops->summary);
+    }
     section(page, "transports", "Transports");
     for (size_t i = 0; lap_transport_at(i); i++)
         fact(page, lap_transport_at(i)->name, "%s", lap_transport_at(i)->summary);
@@ -236,26 +244,6 @@ static double memory_gib(const char *key)
     return (double)(int64_t)(kib / 1024 / 1024 * 10) / 10;
 }
 
-/* GPUs that a driver offers. The version is the first word with a dot in the driver's own line. */
-static void show_gpus(page_t *page)
-{
-    glob_t found = {0};
-    size_t count = glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0 ? found.gl_pathc : 0;
-    globfree(&found);
-    char line[256] = "", *version = NULL, *rest = NULL;
-    FILE *file = fopen("/proc/driver/nvidia/version", "re");
-    if (file && fgets(line, sizeof(line), file))
-        for (version = strtok_r(line, " \t\n", &rest); version && !strchr(version, '.');)
-            version = strtok_r(NULL, " \t\n", &rest);
-    if (file)
-        fclose(file);
-    if (count > 0 || page->json)
-        fact_number(page, "GPUs", (double)count, "");
-    else
-        fact(page, "GPUs", "none (no /dev/nvidia0)");
-    fact(page, "GPU driver", "%s", version ? version : "none (no /proc/driver/nvidia/version)");
-}
-
 static void show_machine(page_t *page)
 {
     section(page, "machine", "This machine");
@@ -269,7 +257,76 @@ static void show_machine(page_t *page)
     fact_able(page, "futex", try_futex(), "signals between ranks");
     fact_able(page, "pidfd", try_pidfd(), "noticing that a rank has died");
     show_directory(page);
-    show_gpus(page);
+}
+
+/* ---- GPUs ---- */
+
+/* The version is the first word with a dot in the driver's own line; "" when there is none. */
+static void driver_version(char *text, size_t bytes)
+{
+    char line[256] = "", *version = NULL, *rest = NULL;
+    FILE *file = fopen("/proc/driver/nvidia/version", "re");
+    if (file && fgets(line, sizeof(line), file))
+        for (version = strtok_r(line, " \t\n", &rest); version && !strchr(version, '.');)
+            version = strtok_r(NULL, " \t\n", &rest);
+    if (file)
+        fclose(file);
+    snprintf(text, bytes, "%s", version ? version : "");
+}
+
+/* What all GPUs can, or which of them cannot; `offset` is that of a bool in lap_cuda_gpu_t. */
+static void fact_all_gpus(page_t *page, const char *key, const lap_cuda_info_t *info, size_t offset,
+                          const char *use)
+{
+    for (int i = 0; i < info->count; i++)
+        if (!*(const bool *)((const char *)&info->gpus[i] + offset)) {
+            fact(page, key, "no: GPU %d does not offer it", i);
+            return;
+        }
+    fact(page, key, "yes, for %s", use);
+}
+
+static void show_each_gpu(page_t *page, const lap_cuda_info_t *info)
+{
+    char version[64];
+    driver_version(version, sizeof(version));
+    fact(page, "driver", "%s%sCUDA %d.%d", version, *version ? ", " : "", info->version / 1000,
+         info->version % 1000 / 10);
+    for (int i = 0; i < info->count; i++) {
+        const lap_cuda_gpu_t *gpu = &info->gpus[i];
+        char key[16];
+        snprintf(key, sizeof(key), "GPU %d", i);
+        fact(page, key, "%s, %d SMs, compute capability %d.%d, %.1f GiB", gpu->name, gpu->sms,
+             gpu->major, gpu->minor, (double)gpu->memory / (1 << 30));
+    }
+    fact_all_gpus(page, "IPC", info, offsetof(lap_cuda_gpu_t, ipc), "memory that ranks share");
+    fact_all_gpus(page, "VMM", info, offsetof(lap_cuda_gpu_t, vmm),
+                  "memory that ranks share by file descriptors");
+    fact_all_gpus(page, "multicast", info, offsetof(lap_cuda_gpu_t, multicast),
+                  "stores to all GPUs of an NVLink switch");
+}
+
+static void show_gpus(page_t *page)
+{
+    lap_cuda_info_t info = {0};
+    section(page, "gpu", "GPUs of NVIDIA");
+    const bool there = lap_cuda_info(&info) == LAP_OK;
+    fact_number(page, "GPUs", info.count, "");
+    if (there)
+        show_each_gpu(page, &info);
+    else
+        fact(page, "why none", "%s", lap_last_error());
+    char path[PATH_MAX];
+    if (lap_mps_find(path))
+        fact(page, "MPS", "yes, for several ranks on one GPU: %s", path);
+    else
+        fact(page, "MPS", "no: %s is not in PATH", LAP_MPS_CONTROL);
+    int nccl;
+    if (lap_cuda_nccl(&nccl) == LAP_OK)
+        fact(page, "NCCL", "yes: %d.%d.%d can be loaded", nccl / 10000, nccl % 10000 / 100,
+             nccl % 100);
+    else
+        fact(page, "NCCL", "no: %s", lap_last_error());
 }
 
 enum { JSON, NOPTIONS };
@@ -304,6 +361,7 @@ int lap_cli_info(int argc, char **argv)
     for (int kind = 0; kind < LAP_KINDS; kind++)
         show_methods(&page, (lap_op_kind_t)kind);
     show_machine(&page);
+    show_gpus(&page);
     section_end(&page);
     if (page.json)
         printf("}\n");

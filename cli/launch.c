@@ -49,6 +49,7 @@ typedef struct job {
     const lap_launch_t *launch;
     rank_t *ranks;
     struct pollfd *polls; /* signals, output, then two per rank */
+    lap_gpu_share_t gpus;
     lap_spawn_t spawn;
     lap_outbox_t outbox;
     int signals; /* the signalfd; -1: none */
@@ -401,6 +402,18 @@ static void turn(job_t *job)
         escalate(job);
 }
 
+/* Who asked for parts of GPUs gets them or nothing; else ranks may take turns. */
+static bool share_gpus(job_t *job)
+{
+    char why[LAP_GPU_WHY];
+    if (lap_gpu_share_begin(job->launch->gpus, job->launch->nranks, &job->gpus, why))
+        return true;
+    const bool needed = job->launch->gpus == LAP_GPU_ON;
+    say(job, "%s%s%s", needed ? "--gpu-share: " : "", why,
+        needed ? "" : "; they will take turns, which is slow");
+    return !needed;
+}
+
 static bool prepare(job_t *job)
 {
     size_t nranks = (size_t)job->launch->nranks;
@@ -412,8 +425,10 @@ static bool prepare(job_t *job)
         say(job, "no memory for %zu ranks", nranks);
         return false;
     }
+    if (!share_gpus(job))
+        return false;
     char why[LAP_SPAWN_WHY];
-    if (!lap_spawn_init(&job->spawn, job->launch, why)) {
+    if (!lap_spawn_init(&job->spawn, job->launch, &job->gpus, why)) {
         say(job, "%s", why);
         return false;
     }
@@ -455,6 +470,8 @@ static void clean_up(job_t *job)
         lap_lines_clear(&rank->lines[0]);
         lap_lines_clear(&rank->lines[1]);
     }
+    if (!lap_gpu_share_end(&job->gpus))
+        fprintf(stderr, "%s: the MPS daemon did not end when it was asked to\n", job->launch->name);
     if (job->signals >= 0) {
         close(job->signals);
         sigprocmask(SIG_SETMASK, &job->spawn.mask, NULL);

@@ -3,7 +3,7 @@
  * The launcher: starts the ranks of a job on this machine, watches over them, and ends them
  * together. The ranks find one another through the environment that it gives them: LAP_RANK,
  * LAP_SIZE, LAP_JOB, and LAP_DIR, a path of the job's own at which rank 0 makes its directory and
- * socket.
+ * socket; and their GPUs by what gpu_share.h tells.
  */
 #ifndef LAP_CLI_LAUNCH_H
 #define LAP_CLI_LAUNCH_H
@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "core/environment.h"
+#include "gpu_share.h"
 
 typedef struct lap_launch {
     const char *name;    /* begins every message: "lap run" */
@@ -21,6 +22,7 @@ typedef struct lap_launch {
     bool prefix;         /* write whole lines of the ranks with "[rank] " before them */
     double grace_s;      /* how long ranks may take to end after a failure or a signal */
     const char *timeout; /* LAP_TIMEOUT_S of the ranks, in seconds; NULL: the environment's */
+    lap_gpu_mode_t gpus; /* how ranks get their GPUs, or parts of one */
 } lap_launch_t;
 
 #define LAP_LAUNCH_MAX 1024
@@ -31,7 +33,7 @@ typedef struct lap_launch {
  * status for the launching process: 0 when every rank ended well; that of the first rank that
  * failed (128 + n when signal n killed it); 128 + n when signal n asked the launcher itself to end;
  * 127 or 126 when the program cannot be run; 1 when a rank cannot be started or output not written.
- * No rank, no descendant in its process group, and no directory outlives the call.
+ * No rank, no descendant in its process group, no daemon and no directory outlives the call.
  */
 int lap_launch(const lap_launch_t *job);
 

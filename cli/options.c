@@ -91,12 +91,19 @@ static void print_wrapped(const char *text, int indent)
     printf("\n");
 }
 
+/* Whether its value may be left out. */
+static bool is_optional(const lap_option_t *option)
+{
+    return option->value && option->value[0] == '[';
+}
+
 static void print_option(const lap_option_t *option, int width)
 {
     char text[128], help[512];
     char letter[] = {'-', option->letter, ',', '\0'};
+    const bool apart = option->value && !is_optional(option);
     snprintf(text, sizeof(text), "%3s --%s%s%s", option->letter ? letter : "", option->name,
-             option->value ? " " : "", option->value ? option->value : "");
+             apart ? " " : "", option->value ? option->value : "");
     if (option->default_value)
         snprintf(help, sizeof(help), "%s (default %s)", option->help, option->default_value);
     else
@@ -173,9 +180,10 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (!option->value && value)
         return lap_args_fail(command, "option '--%s' takes no value, but was given '%s'",
                              option->name, value);
-    if (option->value && !value)
+    const bool needed = option->value && !is_optional(option);
+    if (needed && !value)
         value = argv[++*i_p];
-    if (option->value && !value)
+    if (needed && !value)
         return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
                              option->name, option->value);
     args->values[o] = value ? value : "";

@@ -3,7 +3,7 @@
 #include "cli.h"
 #include "launch.h"
 
-enum { RANKS, NO_PREFIX, GRACE, TIMEOUT, NOPTIONS };
+enum { RANKS, NO_PREFIX, GRACE, TIMEOUT, GPU_SHARE, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
     [RANKS] = {'n', "ranks", "N", "how many ranks to start, 1 to 1024", NULL},
@@ -14,6 +14,10 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another one before its call fails (LAP_TIMEOUT_S)",
                  NULL},
+    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
+                   "give each rank a GPU, or a part of one, of its own: on, auto (where that can "
+                   "be) or off; alone it is on",
+                   "off"},
 };
 
 static const lap_command_t command = {
@@ -25,6 +29,9 @@ static const lap_command_t command = {
         "LAP_SIZE; lap_world_create does the rest. OPENBLAS_NUM_THREADS and OMP_NUM_THREADS\n"
         "are set to each rank's share of the cores unless they are set already. Standard\n"
         "input goes to rank 0, unless it is a terminal.\n\n"
+        "With --gpu-share rank r gets GPU r mod the number of GPUs. Where ranks share a GPU\n"
+        "each gets its own SMs, and a private MPS daemon runs as long as the job. Ranks are\n"
+        "told by LAP_GPU and LAP_GPU_PART; the LAP_GPU of lap run puts all on one GPU.\n\n"
         "Exit status: 0 when every rank ended well; that of the first rank that failed, or\n"
         "128 + n when signal n killed it; 128 + n when lap run was itself asked to end by\n"
         "signal n; 127 or 126 when the program cannot be run; 2 for a wrong command line.",
@@ -52,7 +59,9 @@ int lap_cli_run(int argc, char **argv)
     double timeout;
     if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, LAP_LAUNCH_MAX, &job.nranks) ||
         !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s) ||
-        (job.timeout && !lap_arg_seconds(&command, "--timeout", job.timeout, 0.001, 1e6, &timeout)))
+        (job.timeout &&
+         !lap_arg_seconds(&command, "--timeout", job.timeout, 0.001, 1e6, &timeout)) ||
+        !lap_arg_gpu_share(&command, args.values[GPU_SHARE], &job.gpus))
         return LAP_CLI_USAGE;
     return lap_launch(&job);
 }

@@ -54,20 +54,52 @@ static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const ch
     *entry = text;
 }
 
-/* Copies our environment, with LAP_RANK first and room for what set_variable adds. */
+/* Whether a variable of ours is not for the ranks. */
+static bool is_dropped(const lap_spawn_t *spawn, const char *entry)
+{
+    /* The last ones concern GPUs. A thread percentage would keep ranks from taking their parts. */
+    static const char *const names[] = {
+        "LAP_RANK=", "LAP_GPU=", "LAP_GPU_PART=", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="};
+    const size_t count = spawn->gpus->ngpus ? sizeof(names) / sizeof(names[0]) : 1;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(entry, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Copies our environment, with the ranks' own first and room for what set_variable adds. */
 static bool copy_environment(lap_spawn_t *spawn)
 {
-    size_t count = 0, used = 0, ours = 1 + sizeof(spawn->texts) / sizeof(spawn->texts[0]);
+    size_t count = 0, used = 0;
+    size_t ours = LAP_SPAWN_OWN + sizeof(spawn->texts) / sizeof(spawn->texts[0]);
     while (environ[count])
         count++;
     spawn->environment = calloc(count + ours + 1, sizeof(char *));
     if (!spawn->environment)
         return false;
-    spawn->environment[used++] = spawn->rank_text;
+    while (used < LAP_SPAWN_OWN) {
+        spawn->environment[used] = spawn->rank_texts[used];
+        used++;
+    }
     for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], "LAP_RANK=", strlen("LAP_RANK=")) != 0)
+        if (!is_dropped(spawn, environ[i]))
             spawn->environment[used++] = environ[i];
     return true;
+}
+
+/* The environment of a rank: all begin with what is its own, so far as it has that. */
+static char **rank_environment(lap_spawn_t *spawn, int rank)
+{
+    const size_t bytes = sizeof(spawn->rank_texts[0]);
+    snprintf(spawn->rank_texts[2], bytes, "LAP_RANK=%d", rank);
+    if (spawn->gpus->ngpus == 0)
+        return spawn->environment + 2;
+    const lap_gpu_place_t place = lap_gpu_place(spawn->gpus, rank);
+    snprintf(spawn->rank_texts[1], bytes, "LAP_GPU=%d", place.gpu);
+    if (place.nparts == 1)
+        return spawn->environment + 1;
+    snprintf(spawn->rank_texts[0], bytes, "LAP_GPU_PART=%d/%d", place.part, place.nparts);
+    return spawn->environment;
 }
 
 static bool make_environment(lap_spawn_t *spawn)
@@ -87,12 +119,17 @@ static bool make_environment(lap_spawn_t *spawn)
     /* As torchrun does: ranks that each use all cores would only be in one another's way. */
     set_variable(spawn, 4, false, "OPENBLAS_NUM_THREADS", threads);
     set_variable(spawn, 5, false, "OMP_NUM_THREADS", threads);
+    /* All ranks are clients of the daemon, also one alone on its GPU: they share memory. */
+    const lap_mps_t *mps = &spawn->gpus->mps;
+    set_variable(spawn, 6, true, "CUDA_MPS_PIPE_DIRECTORY", mps->dir[0] ? mps->pipe : NULL);
+    set_variable(spawn, 7, true, "CUDA_MPS_LOG_DIRECTORY", mps->dir[0] ? mps->log : NULL);
     return true;
 }
 
-bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP_SPAWN_WHY])
+bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, const lap_gpu_share_t *gpus,
+                    char why[LAP_SPAWN_WHY])
 {
-    *spawn = (lap_spawn_t){.launch = launch};
+    *spawn = (lap_spawn_t){.launch = launch, .gpus = gpus};
     if (!lap_launch_place(spawn->place)) {
         snprintf(why, LAP_SPAWN_WHY, "cannot write to /tmp, where ranks meet: %s", strerror(errno));
         return false;
@@ -152,7 +189,7 @@ static _Noreturn void run_child(lap_spawn_t *spawn, int rank, pid_t parent, cons
 {
     child_error_t error = {false, 0};
     if (become_rank(spawn, rank, parent, output)) {
-        execvpe(program_name(spawn->launch), spawn->launch->argv, spawn->environment);
+        execvpe(program_name(spawn->launch), spawn->launch->argv, rank_environment(spawn, rank));
         error.in_exec = true;
     }
     error.error = errno;
@@ -189,7 +226,6 @@ int lap_spawn_rank(lap_spawn_t *spawn, int rank, const int output[2], pid_t *pid
         snprintf(why, LAP_SPAWN_WHY, "cannot start rank %d: %s", rank, strerror(errno));
         return 1;
     }
-    snprintf(spawn->rank_text, sizeof(spawn->rank_text), "LAP_RANK=%d", rank);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0)
         run_child(spawn, rank, parent, output, report[1]);

@@ -13,13 +13,16 @@
 
 #include "launch.h"
 
+enum { LAP_SPAWN_OWN = 3 }; /* variables that differ from rank to rank */
+
 /* What all ranks of a job are started with. */
 typedef struct lap_spawn {
     const lap_launch_t *launch;
     char place[LAP_DIR_BYTES]; /* where the ranks meet; "" until there is one */
-    char **environment;
-    char rank_text[32]; /* LAP_RANK=..., the first entry of the environment */
-    char texts[6][LAP_DIR_BYTES + 32];
+    const lap_gpu_share_t *gpus;
+    char **environment; /* begins with rank_texts, of which a rank may get only the last ones */
+    char rank_texts[LAP_SPAWN_OWN][32]; /* LAP_GPU_PART, LAP_GPU, LAP_RANK */
+    char texts[8][LAP_DIR_BYTES + 32];
     sigset_t mask;       /* of signals, for the ranks */
     struct rlimit files; /* for the ranks */
 } lap_spawn_t;
@@ -27,10 +30,11 @@ typedef struct lap_spawn {
 #define LAP_SPAWN_WHY 512
 
 /*
- * Makes the environment; `mask` and `files` are the caller's to set. On failure
- * `why` is a sentence without an end. lap_spawn_clear undoes it, also after a failure.
+ * Makes the environment; `mask` and `files` are the caller's to set. On failure `why` is a sentence
+ * without an end. `gpus` must live as long. lap_spawn_clear undoes it, also after a failure.
  */
-bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, char why[LAP_SPAWN_WHY]);
+bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, const lap_gpu_share_t *gpus,
+                    char why[LAP_SPAWN_WHY]);
 void lap_spawn_clear(lap_spawn_t *spawn);
 
 /*

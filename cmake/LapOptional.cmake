@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What this machine offers besides the necessary. Nothing here is required unless it is asked for, or enables a
-# language; what is found goes into lap_config.h, for `lap info`. MPI is used, CUDA and NCCL are only looked for.
+# language; what is found goes into lap_config.h, for `lap info`. MPI and CUDA are used, NCCL is only looked for.
 set(LAP_MPI AUTO CACHE STRING "The transport over MPI: AUTO (when MPI is there), ON (it must be) or OFF")
 set_property(CACHE LAP_MPI PROPERTY STRINGS AUTO ON OFF)
 set(LAP_HAVE_MPI 0)
@@ -20,12 +20,25 @@ elseif(LAP_MPI AND NOT LAP_MPI STREQUAL "AUTO")
                       "libopenmpi-dev or libmpich-dev, set LAP_MPICC, or leave LAP_MPI at AUTO.")
 endif()
 
+# CUDA: nvcc and headers, to compile. The driver and cuBLASLt are loaded when a GPU is used, and linked by nobody.
+set(LAP_CUDA AUTO CACHE STRING "The device cuda: AUTO (when nvcc is there), ON (it must be) or OFF")
+set_property(CACHE LAP_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LAP_HAVE_CUDA 0)
 set(LAP_CUDA_VERSION "")
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND)
+set(LAP_CUDA_LIBRARY_DIR "")
+if(LAP_CUDA)
+  find_package(CUDAToolkit QUIET)
+  find_path(LAP_CUDA_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+  mark_as_advanced(LAP_CUDA_INCLUDE)
+endif()
+if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND LAP_CUDA_INCLUDE AND EXISTS "${LAP_CUDA_INCLUDE}/cudaTypedefs.h"
+   AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.5)
   set(LAP_HAVE_CUDA 1)
   set(LAP_CUDA_VERSION "${CUDAToolkit_VERSION}")
+  set(LAP_CUDA_LIBRARY_DIR "${CUDAToolkit_LIBRARY_DIR}")
+elseif(LAP_CUDA AND NOT LAP_CUDA STREQUAL "AUTO")
+  message(FATAL_ERROR "LAP_CUDA is ${LAP_CUDA}, but there is no nvcc of CUDA 12.5 or later with cublasLt.h and "
+                      "cudaTypedefs.h: install the CUDA toolkit, set CUDAToolkit_ROOT, or leave LAP_CUDA at AUTO.")
 endif()
 
 set(LAP_HAVE_NCCL 0)

@@ -13,6 +13,7 @@ set(script_environment
   LAP_VERSION=${PROJECT_VERSION}
   CC=${CMAKE_C_COMPILER}
   LAP_HAVE_MPI=${LAP_HAVE_MPI}
+  LAP_HAVE_CUDA=${LAP_HAVE_CUDA}
   "LAP_MPI_CFLAGS=${mpi_cflags}"
 )
 
@@ -50,12 +51,13 @@ if(LAP_HAVE_MPI)
 endif()
 
 # lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
-#          [FORKS] [TARGET target])
+#          [FORKS] [GPU] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
-# FORKS: the program starts processes itself. TARGET: a program that is not one of this folder.
+# FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
+# the label gpu. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;HOSTS;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;HOSTS;ARGS;ENV")
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -81,9 +83,14 @@ function(lap_test name)
     set(tests ${base}${suffix})
     add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
   endif()
+  set(gpu_share "")
+  if(arg_GPU)
+    set(gpu_share --gpu-share)
+    set(arg_SERIAL ON)
+  endif()
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${base}-n${ranks}
-             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run -n ${ranks} ${command} ${arg_ARGS})
+             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
   endforeach()
   foreach(ranks IN LISTS arg_MPI)
@@ -100,5 +107,8 @@ function(lap_test name)
     SKIP_RETURN_CODE 77
     RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${test_environment};${mpirun_environment};${arg_ENV}")
+  if(arg_GPU)
+    set_tests_properties(${tests} PROPERTIES LABELS gpu)
+  endif()
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
 endfunction()

@@ -26,8 +26,9 @@ typedef struct lap_world_options {
     size_t size;      /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
     double timeout_s; /* how long any wait may last; 0: LAP_TIMEOUT_S, or else 60 */
     /*
-     * "cpu" or "ref"; NULL: LAP_DEVICE of the environment, or else "cpu". A device that there is
-     * not is refused when the first operator is made.
+     * "cpu", "ref" or "cuda"; NULL: LAP_DEVICE of the environment, or else "cpu". A device that
+     * there is not is refused when the first operator is made. With "cuda" all memory that
+     * operators are given is that of the GPU, and symmetric buffers are there too.
      */
     const char *device;
     int cpu_threads; /* of one GEMM, set in OpenBLAS for all of the process; 0: as it is */

@@ -108,6 +108,8 @@ void lap_world_destroy(lap_world_t *world)
 {
     if (!world)
         return;
+    if (world->engine && world->engine_close)
+        world->engine_close(world->engine);
     if (world->device && world->device_close)
         world->device_close(world->device);
     const bool well = world->wire && world->group && lap_group_all_here(world->group);

@@ -41,8 +41,10 @@ struct lap_world {
     lap_peer_t *peers;                  /* size of them */
     uint64_t heap_end;                  /* where this rank's next region starts */
     lap_group_t *group;                 /* all ranks */
-    void *device;                       /* opened by the first operator: see schedule/engine.c */
+    void *device;                       /* opened when first needed: see device/device_of.c */
     void (*device_close)(void *device); /* called by lap_world_destroy when device is set */
+    void *engine;                       /* made by the first operator: see schedule/engine.c */
+    void (*engine_close)(void *engine); /* called before device_close when engine is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
     lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
 };

@@ -19,7 +19,14 @@
 typedef struct lap_device lap_device_t;
 typedef struct lap_stream lap_stream_t;
 typedef struct lap_event lap_event_t;
+typedef struct lap_graph lap_graph_t;
 typedef struct lap_device_ops lap_device_ops_t;
+
+/* What a device is opened for. */
+typedef struct lap_device_options {
+    int threads;    /* of one GEMM; 0 leaves the library's setting alone */
+    int rank, size; /* of this rank among those of its host, which may share devices; size 0: 1 */
+} lap_device_options_t;
 
 /*
  * A function that runs on a stream, in its order. `arg` is the stream's copy of what
@@ -87,6 +94,20 @@ typedef struct lap_column_sums {
 } lap_column_sums_t;
 
 /*
+ * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
+ * are what the wait was issued with.
+ */
+typedef struct lap_stall {
+    void *buffer;
+    const void *story;
+    int peer;
+    uint32_t signal;
+    uint32_t count, come; /* in this call: raises that it waits for, and those that have come */
+    uint32_t number;      /* of the wait on its stream */
+    bool mismatch;        /* the signal came with the tag of another call; it waits for ever */
+} lap_stall_t;
+
+/*
  * A block of rows of a GEMM: x = scale * a_scale * op(a) op(b) for `rows` rows of d, summed in fp32
  * or better, then finished. With a wait it starts only when the signal has come; with a raise it
  * signals when it is done. A device whose kernel can wait and raise by itself uses `bank` and
@@ -132,17 +153,34 @@ typedef struct lap_gemm {
 struct lap_device_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
+    /* The transport that reaches its memory, and the only one; NULL: those of hosts. */
+    const char *transport;
+    /*
+     * Blocks of a GEMM wait and raise by themselves. Where they do not, and signals are words of
+     * the device, a block has neither, and who issues it puts a wait before and a raise behind it.
+     */
+    bool gemm_signals;
+    /*
+     * Streams may share a queue, where a wait for a signal holds up whatever was issued after it:
+     * a wait is then issued after, and ordered behind, all that peers may need to raise it.
+     */
+    bool shares_queues;
 
-    /* `threads` of one GEMM; 0 leaves the library's setting alone. */
-    lap_status_t (*open)(int threads, lap_device_t **device_p);
+    /* (optional) Why the device cannot be opened on this machine; without it, it can. */
+    lap_status_t (*probe)(void);
+    lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
     /* The cores that one GEMM keeps busy. */
     int (*gemm_threads)(lap_device_t *device);
 
     lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free)(lap_device_t *device, void *memory);
+    /* Memory that the caller and the streams read and write alike. A few bytes, zeroed. */
+    lap_status_t (*alloc_shared)(lap_device_t *device, size_t bytes, void **memory_p);
+    void (*free_shared)(lap_device_t *device, void *memory);
 
-    lap_status_t (*stream_create)(lap_device_t *device, lap_stream_t **stream_p);
+    /* What an urgent stream is given comes before what the others are, where the device can. */
+    lap_status_t (*stream_create)(lap_device_t *device, bool urgent, lap_stream_t **stream_p);
     void (*stream_destroy)(lap_stream_t *stream); /* after what it was given has run */
     /* Runs fn with a copy of the `bytes` bytes of arg (at most LAP_STREAM_ARG_BYTES). */
     lap_status_t (*stream_call)(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
@@ -164,8 +202,22 @@ struct lap_device_ops {
     lap_status_t (*stream_wait_event)(lap_stream_t *stream, lap_event_t *event);
     /*
      * Blocks until the latest record issued so far has happened; returns what its stream failed of.
+     * A device whose streams wait for signals by themselves calls the look of the watch, which may
+     * be NULL, every LAP_WATCH_NS: what it fails of is returned at once, and the caller ends the
+     * waits with `release`.
      */
-    lap_status_t (*event_synchronize)(lap_event_t *event);
+    lap_status_t (*event_synchronize)(lap_event_t *event, const lap_watch_t *watch);
+    /*
+     * (optional, with what follows: where streams wait for signals by themselves) Whether a stream
+     * waits for a signal now, or found another call's.
+     */
+    bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
+    /*
+     * Ends all waits of the device; returns when its streams have run out, and forgets stalls. What
+     * was issued behind the waits does run, on whatever is there: before, the caller has broken the
+     * group, so that no peer takes what comes for a result.
+     */
+    void (*release)(lap_device_t *device);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
 
@@ -173,6 +225,20 @@ struct lap_device_ops {
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    /* Numbers of [-1, 1) that look random, the same for the same seed; for measurements. */
+    lap_status_t (*fill)(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
+                         uint64_t seed);
+
+    /*
+     * (optional, all or none) What is issued to the streams between begin and end does not run but
+     * is kept: the first stream has all of it behind it when it has run. A graph that is there
+     * already (*graph_p) is changed in place where that is possible. The memory that was given must
+     * live as long as the graph. After a failure nothing is being kept any more.
+     */
+    lap_status_t (*graph_begin)(lap_stream_t *const *streams, size_t count);
+    lap_status_t (*graph_end)(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
+    lap_status_t (*graph_launch)(lap_graph_t *graph, lap_stream_t *stream);
+    void (*graph_destroy)(lap_graph_t *graph);
 };
 
 #define LAP_STREAM_ARG_BYTES 192
@@ -185,8 +251,16 @@ struct lap_device {
     const lap_device_ops_t *ops;
 };
 
+/* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
+lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype);
+
 /* The devices of this build, in the order in which they are listed; NULL past the last one. */
 const lap_device_ops_t *lap_device_at(size_t index);
+
+/*
+ * The device of a world, opened when first asked for; it ends with the world. Local.
+ */
+lap_status_t lap_device_of(struct lap_world *world, lap_device_t **device_p);
 
 /* The device of a name. LAP_ERR_INVALID names the devices there are. */
 lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p);

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of this build. A new one is a line in the list. */
+/* The devices of this build, a line each in the list, and the types of elements that they know. */
 #include <stdio.h>
 #include <string.h>
 
+#include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
+#include "lap_config.h"
 
 extern const lap_device_ops_t lap_ref_ops;
 extern const lap_device_ops_t lap_cpu_ops;
+extern const lap_device_ops_t lap_cuda_ops;
 
 static const lap_device_ops_t *const devices[] = {
     &lap_cpu_ops,
     &lap_ref_ops,
+#if LAP_HAVE_CUDA
+    &lap_cuda_ops,
+#endif
 };
 
 const lap_device_ops_t *lap_device_at(size_t index)
@@ -36,4 +42,12 @@ lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
                                      ops->name);
     }
     return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s", name, names);
+}
+
+lap_status_t lap_device_check_dtype(const char *what, lap_dtype_t dtype)
+{
+    if (lap_dtype_size(dtype) == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED, "%s of dtype %d: expected " LAP_DTYPE_NAMES, what,
+                         (int)dtype);
+    return LAP_OK;
 }

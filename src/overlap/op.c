@@ -36,7 +36,7 @@ struct lap_op {
     lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
     void *scratch;
     size_t scratch_bytes;
-    float own_scale; /* of what this rank sends in the call in flight */
+    float *own_scale; /* of what this rank sends in the call in flight; for the streams to read */
     cache_entry_t cache[CACHE_ENTRIES];
     uint64_t calls;
     uint64_t chaos;
@@ -150,13 +150,20 @@ static lap_status_t agree_on_fingerprint(lap_group_t *group, const fingerprint_t
 }
 
 static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_desc_t *desc,
-                                       size_t bytes, size_t nsignals)
+                                       const lap_device_ops_t *op_device, size_t bytes,
+                                       size_t nsignals)
 {
     const lap_buffer_t *buffer = desc->buffer;
     if (!buffer)
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    const char *only = op_device->transport;
+    if (only && strcmp(only, buffer->ops->name) != 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "the buffer given is of transport %s, which cannot reach the memory of "
+                         "device %s: use %s",
+                         buffer->ops->name, op_device->name, only);
     if (buffer->bytes < bytes || buffer->nsignals < nsignals)
         return lap_error(LAP_ERR_INVALID,
                          "the buffer given has %zu bytes and %zu signals, expected at least %zu "
@@ -197,8 +204,8 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for the choice of a method");
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
-    LAP_TRY(check_given_buffer(group, desc, *bytes_p, *nsignals_p));
-    return lap_engine_get(group->world, &op->engine);
+    LAP_TRY(lap_engine_get(group->world, &op->engine));
+    return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
 }
 
 /* Collective: chooses the method if that was left to the library. */
@@ -234,13 +241,16 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
 static lap_status_t prepare(lap_op_t *op)
 {
     lap_program_t *program;
+    lap_device_t *device = op->engine->device;
+    void *scale;
+    LAP_TRY(device->ops->alloc_shared(device, sizeof(*op->own_scale), &scale));
+    op->own_scale = scale;
     LAP_TRY(get_program(op, op->problem.capacity, &program));
     op->scratch_bytes = lap_program_schedule(program)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
         LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
-        LAP_TRY(
-            op->engine->device->ops->alloc(op->engine->device, op->scratch_bytes, &op->scratch));
+        LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
     return LAP_OK;
 }
 
@@ -301,6 +311,8 @@ void lap_op_destroy(lap_op_t *op)
         lap_program_destroy(op->cache[i].program);
     if (op->scratch)
         op->engine->device->ops->free(op->engine->device, op->scratch);
+    if (op->own_scale)
+        op->engine->device->ops->free_shared(op->engine->device, op->own_scale);
     if (op->owns_buffer)
         lap_buffer_destroy(op->buffer);
     lap_free(op->choice);
@@ -414,12 +426,12 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
 {
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
-    op->own_scale = ag ? args->a_scale : args->wire_scale;
+    *op->own_scale = ag ? args->a_scale : args->wire_scale;
     lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
         .places[LAP_WEIGHT] = place_of(&args->b),
         .places[LAP_MOVED] = place_of(&args->x),
-        .places[LAP_SCALE] = {(char *)&op->own_scale, 0, 0},
+        .places[LAP_SCALE] = {(char *)op->own_scale, 0, 0},
         .places[LAP_OUTPUT] = place_of(&args->d),
         .places[LAP_GATHERED] = place_of(ag ? &args->gathered : &args->y),
         .places[LAP_SCALES] = {(char *)args->scales, 0, 0},
@@ -481,7 +493,7 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     if (args->trace)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
                                 lap_program_schedule(program)->method, op->group->size, args->m,
-                                op->buffer->pacer != NULL, lap_program_records(program)));
+                                lap_buffer_is_paced(op->buffer), lap_program_records(program)));
     const lap_binding_t binding = bind(op, args);
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
@@ -508,7 +520,8 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     snprintf(story, sizeof(story), "%s", lap_last_error());
     break_buffer(op, status);
     if (op->program) { /* steps already issued may wait for peers: they have been let go */
-        lap_engine_synchronize(op->engine);
+        lap_error(status, "%s", story);
+        lap_engine_fail(op->engine, status);
         (void)lap_op_end(op);
     }
     return lap_error(status, "%s", story);
@@ -518,9 +531,13 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
 static void finish_trace(lap_trace_t *trace)
 {
     trace->end = lap_now_ns();
-    for (size_t i = 0; i < trace->nrecords; i++)
-        if (trace->records[i].span.ready == 0)
-            trace->records[i].span.ready = trace->records[i].span.begin;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        lap_trace_record_t *record = &trace->records[i];
+        if (record->span.ready == 0)
+            record->span.ready = record->span.begin;
+        if (record->flight.ready == 0)
+            record->flight.ready = record->flight.begin;
+    }
 }
 
 lap_status_t lap_op_end(lap_op_t *op)
@@ -528,8 +545,15 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    if (lap_program_wait(op->program) != LAP_OK)
-        lap_engine_synchronize(op->engine); /* notes the failure, for all calls in flight */
+    lap_status_t status = lap_program_wait(op->program);
+    /*
+     * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
+     * group: if that is whole now, nothing of this call was touched.
+     */
+    if (status == LAP_OK && op->engine->device->ops->release)
+        status = lap_group_broken(op->group);
+    if (status != LAP_OK)
+        lap_engine_fail(op->engine, status); /* for all calls in flight */
     op->program = NULL;
     op->buffer->in_flight--;
     if (op->trace)

@@ -21,18 +21,28 @@
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
-#define GEMM_POINT_S 6e-3       /* what a GEMM that is measured may take */
-#define GEMM_VOLUME 134217728.0 /* and its multiply-adds: 512 cubed */
-#define GEMM_WEIGHT 4194304.0   /* elements of its weight */
-#define GEMM_WIDTH 8192u        /* and of its n and k */
+#define GEMM_POINT_S 6e-3 /* what a GEMM that is measured may take */
 #define GEMM_ROUNDS 3
 #define FEW_COLUMNS 8u /* the part of n that is measured, too */
 
+/* How much is measured: what keeps a device busy for longer than it takes to tell it. */
+typedef struct extent {
+    double rows[LAP_COST_POINTS];    /* of the GEMMs; the last only where a sum has few products */
+    double volume, weight;           /* most multiply-adds of one, and elements of its weight, */
+    size_t width;                    /* and of its n and k */
+    double first_rows, first_volume; /* of the one that says how fast the device is about */
+    int repeats;                     /* of anything, issued at once */
+} extent_t;
+
+static const extent_t host_extent = {
+    {4, 32, 128, 512, 2048}, 134217728.0, 4194304.0, 8192, 32, 2097152.0, 1};
+static const extent_t far_extent = {
+    {64, 512, 2048, 8192, 16384}, 1e12, 268435456.0, 65536, 512, 8e9, 8};
+
 /*
- * The last one is measured only where a sum has few products: what such a GEMM writes does not fit
- * into a cache, and it may be slower than one of fewer rows.
+ * What a GEMM of many rows writes does not fit into a cache. With few products to a sum it may be
+ * slower than one of fewer rows, and is measured too.
  */
-static const double gemm_rows[LAP_COST_POINTS] = {4, 32, 128, 512, 2048};
 enum { MANY_ROWS = LAP_COST_POINTS - 1, FEW_PRODUCTS = 256 };
 static const size_t copy_bytes[] = {(size_t)16 << 10, (size_t)256 << 10, COPY_BYTES};
 enum { COPY_POINTS = sizeof(copy_bytes) / sizeof(copy_bytes[0]) };
@@ -83,8 +93,14 @@ typedef struct bench {
     const lap_device_ops_t *ops;
     lap_stream_t *stream;
     lap_buffer_t *buffer;
+    const extent_t *extent;
     char *memory; /* two pieces of COPY_BYTES, or what the GEMMs need */
 } bench_t;
+
+static const extent_t *extent_of(const lap_device_t *device)
+{
+    return device->ops->transport ? &far_extent : &host_extent;
+}
 
 static double seconds_since(uint64_t begin)
 {
@@ -114,16 +130,16 @@ static lap_status_t take_best(lap_group_t *group, double *figures, size_t count,
     return LAP_OK;
 }
 
-/* Memory that has been written to: pages that only exist on paper would be too fast. */
-static lap_status_t make_memory(bench_t *bench, size_t bytes)
+/*
+ * Memory with numbers that look random: pages that only exist on paper would be too fast, and so
+ * would zeros be on some devices.
+ */
+static lap_status_t make_memory(bench_t *bench, lap_dtype_t dtype, size_t bytes)
 {
-    static const float row[256] = {1.0f};
     void *memory;
-    bytes = (bytes + sizeof(row) - 1) / sizeof(row) * sizeof(row);
     LAP_TRY(bench->ops->alloc(bench->engine->device, bytes, &memory));
     bench->memory = memory;
-    const lap_copy_t copy = {memory, row, bytes / sizeof(row), sizeof(row), sizeof(row), 0};
-    LAP_TRY(bench->ops->copy(bench->stream, &copy));
+    LAP_TRY(bench->ops->fill(bench->stream, dtype, memory, bytes / lap_dtype_size(dtype), 1));
     return bench->ops->stream_synchronize(bench->stream);
 }
 
@@ -165,9 +181,10 @@ static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
+        for (int j = 0; j < bench->extent->repeats; j++)
+            LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent->repeats);
     }
     return LAP_OK;
 }
@@ -191,9 +208,10 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
+        for (int j = 0; j < bench->extent->repeats; j++)
+            LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin));
+        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent->repeats);
     }
     return LAP_OK;
 }
@@ -225,6 +243,47 @@ static lap_status_t time_link(bench_t *bench, double *seconds_p)
     return LAP_OK;
 }
 
+/* There and back again by the streams of a device that waits by itself. */
+static lap_status_t issue_trips(bench_t *bench, lap_stream_t *stream, int peer, bool sends)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    for (uint32_t i = 1; i <= TRIPS; i++) {
+        const lap_raise_t raise = {.peer = peer, .signal = sends ? 1 : 2};
+        const lap_wait_t wait = {.peer = peer, .signal = sends ? 2 : 1, .target = i, .count = i};
+        if (sends)
+            LAP_TRY(buffer->ops->raise(buffer, bench->ops, stream, &raise));
+        LAP_TRY(buffer->ops->wait(buffer, bench->ops, stream, &wait));
+        if (!sends)
+            LAP_TRY(buffer->ops->raise(buffer, bench->ops, stream, &raise));
+    }
+    return LAP_OK;
+}
+
+/* As time_signals, below, on a stream of the engine, whose waits are watched. */
+static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_p)
+{
+    const int rank = bench->group->rank, size = bench->group->size;
+    const int left = (rank + size - 1) % size, right = (rank + 1) % size;
+    const bool sends = (rank % 2 == 0) == even_sends;
+    const int peer = sends ? right : left;
+    lap_stream_t *stream = bench->engine->streams[LAP_STREAM_SEND];
+    lap_event_t *event;
+    if (size == 1 || peer % 2 == rank % 2)
+        return LAP_OK;
+    LAP_TRY(bench->ops->event_create(bench->engine->device, &event));
+    const uint64_t begin = lap_now_ns();
+    lap_status_t status = issue_trips(bench, stream, peer, sends);
+    if (status == LAP_OK)
+        status = bench->ops->event_record(event, stream);
+    if (status == LAP_OK)
+        status = lap_engine_await(bench->engine, event);
+    if (status != LAP_OK)
+        lap_engine_fail(bench->engine, status);
+    *seconds_p += seconds_since(begin) / 2 / TRIPS;
+    bench->ops->event_destroy(event);
+    return status;
+}
+
 /*
  * How long a signal takes to a rank that sleeps. The even ranks send and the odd ones answer after
  * a while, so that the sender sleeps too; then the other way round. The answer says how long it was
@@ -236,6 +295,8 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
     const int rank = bench->group->rank, size = bench->group->size;
     const int left = (rank + size - 1) % size, right = (rank + 1) % size;
     const bool sends = (rank % 2 == 0) == even_sends;
+    if (bench->ops->stall)
+        return time_trips(bench, even_sends, seconds_p);
     for (size_t i = 0; i < TRIPS && size > 1; i++) {
         const size_t offset = i * FIELD_BYTES;
         uint64_t held;
@@ -290,7 +351,7 @@ static lap_status_t calibrate_times(bench_t *bench, const lap_transport_ops_t *t
     options.transport = transport->name;
     times_t times = {0};
     LAP_TRY(lap_buffer_create(bench->group, COPY_BYTES, 3, &options, &bench->buffer));
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, 2 * COPY_BYTES)));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, LAP_FLOAT32, 2 * COPY_BYTES)));
     LAP_TRY(measure_times(bench, &times));
     /* Of a network the slowest part counts: some of the ranks may be neighbours on one host. */
     double reach[2] = {times.link, times.signal};
@@ -313,12 +374,12 @@ typedef struct shape {
  * A GEMM of so many rows with no more than `volume` multiply-adds: n and k are cut to what that
  * allows, evenly as far as they go.
  */
-static shape_t cut_shape(double rows, size_t n, size_t k, double volume)
+static shape_t cut_shape(const extent_t *extent, double rows, size_t n, size_t k, double volume)
 {
-    const double weight = fmax(1, fmin(GEMM_WEIGHT, volume / rows));
+    const double weight = fmax(1, fmin(extent->weight, volume / rows));
     const size_t side = (size_t)fmax(1, sqrt(weight));
-    n = n < GEMM_WIDTH ? n : GEMM_WIDTH;
-    k = k < GEMM_WIDTH ? k : GEMM_WIDTH;
+    n = n < extent->width ? n : extent->width;
+    k = k < extent->width ? k : extent->width;
     size_t cut_n = n < side ? n : side;
     size_t cut_k = (size_t)(weight / (double)cut_n);
     cut_k = cut_k < k ? cut_k : k;
@@ -351,17 +412,18 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
                              .blocks = &block,
                              .nblocks = 1};
     const uint64_t begin = lap_now_ns();
-    LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
+    for (int i = 0; i < bench->extent->repeats; i++)
+        LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
     LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-    const double seconds = fmax(seconds_since(begin), 1e-9);
+    const double seconds = fmax(seconds_since(begin), 1e-9) / bench->extent->repeats;
     *rate = fmax(*rate, (double)shape.rows * (double)shape.n * (double)shape.k / seconds);
     return LAP_OK;
 }
 
 /* Twice as large as the others, so that its result is not in a cache. */
-static shape_t many_rows(const gemm_entry_t *entry, double volume)
+static shape_t many_rows(const extent_t *extent, const gemm_entry_t *entry, double volume)
 {
-    return cut_shape(gemm_rows[MANY_ROWS], entry->n, entry->k, 2 * volume);
+    return cut_shape(extent, extent->rows[MANY_ROWS], entry->n, entry->k, 2 * volume);
 }
 
 /*
@@ -372,21 +434,25 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
 {
     const size_t n = entry->n, k = entry->k;
     rates_t *rates = &entry->rates;
+    const extent_t *extent = bench->extent;
+    const shape_t first = cut_shape(extent, extent->first_rows, n, k, extent->first_volume);
     double rate = 0;
-    lap_status_t status = time_gemm(bench, entry->dtype, cut_shape(32, n, k, 1 << 21), &rate);
-    const double volume = fmin(GEMM_VOLUME, rate * GEMM_POINT_S);
+    lap_status_t status = time_gemm(bench, entry->dtype, first, &rate);
+    if (status == LAP_OK && extent->repeats > 1) /* what was loaded the first time is there now */
+        status = time_gemm(bench, entry->dtype, first, &rate);
+    const double volume = fmin(extent->volume, rate * GEMM_POINT_S);
     for (int round = 0; round < GEMM_ROUNDS; round++) {
         shape_t shape;
         for (int i = 0; i < MANY_ROWS; i++) {
-            shape = cut_shape(gemm_rows[i], n, k, volume);
+            shape = cut_shape(extent, extent->rows[i], n, k, volume);
             LAP_TRY(lap_group_barrier(bench->group));
             if (status == LAP_OK)
                 status = time_gemm(bench, entry->dtype, shape, &rates->rows[i]);
         }
         LAP_TRY(lap_group_barrier(bench->group));
         if (k <= FEW_PRODUCTS && status == LAP_OK)
-            status =
-                time_gemm(bench, entry->dtype, many_rows(entry, volume), &rates->rows[MANY_ROWS]);
+            status = time_gemm(bench, entry->dtype, many_rows(extent, entry, volume),
+                               &rates->rows[MANY_ROWS]);
         /* That of 512 rows again with few columns. */
         const size_t few = (shape.n + FEW_COLUMNS - 1) / FEW_COLUMNS;
         entry->all_n = shape.n;
@@ -401,15 +467,18 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
 
 static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
 {
-    size_t most = 0;
+    const extent_t *extent = bench->extent;
+    const shape_t first =
+        cut_shape(extent, extent->first_rows, entry->n, entry->k, extent->first_volume);
+    size_t most = shape_bytes(&first, entry->dtype);
     for (int i = 0; i < LAP_COST_POINTS; i++) {
-        const shape_t shape = i == MANY_ROWS
-                                  ? many_rows(entry, GEMM_VOLUME)
-                                  : cut_shape(gemm_rows[i], entry->n, entry->k, GEMM_VOLUME);
+        const shape_t shape =
+            i == MANY_ROWS ? many_rows(extent, entry, extent->volume)
+                           : cut_shape(extent, extent->rows[i], entry->n, entry->k, extent->volume);
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
     }
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, most)));
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, entry->dtype, most)));
     LAP_TRY(measure_rates(bench, entry));
     LAP_TRY(
         take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
@@ -447,6 +516,9 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         .cores = (double)world->cores * group->size / world->local_size,
         .gemm_cores = device->ops->gemm_threads(device),
     };
+    /* What moves data there takes nothing of what multiplies. */
+    if (device->ops->transport)
+        cost.cores = (double)LAP_STREAMS * group->size;
     /*
      * With more ranks than cores the best figure is that of a rank which had a core to itself while
      * the other cores were busy, too. GEMMs of several threads each were in each other's way.
@@ -464,7 +536,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     double all = 0;
     cost.gemm.count = LAP_COST_POINTS;
     for (int i = 0; i < LAP_COST_POINTS; i++) {
-        cost.gemm.sizes[i] = gemm_rows[i];
+        cost.gemm.sizes[i] = extent_of(device)->rows[i];
         /* More rows are not slower: where they were, something disturbed the measurement. */
         all = fmax(all, entry->rates.rows[i]);
         cost.gemm.values[i] = all / gemm_share;
@@ -490,7 +562,7 @@ static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
 
 static lap_status_t bench_begin(bench_t *bench)
 {
-    return bench->ops->stream_create(bench->engine->device, &bench->stream);
+    return bench->ops->stream_create(bench->engine->device, false, &bench->stream);
 }
 
 static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs)
@@ -521,7 +593,10 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
     LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group), &ops));
     /* All ranks of a group have the same history, and so measure together or not at all. */
     if (costs->transport != ops) {
-        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        bench_t bench = {.group = group,
+                         .engine = engine,
+                         .ops = engine->device->ops,
+                         .extent = extent_of(engine->device)};
         lap_status_t status = lap_group_agree(group, bench_begin(&bench));
         if (status == LAP_OK)
             status = calibrate_times(&bench, ops, costs);
@@ -532,7 +607,10 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
     while (entry && (entry->dtype != dtype || entry->n != n || entry->k != k))
         entry = entry->next;
     if (!entry) {
-        bench_t bench = {.group = group, .engine = engine, .ops = engine->device->ops};
+        bench_t bench = {.group = group,
+                         .engine = engine,
+                         .ops = engine->device->ops,
+                         .extent = extent_of(engine->device)};
         lap_status_t status = add_gemm(&bench, dtype, n, k, costs);
         bench_end(&bench);
         LAP_TRY(status);

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The engine of a world: its device, opened when the first operator needs it, and the streams on
- * it.
- */
+/* The engine of a world: the streams on its device, made when the first operator needs them. */
 #include <stdio.h>
 
 #include "schedule/run.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define OVERHEAD_ROUNDS 3 /* the first one warms up */
+#define OVERHEAD_ROUNDS 3       /* the first one warms up */
+#define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
 static void engine_close(void *context)
 {
@@ -21,24 +19,20 @@ static void engine_close(void *context)
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
     }
-    ops->close(engine->device);
     lap_free(engine);
 }
 
-static lap_status_t engine_open(const char *device_name, int threads, lap_engine_t **engine_p)
+/* What moves data is urgent: the peers wait for it. */
+static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
 {
-    const lap_device_ops_t *ops;
-    LAP_TRY(lap_device_find(device_name, &ops));
+    const lap_device_ops_t *ops = device->ops;
     lap_engine_t *engine = lap_alloc(1, sizeof(*engine));
     if (!engine)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
-    lap_status_t status = ops->open(threads, &engine->device);
-    if (status != LAP_OK) {
-        lap_free(engine);
-        return status;
-    }
+    engine->device = device;
+    lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
-        status = ops->stream_create(engine->device, &engine->streams[s]);
+        status = ops->stream_create(device, s != LAP_STREAM_COMPUTE, &engine->streams[s]);
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
     }
@@ -52,31 +46,92 @@ static lap_status_t engine_open(const char *device_name, int threads, lap_engine
 
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
 {
-    if (!world->device) {
+    if (!world->engine) {
+        lap_device_t *device;
         lap_engine_t *engine;
-        LAP_TRY(engine_open(world->device_name, world->cpu_threads, &engine));
-        world->device = engine;
-        world->device_close = engine_close;
+        LAP_TRY(lap_device_of(world, &device));
+        LAP_TRY(engine_open(device, &engine));
+        world->engine = engine;
+        world->engine_close = engine_close;
     }
-    *engine_p = world->device;
+    *engine_p = world->engine;
     return LAP_OK;
 }
 
-void lap_engine_synchronize(lap_engine_t *engine)
+/* What is seen of the waits of a device while the host waits for it. */
+typedef struct watcher {
+    lap_engine_t *engine;
+    uint32_t numbers[LAP_STREAMS]; /* of the wait that each stream was in, */
+    uint64_t since[LAP_STREAMS];   /* and since when; 0: in none */
+    lap_stall_t lost;              /* what cannot come any more, once the look has failed */
+} watcher_t;
+
+/* Whether the stream is still in that wait a moment later. */
+static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall)
 {
-    const lap_device_ops_t *ops = engine->device->ops;
-    lap_status_t first = LAP_OK;
+    lap_stall_t later;
+    lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
+    return watcher->engine->device->ops->stall(watcher->engine->streams[stream], &later) &&
+           later.number == stall->number;
+}
+
+static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
+{
+    lap_buffer_watch_t watch;
+    const uint64_t now = lap_now_ns();
+    if (watcher->since[stream] == 0 || watcher->numbers[stream] != stall->number) {
+        watcher->since[stream] = now;
+        watcher->numbers[stream] = stall->number;
+    }
+    lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
+    lap_status_t status =
+        stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
+    if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
+        status = LAP_ERR_TIMEOUT;
+    /* A signal that came at the last moment wins: the peer may have raised it and then left. */
+    return status == LAP_OK || still_stalled(watcher, stream, stall) ? status : LAP_OK;
+}
+
+static lap_status_t look_at_streams(void *context)
+{
+    watcher_t *watcher = context;
+    const lap_device_ops_t *ops = watcher->engine->device->ops;
     for (int s = 0; s < LAP_STREAMS; s++) {
-        lap_status_t status = ops->stream_synchronize(engine->streams[s]);
-        if (status != LAP_OK && first == LAP_OK) {
-            first = status;
-            snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
+        lap_stall_t stall;
+        if (!ops->stall(watcher->engine->streams[s], &stall)) {
+            watcher->since[s] = 0;
+            continue;
+        }
+        lap_status_t status = look_at_stall(watcher, s, &stall);
+        if (status != LAP_OK) {
+            watcher->lost = stall;
+            return status;
         }
     }
-    if (first != LAP_OK) {
-        engine->status = first;
-        engine->failures++;
-    }
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    if (!ops->stall)
+        return ops->event_synchronize(event, NULL);
+    watcher_t watcher = {.engine = engine};
+    const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
+    lap_status_t status = ops->event_synchronize(event, &watch);
+    return watcher.lost.buffer ? lap_buffer_stall_failed(&watcher.lost, status) : status;
+}
+
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    engine->status = status;
+    engine->failures++;
+    snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
+    if (ops->release)
+        ops->release(engine->device);
+    for (int s = 0; s < LAP_STREAMS; s++)
+        (void)ops->stream_synchronize(engine->streams[s]);
 }
 
 /* Copies of one cache line within scratch memory, in turn on all streams. */
@@ -94,34 +149,51 @@ static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
 
 lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *seconds_p)
 {
-    char scratch[64 * (1 + LAP_STREAMS)] = {0};
+    lap_device_t *device = engine->device;
+    void *scratch;
     lap_schedule_t schedule;
     overhead_schedule(&schedule, nsteps);
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
+    lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAMS), &scratch);
+    if (status != LAP_OK) {
+        lap_program_destroy(program);
+        return status;
+    }
     lap_binding_t binding = {.places[LAP_SCRATCH] = {scratch, 64, 64}};
-    lap_status_t status = LAP_OK;
     uint64_t best = UINT64_MAX;
     for (int round = 0; round < OVERHEAD_ROUNDS && status == LAP_OK; round++) {
         const uint64_t begin = lap_now_ns();
         status = lap_program_issue(program, &binding);
-        lap_engine_synchronize(engine);
+        if (status == LAP_OK)
+            status = lap_program_wait(program);
         const uint64_t spent = lap_now_ns() - begin;
         best = spent < best ? spent : best;
     }
     if (status == LAP_OK)
         *seconds_p = (double)best * 1e-9;
+    else
+        lap_engine_fail(engine, status);
     lap_program_destroy(program);
+    device->ops->free(device, scratch);
     return status;
 }
 
 lap_status_t lap_run_overhead(const char *device, uint32_t nsteps, double *ns_per_step_p)
 {
+    const lap_device_ops_t *ops;
+    const lap_device_options_t options = {.size = 1};
+    lap_device_t *opened;
     lap_engine_t *engine;
     double seconds;
-    LAP_TRY(engine_open(device, 0, &engine));
-    lap_status_t status = lap_engine_overhead(engine, nsteps, &seconds);
-    engine_close(engine);
+    LAP_TRY(lap_device_find(device, &ops));
+    LAP_TRY(ops->open(&options, &opened));
+    lap_status_t status = engine_open(opened, &engine);
+    if (status == LAP_OK) {
+        status = lap_engine_overhead(engine, nsteps, &seconds);
+        engine_close(engine);
+    }
+    ops->close(opened);
     if (status == LAP_OK)
         *ns_per_step_p = seconds * 1e9 / nsteps;
     return status;

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "schedule/bind.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -35,12 +36,19 @@ struct lap_program {
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes; /* per step: what becomes of its results */
+    lap_binding_t last;     /* of the latest call, */
+    bool called;            /* if there was one */
+    lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */
+    bool kept;              /* the graph is that of `last` */
 };
 
 static lap_status_t create_events(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
     lap_device_t *device = program->engine->device;
+    /* Where calls are counted by streams, so are those without any step. */
+    if (schedule->nsteps == 0 && device->ops->stall)
+        LAP_TRY(device->ops->event_create(device, &program->ends[LAP_STREAM_COMPUTE]));
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t d = 0; d < step->ndeps; d++)
@@ -92,6 +100,8 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                 program->events && program->sources && program->source_strides && program->finishes;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
+    if (status == LAP_OK && engine->device->ops->shares_queues)
+        status = lap_schedule_order_waits(&program->schedule);
     if (status == LAP_OK)
         status = create_events(program);
     if (status != LAP_OK) {
@@ -113,6 +123,8 @@ void lap_program_destroy(lap_program_t *program)
     for (int stream = 0; stream < LAP_STREAMS; stream++)
         if (program->ends[stream])
             program->engine->device->ops->event_destroy(program->ends[stream]);
+    if (program->graph)
+        program->engine->device->ops->graph_destroy(program->graph);
     lap_free(program->blocks);
     lap_free(program->raises);
     lap_free(program->gemms);
@@ -140,82 +152,6 @@ size_t lap_program_records(const lap_program_t *program)
     return count;
 }
 
-/* ---- binding ranges to memory ---- */
-
-static char *resolve(const lap_binding_t *binding, const lap_range_t *range, size_t *stride_p)
-{
-    if (range->place == LAP_SYMMETRIC) {
-        *stride_p = range->stride;
-        return binding->buffer->data[range->rank] + range->offset;
-    }
-    const lap_bound_place_t *place = &binding->places[range->place];
-    if (range->place == LAP_SCRATCH) {
-        *stride_p = range->stride;
-        return place->base + range->offset;
-    }
-    /* The schedule thinks of packed matrices; the caller's rows may be further apart. */
-    *stride_p = place->stride;
-    if (place->packed_stride == 0 || place->packed_stride == place->stride)
-        return place->base + range->offset;
-    return place->base + range->offset / place->packed_stride * place->stride +
-           range->offset % place->packed_stride;
-}
-
-static lap_copy_t bind_copy(const lap_binding_t *binding, const lap_step_t *step)
-{
-    lap_copy_t copy = {.rows = step->src.rows, .row_bytes = step->src.row_bytes};
-    copy.src = resolve(binding, &step->src, &copy.src_stride);
-    copy.dst = resolve(binding, &step->dst, &copy.dst_stride);
-    return copy;
-}
-
-/* Where in d a range of LAP_OUTPUT begins. */
-static void locate(const lap_binding_t *binding, const lap_schedule_t *schedule,
-                   const lap_range_t *range, size_t *row_p, size_t *column_p)
-{
-    const size_t row_bytes = binding->places[LAP_OUTPUT].packed_stride;
-    *row_p = row_bytes ? range->offset / row_bytes : 0;
-    *column_p = row_bytes ? range->offset % row_bytes / lap_dtype_size(schedule->types.out) : 0;
-}
-
-/* The element of aux that belongs to the first one of a range of d; NULL when there is no aux. */
-static void *resolve_aux(const lap_binding_t *binding, const lap_schedule_t *schedule,
-                         const lap_range_t *d)
-{
-    const lap_tensor_t *aux = &binding->aux;
-    size_t row, column;
-    if (d->place != LAP_OUTPUT || !aux->data)
-        return NULL;
-    locate(binding, schedule, d, &row, &column);
-    return (char *)aux->data + (row * aux->stride + column) * lap_dtype_size(aux->dtype);
-}
-
-/* What becomes of the results of a step that writes `dst`; NULL: nothing, they are only rounded. */
-static const lap_finish_t *bind_finish(const lap_binding_t *binding, const lap_schedule_t *schedule,
-                                       const lap_range_t *dst, lap_dtype_t to, lap_finish_t *finish)
-{
-    const bool last = dst->place == LAP_OUTPUT;
-    size_t row, column = 0;
-    if (last)
-        locate(binding, schedule, dst, &row, &column);
-    *finish = (lap_finish_t){
-        .epilogue = last ? schedule->epilogue : LAP_EPILOGUE_NONE,
-        .beta = last ? binding->beta : 0,
-        .scale = !lap_dtype_is_fp8(to) ? 1
-                 : last                ? binding->d_scale
-                                       : binding->wire_scale,
-        .bias_dtype = binding->bias.dtype,
-        .aux_dtype = binding->aux.dtype,
-        .aux_stride = binding->aux.stride * lap_dtype_size(binding->aux.dtype),
-    };
-    if (finish->epilogue & LAP_EPILOGUE_BIAS)
-        finish->bias =
-            (const char *)binding->bias.data + column * lap_dtype_size(finish->bias_dtype);
-    const bool plain = (finish->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) == 0 &&
-                       finish->beta == 0 && finish->scale == 1;
-    return plain ? NULL : finish;
-}
-
 /* ---- what a GEMM step's row-block signals call back ---- */
 
 static lap_wait_t block_wait(const gemm_context_t *context, size_t block)
@@ -226,6 +162,7 @@ static lap_wait_t block_wait(const gemm_context_t *context, size_t block)
         .signal = plan->wait_signal,
         .target = context->program->blocks[context->step->first + block].wait.target,
         .story = context->story,
+        .count = plan->wait_count,
     };
 }
 
@@ -311,12 +248,12 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     lap_gemm_block_t *block = &program->blocks[index];
     size_t unused;
     *block = (lap_gemm_block_t){.rows = plan->d.rows};
-    block->a = resolve(issue->binding, &plan->a, &block->a_stride);
-    block->d = resolve(issue->binding, &plan->d, &block->d_stride);
-    block->aux = resolve_aux(issue->binding, &program->schedule, &plan->d);
+    block->a = lap_bind_range(issue->binding, &plan->a, &block->a_stride);
+    block->d = lap_bind_range(issue->binding, &plan->d, &block->d_stride);
+    block->aux = lap_bind_aux(issue->binding, &program->schedule, &plan->d);
     if (plan->scale.rows > 0)
         block->a_scale =
-            (const float *)(const void *)resolve(issue->binding, &plan->scale, &unused);
+            (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
     lap_trace_record_t *record = next_record(
         issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
     if (record)
@@ -340,6 +277,37 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         }
         block->raise_arg = &program->raises[index];
     }
+}
+
+/*
+ * On a device whose blocks neither wait nor raise: a block of its own, with its wait before it and
+ * its raise behind it.
+ */
+static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t *gemm,
+                                uint32_t index)
+{
+    const gemm_context_t *context = gemm->context;
+    const lap_device_ops_t *device = issue->device;
+    lap_buffer_t *buffer = context->buffer;
+    lap_gemm_block_t *block = &context->program->blocks[context->step->first + index];
+    lap_span_t *span = block->span;
+    lap_raise_t *raise = block->raise_arg;
+    const lap_wait_t wait = block_wait(context, index);
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->ready));
+    if (block->has_wait)
+        LAP_TRY(buffer->ops->wait(buffer, device, stream, &wait));
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->begin));
+    block->has_wait = false;
+    block->span = NULL;
+    block->raise_arg = NULL;
+    gemm->blocks = block;
+    gemm->nblocks = 1;
+    LAP_TRY(device->gemm(stream, gemm));
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->end));
+    return raise ? buffer->ops->raise(buffer, device, stream, raise) : LAP_OK;
 }
 
 static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
@@ -374,8 +342,8 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         .scale = issue->binding->scale,
         .n = shape.n,
         .k = shape.k,
-        .finish =
-            bind_finish(issue->binding, schedule, &first->d, d_dtype, &program->finishes[index]),
+        .finish = lap_bind_finish(issue->binding, schedule, &first->d, d_dtype,
+                                  &program->finishes[index]),
         .blocks = &program->blocks[step->first],
         .nblocks = step->count,
         .any_order = step->any_order,
@@ -387,8 +355,12 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         .context = context,
         .shuffle = issue->chaos,
     };
-    gemm.b = resolve(issue->binding, &step->src, &gemm.b_stride);
-    return issue->device->gemm(stream, &gemm);
+    gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
+    if (issue->device->gemm_signals)
+        return issue->device->gemm(stream, &gemm);
+    for (uint32_t b = 0; b < step->count; b++)
+        LAP_TRY(issue_block(issue, stream, &gemm, b));
+    return LAP_OK;
 }
 
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
@@ -397,8 +369,8 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
     const lap_step_t *step = &program->schedule.steps[index];
     for (uint32_t i = 0; i < (step->scaled ? 2 : 1) * step->count; i++)
         program->sources[step->first + i] =
-            resolve(issue->binding, &program->schedule.ranges[step->first + i],
-                    &program->source_strides[step->first + i]);
+            lap_bind_range(issue->binding, &program->schedule.ranges[step->first + i],
+                           &program->source_strides[step->first + i]);
     lap_reduce_t reduce = {
         .from = step->from,
         .to = step->to,
@@ -407,14 +379,14 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
         .nsrc = step->count,
         .rows = step->dst.rows,
         .cols = step->dst.row_bytes / lap_dtype_size(step->to),
-        .finish = bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
-                              &program->finishes[index]),
-        .aux = resolve_aux(issue->binding, &program->schedule, &step->dst),
+        .finish = lap_bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
+                                  &program->finishes[index]),
+        .aux = lap_bind_aux(issue->binding, &program->schedule, &step->dst),
     };
     if (step->scaled)
         reduce.scales =
             (const float *const *)(const void *)&program->sources[step->first + step->count];
-    reduce.dst = resolve(issue->binding, &step->dst, &reduce.dst_stride);
+    reduce.dst = lap_bind_range(issue->binding, &step->dst, &reduce.dst_stride);
     return issue->device->reduce(stream, &reduce);
 }
 
@@ -431,7 +403,7 @@ static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_strea
         .scale = of_d ? binding->d_scale : binding->a_scale,
         .dst = binding->bias_grad.data,
     };
-    sums.src = resolve(binding, &step->src, &sums.src_stride);
+    sums.src = lap_bind_range(binding, &step->src, &sums.src_stride);
     return issue->device->column_sums(stream, &sums);
 }
 
@@ -450,7 +422,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
     };
-    put.src = resolve(issue->binding, &step->src, &put.src_stride);
+    put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
@@ -478,13 +450,14 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .signal = step->signal,
         .target = buffer->consumed[step->signal] + step->count,
         .story = &issue->program->stories[index],
+        .count = step->count,
     };
     return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }
 
 static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
 {
-    const lap_copy_t copy = bind_copy(issue->binding, step);
+    const lap_copy_t copy = lap_bind_copy(issue->binding, step);
     return issue->device->copy(stream, &copy);
 }
 
@@ -575,7 +548,9 @@ static void announce(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
     const uint32_t call = ++buffer->calls;
-    const uint64_t tag = lap_call_tag(call, binding->op_index, program->schedule.m);
+    /* A call that is kept as a graph raises the same tags every time. */
+    const bool replays = program->engine->device->ops->graph_begin != NULL;
+    const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
     lap_wait_story_t story = {.call = call, .op_index = binding->op_index};
     story.m = program->schedule.m;
     for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
@@ -584,6 +559,90 @@ static void announce(lap_program_t *program, const lap_binding_t *binding)
         program->stories[i].tag = tag;
     }
     lap_buffer_announce(buffer, &story);
+}
+
+/* The streams that the program uses, the first of them first; returns how many. */
+static size_t used_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p)
+{
+    size_t count = 0;
+    for (int s = 0; s < LAP_STREAMS; s++) {
+        if (!program->ends[s])
+            continue;
+        if (count == 0)
+            *first_p = s;
+        streams[count++] = program->engine->streams[s];
+    }
+    return count;
+}
+
+/* Where a transport has something to do after all waits of a call: when all streams are there. */
+static lap_status_t end_call(issue_t *issue)
+{
+    lap_program_t *program = issue->program;
+    lap_engine_t *engine = program->engine;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (!buffer || !buffer->ops->end_call || used_streams(program, streams, &first) == 0)
+        return LAP_OK;
+    for (int s = first + 1; s < LAP_STREAMS; s++) {
+        if (!program->ends[s])
+            continue;
+        LAP_TRY(issue->device->event_record(engine->joins[s], engine->streams[s]));
+        LAP_TRY(issue->device->stream_wait_event(engine->streams[first], engine->joins[s]));
+    }
+    return buffer->ops->end_call(buffer, issue->device, streams[0], program->schedule.raised,
+                                 program->schedule.nsignals);
+}
+
+static lap_status_t issue_steps(issue_t *issue)
+{
+    for (uint32_t i = 0; i < issue->program->schedule.nsteps; i++)
+        LAP_TRY(issue_step(issue, i));
+    return end_call(issue);
+}
+
+static lap_status_t record_ends(const lap_program_t *program, int first, int last)
+{
+    const lap_engine_t *engine = program->engine;
+    for (int s = first; s <= last; s++)
+        if (program->ends[s])
+            LAP_TRY(engine->device->ops->event_record(program->ends[s], engine->streams[s]));
+    return LAP_OK;
+}
+
+/*
+ * The call as one graph, which is made when the same memory is given for the second time: the first
+ * time has then found all that must be found or loaded while nothing is being kept.
+ */
+static lap_status_t launch(issue_t *issue)
+{
+    lap_program_t *program = issue->program;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first = 0;
+    const size_t count = used_streams(program, streams, &first);
+    if (count == 0)
+        return LAP_OK;
+    if (!program->kept) {
+        LAP_TRY(issue->device->graph_begin(streams, count));
+        const lap_status_t status = issue_steps(issue);
+        const lap_status_t ended = issue->device->graph_end(streams, count, &program->graph);
+        LAP_TRY(status);
+        LAP_TRY(ended);
+        program->kept = true;
+    }
+    LAP_TRY(issue->device->graph_launch(program->graph, streams[0]));
+    return record_ends(program, first, first);
+}
+
+/* Whether this call is bound as the latest one was; it is the latest one from now on. */
+static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
+{
+    const bool same = program->called && lap_binding_same(&program->last, binding);
+    program->kept = program->kept && same;
+    program->last = *binding;
+    program->called = true;
+    return same;
 }
 
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
@@ -601,12 +660,13 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
         LAP_TRY(join_streams(program->engine));
     if (buffer)
         announce(program, binding);
-    for (uint32_t i = 0; i < schedule->nsteps; i++)
-        LAP_TRY(issue_step(&issue, i));
-    for (int stream = 0; stream < LAP_STREAMS; stream++)
-        if (program->ends[stream])
-            LAP_TRY(issue.device->event_record(program->ends[stream],
-                                               program->engine->streams[stream]));
+    const bool keeps = issue.device->graph_begin && !(buffer && buffer->in_person);
+    if (keeps && !issue.record && !issue.chaos && is_repeated(program, binding)) {
+        LAP_TRY(launch(&issue));
+    } else {
+        LAP_TRY(issue_steps(&issue));
+        LAP_TRY(record_ends(program, 0, LAP_STREAMS - 1));
+    }
     /* The next call counts from here; this one's targets are absolute already. */
     for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
         buffer->consumed[s] += schedule->raised[s];
@@ -615,13 +675,8 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
 
 lap_status_t lap_program_wait(lap_program_t *program)
 {
-    lap_status_t first = LAP_OK;
-    for (int stream = 0; stream < LAP_STREAMS; stream++) {
-        if (!program->ends[stream])
-            continue;
-        lap_status_t status =
-            program->engine->device->ops->event_synchronize(program->ends[stream]);
-        first = first == LAP_OK ? status : first;
-    }
-    return first;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (program->ends[s])
+            LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
+    return LAP_OK;
 }

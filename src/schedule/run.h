@@ -23,10 +23,14 @@ typedef struct lap_engine {
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
+/* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
+lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
+
 /*
- * Waits for everything issued. A failure is noted in the engine, for all calls that were in flight.
+ * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits
+ * until nothing of them runs any more.
  */
-void lap_engine_synchronize(lap_engine_t *engine);
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status);
 
 /*
  * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
@@ -76,7 +80,10 @@ typedef struct lap_binding {
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
 
-/* Waits until all steps of the latest issue have run. Returns the failure of one, if any. */
+/*
+ * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what
+ * else was issued may still run then: see lap_engine_fail.
+ */
 lap_status_t lap_program_wait(lap_program_t *program);
 
 /*

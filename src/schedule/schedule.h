@@ -66,7 +66,7 @@ typedef enum lap_step_kind {
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
-#define LAP_STEP_DEPS 4 /* most dependencies of a step on other streams */
+#define LAP_STEP_DEPS 6 /* most dependencies of a step on other streams */
 #define LAP_STREAMS 3
 enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2 };
 
@@ -279,5 +279,11 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
  */
 lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,
                                         int size);
+
+/*
+ * Lets every wait depend on what is sent before it in the list, for such devices: where a call is
+ * kept as a graph, its order is all that is left of the list.
+ */
+lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule);
 
 #endif

@@ -37,6 +37,15 @@ static lap_status_t read_options(const lap_buffer_options_t *given, lap_buffer_o
     return check_link("latency_s", options_p->link.latency_s);
 }
 
+/* A transport over the memory of a device needs that device. */
+static lap_status_t check_device(const lap_group_t *group, const lap_transport_ops_t *ops)
+{
+    if (!ops->needs_device || strcmp(lap_transport_default(group), ops->name) == 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "transport %s cannot reach the memory of device %s",
+                     ops->name, group->world->device_name);
+}
+
 /* Fills the buffer from the arguments, or says what is wrong with them. */
 static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given)
 {
@@ -49,6 +58,7 @@ static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given
     if (!name)
         name = lap_transport_default(buffer->group);
     LAP_TRY(lap_transport_find(name, &buffer->ops));
+    LAP_TRY(check_device(buffer->group, buffer->ops));
     buffer->link = options.link;
     buffer->consumed = lap_alloc(buffer->nsignals, sizeof(*buffer->consumed));
     if (!buffer->consumed)
@@ -95,9 +105,11 @@ static lap_status_t compare_asks(const lap_buffer_t *buffer)
 
 static lap_status_t wrap_in_link(lap_buffer_t *buffer)
 {
-    if (buffer->link.bytes_per_s == 0 && buffer->link.latency_s == 0)
+    if (!lap_buffer_is_paced(buffer))
         return LAP_OK;
-    lap_status_t status = lap_group_agree(buffer->group, lap_link_begin(buffer));
+    lap_status_t status =
+        buffer->ops->link_begin ? buffer->ops->link_begin(buffer) : lap_link_begin(buffer);
+    status = lap_group_agree(buffer->group, status);
     if (status != LAP_OK)
         buffer->ops->buffer_destroy(buffer);
     return status;

@@ -14,13 +14,15 @@ extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
 extern const lap_transport_ops_t lap_mpi_ops;
 extern const lap_transport_ops_t lap_hosts_ops;
+extern const lap_transport_ops_t lap_cuda_ipc_ops;
 
 static const lap_transport_ops_t *const transports[] = {
-    &lap_self_ops,
-    &lap_shm_ops,
+    &lap_self_ops,     &lap_shm_ops,
 #if LAP_HAVE_MPI
-    &lap_mpi_ops,
-    &lap_hosts_ops,
+    &lap_mpi_ops,      &lap_hosts_ops,
+#endif
+#if LAP_HAVE_CUDA
+    &lap_cuda_ipc_ops,
 #endif
 };
 
@@ -51,6 +53,9 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
 const char *lap_transport_default(const lap_group_t *group)
 {
     const lap_world_t *world = group->world;
+    const lap_device_ops_t *device;
+    if (lap_device_find(world->device_name, &device) == LAP_OK && device->transport)
+        return device->transport;
     if (world->kind == LAP_WORLD_THREADS)
         return "self";
     if (world->transport_name[0])

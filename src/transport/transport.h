@@ -48,10 +48,17 @@ struct lap_buffer {
     size_t reserved;         /* words from 0 that belong to its operators */
     size_t reserved_bytes;   /* and bytes */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
+    bool in_person;          /* what is issued must be issued anew in every call: no graphs */
     lap_link_t link;
     struct lap_pacer *pacer; /* of link */
     struct lap_slot *slot;   /* of mpi and hosts */
+    struct lap_part *part;   /* of cuda_ipc */
 };
+
+static inline bool lap_buffer_is_paced(const lap_buffer_t *buffer)
+{
+    return buffer->link.bytes_per_s > 0 || buffer->link.latency_s > 0;
+}
 
 /* For the sentence of a wait that fails: what was being done. */
 typedef struct lap_wait_story {
@@ -94,12 +101,14 @@ typedef struct lap_wait {
     uint32_t signal;               /* word of this rank */
     uint32_t target;               /* absolute value, as consumed[] counts */
     const lap_wait_story_t *story; /* must live until the wait has ended */
+    uint32_t count;                /* target less consumed[]: raises of this call */
 } lap_wait_t;
 
 typedef struct lap_transport_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
+    bool needs_device;   /* reaches only the memory of a device that names it as its transport */
 
     /*
      * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on
@@ -126,6 +135,15 @@ typedef struct lap_transport_ops {
                           lap_stream_t *stream, const lap_raise_t *raise);
     lap_status_t (*wait)(lap_buffer_t *buffer, const lap_device_ops_t *device, lap_stream_t *stream,
                          const lap_wait_t *wait);
+
+    /*
+     * (optional) When the streams have all waits of a call behind them: word i was raised raised[i]
+     * times in it. For words that are counted where the streams run.
+     */
+    lap_status_t (*end_call)(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                             lap_stream_t *stream, const uint32_t *raised, size_t nsignals);
+    /* (optional) Begins to emulate buffer->link, where the one of hosts cannot: see link.h. */
+    lap_status_t (*link_begin)(lap_buffer_t *buffer);
 } lap_transport_ops_t;
 
 /* The transports of this build, in the order in which they are listed; NULL past the last one. */
@@ -157,6 +175,9 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
  */
 lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
                                     lap_status_t status);
+
+/* The same for a wait of a device, which knows itself how far it has come. */
+lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t status);
 
 /*
  * After a wait that passed, before anything that came with the signal is used: LAP_ERR_MISMATCH,

@@ -32,13 +32,11 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
  * "rank 0 waited in ag_gemm (ring), step 7, for signal data[3] number 2 of rank 3; it has come 1
  * times"
  */
-static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text, size_t bytes)
+static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
+                 size_t bytes)
 {
     char signal[32], where[96] = "";
     const lap_wait_story_t *story = wait->story;
-    const lap_bank_t *bank = buffer->banks[buffer->group->rank];
-    const uint32_t come =
-        atomic_load_explicit(&bank->words[wait->signal].value, memory_order_relaxed);
     snprintf(signal, sizeof(signal), "%u", wait->signal);
     if (story)
         story->name_signal(buffer->group->size, wait->signal, signal, sizeof(signal));
@@ -50,12 +48,12 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text,
         buffer->group->rank, where, signal, wait->target, wait->peer, come, come == 1 ? "" : "s");
 }
 
-lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
-                                    lap_status_t status)
+static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come,
+                                lap_status_t status)
 {
     lap_group_t *group = buffer->group;
     char cause[LAP_ERROR_TEXT], context[256];
-    tell(buffer, wait, context, sizeof(context));
+    tell(buffer, wait, come, context, sizeof(context));
     /*
      * A wait that ran out of time has no sentence, unless another rank broke the group just before.
      */
@@ -73,6 +71,15 @@ lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait
     if (status == LAP_ERR_TIMEOUT || status == LAP_ERR_PEER_LOST)
         lap_group_fail(group, status, lap_last_error());
     return status;
+}
+
+lap_status_t lap_buffer_wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait,
+                                    lap_status_t status)
+{
+    const lap_bank_t *bank = buffer->banks[buffer->group->rank];
+    const uint32_t come =
+        atomic_load_explicit(&bank->words[wait->signal].value, memory_order_relaxed);
+    return wait_failed(buffer, wait, come, status);
 }
 
 /* What a rank says of the call that it is in. */
@@ -126,6 +133,21 @@ lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait
     if (!story || lap_bank_tag(buffer->banks[buffer->group->rank], wait->signal) == story->tag)
         return LAP_OK;
     return mismatch(buffer, wait->peer, story, latest_call(buffer, wait->peer));
+}
+
+lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t status)
+{
+    lap_buffer_t *buffer = stall->buffer;
+    const lap_wait_t wait = {
+        .peer = stall->peer,
+        .signal = stall->signal,
+        .target = stall->count,
+        .story = stall->story,
+        .count = stall->count,
+    };
+    if (stall->mismatch)
+        return mismatch(buffer, stall->peer, stall->story, latest_call(buffer, stall->peer));
+    return wait_failed(buffer, &wait, stall->come, status);
 }
 
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)

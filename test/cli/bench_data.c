@@ -147,7 +147,8 @@ int main(void)
 {
     const lap_device_ops_t *ops;
     lap_device_t *device;
-    if (lap_device_find("cpu", &ops) == LAP_OK && ops->open(1, &device) == LAP_OK) {
+    if (lap_device_find("cpu", &ops) == LAP_OK &&
+        ops->open(&(lap_device_options_t){.threads = 1}, &device) == LAP_OK) {
         tap_ranks(3, NULL, test_verdicts, device);
         ops->close(device);
     }

@@ -15,7 +15,8 @@ has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 ' 'float8_e
 has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'GEMM beside AG' 'GEMM beside RS' 'AG behind a GEMM' \
     '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
-    "  directory    $TMPDIR" GPUs "$(uname -r)"
+    "  directory    $TMPDIR" "$(uname -r)"
+has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  MPS ' '  NCCL '
 is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
 is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
 
@@ -32,7 +33,10 @@ assert set(info["dtypes"]) == {"float32", "float16", "bfloat16", "float8_e4m3", 
 assert "ring" in info["ag_gemm"] and "ring" in info["gemm_rs"]
 assert "ring" in info["bulk_ag"] and "direct" in info["bulk_rs"] and "fused" in info["external_ag"]
 assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"] > 0
-assert machine["memfd"] is True and machine["futex"] is True and machine["gpus"] >= 0
+assert machine["memfd"] is True and machine["futex"] is True
+gpu = info["gpu"]
+assert gpu["gpus"] > 0 and gpu["gpu_0"] and gpu["ipc"] or gpu["gpus"] == 0 and gpu["why_none"]
+assert gpu["mps"].split()[0] in ("yes,", "no:") and gpu["nccl"].split()[0] in ("yes:", "no:")
 ' "$work/out"
 else
     echo "ok $((checks += 1)) # SKIP there is no python3 to read the JSON"

@@ -11,12 +11,14 @@
 #include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
+#include "shared.h"
 #include "tap.h"
 
 #define TYPES 5
 #define SINGLE 0x1p-24 /* half a unit in the last place of 1, in float */
 
 static const lap_device_ops_t *ops;
+static lap_device_t *device;
 static lap_stream_t *stream;
 static double unit; /* of the arithmetic of the device's GEMM */
 
@@ -34,7 +36,7 @@ static matrix_t new_matrix(uint64_t seed, lap_dtype_t dtype, size_t rows, size_t
     const size_t count = rows * x.stride + 1;
     x.bytes = count * lap_dtype_size(dtype);
     x.values = malloc(count * sizeof(float));
-    x.data = malloc(x.bytes);
+    x.data = new_shared(device, x.bytes);
     x.before = malloc(x.bytes);
     for (size_t i = 0; i < count; i++)
         x.values[i] = (float)(tap_random(seed, i) >> 40) / (float)(1 << 23) - 1.0f;
@@ -47,7 +49,7 @@ static matrix_t new_matrix(uint64_t seed, lap_dtype_t dtype, size_t rows, size_t
 static void free_matrix(matrix_t *x)
 {
     free(x->values);
-    free(x->data);
+    free_shared(device, x->data);
     free(x->before);
 }
 
@@ -195,7 +197,7 @@ typedef struct problem {
     matrix_t a, b;
     bool a_transposed, b_plain;
     size_t m, n, k;
-    float scale, a_scale;
+    float scale, *a_scale;
 } problem_t;
 
 typedef struct variant {
@@ -256,7 +258,9 @@ static void free_results(results_t *r)
 static problem_t new_problem(uint64_t seed, const lap_dtype_t *types, const variant_t *v,
                              int layout, size_t m, size_t n, size_t k)
 {
-    problem_t p = {.m = m, .n = n, .k = k, .scale = 1.7f, .a_scale = 0.6f};
+    problem_t p = {.m = m, .n = n, .k = k, .scale = 1.7f};
+    p.a_scale = new_shared(device, sizeof(float));
+    *p.a_scale = 0.6f;
     p.a_transposed = layout & 1;
     p.b_plain = layout & 2;
     p.a = new_matrix(seed * 7 + 1, types[0], p.a_transposed ? k : m, p.a_transposed ? m : k);
@@ -270,6 +274,7 @@ static void free_problem(problem_t *p)
     free_matrix(&p->a);
     free_matrix(&p->b);
     free_results(&p->r);
+    free_shared(device, p->a_scale);
 }
 
 /* In two blocks, the second with the scale of a and the first without. */
@@ -285,7 +290,7 @@ static lap_status_t multiply(problem_t *p)
             .rows = i ? p->m - half : half,
             .a_stride = stride_of(&p->a),
             .d_stride = stride_of(&p->r.d),
-            .a_scale = i ? &p->a_scale : NULL,
+            .a_scale = i ? p->a_scale : NULL,
             .aux = p->r.with_aux ? element(&p->r.aux, row, 0) : NULL};
     }
     const lap_gemm_t gemm = {.a_dtype = p->a.dtype,
@@ -308,7 +313,7 @@ static lap_status_t multiply(problem_t *p)
 /* k products and sums, and the two scales: each is off by a unit at most. */
 static truth_t product(const problem_t *p, size_t i, size_t j)
 {
-    const double scale = (double)p->scale * (i < p->m / 2 ? 1.0 : (double)p->a_scale);
+    const double scale = (double)p->scale * (i < p->m / 2 ? 1.0 : (double)*p->a_scale);
     double sum = 0, size = 0;
     for (size_t k = 0; k < p->k; k++) {
         const double term = (p->a_transposed ? value(&p->a, k, i) : value(&p->a, i, k)) *
@@ -491,7 +496,10 @@ static void test_gelu(void)
 {
     static const float specials[] = {0.0f,  -0.0f,  INFINITY, -INFINITY, NAN,
                                      3e38f, -3e38f, 1e13f,    -1e13f,    1e-45f};
-    static float x[SAMPLES], ones[SAMPLES], d[SAMPLES], slope[SAMPLES];
+    float *x = new_shared(device, SAMPLES * sizeof(float));
+    float *ones = new_shared(device, SAMPLES * sizeof(float));
+    float *d = new_shared(device, SAMPLES * sizeof(float));
+    float *slope = new_shared(device, SAMPLES * sizeof(float));
     const size_t nspecials = sizeof(specials) / sizeof(specials[0]);
     score_t values = {0, 0}, slopes = {0, 0};
     for (uint32_t i = 0; i < SAMPLES; i++) {
@@ -517,6 +525,10 @@ static void test_gelu(void)
                isnan(slope[4]) && slope[5] == 1 && slope[6] == 0 && slope[7] == 1 &&
                slope[8] == 0 && slope[9] == 0.5f,
            "%s: and its slope there", ops->name);
+    free_shared(device, x);
+    free_shared(device, ones);
+    free_shared(device, d);
+    free_shared(device, slope);
 }
 
 /* ---- reductions ---- */
@@ -538,7 +550,9 @@ static float sum_of(const matrix_t *srcs, size_t nsrc, const float *scales, size
 static void try_reduce(uint64_t seed, lap_dtype_t from, lap_dtype_t to, const variant_t *v,
                        size_t rows, size_t cols)
 {
-    const float scales[SOURCES] = {0.7f, 1.9f, 1.3f};
+    static const float factors[SOURCES] = {0.7f, 1.9f, 1.3f};
+    float *scales = new_shared(device, sizeof(factors));
+    memcpy(scales, factors, sizeof(factors));
     const float *scale_ps[SOURCES] = {&scales[0], &scales[1], &scales[2]};
     matrix_t srcs[SOURCES];
     const void *sources[SOURCES];
@@ -585,6 +599,7 @@ static void try_reduce(uint64_t seed, lap_dtype_t from, lap_dtype_t to, const va
     total.loosest = fmax(total.loosest, score.loosest);
     for (size_t s = 0; s < SOURCES; s++)
         free_matrix(&srcs[s]);
+    free_shared(device, scales);
     free_results(&r);
 }
 
@@ -641,15 +656,20 @@ static void test_column_sums(void)
 int main(void)
 {
     for (size_t i = 0; lap_device_at(i); i++) {
-        lap_device_t *device;
         ops = lap_device_at(i);
-        if (!tap_success(ops->open(1, &device), "%s opens", ops->name) ||
-            !tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
+        if (ops->probe && ops->probe() != LAP_OK) {
+            tap_skip("%s: %s", ops->name, lap_last_error());
+            continue;
+        }
+        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
+                         ops->name) ||
+            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
             return tap_done();
         unit = strcmp(ops->name, "ref") == 0 ? 0x1p-52 : SINGLE;
         test_types();
         test_edges();
-        test_late_scale();
+        if (ops->gemm_signals)
+            test_late_scale();
         test_gelu();
         unit = SINGLE; /* reductions are the same on every host */
         test_reduce();

@@ -13,12 +13,14 @@
 #include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
+#include "shared.h"
 #include "tap.h"
 #include "util/clock.h"
 
 #define GUARD (-80.0f) /* between rows and behind the last one; all types have it */
 
 static const lap_device_ops_t *ops;
+static lap_device_t *device;
 static lap_stream_t *stream;
 static lap_dtype_t dtype; /* of the products made now */
 
@@ -46,7 +48,7 @@ static float *random_matrix(uint64_t seed, size_t rows, size_t stride, bool inte
 /* A copy in the type of now; the values become those that it can have. */
 static void *narrow(float *x, size_t count)
 {
-    void *copy = malloc(count * lap_dtype_size(dtype));
+    void *copy = new_shared(device, count * lap_dtype_size(dtype));
     lap_from_float(dtype, x, copy, count);
     lap_to_float(dtype, copy, x, count);
     return copy;
@@ -74,9 +76,9 @@ static void free_product(product_t *p)
 {
     free(p->a);
     free(p->b);
-    free(p->given_a);
-    free(p->given_b);
-    free(p->d);
+    free_shared(device, p->given_a);
+    free_shared(device, p->given_b);
+    free_shared(device, p->d);
 }
 
 static void *element_of(const product_t *p, void *matrix, size_t index)
@@ -468,6 +470,8 @@ static void test_type(void)
     test_shapes();
     test_bound();
     test_splits();
+    if (!ops->gemm_signals)
+        return;
     test_signals(false, 0);
     test_signals(true, 0);
     test_signals(true, 12345);
@@ -481,10 +485,14 @@ static void test_type(void)
 int main(void)
 {
     for (size_t i = 0; lap_device_at(i); i++) {
-        lap_device_t *device;
         ops = lap_device_at(i);
-        if (!tap_success(ops->open(1, &device), "%s opens", ops->name) ||
-            !tap_success(ops->stream_create(device, &stream), "%s: a stream", ops->name))
+        if (ops->probe && ops->probe() != LAP_OK) {
+            tap_skip("%s: %s", ops->name, lap_last_error());
+            continue;
+        }
+        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
+                         ops->name) ||
+            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
             return tap_done();
         for (dtype = LAP_FLOAT32; dtype <= LAP_FLOAT8_E5M2; dtype++)
             test_type();

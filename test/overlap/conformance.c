@@ -123,7 +123,7 @@ static void *run_for_bits(lap_group_t *group, const test_method_t *v, const test
     test_call_t call = test_call(group, v, &plain, shape, shape->m, 78, false);
     test_call_init(&call);
     void *result = NULL;
-    if (lap_op_run(op, &call.args) == LAP_OK) {
+    if (test_call_run(op, &call) == LAP_OK) {
         *bytes_p = call.args.d.rows * call.args.d.cols * lap_dtype_size(call.args.d.dtype);
         result = call.args.d.data;
         call.args.d.data = NULL;
@@ -183,7 +183,7 @@ static void test_bounds(lap_group_t *group)
             continue;
         test_call_t call = test_call(group, v, &plain, &shape, shape.m, 900 + (uint64_t)i, false);
         test_call_init(&call);
-        bool ran = lap_op_run(op, &call.args) == LAP_OK;
+        bool ran = test_call_run(op, &call) == LAP_OK;
         double before = ran ? test_call_error(&call) : INFINITY;
         double after = test_call_spoil(&call, TEST_D) ? test_result_error(&call, TEST_D) : INFINITY;
         tap_ok(before <= 1 && after > 1, "%s: an error of %g of the bound passes, one of %g fails",
@@ -209,14 +209,14 @@ static void test_in_flight(lap_group_t *group)
         for (int i = 0; i < 2; i++) {
             calls[i] = test_call(group, &methods[i], &plain, &shape, shape.m, 300 + round, true);
             test_call_init(&calls[i]);
-            if (lap_op_begin(ops[i], &calls[i].args) != LAP_OK)
+            if (test_call_begin(ops[i], &calls[i]) != LAP_OK)
                 worst = INFINITY;
         }
         if (lap_op_begin(ops[0], &calls[0].args) != LAP_ERR_BUSY)
             worst = INFINITY;
         for (int i = 0; i < 2; i++) {
             int which = round % 2 ? 1 - i : i;
-            if (lap_op_end(ops[which]) != LAP_OK)
+            if (test_call_end(ops[which], &calls[which]) != LAP_OK)
                 worst = INFINITY;
         }
         for (int i = 0; i < 2; i++) {

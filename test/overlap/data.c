@@ -276,6 +276,7 @@ void test_call_init(test_call_t *call)
 
 void test_call_clear(test_call_t *call)
 {
+    test_call_forget(call);
     lap_op_args_t *args = &call->args;
     void *const all[] = {args->a.data,    args->b.data,         args->d.data, args->gathered.data,
                          args->bias.data, args->bias_grad.data, args->x.data, args->y.data,

@@ -40,6 +40,8 @@ typedef struct test_call {
     lap_dtype_t vector_dtype, aux_dtype; /* of bias and bias_grad; of aux */
     bool no_aux;                         /* GELU keeps none */
     lap_op_args_t args;                  /* with memory */
+    struct lap_device *device; /* that has its own memory; NULL: it works in that of args */
+    void *far;                 /* memory there while the call runs */
 } test_call_t;
 
 /*
@@ -48,6 +50,18 @@ typedef struct test_call {
  */
 void test_call_init(test_call_t *call);
 void test_call_clear(test_call_t *call);
+
+/* The device of a group's world if it has its own memory; else NULL. */
+struct lap_device *test_device(lap_group_t *group);
+
+/*
+ * lap_op_begin, lap_op_end and lap_op_run with the args of the call, in the memory of its device;
+ * results are back in args at the end.
+ */
+void test_call_forget(test_call_t *call); /* the memory there; test_call_clear does so */
+lap_status_t test_call_begin(lap_op_t *op, test_call_t *call);
+lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
+lap_status_t test_call_run(lap_op_t *op, test_call_t *call);
 
 /*
  * Moves one element of a result just beyond its bound, so that test_result_error must find it.

@@ -172,7 +172,7 @@ static void test_bounds(lap_group_t *group)
         test_call_t call = test_call(group, v, f, &shape, shape.m, (uint64_t)i, false);
         test_call_init(&call);
         const double before =
-            op && lap_op_run(op, &call.args) == LAP_OK ? test_call_error(&call) : INFINITY;
+            op && test_call_run(op, &call) == LAP_OK ? test_call_error(&call) : INFINITY;
         double least = INFINITY;
         for (int which = TEST_RESULTS - 1; which >= 0; which--)
             if (test_call_spoil(&call, (test_result_t)which))
@@ -240,7 +240,7 @@ static void test_bits(lap_group_t *group)
         test_call_init(&call);
         size_t bytes = 0;
         unsigned char *result =
-            op && lap_op_run(op, &call.args) == LAP_OK ? bytes_of(&call, &bytes) : NULL;
+            op && test_call_run(op, &call) == LAP_OK ? bytes_of(&call, &bytes) : NULL;
         wander += ar && !same_everywhere(group, result, bytes);
         if (strcmp(v->method, "serial") == 0 && !v->gather) {
             free(serial);
@@ -315,11 +315,11 @@ static double run_pair(lap_group_t *group, const test_method_t *const methods[2]
     for (int i = 0; i < 2; i++) {
         if (ops[i])
             lap_op_set_chaos(ops[i], seed + (uint64_t)lap_group_rank(group) * 31 + 1);
-        if (!ops[i] || lap_op_begin(ops[i], &calls[i].args) != LAP_OK)
+        if (!ops[i] || test_call_begin(ops[i], &calls[i]) != LAP_OK)
             worst = INFINITY;
     }
     for (int i = 0; i < 2; i++)
-        if (lap_op_end(ops[seed % 2 ? 1 - i : i]) != LAP_OK)
+        if (test_call_end(ops[seed % 2 ? 1 - i : i], &calls[seed % 2 ? 1 - i : i]) != LAP_OK)
             worst = INFINITY;
     for (int i = 0; i < 2; i++) {
         worst = fmax(worst, test_call_error(&calls[i]));

@@ -40,7 +40,8 @@ static test_call_t call_of(lap_group_t *group, lap_op_kind_t kind, size_t m, uin
                         .seed = seed,
                         .exact = true,
                         .rank = lap_group_rank(group),
-                        .size = lap_group_size(group)};
+                        .size = lap_group_size(group),
+                        .device = test_device(group)};
     test_call_init(&call);
     return call;
 }
@@ -50,7 +51,7 @@ static lap_status_t run(lap_op_t *op, lap_group_t *group, lap_op_kind_t kind, si
                         uint64_t seed)
 {
     test_call_t call = call_of(group, kind, m, seed);
-    lap_status_t status = lap_op_run(op, &call.args);
+    lap_status_t status = test_call_run(op, &call);
     if (status == LAP_OK && test_call_error(&call) != 0)
         tap_ok(false, "a call that succeeds is right");
     test_call_clear(&call);
@@ -94,14 +95,14 @@ static void end_the_first(lap_world_t *world, void *arg)
     lap_op_t *second = make(group, LAP_GEMM_RS, "ring", NULL);
     test_call_t one = call_of(group, LAP_AG_GEMM, M, 1), two = call_of(group, LAP_GEMM_RS, M, 2);
     bool eager = lap_group_rank(group) == 0;
-    tap_success(lap_op_begin(first, &one.args), "the first call begins");
+    tap_success(test_call_begin(first, &one), "the first call begins");
     if (eager)
-        tap_success(lap_op_begin(second, &two.args), "the second begins too");
-    tap_success(lap_op_end(first), "the first call ends while the second cannot");
+        tap_success(test_call_begin(second, &two), "the second begins too");
+    tap_success(test_call_end(first, &one), "the first call ends while the second cannot");
     tap_success(lap_group_barrier(group), "only now the other rank begins the second");
     if (!eager)
-        tap_success(lap_op_begin(second, &two.args), "the second begins");
-    tap_success(lap_op_end(second), "the second call ends");
+        tap_success(test_call_begin(second, &two), "the second begins");
+    tap_success(test_call_end(second, &two), "the second call ends");
     tap_ok(test_call_error(&one) == 0 && test_call_error(&two) == 0, "both are right");
     test_call_clear(&one);
     test_call_clear(&two);
@@ -169,7 +170,7 @@ static void hands_off(lap_world_t *world, void *arg)
     args = call.args;
     args.d.data = lap_buffer_data(buffer, lap_group_rank(group));
     tap_failure(lap_op_run(op, &args), LAP_ERR_INVALID, "d lies in the symmetric memory", NULL);
-    tap_success(lap_op_run(op, &call.args), "the operator works after all this");
+    tap_success(test_call_run(op, &call), "the operator works after all this");
     tap_ok(test_call_error(&call) == 0, "and is right");
     test_call_clear(&call);
     lap_op_destroy(op);

@@ -161,13 +161,14 @@ test_call_t test_call(lap_group_t *group, const test_method_t *method,
                          .stride_pad = seed % 3,
                          .vector_dtype = flavour->vector,
                          .aux_dtype = flavour->aux,
-                         .no_aux = flavour->no_aux};
+                         .no_aux = flavour->no_aux,
+                         .device = test_device(group)};
 }
 
 double test_run(lap_op_t *op, test_call_t call)
 {
     test_call_init(&call);
-    lap_status_t status = lap_op_run(op, &call.args);
+    lap_status_t status = test_call_run(op, &call);
     double error = INFINITY;
     if (status == LAP_OK)
         error = test_call_error(&call);

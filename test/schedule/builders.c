@@ -6,7 +6,55 @@
  */
 #include "sequence.h"
 
+#include "core/status.h"
 #include "schedule/range.h"
+
+static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *step, bool waits)
+{
+    if (step->kind != LAP_STEP_GEMM)
+        return waits ? step->kind == LAP_STEP_WAIT
+                     : step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE;
+    for (uint32_t b = step->first; b < step->first + step->count; b++)
+        if ((waits ? schedule->blocks[b].wait_signal : schedule->blocks[b].raise_signal) !=
+            LAP_NO_SIGNAL)
+            return true;
+    return false;
+}
+
+/* Marks all that must have run before a step. */
+static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    for (uint32_t i = 0; i < index; i++) {
+        bool before = schedule->steps[i].stream == step->stream;
+        for (uint16_t d = 0; d < step->ndeps; d++)
+            before = before || step->deps[d] == i;
+        if (before && !past[i]) {
+            past[i] = true;
+            mark_past(schedule, i, past);
+        }
+    }
+}
+
+/* Orders the waits of all; whether each then comes after whatever is sent before it in the list. */
+static lap_status_t order_waits(sequence_t *sequence)
+{
+    static bool past[4096];
+    for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++) {
+        lap_schedule_t *schedule = &sequence->schedules[s];
+        LAP_TRY(lap_schedule_order_waits(schedule));
+        for (uint32_t i = 0; i < schedule->nsteps && schedule->nsteps <= 4096; i++) {
+            if (!waits_or_sends(schedule, &schedule->steps[i], true))
+                continue;
+            memset(past, 0, sizeof(past));
+            mark_past(schedule, i, past);
+            for (uint32_t j = 0; j < i; j++)
+                if (!past[j] && waits_or_sends(schedule, &schedule->steps[j], false))
+                    return lap_error(LAP_ERR_CHECK, "step %u does not wait for step %u", i, j);
+        }
+    }
+    return LAP_OK;
+}
 
 /* Five calls of different rows, for each group size, with many, few and a single feature. */
 static void test_variant(const variant_t *variant)
@@ -28,10 +76,15 @@ static void test_variant(const variant_t *variant)
                 status = sequence_check(&sequence);
             if (status == LAP_OK)
                 status = sequence_check_in_line(&sequence);
+            if (status == LAP_OK)
+                status = order_waits(&sequence);
+            if (status == LAP_OK) /* nor has it made a circle */
+                status = sequence_check_in_line(&sequence);
             sequence_clear(&sequence);
         }
         if (fits(variant, size))
-            tap_success(status, "%s, %d ranks: five calls of different rows are safe", name, size);
+            tap_success(status, "%s, %d ranks: five calls of different rows are safe, in line too",
+                        name, size);
     }
 }
 

@@ -379,8 +379,8 @@ static bool finish_receives(mpi_wire_t *self)
 }
 
 /*
- * Whether somebody sleeps until a letter comes, or until one has got away; or is about to, and spins
- * for a moment first.
+ * Whether somebody sleeps until a letter comes, or until one has got away; or is about to, and
+ * spins for a moment first.
  */
 static bool somebody_waits(mpi_wire_t *self)
 {

@@ -167,13 +167,13 @@ static lap_status_t lap_cpu_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 
 extern const lap_device_ops_t lap_cpu_ops;
 
-static lap_status_t lap_cpu_open(int threads, lap_device_t **device_p)
+static lap_status_t lap_cpu_open(const lap_device_options_t *options, lap_device_t **device_p)
 {
-    if (threads < 0)
-        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", threads);
+    if (options->threads < 0)
+        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
     LAP_TRY(lap_host_open(&lap_cpu_ops, device_p));
-    if (threads > 0)
-        openblas_set_num_threads(threads);
+    if (options->threads > 0)
+        openblas_set_num_threads(options->threads);
     return LAP_OK;
 }
 
@@ -186,11 +186,14 @@ static int lap_cpu_gemm_threads(lap_device_t *device)
 const lap_device_ops_t lap_cpu_ops = {
     .name = "cpu",
     .summary = "GEMM by OpenBLAS; streams are worker threads",
+    .gemm_signals = true,
     .open = lap_cpu_open,
     .close = lap_host_close,
     .gemm_threads = lap_cpu_gemm_threads,
     .alloc = lap_host_alloc,
     .free = lap_host_free,
+    .alloc_shared = lap_host_alloc_shared,
+    .free_shared = lap_host_free,
     .stream_create = lap_host_stream_create,
     .stream_destroy = lap_host_stream_destroy,
     .stream_call = lap_host_stream_call,
@@ -205,4 +208,5 @@ const lap_device_ops_t lap_cpu_ops = {
     .reduce = lap_host_reduce,
     .column_sums = lap_host_column_sums,
     .gemm = lap_cpu_gemm,
+    .fill = lap_host_fill,
 };

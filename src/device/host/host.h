@@ -22,7 +22,8 @@ typedef lap_status_t (*lap_host_kernel_t)(const lap_gemm_t *gemm, const lap_gemm
 void lap_host_close(lap_device_t *device);
 lap_status_t lap_host_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_host_free(lap_device_t *device, void *memory);
-lap_status_t lap_host_stream_create(lap_device_t *device, lap_stream_t **stream_p);
+lap_status_t lap_host_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p);
+lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p);
 void lap_host_stream_destroy(lap_stream_t *stream);
 lap_status_t lap_host_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
                                   size_t bytes);
@@ -31,11 +32,13 @@ lap_status_t lap_host_event_create(lap_device_t *device, lap_event_t **event_p);
 void lap_host_event_destroy(lap_event_t *event);
 lap_status_t lap_host_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
-lap_status_t lap_host_event_synchronize(lap_event_t *event);
+lap_status_t lap_host_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
+lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
+                           uint64_t seed);
 
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
@@ -49,9 +52,6 @@ lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_hos
  */
 void lap_host_finish(const lap_finish_t *finish, float *x, size_t col, size_t cols,
                      lap_dtype_t dtype, void *d, void *aux);
-
-/* LAP_ERR_UNSUPPORTED for a value that is no type; `what` is the sentence's first word. */
-lap_status_t lap_host_check_dtype(const char *what, lap_dtype_t dtype);
 
 /*
  * Memory for what runs on the stream, which lives as long as it. The first call allocates it, and

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of rows, at once and on a stream, and sums of matrices and of rows, in host memory. */
+/*
+ * Copies of rows, at once and on a stream, sums of matrices and of rows, and memory filled with
+ * numbers, in host memory.
+ */
 #include <assert.h>
 #include <string.h>
 
@@ -92,8 +95,8 @@ static lap_status_t run_reduce(void *arg)
 
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
-    LAP_TRY(lap_host_check_dtype("a reduction", reduce->from));
-    LAP_TRY(lap_host_check_dtype("the result of a reduction", reduce->to));
+    LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
+    LAP_TRY(lap_device_check_dtype("the result of a reduction", reduce->to));
     if (reduce->nsrc == 0)
         return lap_error(LAP_ERR_INVALID, "a reduction of 0 sources: expected at least 1");
     return lap_host_stream_call(stream, run_reduce, reduce, sizeof(*reduce));
@@ -126,9 +129,47 @@ static lap_status_t run_column_sums(void *arg)
 
 lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
 {
-    LAP_TRY(lap_host_check_dtype("the sum of rows", sums->from));
-    LAP_TRY(lap_host_check_dtype("the result of a sum of rows", sums->to));
+    LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
+    LAP_TRY(lap_device_check_dtype("the result of a sum of rows", sums->to));
     return lap_host_stream_call(stream, run_column_sums, sums, sizeof(*sums));
+}
+
+typedef struct fill_task {
+    lap_dtype_t dtype;
+    char *memory;
+    size_t count;
+    uint64_t seed;
+} fill_task_t;
+
+/* splitmix64: element i gets a number of its own from seed + i. */
+static float random_of(uint64_t x)
+{
+    x *= 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (float)(x >> 40) * 0x1p-23f - 1.0f;
+}
+
+static lap_status_t run_fill(void *arg)
+{
+    const fill_task_t *task = arg;
+    float part[TILE];
+    for (size_t begin = 0; begin < task->count; begin += TILE) {
+        const size_t count = tile_of(task->count, begin);
+        for (size_t i = 0; i < count; i++)
+            part[i] = random_of(task->seed + begin + i);
+        lap_from_float(task->dtype, part, task->memory + begin * lap_dtype_size(task->dtype),
+                       count);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
+                           uint64_t seed)
+{
+    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
+    const fill_task_t task = {dtype, memory, count, seed};
+    return lap_host_stream_call(stream, run_fill, &task, sizeof(task));
 }
 
 static_assert(sizeof(lap_copy_t) <= LAP_STREAM_ARG_BYTES, "a copy is an argument of a stream call");

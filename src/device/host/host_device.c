@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A host as a device: its handle, its memory, which is aligned for vector units and not zeroed, and
- * the types that it knows.
- */
+/* A host as a device: its handle, and its memory, which is aligned for vector units. */
 #include <stdlib.h>
+#include <string.h>
 
-#include "core/convert.h"
 #include "core/status.h"
 #include "device/host/host.h"
 #include "util/alloc.h"
@@ -37,16 +34,15 @@ lap_status_t lap_host_alloc(lap_device_t *device, size_t bytes, void **memory_p)
     return LAP_OK;
 }
 
+lap_status_t lap_host_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p)
+{
+    LAP_TRY(lap_host_alloc(device, bytes, memory_p));
+    memset(*memory_p, 0, bytes);
+    return LAP_OK;
+}
+
 void lap_host_free(lap_device_t *device, void *memory)
 {
     (void)device;
     free(memory);
-}
-
-lap_status_t lap_host_check_dtype(const char *what, lap_dtype_t dtype)
-{
-    if (lap_dtype_size(dtype) == 0)
-        return lap_error(LAP_ERR_UNSUPPORTED, "%s of dtype %d: expected " LAP_DTYPE_NAMES, what,
-                         (int)dtype);
-    return LAP_OK;
 }

@@ -105,8 +105,9 @@ lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event
     return lap_host_stream_call(stream, run_wait, &record, sizeof(record));
 }
 
-lap_status_t lap_host_event_synchronize(lap_event_t *event)
+lap_status_t lap_host_event_synchronize(lap_event_t *event, const lap_watch_t *watch)
 {
+    (void)watch; /* whatever waits on a stream has its own */
     const uint64_t number = event->issued;
     return number == 0 ? LAP_OK : await_record(event, number);
 }

@@ -158,9 +158,9 @@ lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_hos
                            size_t workspace_bytes)
 {
     gemm_task_t task = {*gemm, kernel, NULL};
-    LAP_TRY(lap_host_check_dtype("a GEMM with a", gemm->a_dtype));
-    LAP_TRY(lap_host_check_dtype("a GEMM with b", gemm->b_dtype));
-    LAP_TRY(lap_host_check_dtype("a GEMM with d", gemm->d_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with d", gemm->d_dtype));
     LAP_TRY(lap_host_stream_workspace(stream, workspace_bytes, &task.workspace));
     return lap_host_stream_call(stream, run_gemm, &task, sizeof(task));
 }

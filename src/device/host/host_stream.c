@@ -114,8 +114,9 @@ static void *worker_main(void *context)
     return NULL;
 }
 
-lap_status_t lap_host_stream_create(lap_device_t *device, lap_stream_t **stream_p)
+lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p)
 {
+    (void)urgent; /* workers are equal: the scheduler of the system shares the cores out */
     lap_stream_t *stream = lap_alloc(1, sizeof(*stream));
     task_t *ring = lap_alloc(FIRST_ROOM, sizeof(*ring));
     if (!stream || !ring) {

@@ -194,10 +194,10 @@ static lap_status_t lap_ref_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 extern const lap_device_ops_t lap_ref_ops;
 
 /* There is nothing to set: a GEMM runs in the thread of its stream. */
-static lap_status_t lap_ref_open(int threads, lap_device_t **device_p)
+static lap_status_t lap_ref_open(const lap_device_options_t *options, lap_device_t **device_p)
 {
-    if (threads < 0)
-        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", threads);
+    if (options->threads < 0)
+        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
     return lap_host_open(&lap_ref_ops, device_p);
 }
 
@@ -210,11 +210,14 @@ static int lap_ref_gemm_threads(lap_device_t *device)
 const lap_device_ops_t lap_ref_ops = {
     .name = "ref",
     .summary = "plain loops, summed in double: the truth for tests",
+    .gemm_signals = true,
     .open = lap_ref_open,
     .close = lap_host_close,
     .gemm_threads = lap_ref_gemm_threads,
     .alloc = lap_host_alloc,
     .free = lap_host_free,
+    .alloc_shared = lap_host_alloc_shared,
+    .free_shared = lap_host_free,
     .stream_create = lap_host_stream_create,
     .stream_destroy = lap_host_stream_destroy,
     .stream_call = lap_host_stream_call,
@@ -229,4 +232,5 @@ const lap_device_ops_t lap_ref_ops = {
     .reduce = lap_host_reduce,
     .column_sums = lap_host_column_sums,
     .gemm = lap_ref_gemm,
+    .fill = lap_host_fill,
 };

@@ -8,8 +8,11 @@
 
 #include "transport/transport.h"
 
-/* Maps the memory of the ranks for which `maps` says so; NULL: of all. */
-lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer,
+/*
+ * With `bytes` of data per rank. Maps the memory of the ranks for which `maps` says so; NULL: of
+ * all.
+ */
+lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, size_t bytes,
                                          bool (*maps)(const lap_buffer_t *buffer, int rank));
 lap_status_t lap_host_buffer_create(lap_buffer_t *buffer);
 void lap_host_buffer_destroy(lap_buffer_t *buffer);

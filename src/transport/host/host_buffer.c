@@ -23,16 +23,16 @@ static size_t round_up(size_t value, size_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-static lap_status_t lay_out(const lap_buffer_t *buffer, layout_t *layout_p)
+static lap_status_t lay_out(const lap_buffer_t *buffer, size_t bytes, layout_t *layout_p)
 {
     layout_t layout;
     layout.bank = round_up(LAP_CALL_NOTES * sizeof(lap_call_note_t), _Alignof(lap_bank_t));
     layout.data = round_up(layout.bank + lap_bank_bytes(buffer->nsignals), DATA_ALIGNMENT);
-    if (buffer->bytes > SIZE_MAX / 2 - layout.data)
+    if (bytes > SIZE_MAX / 2 - layout.data)
         return lap_error(LAP_ERR_NO_MEMORY,
                          "a symmetric buffer of %zu bytes is more than a process can address",
-                         buffer->bytes);
-    layout.bytes = layout.data + buffer->bytes;
+                         bytes);
+    layout.bytes = layout.data + bytes;
     *layout_p = layout;
     return LAP_OK;
 }
@@ -49,10 +49,10 @@ static lap_status_t alloc_tables(lap_buffer_t *buffer)
     return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tables of a buffer of %zu ranks", size);
 }
 
-static lap_status_t create_own(lap_buffer_t *buffer, layout_t *layout_p)
+static lap_status_t create_own(lap_buffer_t *buffer, size_t bytes, layout_t *layout_p)
 {
     LAP_TRY(alloc_tables(buffer));
-    LAP_TRY(lay_out(buffer, layout_p));
+    LAP_TRY(lay_out(buffer, bytes, layout_p));
     return lap_region_create(buffer->group->world, layout_p->bytes, buffer->group->size,
                              &buffer->regions[buffer->group->rank]);
 }
@@ -82,12 +82,12 @@ static lap_status_t map_peers(lap_buffer_t *buffer, maps_t maps, const layout_t 
  * Every rank takes part in every collective step, also when it has failed, so that none is left
  * waiting.
  */
-static lap_status_t create_with(lap_buffer_t *buffer, maps_t maps, uint64_t *handles)
+static lap_status_t create_with(lap_buffer_t *buffer, size_t bytes, maps_t maps, uint64_t *handles)
 {
     lap_group_t *group = buffer->group;
     layout_t layout = {0, 0, 0};
     lap_status_t status =
-        handles ? create_own(buffer, &layout)
+        handles ? create_own(buffer, bytes, &layout)
                 : lap_error(LAP_ERR_NO_MEMORY, "no memory for %d region handles", group->size);
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(lap_group_allgather(group, &buffer->regions[group->rank].handle, sizeof(uint64_t),
@@ -95,10 +95,10 @@ static lap_status_t create_with(lap_buffer_t *buffer, maps_t maps, uint64_t *han
     return lap_group_agree(group, map_peers(buffer, maps, &layout, handles));
 }
 
-lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, maps_t maps)
+lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, size_t bytes, maps_t maps)
 {
     uint64_t *handles = lap_alloc((size_t)buffer->group->size, sizeof(*handles));
-    lap_status_t status = create_with(buffer, maps, handles);
+    lap_status_t status = create_with(buffer, bytes, maps, handles);
     lap_free(handles);
     if (status != LAP_OK)
         lap_host_buffer_destroy(buffer);
@@ -107,7 +107,7 @@ lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, maps_t maps)
 
 lap_status_t lap_host_buffer_create(lap_buffer_t *buffer)
 {
-    return lap_host_buffer_create_some(buffer, NULL);
+    return lap_host_buffer_create_some(buffer, buffer->bytes, NULL);
 }
 
 void lap_host_buffer_destroy(lap_buffer_t *buffer)

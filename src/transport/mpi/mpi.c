@@ -228,7 +228,7 @@ static lap_status_t buffer_create(lap_buffer_t *buffer,
                          "transport %s needs a world over MPI: start the ranks with mpirun, and "
                          "give the world the transport too, or LAP_TRANSPORT=%s",
                          buffer->ops->name, buffer->ops->name);
-    LAP_TRY(lap_host_buffer_create_some(buffer, maps));
+    LAP_TRY(lap_host_buffer_create_some(buffer, buffer->bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
     if (status == LAP_OK)
         status = lap_group_allgather(buffer->group, &buffer->slot->port, sizeof(uint64_t),

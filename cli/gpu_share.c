@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rank gets which part of which GPU: see gpu_share.h. */
+#include "gpu_share.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/cuda/cuda_info.h"
+
+#define PART_SMS 8 /* SMs are handed out in groups of so many */
+
+/* ---- the GPUs ---- */
+
+typedef struct answer {
+    lap_status_t status;
+    char why[LAP_GPU_WHY / 2];
+    lap_cuda_info_t info;
+} answer_t;
+
+static _Noreturn void tell(int fd)
+{
+    answer_t answer = {0};
+    answer.status = lap_cuda_info(&answer.info);
+    if (answer.status != LAP_OK)
+        snprintf(answer.why, sizeof(answer.why), "%s", lap_last_error());
+    ssize_t written = write(fd, &answer, sizeof(answer));
+    _exit(written == (ssize_t)sizeof(answer) ? 0 : 1);
+}
+
+/* Asks the driver in a process of its own, so that the launcher stays free of its threads. */
+static bool ask(answer_t *answer)
+{
+    int ends[2];
+    size_t have = 0;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    const pid_t pid = fork();
+    if (pid == 0)
+        tell(ends[1]);
+    close(ends[1]);
+    for (ssize_t count = pid > 0; count > 0 && have < sizeof(*answer); have += (size_t)count) {
+        count = read(ends[0], (char *)answer + have, sizeof(*answer) - have);
+        count = count < 0 ? 0 : count;
+    }
+    close(ends[0]);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    return have == sizeof(*answer);
+}
+
+/* ---- the plan ---- */
+
+/* How many ranks a GPU has: those that come round to it. */
+static int ranks_on(const lap_gpu_share_t *share, int gpu)
+{
+    return (share->nranks - (gpu - share->first) + share->ngpus - 1) / share->ngpus;
+}
+
+lap_gpu_place_t lap_gpu_place(const lap_gpu_share_t *share, int rank)
+{
+    const int gpu = share->first + rank % share->ngpus;
+    return (lap_gpu_place_t){gpu, rank / share->ngpus, ranks_on(share, gpu)};
+}
+
+/* LAP_GPU chooses one of the GPUs for all ranks. */
+static bool choose_gpus(lap_gpu_share_t *share, int count, char why[LAP_GPU_WHY])
+{
+    const char *text = getenv("LAP_GPU");
+    char *end = NULL;
+    share->first = 0;
+    share->ngpus = count;
+    if (!text)
+        return true;
+    errno = 0;
+    const long gpu = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || errno || gpu < 0 || gpu >= count) {
+        snprintf(why, LAP_GPU_WHY, "LAP_GPU is '%.64s', expected the number of a GPU, 0 to %d",
+                 text, count - 1);
+        return false;
+    }
+    share->first = (int)gpu;
+    share->ngpus = 1;
+    return true;
+}
+
+/* Ranks split a GPU evenly, in whole groups of SMs. */
+static bool check_parts(const lap_gpu_share_t *share, const lap_cuda_info_t *info,
+                        char why[LAP_GPU_WHY])
+{
+    for (int g = share->first; g < share->first + share->ngpus; g++) {
+        const lap_cuda_gpu_t *gpu = &info->gpus[g];
+        if (ranks_on(share, g) > 1 && ranks_on(share, g) > gpu->sms / PART_SMS) {
+            snprintf(why, LAP_GPU_WHY,
+                     "%d ranks are too many for GPU %d (%s): its %d SMs make at most %d parts of "
+                     "%d",
+                     ranks_on(share, g), g, gpu->name, gpu->sms, gpu->sms / PART_SMS, PART_SMS);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool plan(lap_gpu_share_t *share, const lap_cuda_info_t *info, char why[LAP_GPU_WHY])
+{
+    return choose_gpus(share, info->count, why) && check_parts(share, info, why);
+}
+
+bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,
+                         char why[LAP_GPU_WHY])
+{
+    answer_t answer = {0};
+    lap_gpu_share_t share = {.nranks = nranks};
+    *share_p = share;
+    if (mode == LAP_GPU_OFF)
+        return true;
+    if (!ask(&answer)) {
+        snprintf(why, LAP_GPU_WHY, "the NVIDIA driver cannot be asked for its GPUs: %s",
+                 errno ? strerror(errno) : "the process that asked it died");
+        return false;
+    }
+    if (answer.status != LAP_OK) {
+        /* Whoever needs a GPU will say so. */
+        snprintf(why, LAP_GPU_WHY, "%s", answer.why);
+        return mode == LAP_GPU_AUTO;
+    }
+    if (!plan(&share, &answer.info, why))
+        return false;
+    char mps_why[LAP_MPS_WHY];
+    if (nranks > share.ngpus && !lap_mps_start(&share.mps, mps_why)) {
+        snprintf(why, LAP_GPU_WHY, "%d ranks cannot share %d GPU%s: %s", nranks, share.ngpus,
+                 share.ngpus == 1 ? "" : "s", mps_why);
+        return false;
+    }
+    *share_p = share;
+    return true;
+}
+
+bool lap_gpu_share_end(lap_gpu_share_t *share)
+{
+    return lap_mps_stop(&share->mps);
+}
+
+bool lap_arg_gpu_share(const lap_command_t *command, const char *text, lap_gpu_mode_t *mode_p)
+{
+    static const char *const names[] = {"off", "auto", "on", NULL}; /* as in lap_gpu_mode_t */
+    size_t index;
+    if (!lap_arg_choice(command, "--gpu-share", *text ? text : "on", names, &index))
+        return false;
+    *mode_p = (lap_gpu_mode_t)index;
+    return true;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks and GPUs: which GPU each rank of a job gets, and, where several ranks share one, which part
+ * of it. The ranks learn it from LAP_GPU and LAP_GPU_PART ("1/4": the second of four parts) and
+ * take their parts themselves; here is the daemon without which they would take turns.
+ */
+#ifndef LAP_CLI_GPU_SHARE_H
+#define LAP_CLI_GPU_SHARE_H
+
+#include "cli.h"
+#include "mps.h"
+
+typedef enum lap_gpu_mode {
+    LAP_GPU_OFF,  /* the ranks choose their GPUs by themselves, and may take turns */
+    LAP_GPU_AUTO, /* as ON where that can be; else as OFF */
+    LAP_GPU_ON,   /* every rank has a GPU, or a part of one, to itself */
+} lap_gpu_mode_t;
+
+typedef struct lap_gpu_share {
+    int nranks;
+    int first, ngpus; /* the GPUs that ranks are spread over; 0: the ranks choose */
+    lap_mps_t mps;    /* when a GPU is shared */
+} lap_gpu_share_t;
+
+/* Where a rank belongs. */
+typedef struct lap_gpu_place {
+    int gpu;
+    int part, nparts; /* 1 part: the GPU is the rank's own */
+} lap_gpu_place_t;
+
+#define LAP_GPU_WHY 1024
+
+/*
+ * Looks for GPUs and starts the daemon if it is needed. LAP_GPU in our own environment puts all
+ * ranks on that GPU. False, with a sentence without an end, when the ranks cannot have what was
+ * asked for; the ranks then choose by themselves, if the caller goes on. lap_gpu_share_end undoes
+ * it, also after a failure; false when the daemon had to be killed.
+ */
+bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,
+                         char why[LAP_GPU_WHY]);
+bool lap_gpu_share_end(lap_gpu_share_t *share);
+
+/* Where a rank belongs; valid when ngpus is not 0. */
+lap_gpu_place_t lap_gpu_place(const lap_gpu_share_t *share, int rank);
+
+/* What --gpu-share says; "" is on. Prints a sentence and returns false for what it cannot mean. */
+bool lap_arg_gpu_share(const lap_command_t *command, const char *text, lap_gpu_mode_t *mode_p);
+
+#endif

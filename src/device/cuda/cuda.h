@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An NVIDIA GPU, or a part of one, as a device. The parts of the device share this; so does the
+ * transport over its memory.
+ *
+ * Whatever context the caller has current is so again after every call: lap_cuda_enter and
+ * lap_cuda_leave stand around whatever calls the driver.
+ */
+#ifndef LAP_DEVICE_CUDA_CUDA_H
+#define LAP_DEVICE_CUDA_CUDA_H
+
+#include <stdatomic.h>
+
+#include "core/status.h"
+#include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_load.h"
+#include "device/device.h"
+
+#define LAP_CUDA_ENUM(name) LAP_CUDA_KERNEL_##name,
+typedef enum lap_cuda_kernel {
+    LAP_CUDA_KERNEL_LIST(LAP_CUDA_ENUM) LAP_CUDA_KERNELS
+} lap_cuda_kernel_t;
+#undef LAP_CUDA_ENUM
+
+#define LAP_CUDA_OUTGROWN 64  /* each twice as large as the one before */
+#define LAP_CUDA_PLANS 256    /* GEMMs that a device remembers */
+#define LAP_CUDA_STAMPS 65536 /* times that may be on their way to the host */
+
+typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_gemm.c */
+
+typedef struct lap_cuda_device {
+    lap_device_t base;
+    lap_cuda_api_t api;
+    CUdevice gpu;
+    int ordinal;       /* of the GPU */
+    CUcontext context; /* where all of it runs: the primary one, or that of `green` */
+    CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
+    bool retained;     /* the primary context */
+    int sms;           /* multiprocessors of the context */
+    int urgent, lazy;  /* priorities */
+    CUlibrary library;
+    CUfunction kernels[LAP_CUDA_KERNELS];
+    lap_cuda_board_t *board; /* pinned */
+    CUstream side;           /* for what is not on a stream of the caller */
+    CUevent joint;           /* where streams part and meet while a graph is made */
+    lap_stream_t *streams;   /* all of them */
+    uint64_t slots_used;     /* bits: those of board->slots that streams have */
+    /*
+     * Signals that were issued one after the other to one stream wait here to be launched as one,
+     * before anything else is launched on any stream.
+     */
+    lap_stream_t *held_for; /* NULL: none */
+    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES } held;
+    lap_cuda_waits_t waits;
+    lap_cuda_raises_t raises;
+    cublasLtHandle_t blas;
+    lap_cuda_plan_t *plans; /* LAP_CUDA_PLANS of them */
+    size_t nplans;          /* made so far; the oldest makes room */
+    uint64_t *stamps;       /* pinned; NULL until the first one */
+    uint64_t **stamp_to;    /* where each belongs */
+    size_t nstamps;
+    int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
+    /* Of the transport over this memory: what it still has to free, and how. */
+    struct lap_cuda_grave *graves;
+    void (*sweep)(struct lap_cuda_device *device, bool all);
+} lap_cuda_device_t;
+
+struct lap_stream {
+    const lap_device_ops_t *ops;
+    lap_cuda_device_t *device;
+    CUstream stream;
+    unsigned slot;
+    CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
+    CUdeviceptr scratch;   /* fp32 results on their way to being finished */
+    size_t scratch_bytes;
+    CUdeviceptr outgrown[LAP_CUDA_OUTGROWN]; /* earlier ones: graphs may still use them */
+    unsigned noutgrown;
+    _Atomic int failure; /* a status: of a function that the stream called */
+    struct lap_stream *next;
+};
+
+lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
+/* Returns the status given, or what went wrong here. */
+lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);
+
+/* Between enter and leave: launches a kernel behind what the stream has been given. */
+lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
+                             size_t grid_y, unsigned block_x, unsigned block_y, const void *args);
+/* The same in any stream of the driver, without the signals that are held back. */
+lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
+                                 lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
+                                 unsigned block_x, unsigned block_y, const void *args);
+/* Launches the signals that are held back. */
+lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
+
+/* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
+lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
+
+/* The signals of a transport. Those of a stream that follow one another become one launch. */
+lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
+                                  bool checks_tag);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
+lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                                     const uint32_t *raised, size_t n);
+
+/* A copy that has ended when it returns, from and to memory of this host or of the device. */
+lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);
+
+/* Brings the times that have come to where they belong. */
+void lap_cuda_read_stamps(lap_cuda_device_t *device);
+void lap_cuda_plans_free(lap_cuda_device_t *device);
+
+/* The slots of the table. */
+lap_status_t lap_cuda_probe(void);
+lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
+void lap_cuda_close(lap_device_t *device);
+int lap_cuda_gemm_threads(lap_device_t *device);
+lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
+void lap_cuda_free(lap_device_t *device, void *memory);
+lap_status_t lap_cuda_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p);
+void lap_cuda_free_shared(lap_device_t *device, void *memory);
+lap_status_t lap_cuda_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p);
+void lap_cuda_stream_destroy(lap_stream_t *stream);
+lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                  size_t bytes);
+lap_status_t lap_cuda_stream_synchronize(lap_stream_t *stream);
+lap_status_t lap_cuda_event_create(lap_device_t *device, lap_event_t **event_p);
+void lap_cuda_event_destroy(lap_event_t *event);
+lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream);
+lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
+lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
+bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
+void lap_cuda_release(lap_device_t *device);
+lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);
+lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
+lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
+lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
+lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
+lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
+                           uint64_t seed);
+lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);
+lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
+lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream);
+void lap_cuda_graph_destroy(lap_graph_t *graph);
+
+/* lap_finish_t for a kernel; `aux` is of the first row. */
+lap_cuda_finish_t lap_cuda_finish_of(const lap_finish_t *finish, void *aux);
+
+#endif

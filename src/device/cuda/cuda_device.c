@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a GPU: which one, which part of it, its kernels and its memory.
+ *
+ * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
+ * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
+ * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define PARTS_MOST 64
+#define SM_GROUP 8 /* multiprocessors come in groups of so many */
+#define OLDEST 80  /* compute capability 8.0 */
+#define CLOCK_ROUNDS 8
+
+extern const lap_device_ops_t lap_cuda_ops;
+extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
+
+lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
+{
+    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
+                          "cuCtxPushCurrent");
+}
+
+lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
+{
+    CUcontext context;
+    const CUresult result = device->api.cuCtxPopCurrent(&context);
+    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+}
+
+/* A whole number at *text, which is moved behind it. */
+static bool read_number(const char **text, int *number_p)
+{
+    char *end;
+    const long number = strtol(*text, &end, 10);
+    if (end == *text || number < 0 || number > 100000)
+        return false;
+    *text = end;
+    *number_p = (int)number;
+    return true;
+}
+
+/* ---- which GPU ---- */
+
+static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const char *given = getenv("LAP_GPU"), *text = given;
+    int count, major, minor;
+    LAP_TRY(lap_cuda_check(api, api->cuDeviceGetCount(&count), "cuDeviceGetCount"));
+    if (count == 0)
+        return lap_error(LAP_ERR_UNSUPPORTED, "the NVIDIA driver finds no GPU here");
+    device->ordinal = rank % count;
+    if (given && *given &&
+        (!read_number(&text, &device->ordinal) || *text || device->ordinal >= count))
+        return lap_error(LAP_ERR_INVALID, "LAP_GPU is '%s', expected 0 to %d", given, count - 1);
+    LAP_TRY(lap_cuda_check(api, api->cuDeviceGet(&device->gpu, device->ordinal), "cuDeviceGet"));
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDeviceGetAttribute(
+                               &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device->gpu),
+                           "cuDeviceGetAttribute"));
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDeviceGetAttribute(
+                               &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->gpu),
+                           "cuDeviceGetAttribute"));
+    if (10 * major + minor < OLDEST)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "GPU %d has compute capability %d.%d, expected 8.0 or later",
+                         device->ordinal, major, minor);
+    return LAP_OK;
+}
+
+/* ---- which part of it ---- */
+
+static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
+{
+    const char *text = given;
+    if (!read_number(&text, part_p) || *text++ != '/' || !read_number(&text, parts_p) || *text ||
+        *part_p >= *parts_p || *parts_p > PARTS_MOST)
+        return lap_error(LAP_ERR_INVALID,
+                         "LAP_GPU_PART is '%s', expected i/n with i from 0 to n - 1, n at most %d",
+                         given, PARTS_MOST);
+    return LAP_OK;
+}
+
+static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUdevResource all, groups[PARTS_MOST], rest;
+    CUdevResourceDesc description;
+    unsigned count = (unsigned)parts;
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDeviceGetDevResource(device->gpu, &all, CU_DEV_RESOURCE_TYPE_SM),
+                           "cuDeviceGetDevResource"));
+    const unsigned each = all.sm.smCount / count / SM_GROUP * SM_GROUP;
+    if (each == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "LAP_GPU_PART asks for %d parts of a GPU with %u multiprocessors, "
+                         "expected at least %d for each",
+                         parts, all.sm.smCount, SM_GROUP);
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDevSmResourceSplitByCount(groups, &count, &all, &rest, 0, each),
+                           "cuDevSmResourceSplitByCount"));
+    if ((unsigned)part >= count)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "the GPU gives %u parts of %u multiprocessors, expected %d", count, each,
+                         parts);
+    LAP_TRY(lap_cuda_check(api, api->cuDevResourceGenerateDesc(&description, &groups[part], 1),
+                           "cuDevResourceGenerateDesc"));
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuGreenCtxCreate(&device->green, description, device->gpu,
+                                                 CU_GREEN_CTX_DEFAULT_STREAM),
+                           "cuGreenCtxCreate"));
+    device->sms = (int)groups[part].sm.smCount;
+    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->green),
+                          "cuCtxFromGreenCtx");
+}
+
+static lap_status_t choose_context(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const char *given = getenv("LAP_GPU_PART");
+    int part = 0, parts = 1;
+    LAP_TRY(lap_cuda_check(api, api->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
+                           "cuDevicePrimaryCtxRetain"));
+    device->retained = true;
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDeviceGetAttribute(
+                               &device->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->gpu),
+                           "cuDeviceGetAttribute"));
+    if (!given || !*given)
+        return LAP_OK;
+    LAP_TRY(read_part(given, &part, &parts));
+    return parts == 1 ? LAP_OK : take_part(device, part, parts);
+}
+
+/* ---- what it needs ---- */
+
+/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
+static lap_status_t load_kernels(lap_cuda_device_t *device)
+{
+    static const char *const names[] = {
+#define NAME(name) "lap_" #name,
+        LAP_CUDA_KERNEL_LIST(NAME)
+#undef NAME
+    };
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(lap_cuda_check(
+        api,
+        api->cuLibraryLoadData(&device->library, lap_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0),
+        "cuLibraryLoadData"));
+    for (int i = 0; i < LAP_CUDA_KERNELS; i++) {
+        CUkernel kernel;
+        LAP_TRY(lap_cuda_check(api, api->cuLibraryGetKernel(&kernel, device->library, names[i]),
+                               names[i]));
+        LAP_TRY(
+            lap_cuda_check(api, api->cuKernelGetFunction(&device->kernels[i], kernel), names[i]));
+        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(device->kernels[i]), names[i]));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t pin(lap_cuda_device_t *device, size_t bytes, void **memory_p)
+{
+    const lap_cuda_api_t *api = &device->api;
+    void *memory;
+    LAP_TRY(lap_cuda_check(
+        api,
+        api->cuMemHostAlloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc"));
+    memset(memory, 0, bytes);
+    *memory_p = memory;
+    return LAP_OK;
+}
+
+static lap_status_t open_stamps(lap_cuda_device_t *device)
+{
+    void *memory;
+    device->stamp_to = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->stamp_to));
+    if (!device->stamp_to)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a GPU");
+    LAP_TRY(pin(device, LAP_CUDA_STAMPS * sizeof(uint64_t), &memory));
+    device->stamps = memory;
+    return LAP_OK;
+}
+
+/* The shortest of a few looks at both clocks tells how far they are apart. */
+static lap_status_t set_clock(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const lap_cuda_stamp_t stamp = {device->stamps};
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        const uint64_t begin = lap_now_ns();
+        LAP_TRY(
+            lap_cuda_launch_raw(device, device->side, LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &stamp));
+        LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "lap_stamp"));
+        const uint64_t end = lap_now_ns();
+        if (end - begin < least) {
+            least = end - begin;
+            device->clock_offset = (int64_t)(begin + (end - begin) / 2 - device->stamps[0]);
+        }
+    }
+    device->stamps[0] = 0;
+    return LAP_OK;
+}
+
+static lap_status_t open_inside(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    void *board;
+    LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
+                           "cuCtxGetStreamPriorityRange"));
+    LAP_TRY(load_kernels(device));
+    LAP_TRY(pin(device, sizeof(*device->board), &board));
+    device->board = board;
+    const CUresult result =
+        device->green ? api->cuGreenCtxStreamCreate(&device->side, device->green,
+                                                    CU_STREAM_NON_BLOCKING, device->urgent)
+                      : api->cuStreamCreateWithPriority(&device->side, CU_STREAM_NON_BLOCKING,
+                                                        device->urgent);
+    LAP_TRY(lap_cuda_check(api, result, "cuStreamCreate"));
+    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
+                           "cuEventCreate"));
+    LAP_TRY(open_stamps(device));
+    LAP_TRY(set_clock(device));
+    return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
+}
+
+/* ---- the slots ---- */
+
+lap_status_t lap_cuda_probe(void)
+{
+    lap_cuda_device_t device = {.ordinal = 0};
+    LAP_TRY(lap_cuda_load(&device.api));
+    const lap_status_t status = choose_gpu(&device, 0);
+    lap_cuda_unload(&device.api);
+    return status;
+}
+
+static lap_status_t open_all(lap_cuda_device_t *device, int rank)
+{
+    LAP_TRY(choose_gpu(device, rank));
+    LAP_TRY(choose_context(device));
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, open_inside(device));
+}
+
+lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p)
+{
+    if (options->threads < 0)
+        return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
+    lap_cuda_device_t *device = lap_alloc(1, sizeof(*device));
+    if (!device)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
+    device->base.ops = &lap_cuda_ops;
+    lap_status_t status = lap_cuda_load(&device->api);
+    if (status != LAP_OK) {
+        lap_free(device);
+        return status;
+    }
+    status = open_all(device, options->rank);
+    if (status != LAP_OK) {
+        lap_cuda_close(&device->base);
+        return status;
+    }
+    *device_p = &device->base;
+    return LAP_OK;
+}
+
+static void close_inside(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    lap_cuda_plans_free(device);
+    if (device->blas)
+        (void)api->cublasLtDestroy(device->blas);
+    if (device->joint)
+        (void)api->cuEventDestroy(device->joint);
+    if (device->side)
+        (void)api->cuStreamDestroy(device->side);
+    if (device->board)
+        (void)api->cuMemFreeHost(device->board);
+    if (device->stamps)
+        (void)api->cuMemFreeHost(device->stamps);
+    if (device->library)
+        (void)api->cuLibraryUnload(device->library);
+}
+
+void lap_cuda_close(lap_device_t *handle)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const lap_cuda_api_t *api = &device->api;
+    if (device->sweep)
+        device->sweep(device, true);
+    if (device->context && lap_cuda_enter(device) == LAP_OK) {
+        close_inside(device);
+        (void)lap_cuda_leave(device, LAP_OK);
+    }
+    if (device->green)
+        (void)api->cuGreenCtxDestroy(device->green);
+    if (device->retained)
+        (void)api->cuDevicePrimaryCtxRelease(device->gpu);
+    lap_cuda_unload(&device->api);
+    lap_free(device->stamp_to);
+    lap_free(device);
+}
+
+/* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
+int lap_cuda_gemm_threads(lap_device_t *device)
+{
+    (void)device;
+    return 1;
+}
+
+static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+{
+    const lap_cuda_api_t *api = &device->api;
+    size_t free = 0, total = 0;
+    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return lap_cuda_check(api, result, "cuMemAlloc");
+    (void)api->cuMemGetInfo(&free, &total);
+    return lap_error(LAP_ERR_NO_MEMORY,
+                     "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free",
+                     bytes, device->ordinal, free, total);
+}
+
+lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUdeviceptr memory;
+    LAP_TRY(allocate(device, bytes, &memory));
+    CUresult result = api->cuMemsetD8Async(memory, 0, bytes, device->side);
+    if (result == CUDA_SUCCESS)
+        result = api->cuStreamSynchronize(device->side);
+    if (result != CUDA_SUCCESS) {
+        (void)api->cuMemFree(memory);
+        return lap_cuda_check(api, result, "cuMemsetD8Async");
+    }
+    *memory_p = memory;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_alloc(lap_device_t *handle, size_t bytes, void **memory_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    CUdeviceptr memory;
+    LAP_TRY(lap_cuda_enter(device));
+    LAP_TRY(lap_cuda_leave(device, allocate(device, bytes, &memory)));
+    *memory_p = (void *)(uintptr_t)memory;
+    return LAP_OK;
+}
+
+void lap_cuda_free(lap_device_t *handle, void *memory)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    if (!memory || lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)device->api.cuMemFree((CUdeviceptr)(uintptr_t)memory);
+    (void)lap_cuda_leave(device, LAP_OK);
+}
+
+lap_status_t lap_cuda_alloc_shared(lap_device_t *handle, size_t bytes, void **memory_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, pin(device, bytes, memory_p));
+}
+
+void lap_cuda_free_shared(lap_device_t *handle, void *memory)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    if (!memory || lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)device->api.cuMemFreeHost(memory);
+    (void)lap_cuda_leave(device, LAP_OK);
+}
+
+const lap_device_ops_t lap_cuda_ops = {
+    .name = "cuda",
+    .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
+    .transport = "cuda_ipc",
+    .shares_queues = true,
+    .probe = lap_cuda_probe,
+    .open = lap_cuda_open,
+    .close = lap_cuda_close,
+    .gemm_threads = lap_cuda_gemm_threads,
+    .alloc = lap_cuda_alloc,
+    .free = lap_cuda_free,
+    .alloc_shared = lap_cuda_alloc_shared,
+    .free_shared = lap_cuda_free_shared,
+    .stream_create = lap_cuda_stream_create,
+    .stream_destroy = lap_cuda_stream_destroy,
+    .stream_call = lap_cuda_stream_call,
+    .stream_synchronize = lap_cuda_stream_synchronize,
+    .event_create = lap_cuda_event_create,
+    .event_destroy = lap_cuda_event_destroy,
+    .event_record = lap_cuda_event_record,
+    .stream_wait_event = lap_cuda_stream_wait_event,
+    .event_synchronize = lap_cuda_event_synchronize,
+    .stall = lap_cuda_stall,
+    .release = lap_cuda_release,
+    .stamp = lap_cuda_stamp,
+    .copy = lap_cuda_copy,
+    .reduce = lap_cuda_reduce,
+    .column_sums = lap_cuda_column_sums,
+    .gemm = lap_cuda_gemm,
+    .fill = lap_cuda_fill,
+    .graph_begin = lap_cuda_graph_begin,
+    .graph_end = lap_cuda_graph_end,
+    .graph_launch = lap_cuda_graph_launch,
+    .graph_destroy = lap_cuda_graph_destroy,
+};

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Graphs: what streams are given between begin and end, kept by the driver and launched as one.
+ * Urgent streams stay urgent in it.
+ */
+#include "device/cuda/cuda.h"
+#include "util/alloc.h"
+
+struct lap_graph {
+    lap_cuda_device_t *device;
+    CUgraphExec exec;
+};
+
+/* `to` goes on when `from` is here. */
+static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
+{
+    const lap_cuda_device_t *device = from->device;
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(lap_cuda_flush(from->device));
+    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
+    return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
+                          "cuStreamWaitEvent");
+}
+
+/* What this thread does meanwhile besides, such as allocating memory, is not part of the graph. */
+static lap_status_t begin(lap_stream_t *const *streams, size_t count)
+{
+    const lap_cuda_api_t *api = &streams[0]->device->api;
+    LAP_TRY(lap_cuda_flush(streams[0]->device));
+    LAP_TRY(lap_cuda_check(
+        api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+        "cuStreamBeginCapture"));
+    lap_status_t status = LAP_OK;
+    for (size_t i = 1; i < count && status == LAP_OK; i++)
+        status = join(streams[0], streams[i]);
+    if (status != LAP_OK) {
+        CUgraph graph;
+        if (api->cuStreamEndCapture(streams[0]->stream, &graph) == CUDA_SUCCESS && graph)
+            (void)api->cuGraphDestroy(graph);
+    }
+    return status;
+}
+
+lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count)
+{
+    LAP_TRY(lap_cuda_enter(streams[0]->device));
+    return lap_cuda_leave(streams[0]->device, begin(streams, count));
+}
+
+/* The stream leaves the state of being captured, whatever happens. */
+static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *captured_p)
+{
+    const lap_cuda_api_t *api = &streams[0]->device->api;
+    lap_status_t status = LAP_OK;
+    for (size_t i = 1; i < count && status == LAP_OK; i++)
+        status = join(streams[i], streams[0]);
+    if (status == LAP_OK)
+        status = lap_cuda_flush(streams[0]->device);
+    CUgraph captured = NULL;
+    const CUresult result = api->cuStreamEndCapture(streams[0]->stream, &captured);
+    if (status == LAP_OK)
+        status = lap_cuda_check(api, result, "cuStreamEndCapture");
+    if (status != LAP_OK && captured)
+        (void)api->cuGraphDestroy(captured);
+    *captured_p = captured;
+    return status;
+}
+
+/* Changes the graph that is there, if the new one has the same form; else makes another. */
+static lap_status_t renew(lap_cuda_device_t *device, CUgraph captured, CUgraphExec *exec)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUgraphExecUpdateResultInfo info;
+    if (*exec && api->cuGraphExecUpdate(*exec, captured, &info) == CUDA_SUCCESS)
+        return LAP_OK;
+    if (*exec)
+        (void)api->cuGraphExecDestroy(*exec);
+    *exec = NULL;
+    return lap_cuda_check(api,
+                          api->cuGraphInstantiateWithFlags(
+                              exec, captured, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY),
+                          "cuGraphInstantiate");
+}
+
+static lap_status_t keep(lap_stream_t *const *streams, size_t count, lap_graph_t *graph)
+{
+    CUgraph captured;
+    LAP_TRY(end(streams, count, &captured));
+    const lap_status_t status = renew(graph->device, captured, &graph->exec);
+    (void)graph->device->api.cuGraphDestroy(captured);
+    return status;
+}
+
+lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p)
+{
+    lap_cuda_device_t *device = streams[0]->device;
+    lap_graph_t none = {.device = device}, *graph = *graph_p ? *graph_p : &none;
+    LAP_TRY(lap_cuda_enter(device));
+    LAP_TRY(lap_cuda_leave(device, keep(streams, count, graph)));
+    if (graph != &none)
+        return LAP_OK;
+    graph = lap_alloc(1, sizeof(*graph));
+    if (!graph) {
+        (void)device->api.cuGraphExecDestroy(none.exec);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a graph");
+    }
+    *graph = none;
+    *graph_p = graph;
+    return LAP_OK;
+}
+
+static lap_status_t launch(lap_graph_t *graph, lap_stream_t *stream)
+{
+    const lap_cuda_api_t *api = &graph->device->api;
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(api, api->cuGraphLaunch(graph->exec, stream->stream), "cuGraphLaunch");
+}
+
+lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream)
+{
+    LAP_TRY(lap_cuda_enter(graph->device));
+    return lap_cuda_leave(graph->device, launch(graph, stream));
+}
+
+void lap_cuda_graph_destroy(lap_graph_t *graph)
+{
+    if (graph->exec && lap_cuda_enter(graph->device) == LAP_OK) {
+        (void)graph->device->api.cuGraphExecDestroy(graph->exec);
+        (void)lap_cuda_leave(graph->device, LAP_OK);
+    }
+    lap_free(graph);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What host code and kernels have in common: the arguments of each kernel, one structure by value,
+ * and the memory that both sides of a wait look at. Plain C that is C++ as well.
+ */
+#ifndef LAP_DEVICE_CUDA_CUDA_KERNELS_H
+#define LAP_DEVICE_CUDA_CUDA_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The kernels, by the names of their functions in kernels.cu. */
+#define LAP_CUDA_KERNEL_LIST(X)                                                                    \
+    X(wait) X(raise) X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill)
+
+#define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
+#define LAP_CUDA_ADVANCE 256 /* words of one launch */
+#define LAP_CUDA_SOURCES 64  /* of a reduction */
+#define LAP_CUDA_SLOTS 64    /* streams of a device */
+#define LAP_CUDA_VECTOR 8    /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
+
+/* A signal word in device memory, with the tag of its latest raise; a cache line each. */
+typedef struct lap_cuda_word {
+    uint32_t value;
+    uint32_t reserved;
+    uint64_t tag;
+    uint64_t rest[6];
+} lap_cuda_word_t;
+
+enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2 };
+
+/* What a stream waits for, in pinned memory: written by the wait, read by the host. */
+typedef struct lap_cuda_slot {
+    uint64_t buffer, story; /* as in lap_stall_t */
+    int32_t peer;
+    uint32_t signal, count, come;
+    uint32_t number;
+    uint32_t state; /* LAP_CUDA_..., written last */
+    uint32_t reserved[2];
+} lap_cuda_slot_t;
+
+/* Pinned memory of a device. */
+typedef struct lap_cuda_board {
+    uint32_t abort; /* not 0: waits end at once */
+    uint32_t reserved[15];
+    lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
+} lap_cuda_board_t;
+
+typedef struct lap_cuda_wait {
+    const lap_cuda_word_t *word;
+    const uint32_t *consumed; /* raises of earlier calls, which lap_advance adds to */
+    const uint32_t *calls;    /* as in lap_cuda_raise_t */
+    uint64_t tag;
+    uint64_t buffer, story;
+    int32_t peer;
+    uint32_t signal, count, reserved;
+} lap_cuda_wait_t;
+
+typedef struct lap_cuda_waits {
+    lap_cuda_board_t *board;
+    lap_cuda_slot_t *slot;
+    uint32_t n, checks_tag;
+    lap_cuda_wait_t at[LAP_CUDA_BATCH];
+} lap_cuda_waits_t;
+
+/* The tag that goes with a signal is that of the call, and the number of calls before it. */
+typedef struct lap_cuda_raise {
+    lap_cuda_word_t *word;
+    const uint32_t *calls; /* this rank's count, which lap_advance adds to */
+    uint64_t tag;
+} lap_cuda_raise_t;
+
+typedef struct lap_cuda_raises {
+    uint32_t n, reserved;
+    lap_cuda_raise_t at[LAP_CUDA_BATCH];
+} lap_cuda_raises_t;
+
+typedef struct lap_cuda_advance {
+    uint32_t *consumed;
+    uint32_t *calls; /* NULL: not in this launch */
+    uint32_t n, reserved;
+    uint32_t raised[LAP_CUDA_ADVANCE];
+} lap_cuda_advance_t;
+
+typedef struct lap_cuda_stamp {
+    uint64_t *at; /* pinned or device memory */
+} lap_cuda_stamp_t;
+
+/* A signal of an emulated link: raised when the link would have delivered it. */
+typedef struct lap_cuda_pace {
+    lap_cuda_board_t *board;
+    const uint64_t *issued; /* when the transfer was */
+    uint64_t *link_free; /* when the last transfer so far leaves the link; NULL: carries nothing */
+    uint64_t carry_ns, latency_ns;
+    lap_cuda_raise_t raise;
+} lap_cuda_pace_t;
+
+/* lap_finish_t; plain: only the rounding is left to do. */
+typedef struct lap_cuda_finish {
+    uint32_t plain, epilogue;
+    float beta, scale; /* beta times scale; scale */
+    int32_t bias_dtype, aux_dtype;
+    const void *bias;
+    void *aux;
+    size_t aux_stride;
+} lap_cuda_finish_t;
+
+typedef struct lap_cuda_reduce {
+    int32_t from, to;
+    void *dst;
+    size_t dst_stride, rows, cols;
+    uint32_t nsrc, vector; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
+    lap_cuda_finish_t finish;
+    const void *srcs[LAP_CUDA_SOURCES];
+    size_t strides[LAP_CUDA_SOURCES];
+    const float *scales[LAP_CUDA_SOURCES]; /* NULL: 1 */
+} lap_cuda_reduce_t;
+
+typedef struct lap_cuda_column_sums {
+    int32_t from, to;
+    const void *src;
+    size_t src_stride, rows, cols;
+    float scale;
+    void *dst;
+} lap_cuda_column_sums_t;
+
+/* A GEMM of any types and sizes, one element per thread: for what the library cannot do. */
+typedef struct lap_cuda_multiply {
+    int32_t a_dtype, b_dtype, d_dtype;
+    uint32_t a_transposed, b_plain;
+    const void *a, *b;
+    void *d;
+    size_t a_stride, b_stride, d_stride, rows, n, k;
+    float scale;
+    const float *a_scale; /* NULL: 1 */
+    lap_cuda_finish_t finish;
+} lap_cuda_multiply_t;
+
+typedef struct lap_cuda_fill {
+    int32_t dtype;
+    void *memory;
+    size_t count;
+    uint64_t seed;
+} lap_cuda_fill_t;
+
+#endif

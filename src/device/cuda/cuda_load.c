@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the NVIDIA driver and cuBLASLt at run time, and turns what they return into statuses. The
+ * runtime library of CUDA is not used.
+ */
+#include "device/cuda/cuda_load.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "lap_config.h"
+
+/* They stay in the process: neither library says that it can be taken out again. */
+#define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+
+/* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
+static void set_function(void *field, void *function)
+{
+    memcpy(field, &function, sizeof(function));
+}
+
+static lap_status_t find_call(PFN_cuGetProcAddress_v12000 find, const char *name, int version,
+                              void *field)
+{
+    void *function = NULL;
+    if (find(name, &function, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, NULL) != CUDA_SUCCESS ||
+        !function)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "the NVIDIA driver here has no %s: expected one of CUDA 12.5 or later",
+                         name);
+    set_function(field, function);
+    return LAP_OK;
+}
+
+static lap_status_t load_driver(lap_cuda_api_t *api)
+{
+    PFN_cuGetProcAddress_v12000 find;
+    api->driver = dlopen("libcuda.so.1", LOADING);
+    if (!api->driver)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no NVIDIA driver here: libcuda.so.1 cannot be loaded");
+    void *symbol = dlsym(api->driver, "cuGetProcAddress_v2");
+    if (!symbol)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "the NVIDIA driver here is too old: expected one of CUDA 12.5 or later");
+    set_function(&find, symbol);
+#define FIND(name, version) LAP_TRY(find_call(find, #name, version, &api->name));
+    LAP_CUDA_CALLS(FIND)
+#undef FIND
+    return LAP_OK;
+}
+
+/* Where the program's own search path leads, then where the build found the toolkit. */
+static void *open_blas(void)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
+    char path[512];
+    const char *given = getenv("LAP_CUBLASLT");
+    void *library = given && *given ? dlopen(given, LOADING) : NULL;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++)
+        library = dlopen(names[i], LOADING);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
+        snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, names[i]);
+        library = dlopen(path, LOADING);
+    }
+    return library;
+}
+
+static lap_status_t find_blas(lap_cuda_api_t *api, const char *name, void *field)
+{
+    void *function = dlsym(api->blas, name);
+    if (!function)
+        return lap_error(LAP_ERR_UNSUPPORTED, "the cuBLASLt here has no %s", name);
+    set_function(field, function);
+    return LAP_OK;
+}
+
+static lap_status_t load_blas(lap_cuda_api_t *api)
+{
+    api->blas = open_blas();
+    if (!api->blas)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no cuBLASLt here: looked for libcublasLt.so.13 and .12 in the "
+                         "library path and in %s; LAP_CUBLASLT may name it",
+                         LAP_CUDA_LIBRARY_DIR);
+#define FIND(name) LAP_TRY(find_blas(api, #name, &api->name));
+    LAP_CUBLAS_CALLS(FIND)
+#undef FIND
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_load(lap_cuda_api_t *api)
+{
+    memset(api, 0, sizeof(*api));
+    lap_status_t status = load_driver(api);
+    if (status == LAP_OK)
+        status = lap_cuda_check(api, api->cuInit(0), "cuInit");
+    if (status == LAP_OK)
+        status = load_blas(api);
+    if (status != LAP_OK)
+        lap_cuda_unload(api);
+    return status;
+}
+
+void lap_cuda_unload(lap_cuda_api_t *api)
+{
+    if (api->blas)
+        dlclose(api->blas);
+    if (api->driver)
+        dlclose(api->driver);
+    api->blas = api->driver = NULL;
+}
+
+lap_status_t lap_cuda_check(const lap_cuda_api_t *api, CUresult result, const char *what)
+{
+    const char *name = "an unknown error", *text = "";
+    if (result == CUDA_SUCCESS)
+        return LAP_OK;
+    (void)api->cuGetErrorName(result, &name);
+    (void)api->cuGetErrorString(result, &text);
+    const lap_status_t status = result == CUDA_ERROR_OUT_OF_MEMORY   ? LAP_ERR_NO_MEMORY
+                                : result == CUDA_ERROR_NOT_SUPPORTED ? LAP_ERR_UNSUPPORTED
+                                                                     : LAP_ERR_SYSTEM;
+    return lap_error(status, "%s of the NVIDIA driver failed: %s (%s)", what, name, text);
+}
+
+lap_status_t lap_cublas_check(const lap_cuda_api_t *api, cublasStatus_t result, const char *what)
+{
+    if (result == CUBLAS_STATUS_SUCCESS)
+        return LAP_OK;
+    const lap_status_t status = result == CUBLAS_STATUS_ALLOC_FAILED    ? LAP_ERR_NO_MEMORY
+                                : result == CUBLAS_STATUS_NOT_SUPPORTED ? LAP_ERR_UNSUPPORTED
+                                                                        : LAP_ERR_SYSTEM;
+    return lap_error(status, "%s failed: %s", what, api->cublasLtGetStatusString(result));
+}

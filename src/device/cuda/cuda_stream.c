@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams and events of the driver. Signals that follow one another on a stream are held back and
+ * launched together: launches are what small matrices pay for. Nothing overtakes them, not on other
+ * streams either: streams may share a queue of the GPU, where a wait holds up what was launched
+ * after it, so that the order of launches must be the order in which the caller issued.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define SPIN_NS 200000u /* how long a wait for the GPU keeps a core busy */
+#define NAP_NS 20000u   /* and how long it sleeps at a time then */
+
+struct lap_event {
+    const lap_device_ops_t *ops;
+    lap_cuda_device_t *device;
+    CUevent event;
+};
+
+/* ---- launching ---- */
+
+lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
+                                 lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
+                                 unsigned block_x, unsigned block_y, const void *args)
+{
+    static const char *const names[] = {
+#define NAME(name) "the kernel lap_" #name,
+        LAP_CUDA_KERNEL_LIST(NAME)
+#undef NAME
+    };
+    void *params[] = {(void *)(uintptr_t)args};
+    return lap_cuda_check(&device->api,
+                          device->api.cuLaunchKernel(device->kernels[kernel], (unsigned)grid_x,
+                                                     (unsigned)grid_y, 1, block_x, block_y, 1, 0,
+                                                     stream, params, NULL),
+                          names[kernel]);
+}
+
+lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
+{
+    const lap_stream_t *stream = device->held_for;
+    if (!stream)
+        return LAP_OK;
+    device->held_for = NULL;
+    const bool waits = device->held == LAP_CUDA_WAITS;
+    return lap_cuda_launch_raw(device, stream->stream,
+                               waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
+                               waits ? (const void *)&device->waits : &device->raises);
+}
+
+lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
+                             size_t grid_y, unsigned block_x, unsigned block_y, const void *args)
+{
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_launch_raw(stream->device, stream->stream, kernel, grid_x, grid_y, block_x,
+                               block_y, args);
+}
+
+/* ---- signals ---- */
+
+/* Makes room for a signal: what is held back is of that kind and stream, or has been launched. */
+static lap_status_t make_room(lap_stream_t *stream, int kind, uint32_t *n)
+{
+    lap_cuda_device_t *device = stream->device;
+    if (device->held_for != stream || (int)device->held != kind || *n == LAP_CUDA_BATCH) {
+        LAP_TRY(lap_cuda_enter(device));
+        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
+        *n = 0;
+    }
+    device->held_for = stream;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
+                                  bool checks_tag)
+{
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_waits_t *waits = &device->waits;
+    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, &waits->n));
+    device->held = LAP_CUDA_WAITS;
+    waits->board = device->board;
+    waits->slot = &device->board->slots[stream->slot];
+    waits->checks_tag = checks_tag;
+    waits->at[waits->n++] = *wait;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise)
+{
+    lap_cuda_device_t *device = stream->device;
+    LAP_TRY(make_room(stream, LAP_CUDA_RAISES, &device->raises.n));
+    device->held = LAP_CUDA_RAISES;
+    device->raises.at[device->raises.n++] = *raise;
+    return LAP_OK;
+}
+
+static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                            const uint32_t *raised, size_t n)
+{
+    lap_cuda_advance_t args;
+    for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
+        args.consumed = consumed + begin;
+        args.calls = begin == 0 ? calls : NULL;
+        args.n = (uint32_t)(n - begin < LAP_CUDA_ADVANCE ? n - begin : LAP_CUDA_ADVANCE);
+        memcpy(args.raised, raised + begin, args.n * sizeof(uint32_t));
+        LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, LAP_CUDA_ADVANCE, 1, &args));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                                     const uint32_t *raised, size_t n)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
+}
+
+/* ---- streams ---- */
+
+static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const int priority = urgent ? device->urgent : device->lazy;
+    if (device->green)
+        return lap_cuda_check(
+            api,
+            api->cuGreenCtxStreamCreate(stream_p, device->green, CU_STREAM_NON_BLOCKING, priority),
+            "cuGreenCtxStreamCreate");
+    return lap_cuda_check(
+        api, api->cuStreamCreateWithPriority(stream_p, CU_STREAM_NON_BLOCKING, priority),
+        "cuStreamCreateWithPriority");
+}
+
+lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_stream_t **stream_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    unsigned slot = 0;
+    while (slot < LAP_CUDA_SLOTS && device->slots_used >> slot & 1)
+        slot++;
+    if (slot == LAP_CUDA_SLOTS)
+        return lap_error(LAP_ERR_UNSUPPORTED, "a GPU has %d streams at most", LAP_CUDA_SLOTS);
+    lap_stream_t *stream = lap_alloc(1, sizeof(*stream));
+    if (!stream)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream");
+    lap_status_t status = lap_cuda_enter(device);
+    if (status == LAP_OK)
+        status = lap_cuda_leave(device, create_stream(device, urgent, &stream->stream));
+    if (status != LAP_OK) {
+        lap_free(stream);
+        return status;
+    }
+    stream->ops = handle->ops;
+    stream->device = device;
+    stream->slot = slot;
+    stream->next = device->streams;
+    device->streams = stream;
+    device->slots_used |= (uint64_t)1 << slot;
+    memset(&device->board->slots[slot], 0, sizeof(device->board->slots[slot]));
+    *stream_p = stream;
+    return LAP_OK;
+}
+
+void lap_cuda_stream_destroy(lap_stream_t *stream)
+{
+    lap_cuda_device_t *device = stream->device;
+    const lap_cuda_api_t *api = &device->api;
+    (void)lap_cuda_stream_synchronize(stream);
+    if (lap_cuda_enter(device) == LAP_OK) {
+        if (stream->workspace)
+            (void)api->cuMemFree(stream->workspace);
+        if (stream->scratch)
+            (void)api->cuMemFree(stream->scratch);
+        for (unsigned i = 0; i < stream->noutgrown; i++)
+            (void)api->cuMemFree(stream->outgrown[i]);
+        (void)api->cuStreamDestroy(stream->stream);
+        (void)lap_cuda_leave(device, LAP_OK);
+    }
+    lap_stream_t **link = &device->streams;
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    device->slots_used &= ~((uint64_t)1 << stream->slot);
+    lap_free(stream);
+}
+
+/* A function that a stream calls, with its copy of the argument. */
+typedef struct call {
+    lap_stream_t *stream;
+    lap_stream_fn_t fn;
+    _Alignas(16) unsigned char arg[LAP_STREAM_ARG_BYTES];
+} call_t;
+
+/* In a thread of the driver. The sentence of a failure belongs to that thread and stays there. */
+static void run_call(void *context)
+{
+    call_t *call = context;
+    const int status = (int)call->fn(call->arg);
+    int none = LAP_OK;
+    if (status != LAP_OK)
+        atomic_compare_exchange_strong(&call->stream->failure, &none, status);
+    lap_free(call);
+}
+
+lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,
+                                  size_t bytes)
+{
+    lap_cuda_device_t *device = stream->device;
+    if (bytes > LAP_STREAM_ARG_BYTES)
+        return lap_error(LAP_ERR_INVALID, "the argument of a stream call has %zu bytes, at most %d",
+                         bytes, LAP_STREAM_ARG_BYTES);
+    call_t *call = lap_alloc(1, sizeof(*call));
+    if (!call)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a call on a stream");
+    call->stream = stream;
+    call->fn = fn;
+    memcpy(call->arg, arg, bytes);
+    lap_status_t status = lap_cuda_enter(device);
+    if (status == LAP_OK) {
+        status = lap_cuda_flush(stream->device);
+        if (status == LAP_OK)
+            status = lap_cuda_check(&device->api,
+                                    device->api.cuLaunchHostFunc(stream->stream, run_call, call),
+                                    "cuLaunchHostFunc");
+        status = lap_cuda_leave(device, status);
+    }
+    if (status != LAP_OK)
+        lap_free(call);
+    return status;
+}
+
+static lap_status_t synchronize(lap_stream_t *stream)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
+}
+
+lap_status_t lap_cuda_stream_synchronize(lap_stream_t *stream)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    LAP_TRY(lap_cuda_leave(stream->device, synchronize(stream)));
+    lap_cuda_read_stamps(stream->device);
+    const int failure = atomic_exchange(&stream->failure, LAP_OK);
+    return failure == LAP_OK ? LAP_OK
+                             : lap_error((lap_status_t)failure, "a function on a stream failed");
+}
+
+/* ---- events ---- */
+
+lap_status_t lap_cuda_event_create(lap_device_t *handle, lap_event_t **event_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    lap_event_t *event = lap_alloc(1, sizeof(*event));
+    if (!event)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for an event");
+    event->ops = handle->ops;
+    event->device = device;
+    lap_status_t status = lap_cuda_enter(device);
+    if (status == LAP_OK)
+        status = lap_cuda_leave(device, lap_cuda_check(&device->api,
+                                                       device->api.cuEventCreate(
+                                                           &event->event, CU_EVENT_DISABLE_TIMING),
+                                                       "cuEventCreate"));
+    if (status != LAP_OK) {
+        lap_free(event);
+        return status;
+    }
+    *event_p = event;
+    return LAP_OK;
+}
+
+void lap_cuda_event_destroy(lap_event_t *event)
+{
+    if (lap_cuda_enter(event->device) == LAP_OK) {
+        (void)event->device->api.cuEventDestroy(event->event);
+        (void)lap_cuda_leave(event->device, LAP_OK);
+    }
+    lap_free(event);
+}
+
+static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
+}
+
+lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, record(event, stream));
+}
+
+static lap_status_t await(lap_stream_t *stream, lap_event_t *event)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(api, api->cuStreamWaitEvent(stream->stream, event->event, 0),
+                          "cuStreamWaitEvent");
+}
+
+lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, await(stream, event));
+}
+
+/* Spins for a while, then naps; looks around now and then. */
+static lap_status_t poll_event(lap_event_t *event, const lap_watch_t *watch)
+{
+    const lap_cuda_api_t *api = &event->device->api;
+    const uint64_t start = lap_now_ns();
+    uint64_t next_look = start + LAP_WATCH_NS;
+    for (;;) {
+        const CUresult result = api->cuEventQuery(event->event);
+        if (result != CUDA_ERROR_NOT_READY)
+            return lap_cuda_check(api, result, "what the GPU was given");
+        const uint64_t now = lap_now_ns();
+        if (now >= next_look && watch && watch->look)
+            LAP_TRY(watch->look(watch->context));
+        if (now >= next_look)
+            next_look = now + LAP_WATCH_NS;
+        if (now - start > SPIN_NS)
+            lap_sleep_until_ns(now + NAP_NS);
+    }
+}
+
+lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch)
+{
+    LAP_TRY(lap_cuda_enter(event->device));
+    LAP_TRY(lap_cuda_leave(event->device, poll_event(event, watch)));
+    lap_cuda_read_stamps(event->device);
+    return LAP_OK;
+}
+
+/* ---- waits that last ---- */
+
+bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
+{
+    const lap_cuda_slot_t *slot = &stream->device->board->slots[stream->slot];
+    /* Pairs with the release in report(), kernels.cu. */
+    const uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+    if (state == LAP_CUDA_RUNS)
+        return false;
+    const lap_stall_t stall = {
+        .buffer = (void *)(uintptr_t)slot->buffer,
+        .story = (const void *)(uintptr_t)slot->story,
+        .peer = slot->peer,
+        .signal = slot->signal,
+        .count = slot->count,
+        .come = slot->come,
+        .number = slot->number,
+        .mismatch = state == LAP_CUDA_MISMATCH,
+    };
+    /* The next wait may be writing here already. */
+    atomic_thread_fence(memory_order_acquire);
+    if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != state ||
+        __atomic_load_n(&slot->number, __ATOMIC_RELAXED) != stall.number || !stall.buffer)
+        return false;
+    *stall_p = stall;
+    return true;
+}
+
+void lap_cuda_release(lap_device_t *handle)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    __atomic_store_n(&device->board->abort, 1, __ATOMIC_SEQ_CST);
+    for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
+        (void)lap_cuda_stream_synchronize(stream);
+    for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
+        device->board->slots[i].state = LAP_CUDA_RUNS;
+    __atomic_store_n(&device->board->abort, 0, __ATOMIC_SEQ_CST);
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What streams of a GPU do besides GEMMs: copies, sums, times, and memory filled with numbers. */
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+#define THREADS 256u
+#define BLOCKS_PER_SM 8u
+
+/* Copies between memories of any kind: the driver knows an address when it sees it. */
+static lap_status_t copy_on(const lap_cuda_device_t *device, CUstream stream,
+                            const lap_copy_t *copy)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const CUdeviceptr dst = (CUdeviceptr)(uintptr_t)copy->dst;
+    const CUdeviceptr src = (CUdeviceptr)(uintptr_t)copy->src;
+    if (dst == src || copy->rows == 0 || copy->row_bytes == 0)
+        return LAP_OK;
+    if (copy->rows == 1 ||
+        (copy->dst_stride == copy->row_bytes && copy->src_stride == copy->row_bytes))
+        return lap_cuda_check(api,
+                              api->cuMemcpyAsync(dst, src, copy->rows * copy->row_bytes, stream),
+                              "cuMemcpyAsync");
+    const CUDA_MEMCPY2D rows = {
+        .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .srcDevice = src,
+        .srcPitch = copy->src_stride,
+        .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .dstDevice = dst,
+        .dstPitch = copy->dst_stride,
+        .WidthInBytes = copy->row_bytes,
+        .Height = copy->rows,
+    };
+    return lap_cuda_check(api, api->cuMemcpy2DAsync(&rows, stream), "cuMemcpy2DAsync");
+}
+
+static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
+{
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return copy_on(stream->device, stream->stream, copy);
+}
+
+lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, copy_flushed(stream, copy));
+}
+
+static lap_status_t copy_ended(lap_cuda_device_t *device, const lap_copy_t *copy)
+{
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(copy_on(device, device->side, copy));
+    return lap_cuda_check(api, api->cuStreamSynchronize(device->side), "a copy");
+}
+
+lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy)
+{
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, copy_ended(device, copy));
+}
+
+/* Blocks for `pieces` threads, no more than keep the GPU busy: kernels walk over the rest. */
+static size_t blocks_for(const lap_cuda_device_t *device, size_t pieces)
+{
+    const size_t most = (size_t)device->sms * BLOCKS_PER_SM;
+    const size_t blocks = (pieces + THREADS - 1) / THREADS;
+    return blocks < most ? blocks : most;
+}
+
+static lap_status_t launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
+                           unsigned block_x, unsigned block_y, const void *args)
+{
+    if (grid_x == 0)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device,
+                          lap_cuda_launch(stream, kernel, grid_x, 1, block_x, block_y, args));
+}
+
+lap_cuda_finish_t lap_cuda_finish_of(const lap_finish_t *finish, void *aux)
+{
+    if (!finish)
+        return (lap_cuda_finish_t){.plain = 1, .scale = 1};
+    return (lap_cuda_finish_t){
+        .epilogue = finish->epilogue,
+        .beta = finish->beta * finish->scale,
+        .scale = finish->scale,
+        .bias_dtype = (int32_t)finish->bias_dtype,
+        .aux_dtype = (int32_t)finish->aux_dtype,
+        .bias = finish->bias,
+        .aux = aux,
+        .aux_stride = finish->aux_stride,
+    };
+}
+
+/* Whether rows from there on can be read in pieces of 16 bytes. */
+static bool is_aligned(const void *data, size_t stride, size_t rows, lap_dtype_t dtype)
+{
+    return lap_dtype_size(dtype) > 1 && ((uintptr_t)data | (rows > 1 ? stride : 0)) % 16 == 0;
+}
+
+lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
+{
+    LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
+    LAP_TRY(lap_device_check_dtype("the result of a reduction", reduce->to));
+    if (reduce->nsrc < 1 || reduce->nsrc > LAP_CUDA_SOURCES)
+        return lap_error(LAP_ERR_INVALID, "a reduction of %zu sources: expected 1 to %d",
+                         reduce->nsrc, LAP_CUDA_SOURCES);
+    lap_cuda_reduce_t args = {
+        .from = (int32_t)reduce->from,
+        .to = (int32_t)reduce->to,
+        .dst = reduce->dst,
+        .dst_stride = reduce->dst_stride,
+        .rows = reduce->rows,
+        .cols = reduce->cols,
+        .nsrc = (uint32_t)reduce->nsrc,
+        .finish = lap_cuda_finish_of(reduce->finish, reduce->aux),
+    };
+    bool vectors = reduce->cols % LAP_CUDA_VECTOR == 0 &&
+                   is_aligned(reduce->dst, reduce->dst_stride, reduce->rows, reduce->to);
+    for (size_t s = 0; s < reduce->nsrc; s++) {
+        args.srcs[s] = reduce->srcs[s];
+        args.strides[s] = reduce->src_strides[s];
+        args.scales[s] = reduce->scales ? reduce->scales[s] : NULL;
+        vectors = vectors && is_aligned(args.srcs[s], args.strides[s], reduce->rows, reduce->from);
+    }
+    args.vector = vectors ? LAP_CUDA_VECTOR : 1;
+    const size_t pieces = reduce->rows * (reduce->cols / args.vector);
+    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces), THREADS, 1,
+                  &args);
+}
+
+lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
+{
+    LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
+    LAP_TRY(lap_device_check_dtype("the result of a sum of rows", sums->to));
+    const lap_cuda_column_sums_t args = {
+        .from = (int32_t)sums->from,
+        .to = (int32_t)sums->to,
+        .src = sums->src,
+        .src_stride = sums->src_stride,
+        .rows = sums->rows,
+        .cols = sums->cols,
+        .scale = sums->scale,
+        .dst = sums->dst,
+    };
+    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
+}
+
+lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
+                           uint64_t seed)
+{
+    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
+    const lap_cuda_fill_t args = {
+        .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
+    return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), THREADS, 1,
+                  &args);
+}
+
+/* ---- times ---- */
+
+lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
+{
+    lap_cuda_device_t *device = stream->device;
+    if (device->nstamps == LAP_CUDA_STAMPS)
+        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times at once on a GPU",
+                         LAP_CUDA_STAMPS);
+    const size_t i = device->nstamps++;
+    const lap_cuda_stamp_t args = {&device->stamps[i]};
+    device->stamps[i] = 0;
+    device->stamp_to[i] = ns_p;
+    return launch(stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1, &args);
+}
+
+void lap_cuda_read_stamps(lap_cuda_device_t *device)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < device->nstamps; i++) {
+        const uint64_t ns = __atomic_load_n(&device->stamps[i], __ATOMIC_ACQUIRE);
+        if (ns != 0 && device->stamp_to[i])
+            *device->stamp_to[i] = ns + (uint64_t)device->clock_offset;
+        if (ns != 0)
+            device->stamp_to[i] = NULL;
+        left += ns == 0;
+    }
+    if (left == 0)
+        device->nstamps = 0;
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of the CUDA device: signals between ranks, and the arithmetic that cuBLASLt does not
+ * do. They are compiled to a fatbin that the library carries and loads itself. Types of elements
+ * are looked at when a kernel runs: every thread takes the same way, and memory is what these
+ * kernels wait for.
+ */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "device/cuda/cuda_kernels.h"
+
+namespace
+{
+
+/* As lap_dtype_t and lap_epilogue_t number them. */
+enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, E4M3 = 3, E5M2 = 4 };
+enum { BIAS = 1, GELU = 2, DGELU = 4 };
+
+/* ---- elements ---- */
+
+__device__ float load(int dtype, const void *memory, size_t i)
+{
+    switch (dtype) {
+    case FLOAT16:
+        return __half2float(static_cast<const __half *>(memory)[i]);
+    case BFLOAT16:
+        return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
+    case E4M3:
+        return static_cast<float>(static_cast<const __nv_fp8_e4m3 *>(memory)[i]);
+    case E5M2:
+        return static_cast<float>(static_cast<const __nv_fp8_e5m2 *>(memory)[i]);
+    default:
+        return static_cast<const float *>(memory)[i];
+    }
+}
+
+__device__ void store(int dtype, void *memory, size_t i, float x)
+{
+    switch (dtype) {
+    case FLOAT16:
+        static_cast<__half *>(memory)[i] = __float2half_rn(x);
+        break;
+    case BFLOAT16:
+        static_cast<__nv_bfloat16 *>(memory)[i] = __float2bfloat16_rn(x);
+        break;
+    case E4M3:
+        static_cast<__nv_fp8_storage_t *>(memory)[i] =
+            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+        break;
+    case E5M2:
+        static_cast<__nv_fp8_storage_t *>(memory)[i] =
+            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
+        break;
+    default:
+        static_cast<float *>(memory)[i] = x;
+    }
+}
+
+__device__ size_t size_of(int dtype)
+{
+    return dtype == FLOAT32 ? 4 : dtype == FLOAT16 || dtype == BFLOAT16 ? 2 : 1;
+}
+
+/* LAP_CUDA_VECTOR elements at once: of 2 bytes in one access, of 4 in two. The address allows it. */
+__device__ void load_vector(int dtype, const void *memory, float *x)
+{
+    if (dtype == FLOAT32) {
+        const float4 low = static_cast<const float4 *>(memory)[0];
+        const float4 high = static_cast<const float4 *>(memory)[1];
+        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+        return;
+    }
+    const uint4 bits = *static_cast<const uint4 *>(memory);
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        x[i] = load(dtype, &bits, i);
+}
+
+__device__ void store_vector(int dtype, void *memory, const float *x)
+{
+    if (dtype == FLOAT32) {
+        static_cast<float4 *>(memory)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        static_cast<float4 *>(memory)[1] = make_float4(x[4], x[5], x[6], x[7]);
+        return;
+    }
+    uint4 bits;
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        store(dtype, &bits, i, x[i]);
+    *static_cast<uint4 *>(memory) = bits;
+}
+
+/* ---- the way of a result to d, as host_finish.c has it ---- */
+
+constexpr float limit = 12.0f;
+constexpr float slope = 1.595769167f;   /* 2 sqrt(2/pi) */
+constexpr float cubic = 0.07135481387f; /* and times 0.044715 */
+
+__device__ float gelu(float x)
+{
+    const float z = x < -limit ? -limit : x;
+    const float t = z * (slope + cubic * (z * z)), w = expf(-fabsf(t));
+    return z * (t >= 0 ? 1.0f : w) / (1 + w);
+}
+
+__device__ float gelu_slope(float x)
+{
+    const float z = x < -limit ? -limit : x > limit ? limit : x;
+    const float t = z * (slope + cubic * (z * z)), w = expf(-fabsf(t)), q = 1 / (1 + w);
+    return (t >= 0 ? 1.0f : w) * q + z * (slope + 3 * cubic * (z * z)) * (w * q * q);
+}
+
+/* Element `col` of the row whose d, and row of aux, are given. Returns what is to be rounded. */
+__device__ float finish(const lap_cuda_finish_t &f, float x, int dtype, const void *d, size_t row,
+                        size_t col)
+{
+    if (f.plain)
+        return x;
+    void *aux = f.aux ? static_cast<char *>(f.aux) + row * f.aux_stride : nullptr;
+    if (f.beta != 0)
+        x = __fadd_rn(x, __fmul_rn(f.beta, load(dtype, d, col)));
+    if (f.epilogue & BIAS)
+        x = __fadd_rn(x, load(f.bias_dtype, f.bias, col));
+    if (f.epilogue & GELU) {
+        if (aux)
+            store(f.aux_dtype, aux, col, x);
+        x = gelu(x);
+    }
+    if (f.epilogue & DGELU)
+        x *= gelu_slope(load(f.aux_dtype, aux, col));
+    return f.scale == 1 ? x : __fdiv_rn(x, f.scale);
+}
+
+/* ---- signals ---- */
+
+__device__ uint32_t load_acquire(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ uint32_t load_relaxed(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ uint64_t load_relaxed(const uint64_t *word)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ void store_relaxed(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ void store_release(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ uint64_t now()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/* The host reads the slot when it has seen the state, which releases the rest, and looks again. */
+__device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint32_t come,
+                       uint32_t state)
+{
+    store_relaxed(&slot->state, LAP_CUDA_RUNS);
+    __threadfence_system();
+    slot->buffer = wait.buffer;
+    slot->story = wait.story;
+    slot->peer = wait.peer;
+    slot->signal = wait.signal;
+    slot->count = wait.count;
+    slot->come = come;
+    slot->number++;
+    store_release(&slot->state, state);
+}
+
+/* Different for every call, and for one that is replayed every time. */
+__device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
+{
+    return tag ^ *calls * 0xd1b54a32d192ed03u;
+}
+
+/*
+ * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
+ * there when the word shows the addition.
+ */
+__device__ void raise_word(const lap_cuda_raise_t &raise)
+{
+    __threadfence_system();
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
+                 "l"(full_tag(raise.tag, raise.calls))
+                 : "memory");
+    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
+}
+
+constexpr int looks = 64; /* at the words, between two looks at the host's memory */
+
+} // namespace
+
+/*
+ * One warp, a lane for each wait: ends when all signals have come, or the host says so. What came
+ * with a signal of another call must not be used: then only the host can end it.
+ */
+extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t waits)
+{
+    const unsigned lane = threadIdx.x;
+    const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
+    const uint32_t base = *mine.consumed;
+    uint32_t come = 0;
+    int told = -1; /* the lane whose wait is in the slot */
+    bool waiting = lane < waits.n;
+    for (int round = 0;; round++) {
+        if (waiting) {
+            /* Acquires what the peer's raise_word released. */
+            come = load_acquire(&mine.word->value) - base;
+            waiting = static_cast<int32_t>(come - mine.count) < 0;
+        }
+        const unsigned left = __ballot_sync(~0u, waiting);
+        if (left == 0)
+            break;
+        const int first = __ffs(static_cast<int>(left)) - 1;
+        bool ends = false;
+        if (static_cast<int>(lane) == first) {
+            if (told != first)
+                report(waits.slot, mine, come, LAP_CUDA_STALLED);
+            else if (round % looks == 0)
+                store_relaxed(&waits.slot->come, come);
+            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != 0;
+        }
+        told = first;
+        if (__any_sync(~0u, ends))
+            return; /* the slot stays: the host reads it */
+        __nanosleep(round < looks ? 20 : 100);
+    }
+    const bool mismatch = lane < waits.n && waits.checks_tag &&
+                          load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
+    const unsigned wrong = __ballot_sync(~0u, mismatch);
+    if (wrong == 0) {
+        if (lane == 0 && told >= 0)
+            store_release(&waits.slot->state, LAP_CUDA_RUNS);
+        return;
+    }
+    if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
+        report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
+        while (load_relaxed(&waits.board->abort) == 0)
+            __nanosleep(10000);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises_t raises)
+{
+    if (threadIdx.x < raises.n)
+        raise_word(raises.at[threadIdx.x]);
+}
+
+/* The waits of the call are over on all streams: the next one counts from here. */
+extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
+{
+    const unsigned i = threadIdx.x;
+    if (i == 0 && advance.calls)
+        ++*advance.calls;
+    if (i < advance.n && advance.raised[i] != 0)
+        advance.consumed[i] += advance.raised[i];
+}
+
+extern "C" __global__ void lap_stamp(const lap_cuda_stamp_t stamp)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
+}
+
+/* Books the transfer and raises its signal when it is over; one thread that sleeps. */
+extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
+{
+    uint64_t due = *pace.issued;
+    if (pace.link_free) {
+        due = due > *pace.link_free ? due : *pace.link_free;
+        due += pace.carry_ns;
+        *pace.link_free = due;
+    }
+    due += pace.latency_ns;
+    while (now() < due && load_relaxed(&pace.board->abort) == 0)
+        __nanosleep(200);
+    raise_word(pace.raise);
+}
+
+/* ---- arithmetic ---- */
+
+/* `width` elements from `col` on: the sum of the sources, finished. */
+template <int width>
+__device__ void reduce_piece(const lap_cuda_reduce_t &r, size_t row, size_t col)
+{
+    float x[width], part[width];
+    for (uint32_t s = 0; s < r.nsrc; s++) {
+        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
+        if constexpr (width == 1)
+            part[0] = load(r.from, src, col);
+        else
+            load_vector(r.from, src + col * size_of(r.from), part);
+        const float scale = r.scales[s] ? *r.scales[s] : 1.0f;
+        for (int i = 0; i < width; i++) {
+            /* Rounded before it is added, so that nothing is fused. */
+            const float term = __fmul_rn(part[i], scale);
+            x[i] = s == 0 ? term : __fadd_rn(x[i], term);
+        }
+    }
+    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+    for (int i = 0; i < width; i++)
+        x[i] = finish(r.finish, x[i], r.to, d, row, col + i);
+    if constexpr (width == 1)
+        store(r.to, d, col, x[0]);
+    else
+        store_vector(r.to, d + col * size_of(r.to), x);
+}
+
+extern "C" __global__ void lap_reduce(const lap_cuda_reduce_t r)
+{
+    const size_t pieces = (r.cols + r.vector - 1) / r.vector, all = pieces * r.rows;
+    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+    for (size_t p = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; p < all;
+         p += step) {
+        if (r.vector == 1)
+            reduce_piece<1>(r, p / pieces, p % pieces);
+        else
+            reduce_piece<LAP_CUDA_VECTOR>(r, p / pieces, p % pieces * LAP_CUDA_VECTOR);
+    }
+}
+
+/* For a narrower type the last bit tells that something was cut off, so that it is rounded once. */
+__device__ static float narrow(int dtype, double x)
+{
+    if (dtype == FLOAT32)
+        return __double2float_rn(x);
+    const float cut = __double2float_rz(x);
+    return cut == x || isnan(x) ? cut : __uint_as_float(__float_as_uint(cut) | 1);
+}
+
+/* A block has 32 columns; its rows of threads take every eighth row and are added up in order. */
+extern "C" __global__ void __launch_bounds__(256) lap_column_sums(const lap_cuda_column_sums_t s)
+{
+    __shared__ double parts[8][32];
+    const size_t col = static_cast<size_t>(blockIdx.x) * 32 + threadIdx.x;
+    double total = 0;
+    for (size_t row = threadIdx.y; row < s.rows && col < s.cols; row += 8)
+        total += load(s.from, static_cast<const char *>(s.src) + row * s.src_stride, col);
+    parts[threadIdx.y][threadIdx.x] = total;
+    __syncthreads();
+    if (threadIdx.y != 0 || col >= s.cols)
+        return;
+    for (int i = 1; i < 8; i++)
+        total += parts[i][threadIdx.x];
+    store(s.to, s.dst, col, narrow(s.to, total * s.scale));
+}
+
+/* Element [row, k] of op(x), stored [row, k] or turned; 0 outside. */
+__device__ static float operand(int dtype, const void *x, size_t stride, bool turned, size_t row,
+                                size_t k, size_t rows, size_t depth)
+{
+    if (row >= rows || k >= depth)
+        return 0;
+    const size_t first = turned ? k : row, second = turned ? row : k;
+    return load(dtype, static_cast<const char *>(x) + first * stride, second);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_TILE *LAP_CUDA_TILE)
+    lap_multiply(const lap_cuda_multiply_t g)
+{
+    constexpr int tile = LAP_CUDA_TILE;
+    __shared__ float a[tile][tile + 1], b[tile][tile + 1];
+    const size_t row0 = static_cast<size_t>(blockIdx.y) * tile;
+    const size_t col0 = static_cast<size_t>(blockIdx.x) * tile;
+    const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
+    float x = 0;
+    for (size_t k0 = 0; k0 < g.k; k0 += tile) {
+        a[ty][tx] =
+            operand(g.a_dtype, g.a, g.a_stride, g.a_transposed, row0 + ty, k0 + tx, g.rows, g.k);
+        b[ty][tx] = operand(g.b_dtype, g.b, g.b_stride, g.b_plain, col0 + ty, k0 + tx, g.n, g.k);
+        __syncthreads();
+        for (int i = 0; i < tile; i++)
+            x = fmaf(a[ty][i], b[tx][i], x);
+        __syncthreads();
+    }
+    const size_t row = row0 + ty, col = col0 + tx;
+    if (row >= g.rows || col >= g.n)
+        return;
+    x *= g.scale * (g.a_scale ? *g.a_scale : 1.0f);
+    char *d = static_cast<char *>(g.d) + row * g.d_stride;
+    store(g.d_dtype, d, col, finish(g.finish, x, g.d_dtype, d, row, col));
+}
+
+/* The numbers of lap_host_fill. */
+extern "C" __global__ void lap_fill(const lap_cuda_fill_t fill)
+{
+    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+    for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < fill.count;
+         i += step) {
+        uint64_t x = (fill.seed + i) * 0x9e3779b97f4a7c15u;
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+        store(fill.dtype, fill.memory, i, static_cast<float>(x >> 40) * 0x1p-23f - 1.0f);
+    }
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device of a world: opened when the first buffer or operator needs it, closed with the world.
+ */
+#include "core/status.h"
+#include "core/world.h"
+#include "device/device.h"
+
+static void device_close(void *context)
+{
+    lap_device_t *device = context;
+    device->ops->close(device);
+}
+
+/* Ranks of this host that come before this one: those whose process is known here. */
+static int local_rank(const lap_world_t *world)
+{
+    if (world->local_size == world->size)
+        return world->rank;
+    int before = 0;
+    for (int r = 0; r < world->rank; r++)
+        before += world->peers[r].pid != 0;
+    return before;
+}
+
+lap_status_t lap_device_of(lap_world_t *world, lap_device_t **device_p)
+{
+    if (!world->device) {
+        const lap_device_ops_t *ops;
+        lap_device_t *device;
+        LAP_TRY(lap_device_find(world->device_name, &ops));
+        const lap_device_options_t options = {
+            .threads = world->cpu_threads,
+            .rank = local_rank(world),
+            .size = world->local_size,
+        };
+        LAP_TRY(ops->open(&options, &device));
+        world->device = device;
+        world->device_close = device_close;
+    }
+    *device_p = world->device;
+    return LAP_OK;
+}

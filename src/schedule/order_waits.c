@@ -53,6 +53,7 @@ lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule)
             if (sent[s] <= past->end[s])
                 continue;
             lap_add_dep(schedule, i, sent[s] - 1);
+            schedule->steps[i].nwait_deps++;
             join(past, &pasts[sent[s] - 1]);
         }
         past->end[step->stream] = i + 1;

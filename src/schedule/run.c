@@ -279,6 +279,21 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     }
 }
 
+/* Those without which a step cannot begin; the others can wait until its blocks do. */
+static uint16_t deps_to_begin(const lap_step_t *step)
+{
+    return step->kind == LAP_STEP_GEMM ? (uint16_t)(step->ndeps - step->nwait_deps) : step->ndeps;
+}
+
+/* The stream goes on when some of the dependencies of a step have ended. */
+static lap_status_t await_deps(const issue_t *issue, lap_stream_t *stream, const lap_step_t *step,
+                               uint16_t first, uint16_t end)
+{
+    for (uint16_t d = first; d < end; d++)
+        LAP_TRY(issue->device->stream_wait_event(stream, issue->program->events[step->deps[d]]));
+    return LAP_OK;
+}
+
 /*
  * On a device whose blocks neither wait nor raise: a block of its own, with its wait before it and
  * its raise behind it.
@@ -358,8 +373,14 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
     if (issue->device->gemm_signals)
         return issue->device->gemm(stream, &gemm);
-    for (uint32_t b = 0; b < step->count; b++)
+    uint16_t awaited = deps_to_begin(step);
+    for (uint32_t b = 0; b < step->count; b++) {
+        if (program->blocks[step->first + b].has_wait) {
+            LAP_TRY(await_deps(issue, stream, step, awaited, step->ndeps));
+            awaited = step->ndeps;
+        }
         LAP_TRY(issue_block(issue, stream, &gemm, b));
+    }
     return LAP_OK;
 }
 
@@ -508,8 +529,7 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     lap_program_t *program = issue->program;
     const lap_step_t *step = &program->schedule.steps[index];
     lap_stream_t *stream = program->engine->streams[step->stream];
-    for (uint32_t d = 0; d < step->ndeps; d++)
-        LAP_TRY(issue->device->stream_wait_event(stream, program->events[step->deps[d]]));
+    LAP_TRY(await_deps(issue, stream, step, 0, deps_to_begin(step)));
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */

@@ -86,6 +86,7 @@ typedef struct lap_step {
     lap_step_kind_t kind;
     uint16_t stream;
     uint16_t ndeps;
+    uint16_t nwait_deps;          /* the last so many concern its waits alone */
     uint32_t deps[LAP_STEP_DEPS]; /* earlier steps, on other streams */
     int peer;                     /* put, raise: to whom; wait: from whom */
     uint32_t signal;              /* put (or none), raise: word of the peer; wait: of this rank */
@@ -282,7 +283,8 @@ lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, 
 
 /*
  * Lets every wait depend on what is sent before it in the list, for such devices: where a call is
- * kept as a graph, its order is all that is left of the list.
+ * kept as a graph, its order is all that is left of the list. Blocks of a GEMM that are listed before
+ * the first one that waits stay free: see nwait_deps.
  */
 lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule);
 

@@ -336,7 +336,8 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
     const bool plain = !finish || ((finish->epilogue & ~done) == 0 && finish->scale == 1);
     if (block->rows == 0 || gemm->n == 0)
         return LAP_OK;
-    if (gemm->k == 0)
+    /* cuBLASLt knows scales of FP8 only. */
+    if (gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
         return multiply_plainly(stream, gemm, block);
     if (!plain || !writes(gemm->a_dtype, gemm->d_dtype))
         return run_in_two(stream, gemm, block);

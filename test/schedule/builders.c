@@ -21,18 +21,18 @@ static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *ste
     return false;
 }
 
-/* Marks all that must have run before a step. */
+/* Marks a step and all that must have run before it: what a step needs has a smaller index. */
 static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past)
 {
-    const lap_step_t *step = &schedule->steps[index];
-    for (uint32_t i = 0; i < index; i++) {
-        bool before = schedule->steps[i].stream == step->stream;
+    past[index] = true;
+    for (uint32_t later = index; later > 0; later--) {
+        const lap_step_t *step = &schedule->steps[later];
+        if (!past[later])
+            continue;
+        for (uint32_t i = 0; i < later; i++)
+            past[i] = past[i] || schedule->steps[i].stream == step->stream;
         for (uint16_t d = 0; d < step->ndeps; d++)
-            before = before || step->deps[d] == i;
-        if (before && !past[i]) {
-            past[i] = true;
-            mark_past(schedule, i, past);
-        }
+            past[step->deps[d]] = true;
     }
 }
 

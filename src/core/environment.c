@@ -16,7 +16,6 @@
 
 #include "core/status.h"
 
-#define TIMEOUT_DEFAULT_NS 60000000000u
 #define TIMEOUT_MAX_S 1e9
 
 /*
@@ -123,7 +122,7 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p)
 {
     const char *text = getenv("LAP_TIMEOUT_S");
     if (!text || !*text) {
-        *ns_p = TIMEOUT_DEFAULT_NS;
+        *ns_p = LAP_TIMEOUT_DEFAULT_NS;
         return LAP_OK;
     }
     double seconds;

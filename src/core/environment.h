@@ -35,7 +35,9 @@ lap_status_t lap_environment_read(lap_environment_t *environment_p);
 /* Seconds, as options or LAP_TIMEOUT_S give them, in nanoseconds. `name` is for the sentence. */
 lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p);
 
-/* LAP_TIMEOUT_S, or 60 s when it is not set. */
+#define LAP_TIMEOUT_DEFAULT_NS 60000000000u
+
+/* LAP_TIMEOUT_S, or the default when it is not set. */
 lap_status_t lap_environment_timeout(uint64_t *ns_p);
 
 /*

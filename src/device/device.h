@@ -59,7 +59,7 @@ typedef struct lap_copy {
  *   the element = x / scale, rounded once to its type.
  */
 typedef struct lap_finish {
-    lap_epilogue_t epilogue; /* LAP_EPILOGUE_BIAS_GRAD means nothing here */
+    lap_epilogue_t epilogue; /* LAP_EPILOGUE_BIAS_GRAD, a step of its own, does nothing here */
     float beta;
     float scale; /* 1 but for FP8 */
     lap_dtype_t bias_dtype, aux_dtype;

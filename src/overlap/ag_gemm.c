@@ -62,12 +62,6 @@ static lap_range_t weight(const lap_problem_t *p)
                       (lap_columns_t){0, features_of(p, p->rank)});
 }
 
-/* Whether what is gathered has scales, which travel before the shards that they belong to. */
-static bool scaled(const lap_problem_t *p)
-{
-    return lap_dtype_is_fp8(p->types.wire);
-}
-
 /* The scales of the shards of `count` ranks from `first` on. */
 static lap_range_t scales(const lap_problem_t *p, int rank, int first, int count)
 {
@@ -101,7 +95,7 @@ static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, 
                     lap_range_t src, int first, int count)
 {
     const int full = full_shards(p, first, count);
-    if (scaled(p))
+    if (lap_is_scaled(p))
         lap_add_put(s, stream, peer, LAP_NO_SIGNAL,
                     src.place == LAP_SYMMETRIC ? scales(p, p->rank, first, full) : lap_own_scale(p),
                     scales(p, peer, first, full));
@@ -116,7 +110,7 @@ static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, 
 static uint32_t add_own_copy(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                              bool with_scale)
 {
-    if (with_scale && scaled(p))
+    if (with_scale && lap_is_scaled(p))
         lap_add_copy(s, stream, lap_own_scale(p), scales(p, p->rank, p->rank, 1));
     return lap_add_copy(s, stream, own_input(p), shards(p, LAP_SYMMETRIC, p->rank, p->rank, 1));
 }
@@ -134,9 +128,9 @@ static lap_block_t *add_block(const lap_problem_t *p, lap_schedule_t *s, lap_ran
                               lap_range_t d, int c)
 {
     lap_block_t *block = lap_gemm_rows(s, a, d);
-    if (scaled(p) && c == p->rank)
+    if (lap_is_scaled(p) && c == p->rank)
         block->scale = lap_own_scale(p);
-    else if (scaled(p))
+    else if (lap_is_scaled(p))
         block->scale = a.rank == p->rank ? scales(p, p->rank, c, 1) : open_scale(p, c);
     return block;
 }
@@ -149,7 +143,7 @@ static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, lap_ran
                               int count)
 {
     uint32_t step = lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), false);
-    if (!scaled(p)) {
+    if (!lap_is_scaled(p)) {
         lap_gemm_rows(s, a, output(p, first, 0, a.rows));
         return step;
     }
@@ -167,7 +161,7 @@ static uint32_t add_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t s
                            lap_range_t src, int first, int count)
 {
     lap_range_t dst = shards(p, LAP_GATHERED, p->rank, first, count);
-    const int full = scaled(p) ? full_shards(p, first, count) : 0;
+    const int full = lap_is_scaled(p) ? full_shards(p, first, count) : 0;
     for (int c = first; c < first + full; c++) {
         bool open = src.place == LAP_SYMMETRIC && src.rank != p->rank;
         lap_add_copy(s, stream,
@@ -190,11 +184,11 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t sym
     s->output = output(p, 0, 0, features_of(p, p->rank) > 0 ? p->m : 0);
     if (p->gather_input)
         s->gathered = shards(p, LAP_GATHERED, p->rank, 0, p->size);
-    if (p->gather_input && scaled(p))
+    if (p->gather_input && lap_is_scaled(p))
         s->scales = gathered_scales(p, 0, full_shards(p, 0, p->size));
     if (p->size > 1)
         s->symmetric_bytes = symmetric_rows * a_row_bytes(p);
-    if (p->size > 1 && scaled(p))
+    if (p->size > 1 && lap_is_scaled(p))
         s->symmetric_bytes = lap_scales_end(s->symmetric_bytes, p->size);
 }
 
@@ -492,7 +486,7 @@ static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
     uint32_t readers = 0;
     for (int i = 1; i < p->size; i++)
         readers += flows(p, p->rank, lap_peer_at(p, i));
-    if (scaled(p) && readers > 0 && lap_rows_of(p, p->rank) > 0)
+    if (lap_is_scaled(p) && readers > 0 && lap_rows_of(p, p->rank) > 0)
         lap_add_copy(s, LAP_STREAM_SEND, lap_own_scale(p), open_scale(p, p->rank));
     for (uint32_t j = 0; readers > 0 && j < shard_blocks(p, p->rank); j++) {
         lap_range_t block = shard_block(p, p->rank, j), src = block;

@@ -262,7 +262,6 @@ static lap_range_t whole_slot_scale(const lap_problem_t *p, int rank, int source
 /* Adds up all partial results, each rank for itself. With an epilogue the sums come first. */
 static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
 {
-    const bool scaled = lap_dtype_is_fp8(p->types.wire);
     lap_range_t own = lap_partial(p, lap_all_columns(p)), sums = s->output;
     if (has_epilogue(p))
         sums = lap_range_packed(LAP_SCRATCH, p->rank, whole_sums_begin(p), p->m,
@@ -270,7 +269,7 @@ static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
     lap_add_reduce(s, LAP_STREAM_COMPUTE, sums, p->types.wire, p->types.out);
     for (int source = 0; source < p->size; source++)
         lap_reduce_source(s, source == p->rank ? own : whole_slot(p, p->rank, source));
-    for (int source = 0; source < p->size && scaled; source++)
+    for (int source = 0; source < p->size && lap_is_scaled(p); source++)
         lap_reduce_scale(s, source == p->rank ? lap_own_scale(p)
                                               : whole_slot_scale(p, p->rank, source));
     if (has_epilogue(p))
@@ -280,9 +279,8 @@ static void add_whole_sum(const lap_problem_t *p, lap_schedule_t *s)
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
-    const bool scaled = lap_dtype_is_fp8(p->types.wire);
     size_t bytes = whole_slots_bytes(p);
-    begin_schedule(p, s, scaled ? lap_scales_end(bytes, p->size) : bytes, p->capacity);
+    begin_schedule(p, s, lap_is_scaled(p) ? lap_scales_end(bytes, p->size) : bytes, p->capacity);
     if (p->size == 1 || p->m == 0) {
         lap_add_alone(p, s);
         return;
@@ -298,7 +296,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
         lap_await_credit(p, s, LAP_STREAM_SEND, peer);
-        if (scaled)
+        if (lap_is_scaled(p))
             lap_add_put(s, LAP_STREAM_SEND, peer, LAP_NO_SIGNAL, lap_own_scale(p),
                         whole_slot_scale(p, peer, p->rank));
         uint32_t put = lap_add_put(s, LAP_STREAM_SEND, peer, lap_signal_data(p->rank),

@@ -44,6 +44,12 @@ static inline bool lap_kind_moves(lap_op_kind_t kind)
     return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_AG;
 }
 
+/* Whether what travels is FP8: it has scales, which travel with it. */
+static inline bool lap_is_scaled(const lap_problem_t *problem)
+{
+    return lap_dtype_is_fp8(problem->types.wire);
+}
+
 /* The active rows that `rank` holds, and the peer that is `step` places after this rank. */
 static inline size_t lap_rows_of(const lap_problem_t *problem, int rank)
 {

@@ -27,11 +27,6 @@ lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t
                          n * element};
 }
 
-static bool scaled(const lap_problem_t *p)
-{
-    return lap_dtype_is_fp8(p->types.wire);
-}
-
 lap_range_t lap_own_scale(const lap_problem_t *p)
 {
     return lap_range_packed(LAP_SCALE, p->rank, 0, 1, sizeof(float));
@@ -129,7 +124,7 @@ static size_t data_bytes(const lap_problem_t *p)
 
 size_t lap_slots_bytes(const lap_problem_t *p)
 {
-    return scaled(p) ? lap_scales_end(data_bytes(p), p->size) : data_bytes(p);
+    return lap_is_scaled(p) ? lap_scales_end(data_bytes(p), p->size) : data_bytes(p);
 }
 
 /* Where the scale of `source` arrives. */
@@ -163,7 +158,7 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
                       lap_columns_t columns, lap_range_t src)
 {
     uint32_t first = s->nsteps;
-    if (scaled(p) && columns.begin == 0)
+    if (lap_is_scaled(p) && columns.begin == 0)
         lap_add_put(s, stream, owner, LAP_NO_SIGNAL, lap_own_scale(p),
                     slot_scale(p, owner, p->rank));
     lap_add_put(s, stream, owner, lap_signal_data(p->rank), src,
@@ -173,7 +168,7 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
 
 void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s)
 {
-    for (int i = 1; i < p->size && scaled(p); i++) {
+    for (int i = 1; i < p->size && lap_is_scaled(p); i++) {
         int owner = lap_peer_at(p, i);
         if (lap_rows_of(p, owner) == 0)
             continue;
@@ -196,7 +191,7 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
             continue;
         block->raise_peer = owner;
         block->raise_signal = lap_signal_data(p->rank);
-        if (at == 0 && !scaled(p)) {
+        if (at == 0 && !lap_is_scaled(p)) {
             block->wait_peer = owner;
             block->wait_signal = lap_signal_credit(p->size, owner);
             block->wait_count = 1;
@@ -212,7 +207,7 @@ uint32_t lap_add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                                    dst.place == LAP_GATHERED ? p->types.y : p->types.out);
     for (int source = 0; source < p->size; source++)
         lap_reduce_source(s, source == p->rank ? own : lap_slot(p, p->rank, source, columns));
-    for (int source = 0; source < p->size && scaled(p); source++)
+    for (int source = 0; source < p->size && lap_is_scaled(p); source++)
         lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : slot_scale(p, p->rank, source));
     return step;
 }

@@ -57,7 +57,9 @@ const lap_finish_t *lap_bind_finish(const lap_binding_t *binding, const lap_sche
     if (last)
         locate(binding, schedule, dst, &row, &column);
     *finish = (lap_finish_t){
-        .epilogue = last ? schedule->epilogue : LAP_EPILOGUE_NONE,
+        /* The gradient of a bias has a step of its own. */
+        .epilogue =
+            last ? schedule->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD : LAP_EPILOGUE_NONE,
         .beta = last ? binding->beta : 0,
         .scale = !lap_dtype_is_fp8(to) ? 1
                  : last                ? binding->d_scale
@@ -69,8 +71,8 @@ const lap_finish_t *lap_bind_finish(const lap_binding_t *binding, const lap_sche
     if (finish->epilogue & LAP_EPILOGUE_BIAS)
         finish->bias =
             (const char *)binding->bias.data + column * lap_dtype_size(finish->bias_dtype);
-    const bool plain = (finish->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) == 0 &&
-                       finish->beta == 0 && finish->scale == 1;
+    const bool plain =
+        finish->epilogue == LAP_EPILOGUE_NONE && finish->beta == 0 && finish->scale == 1;
     return plain ? NULL : finish;
 }
 

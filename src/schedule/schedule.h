@@ -283,8 +283,8 @@ lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, 
 
 /*
  * Lets every wait depend on what is sent before it in the list, for such devices: where a call is
- * kept as a graph, its order is all that is left of the list. Blocks of a GEMM that are listed before
- * the first one that waits stay free: see nwait_deps.
+ * kept as a graph, its order is all that is left of the list. Blocks of a GEMM that are listed
+ * before the first one that waits stay free: see nwait_deps.
  */
 lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule);
 

@@ -20,7 +20,6 @@
 #include "util/clock.h"
 
 #define POLL_NS 50000u
-#define TIMEOUT_NS 60000000000u /* where LAP_TIMEOUT_S makes no sense either */
 
 /* What each rank tells the others. */
 typedef struct card {
@@ -292,7 +291,7 @@ static lap_status_t check_mpi(void)
 static uint64_t spare_timeout(lap_status_t status)
 {
     char sentence[LAP_ERROR_TEXT];
-    uint64_t ns = TIMEOUT_NS;
+    uint64_t ns = LAP_TIMEOUT_DEFAULT_NS; /* where LAP_TIMEOUT_S makes no sense either */
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
     if (lap_environment_timeout(&ns) != LAP_OK)
         lap_error(status, "%s", sentence);

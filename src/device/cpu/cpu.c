@@ -126,7 +126,7 @@ static void finish_rows(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
 {
     lap_finish_t rest = *gemm->finish;
     rest.beta = 0;
-    if ((rest.epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) == 0 && rest.scale == 1)
+    if (rest.epilogue == LAP_EPILOGUE_NONE && rest.scale == 1)
         return;
     for (size_t i = 0; i < block->rows; i++) {
         void *d = (char *)block->d + i * block->d_stride;

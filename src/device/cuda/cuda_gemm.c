@@ -332,8 +332,7 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
 {
     lap_cuda_plan_t *plan;
     const lap_finish_t *finish = gemm->finish;
-    const lap_epilogue_t done = LAP_EPILOGUE_BIAS_GRAD; /* by steps of their own */
-    const bool plain = !finish || ((finish->epilogue & ~done) == 0 && finish->scale == 1);
+    const bool plain = !finish || (finish->epilogue == LAP_EPILOGUE_NONE && finish->scale == 1);
     if (block->rows == 0 || gemm->n == 0)
         return LAP_OK;
     /* cuBLASLt knows scales of FP8 only. */

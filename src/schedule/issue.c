@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Issuing a call: a walk over the steps of a schedule that hands each to its stream, on any device
+ * and transport.
+ */
+#include "schedule/bind.h"
+#include "schedule/program.h"
+#include "util/clock.h"
+
+#define NO_BLOCK UINT32_MAX
+
+/* ---- what a GEMM step's row-block signals call back ---- */
+
+static lap_wait_t block_wait(const lap_gemm_context_t *context, size_t block)
+{
+    const lap_block_t *plan = &context->program->schedule.blocks[context->step->first + block];
+    return (lap_wait_t){
+        .peer = plan->wait_peer,
+        .signal = plan->wait_signal,
+        .target = context->program->blocks[context->step->first + block].wait.target,
+        .story = context->story,
+        .count = plan->wait_count,
+    };
+}
+
+static lap_status_t block_wait_failed(void *arg, size_t block, lap_status_t status)
+{
+    const lap_gemm_context_t *context = arg;
+    lap_wait_t wait = block_wait(context, context->lost != NO_BLOCK ? context->lost : block);
+    return lap_buffer_wait_failed(context->buffer, &wait, status);
+}
+
+static lap_status_t block_wait_passed(void *arg, size_t block)
+{
+    const lap_gemm_context_t *context = arg;
+    const lap_wait_t wait = block_wait(context, block);
+    return lap_buffer_wait_passed(context->buffer, &wait);
+}
+
+static lap_status_t block_raise(void *arg, void *raise)
+{
+    const lap_gemm_context_t *context = arg;
+    return context->buffer->ops->raise_now(context->buffer, raise);
+}
+
+/*
+ * While a GEMM waits for any of several ranks, it makes no sense to go on once one of them cannot
+ * come any more.
+ */
+static lap_status_t look_for_blocks(void *arg)
+{
+    lap_gemm_context_t *context = arg;
+    lap_buffer_t *buffer = context->buffer;
+    const lap_schedule_t *schedule = &context->program->schedule;
+    int last = -1;
+    for (uint32_t i = 0; i < context->step->count; i++) {
+        const int peer = schedule->blocks[context->step->first + i].wait_peer;
+        const lap_gemm_block_t *block = &context->program->blocks[context->step->first + i];
+        if (!block->has_wait || peer == last ||
+            lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
+            continue;
+        last = peer;
+        lap_status_t status = lap_buffer_compare(buffer, peer, context->story);
+        if (status == LAP_OK)
+            status = lap_group_look_for(buffer->group, peer);
+        if (status != LAP_OK) {
+            context->lost = i;
+            return status;
+        }
+    }
+    return lap_group_look(buffer->group);
+}
+
+/* ---- issuing ---- */
+
+/* One call being issued. */
+typedef struct issue {
+    lap_program_t *program;
+    const lap_binding_t *binding;
+    const lap_device_ops_t *device;
+    lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
+    uint64_t chaos;
+} issue_t;
+
+static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer, size_t bytes)
+{
+    if (!issue->record)
+        return NULL;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    lap_trace_record_t *record = issue->record++;
+    record->rank = issue->program->schedule.rank;
+    record->kind = (uint32_t)step->kind;
+    record->stream = step->stream;
+    record->step = index;
+    record->peer = peer;
+    record->bytes = bytes;
+    return record;
+}
+
+static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
+{
+    lap_program_t *program = issue->program;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_block_t *plan = &program->schedule.blocks[index];
+    lap_gemm_block_t *block = &program->blocks[index];
+    size_t unused;
+    *block = (lap_gemm_block_t){.rows = plan->d.rows};
+    block->a = lap_bind_range(issue->binding, &plan->a, &block->a_stride);
+    block->d = lap_bind_range(issue->binding, &plan->d, &block->d_stride);
+    block->aux = lap_bind_aux(issue->binding, &program->schedule, &plan->d);
+    if (plan->scale.rows > 0)
+        block->a_scale =
+            (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
+    lap_trace_record_t *record = next_record(
+        issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
+    if (record)
+        block->span = &record->span;
+    if (plan->wait_signal != LAP_NO_SIGNAL) {
+        block->has_wait = true;
+        block->wait.word = plan->wait_signal;
+        block->wait.target = buffer->consumed[plan->wait_signal] + plan->wait_count;
+    }
+    if (plan->raise_signal != LAP_NO_SIGNAL) {
+        program->raises[index] = (lap_raise_t){
+            .peer = plan->raise_peer,
+            .signal = plan->raise_signal,
+            .tag = program->stories[step_index].tag,
+            .bytes = plan->d.rows * plan->d.row_bytes,
+            .span = record ? &record->flight : NULL,
+        };
+        if (record) {
+            record->bytes = program->raises[index].bytes;
+            record->peer = plan->raise_peer;
+        }
+        block->raise_arg = &program->raises[index];
+    }
+}
+
+/* Those without which a step cannot begin; the others can wait until its blocks do. */
+static uint16_t deps_to_begin(const lap_step_t *step)
+{
+    return step->kind == LAP_STEP_GEMM ? (uint16_t)(step->ndeps - step->nwait_deps) : step->ndeps;
+}
+
+/* The stream goes on when some of the dependencies of a step have ended. */
+static lap_status_t await_deps(const issue_t *issue, lap_stream_t *stream, const lap_step_t *step,
+                               uint16_t first, uint16_t end)
+{
+    for (uint16_t d = first; d < end; d++)
+        LAP_TRY(issue->device->stream_wait_event(stream, issue->program->events[step->deps[d]]));
+    return LAP_OK;
+}
+
+/*
+ * On a device whose blocks neither wait nor raise: a block of its own, with its wait before it and
+ * its raise behind it.
+ */
+static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t *gemm,
+                                uint32_t index)
+{
+    const lap_gemm_context_t *context = gemm->context;
+    const lap_device_ops_t *device = issue->device;
+    lap_buffer_t *buffer = context->buffer;
+    lap_gemm_block_t *block = &context->program->blocks[context->step->first + index];
+    lap_span_t *span = block->span;
+    lap_raise_t *raise = block->raise_arg;
+    const lap_wait_t wait = block_wait(context, index);
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->ready));
+    if (block->has_wait)
+        LAP_TRY(buffer->ops->wait(buffer, device, stream, &wait));
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->begin));
+    block->has_wait = false;
+    block->span = NULL;
+    block->raise_arg = NULL;
+    gemm->blocks = block;
+    gemm->nblocks = 1;
+    LAP_TRY(device->gemm(stream, gemm));
+    if (span)
+        LAP_TRY(device->stamp(stream, &span->end));
+    return raise ? buffer->ops->raise(buffer, device, stream, raise) : LAP_OK;
+}
+
+static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    lap_program_t *program = issue->program;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &program->schedule.steps[index];
+    for (uint32_t b = 0; b < step->count; b++)
+        bind_block(issue, index, step->first + b);
+
+    lap_gemm_context_t *context = &program->gemms[index];
+    *context = (lap_gemm_context_t){.program = program,
+                                    .buffer = buffer,
+                                    .step = step,
+                                    .story = &program->stories[index],
+                                    .lost = NO_BLOCK};
+    const lap_world_t *world = buffer->group->world;
+    context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
+
+    const lap_schedule_t *schedule = &program->schedule;
+    if (step->count == 0)
+        return LAP_OK;
+    const lap_block_t *first = &schedule->blocks[step->first];
+    const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
+    const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
+    lap_gemm_t gemm = {
+        .a_dtype = schedule->types.a,
+        .b_dtype = schedule->types.b,
+        .d_dtype = d_dtype,
+        .a_transposed = schedule->layout == LAP_WGRAD,
+        .b_plain = schedule->layout != LAP_FORWARD,
+        .scale = issue->binding->scale,
+        .n = shape.n,
+        .k = shape.k,
+        .finish = lap_bind_finish(issue->binding, schedule, &first->d, d_dtype,
+                                  &program->finishes[index]),
+        .blocks = &program->blocks[step->first],
+        .nblocks = step->count,
+        .any_order = step->any_order,
+        .wait_bank = buffer->banks[program->schedule.rank],
+        .watch = &context->watch,
+        .wait_failed = block_wait_failed,
+        .wait_passed = block_wait_passed,
+        .raise = block_raise,
+        .context = context,
+        .shuffle = issue->chaos,
+    };
+    gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
+    if (issue->device->gemm_signals)
+        return issue->device->gemm(stream, &gemm);
+    uint16_t awaited = deps_to_begin(step);
+    for (uint32_t b = 0; b < step->count; b++) {
+        if (program->blocks[step->first + b].has_wait) {
+            LAP_TRY(await_deps(issue, stream, step, awaited, step->ndeps));
+            awaited = step->ndeps;
+        }
+        LAP_TRY(issue_block(issue, stream, &gemm, b));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    lap_program_t *program = issue->program;
+    const lap_step_t *step = &program->schedule.steps[index];
+    for (uint32_t i = 0; i < (step->scaled ? 2 : 1) * step->count; i++)
+        program->sources[step->first + i] =
+            lap_bind_range(issue->binding, &program->schedule.ranges[step->first + i],
+                           &program->source_strides[step->first + i]);
+    lap_reduce_t reduce = {
+        .from = step->from,
+        .to = step->to,
+        .srcs = &program->sources[step->first],
+        .src_strides = &program->source_strides[step->first],
+        .nsrc = step->count,
+        .rows = step->dst.rows,
+        .cols = step->dst.row_bytes / lap_dtype_size(step->to),
+        .finish = lap_bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
+                                  &program->finishes[index]),
+        .aux = lap_bind_aux(issue->binding, &program->schedule, &step->dst),
+    };
+    if (step->scaled)
+        reduce.scales =
+            (const float *const *)(const void *)&program->sources[step->first + step->count];
+    reduce.dst = lap_bind_range(issue->binding, &step->dst, &reduce.dst_stride);
+    return issue->device->reduce(stream, &reduce);
+}
+
+static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+{
+    const lap_binding_t *binding = issue->binding;
+    const lap_types_t *types = &issue->program->schedule.types;
+    const bool of_d = step->src.place == LAP_OUTPUT; /* else of a */
+    lap_column_sums_t sums = {
+        .from = of_d ? types->out : types->a,
+        .to = binding->bias_grad.dtype,
+        .rows = step->src.rows,
+        .cols = binding->bias_grad.cols,
+        .scale = of_d ? binding->d_scale : binding->a_scale,
+        .dst = binding->bias_grad.data,
+    };
+    sums.src = lap_bind_range(binding, &step->src, &sums.src_stride);
+    return issue->device->column_sums(stream, &sums);
+}
+
+static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stream,
+                              lap_trace_record_t *record)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    lap_put_t put = {
+        .offset = step->dst.offset,
+        .dst_stride = step->dst.stride,
+        .rows = step->src.rows,
+        .row_bytes = step->src.row_bytes,
+        .peer = step->peer,
+        .signal = step->signal,
+        .tag = issue->program->stories[index].tag,
+        .span = record ? &record->flight : NULL,
+    };
+    put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
+    return buffer->ops->put(buffer, issue->device, stream, &put);
+}
+
+static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *stream,
+                                lap_trace_record_t *record)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_raise_t raise = {
+        .peer = step->peer,
+        .signal = step->signal,
+        .tag = issue->program->stories[index].tag,
+        .bytes = step->bytes,
+        .span = record && step->bytes ? &record->flight : NULL,
+    };
+    return buffer->ops->raise(buffer, issue->device, stream, &raise);
+}
+
+static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    const lap_wait_t wait = {
+        .peer = step->peer,
+        .signal = step->signal,
+        .target = buffer->consumed[step->signal] + step->count,
+        .story = &issue->program->stories[index],
+        .count = step->count,
+    };
+    return buffer->ops->wait(buffer, issue->device, stream, &wait);
+}
+
+static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
+{
+    const lap_copy_t copy = lap_bind_copy(issue->binding, step);
+    return issue->device->copy(stream, &copy);
+}
+
+static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,
+                               lap_trace_record_t *record)
+{
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    switch (step->kind) {
+    case LAP_STEP_GEMM:
+        return issue_gemm(issue, index, stream);
+    case LAP_STEP_PUT:
+        return issue_put(issue, index, stream, record);
+    case LAP_STEP_RAISE:
+        return issue_raise(issue, index, stream, record);
+    case LAP_STEP_WAIT:
+        return issue_wait(issue, index, stream);
+    case LAP_STEP_REDUCE:
+        return issue_reduce(issue, index, stream);
+    case LAP_STEP_COPY:
+        return issue_copy(issue, step, stream);
+    case LAP_STEP_SUMS:
+        return issue_sums(issue, step, stream);
+    case LAP_STEP_KINDS:
+        break;
+    }
+    return lap_error(LAP_ERR_INTERNAL, "step %u is of unknown kind %d", index, (int)step->kind);
+}
+
+static lap_status_t sleep_a_while(void *arg)
+{
+    lap_sleep_until_ns(lap_now_ns() + *(uint64_t *)arg);
+    return LAP_OK;
+}
+
+/* Before one step in four, a delay of up to 0.3 ms: arrivals then come in every order. */
+static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
+{
+    issue->chaos = issue->chaos * 6364136223846793005u + 1442695040888963407u;
+    uint64_t dice = issue->chaos >> 33;
+    if (dice % 4 != 0)
+        return LAP_OK;
+    const uint64_t delay_ns = dice / 4 % 300000;
+    return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
+}
+
+static lap_status_t issue_step(issue_t *issue, uint32_t index)
+{
+    lap_program_t *program = issue->program;
+    const lap_step_t *step = &program->schedule.steps[index];
+    lap_stream_t *stream = program->engine->streams[step->stream];
+    LAP_TRY(await_deps(issue, stream, step, 0, deps_to_begin(step)));
+    if (issue->chaos)
+        LAP_TRY(issue_chaos(issue, stream));
+    lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
+    if (step->kind != LAP_STEP_GEMM)
+        record = next_record(issue, index, step->peer,
+                             step->kind == LAP_STEP_PUT ? step->src.rows * step->src.row_bytes
+                                                        : step->bytes);
+    if (record)
+        LAP_TRY(issue->device->stamp(stream, &record->span.begin));
+    LAP_TRY(issue_kind(issue, index, stream, record));
+    if (record)
+        LAP_TRY(issue->device->stamp(stream, &record->span.end));
+    if (program->events[index])
+        LAP_TRY(issue->device->event_record(program->events[index], stream));
+    return LAP_OK;
+}
+
+/* Where a transport has something to do after all waits of a call: when all streams are there. */
+static lap_status_t end_call(issue_t *issue)
+{
+    lap_program_t *program = issue->program;
+    lap_engine_t *engine = program->engine;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (!buffer || !buffer->ops->end_call || lap_program_streams(program, streams, &first) == 0)
+        return LAP_OK;
+    for (int s = first + 1; s < LAP_STREAMS; s++) {
+        if (!program->ends[s])
+            continue;
+        LAP_TRY(issue->device->event_record(engine->joins[s], engine->streams[s]));
+        LAP_TRY(issue->device->stream_wait_event(engine->streams[first], engine->joins[s]));
+    }
+    return buffer->ops->end_call(buffer, issue->device, streams[0], program->schedule.raised,
+                                 program->schedule.nsignals);
+}
+
+lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
+{
+    issue_t issue = {
+        .program = program,
+        .binding = binding,
+        .device = program->engine->device->ops,
+        .record = binding->trace ? binding->trace->records : NULL,
+        .chaos = binding->chaos,
+    };
+    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
+        LAP_TRY(issue_step(&issue, i));
+    return end_call(&issue);
+}

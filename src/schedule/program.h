@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a program, for those who make it and launch it (run.c) and who issue its steps. */
+#ifndef LAP_SCHEDULE_PROGRAM_H
+#define LAP_SCHEDULE_PROGRAM_H
+
+#include "schedule/run.h"
+
+/* What the waits and raises of one GEMM step need while it runs. */
+typedef struct lap_gemm_context {
+    lap_program_t *program;
+    lap_buffer_t *buffer;
+    const lap_step_t *step;
+    const lap_wait_story_t *story;
+    lap_watch_t watch;
+    uint32_t lost; /* the block whose signal cannot come any more, once that is known */
+} lap_gemm_context_t;
+
+struct lap_program {
+    lap_engine_t *engine;
+    lap_schedule_t schedule;
+    lap_gemm_block_t *blocks;  /* per block of the schedule */
+    lap_raise_t *raises;       /* per block */
+    lap_gemm_context_t *gemms; /* per step; only those of GEMM steps are used */
+    lap_wait_story_t *stories; /* per step */
+    lap_event_t **events;      /* per step: recorded after it; NULL when nothing depends on it */
+    lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
+    const void **sources;           /* per range: the operands of reductions, and their scales */
+    size_t *source_strides;
+    lap_finish_t *finishes; /* per step: what becomes of its results */
+    lap_binding_t last;     /* of the latest call, */
+    bool called;            /* if there was one */
+    lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */
+    bool kept;              /* the graph is that of `last` */
+};
+
+/* The streams that the program uses, the first of them first; returns how many. */
+size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p);
+
+/*
+ * Issues every step of a call to its stream, and what the transport does at its end. Everything
+ * that this needs is there already: it only fills it in and hands it over.
+ */
+lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding);
+
+#endif

@@ -387,7 +387,7 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
     bench->transport = transport->name;
-    bench->can_span = transport->can & LAP_CAN_SPAN;
+    bench->can_span = (transport->can & LAP_CAN_SPAN) && !transport->device;
     for (size_t i = 0; i < bench->ncases; i++)
         lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
     return true;

@@ -28,6 +28,7 @@
 #include "lap_config.h"
 #include "launch.h"
 #include "mps.h"
+#include "transport/nccl/nccl_info.h"
 #include "transport/transport.h"
 #include "util/cores.h"
 
@@ -322,7 +323,7 @@ static void show_gpus(page_t *page)
     else
         fact(page, "MPS", "no: %s is not in PATH", LAP_MPS_CONTROL);
     int nccl;
-    if (lap_cuda_nccl(&nccl) == LAP_OK)
+    if (lap_nccl_version(&nccl) == LAP_OK)
         fact(page, "NCCL", "yes: %d.%d.%d can be loaded", nccl / 10000, nccl % 10000 / 100,
              nccl % 100);
     else

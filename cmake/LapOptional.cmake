@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What this machine offers besides the necessary. Nothing here is required unless it is asked for, or enables a
-# language; what is found goes into lap_config.h, for `lap info`. MPI and CUDA are used, NCCL is only looked for.
+# language; what is found goes into lap_config.h, for `lap info`.
 set(LAP_MPI AUTO CACHE STRING "The transport over MPI: AUTO (when MPI is there), ON (it must be) or OFF")
 set_property(CACHE LAP_MPI PROPERTY STRINGS AUTO ON OFF)
 set(LAP_HAVE_MPI 0)
@@ -41,15 +41,13 @@ elseif(LAP_CUDA AND NOT LAP_CUDA STREQUAL "AUTO")
                       "cudaTypedefs.h: install the CUDA toolkit, set CUDAToolkit_ROOT, or leave LAP_CUDA at AUTO.")
 endif()
 
+# NCCL: its header, to compile. The library is loaded when a buffer over it is made.
 set(LAP_HAVE_NCCL 0)
 set(LAP_NCCL_VERSION "")
 find_path(LAP_NCCL_INCLUDE nccl.h HINTS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" ${CUDAToolkit_INCLUDE_DIRS}
           PATH_SUFFIXES include)
-find_library(LAP_NCCL_LIBRARY NAMES nccl libnccl.so.2
-             HINTS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" "${CUDAToolkit_LIBRARY_DIR}"
-             PATH_SUFFIXES lib lib64)
-mark_as_advanced(LAP_NCCL_INCLUDE LAP_NCCL_LIBRARY)
-if(LAP_NCCL_INCLUDE AND LAP_NCCL_LIBRARY)
+mark_as_advanced(LAP_NCCL_INCLUDE)
+if(LAP_HAVE_CUDA AND LAP_NCCL_INCLUDE)
   file(STRINGS "${LAP_NCCL_INCLUDE}/nccl.h" lines REGEX "#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
   string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
   set(LAP_HAVE_NCCL 1)

@@ -510,6 +510,8 @@ void lap_group_release(lap_group_t *group)
 {
     if (!group)
         return;
+    if (group->channel)
+        group->channel_free(group->channel);
     if (group->board) {
         /* Releases all that this rank has done here to who finds that it has left. */
         atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);

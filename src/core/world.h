@@ -63,6 +63,8 @@ struct lap_group {
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
     void *costs;       /* what calls cost here, once measured: see schedule/calibrate.c */
     void (*costs_free)(void *costs); /* called when the group ends and costs is set */
+    void *channel; /* what a transport has for all buffers of the group: see transport/nccl */
+    void (*channel_free)(void *channel); /* the same */
 };
 
 /*

@@ -105,6 +105,7 @@ typedef struct lap_stall {
     uint32_t count, come; /* in this call: raises that it waits for, and those that have come */
     uint32_t number;      /* of the wait on its stream */
     bool mismatch;        /* the signal came with the tag of another call; it waits for ever */
+    lap_status_t failed;  /* not LAP_OK, with its sentence: it cannot come any more */
 } lap_stall_t;
 
 /*
@@ -153,7 +154,7 @@ typedef struct lap_gemm {
 struct lap_device_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
-    /* The transport that reaches its memory, and the only one; NULL: those of hosts. */
+    /* The transport of its memory inside a host; NULL: it is memory of the host. */
     const char *transport;
     /*
      * Blocks of a GEMM wait and raise by themselves. Where they do not, and signals are words of

@@ -158,12 +158,11 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
-    const char *only = op_device->transport;
-    if (only && strcmp(only, buffer->ops->name) != 0)
+    if (op_device->transport && !lap_transport_fits(buffer->ops, op_device))
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "the buffer given is of transport %s, which cannot reach the memory of "
                          "device %s: use %s",
-                         buffer->ops->name, op_device->name, only);
+                         buffer->ops->name, op_device->name, op_device->transport);
     if (buffer->bytes < bytes || buffer->nsignals < nsignals)
         return lap_error(LAP_ERR_INVALID,
                          "the buffer given has %zu bytes and %zu signals, expected at least %zu "
@@ -355,14 +354,44 @@ void lap_op_set_chaos(lap_op_t *op, uint64_t seed)
 
 /* ---- the cache of schedules ---- */
 
-/* The schedule of this rank for `m` active rows. The caller clears it, also after a failure. */
-static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
+static lap_status_t build_for(const lap_op_t *op, int rank, size_t m, lap_schedule_t *schedule)
 {
     const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, m) : NULL;
     lap_problem_t problem = chosen ? chosen->problem : op->problem;
-    problem.rank = op->group->rank;
+    problem.rank = rank;
     problem.m = m;
     return lap_build(chosen ? chosen->builder : op->builder, &problem, schedule);
+}
+
+/* The schedule of this rank for `m` active rows. The caller clears it, also after a failure. */
+static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
+{
+    return build_for(op, op->group->rank, m, schedule);
+}
+
+/* Where puts must be met, the schedules of all ranks tell with whom, and when. */
+static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own,
+                               lap_program_t **program_p)
+{
+    const size_t size = (size_t)op->group->size;
+    lap_schedule_t *all = lap_alloc(size, sizeof(*all));
+    const lap_schedule_t **list = lap_alloc(size, sizeof(*list));
+    lap_status_t status = LAP_OK;
+    if (!all || !list)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %zu ranks", size);
+    for (size_t r = 0; r < size && status == LAP_OK; r++) {
+        list[r] = &all[r];
+        status = build_for(op, (int)r, m, &all[r]);
+    }
+    if (status == LAP_OK)
+        status = lap_program_create_met(op->engine, own, list, program_p);
+    else
+        lap_schedule_clear(own);
+    for (size_t r = 0; all && r < size; r++)
+        lap_schedule_clear(&all[r]);
+    lap_free(list);
+    lap_free(all);
+    return status;
 }
 
 static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **program_p)
@@ -373,6 +402,8 @@ static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **progra
         lap_schedule_clear(&schedule);
         return status;
     }
+    if (!(op->can & LAP_CAN_ALONE))
+        return create_met(op, m, &schedule, program_p);
     return lap_program_create(op->engine, &schedule, program_p);
 }
 

@@ -227,6 +227,47 @@ static lap_status_t time_steps(bench_t *bench, times_t *times)
     return LAP_OK;
 }
 
+/* One round, in which all send to the next rank and receive from the one before. */
+static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, double *seconds_p)
+{
+    lap_buffer_t *buffer = bench->buffer;
+    const int rank = bench->group->rank, size = bench->group->size;
+    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    const lap_put_t put = {bench->memory, bytes, 0, bytes, 1, bytes, next, 1, 0, NULL};
+    const lap_receive_t receive = {previous, 0, bytes, 1, bytes};
+    const lap_lack_t lack = {previous, 1, 1};
+    const lap_round_t round = {.sends = &put,
+                               .receives = &receive,
+                               .lacks = &lack,
+                               .nsends = 1,
+                               .nreceives = 1,
+                               .nlacks = 1,
+                               .done = done};
+    LAP_TRY(lap_group_barrier(bench->group));
+    const uint64_t begin = lap_now_ns();
+    lap_status_t status = buffer->ops->exchange(buffer, bench->ops, &round);
+    if (status == LAP_OK)
+        status = lap_engine_await(bench->engine, done);
+    if (status != LAP_OK)
+        lap_engine_fail(bench->engine, status);
+    *seconds_p = fmin(*seconds_p, seconds_since(begin));
+    return status;
+}
+
+/* Where puts must be met: rounds with and without much to carry. */
+static lap_status_t time_rounds(bench_t *bench, times_t *times)
+{
+    lap_event_t *done;
+    LAP_TRY(bench->ops->event_create(bench->engine->device, &done));
+    times->link = times->signal = INFINITY;
+    lap_status_t status = LAP_OK;
+    for (int i = 0; i < 2 * COPY_ROUNDS && status == LAP_OK; i++)
+        status = time_round(bench, i % 2 ? LINK_BYTES : sizeof(uint64_t), done,
+                            i % 2 ? &times->link : &times->signal);
+    bench->ops->event_destroy(done);
+    return status;
+}
+
 /* How long it takes until a put is there: all send to the next rank and wait for the one before. */
 static lap_status_t time_link(bench_t *bench, double *seconds_p)
 {
@@ -336,6 +377,8 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
         status = time_steps(bench, times);
     /* What follows needs both sides. */
     LAP_TRY(lap_group_agree(bench->group, status));
+    if (bench->buffer->ops->exchange && bench->group->size > 1)
+        return lap_group_agree(bench->group, time_rounds(bench, times));
     if (goes_far(bench->buffer))
         LAP_TRY(lap_group_agree(bench->group, time_link(bench, &times->link)));
     status = time_signals(bench, true, &times->signal);

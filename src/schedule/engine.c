@@ -86,6 +86,8 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
     lap_status_t status =
         stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
+    if (status == LAP_OK)
+        status = stall->failed;
     if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
         status = LAP_ERR_TIMEOUT;
     /* A signal that came at the last moment wins: the peer may have raised it and then left. */

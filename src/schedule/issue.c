@@ -4,6 +4,7 @@
  * and transport.
  */
 #include "schedule/bind.h"
+#include "schedule/meet.h"
 #include "schedule/program.h"
 #include "util/clock.h"
 
@@ -151,6 +152,15 @@ static lap_status_t await_deps(const issue_t *issue, lap_stream_t *stream, const
     return LAP_OK;
 }
 
+static lap_status_t wait_on_stream(const issue_t *issue, lap_stream_t *stream,
+                                   const lap_wait_t *wait)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    if (issue->program->meeting)
+        return lap_meet_wait(issue->program, stream, wait);
+    return buffer->ops->wait(buffer, issue->device, stream, wait);
+}
+
 /*
  * On a device whose blocks neither wait nor raise: a block of its own, with its wait before it and
  * its raise behind it.
@@ -168,7 +178,7 @@ static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t
     if (span)
         LAP_TRY(device->stamp(stream, &span->ready));
     if (block->has_wait)
-        LAP_TRY(buffer->ops->wait(buffer, device, stream, &wait));
+        LAP_TRY(wait_on_stream(issue, stream, &wait));
     if (span)
         LAP_TRY(device->stamp(stream, &span->begin));
     block->has_wait = false;
@@ -301,6 +311,8 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .span = record ? &record->flight : NULL,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
+    if (issue->program->meeting)
+        return lap_meet_put(issue->program, issue->binding, step->stream, &put);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
@@ -316,6 +328,8 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
     };
+    if (issue->program->meeting)
+        return LAP_OK; /* a credit: this rank's receive says as much */
     return buffer->ops->raise(buffer, issue->device, stream, &raise);
 }
 
@@ -330,7 +344,7 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .story = &issue->program->stories[index],
         .count = step->count,
     };
-    return buffer->ops->wait(buffer, issue->device, stream, &wait);
+    return wait_on_stream(issue, stream, &wait);
 }
 
 static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
@@ -433,6 +447,8 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->trace ? binding->trace->records : NULL,
         .chaos = binding->chaos,
     };
+    if (program->meeting)
+        LAP_TRY(lap_meet_begin(program, binding));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(issue_step(&issue, i));
     return end_call(&issue);

@@ -26,11 +26,12 @@ struct lap_program {
     lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
-    lap_finish_t *finishes; /* per step: what becomes of its results */
-    lap_binding_t last;     /* of the latest call, */
-    bool called;            /* if there was one */
-    lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */
-    bool kept;              /* the graph is that of `last` */
+    lap_finish_t *finishes;      /* per step: what becomes of its results */
+    struct lap_meeting *meeting; /* where puts must be met: see meet.h; else NULL */
+    lap_binding_t last;          /* of the latest call, */
+    bool called;                 /* if there was one */
+    lap_graph_t *graph;          /* of calls bound as the latest; NULL: none */
+    bool kept;                   /* the graph is that of `last` */
 };
 
 /* The streams that the program uses, the first of them first; returns how many. */

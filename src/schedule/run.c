@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "schedule/bind.h"
+#include "schedule/meet.h"
 #include "schedule/program.h"
 #include "util/alloc.h"
 
@@ -42,8 +43,22 @@ static void tell_stories(lap_program_t *program)
         };
 }
 
-lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
-                                lap_program_t **program_p)
+/*
+ * What waits may depend on besides what the schedule says. Rounds are an order of their own; a wait
+ * for one does not keep a stream busy.
+ */
+static lap_status_t order_waits(lap_program_t *program, const lap_schedule_t *const *schedules)
+{
+    if (schedules)
+        return lap_meeting_create(program, schedules);
+    if (program->engine->device->ops->shares_queues)
+        return lap_schedule_order_waits(&program->schedule);
+    return LAP_OK;
+}
+
+lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
+                                    const lap_schedule_t *const *schedules,
+                                    lap_program_t **program_p)
 {
     lap_program_t *program = lap_alloc(1, sizeof(*program));
     if (!program) {
@@ -69,8 +84,8 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                 program->events && program->sources && program->source_strides && program->finishes;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
-    if (status == LAP_OK && engine->device->ops->shares_queues)
-        status = lap_schedule_order_waits(&program->schedule);
+    if (status == LAP_OK)
+        status = order_waits(program, schedules);
     if (status == LAP_OK)
         status = create_events(program);
     if (status != LAP_OK) {
@@ -82,10 +97,17 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
     return LAP_OK;
 }
 
+lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
+                                lap_program_t **program_p)
+{
+    return lap_program_create_met(engine, schedule, NULL, program_p);
+}
+
 void lap_program_destroy(lap_program_t *program)
 {
     if (!program)
         return;
+    lap_meeting_destroy(program);
     for (uint32_t i = 0; program->events && i < program->schedule.nsteps; i++)
         if (program->events[i])
             program->engine->device->ops->event_destroy(program->events[i]);

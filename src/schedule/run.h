@@ -44,6 +44,10 @@ typedef struct lap_program lap_program_t;
 /* Takes the schedule over (it is cleared by lap_program_destroy, or here on failure). */
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p);
+/* The same for a transport that lacks LAP_CAN_ALONE: schedules[r] is that of rank r. */
+lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
+                                    const lap_schedule_t *const *schedules,
+                                    lap_program_t **program_p);
 void lap_program_destroy(lap_program_t *program);
 const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
 

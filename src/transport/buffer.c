@@ -40,7 +40,7 @@ static lap_status_t read_options(const lap_buffer_options_t *given, lap_buffer_o
 /* A transport over the memory of a device needs that device. */
 static lap_status_t check_device(const lap_group_t *group, const lap_transport_ops_t *ops)
 {
-    if (!ops->needs_device || strcmp(lap_transport_default(group), ops->name) == 0)
+    if (!ops->device || strcmp(ops->device, group->world->device_name) == 0)
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED, "transport %s cannot reach the memory of device %s",
                      ops->name, group->world->device_name);

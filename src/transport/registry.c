@@ -15,6 +15,7 @@ extern const lap_transport_ops_t lap_shm_ops;
 extern const lap_transport_ops_t lap_mpi_ops;
 extern const lap_transport_ops_t lap_hosts_ops;
 extern const lap_transport_ops_t lap_cuda_ipc_ops;
+extern const lap_transport_ops_t lap_nccl_ops;
 
 static const lap_transport_ops_t *const transports[] = {
     &lap_self_ops,     &lap_shm_ops,
@@ -23,6 +24,9 @@ static const lap_transport_ops_t *const transports[] = {
 #endif
 #if LAP_HAVE_CUDA
     &lap_cuda_ipc_ops,
+#endif
+#if LAP_HAVE_NCCL
+    &lap_nccl_ops,
 #endif
 };
 
@@ -50,18 +54,43 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
     return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
 }
 
+bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device)
+{
+    return device->transport ? ops->device && strcmp(ops->device, device->name) == 0 : !ops->device;
+}
+
+static bool spans_hosts(const lap_group_t *group)
+{
+    const lap_world_t *world = group->world;
+    for (int rank = 0; rank < group->size && world->kind != LAP_WORLD_THREADS; rank++)
+        if (world->peers[group->members[rank]].heap_fd < 0)
+            return true;
+    return false;
+}
+
+/* Of those that reach the memory of such a device: what the world was told, or where ranks are. */
+static const char *default_of(const lap_group_t *group, const lap_device_ops_t *device)
+{
+    const bool far = spans_hosts(group);
+    for (size_t i = 0; lap_transport_at(i); i++) {
+        const lap_transport_ops_t *ops = lap_transport_at(i);
+        if (!lap_transport_fits(ops, device))
+            continue;
+        if (far ? ops->can & LAP_CAN_SPAN : strcmp(ops->name, group->world->transport_name) == 0)
+            return ops->name;
+    }
+    return device->transport;
+}
+
 const char *lap_transport_default(const lap_group_t *group)
 {
     const lap_world_t *world = group->world;
     const lap_device_ops_t *device;
     if (lap_device_find(world->device_name, &device) == LAP_OK && device->transport)
-        return device->transport;
+        return default_of(group, device);
     if (world->kind == LAP_WORLD_THREADS)
         return "self";
     if (world->transport_name[0])
         return world->transport_name;
-    for (int rank = 0; rank < group->size; rank++)
-        if (world->peers[group->members[rank]].heap_fd < 0)
-            return "hosts";
-    return "shm";
+    return spans_hosts(group) ? "hosts" : "shm";
 }

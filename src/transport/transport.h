@@ -17,9 +17,10 @@
 
 /* What a transport can do. Builders ask for these, never for a name. */
 enum {
-    LAP_CAN_PUT = 1 << 0,     /* one-sided: a put needs nothing of the peer */
+    LAP_CAN_PUT = 1 << 0,     /* ranges, and signals with them, get into a peer's memory */
     LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
     LAP_CAN_SPAN = 1 << 2,    /* ranks may be on several hosts; mpirun starts them */
+    LAP_CAN_ALONE = 1 << 3,   /* one-sided: a put needs nothing of the peer; else see lap_round_t */
 };
 
 /* What each rank says of the call that it is in, for its peers to compare with their own. */
@@ -53,6 +54,7 @@ struct lap_buffer {
     struct lap_pacer *pacer; /* of link */
     struct lap_slot *slot;   /* of mpi and hosts */
     struct lap_part *part;   /* of cuda_ipc */
+    struct lap_stage *stage; /* of nccl */
 };
 
 static inline bool lap_buffer_is_paced(const lap_buffer_t *buffer)
@@ -104,11 +106,41 @@ typedef struct lap_wait {
     uint32_t count;                /* target less consumed[]: raises of this call */
 } lap_wait_t;
 
+/* What comes from a peer in a round, and where it goes; rows of `row_bytes` bytes. */
+typedef struct lap_receive {
+    int peer;
+    size_t offset, stride;
+    size_t rows, row_bytes;
+} lap_receive_t;
+
+/* A signal of this rank that a round brings, or that a peer would take what it is sent. */
+typedef struct lap_lack {
+    int peer;
+    uint32_t signal, count; /* as a wait for it would have them */
+} lap_lack_t;
+
+/*
+ * For transports on which a peer must take what it is sent: what goes out of a rank, and comes to
+ * it, at a time. All ranks have the same list of rounds for a call, of which each leaves out those
+ * in which it has no part: see schedule/rounds.h. Nothing of it is looked at after its call has
+ * ended.
+ */
+typedef struct lap_round {
+    const lap_put_t *sends; /* those to one peer in the order in which it receives them */
+    const lap_receive_t *receives;
+    const lap_lack_t *lacks; /* for the sentence when it does not come to an end */
+    uint32_t nsends, nreceives, nlacks;
+    lap_event_t *const *after; /* what it comes after, besides the rounds before it */
+    uint32_t nafter;
+    lap_event_t *done; /* recorded: when all has gone and come */
+    const lap_wait_story_t *story;
+} lap_round_t;
+
 typedef struct lap_transport_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
-    bool needs_device;   /* reaches only the memory of a device that names it as its transport */
+    const char *device;  /* whose memory it reaches, and no other; NULL: that of hosts */
 
     /*
      * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on
@@ -137,6 +169,14 @@ typedef struct lap_transport_ops {
                          const lap_wait_t *wait);
 
     /*
+     * (instead of the three above where LAP_CAN_ALONE is missing; a rank still puts into its own
+     * memory with them) Issues a round. Returns at once, but for what connects ranks that have not
+     * met before.
+     */
+    lap_status_t (*exchange)(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                             const lap_round_t *round);
+
+    /*
      * (optional) When the streams have all waits of a call behind them: word i was raised raised[i]
      * times in it. For words that are counted where the streams run.
      */
@@ -148,6 +188,9 @@ typedef struct lap_transport_ops {
 
 /* The transports of this build, in the order in which they are listed; NULL past the last one. */
 const lap_transport_ops_t *lap_transport_at(size_t index);
+
+/* Whether a transport reaches the memory of a device. */
+bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
 
 /* The name of the transport that fits a group: what its world was told, or where its ranks are. */
 const char *lap_transport_default(const lap_group_t *group);

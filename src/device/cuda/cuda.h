@@ -28,6 +28,17 @@ typedef enum lap_cuda_kernel {
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_gemm.c */
 
+/*
+ * Who runs kernels of its own on streams of the device, in which it may wait for peers. Its
+ * functions come first in what it has for that.
+ */
+typedef struct lap_cuda_guest {
+    bool (*stall)(struct lap_cuda_guest *guest, lap_stall_t *stall_p); /* as of a stream */
+    void (*end)(struct lap_cuda_guest *guest);   /* ends its waits; it is of no use any more */
+    void (*close)(struct lap_cuda_guest *guest); /* before the device is closed: it leaves */
+    struct lap_cuda_guest *next;
+} lap_cuda_guest_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
@@ -60,6 +71,7 @@ typedef struct lap_cuda_device {
     uint64_t **stamp_to;    /* where each belongs */
     size_t nstamps;
     int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
+    lap_cuda_guest_t *guests;
     /* Of the transport over this memory: what it still has to free, and how. */
     struct lap_cuda_grave *graves;
     void (*sweep)(struct lap_cuda_device *device, bool all);
@@ -102,6 +114,12 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
+
+void lap_cuda_guest_enter(lap_cuda_device_t *device, lap_cuda_guest_t *guest);
+void lap_cuda_guest_leave(lap_cuda_device_t *device, lap_cuda_guest_t *guest);
+
+/* As lap_cuda_stall, but guests are left out. */
+bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p);
 
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);

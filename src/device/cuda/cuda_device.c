@@ -297,6 +297,8 @@ void lap_cuda_close(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
+    while (device->guests)
+        device->guests->close(device->guests);
     if (device->sweep)
         device->sweep(device, true);
     if (device->context && lap_cuda_enter(device) == LAP_OK) {

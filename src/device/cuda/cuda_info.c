@@ -110,19 +110,3 @@ lap_status_t lap_cuda_info(lap_cuda_info_t *info_p)
     *info_p = info;
     return LAP_OK;
 }
-
-lap_status_t lap_cuda_nccl(int *version_p)
-{
-    int (*get_version)(int *version);
-    void *library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-    if (!library)
-        return lap_error(LAP_ERR_UNSUPPORTED, "%s", dlerror());
-    int version = 0;
-    lap_status_t status = LAP_OK;
-    if (!find(library, "ncclGetVersion", &get_version) || get_version(&version) != 0)
-        status = lap_error(LAP_ERR_UNSUPPORTED, "libnccl.so.2 does not tell its version");
-    else
-        *version_p = version;
-    dlclose(library);
-    return status;
-}

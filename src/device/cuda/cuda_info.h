@@ -35,7 +35,4 @@ typedef struct lap_cuda_info {
  */
 lap_status_t lap_cuda_info(lap_cuda_info_t *info_p);
 
-/* The version of the NCCL that can be loaded here: 22803 is 2.28.3. LAP_ERR_UNSUPPORTED: none. */
-lap_status_t lap_cuda_nccl(int *version_p);
-
 #endif

@@ -340,7 +340,7 @@ lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *w
 
 /* ---- waits that last ---- */
 
-bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
+bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
 {
     const lap_cuda_slot_t *slot = &stream->device->board->slots[stream->slot];
     /* Pairs with the release in report(), kernels.cu. */
@@ -366,10 +366,35 @@ bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
     return true;
 }
 
+/* What holds up a guest holds up the streams that wait for it. */
+bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
+{
+    bool found = lap_cuda_stall_of(stream, stall_p);
+    for (lap_cuda_guest_t *guest = stream->device->guests; guest && !found; guest = guest->next)
+        found = guest->stall(guest, stall_p);
+    return found;
+}
+
+void lap_cuda_guest_enter(lap_cuda_device_t *device, lap_cuda_guest_t *guest)
+{
+    guest->next = device->guests;
+    device->guests = guest;
+}
+
+void lap_cuda_guest_leave(lap_cuda_device_t *device, lap_cuda_guest_t *guest)
+{
+    lap_cuda_guest_t **link = &device->guests;
+    while (*link != guest)
+        link = &(*link)->next;
+    *link = guest->next;
+}
+
 void lap_cuda_release(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     __atomic_store_n(&device->board->abort, 1, __ATOMIC_SEQ_CST);
+    for (lap_cuda_guest_t *guest = device->guests; guest; guest = guest->next)
+        guest->end(guest);
     for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
         (void)lap_cuda_stream_synchronize(stream);
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)

@@ -9,9 +9,3 @@ lap_status_t lap_cuda_info(lap_cuda_info_t *info_p)
     return lap_error(LAP_ERR_UNSUPPORTED,
                      "this build has no CUDA: install the CUDA toolkit and build again");
 }
-
-lap_status_t lap_cuda_nccl(int *version_p)
-{
-    (void)version_p;
-    return lap_error(LAP_ERR_UNSUPPORTED, "this build has no CUDA");
-}

@@ -385,8 +385,8 @@ static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device
 const lap_transport_ops_t lap_cuda_ipc_ops = {
     .name = "cuda_ipc",
     .summary = "ranks of one host on GPUs, one or several, memory mapped by all",
-    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
-    .needs_device = true,
+    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_ALONE,
+    .device = "cuda",
     .buffer_create = lap_cuda_ipc_buffer_create,
     .buffer_destroy = lap_cuda_ipc_buffer_destroy,
     .tell_note = lap_host_tell_note,

@@ -5,6 +5,8 @@
  * are raised there as if the peer had done so. `mpi` uses the wire between all ranks, `hosts` only
  * where memory cannot be mapped. It does not see MPI itself: that is core/mpi.
  */
+#include "transport/mpi/mpi.h"
+
 #include <string.h>
 
 #include "core/status.h"
@@ -150,7 +152,7 @@ static lap_status_t lap_mpi_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     return LAP_OK;
 }
 
-static lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
+lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
 {
     const lap_put_t put = {
         .peer = raise->peer, .signal = raise->signal, .tag = raise->tag, .span = raise->span};
@@ -159,21 +161,21 @@ static lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *r
     return lap_mpi_put_now(buffer, &put);
 }
 
-static lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
+lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
     lap_wire_t *wire = buffer->group->world->wire;
-    if (!lap_bank_reached(buffer->banks[buffer->group->rank], wait->signal, wait->target))
+    if (wire && !lap_bank_reached(buffer->banks[buffer->group->rank], wait->signal, wait->target))
         wire->ops->nudge(wire);
     return lap_host_wait_now(buffer, wait);
 }
 
-static void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
+void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {
         lap_letter_t *letter = NULL;
         /* Without memory for it a mismatch is found later, by the tag of a signal. */
-        if (buffer->data[peer] || begin_letter(buffer, peer, LETTER_NOTE, 0, &letter) != LAP_OK)
+        if (buffer->banks[peer] || begin_letter(buffer, peer, LETTER_NOTE, 0, &letter) != LAP_OK)
             continue;
         letter->words[NOTE_CALL] = story->call;
         letter->words[NOTE_OP] = story->op_index;
@@ -184,7 +186,7 @@ static void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *stor
 
 /* ---- making and ending buffers ---- */
 
-static void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
+void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     struct lap_slot *slot = buffer->slot;
@@ -220,7 +222,7 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     return LAP_OK;
 }
 
-static lap_status_t buffer_create(lap_buffer_t *buffer,
+static lap_status_t buffer_create(lap_buffer_t *buffer, size_t bytes,
                                   bool (*maps)(const lap_buffer_t *buffer, int rank))
 {
     if (!buffer->group->world->wire)
@@ -228,7 +230,7 @@ static lap_status_t buffer_create(lap_buffer_t *buffer,
                          "transport %s needs a world over MPI: start the ranks with mpirun, and "
                          "give the world the transport too, or LAP_TRANSPORT=%s",
                          buffer->ops->name, buffer->ops->name);
-    LAP_TRY(lap_host_buffer_create_some(buffer, buffer->bytes, maps));
+    LAP_TRY(lap_host_buffer_create_some(buffer, bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
     if (status == LAP_OK)
         status = lap_group_allgather(buffer->group, &buffer->slot->port, sizeof(uint64_t),
@@ -253,17 +255,22 @@ static bool maps_local(const lap_buffer_t *buffer, int rank)
 
 static lap_status_t lap_mpi_buffer_create(lap_buffer_t *buffer)
 {
-    return buffer_create(buffer, maps_none);
+    return buffer_create(buffer, buffer->bytes, maps_none);
+}
+
+lap_status_t lap_hosts_buffer_create_some(lap_buffer_t *buffer, size_t bytes)
+{
+    return buffer_create(buffer, bytes, maps_local);
 }
 
 static lap_status_t lap_hosts_buffer_create(lap_buffer_t *buffer)
 {
-    return buffer_create(buffer, maps_local);
+    return lap_hosts_buffer_create_some(buffer, buffer->bytes);
 }
 
 /* The two differ in what they map. */
 #define OVER_A_WIRE                                                                                \
-    .can = LAP_CAN_PUT | LAP_CAN_SPAN, .buffer_destroy = lap_mpi_buffer_destroy,                   \
+    .can = LAP_CAN_PUT | LAP_CAN_SPAN | LAP_CAN_ALONE, .buffer_destroy = lap_mpi_buffer_destroy,   \
     .tell_note = lap_mpi_tell_note, .put_now = lap_mpi_put_now, .raise_now = lap_mpi_raise_now,    \
     .wait_now = lap_mpi_wait_now, .put = lap_host_put, .raise = lap_host_raise,                    \
     .wait = lap_host_wait

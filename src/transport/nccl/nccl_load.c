@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds NCCL at run time, and turns what it returns into statuses. */
+#include "transport/nccl/nccl_load.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "lap_config.h"
+#include "transport/nccl/nccl_info.h"
+
+/* It stays in the process: it does not say that it can be taken out again. */
+#define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
+#define NAME "libnccl.so.2"
+
+/* Where the program's own search path leads, then where the build found the toolkit. */
+static void *open_library(void)
+{
+    char path[512];
+    const char *given = getenv("LAP_NCCL");
+    void *library = given && *given ? dlopen(given, LOADING) : NULL;
+    if (!library)
+        library = dlopen(NAME, LOADING);
+    snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, NAME);
+    return library ? library : dlopen(path, LOADING);
+}
+
+static lap_status_t find(lap_nccl_api_t *api, const char *name, void *field)
+{
+    void *function = dlsym(api->library, name);
+    if (!function)
+        return lap_error(LAP_ERR_UNSUPPORTED, "the NCCL here has no %s: expected 2.14 or later",
+                         name);
+    /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
+    memcpy(field, &function, sizeof(function));
+    return LAP_OK;
+}
+
+static lap_status_t find_all(lap_nccl_api_t *api)
+{
+#define FIND(name) LAP_TRY(find(api, #name, &api->name));
+    LAP_NCCL_CALLS(FIND)
+#undef FIND
+    return LAP_OK;
+}
+
+lap_status_t lap_nccl_load(lap_nccl_api_t *api)
+{
+    memset(api, 0, sizeof(*api));
+    api->library = open_library();
+    if (!api->library)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no NCCL here: looked for %s in the library path and in %s; "
+                         "LAP_NCCL may name it",
+                         NAME, LAP_CUDA_LIBRARY_DIR);
+    const lap_status_t status = find_all(api);
+    if (status != LAP_OK)
+        lap_nccl_unload(api);
+    return status;
+}
+
+void lap_nccl_unload(lap_nccl_api_t *api)
+{
+    if (api->library)
+        dlclose(api->library);
+    api->library = NULL;
+}
+
+lap_status_t lap_nccl_check(const lap_nccl_api_t *api, ncclResult_t result, const char *what)
+{
+    if (result == ncclSuccess || result == ncclInProgress)
+        return LAP_OK;
+    const lap_status_t status = result == ncclRemoteError    ? LAP_ERR_PEER_LOST
+                                : result == ncclInvalidUsage ? LAP_ERR_UNSUPPORTED
+                                                             : LAP_ERR_SYSTEM;
+    const char *story = api->ncclGetLastError(NULL);
+    return lap_error(status, "%s of NCCL failed: %s%s%s", what, api->ncclGetErrorString(result),
+                     story && *story ? ": " : "", story ? story : "");
+}
+
+lap_status_t lap_nccl_version(int *version_p)
+{
+    lap_nccl_api_t api;
+    int version = 0;
+    LAP_TRY(lap_nccl_load(&api));
+    const lap_status_t status =
+        lap_nccl_check(&api, api.ncclGetVersion(&version), "ncclGetVersion");
+    lap_nccl_unload(&api);
+    if (status == LAP_OK)
+        *version_p = version;
+    return status;
+}

@@ -90,8 +90,12 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
         status = stall->failed;
     if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
         status = LAP_ERR_TIMEOUT;
+    if (status == LAP_OK)
+        return LAP_OK;
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
     /* A signal that came at the last moment wins: the peer may have raised it and then left. */
-    return status == LAP_OK || still_stalled(watcher, stream, stall) ? status : LAP_OK;
+    return still_stalled(watcher, stream, stall) ? lap_error(status, "%s", text) : LAP_OK;
 }
 
 static lap_status_t look_at_streams(void *context)

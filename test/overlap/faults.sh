@@ -25,6 +25,7 @@ esac
 victim=0
 for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused \
     ar:serial ar:pipeline ar:direct ar:fused; do
+    if [ "${LAP_TRANSPORT-}" = nccl ] && [ "${method#*:}" = fused ]; then continue; fi # nobody's memory is open there
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
     output=$("$lap" run --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)

@@ -59,7 +59,7 @@ bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *
     return device->transport ? ops->device && strcmp(ops->device, device->name) == 0 : !ops->device;
 }
 
-static bool spans_hosts(const lap_group_t *group)
+bool lap_transport_spans(const lap_group_t *group)
 {
     const lap_world_t *world = group->world;
     for (int rank = 0; rank < group->size && world->kind != LAP_WORLD_THREADS; rank++)
@@ -71,7 +71,7 @@ static bool spans_hosts(const lap_group_t *group)
 /* Of those that reach the memory of such a device: what the world was told, or where ranks are. */
 static const char *default_of(const lap_group_t *group, const lap_device_ops_t *device)
 {
-    const bool far = spans_hosts(group);
+    const bool far = lap_transport_spans(group);
     for (size_t i = 0; lap_transport_at(i); i++) {
         const lap_transport_ops_t *ops = lap_transport_at(i);
         if (!lap_transport_fits(ops, device))
@@ -92,5 +92,5 @@ const char *lap_transport_default(const lap_group_t *group)
         return "self";
     if (world->transport_name[0])
         return world->transport_name;
-    return spans_hosts(group) ? "hosts" : "shm";
+    return lap_transport_spans(group) ? "hosts" : "shm";
 }

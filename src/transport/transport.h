@@ -192,6 +192,9 @@ const lap_transport_ops_t *lap_transport_at(size_t index);
 /* Whether a transport reaches the memory of a device. */
 bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
 
+/* Whether ranks of a group are on several hosts. */
+bool lap_transport_spans(const lap_group_t *group);
+
 /* The name of the transport that fits a group: what its world was told, or where its ranks are. */
 const char *lap_transport_default(const lap_group_t *group);
 

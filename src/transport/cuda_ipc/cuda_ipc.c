@@ -251,8 +251,7 @@ static lap_status_t create_all(lap_buffer_t *buffer)
 
 static lap_status_t lap_cuda_ipc_buffer_create(lap_buffer_t *buffer)
 {
-    const lap_world_t *world = buffer->group->world;
-    if (world->local_size != world->size)
+    if (lap_transport_spans(buffer->group))
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "transport cuda_ipc is for ranks of one host; these are on several");
     LAP_TRY(lap_host_buffer_create_some(buffer, sizeof(uint32_t), NULL));

@@ -22,13 +22,14 @@ static bool find_stall(lap_nccl_comm_t *comm, lap_stall_t *stall_p)
     if (begun == ended || flight->number != ended + 1 || flight->round.nlacks == 0)
         return false;
     /* A peer that has left may have done its part of the round: another one is asked for first. */
-    const lap_lack_t *lack = NULL;
-    const unsigned first = comm->looks++;
-    for (uint32_t i = 0; i < flight->round.nlacks; i++) {
-        lack = &flight->round.lacks[(first + i) % flight->round.nlacks];
-        if (lap_group_look_for(comm->group, lack->peer) == LAP_OK)
+    const uint32_t nlacks = flight->round.nlacks;
+    uint32_t at = comm->looks++ % nlacks;
+    for (uint32_t i = 1; i < nlacks; i++) {
+        if (lap_group_look_for(comm->group, flight->round.lacks[at].peer) == LAP_OK)
             break;
+        at = (at + 1) % nlacks;
     }
+    const lap_lack_t *lack = &flight->round.lacks[at];
     *stall_p = (lap_stall_t){
         .buffer = flight->buffer,
         .story = flight->round.story,

@@ -107,7 +107,7 @@ static void drop_graph(graph_t *graph)
     free(graph);
 }
 
-static void run(op_t *op)
+static void run_one(op_t *op)
 {
     switch (op->kind) {
     case KERNEL:
@@ -134,11 +134,19 @@ static void run(op_t *op)
         op->fn(op->context);
         break;
     case GRAPH:
-        for (op_t *each = op->graph->first; each; each = each->next)
-            run(each);
-        drop_graph(op->graph);
         break;
     }
+}
+
+static void run(op_t *op)
+{
+    if (op->kind != GRAPH) {
+        run_one(op);
+        return;
+    }
+    for (op_t *each = op->graph->first; each; each = each->next)
+        run_one(each);
+    drop_graph(op->graph);
 }
 
 static void *stream_main(void *context)
@@ -273,8 +281,9 @@ static CUresult fake_cuStreamDestroy(CUstream handle)
 static CUresult fake_cuEventCreate(CUevent *event_p, unsigned flags)
 {
     (void)flags;
-    *event_p = calloc(1, sizeof(event_t));
-    return *event_p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    event_t *event = calloc(1, sizeof(*event));
+    *event_p = (CUevent)event;
+    return event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult fake_cuEventDestroy(CUevent handle)
@@ -706,7 +715,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **function_p, int version, c
     (void)result_p;
 #define FIND(text, function)                                                                       \
     if (strcmp(name, text) == 0) {                                                                 \
-        *function_p = (void *)(uintptr_t)function;                                                 \
+        *function_p = (void *)(uintptr_t)(function);                                               \
         return CUDA_SUCCESS;                                                                       \
     }
     FAKES(FIND)

@@ -129,7 +129,7 @@ static void fact_optional(page_t *page, const char *key, int found, const char *
     if (!found)
         fact(page, key, "not found");
     else
-        fact(page, key, "found at build time (%s), not used by this version",
+        fact(page, key, "found at build time (%s), loaded when it is used",
              *version ? version : "unknown version");
 }
 

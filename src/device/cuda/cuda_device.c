@@ -18,6 +18,7 @@
 #define SM_GROUP 8 /* multiprocessors come in groups of so many */
 #define OLDEST 80  /* compute capability 8.0 */
 #define CLOCK_ROUNDS 8
+#define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
 extern const lap_device_ops_t lap_cuda_ops;
 extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
@@ -229,6 +230,9 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, result, "cuStreamCreate"));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
+    CUdeviceptr lost;
+    LAP_TRY(lap_cuda_memory(device, sizeof(*device->lost), &lost));
+    device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
     LAP_TRY(set_clock(device));
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
@@ -261,6 +265,9 @@ lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **d
     if (!device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
     device->base.ops = &lap_cuda_ops;
+    device->limit_ns = UINT64_MAX;
+    if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
+        device->limit_ns = options->timeout_ns + PATIENCE_NS;
     lap_status_t status = lap_cuda_load(&device->api);
     if (status != LAP_OK) {
         lap_free(device);
@@ -281,10 +288,13 @@ static void close_inside(lap_cuda_device_t *device)
     lap_cuda_plans_free(device);
     if (device->blas)
         (void)api->cublasLtDestroy(device->blas);
+    lap_cuda_foreign_close(device);
     if (device->joint)
         (void)api->cuEventDestroy(device->joint);
     if (device->side)
         (void)api->cuStreamDestroy(device->side);
+    if (device->lost)
+        (void)api->cuMemFree((CUdeviceptr)(uintptr_t)device->lost);
     if (device->board)
         (void)api->cuMemFreeHost(device->board);
     if (device->stamps)
@@ -406,15 +416,22 @@ const lap_device_ops_t lap_cuda_ops = {
     .stream_wait_event = lap_cuda_stream_wait_event,
     .event_synchronize = lap_cuda_event_synchronize,
     .stall = lap_cuda_stall,
+    .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
     .gemm = lap_cuda_gemm,
+    .set = lap_cuda_set,
     .fill = lap_cuda_fill,
     .graph_begin = lap_cuda_graph_begin,
     .graph_end = lap_cuda_graph_end,
     .graph_launch = lap_cuda_graph_launch,
     .graph_destroy = lap_cuda_graph_destroy,
+    .foreign_begin = lap_cuda_foreign_begin,
+    .foreign_end = lap_cuda_foreign_end,
+    .foreign_record = lap_cuda_foreign_record,
+    .foreign_wait_event = lap_cuda_foreign_wait_event,
+    .is_kept = lap_cuda_is_kept,
 };

@@ -106,7 +106,6 @@ typedef struct lap_stall {
     uint32_t count, come; /* in this call: raises that it waits for, and those that have come */
     uint32_t number;      /* of the wait on its stream */
     bool mismatch;        /* the signal came with the tag of another call; it waits for ever */
-    bool late;            /* it has lasted too long and given up */
 } lap_stall_t;
 
 /*

@@ -95,7 +95,7 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
     lap_status_t status =
         stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
-    if (status == LAP_OK && (stall->late || now - watcher->since[stream] >= watch.watch.timeout_ns))
+    if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
         status = LAP_ERR_TIMEOUT;
     /* A signal that came at the last moment wins: the peer may have raised it and then left. */
     return status == LAP_OK || still_stalled(watcher, stream, stall) ? status : LAP_OK;
@@ -127,8 +127,6 @@ static lap_status_t look_back(lap_engine_t *engine)
     lap_stall_t stall;
     if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
         return LAP_OK;
-    if (!stall.buffer)
-        return lap_error(LAP_ERR_TIMEOUT, "a wait on device %s has lasted too long", ops->name);
     return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
 }
 

@@ -11,43 +11,24 @@
 
 #include <lap/lap_cuda.h>
 
+#include "caller.h"
 #include "core/world.h"
-#include "device/cuda/cuda.h"
-#include "suite.h"
 #include "tap.h"
 #include "transport/transport.h"
 
-enum { CALLS = 4, STREAMS = 2, MANY = 100 };
+enum { CALLS = 4, MANY = 100 };
 
 static const test_shape_t shape = {37, 24, 16};
 
-/* The caller: all of it is in the primary context of the GPU, which is current. */
-typedef struct caller {
-    lap_group_t *group;
-    lap_device_t *device;
-    lap_cuda_api_t api;
-    CUcontext context;
-    CUstream streams[STREAMS];
-    size_t bytes;             /* of each piece of memory: */
+/* The memory of the caller, in pieces that have room for all that belongs to any call. */
+typedef struct bench {
+    caller_t caller;
+    size_t bytes;             /* of each piece: */
     CUdeviceptr given[CALLS]; /* what a call starts from, */
     CUdeviceptr got[CALLS];   /* what it left, */
     CUdeviceptr work;         /* and where it works */
     CUdeviceptr next;         /* what a replay starts from */
-} caller_t;
-
-static bool went_well(CUresult result, const char *what)
-{
-    return result == CUDA_SUCCESS || !tap_ok(false, "%s returns %d", what, (int)result);
-}
-
-#define DO(caller, call) ((void)went_well((caller)->api.call, #call))
-
-static void *pointer(CUdeviceptr memory)
-{
-    return (void *)(uintptr_t)memory;
-}
-
-/* ---- the caller ---- */
+} bench_t;
 
 /* Enough for all that belongs to any call. */
 static size_t most_bytes(lap_group_t *group, const test_flavour_t *flavours, size_t nflavours)
@@ -65,79 +46,56 @@ static size_t most_bytes(lap_group_t *group, const test_flavour_t *flavours, siz
     return most;
 }
 
-static bool begin(caller_t *caller)
+static void begin(bench_t *bench)
 {
-    const lap_cuda_device_t *device = (const lap_cuda_device_t *)caller->device;
-    if (!tap_success(lap_cuda_load(&caller->api), "a driver for the caller"))
-        return false;
-    DO(caller, cuDevicePrimaryCtxRetain(&caller->context, device->gpu));
-    DO(caller, cuCtxPushCurrent(caller->context));
-    for (int s = 0; s < STREAMS; s++)
-        DO(caller, cuStreamCreateWithPriority(&caller->streams[s], CU_STREAM_NON_BLOCKING, 0));
+    caller_t *caller = &bench->caller;
     for (int i = 0; i < CALLS; i++) {
-        DO(caller, cuMemAlloc(&caller->given[i], caller->bytes));
-        DO(caller, cuMemAlloc(&caller->got[i], caller->bytes));
+        CALLER_DO(caller, cuMemAlloc(&bench->given[i], bench->bytes));
+        CALLER_DO(caller, cuMemAlloc(&bench->got[i], bench->bytes));
     }
-    DO(caller, cuMemAlloc(&caller->work, caller->bytes));
-    DO(caller, cuMemAlloc(&caller->next, caller->bytes));
-    return true;
+    CALLER_DO(caller, cuMemAlloc(&bench->work, bench->bytes));
+    CALLER_DO(caller, cuMemAlloc(&bench->next, bench->bytes));
 }
 
-/* Nothing that was called in between has left another context current, or one too many. */
-static void check_context(caller_t *caller, const char *after)
+static void end(bench_t *bench)
 {
-    CUcontext context = NULL;
-    DO(caller, cuCtxPopCurrent(&context));
-    if (context != caller->context)
-        tap_ok(false, "after %s the caller's context is current", after);
-    DO(caller, cuCtxPushCurrent(caller->context));
-}
-
-static void end(caller_t *caller)
-{
-    CUcontext context = NULL;
+    caller_t *caller = &bench->caller;
     for (int i = 0; i < CALLS; i++) {
-        DO(caller, cuMemFree(caller->given[i]));
-        DO(caller, cuMemFree(caller->got[i]));
+        CALLER_DO(caller, cuMemFree(bench->given[i]));
+        CALLER_DO(caller, cuMemFree(bench->got[i]));
     }
-    DO(caller, cuMemFree(caller->work));
-    DO(caller, cuMemFree(caller->next));
-    for (int s = 0; s < STREAMS; s++)
-        DO(caller, cuStreamDestroy(caller->streams[s]));
-    DO(caller, cuCtxPopCurrent(&context));
-    tap_ok(context == caller->context, "at the end the caller's context is still current");
-    DO(caller, cuDevicePrimaryCtxRelease(((lap_cuda_device_t *)caller->device)->gpu));
-    lap_cuda_unload(&caller->api);
+    CALLER_DO(caller, cuMemFree(bench->work));
+    CALLER_DO(caller, cuMemFree(bench->next));
 }
 
-static void move(caller_t *caller, CUdeviceptr to, CUdeviceptr from, CUstream stream)
+static void move(bench_t *bench, CUdeviceptr to, CUdeviceptr from, CUstream stream)
 {
-    DO(caller, cuMemcpyAsync(to, from, caller->bytes, stream));
+    CALLER_DO(&bench->caller, cuMemcpyAsync(to, from, bench->bytes, stream));
 }
 
-static void synchronize(caller_t *caller, CUstream stream, const char *what)
+static void synchronize(bench_t *bench, CUstream stream, const char *what)
 {
-    const lap_status_t status = lap_world_synchronize(caller->group->world, stream);
+    const lap_status_t status = lap_world_synchronize(bench->caller.group->world, stream);
     if (status != LAP_OK)
         tap_success(status, "%s can be waited for", what);
-    check_context(caller, "lap_world_synchronize");
+    caller_check_context(&bench->caller, "lap_world_synchronize");
 }
 
-static void enqueue(caller_t *caller, lap_op_t *op, test_call_t *call, CUdeviceptr memory,
+static void enqueue(bench_t *bench, lap_op_t *op, test_call_t *call, CUdeviceptr memory,
                     CUstream stream, const char *what)
 {
-    const lap_op_args_t args = test_call_args_at(call, pointer(memory));
+    const lap_op_args_t args = test_call_args_at(call, caller_pointer(memory));
     const lap_status_t status = lap_op_enqueue(op, &args, stream);
     if (status != LAP_OK)
         tap_success(status, "%s is enqueued", what);
-    check_context(caller, "lap_op_enqueue");
+    caller_check_context(&bench->caller, "lap_op_enqueue");
 }
 
 /* The error of a call whose memory lies there; the call is no longer needed. */
 static double error_of(test_call_t *call, CUdeviceptr memory)
 {
     double error = INFINITY;
-    if (test_call_download(call, pointer(memory)) == LAP_OK)
+    if (test_call_download(call, caller_pointer(memory)) == LAP_OK)
         error = test_call_error(call);
     test_call_clear(call);
     return error;
@@ -147,7 +105,7 @@ static double error_of(test_call_t *call, CUdeviceptr memory)
 
 /* What is tried: an operator, and how to make calls of it. */
 typedef struct trial {
-    caller_t *caller;
+    bench_t *bench;
     const test_method_t *method;
     const test_flavour_t *flavour;
     lap_op_t *op;
@@ -157,7 +115,7 @@ typedef struct trial {
 /* Calls that differ in their data; and, where there are any, in their scales. */
 static test_call_t make_call(const trial_t *trial, uint64_t seed, bool exact)
 {
-    test_call_t call = test_call(trial->caller->group, trial->method, trial->flavour, &shape,
+    test_call_t call = test_call(trial->bench->caller.group, trial->method, trial->flavour, &shape,
                                  shape.m - seed % 2, seed, exact);
     call.stride_pad = 1;
     test_call_init(&call);
@@ -168,44 +126,44 @@ static test_call_t make_call(const trial_t *trial, uint64_t seed, bool exact)
  */
 static void try_in_line(const trial_t *trial, CUstream stream, const char *where)
 {
-    caller_t *caller = trial->caller;
+    bench_t *bench = trial->bench;
     test_call_t calls[CALLS];
     double error = 0;
     for (int i = 0; i < CALLS; i++) {
         calls[i] = make_call(trial, (uint64_t)i, i % 2 == 0);
-        test_call_upload(&calls[i], pointer(caller->given[i]));
+        test_call_upload(&calls[i], caller_pointer(bench->given[i]));
     }
     for (int i = 0; i < CALLS; i++) {
-        move(caller, caller->work, caller->given[i], stream);
-        enqueue(caller, trial->op, &calls[i], caller->work, stream, trial->label);
-        move(caller, caller->got[i], caller->work, stream);
+        move(bench, bench->work, bench->given[i], stream);
+        enqueue(bench, trial->op, &calls[i], bench->work, stream, trial->label);
+        move(bench, bench->got[i], bench->work, stream);
     }
-    DO(caller, cuMemsetD8Async(caller->work, 0xff, caller->bytes, stream));
-    synchronize(caller, stream, trial->label);
+    CALLER_DO(&bench->caller, cuMemsetD8Async(bench->work, 0xff, bench->bytes, stream));
+    synchronize(bench, stream, trial->label);
     for (int i = 0; i < CALLS; i++)
-        error = fmax(error, error_of(&calls[i], caller->got[i]));
+        error = fmax(error, error_of(&calls[i], bench->got[i]));
     tap_ok(error <= 1, "%s: calls in line on %s are right: %g", trial->label, where, error);
 }
 
 /* On several streams, between which the caller makes no order; then one that is waited for. */
 static void try_streams(const trial_t *trial)
 {
-    caller_t *caller = trial->caller;
+    bench_t *bench = trial->bench;
     test_call_t calls[CALLS];
     double error = 0;
     for (int i = 0; i < CALLS; i++) {
-        CUstream stream = caller->streams[i % STREAMS];
+        CUstream stream = bench->caller.streams[i % CALLER_STREAMS];
         calls[i] = make_call(trial, (uint64_t)i, true);
-        test_call_upload(&calls[i], pointer(caller->given[i]));
-        move(caller, caller->got[i], caller->given[i], stream);
-        enqueue(caller, trial->op, &calls[i], caller->got[i], stream, trial->label);
+        test_call_upload(&calls[i], caller_pointer(bench->given[i]));
+        move(bench, bench->got[i], bench->given[i], stream);
+        enqueue(bench, trial->op, &calls[i], bench->got[i], stream, trial->label);
     }
-    error = test_run(trial->op, test_call(caller->group, trial->method, trial->flavour, &shape,
-                                          shape.m, 7, true));
-    for (int s = 0; s < STREAMS; s++)
-        synchronize(caller, caller->streams[s], trial->label);
+    error = test_run(trial->op, test_call(bench->caller.group, trial->method, trial->flavour,
+                                          &shape, shape.m, 7, true));
+    for (int s = 0; s < CALLER_STREAMS; s++)
+        synchronize(bench, bench->caller.streams[s], trial->label);
     for (int i = 0; i < CALLS; i++)
-        error = fmax(error, error_of(&calls[i], caller->got[i]));
+        error = fmax(error, error_of(&calls[i], bench->got[i]));
     tap_ok(error <= 1, "%s: calls on several streams are right: %g", trial->label, error);
 }
 
@@ -214,88 +172,90 @@ static void try_streams(const trial_t *trial)
 /* From `next` to `work`, a call there, and back. */
 static bool capture(const trial_t *trial, CUstream stream, CUgraphExec *exec_p)
 {
-    caller_t *caller = trial->caller;
+    bench_t *bench = trial->bench;
     CUgraph graph = NULL;
     test_call_t call = make_call(trial, 0, true);
-    const lap_op_args_t args = test_call_args_at(&call, pointer(caller->work));
+    const lap_op_args_t args = test_call_args_at(&call, caller_pointer(bench->work));
     /* The strictest mode, but that it would forbid much to the other ranks if they are threads. */
     const bool in_turn = lap_op_buffer(trial->op)->in_person;
-    DO(caller, cuStreamBeginCapture(stream, in_turn ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-                                                    : CU_STREAM_CAPTURE_MODE_GLOBAL));
-    move(caller, caller->work, caller->next, stream);
+    CALLER_DO(&bench->caller,
+              cuStreamBeginCapture(stream, in_turn ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+                                                   : CU_STREAM_CAPTURE_MODE_GLOBAL));
+    move(bench, bench->work, bench->next, stream);
     const lap_status_t status = lap_op_enqueue(trial->op, &args, stream);
     if (in_turn)
         tap_failure(status, LAP_ERR_UNSUPPORTED, "captured", "threads", NULL);
     else if (status != LAP_OK)
         tap_success(status, "%s can be captured", trial->label);
-    check_context(caller, "lap_op_enqueue in a capture");
+    caller_check_context(&bench->caller, "lap_op_enqueue in a capture");
     const lap_status_t begun = status == LAP_OK ? lap_op_begin(trial->op, &args) : LAP_ERR_BUSY;
-    const lap_status_t waited = lap_world_synchronize(caller->group->world, stream);
-    move(caller, caller->next, caller->work, stream);
-    DO(caller, cuStreamEndCapture(stream, &graph));
+    const lap_status_t waited = lap_world_synchronize(bench->caller.group->world, stream);
+    move(bench, bench->next, bench->work, stream);
+    CALLER_DO(&bench->caller, cuStreamEndCapture(stream, &graph));
     test_call_clear(&call);
     if (begun != LAP_ERR_BUSY || waited != LAP_ERR_INVALID)
         tap_ok(false, "%s: what cannot be done in a capture is refused (%d, %d)", trial->label,
                (int)begun, (int)waited);
     if (status == LAP_OK)
-        DO(caller, cuGraphInstantiateWithFlags(exec_p, graph, 0));
-    DO(caller, cuGraphDestroy(graph));
+        CALLER_DO(&bench->caller, cuGraphInstantiateWithFlags(exec_p, graph, 0));
+    CALLER_DO(&bench->caller, cuGraphDestroy(graph));
     return status == LAP_OK;
 }
 
 /* A few replays with fresh data each, of which nobody waits for any but the last. */
 static double replay(const trial_t *trial, CUstream stream, CUgraphExec exec, uint64_t seed)
 {
-    caller_t *caller = trial->caller;
+    bench_t *bench = trial->bench;
     test_call_t calls[CALLS];
     double error = 0;
     for (int i = 0; i < CALLS; i++) {
         calls[i] = make_call(trial, 2 * (seed + (uint64_t)i), true);
-        test_call_upload(&calls[i], pointer(caller->given[i]));
+        test_call_upload(&calls[i], caller_pointer(bench->given[i]));
     }
     for (int i = 0; i < CALLS; i++) {
-        move(caller, caller->next, caller->given[i], stream);
-        DO(caller, cuGraphLaunch(exec, stream));
-        move(caller, caller->got[i], caller->next, stream);
+        move(bench, bench->next, bench->given[i], stream);
+        CALLER_DO(&bench->caller, cuGraphLaunch(exec, stream));
+        move(bench, bench->got[i], bench->next, stream);
     }
-    synchronize(caller, stream, trial->label);
+    synchronize(bench, stream, trial->label);
     for (int i = 0; i < CALLS; i++)
-        error = fmax(error, error_of(&calls[i], caller->got[i]));
+        error = fmax(error, error_of(&calls[i], bench->got[i]));
     return error;
 }
 
 static void try_graph(const trial_t *trial, int replays)
 {
-    caller_t *caller = trial->caller;
+    bench_t *bench = trial->bench;
     CUgraphExec exec = NULL;
     double error = 0;
-    if (!capture(trial, caller->streams[0], &exec))
+    if (!capture(trial, bench->caller.streams[0], &exec))
         return;
     for (int i = 0; i < replays; i += CALLS) {
-        error = fmax(error, replay(trial, caller->streams[i / CALLS % STREAMS], exec, (uint64_t)i));
+        error = fmax(error, replay(trial, bench->caller.streams[i / CALLS % CALLER_STREAMS], exec,
+                                   (uint64_t)i));
         if (i % (5 * CALLS) == 0) /* calls of other kinds between the replays */
             error = fmax(error, test_run(trial->op, make_call(trial, 5, true)));
     }
-    DO(caller, cuGraphExecDestroy(exec));
+    CALLER_DO(&bench->caller, cuGraphExecDestroy(exec));
     tap_ok(error <= 1, "%s: %d replays of a caller's graph are right: %g", trial->label, replays,
            error);
 }
 
 /* ---- the suite ---- */
 
-static void try_method(caller_t *caller, const test_method_t *method, const test_flavour_t *flavour,
+static void try_method(bench_t *bench, const test_method_t *method, const test_flavour_t *flavour,
                        lap_buffer_t *buffer, int index)
 {
     char text[128];
-    trial_t trial = {.caller = caller, .method = method, .flavour = flavour};
+    trial_t trial = {.bench = bench, .method = method, .flavour = flavour};
     trial.label = test_label(method, flavour, text, sizeof(text));
-    trial.op = test_op(caller->group, buffer, method, flavour, &shape);
+    trial.op = test_op(bench->caller.group, buffer, method, flavour, &shape);
     if (!trial.op)
         return;
     /* Some are captured before they have run. */
     if (index % 3 == 0)
         try_graph(&trial, CALLS);
-    try_in_line(&trial, caller->streams[0], "a stream");
+    try_in_line(&trial, bench->caller.streams[0], "a stream");
     try_in_line(&trial, NULL, "the default stream");
     try_streams(&trial);
     try_graph(&trial, strcmp(method->method, "ring") == 0 && !method->gather ? MANY : CALLS);
@@ -308,20 +268,20 @@ static void suite(lap_group_t *group)
     flavours[1].name = "fp8";
     flavours[1].a = flavours[1].wire = LAP_FLOAT8_E4M3;
     flavours[1].out = LAP_BFLOAT16;
-    caller_t caller = {.group = group, .device = test_device(group)};
-    if (!tap_ok(caller.device != NULL, "the device has memory of its own"))
+    bench_t bench;
+    if (!caller_begin(&bench.caller, group))
         return;
-    caller.bytes = most_bytes(group, flavours, 2);
-    if (!begin(&caller))
-        return;
+    bench.bytes = most_bytes(group, flavours, 2);
+    begin(&bench);
     lap_buffer_t *buffer = test_buffer(group, flavours, 2, &shape);
     for (int i = 0; buffer && i < TEST_METHODS; i++)
         for (int f = 0; f < 2; f++)
             if (test_suits(&test_methods[i], &flavours[f], lap_group_size(group)) &&
                 strcmp(test_methods[i].method, "auto") != 0)
-                try_method(&caller, &test_methods[i], &flavours[f], buffer, i + f);
+                try_method(&bench, &test_methods[i], &flavours[f], buffer, i + f);
     lap_buffer_destroy(buffer);
-    end(&caller);
+    end(&bench);
+    caller_end(&bench.caller);
 }
 
 int main(int argc, char **argv)

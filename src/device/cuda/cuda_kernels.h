@@ -28,8 +28,7 @@ typedef struct lap_cuda_word {
     uint64_t rest[6];
 } lap_cuda_word_t;
 
-/* LAP_CUDA_LATE: it waited for as long as it may, and gave up. */
-enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2, LAP_CUDA_LATE = 3 };
+enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2 };
 
 /* What a stream waits for, in pinned memory: written by the wait, read by the host. */
 typedef struct lap_cuda_slot {
@@ -48,6 +47,7 @@ enum { LAP_CUDA_GO = 0, LAP_CUDA_RELEASE = 1, LAP_CUDA_GAVE_UP = 2 };
 typedef struct lap_cuda_board {
     uint32_t abort; /* not LAP_CUDA_GO: waits end at once */
     uint32_t reserved[15];
+    lap_cuda_slot_t late; /* of the wait that gave up */
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
 } lap_cuda_board_t;
 

@@ -352,7 +352,6 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
         .come = slot->come,
         .number = slot->number,
         .mismatch = state == LAP_CUDA_MISMATCH,
-        .late = state == LAP_CUDA_LATE,
     };
     /* The next wait may be writing here already. */
     atomic_thread_fence(memory_order_acquire);
@@ -371,18 +370,9 @@ bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
 {
     const lap_cuda_board_t *board = ((lap_cuda_device_t *)handle)->board;
-    /* Pairs with the release in give_up(), kernels.cu: the slot was written before. */
-    if (__atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GAVE_UP)
-        return false;
-    *stall_p = (lap_stall_t){.late = true};
-    for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++) {
-        lap_stall_t stall;
-        if (read_slot(&board->slots[i], &stall) && (stall.late || stall.mismatch)) {
-            *stall_p = stall;
-            break;
-        }
-    }
-    return true;
+    /* Pairs with the release in give_up(), kernels.cu: that wait was told of before. */
+    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_GAVE_UP &&
+           read_slot(&board->late, stall_p);
 }
 
 /* Nothing runs on the device any more that could set it again. */

@@ -211,12 +211,15 @@ __device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost)
 }
 
 /*
- * Ends all waits of this rank when no host does. Its streams then run out, and the host finds the
- * slot when it next looks.
+ * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
+ * the first that gave up waited for when it next looks.
  */
-__device__ void give_up(const lap_cuda_waits_t &waits)
+__device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
+                        uint32_t state)
 {
-    store_relaxed(waits.lost, 1);
+    if (atomicExch(waits.lost, 1) != 0)
+        return;
+    report(&waits.board->late, wait, come, state);
     store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
 }
 
@@ -258,8 +261,7 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
             }
             ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
             if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
-                report(waits.slot, mine, come, LAP_CUDA_LATE);
-                give_up(waits);
+                give_up(waits, mine, come, LAP_CUDA_STALLED);
                 ends = true;
             }
         }
@@ -280,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
         report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
         for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
             if (now() - since > waits.limit_ns)
-                give_up(waits);
+                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
             __nanosleep(10000);
         }
     }

@@ -176,6 +176,11 @@ struct lap_device_ops {
 
     lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free)(lap_device_t *device, void *memory);
+    /*
+     * (optional) LAP_ERR_INVALID, with the name in the sentence, when the device's streams cannot
+     * use memory at this address. Without it, they can use all that the caller can.
+     */
+    lap_status_t (*check_memory)(lap_device_t *device, const char *name, const void *memory);
     /* Memory that the caller and the streams read and write alike. A few bytes, zeroed. */
     lap_status_t (*alloc_shared)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free_shared)(lap_device_t *device, void *memory);

@@ -514,7 +514,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_engine_check_free(op->engine));
-    LAP_TRY(lap_args_check(&op->problem, op->buffer, &args));
+    LAP_TRY(lap_args_check(op, &args));
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;

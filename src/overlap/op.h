@@ -12,6 +12,7 @@
 #include "schedule/run.h"
 
 #define LAP_OP_PROGRAMS 16 /* that an operator keeps */
+#define LAP_OP_ARGS 9      /* arguments that are memory */
 
 typedef struct lap_op_entry {
     lap_program_t *program; /* NULL: free */
@@ -36,6 +37,7 @@ struct lap_op {
     lap_op_entry_t cache[LAP_OP_PROGRAMS];
     uint64_t calls;
     uint64_t chaos;
+    const void *known[LAP_OP_ARGS]; /* addresses in the latest args that were looked at */
 
     lap_program_t *program;   /* of the call in flight; NULL: none */
     uint32_t failures_before; /* engine->failures when the call began */
@@ -62,11 +64,10 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
 lap_status_t lap_op_break(lap_op_t *op, lap_status_t status);
 
 /*
- * Whether the arguments fit an operator that works in `buffer`: LAP_OK, or LAP_ERR_INVALID with the
- * argument, its value and what was expected.
+ * Whether the arguments fit the operator: LAP_OK, or LAP_ERR_INVALID with the argument, its value
+ * and what was expected.
  */
-lap_status_t lap_args_check(const lap_problem_t *problem, const lap_buffer_t *buffer,
-                            const lap_op_args_t *args);
+lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args);
 
 /* From now on calls delay random steps and take ready blocks in random order; 0 ends it. Local. */
 void lap_op_set_chaos(lap_op_t *op, uint64_t seed);

@@ -42,7 +42,7 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
         return lap_error(LAP_ERR_INVALID, "trace is given, expected NULL: a call in the order of a "
                                           "stream has no end at which it could be read");
     LAP_TRY(lap_op_check_usable(op));
-    LAP_TRY(lap_args_check(&op->problem, op->buffer, &args));
+    LAP_TRY(lap_args_check(op, &args));
     if (!op->is_guest) {
         op->guest.group = op->group;
         lap_engine_add_guest(op->engine, &op->guest);

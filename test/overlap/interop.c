@@ -113,11 +113,17 @@ typedef struct trial {
 } trial_t;
 
 /* Calls that differ in their data; and, where there are any, in their scales. */
-static test_call_t make_call(const trial_t *trial, uint64_t seed, bool exact)
+static test_call_t plan_call(const trial_t *trial, uint64_t seed, bool exact)
 {
     test_call_t call = test_call(trial->bench->caller.group, trial->method, trial->flavour, &shape,
                                  shape.m - seed % 2, seed, exact);
     call.stride_pad = 1;
+    return call;
+}
+
+static test_call_t make_call(const trial_t *trial, uint64_t seed, bool exact)
+{
+    test_call_t call = plan_call(trial, seed, exact);
     test_call_init(&call);
     return call;
 }
@@ -234,7 +240,7 @@ static void try_graph(const trial_t *trial, int replays)
         error = fmax(error, replay(trial, bench->caller.streams[i / CALLS % CALLER_STREAMS], exec,
                                    (uint64_t)i));
         if (i % (5 * CALLS) == 0) /* calls of other kinds between the replays */
-            error = fmax(error, test_run(trial->op, make_call(trial, 5, true)));
+            error = fmax(error, test_run(trial->op, plan_call(trial, 5, true)));
     }
     CALLER_DO(&bench->caller, cuGraphExecDestroy(exec));
     tap_ok(error <= 1, "%s: %d replays of a caller's graph are right: %g", trial->label, replays,
@@ -262,6 +268,37 @@ static void try_method(bench_t *bench, const test_method_t *method, const test_f
     lap_op_destroy(trial.op);
 }
 
+/* Arguments that no GPU, or not this one, can use; nothing is broken by them. */
+static void try_wrong_memory(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
+{
+    caller_t *caller = &bench->caller;
+    const lap_cuda_device_t *device = (const lap_cuda_device_t *)caller->device;
+    static float of_host[37 * 24];
+    int reaches = 0;
+    lap_trace_t *trace = NULL;
+    trial_t trial = {.bench = bench, .method = &test_methods[0], .flavour = flavour};
+    trial.op = test_op(caller->group, buffer, trial.method, flavour, &shape);
+    test_call_t call = make_call(&trial, 0, true);
+    lap_op_args_t args = test_call_args_at(&call, caller_pointer(bench->work));
+    args.d.data = of_host;
+    CALLER_DO(caller, cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                           device->gpu));
+    if (reaches)
+        tap_skip("this GPU reaches all memory of the host");
+    else
+        tap_failure(lap_op_enqueue(trial.op, &args, caller->streams[0]), LAP_ERR_INVALID,
+                    "d lies in memory of the host", "pinned", NULL);
+    args = test_call_args_at(&call, caller_pointer(bench->work));
+    if (tap_success(lap_trace_create(&trace), "a trace"))
+        args.trace = trace;
+    tap_failure(lap_op_enqueue(trial.op, &args, caller->streams[0]), LAP_ERR_INVALID, "trace",
+                NULL);
+    lap_trace_destroy(trace);
+    test_call_clear(&call);
+    tap_ok(test_run(trial.op, plan_call(&trial, 0, true)) == 0, "a call after those is right");
+    lap_op_destroy(trial.op);
+}
+
 static void suite(lap_group_t *group)
 {
     test_flavour_t flavours[2] = {test_plain(), test_plain()};
@@ -279,6 +316,8 @@ static void suite(lap_group_t *group)
             if (test_suits(&test_methods[i], &flavours[f], lap_group_size(group)) &&
                 strcmp(test_methods[i].method, "auto") != 0)
                 try_method(&bench, &test_methods[i], &flavours[f], buffer, i + f);
+    if (buffer)
+        try_wrong_memory(&bench, &flavours[0], buffer);
     lap_buffer_destroy(buffer);
     end(&bench);
     caller_end(&bench.caller);

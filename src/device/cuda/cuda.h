@@ -133,6 +133,7 @@ void lap_cuda_close(lap_device_t *device);
 int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free(lap_device_t *device, void *memory);
+lap_status_t lap_cuda_check_memory(lap_device_t *device, const char *name, const void *memory);
 lap_status_t lap_cuda_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free_shared(lap_device_t *device, void *memory);
 lap_status_t lap_cuda_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p);

@@ -377,6 +377,54 @@ void lap_cuda_free(lap_device_t *handle, void *memory)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
+/* Memory that the driver knows nothing of: on some machines GPUs reach all of the host's. */
+static lap_status_t check_unknown(const lap_cuda_device_t *device, const char *name)
+{
+    int reaches = 0;
+    (void)device->api.cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                           device->gpu);
+    if (reaches)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s lies in memory of the host that GPU %d does not reach, expected memory of "
+                     "that GPU, or pinned memory",
+                     name, device->ordinal);
+}
+
+static lap_status_t check_address(const lap_cuda_device_t *device, const char *name,
+                                  CUdeviceptr address)
+{
+    const lap_cuda_api_t *api = &device->api;
+    unsigned type = 0, managed = 0;
+    int ordinal = device->ordinal;
+    const CUresult result =
+        api->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return check_unknown(device, name);
+    LAP_TRY(lap_cuda_check(api, result, "cuPointerGetAttribute"));
+    if (type != CU_MEMORYTYPE_DEVICE)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address),
+        "cuPointerGetAttribute"));
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+        "cuPointerGetAttribute"));
+    if (!managed && ordinal != device->ordinal)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s lies in the memory of GPU %d, expected that of GPU %d, which this "
+                         "rank uses",
+                         name, ordinal, device->ordinal);
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_check_memory(lap_device_t *handle, const char *name, const void *memory)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, check_address(device, name, (CUdeviceptr)(uintptr_t)memory));
+}
+
 lap_status_t lap_cuda_alloc_shared(lap_device_t *handle, size_t bytes, void **memory_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
@@ -404,6 +452,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
     .free = lap_cuda_free,
+    .check_memory = lap_cuda_check_memory,
     .alloc_shared = lap_cuda_alloc_shared,
     .free_shared = lap_cuda_free_shared,
     .stream_create = lap_cuda_stream_create,

@@ -39,6 +39,7 @@
     X(cuMemAlloc, 3020)                                                                            \
     X(cuMemFree, 3020)                                                                             \
     X(cuMemGetInfo, 3020)                                                                          \
+    X(cuPointerGetAttribute, 4000)                                                                 \
     X(cuMemHostAlloc, 2020)                                                                        \
     X(cuMemFreeHost, 2000)                                                                         \
     X(cuMemsetD8Async, 3020)                                                                       \

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <lap/lap_cuda.h>
+
 #include "data.h"
 #include "tap.h"
 
@@ -177,6 +179,25 @@ static void hands_off(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
+/* Streams of the caller's are for GPUs; to ask for one breaks nothing. */
+static void on_a_stream(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, "ring", NULL);
+    test_call_t call = call_of(group, LAP_AG_GEMM, M, 1);
+    tap_failure(lap_op_enqueue(op, &call.args, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_world_synchronize(world, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_op_enqueue(NULL, &call.args, NULL), LAP_ERR_INVALID, "op is NULL", NULL);
+    tap_failure(lap_op_enqueue(op, NULL, NULL), LAP_ERR_INVALID, "args is NULL", NULL);
+    tap_failure(lap_world_synchronize(NULL, NULL), LAP_ERR_INVALID, "world is NULL", NULL);
+    tap_success(run(op, group, LAP_AG_GEMM, M, 2), "a call after those");
+    test_call_clear(&call);
+    lap_op_destroy(op);
+}
+
 int main(void)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
@@ -189,5 +210,6 @@ int main(void)
     tap_ranks(2, &options, broken_for_all, NULL);
     tap_ranks(2, &options, other_buffer, NULL);
     tap_ranks(2, &options, hands_off, NULL);
+    tap_ranks(2, &options, on_a_stream, NULL);
     return tap_done();
 }

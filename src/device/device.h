@@ -166,6 +166,9 @@ struct lap_device_ops {
      */
     bool shares_queues;
 
+    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
+    bool lanes;
+
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);

@@ -388,6 +388,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
     .shares_queues = true,
+    .lanes = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,

@@ -389,6 +389,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .transport = "cuda_ipc",
     .shares_queues = true,
     .lanes = true,
+    .tries_methods = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,

@@ -216,3 +216,25 @@ lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
     LAP_TRY(check_numbers(p, args));
     return check_memory(buffer, &tensors);
 }
+
+lap_op_args_t lap_args_usual(const lap_problem_t *p)
+{
+    void *const somewhere = (void *)(uintptr_t)4096;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.m = p->capacity;
+    args.bias.dtype = args.aux.dtype = args.bias_grad.dtype =
+        lap_dtype_is_fp8(p->types.out) ? LAP_BFLOAT16 : p->types.out;
+    args.aux.data = somewhere; /* what GELU keeps: training has a use for it */
+    const tensors_t tensors = list_tensors(p, &args);
+    lap_tensor_t *const all[TENSORS] = {
+        [A] = &args.a,     [B] = &args.b,       [D] = &args.d,
+        [AUX] = &args.aux, [BIAS] = &args.bias, [BIAS_GRAD] = &args.bias_grad,
+    };
+    for (int i = 0; i < TENSORS; i++) {
+        const expected_t *want = &tensors.want[i];
+        if (all[i] && tensors.given[i])
+            *all[i] = (lap_tensor_t){somewhere, want->dtype, want->rows.size, want->cols.size,
+                                     want->cols.size};
+    }
+    return args;
+}

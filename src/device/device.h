@@ -234,6 +234,13 @@ struct lap_device_ops {
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    /*
+     * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
+     * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
+     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows.
+     * Blocks until it is found; reads and writes none of the memory, which need not be there.
+     */
+    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /* Numbers of [-1, 1) that look random, the same for the same seed; for measurements. */
     lap_status_t (*fill)(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                          uint64_t seed);

@@ -222,11 +222,13 @@ static lap_status_t issue_blocks(issue_t *issue, lap_stream_t *stream, lap_gemm_
     return lanes[1] ? follow(issue, joins[LAP_STREAM_BESIDE], lanes[1], stream) : LAP_OK;
 }
 
-static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+/* What the device is given for a GEMM step that has blocks, with all of its blocks. */
+static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
 {
     lap_program_t *program = issue->program;
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_step_t *step = &program->schedule.steps[index];
+    const lap_schedule_t *schedule = &program->schedule;
+    const lap_step_t *step = &schedule->steps[index];
     for (uint32_t b = 0; b < step->count; b++)
         bind_block(issue, index, step->first + b);
 
@@ -239,9 +241,6 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
-    const lap_schedule_t *schedule = &program->schedule;
-    if (step->count == 0)
-        return LAP_OK;
     const lap_block_t *first = &schedule->blocks[step->first];
     const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
     const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
@@ -268,6 +267,15 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         .shuffle = issue->chaos,
     };
     gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
+    return gemm;
+}
+
+static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    if (step->count == 0)
+        return LAP_OK;
+    lap_gemm_t gemm = bind_gemm(issue, index);
     return issue->device->gemm_signals ? issue->device->gemm(stream, &gemm)
                                        : issue_blocks(issue, stream, &gemm, step);
 }
@@ -467,4 +475,22 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(issue_step(&issue, i));
     return end_call(&issue);
+}
+
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding)
+{
+    issue_t issue = {
+        .program = program,
+        .binding = binding,
+        .device = program->engine->device->ops,
+    };
+    const lap_schedule_t *schedule = &program->schedule;
+    for (uint32_t i = 0; i < schedule->nsteps && issue.device->gemm_prepare; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        if (step->kind != LAP_STEP_GEMM || step->count == 0)
+            continue;
+        const lap_gemm_t gemm = bind_gemm(&issue, i);
+        LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm));
+    }
+    return LAP_OK;
 }

@@ -74,6 +74,12 @@ typedef struct lap_binding {
 } lap_binding_t;
 
 /*
+ * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
+ * is not touched. Blocks. Before the first call.
+ */
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding);
+
+/*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's
  * memory and the trace must live until then, and the program is not issued again before. Does not
  * block.

@@ -54,7 +54,8 @@ typedef struct lap_cuda_device {
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
-    bool tunes; /* finds the kernels of GEMMs by trial */
+    bool tunes;     /* finds the kernels of GEMMs by trial */
+    bool fast_gelu; /* that of cuBLASLt */
     lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
     uint64_t *stamps;    /* pinned; NULL until the first one */
     uint64_t **stamp_to; /* where each belongs */

@@ -166,6 +166,15 @@ struct lap_device_ops {
      */
     bool shares_queues;
 
+    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
+    bool lanes;
+
+    /*
+     * What a call costs is found by making it: between what such a device does at the same time
+     * and what that does to it, no model of ours is good enough to choose a method.
+     */
+    bool tries_methods;
+
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);

@@ -18,6 +18,7 @@
 #define LINK_BYTES ((size_t)1 << 20)
 #define TRIPS 8
 #define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
+#define FEW_STEPS 3u
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
@@ -220,10 +221,10 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
 static lap_status_t time_steps(bench_t *bench, times_t *times)
 {
     double few, many;
-    LAP_TRY(lap_engine_overhead(bench->engine, LAP_STREAMS, &few));
+    LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, &few));
     LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
     times->call = few;
-    times->step = fmax(0, many - few) / (STEPS - LAP_STREAMS);
+    times->step = fmax(0, many - few) / (STEPS - FEW_STEPS);
     return LAP_OK;
 }
 

@@ -13,10 +13,10 @@
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS];
-    lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
-    uint32_t failures;               /* of the streams so far; calls in flight share them */
-    lap_status_t status;             /* of the latest failure */
+    lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
+    lap_event_t *joins[LAP_STREAMS];    /* order one call after another that is still in flight */
+    uint32_t failures;                  /* of the streams so far; calls in flight share them */
+    lap_status_t status;                /* of the latest failure */
     char text[LAP_ERROR_TEXT];
 } lap_engine_t;
 

@@ -47,6 +47,11 @@ typedef struct lap_copy {
     void *dst;
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
+    /*
+     * Of a GPU: the multiprocessors that do it; 0: its copy engine does, which can reach any
+     * memory. The others have no such choice.
+     */
+    int sms;
 } lap_copy_t;
 
 /*
@@ -148,6 +153,7 @@ typedef struct lap_gemm {
     lap_status_t (*raise)(void *context, void *raise_arg);
     void *context;
     uint64_t shuffle; /* not 0: any_order takes a random block of those that are ready; for tests */
+    int spare_sms;    /* of a GPU: multiprocessors to be left free for something else */
 } lap_gemm_t;
 
 struct lap_device_ops {

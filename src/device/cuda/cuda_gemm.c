@@ -44,9 +44,17 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
     return LAP_OK;
 }
 
+/* The multiprocessors that a GEMM is told to use; 0: it need not be told. */
+static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
+{
+    if (spare == 0 && !device->green)
+        return 0;
+    return spare < device->sms ? (uint32_t)(device->sms - spare) : 1;
+}
+
 /* Of a GEMM whose sums go to the target as they are. */
-static lap_cuda_gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
-                                  const target_t *target)
+static lap_cuda_gemm_key_t key_of(const lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                                  const lap_gemm_block_t *block, const target_t *target)
 {
     lap_cuda_gemm_key_t key;
     memset(&key, 0, sizeof(key));
@@ -66,6 +74,7 @@ static lap_cuda_gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t
     key.align_a = alignment_of(block->a);
     key.align_b = alignment_of(gemm->b);
     key.align_d = alignment_of(target->data);
+    key.sms = sms_for(device, gemm->spare_sms);
     return key;
 }
 
@@ -213,13 +222,13 @@ static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
     if (*way_p == NOTHING || gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
         return LAP_OK;
     if (epilogue) {
-        lap_cuda_gemm_key_t key = key_of(gemm, block, &d);
+        lap_cuda_gemm_key_t key = key_of(device, gemm, block, &d);
         add_epilogue(&key, gemm->finish, block->aux, epilogue);
         LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
         *way_p = (*plan_p)->found ? DIRECTLY : PLAINLY;
     }
     if (*way_p == PLAINLY) {
-        const lap_cuda_gemm_key_t key = key_of(gemm, block, &sums);
+        const lap_cuda_gemm_key_t key = key_of(device, gemm, block, &sums);
         LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
         *way_p = (*plan_p)->found ? IN_TWO : PLAINLY;
     }

@@ -80,13 +80,13 @@ static lap_status_t describe(const lap_cuda_device_t *device, lap_cuda_plan_t *p
     const lap_cuda_gemm_key_t *key = &plan->key;
     const int32_t first = key->b_plain ? CUBLAS_OP_N : CUBLAS_OP_T;
     const int32_t second = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t sms = device->sms;
+    const int32_t sms = (int32_t)key->sms;
     LAP_TRY(lap_cublas_check(
         api, api->cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate"));
     LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
     LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
-    if (device->green)
+    if (sms > 0)
         LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)));
     LAP_TRY(describe_epilogue(api, plan));
     LAP_TRY(layout(api, key->b_dtype, key->b_plain ? key->k : key->n,

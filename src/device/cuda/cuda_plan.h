@@ -18,7 +18,7 @@ typedef struct lap_cuda_gemm_key {
     uint32_t a_transposed, b_plain, accumulates, scaled;
     uint32_t epilogue; /* a cublasLtEpilogue_t; what is not part of it has 0 in all that follows */
     uint32_t align_a, align_b, align_d, align_bias, align_aux;
-    uint32_t reserved;
+    uint32_t sms; /* to run on; 0: all that there are */
 } lap_cuda_gemm_key_t;
 
 /* The bits of an epilogue that say so. */

@@ -33,8 +33,40 @@ static lap_status_t copy_on(const lap_cuda_device_t *device, CUstream stream,
     return lap_cuda_check(api, api->cuMemcpy2DAsync(&rows, stream), "cuMemcpy2DAsync");
 }
 
+/* What all of some numbers are multiples of, 16 at most. */
+static uint32_t common_width(uintptr_t numbers)
+{
+    numbers |= 16;
+    return (uint32_t)(numbers & (~numbers + 1));
+}
+
+/* By multiprocessors, one block on each. */
+static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
+{
+    const bool packed = copy->rows == 1 || (copy->dst_stride == copy->row_bytes &&
+                                            copy->src_stride == copy->row_bytes);
+    lap_cuda_copy_t args = {
+        .dst = copy->dst,
+        .src = copy->src,
+        .rows = packed ? 1 : copy->rows,
+        .row_bytes = packed ? copy->rows * copy->row_bytes : copy->row_bytes,
+        .dst_stride = packed ? 0 : copy->dst_stride,
+        .src_stride = packed ? 0 : copy->src_stride,
+    };
+    args.vector = common_width((uintptr_t)copy->dst | (uintptr_t)copy->src | args.dst_stride |
+                               args.src_stride);
+    const size_t pieces = (args.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE * args.rows;
+    const size_t warps = LAP_CUDA_MOVERS / 32, blocks = (pieces + warps - 1) / warps;
+    const size_t most = (size_t)(copy->sms < stream->device->sms ? copy->sms : stream->device->sms);
+    return lap_cuda_launch(stream, LAP_CUDA_KERNEL_copy, blocks < most ? blocks : most, 1,
+                           LAP_CUDA_MOVERS, 1, &args);
+}
+
 static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
 {
+    /* A scale, which is less, may lie in memory that only the driver knows how to reach. */
+    if (copy->sms > 0 && copy->row_bytes >= 16 && copy->rows > 0 && copy->dst != copy->src)
+        return copy_by_sms(stream, copy);
     LAP_TRY(lap_cuda_flush(stream->device));
     return copy_on(stream->device, stream->stream, copy);
 }

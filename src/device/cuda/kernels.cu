@@ -462,3 +462,65 @@ extern "C" __global__ void lap_fill(const lap_cuda_fill_t fill)
         store(fill.dtype, fill.memory, i, static_cast<float>(x >> 40) * 0x1p-23f - 1.0f);
     }
 }
+
+/* ---- copies ---- */
+
+namespace
+{
+
+/* One warp. Several loads are on their way before the first of them is stored. */
+template <typename vector>
+__device__ void copy_piece(char *dst, const char *src, size_t bytes, unsigned lane)
+{
+    constexpr int depth = 4;
+    vector *to = reinterpret_cast<vector *>(dst), x[depth];
+    const vector *from = reinterpret_cast<const vector *>(src);
+    const size_t count = bytes / sizeof(vector);
+    size_t i = lane;
+    for (; i + 32 * (depth - 1) < count; i += 32 * depth) {
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            x[j] = from[i + 32 * j];
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            to[i + 32 * j] = x[j];
+    }
+    for (; i < count; i += 32)
+        to[i] = from[i];
+    for (i = count * sizeof(vector) + lane; i < bytes; i += 32)
+        dst[i] = src[i];
+}
+
+} // namespace
+
+/* A warp takes a piece of a row at a time. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap_cuda_copy_t c)
+{
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const size_t pieces = (c.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE;
+    const size_t step = static_cast<size_t>(gridDim.x) * warps, all = pieces * c.rows;
+    for (size_t p = static_cast<size_t>(blockIdx.x) * warps + threadIdx.x / 32; p < all;
+         p += step) {
+        const size_t row = p / pieces, at = p % pieces * LAP_CUDA_PIECE;
+        const size_t bytes =
+            c.row_bytes - at < LAP_CUDA_PIECE ? c.row_bytes - at : size_t{LAP_CUDA_PIECE};
+        char *dst = static_cast<char *>(c.dst) + row * c.dst_stride + at;
+        const char *src = static_cast<const char *>(c.src) + row * c.src_stride + at;
+        switch (c.vector) {
+        case 16:
+            copy_piece<uint4>(dst, src, bytes, lane);
+            break;
+        case 8:
+            copy_piece<uint2>(dst, src, bytes, lane);
+            break;
+        case 4:
+            copy_piece<uint32_t>(dst, src, bytes, lane);
+            break;
+        case 2:
+            copy_piece<uint16_t>(dst, src, bytes, lane);
+            break;
+        default:
+            copy_piece<char>(dst, src, bytes, lane);
+        }
+    }
+}

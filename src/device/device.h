@@ -99,6 +99,20 @@ typedef struct lap_column_sums {
 } lap_column_sums_t;
 
 /*
+ * dst = src / *scale, divided in fp32 and rounded once to its type, and *amax at least as large as
+ * all |src|: for the scale of the next FP8 matrix. What is not a number counts as larger than all
+ * that are.
+ */
+typedef struct lap_cast {
+    lap_dtype_t from, to;
+    const void *src; /* [rows, cols] */
+    void *dst;
+    size_t src_stride, dst_stride, rows, cols; /* strides in bytes, multiples of an element's */
+    const float *scale;                        /* NULL: 1; read when the cast runs */
+    float *amax; /* NULL: not asked for; at least 0 before, and nobody else's meanwhile */
+} lap_cast_t;
+
+/*
  * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
  * are what the wait was issued with.
  */
@@ -239,6 +253,7 @@ struct lap_device_ops {
     lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
+    lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
      * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and

@@ -418,6 +418,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
+    .cast = lap_cuda_cast,
     .gemm = lap_cuda_gemm,
     .gemm_prepare = lap_cuda_gemm_prepare,
     .fill = lap_cuda_fill,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of a GPU do besides GEMMs: copies, sums, times, and memory filled with numbers. */
+/* What streams of a GPU do besides GEMMs: copies, sums, casts, times, and memory to be filled. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -189,6 +189,33 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         .dst = sums->dst,
     };
     return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
+}
+
+lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast)
+{
+    LAP_TRY(lap_device_check_dtype("a cast", cast->from));
+    LAP_TRY(lap_device_check_dtype("the result of a cast", cast->to));
+    const size_t to = lap_dtype_size(cast->to), bytes = to * LAP_CUDA_VECTOR;
+    const uintptr_t dst = (uintptr_t)cast->dst | (cast->rows > 1 ? cast->dst_stride : 0);
+    const bool vectors = cast->cols % LAP_CUDA_VECTOR == 0 &&
+                         dst % (bytes < 16 ? bytes : 16) == 0 &&
+                         is_aligned(cast->src, cast->src_stride, cast->rows, cast->from);
+    const lap_cuda_cast_t args = {
+        .from = (int32_t)cast->from,
+        .to = (int32_t)cast->to,
+        .src = cast->src,
+        .dst = cast->dst,
+        .src_stride = cast->src_stride,
+        .dst_stride = cast->dst_stride,
+        .rows = cast->rows,
+        .cols = cast->cols,
+        .scale = cast->scale,
+        .amax = cast->amax,
+        .vector = vectors ? LAP_CUDA_VECTOR : 1,
+    };
+    const size_t strips = (cast->cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP * cast->rows;
+    return launch(stream, LAP_CUDA_KERNEL_cast, blocks_for(stream->device, strips * 32),
+                  LAP_CUDA_THREADS, 1, &args);
 }
 
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,

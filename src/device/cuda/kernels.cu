@@ -524,3 +524,77 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap
         }
     }
 }
+
+/* ---- casts ---- */
+
+namespace
+{
+
+/* Sizes are compared by their bits: NaN is above infinity then. */
+__device__ uint32_t larger(uint32_t most, float x)
+{
+    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
+    return size > most ? size : most;
+}
+
+/* As store_vector, for narrow types too: of 1 byte all of them are one access. */
+__device__ void store_cast(int dtype, void *memory, const float *x)
+{
+    if (size_of(dtype) > 1) {
+        store_vector(dtype, memory, x);
+        return;
+    }
+    uint2 bits;
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        store(dtype, &bits, i, x[i]);
+    *static_cast<uint2 *>(memory) = bits;
+}
+
+/* One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. */
+__device__ uint32_t cast_strip(const lap_cuda_cast_t &c, size_t row, size_t begin, size_t end,
+                               float scale)
+{
+    const char *src = static_cast<const char *>(c.src) + row * c.src_stride;
+    char *dst = static_cast<char *>(c.dst) + row * c.dst_stride;
+    const unsigned lane = threadIdx.x % 32;
+    uint32_t most = 0;
+    if (c.vector == 1) {
+        for (size_t i = begin + lane; i < end; i += 32) {
+            const float x = load(c.from, src, i);
+            most = larger(most, x);
+            store(c.to, dst, i, __fdiv_rn(x, scale));
+        }
+        return most;
+    }
+    for (size_t i = begin + lane * LAP_CUDA_VECTOR; i < end; i += 32 * LAP_CUDA_VECTOR) {
+        float x[LAP_CUDA_VECTOR];
+        load_vector(c.from, src + i * size_of(c.from), x);
+        for (int j = 0; j < LAP_CUDA_VECTOR; j++) {
+            most = larger(most, x[j]);
+            x[j] = __fdiv_rn(x[j], scale);
+        }
+        store_cast(c.to, dst + i * size_of(c.to), x);
+    }
+    return most;
+}
+
+} // namespace
+
+/* A warp takes a strip of a row at a time. The largest of all does not depend on their order. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const lap_cuda_cast_t c)
+{
+    const size_t warps = blockDim.x / 32, strips = (c.cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP;
+    const float scale = c.scale ? *c.scale : 1.0f;
+    uint32_t most = 0;
+    for (size_t s = blockIdx.x * warps + threadIdx.x / 32; s < strips * c.rows;
+         s += gridDim.x * warps) {
+        const size_t begin = s % strips * LAP_CUDA_STRIP;
+        const size_t end =
+            c.cols - begin < LAP_CUDA_STRIP ? c.cols : begin + size_t{LAP_CUDA_STRIP};
+        const uint32_t found = cast_strip(c, s / strips, begin, end, scale);
+        most = found > most ? found : most;
+    }
+    most = __reduce_max_sync(~0u, most);
+    if (c.amax && threadIdx.x % 32 == 0)
+        atomicMax(reinterpret_cast<unsigned *>(c.amax), most);
+}

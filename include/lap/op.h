@@ -96,7 +96,8 @@ typedef struct lap_op_desc {
     lap_epilogue_t epilogue;
     const char *method;     /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
     int aggregate;          /* ring: neighbours pair up, pairs go round */
-    size_t num_splits;      /* pipeline: parts of n; 0: 4, or n if that is less */
+    size_t num_splits;      /* pipeline, pull: parts of n; 0: 4, or n if that is less. direct of
+                               LAP_AG_GEMM: GEMMs for all the peers' shards; 0: one each */
     size_t block_rows;      /* fused: rows that travel together; 0: chosen from m and P */
     int gather_input;       /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
     lap_buffer_t *buffer;   /* to work in, shared with other operators; NULL: its own */

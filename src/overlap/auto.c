@@ -29,9 +29,12 @@ typedef struct setting {
 static const setting_t settings[] = {
     {0, 0},
     {LAP_KNOB_AGGREGATE, 1},
+    {LAP_KNOB_NUM_SPLITS, 1},
     {LAP_KNOB_NUM_SPLITS, 2},
     {LAP_KNOB_NUM_SPLITS, 8},
     {LAP_KNOB_BLOCK_ROWS, 1},
+    {LAP_KNOB_ROUNDS, 1},
+    {LAP_KNOB_ROUNDS, 2},
 };
 
 /* Turns one knob of a description. False when there is nothing to turn. */
@@ -48,10 +51,13 @@ static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const settin
         snprintf(label, bytes, "%s:aggregate", builder->name);
         return size > 2 && size % 2 == 0;
     }
-    if (setting->knob == LAP_KNOB_NUM_SPLITS) {
+    if (setting->knob == LAP_KNOB_NUM_SPLITS || setting->knob == LAP_KNOB_ROUNDS) {
+        const bool rounds = setting->knob == LAP_KNOB_ROUNDS;
         desc->num_splits = setting->value;
         snprintf(label, bytes, "%s:num_splits=%zu", builder->name, setting->value);
-        return setting->value <= desc->n;
+        if (setting->value == 1 && !rounds) /* what is put in one part is serial */
+            return (builder->needs & LAP_CAN_ADDRESS) != 0;
+        return rounds ? setting->value + 1 < (size_t)size : setting->value <= desc->n;
     }
     desc->block_rows = lap_shard(desc->m, size, 0, NULL) / setting->value;
     snprintf(label, bytes, "%s:block_rows=%zu", builder->name, desc->block_rows);

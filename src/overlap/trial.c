@@ -156,7 +156,7 @@ static lap_status_t try_candidate(lap_trial_t *trial, const lap_candidate_t *can
     lap_op_t *op;
     desc.method = candidate->builder->name;
     desc.aggregate = candidate->problem.aggregate;
-    if (candidate->builder->knobs & LAP_KNOB_NUM_SPLITS)
+    if (candidate->builder->knobs & (LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS))
         desc.num_splits = candidate->problem.num_splits;
     if (candidate->builder->knobs & LAP_KNOB_BLOCK_ROWS)
         desc.block_rows = candidate->problem.block_rows;

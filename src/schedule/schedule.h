@@ -204,6 +204,7 @@ enum {
     LAP_KNOB_NUM_SPLITS = 1 << 1,
     LAP_KNOB_BLOCK_ROWS = 1 << 2,
     LAP_KNOB_GATHER_INPUT = 1 << 3,
+    LAP_KNOB_ROUNDS = 1 << 4, /* num_splits, too: not of n, but of the peers */
 };
 
 /* A method of an operator: a pure function from a problem to a schedule. */

@@ -70,6 +70,8 @@ typedef struct lap_bench {
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
+    int num_sm;          /* as in lap_op_desc_t, */
+    bool sm_margin;      /* and set_sm_margin */
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;

@@ -36,6 +36,8 @@ enum {
     TIMEOUT,
     JSON,
     GPU_SHARE,
+    NUM_SM,
+    SM_MARGIN,
     SWEEP_M,
     SWEEP_N,
     SWEEP_K,
@@ -96,6 +98,9 @@ static const lap_option_t options[NOPTIONS] = {
                    "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
                    "--device cuda, else off)",
                    NULL},
+    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: its copy engine does",
+                "0"},
+    [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
@@ -281,7 +286,7 @@ static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
     static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
                                       DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED};
+                                      SEED,   NUM_SM,    SM_MARGIN};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -389,6 +394,14 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (args->given[GPU_SHARE] &&
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
+    if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
+                     &bench->num_sm))
+        return false;
+    bench->sm_margin = args->given[SM_MARGIN];
+    if (bench->sm_margin && bench->num_sm == 0) {
+        lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
+        return false;
+    }
     bench->transport = transport->name;
     bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)

@@ -22,6 +22,7 @@
 typedef struct fingerprint {
     uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
     uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
+    uint64_t num_sm, spare_sms;
     uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
@@ -48,6 +49,8 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .num_splits = problem->num_splits,
         .block_rows = problem->block_rows,
         .gather_input = problem->gather_input,
+        .num_sm = (uint64_t)problem->num_sm,
+        .spare_sms = (uint64_t)problem->spare_sms,
         .buffer = desc->buffer ? desc->buffer->id : 0,
         .operators = desc->buffer ? desc->buffer->nops : 0,
     };
@@ -101,6 +104,8 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
     LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
     LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
+    LAP_TRY(differ_number(rank, "num_sm", zero->num_sm, other->num_sm));
+    LAP_TRY(differ_number(rank, "set_sm_margin", zero->spare_sms != 0, other->spare_sms != 0));
     LAP_TRY(differ_text(rank, "device", zero->device, other->device));
     LAP_TRY(differ_number(rank, "buffer", zero->buffer, other->buffer));
     return differ_number(rank, "operators on the buffer", zero->operators, other->operators);
@@ -441,6 +446,8 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .sent_scale = sent_scale,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
+        .copy_sms = p->num_sm,
+        .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
         .trace = args->trace,

@@ -299,6 +299,20 @@ static lap_status_t check_knob(const lap_op_desc_t *desc, const lap_builder_t *b
                      used ? "only " : "no method", owners);
 }
 
+/* These are those of the device: every method has them, and hosts have no use for them. */
+static lap_status_t check_sms(const lap_op_desc_t *desc)
+{
+    if (desc->num_sm < 0 || desc->num_sm > LAP_SMS_MOST)
+        return lap_error(LAP_ERR_INVALID, "num_sm is %d, expected 0 to %d", desc->num_sm,
+                         LAP_SMS_MOST);
+    if (desc->set_sm_margin && desc->num_sm == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "set_sm_margin is %d with num_sm = 0, expected 0: the copy engine needs "
+                         "no SM",
+                         desc->set_sm_margin);
+    return LAP_OK;
+}
+
 static lap_status_t check_knobs(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
 {
     LAP_TRY(check_knob(desc, builder, LAP_KNOB_AGGREGATE, "aggregate", desc->aggregate != 0));
@@ -370,6 +384,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     LAP_TRY(check_sizes(desc, size));
     LAP_TRY(find_builder(desc->kind, desc->method, can, &builder));
     LAP_TRY(check_knobs(desc, builder, size));
+    LAP_TRY(check_sms(desc));
     *problem = (lap_problem_t){
         .kind = desc->kind,
         .m = desc->m,
@@ -387,6 +402,8 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
             desc->block_rows ? desc->block_rows : default_block_rows(desc->m, size, lanes),
         .gather_input =
             desc->gather_input != 0 || desc->kind == LAP_BULK_AG || desc->kind == LAP_EXTERNAL_AG,
+        .num_sm = desc->num_sm,
+        .spare_sms = desc->set_sm_margin ? desc->num_sm : 0,
         .rank = 0,
         .lanes = lanes,
         .size = size,

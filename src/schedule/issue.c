@@ -265,6 +265,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
         .raise = block_raise,
         .context = context,
         .shuffle = issue->chaos,
+        .spare_sms = issue->binding->spare_sms,
     };
     gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
     return gemm;
@@ -338,6 +339,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .signal = step->signal,
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
+        .sms = issue->binding->copy_sms,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);

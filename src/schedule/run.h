@@ -104,6 +104,7 @@ typedef struct lap_binding {
     float a_scale, d_scale, wire_scale;
     float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it */
     lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
+    int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     uint32_t op_index;  /* of the operator among those of the buffer */
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */

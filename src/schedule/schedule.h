@@ -192,7 +192,8 @@ typedef struct lap_problem {
     size_t num_splits;
     size_t block_rows;
     bool gather_input;
-    bool lanes; /* GEMMs that do not need each other run side by side */
+    int num_sm, spare_sms; /* as in lap_copy_t and lap_gemm_t: they change no step */
+    bool lanes;            /* GEMMs that do not need each other run side by side */
     int rank;
     int size;
 } lap_problem_t;

@@ -62,7 +62,8 @@ typedef struct lap_cuda_device {
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
-    bool tunes; /* finds the kernels of GEMMs by trial */
+    bool tunes;     /* finds the kernels of GEMMs by trial */
+    bool fast_gelu; /* that of cuBLASLt */
     lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
     uint64_t *stamps;    /* pinned; NULL until the first one */
     uint64_t **stamp_to; /* where each belongs */
@@ -153,6 +154,7 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
+lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
 lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm);
 lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value);

@@ -5,7 +5,8 @@
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
  * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
- * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial.
+ * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial;
+ * LAP_GPU_GELU=fast lets it do GELU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,9 +218,10 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    const char *tune = getenv("LAP_GPU_TUNE");
+    const char *tune = getenv("LAP_GPU_TUNE"), *gelu = getenv("LAP_GPU_GELU");
     void *board;
     device->tunes = !tune || strcmp(tune, "0") != 0;
+    device->fast_gelu = gelu && strcmp(gelu, "fast") == 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -476,6 +478,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
+    .cast = lap_cuda_cast,
     .gemm = lap_cuda_gemm,
     .gemm_prepare = lap_cuda_gemm_prepare,
     .set = lap_cuda_set,

@@ -489,3 +489,139 @@ extern "C" __global__ void lap_fill(const lap_cuda_fill_t fill)
         store(fill.dtype, fill.memory, i, static_cast<float>(x >> 40) * 0x1p-23f - 1.0f);
     }
 }
+
+/* ---- copies ---- */
+
+namespace
+{
+
+/* One warp. Several loads are on their way before the first of them is stored. */
+template <typename vector>
+__device__ void copy_piece(char *dst, const char *src, size_t bytes, unsigned lane)
+{
+    constexpr int depth = 4;
+    vector *to = reinterpret_cast<vector *>(dst), x[depth];
+    const vector *from = reinterpret_cast<const vector *>(src);
+    const size_t count = bytes / sizeof(vector);
+    size_t i = lane;
+    for (; i + 32 * (depth - 1) < count; i += 32 * depth) {
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            x[j] = from[i + 32 * j];
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            to[i + 32 * j] = x[j];
+    }
+    for (; i < count; i += 32)
+        to[i] = from[i];
+    for (i = count * sizeof(vector) + lane; i < bytes; i += 32)
+        dst[i] = src[i];
+}
+
+} // namespace
+
+/* A warp takes a piece of a row at a time. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap_cuda_copy_t c)
+{
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const size_t pieces = (c.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE;
+    const size_t step = static_cast<size_t>(gridDim.x) * warps, all = pieces * c.rows;
+    for (size_t p = static_cast<size_t>(blockIdx.x) * warps + threadIdx.x / 32; p < all;
+         p += step) {
+        const size_t row = p / pieces, at = p % pieces * LAP_CUDA_PIECE;
+        const size_t bytes =
+            c.row_bytes - at < LAP_CUDA_PIECE ? c.row_bytes - at : size_t{LAP_CUDA_PIECE};
+        char *dst = static_cast<char *>(c.dst) + row * c.dst_stride + at;
+        const char *src = static_cast<const char *>(c.src) + row * c.src_stride + at;
+        switch (c.vector) {
+        case 16:
+            copy_piece<uint4>(dst, src, bytes, lane);
+            break;
+        case 8:
+            copy_piece<uint2>(dst, src, bytes, lane);
+            break;
+        case 4:
+            copy_piece<uint32_t>(dst, src, bytes, lane);
+            break;
+        case 2:
+            copy_piece<uint16_t>(dst, src, bytes, lane);
+            break;
+        default:
+            copy_piece<char>(dst, src, bytes, lane);
+        }
+    }
+}
+
+/* ---- casts ---- */
+
+namespace
+{
+
+/* Sizes are compared by their bits: NaN is above infinity then. */
+__device__ uint32_t larger(uint32_t most, float x)
+{
+    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
+    return size > most ? size : most;
+}
+
+/* As store_vector, for narrow types too: of 1 byte all of them are one access. */
+__device__ void store_cast(int dtype, void *memory, const float *x)
+{
+    if (size_of(dtype) > 1) {
+        store_vector(dtype, memory, x);
+        return;
+    }
+    uint2 bits;
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        store(dtype, &bits, i, x[i]);
+    *static_cast<uint2 *>(memory) = bits;
+}
+
+/* One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. */
+__device__ uint32_t cast_strip(const lap_cuda_cast_t &c, size_t row, size_t begin, size_t end,
+                               float scale)
+{
+    const char *src = static_cast<const char *>(c.src) + row * c.src_stride;
+    char *dst = static_cast<char *>(c.dst) + row * c.dst_stride;
+    const unsigned lane = threadIdx.x % 32;
+    uint32_t most = 0;
+    if (c.vector == 1) {
+        for (size_t i = begin + lane; i < end; i += 32) {
+            const float x = load(c.from, src, i);
+            most = larger(most, x);
+            store(c.to, dst, i, __fdiv_rn(x, scale));
+        }
+        return most;
+    }
+    for (size_t i = begin + lane * LAP_CUDA_VECTOR; i < end; i += 32 * LAP_CUDA_VECTOR) {
+        float x[LAP_CUDA_VECTOR];
+        load_vector(c.from, src + i * size_of(c.from), x);
+        for (int j = 0; j < LAP_CUDA_VECTOR; j++) {
+            most = larger(most, x[j]);
+            x[j] = __fdiv_rn(x[j], scale);
+        }
+        store_cast(c.to, dst + i * size_of(c.to), x);
+    }
+    return most;
+}
+
+} // namespace
+
+/* A warp takes a strip of a row at a time. The largest of all does not depend on their order. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const lap_cuda_cast_t c)
+{
+    const size_t warps = blockDim.x / 32, strips = (c.cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP;
+    const float scale = c.scale ? *c.scale : 1.0f;
+    uint32_t most = 0;
+    for (size_t s = blockIdx.x * warps + threadIdx.x / 32; s < strips * c.rows;
+         s += gridDim.x * warps) {
+        const size_t begin = s % strips * LAP_CUDA_STRIP;
+        const size_t end =
+            c.cols - begin < LAP_CUDA_STRIP ? c.cols : begin + size_t{LAP_CUDA_STRIP};
+        const uint32_t found = cast_strip(c, s / strips, begin, end, scale);
+        most = found > most ? found : most;
+    }
+    most = __reduce_max_sync(~0u, most);
+    if (c.amax && threadIdx.x % 32 == 0)
+        atomicMax(reinterpret_cast<unsigned *>(c.amax), most);
+}

@@ -79,16 +79,6 @@ static record_t *use_record(record_t *record)
     return record;
 }
 
-static void drop_graph(graph_t *graph);
-
-static void drop_op(op_t *op)
-{
-    drop_record(op->record);
-    if (op->kind == GRAPH)
-        drop_graph(op->graph);
-    free(op);
-}
-
 static void drop_graph(graph_t *graph)
 {
     if (!graph || atomic_fetch_sub(&graph->users, 1) != 1)
@@ -96,7 +86,8 @@ static void drop_graph(graph_t *graph)
     while (graph->first) {
         op_t *op = graph->first;
         graph->first = op->next;
-        drop_op(op);
+        drop_record(op->record);
+        free(op);
     }
     free(graph);
 }
@@ -111,8 +102,7 @@ typedef struct run {
     atomic_int *marks;
 } run_t;
 
-static void run_graph(const graph_t *graph);
-
+/* Whatever is no graph; `marks` of the graph that it is in, or NULL. */
 static void run_op(op_t *op, atomic_int *marks)
 {
     switch (op->kind) {
@@ -128,7 +118,6 @@ static void run_op(op_t *op, atomic_int *marks)
             nap();
         break;
     case GRAPH:
-        run_graph(op->graph);
         break;
     }
 }
@@ -226,8 +215,13 @@ static void *run_queue(void *arg)
         }
         queue->first = op->next;
         pthread_mutex_unlock(&queue->mutex);
+        if (op->kind == GRAPH) {
+            run_graph(op->graph);
+            drop_graph(op->graph);
+        }
         run_op(op, NULL);
-        drop_op(op);
+        drop_record(op->record);
+        free(op);
         pthread_mutex_lock(&queue->mutex);
         queue->done++;
         pthread_cond_broadcast(&queue->less);
@@ -388,7 +382,8 @@ static CUresult cu_stream_destroy(CUstream handle)
 static CUresult cu_event_create(CUevent *event_p, unsigned flags)
 {
     (void)flags;
-    *event_p = (CUevent)calloc(1, sizeof(event_t));
+    event_t *event = calloc(1, sizeof(*event));
+    *event_p = (CUevent)event;
     return CUDA_SUCCESS;
 }
 
@@ -522,7 +517,8 @@ static CUresult cu_graph_instantiate(CUgraphExec *exec_p, CUgraph graph, unsigne
 {
     (void)flags;
     CUgraphExecUpdateResultInfo info;
-    *exec_p = (CUgraphExec)calloc(1, sizeof(exec_t));
+    exec_t *exec = calloc(1, sizeof(*exec));
+    *exec_p = (CUgraphExec)exec;
     return cu_graph_update(*exec_p, graph, &info);
 }
 

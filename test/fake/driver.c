@@ -255,6 +255,8 @@ static size_t take(memory_t **list, CUdeviceptr address)
 /* As a GPU, it first ends what it was given. */
 static CUresult release(CUdeviceptr address)
 {
+    if (fake_fate() != CUDA_SUCCESS) /* what runs still uses it */
+        return fake_fate();
     fake_settle();
     const size_t bytes = take(&memories, address);
     pthread_mutex_lock(&lock);
@@ -281,6 +283,8 @@ static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
 
 static CUresult unpin(void *memory)
 {
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
     free(memory);
     return CUDA_SUCCESS;
 }
@@ -342,6 +346,8 @@ static CUresult open_handle(CUdeviceptr *address_p, CUipcMemHandle given, unsign
 
 static CUresult close_handle(CUdeviceptr address)
 {
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
     fake_settle();
     return take(&mapped, address) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -24,7 +24,9 @@ static void test_shapes(lap_group_t *group)
                                    {1, 1, 1},
                                    {size + 2, 20, 3}};
     char text[64];
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+    const size_t first = test_setting.quick ? 1 : 0; /* then only what is ragged and small */
+    const size_t end = test_setting.quick ? 3 : sizeof(shapes) / sizeof(shapes[0]);
+    for (size_t s = first; s < end; s++) {
         const test_shape_t *shape = &shapes[s];
         lap_buffer_t *buffer = test_buffer(group, &plain, 1, shape);
         for (int i = 0; i < TEST_METHODS && buffer; i++) {
@@ -35,7 +37,8 @@ static void test_shapes(lap_group_t *group)
             if (!op)
                 continue;
             const size_t actives[] = {shape->m, shape->m / 2, size - 1, 1, 0, shape->m};
-            for (size_t a = 0; a < sizeof(actives) / sizeof(actives[0]); a++) {
+            const size_t nactives = sizeof(actives) / sizeof(actives[0]);
+            for (size_t a = 0; a < nactives; a += test_setting.quick ? 2 : 1) {
                 size_t m = actives[a] > shape->m ? shape->m : actives[a];
                 const uint64_t seed = 100 * s + a;
                 double exact = test_run(op, test_call(group, v, &plain, shape, m, seed, true));
@@ -60,7 +63,7 @@ static void test_back_to_back(lap_group_t *group)
 {
     const test_flavour_t plain = test_plain();
     const bool many = test_setting.dtype == LAP_FLOAT32 && lap_group_size(group) <= 8;
-    const uint64_t calls = many ? 300 : 60;
+    const uint64_t calls = (uint64_t)test_times(many ? 300 : 60);
     const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 2, 9, 6};
     char text[64];
     for (int i = 0; i < TEST_METHODS; i++) {
@@ -261,8 +264,8 @@ static void suite(lap_group_t *group)
 {
     test_shapes(group);
     test_back_to_back(group);
-    test_mixture(group, 0, 200);
-    test_mixture(group, 1 + (uint64_t)lap_group_size(group), 60);
+    test_mixture(group, 0, test_times(200));
+    test_mixture(group, 1 + (uint64_t)lap_group_size(group), test_times(60));
     test_bits(group);
     test_bounds(group);
     test_in_flight(group);

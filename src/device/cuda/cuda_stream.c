@@ -13,8 +13,9 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define SPIN_NS 200000u /* how long a wait for the GPU keeps a core busy */
-#define NAP_NS 20000u   /* and how long it sleeps at a time then */
+#define SPIN_NS 200000u      /* how long a wait for the GPU keeps a core busy */
+#define NAP_NS 20000u        /* and how long it sleeps at a time then */
+#define DRAIN_NS 3000000000u /* for streams to run out when no wait holds them up any more */
 
 struct lap_event {
     const lap_device_ops_t *ops;
@@ -366,12 +367,37 @@ bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
     return true;
 }
 
+/* Whether the stream has run out in time; a failure ends it, too. */
+static bool drain(const lap_stream_t *stream, uint64_t deadline)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    while (api->cuStreamQuery(stream->stream) == CUDA_ERROR_NOT_READY) {
+        if (lap_now_ns() >= deadline)
+            return false;
+        lap_sleep_until_ns(lap_now_ns() + NAP_NS);
+    }
+    return true;
+}
+
+/*
+ * A rank that was killed may have left the GPU in a state in which nothing ends: then the rest of
+ * this process must do without it, and what it holds is given back by the end of the process.
+ */
 void lap_cuda_release(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const uint64_t deadline = lap_now_ns() + DRAIN_NS;
+    bool drained = true;
     __atomic_store_n(&device->board->abort, 1, __ATOMIC_SEQ_CST);
-    for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
-        (void)lap_cuda_stream_synchronize(stream);
+    if (lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)lap_cuda_flush(device);
+    for (const lap_stream_t *stream = device->streams; stream; stream = stream->next)
+        drained = drain(stream, deadline) && drained;
+    (void)lap_cuda_leave(device, LAP_OK);
+    device->lost = !drained;
+    if (!drained)
+        return;
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
         device->board->slots[i].state = LAP_CUDA_RUNS;
     __atomic_store_n(&device->board->abort, 0, __ATOMIC_SEQ_CST);

@@ -143,6 +143,37 @@ static void test_space(lap_group_t *group)
     }
 }
 
+/*
+ * FP8 of sizes, strides and addresses that tensor cores take, on every rank: the shapes above are
+ * too odd for them.
+ */
+static void test_tensor_cores(lap_group_t *group)
+{
+    const size_t size = (size_t)lap_group_size(group);
+    const test_shape_t shape = {16 * size, 16 * size, 32 * size};
+    double exact = 0, random = 0;
+    int calls = 0;
+    for (int i = 0; i < FLAVOURS * TEST_METHODS && test_device(group); i++) {
+        const test_flavour_t *f = &flavours[i / TEST_METHODS];
+        const test_method_t *v = &test_methods[i % TEST_METHODS];
+        if (!lap_dtype_is_fp8(f->a) || i % 3 != 0 || !suits(v, f, group) ||
+            v->kind == LAP_EXTERNAL_AG)
+            continue;
+        lap_op_t *op = test_op(group, NULL, v, f, &shape);
+        for (uint64_t seed = 0; op && seed < 6; seed += 3) { /* multiples of 3 have no gaps */
+            test_call_t call = test_call(group, v, f, &shape, shape.m, seed, seed == 0);
+            double *worst = call.exact ? &exact : &random;
+            *worst = fmax(*worst, test_run(op, call));
+            calls++;
+        }
+        lap_op_destroy(op);
+    }
+    if (test_device(group))
+        tap_ok(calls > 0 && exact <= 1 && random <= 1,
+               "FP8 of sizes for tensor cores: %d calls, exact %g, random %g", calls, exact,
+               random);
+}
+
 /* What is too large for an 8-bit type becomes its largest number, at d and on the way there. */
 static void test_saturation(lap_group_t *group)
 {
@@ -372,6 +403,7 @@ static void suite(lap_group_t *group)
 {
     test_roles();
     test_space(group);
+    test_tensor_cores(group);
     test_saturation(group);
     test_bounds(group);
     test_bits(group);

@@ -170,11 +170,14 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
 /*
  * Makes an operator. Collective; every rank gives the same description.
  * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
- * rank has come.
+ * rank has come. On a GPU the fastest kernels for calls of the capacity are found by trial here
+ * (some tenths of a second at most, once per shape).
  * The method "auto" is chosen here, the same on every rank: all methods that the transport can do,
  * serial among them, are simulated with costs that the ranks measure together, once per group
  * (under a second) and once per n and k (some tenths at most); serial is picked unless another one
- * is predicted to be faster by more than 2 %. Calls with a half, a quarter, ... of the rows may get
+ * is predicted to be faster by more than 2 %. On a GPU all methods are called instead, on memory
+ * as large as calls of the capacity need (some seconds for large sizes), and simulated only where
+ * there is no room for that. Calls with a half, a quarter, ... of the rows may get
  * another method than those of the capacity. The knobs must be left at 0.
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
  * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a type that there is not, or a method
@@ -193,8 +196,9 @@ LAP_API void lap_op_destroy(lap_op_t *op);
 LAP_API const char *lap_op_method(const lap_op_t *op);
 
 /*
- * Why "auto" picked what it did: the predicted time of a call of the capacity with each method,
- * where a method may be there several times with different knobs, as in "pipeline:num_splits=8".
+ * Why "auto" picked what it did: the predicted time of a call of the capacity with each method, or
+ * on a GPU the measured one, where a method may be there several times with different knobs, as in
+ * "pipeline:num_splits=8".
  * Local. Index 0 is the one picked, the others follow from fast to slow. Writes *method_p, which
  * lives as long as the operator, and *seconds_p on success.
  * Returns LAP_ERR_INVALID past the last one and for an operator that was not made with "auto".

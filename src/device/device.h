@@ -166,6 +166,15 @@ struct lap_device_ops {
      */
     bool shares_queues;
 
+    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
+    bool lanes;
+
+    /*
+     * What a call costs is found by making it: between what such a device does at the same time
+     * and what that does to it, no model of ours is good enough to choose a method.
+     */
+    bool tries_methods;
+
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
@@ -225,6 +234,13 @@ struct lap_device_ops {
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    /*
+     * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
+     * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
+     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows.
+     * Blocks until it is found; reads and writes none of the memory, which need not be there.
+     */
+    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /* Numbers of [-1, 1) that look random, the same for the same seed; for measurements. */
     lap_status_t (*fill)(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                          uint64_t seed);

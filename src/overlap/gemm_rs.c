@@ -66,7 +66,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
-    lap_add_partial(p, s, all);
+    lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
     for (int i = 1; i < p->size; i++)
         if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
             add_send(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i), all);
@@ -89,7 +89,8 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
         size_t first, rows = lap_shard(p->m, p->size, owner, &first);
         if (rows == 0)
             continue;
-        uint32_t gemm = lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
+        uint32_t gemm =
+            lap_add_gemm(s, lap_lane(p, (size_t)(p->size - i)), lap_partial_weight(p, all), false);
         lap_gemm_rows(s, lap_partial_input(p, first, rows), lap_partial_of(p, owner, all));
         if (owner != p->rank)
             lap_add_dep(s, add_send(p, s, LAP_STREAM_SEND, owner, all), gemm);
@@ -102,7 +103,7 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
 static void add_split(const lap_problem_t *p, lap_schedule_t *s, size_t i)
 {
     lap_columns_t columns = lap_split_columns(p, i);
-    uint32_t gemm = lap_add_partial(p, s, columns);
+    uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns);
     bool first = true;
     for (int j = 1; j < p->size; j++) {
         if (lap_rows_of(p, lap_peer_at(p, j)) == 0)

@@ -223,6 +223,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 
 static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p);
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
+static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args);
 
 /* The scratch memory of calls with up to m rows that are made alike. */
 static lap_status_t grow_scratch(lap_op_t *op, size_t m)
@@ -236,8 +237,8 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
 }
 
 /*
- * Scratch for the full capacity, and the first schedule: what a call needs is there before the
- * first call.
+ * Scratch for the full capacity, the first schedule, and how its GEMMs are done if the caller's
+ * matrices are the usual ones: what a call needs is there before the first call.
  */
 static lap_status_t prepare(lap_op_t *op)
 {
@@ -252,7 +253,9 @@ static lap_status_t prepare(lap_op_t *op)
         LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
-    return LAP_OK;
+    const lap_op_args_t usual = lap_args_usual(&op->problem);
+    const lap_binding_t binding = bind(op, &usual);
+    return lap_program_prepare(program, &binding);
 }
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)

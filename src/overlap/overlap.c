@@ -374,6 +374,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
         .gather_input =
             desc->gather_input != 0 || desc->kind == LAP_BULK_AG || desc->kind == LAP_EXTERNAL_AG,
         .rank = 0,
+        .lanes = (can & LAP_CAN_LANES) != 0,
         .size = size,
     };
     *builder_p = builder;

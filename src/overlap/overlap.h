@@ -44,6 +44,12 @@ static inline bool lap_kind_moves(lap_op_kind_t kind)
     return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_AG;
 }
 
+/* The stream of the `i`-th of several GEMMs that do not need each other. */
+static inline uint16_t lap_lane(const lap_problem_t *problem, size_t i)
+{
+    return problem->lanes && i % 2 ? LAP_STREAM_BESIDE : LAP_STREAM_COMPUTE;
+}
+
 /* Whether what travels is FP8: it has scales, which travel with it. */
 static inline bool lap_is_scaled(const lap_problem_t *problem)
 {

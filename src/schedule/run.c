@@ -129,10 +129,11 @@ static lap_status_t join_streams(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     for (int s = 0; s < LAP_STREAMS; s++)
-        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+        if (engine->streams[s])
+            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
     for (int s = 0; s < LAP_STREAMS; s++)
         for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s)
+            if (other != s && engine->streams[s] && engine->streams[other])
                 LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
     return LAP_OK;
 }

@@ -13,10 +13,10 @@
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS];
-    lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
-    uint32_t failures;               /* of the streams so far; calls in flight share them */
-    lap_status_t status;             /* of the latest failure */
+    lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
+    lap_event_t *joins[LAP_STREAMS];    /* order one call after another that is still in flight */
+    uint32_t failures;                  /* of the streams so far; calls in flight share them */
+    lap_status_t status;                /* of the latest failure */
     char text[LAP_ERROR_TEXT];
 } lap_engine_t;
 
@@ -72,6 +72,12 @@ typedef struct lap_binding {
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */
     uint64_t chaos;     /* not 0: the seed of random delays before steps; for tests */
 } lap_binding_t;
+
+/*
+ * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
+ * is not touched. Blocks. Before the first call.
+ */
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding);
 
 /*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's

@@ -257,6 +257,28 @@ static void test_splits(void)
     free_product(&parts);
 }
 
+/* To look for the fastest way touches no matrix, and what it finds is right, every time alike. */
+static void test_prepared(void)
+{
+    product_t p = new_product(4, 256, 512, 512, true);
+    const size_t bytes = p.m * p.ldd * lap_dtype_size(dtype);
+    lap_gemm_block_t block = block_of(&p, 0, p.m);
+    const lap_gemm_t gemm = gemm_of(&p, &block, 1);
+    tap_success(ops->gemm_prepare(stream, &gemm), "%s: a GEMM is prepared", ops->name);
+    bool touched = false;
+    for (size_t i = 0; i <= p.m * p.ldd; i++)
+        touched = touched || got(&p, i) != GUARD;
+    tap_ok(!touched, "%s: and writes nothing yet", ops->name);
+    tap_ok(multiply(&p) == LAP_OK && exact(&p) && isfinite(worst(&p)), "%s: then it is right",
+           ops->name);
+    void *first = malloc(bytes);
+    memcpy(first, p.d, bytes);
+    tap_ok(multiply(&p) == LAP_OK && memcmp(first, p.d, bytes) == 0, "%s: and again, to the bit",
+           ops->name);
+    free(first);
+    free_product(&p);
+}
+
 /* ---- blocks with signals ---- */
 
 #define BLOCKS 400
@@ -479,6 +501,8 @@ static void test_type(void)
     test_shapes();
     test_bound();
     test_splits();
+    if (ops->gemm_prepare)
+        test_prepared();
     if (!ops->gemm_signals)
         return;
     test_signals(false, 0);

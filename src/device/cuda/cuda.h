@@ -23,10 +23,10 @@ typedef enum lap_cuda_kernel {
 #undef LAP_CUDA_ENUM
 
 #define LAP_CUDA_OUTGROWN 64  /* each twice as large as the one before */
-#define LAP_CUDA_PLANS 256    /* GEMMs that a device remembers */
+#define LAP_CUDA_PLANS 256    /* chains of GEMMs that a device remembers */
 #define LAP_CUDA_STAMPS 65536 /* times that may be on their way to the host */
 
-typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_gemm.c */
+typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
 typedef struct lap_cuda_device {
     lap_device_t base;
@@ -55,10 +55,10 @@ typedef struct lap_cuda_device {
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
-    lap_cuda_plan_t *plans; /* LAP_CUDA_PLANS of them */
-    size_t nplans;          /* made so far; the oldest makes room */
-    uint64_t *stamps;       /* pinned; NULL until the first one */
-    uint64_t **stamp_to;    /* where each belongs */
+    bool tunes; /* finds the kernels of GEMMs by trial */
+    lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
+    uint64_t *stamps;    /* pinned; NULL until the first one */
+    uint64_t **stamp_to; /* where each belongs */
     size_t nstamps;
     int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
     /* Of the transport over this memory: what it still has to free, and how. */
@@ -137,6 +137,7 @@ lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm);
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);
 lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);

@@ -5,6 +5,7 @@
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
  * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
+ * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,7 +219,9 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
+    const char *tune = getenv("LAP_GPU_TUNE");
     void *board;
+    device->tunes = !tune || strcmp(tune, "0") != 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -391,6 +394,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
     .shares_queues = true,
+    .lanes = true,
+    .tries_methods = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
@@ -415,6 +420,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
     .gemm = lap_cuda_gemm,
+    .gemm_prepare = lap_cuda_gemm_prepare,
     .fill = lap_cuda_fill,
     .graph_begin = lap_cuda_graph_begin,
     .graph_end = lap_cuda_graph_end,

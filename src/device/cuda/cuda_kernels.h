@@ -18,6 +18,8 @@
 #define LAP_CUDA_SOURCES 64  /* of a reduction */
 #define LAP_CUDA_SLOTS 64    /* streams of a device */
 #define LAP_CUDA_VECTOR 8    /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256 /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_TURNS 2     /* vectors of each source that a thread of lap_reduce has in hand */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
 
 /* A signal word in device memory, with the tag of its latest raise; a cache line each. */

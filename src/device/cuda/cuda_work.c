@@ -4,7 +4,6 @@
 
 #include "device/cuda/cuda.h"
 
-#define THREADS 256u
 #define BLOCKS_PER_SM 8u
 
 /* Copies between memories of any kind: the driver knows an address when it sees it. */
@@ -63,7 +62,7 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 static size_t blocks_for(const lap_cuda_device_t *device, size_t pieces)
 {
     const size_t most = (size_t)device->sms * BLOCKS_PER_SM;
-    const size_t blocks = (pieces + THREADS - 1) / THREADS;
+    const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
     return blocks < most ? blocks : most;
 }
 
@@ -99,6 +98,15 @@ static bool is_aligned(const void *data, size_t stride, size_t rows, lap_dtype_t
     return lap_dtype_size(dtype) > 1 && ((uintptr_t)data | (rows > 1 ? stride : 0)) % 16 == 0;
 }
 
+/* Whether rows follow one another without a gap, so that they are as good as one. */
+static bool is_packed(const lap_reduce_t *reduce)
+{
+    bool packed = reduce->dst_stride == reduce->cols * lap_dtype_size(reduce->to);
+    for (size_t s = 0; s < reduce->nsrc; s++)
+        packed = packed && reduce->src_strides[s] == reduce->cols * lap_dtype_size(reduce->from);
+    return packed;
+}
+
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
     LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
@@ -125,9 +133,13 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
         vectors = vectors && is_aligned(args.srcs[s], args.strides[s], reduce->rows, reduce->from);
     }
     args.vector = vectors ? LAP_CUDA_VECTOR : 1;
+    if (vectors && args.finish.plain && is_packed(reduce)) {
+        args.cols *= args.rows;
+        args.rows = 1;
+    }
     const size_t pieces = reduce->rows * (reduce->cols / args.vector);
-    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces), THREADS, 1,
-                  &args);
+    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces),
+                  LAP_CUDA_THREADS, 1, &args);
 }
 
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
@@ -153,8 +165,8 @@ lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
     LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
     const lap_cuda_fill_t args = {
         .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
-    return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), THREADS, 1,
-                  &args);
+    return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), LAP_CUDA_THREADS,
+                  1, &args);
 }
 
 /* ---- times ---- */

@@ -299,43 +299,92 @@ extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
 
 /* ---- arithmetic ---- */
 
-/* `width` elements from `col` on: the sum of the sources, finished. */
-template <int width>
-__device__ void reduce_piece(const lap_cuda_reduce_t &r, size_t row, size_t col)
+/* What a part of a sum is to be taken times. */
+__device__ float scale_of(const lap_cuda_reduce_t &r, uint32_t s)
 {
-    float x[width], part[width];
-    for (uint32_t s = 0; s < r.nsrc; s++) {
-        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
-        if constexpr (width == 1)
-            part[0] = load(r.from, src, col);
-        else
-            load_vector(r.from, src + col * size_of(r.from), part);
-        const float scale = r.scales[s] ? *r.scales[s] : 1.0f;
-        for (int i = 0; i < width; i++) {
-            /* Rounded before it is added, so that nothing is fused. */
-            const float term = __fmul_rn(part[i], scale);
-            x[i] = s == 0 ? term : __fadd_rn(x[i], term);
-        }
-    }
-    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
-    for (int i = 0; i < width; i++)
-        x[i] = finish(r.finish, x[i], r.to, d, row, col + i);
-    if constexpr (width == 1)
-        store(r.to, d, col, x[0]);
-    else
-        store_vector(r.to, d + col * size_of(r.to), x);
+    return r.scales[s] ? *r.scales[s] : 1.0f;
 }
 
-extern "C" __global__ void lap_reduce(const lap_cuda_reduce_t r)
+/* Part `s` of a sum is rounded before it is added, so that nothing is fused. */
+__device__ float add_part(uint32_t s, float x, float part, float scale)
 {
-    const size_t pieces = (r.cols + r.vector - 1) / r.vector, all = pieces * r.rows;
-    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
-    for (size_t p = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; p < all;
-         p += step) {
-        if (r.vector == 1)
-            reduce_piece<1>(r, p / pieces, p % pieces);
-        else
-            reduce_piece<LAP_CUDA_VECTOR>(r, p / pieces, p % pieces * LAP_CUDA_VECTOR);
+    const float term = __fmul_rn(part, scale);
+    return s == 0 ? term : __fadd_rn(x, term);
+}
+
+__device__ void reduce_element(const lap_cuda_reduce_t &r, size_t row, size_t col)
+{
+    float x = 0;
+    for (uint32_t s = 0; s < r.nsrc; s++) {
+        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
+        x = add_part(s, x, load(r.from, src, col), scale_of(r, s));
+    }
+    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+    store(r.to, d, col, finish(r.finish, x, r.to, d, row, col));
+}
+
+/*
+ * Vectors of a row from `first` on, those of a thread LAP_CUDA_THREADS apart: what they need is
+ * asked for before anything is added up, for it is the memory's answer that takes time. A type that
+ * is known when this is compiled costs no questions.
+ */
+template <int from, int to>
+__device__ void reduce_vectors(const lap_cuda_reduce_t &r, size_t row, size_t first)
+{
+    constexpr int width = LAP_CUDA_VECTOR, turns = LAP_CUDA_TURNS;
+    const int from_type = from < 0 ? r.from : from, to_type = to < 0 ? r.to : to;
+    float x[turns][width];
+#pragma unroll 4
+    for (uint32_t s = 0; s < r.nsrc; s++) {
+        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
+        const float scale = scale_of(r, s);
+        float part[turns][width];
+#pragma unroll
+        for (int t = 0; t < turns; t++) {
+            const size_t col = (first + t * LAP_CUDA_THREADS) * width;
+            if (col < r.cols)
+                load_vector(from_type, src + col * size_of(from_type), part[t]);
+        }
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                x[t][i] = add_part(s, x[t][i], part[t][i], scale);
+    }
+    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+#pragma unroll
+    for (int t = 0; t < turns; t++) {
+        const size_t col = (first + t * LAP_CUDA_THREADS) * width;
+        if (col >= r.cols)
+            continue;
+        if (!r.finish.plain)
+            for (int i = 0; i < width; i++)
+                x[t][i] = finish(r.finish, x[t][i], to_type, d, row, col + i);
+        store_vector(to_type, d + col * size_of(to_type), x[t]);
+    }
+}
+
+template <int from, int to> __device__ void reduce_rows(const lap_cuda_reduce_t &r)
+{
+    const uint32_t vectors = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
+    const uint32_t tile = LAP_CUDA_THREADS * LAP_CUDA_TURNS, tiles = (vectors + tile - 1) / tile;
+    for (uint32_t i = blockIdx.x; i < tiles * r.rows; i += gridDim.x)
+        reduce_vectors<from, to>(r, i / tiles, i % tiles * tile + threadIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const lap_cuda_reduce_t r)
+{
+    if (r.vector == 1) {
+        const size_t all = r.cols * r.rows, step = static_cast<size_t>(gridDim.x) * blockDim.x;
+        for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all;
+             i += step)
+            reduce_element(r, i / r.cols, i % r.cols);
+    } else if (r.from == BFLOAT16 && r.to == BFLOAT16) {
+        reduce_rows<BFLOAT16, BFLOAT16>(r);
+    } else if (r.from == FLOAT16 && r.to == FLOAT16) {
+        reduce_rows<FLOAT16, FLOAT16>(r);
+    } else {
+        reduce_rows<-1, -1>(r);
     }
 }
 

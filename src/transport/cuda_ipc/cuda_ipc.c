@@ -385,7 +385,7 @@ static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device
 const lap_transport_ops_t lap_cuda_ipc_ops = {
     .name = "cuda_ipc",
     .summary = "ranks of one host on GPUs, one or several, memory mapped by all",
-    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
+    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_LANES,
     .needs_device = true,
     .buffer_create = lap_cuda_ipc_buffer_create,
     .buffer_destroy = lap_cuda_ipc_buffer_destroy,

@@ -17,6 +17,9 @@
 struct operation {
     int32_t turned[2];     /* the operands: a cublasOperation_t */
     const float *scale[2]; /* in the memory of the GPU; NULL: 1 */
+    uint32_t epilogue;     /* none, or a bias for each row of d */
+    int32_t bias_type;     /* -1: as d */
+    const void *bias;
 };
 
 struct layout {
@@ -73,8 +76,10 @@ cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc_p, cublasComputeType_t compu
 {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *desc_p = keep(&(struct operation){{CUBLAS_OP_N, CUBLAS_OP_N}, {NULL, NULL}},
-                   sizeof(struct operation));
+    const struct operation operation = {.turned = {CUBLAS_OP_N, CUBLAS_OP_N},
+                                        .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                                        .bias_type = -1};
+    *desc_p = keep(&operation, sizeof(operation));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -97,6 +102,15 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttr
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
         memcpy(&operation->scale[attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER], value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        memcpy(&operation->epilogue, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        memcpy(&operation->bias, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        memcpy(&operation->bias_type, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: /* neither changes what comes out here */
@@ -178,7 +192,8 @@ static bool is_multiple(const struct layout *layout, uint32_t alignment)
 static bool can(const struct operation *operation, const struct layout *a, const struct layout *b,
                 const struct layout *d, const uint32_t *alignment)
 {
-    if (fake_number("FAKE_NO_LT", 0))
+    if (fake_number("FAKE_NO_LT", 0) || (operation->epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+                                         operation->epilogue != CUBLASLT_EPILOGUE_BIAS))
         return false;
     if (!lap_dtype_is_fp8(a->dtype))
         return a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == LAP_FLOAT32) &&
@@ -227,6 +242,16 @@ static float *widen(const struct layout *layout, const void *data, bool turned)
     return wide;
 }
 
+static float *read_bias(const matmul_t *m)
+{
+    lap_dtype_t dtype = m->d.dtype;
+    if (m->operation.bias_type >= 0)
+        (void)find_dtype((cudaDataType_t)m->operation.bias_type, &dtype);
+    float *bias = calloc(m->d.rows + 1, sizeof(float));
+    lap_to_float(dtype, fake_at(m->operation.bias), bias, m->d.rows);
+    return bias;
+}
+
 /* op(a) is [rows of d, depth], op(b) [depth, columns of d]; sums are in the order of depth. */
 static void run(void *args)
 {
@@ -240,19 +265,22 @@ static void run(void *args)
     char *d = fake_at(m->d_data);
     for (int i = 0; i < 2; i++)
         alpha *= m->operation.scale[i] ? *(const float *)fake_at(m->operation.scale[i]) : 1;
+    float *bias = m->operation.epilogue == CUBLASLT_EPILOGUE_BIAS ? read_bias(m) : NULL;
     for (uint64_t col = 0; col < m->d.cols; col++) {
         memset(sums, 0, rows * sizeof(float));
         for (uint64_t k = 0; k < depth; k++)
             for (uint64_t row = 0; row < rows; row++)
                 sums[row] += a[k * rows + row] * b[col * depth + k];
         for (uint64_t row = 0; row < rows; row++)
-            sums[row] = sums[row] * alpha + (c ? m->beta * c[col * rows + row] : 0);
+            sums[row] = sums[row] * alpha + (c ? m->beta * c[col * rows + row] : 0) +
+                        (bias ? bias[row] : 0);
         lap_from_float(m->d.dtype, sums,
                        d + col * (uint64_t)m->d.stride * lap_dtype_size(m->d.dtype), rows);
     }
     free(a);
     free(b);
     free(c);
+    free(bias);
     free(sums);
 }
 

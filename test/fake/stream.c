@@ -14,6 +14,7 @@
 /* An event that was recorded once. The event has it, and whatever was issued with it. */
 typedef struct record {
     atomic_int users, done;
+    struct timespec when;
 } record_t;
 
 typedef struct event {
@@ -110,6 +111,8 @@ static void run_op(op_t *op, atomic_int *marks)
         op->work(op->args);
         break;
     case RECORD:
+        if (!marks)
+            clock_gettime(CLOCK_MONOTONIC, &op->record->when);
         atomic_store(marks ? &marks[op->mark] : &op->record->done, 1);
         break;
     case AWAIT:
@@ -438,6 +441,18 @@ static CUresult cu_event_query(CUevent handle)
                                                                : CUDA_ERROR_NOT_READY;
 }
 
+static CUresult cu_event_elapsed(float *ms_p, CUevent from, CUevent to)
+{
+    const record_t *begin = ((event_t *)from)->latest, *end = ((event_t *)to)->latest;
+    if (!begin || !end)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!atomic_load(&begin->done) || !atomic_load(&end->done))
+        return CUDA_ERROR_NOT_READY;
+    *ms_p = (float)(end->when.tv_sec - begin->when.tv_sec) * 1e3f +
+            (float)(end->when.tv_nsec - begin->when.tv_nsec) * 1e-6f;
+    return CUDA_SUCCESS;
+}
+
 /* ---- graphs ---- */
 
 static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
@@ -558,6 +573,7 @@ const fake_call_t fake_stream_calls[] = {
     CALL("cuEventDestroy", cu_event_destroy),
     CALL("cuEventRecord", cu_event_record),
     CALL("cuEventQuery", cu_event_query),
+    CALL("cuEventElapsedTime", cu_event_elapsed),
     CALL("cuGraphDestroy", cu_graph_destroy),
     CALL("cuGraphInstantiateWithFlags", cu_graph_instantiate),
     CALL("cuGraphExecUpdate", cu_graph_update),

@@ -70,6 +70,8 @@ static void test_absurd(lap_group_t *group)
     tap_ok(lap_buffer_create(group, ABSURD, 1, NULL, &buffer) == LAP_ERR_NO_MEMORY &&
                read_sentence(lap_last_error(), &asked, &free) && asked >= ABSURD && free < asked,
            "a buffer of 2^50 bytes: %s", lap_last_error());
+    if (lap_group_size(group) == 1)
+        return; /* nothing travels: there is nothing to be allocated */
     tap_ok(lap_op_create(group, &desc, &op) == LAP_ERR_NO_MEMORY &&
                read_sentence(lap_last_error(), &asked, &free) && asked > free,
            "an operator for 2^50 bytes: %s", lap_last_error());

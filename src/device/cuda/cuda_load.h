@@ -50,7 +50,6 @@
     X(cuStreamDestroy, 4000)                                                                       \
     X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamSynchronize, 2000)                                                                   \
-    X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamWaitEvent, 3020)                                                                     \
     X(cuStreamBeginCapture, 10010)                                                                 \
     X(cuStreamEndCapture, 10000)                                                                   \

@@ -42,6 +42,7 @@ typedef struct lap_cuda_device {
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
     bool retained;     /* the primary context */
+    bool dead;         /* it did not end its work when it had to: nothing waits for it any more */
     int sms;           /* multiprocessors of the context */
     int urgent, lazy;  /* priorities */
     CUlibrary library;

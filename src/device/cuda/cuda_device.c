@@ -27,6 +27,9 @@ extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
 
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
+    if (device->dead)
+        return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
+                         device->ordinal);
     return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
                           "cuCtxPushCurrent");
 }
@@ -318,9 +321,9 @@ void lap_cuda_close(lap_device_t *handle)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    if (device->green)
+    if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
-    if (device->retained)
+    if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
     lap_cuda_unload(&device->api);
     lap_free(device->stamp_to);

@@ -270,7 +270,8 @@ struct lap_device_ops {
     /*
      * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
      * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
-     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows.
+     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows. Makes
+     * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
      * Blocks until it is found; reads and writes none of the memory, which need not be there.
      */
     lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of the device `cuda` do, as loops: see fake.h. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -237,26 +238,35 @@ static void run_column_sums(void *args)
     }
 }
 
-/* Element [row, k] of op(x), stored [row, k] or turned. */
-static float operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t row, size_t k)
+/* op(x) as fp32, packed: [rows, depth]; stored so, or turned. */
+static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t rows,
+                      size_t depth)
 {
-    return load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+    float *wide = malloc((rows * depth + 1) * sizeof(float));
+    for (size_t row = 0; row < rows; row++)
+        for (size_t k = 0; k < depth; k++)
+            wide[row * depth + k] =
+                load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+    return wide;
 }
 
 static void run_multiply(void *args)
 {
     const lap_cuda_multiply_t *g = args;
     const float scale = g->scale * (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
+    float *a = operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, g->rows, g->k);
+    float *b = operand(g->b_dtype, g->b, g->b_stride, g->b_plain, g->n, g->k);
     for (size_t row = 0; row < g->rows; row++) {
         char *d = (char *)g->d + row * g->d_stride;
         for (size_t col = 0; col < g->n; col++) {
             float x = 0;
             for (size_t k = 0; k < g->k; k++)
-                x += operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, row, k) *
-                     operand(g->b_dtype, g->b, g->b_stride, g->b_plain, col, k);
+                x += a[row * g->k + k] * b[col * g->k + k];
             store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
         }
     }
+    free(a);
+    free(b);
 }
 
 static void run_copy(void *args)

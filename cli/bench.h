@@ -278,6 +278,7 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count);
 
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
+    double issue_us; /* what the host takes for lap_op_begin; 0: not known */
     double max_err;
     bool ok;
     double predicted_ms;        /* 0: not predicted */

@@ -32,6 +32,8 @@ typedef struct runner {
     lap_bench_baseline_t *baseline;
     uint64_t *times;                     /* what each rank measured, or said */
     uint64_t *samples[LAP_LIST_MAX + 4]; /* of each row; then of the GEMM before and after */
+    uint64_t *issues[LAP_LIST_MAX + 4];  /* of each row: what the host took to issue the call */
+    uint64_t issue_ns;                   /* of the latest one; 0: not known */
     lap_bench_result_t result;
 } runner_t;
 
@@ -118,15 +120,25 @@ static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_
     return status;
 }
 
+/* A call, and what the host took to issue it. */
+static lap_status_t run_alone(lap_op_t *op, const lap_op_args_t *args, uint64_t *issue_ns_p)
+{
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(lap_op_begin(op, args));
+    *issue_ns_p = lap_now_ns() - begin;
+    return lap_op_end(op);
+}
+
 static lap_status_t time_method(runner_t *runner, size_t method, lap_trace_t *trace, uint64_t *ns_p)
 {
     lap_op_args_t args = lap_bench_far_args(&runner->data);
     lap_op_t *op = runner->ops[method];
     args.trace = trace;
+    runner->issue_ns = 0;
     LAP_TRY(lap_group_barrier(runner->group));
     uint64_t begin = lap_now_ns();
     if (!runner->gemm)
-        LAP_TRY(lap_op_run(op, &args));
+        LAP_TRY(run_alone(op, &args, &runner->issue_ns));
     else if (!trace)
         LAP_TRY(run_behind(runner->gemm, op, &args, NULL, NULL));
     else
@@ -138,6 +150,7 @@ static lap_status_t time_baseline(runner_t *runner, uint64_t *ns_p)
 {
     LAP_TRY(lap_group_barrier(runner->group));
     uint64_t begin = lap_now_ns();
+    runner->issue_ns = 0;
     runner->bench->baseline->run(runner->baseline);
     return largest(runner, lap_now_ns() - begin, ns_p);
 }
@@ -260,7 +273,8 @@ static lap_status_t set_up(runner_t *runner)
     bool there = runner->times != NULL;
     for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++) {
         runner->samples[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
-        there = there && runner->samples[i];
+        runner->issues[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
+        there = there && runner->samples[i] && runner->issues[i];
     }
     if (!there)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d rounds",
@@ -291,8 +305,10 @@ static void tear_down(runner_t *runner)
         runner->bench->baseline->destroy(runner->baseline);
     lap_buffer_destroy(runner->buffer);
     lap_bench_data_clear(&runner->data);
-    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++)
+    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++) {
         lap_free(runner->samples[i]);
+        lap_free(runner->issues[i]);
+    }
     lap_free(runner->times);
 }
 
@@ -336,6 +352,7 @@ static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
     for (size_t i = 0; i < rows; i++) {
         size_t row = (i + round) % rows;
         LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
+        LAP_TRY(largest(runner, runner->issue_ns, &runner->issues[row][sample]));
     }
     return time_gemm(runner, &runner->samples[rows + 1][sample]);
 }
@@ -369,6 +386,7 @@ static void conclude(runner_t *runner)
         lap_bench_figure_t *figure = &result->methods[i];
         lap_bench_stats_t stats = lap_bench_stats(runner->samples[i], count);
         figure->total_ms = stats.median * 1e-6;
+        figure->issue_us = lap_bench_stats(runner->issues[i], count).median * 1e-3;
         figure->noise_ms = (stats.q3 - stats.q1) / 2 * 1e-6;
         if (figure->ok && runner->it->methods[i].asked &&
             (result->best == SIZE_MAX || figure->total_ms < result->methods[result->best].total_ms))

@@ -138,6 +138,7 @@ const lap_command_t lap_bench_command = {
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data: what communication costs\n"
         "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial\n"
+        "issue_us    in JSON: what the host takes to issue a call, lap_op_begin\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
         "Exit status: 0, 1 when a result is wrong or a rank fails, 2 when the request makes no "

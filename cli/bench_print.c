@@ -291,6 +291,8 @@ static void json_method(const lap_bench_t *bench, const lap_bench_result_t *resu
     lap_bench_json_number("noise_pct", noise_pct(bench, figure->noise_ms, figure->total_ms));
     printf(",");
     lap_bench_json_number("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
+    printf(",");
+    lap_bench_json_number("issue_us", figure->issue_us > 0 ? figure->issue_us : NAN);
     printf(",\"picked\":");
     if (figure->picked[0])
         lap_json_string(stdout, figure->picked);

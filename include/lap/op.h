@@ -25,7 +25,8 @@
  * rounded once at their end, to nearest, ties to even; partial results are rounded to the wire's
  * type so that they can travel, also the rank's own, except in a group of one, which sends nothing.
  * The sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
- * saturates.
+ * saturates. One exception: on a GPU, products of FP8 matrices are added up by tensor cores, in runs
+ * with 14 bits, and only the runs in fp32.
  *
  * An FP8 matrix has one scale: its elements stand for what is stored times the scale. Each rank
  * gives its own, in lap_op_args_t; those of what travels travel with it.

@@ -465,6 +465,23 @@ static lap_status_t end_call(issue_t *issue)
                                  program->schedule.nsignals);
 }
 
+/*
+ * The scale of what this rank sends is written on each stream before that can read it; all write
+ * the same, after all that read the one before.
+ */
+static lap_status_t set_scale(const issue_t *issue)
+{
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (!issue->program->sends_scale || !issue->device->set)
+        return LAP_OK;
+    float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
+    const size_t count = lap_program_streams(issue->program, streams, &first);
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(issue->device->set(streams[i], scale, issue->binding->sent_scale));
+    return LAP_OK;
+}
+
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
 {
     issue_t issue = {
@@ -474,6 +491,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->trace ? binding->trace->records : NULL,
         .chaos = binding->chaos,
     };
+    LAP_TRY(set_scale(&issue));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(issue_step(&issue, i));
     return end_call(&issue);

@@ -27,6 +27,7 @@ struct lap_program {
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes; /* per step: what becomes of its results */
+    bool sends_scale;       /* some step reads LAP_SCALE */
     int ended[2];           /* of `ends`, those recorded by the latest call: the first, the last */
     lap_binding_t last;     /* of the latest call, */
     bool called;            /* if there was one */

@@ -42,7 +42,8 @@ struct lap_buffer {
     lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
-    uint32_t calls;          /* calls begun on this buffer */
+    uint32_t calls;          /* calls begun on this buffer, */
+    bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
     unsigned in_flight;      /* of those, not yet ended */
     uint32_t id;             /* among the buffers of the group */
     uint32_t nops;           /* operators made on this buffer */

@@ -125,6 +125,11 @@ static lap_status_t multiply(const product_t *p)
     return ops->stream_synchronize(stream);
 }
 
+static bool has_tensor_cores(void)
+{
+    return strcmp(ops->name, "cuda") == 0;
+}
+
 /*
  * The largest error over its bound, or infinity when something was written where nothing belongs.
  */
@@ -133,17 +138,21 @@ static double worst(const product_t *p)
     double worst = 0;
     for (size_t i = 0; i < p->m; i++) {
         for (size_t j = 0; j < p->n; j++) {
-            double sum = 0, size = 0;
+            double sum = 0, size = 0, least = 0, most = 0;
             for (size_t k = 0; k < p->k; k++) {
                 double term = (double)p->a[i * p->lda + k] * (double)p->b[j * p->ldb + k];
                 sum += term;
                 size += fabs(term);
+                least = fmin(least, sum);
+                most = fmax(most, sum);
             }
             /*
              * k products and sums, each off by half a unit in the last place at most: k u / (1 - k
              * u). Then one rounding to the type.
              */
             double bound = ((double)p->k + 1) * 0x1p-24 * size * 1.01;
+            if (lap_dtype_is_fp8(p->dtype) && has_tensor_cores())
+                bound += tap_fp8_loss(p->k, most - least);
             bound += tap_half_unit(p->dtype, fabs(sum) + bound);
             double error = fabs((double)got(p, i * p->ldd + j) - sum);
             worst = fmax(worst, error == 0 ? 0 : error / bound);

@@ -60,6 +60,8 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
 {
     if (method->aggregate && size % 2 != 0)
         return false;
+    if (test_setting.quick && strcmp(method->method, "auto") == 0)
+        return false;
     if (strcmp(method->method, "fused") == 0 && !test_setting.in_place)
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
@@ -208,6 +210,8 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group))
         else if (strcmp(argv[i], "--dtype") == 0 &&
                  lap_dtype_parse(argv[i + 1], &test_setting.dtype) == LAP_OK)
             continue;
+        else if (strcmp(argv[i], "--quick") == 0)
+            test_setting.quick = atoi(argv[i + 1]) != 0;
         else if (strcmp(argv[i], "--link") == 0)
             test_setting.link = (lap_link_t){atof(argv[i + 1]) * 1e9, 20e-6};
         else

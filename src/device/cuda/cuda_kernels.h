@@ -47,10 +47,14 @@ typedef struct lap_cuda_slot {
     uint32_t reserved[2];
 } lap_cuda_slot_t;
 
+/* LAP_CUDA_RELEASE is said by the host, LAP_CUDA_GAVE_UP by a wait; either ends all waits. */
+enum { LAP_CUDA_GO = 0, LAP_CUDA_RELEASE = 1, LAP_CUDA_GAVE_UP = 2 };
+
 /* Pinned memory of a device. */
 typedef struct lap_cuda_board {
-    uint32_t abort; /* not 0: waits end at once */
+    uint32_t abort; /* not LAP_CUDA_GO: waits end at once */
     uint32_t reserved[15];
+    lap_cuda_slot_t late; /* of the wait that gave up */
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
 } lap_cuda_board_t;
 
@@ -67,6 +71,8 @@ typedef struct lap_cuda_wait {
 typedef struct lap_cuda_waits {
     lap_cuda_board_t *board;
     lap_cuda_slot_t *slot;
+    uint32_t *lost;    /* device memory: set when a wait gives up; nothing is raised then */
+    uint64_t limit_ns; /* how long one may last */
     uint32_t n, checks_tag;
     lap_cuda_wait_t at[LAP_CUDA_BATCH];
 } lap_cuda_waits_t;
@@ -79,6 +85,7 @@ typedef struct lap_cuda_raise {
 } lap_cuda_raise_t;
 
 typedef struct lap_cuda_raises {
+    const uint32_t *lost; /* as in lap_cuda_waits_t */
     uint32_t n, reserved;
     lap_cuda_raise_t at[LAP_CUDA_BATCH];
 } lap_cuda_raises_t;
@@ -100,6 +107,7 @@ typedef struct lap_cuda_pace {
     const uint64_t *issued; /* when the transfer was */
     uint64_t *link_free; /* when the last transfer so far leaves the link; NULL: carries nothing */
     uint64_t carry_ns, latency_ns;
+    const uint32_t *lost; /* as in lap_cuda_waits_t */
     lap_cuda_raise_t raise;
 } lap_cuda_pace_t;
 

@@ -191,6 +191,23 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
     return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
 }
 
+static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    unsigned bits;
+    memcpy(&bits, &value, sizeof(bits));
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(
+        api, api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, bits, 1, stream->stream),
+        "cuMemsetD32Async");
+}
+
+lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, set_flushed(stream, memory, value));
+}
+
 lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast)
 {
     LAP_TRY(lap_device_check_dtype("a cast", cast->from));

@@ -196,10 +196,13 @@ __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
 
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
- * there when the word shows the addition.
+ * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
+ * is told of it.
  */
-__device__ void raise_word(const lap_cuda_raise_t &raise)
+__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost)
 {
+    if (load_relaxed(lost) != 0)
+        return;
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -207,13 +210,27 @@ __device__ void raise_word(const lap_cuda_raise_t &raise)
     asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
 }
 
+/*
+ * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
+ * the first that gave up waited for when it next looks.
+ */
+__device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
+                        uint32_t state)
+{
+    if (atomicExch(waits.lost, 1) != 0)
+        return;
+    report(&waits.board->late, wait, come, state);
+    store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
+}
+
 constexpr int looks = 64; /* at the words, between two looks at the host's memory */
 
 } // namespace
 
 /*
- * One warp, a lane for each wait: ends when all signals have come, or the host says so. What came
- * with a signal of another call must not be used: then only the host can end it.
+ * One warp, a lane for each wait: ends when all signals have come, or the host says so, or after
+ * the limit, when there is perhaps no host that looks. What came with a signal of another call must
+ * not be used: then only the host can end it, or the limit.
  */
 extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t waits)
 {
@@ -221,7 +238,8 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
     const uint32_t base = *mine.consumed;
     uint32_t come = 0;
-    int told = -1; /* the lane whose wait is in the slot */
+    int told = -1;      /* the lane whose wait is in the slot, */
+    uint64_t since = 0; /* and since when */
     bool waiting = lane < waits.n;
     for (int round = 0;; round++) {
         if (waiting) {
@@ -235,11 +253,17 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
         const int first = __ffs(static_cast<int>(left)) - 1;
         bool ends = false;
         if (static_cast<int>(lane) == first) {
-            if (told != first)
+            if (told != first) {
                 report(waits.slot, mine, come, LAP_CUDA_STALLED);
-            else if (round % looks == 0)
+                since = now();
+            } else if (round % looks == 0) {
                 store_relaxed(&waits.slot->come, come);
-            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != 0;
+            }
+            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
+            if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
+                give_up(waits, mine, come, LAP_CUDA_STALLED);
+                ends = true;
+            }
         }
         told = first;
         if (__any_sync(~0u, ends))
@@ -256,15 +280,18 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
     }
     if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
         report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
-        while (load_relaxed(&waits.board->abort) == 0)
+        for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
+            if (now() - since > waits.limit_ns)
+                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
             __nanosleep(10000);
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises_t raises)
 {
     if (threadIdx.x < raises.n)
-        raise_word(raises.at[threadIdx.x]);
+        raise_word(raises.at[threadIdx.x], raises.lost);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -292,9 +319,9 @@ extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
         *pace.link_free = due;
     }
     due += pace.latency_ns;
-    while (now() < due && load_relaxed(&pace.board->abort) == 0)
+    while (now() < due && load_relaxed(&pace.board->abort) == LAP_CUDA_GO)
         __nanosleep(200);
-    raise_word(pace.raise);
+    raise_word(pace.raise, pace.lost);
 }
 
 /* ---- arithmetic ---- */

@@ -150,8 +150,8 @@ def median_of(lines, value):
 def make_row(key, ours, peer):
     """One row of the table out of the rounds; None for what was not measured."""
     row = dict(zip(("op", "m", "n", "k", "ranks"), key))
-    row.update(gemm_ms=None, methods={}, auto=None, auto_ms=None, picked=None, issue_us=None, torch=None,
-               torch_ms=None, torch_gemm_ms=None, torch_over_auto=None)
+    row.update(gemm_ms=None, methods={}, auto=None, auto_ms=None, picked=None, torch=None, torch_ms=None,
+               torch_gemm_ms=None, torch_over_auto=None)
     if ours:
         row["gemm_ms"] = median_of(ours, lambda line: line["gemm_ms"])
         for name in [method["method"] for method in ours[0]["methods"]]:
@@ -161,7 +161,6 @@ def make_row(key, ours, peer):
             if name == "auto":
                 row["auto"], row["picked"] = row["methods"].pop("auto"), of(ours[-1])["picked"]
                 row["auto_ms"] = median_of(ours, lambda line: of(line)["total_ms"])
-                row["issue_us"] = median_of(ours, lambda line: of(line).get("issue_us") or 0)
     if peer:
         row["torch"] = median_of(peer, lambda line: line["ratio"])
         row["torch_ms"] = median_of(peer, lambda line: line["total_ms"])
@@ -200,10 +199,6 @@ def print_means(rows):
     slower = [row for row in rows if row["torch_over_auto"] and row["torch_over_auto"] * TOLERANCE < 1]
     both = sum(1 for row in rows if row["torch_over_auto"])
     print(f"auto is slower than PyTorch, by more than {TOLERANCE - 1:.0%}, in {len(slower)} of {both} rows (!).")
-    issues = [row["issue_us"] for row in rows if row["issue_us"]]
-    if issues:
-        print(f"The host issues a call of auto in {statistics.median(issues):.1f} us (median of the rows; most "
-              f"{max(issues):.1f} us).")
     print("Methods and PyTorch: whole operator over GEMM alone, 1 is free. PyTorch/auto: its time over ours.")
 
 

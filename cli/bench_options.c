@@ -16,6 +16,8 @@
 #include "launch.h"
 #include "overlap/overlap.h"
 
+#define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
+
 enum {
     RANKS,
     DTYPE,
@@ -24,6 +26,7 @@ enum {
     LAYOUT,
     EPILOGUE,
     ITERS,
+    CALLS,
     WARMUP,
     METHOD,
     BASELINE,
@@ -67,6 +70,10 @@ static const lap_option_t options[NOPTIONS] = {
                   "commas between",
                   "none"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
+    [CALLS] = {0, "calls", "COUNT",
+               "calls of a round, in a row; their mean counts (default 1; --device cuda 10, in the "
+               "order of a stream)",
+               NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
@@ -138,7 +145,6 @@ const lap_command_t lap_bench_command = {
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data: what communication costs\n"
         "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial\n"
-        "issue_us    in JSON: what the host takes to issue a call, lap_op_begin\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
         "Exit status: 0, 1 when a result is wrong or a rank fails, 2 when the request makes no "
@@ -335,6 +341,8 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
                      &bench->ranks) ||
         !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
+        !lap_arg_int(&lap_bench_command, "--calls", args->values[CALLS] ? args->values[CALLS] : "1",
+                     1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
         !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
@@ -391,6 +399,8 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return false;
     }
     bench->device = device->name;
+    if (device->foreign_begin && !args->given[CALLS])
+        bench->calls = CALLS_IN_ORDER;
     bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
     if (args->given[GPU_SHARE] &&
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))

@@ -64,7 +64,7 @@ label='"[a-z_:=0-9]+"'
 name='[a-z0-9_,-]+'
 method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
 method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":($number|null),"
-method+="\"predicted_ms\":($number|null),\"issue_us\":($number|null),\"picked\":($label|null)\}"
+method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
 figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":($number|null)"
 

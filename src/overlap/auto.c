@@ -35,15 +35,21 @@ static const setting_t settings[] = {
     {LAP_KNOB_BLOCK_ROWS, 1},
     {LAP_KNOB_ROUNDS, 1},
     {LAP_KNOB_ROUNDS, 2},
+    {LAP_KNOB_NUM_SM, 64},
 };
 
 /* Turns one knob of a description. False when there is nothing to turn. */
 static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const setting_t *setting,
-                 int size, char *label, size_t bytes)
+                 int size, unsigned can, char *label, size_t bytes)
 {
     snprintf(label, bytes, "%s", builder->name);
     if (setting->knob == 0)
         return true;
+    if (setting->knob == LAP_KNOB_NUM_SM) { /* while nothing else runs: with serial */
+        desc->num_sm = (int)setting->value;
+        snprintf(label, bytes, "%s:num_sm=%d", builder->name, desc->num_sm);
+        return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+    }
     if ((builder->knobs & setting->knob) == 0)
         return false;
     if (setting->knob == LAP_KNOB_AGGREGATE) {
@@ -80,7 +86,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
             desc.m = m;
             desc.method = builder->name;
             if ((builder->needs & ~can) != 0 || count == LAP_AUTO_CANDIDATES ||
-                !turn(&desc, builder, &settings[i], size, candidate.label, LAP_AUTO_LABEL))
+                !turn(&desc, builder, &settings[i], size, can, candidate.label, LAP_AUTO_LABEL))
                 continue;
             LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, size, can));
             candidate.problem.capacity = given->m;

@@ -427,6 +427,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
 {
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
+    const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, args->m) : NULL;
     const float sent_scale = ag ? args->a_scale : args->wire_scale;
     if (!op->engine->device->ops->set)
         *op->own_scale = sent_scale;
@@ -448,7 +449,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .sent_scale = sent_scale,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
-        .copy_sms = p->num_sm,
+        .copy_sms = chosen ? chosen->problem.num_sm : p->num_sm,
         .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,

@@ -481,18 +481,24 @@ lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
     return lap_error(status, "%s", story);
 }
 
+/* Whether the group is whole; `when` tells in the sentence what this rank did. */
+static lap_status_t check_group(const lap_op_t *op, const char *when)
+{
+    char story[LAP_ERROR_TEXT];
+    const lap_status_t broken = lap_group_broken(op->group);
+    if (broken == LAP_OK)
+        return LAP_OK;
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    return lap_error(broken, "%s; rank %d %s %s (%s)", story, op->group->rank, when,
+                     lap_op_kind_name(op->problem.kind), op->builder->name);
+}
+
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
     LAP_TRY(lap_engine_check(op->engine));
-    const lap_status_t broken = lap_group_broken(op->group);
-    if (broken != LAP_OK) {
-        char story[LAP_ERROR_TEXT];
-        snprintf(story, sizeof(story), "%s", lap_last_error());
-        return lap_error(broken, "%s; rank %d was about to call %s (%s)", story, op->group->rank,
-                         lap_op_kind_name(op->problem.kind), op->builder->name);
-    }
+    LAP_TRY(check_group(op, "was about to call"));
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
     return LAP_OK;
@@ -589,7 +595,7 @@ lap_status_t lap_op_end(lap_op_t *op)
      * group: if that is whole now, nothing of this call was touched.
      */
     if (status == LAP_OK && op->engine->device->ops->release)
-        status = lap_group_broken(op->group);
+        status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
     op->program = NULL;

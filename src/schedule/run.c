@@ -190,9 +190,11 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-static lap_status_t record_ends(const lap_program_t *program, int first, int last)
+static lap_status_t record_ends(lap_program_t *program, int first, int last)
 {
     const lap_engine_t *engine = program->engine;
+    program->ended[0] = first;
+    program->ended[1] = last;
     for (int s = first; s <= last; s++)
         if (program->ends[s])
             LAP_TRY(engine->device->ops->event_record(program->ends[s], engine->streams[s]));
@@ -362,7 +364,7 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
 
 lap_status_t lap_program_wait(lap_program_t *program)
 {
-    for (int s = 0; s < LAP_STREAMS; s++)
+    for (int s = program->ended[0]; s <= program->ended[1]; s++)
         if (program->ends[s])
             LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
     return LAP_OK;

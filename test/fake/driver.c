@@ -331,6 +331,16 @@ static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+/* All of the host's memory passes for pinned, and all of a GPU's for that of the first one. */
+static CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    unsigned answer = 0;
+    if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+        answer = address & FAKE_BIT ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    memcpy(value, &answer, sizeof(answer));
+    return CUDA_SUCCESS;
+}
+
 static CUresult unpin(void *memory)
 {
     if (fake_fate() != CUDA_SUCCESS)
@@ -471,19 +481,27 @@ CUresult fake_fate(void)
 
 typedef struct set {
     CUdeviceptr dst;
-    size_t bytes;
-    unsigned char value;
+    size_t count, width; /* of elements, and the bytes of each */
+    unsigned value;
 } set_t;
 
 static void run_set(void *args)
 {
     const set_t *set = args;
-    memset(fake_at((void *)set->dst), set->value, set->bytes);
+    char *dst = fake_at((void *)set->dst);
+    for (size_t i = 0; i < set->count; i++)
+        memcpy(dst + i * set->width, &set->value, set->width);
 }
 
-static CUresult set_bytes(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)
+static CUresult set_bytes(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
 {
-    const set_t set = {dst, bytes, value};
+    const set_t set = {dst, count, 1, value};
+    return fake_issue(stream, run_set, &set, sizeof(set), false);
+}
+
+static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
+{
+    const set_t set = {dst, count, sizeof(value), value};
     return fake_issue(stream, run_set, &set, sizeof(set), false);
 }
 
@@ -637,6 +655,7 @@ static const fake_call_t calls[] = {
     CALL("cuPointerGetAttribute", ask_pointer),
     CALL("cuMemHostAlloc", pin),
     CALL("cuMemFreeHost", unpin),
+    CALL("cuPointerGetAttribute", pointer_attribute),
     CALL("cuMemsetD8Async", set_bytes),
     CALL("cuMemsetD32Async", set_words),
     CALL("cuMemcpyAsync", copy_bytes),

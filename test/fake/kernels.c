@@ -292,6 +292,35 @@ static void run_cast(void *args)
         }
 }
 
+static void run_cast(void *args)
+{
+    const lap_cuda_cast_t *c = args;
+    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
+    float *amax = c->amax ? fake_at(c->amax) : NULL;
+    uint32_t most = amax ? lap_bits_of_float(*amax) : 0;
+    for (size_t row = 0; row < c->rows; row++)
+        for (size_t col = 0; col < c->cols; col++) {
+            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            const uint32_t size = lap_bits_of_float(x) & 0x7fffffff;
+            most = size > most ? size : most;
+            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+        }
+    if (amax)
+        *amax = lap_float_of_bits(most);
+}
+
+/* What is not aligned as the kernel is told would be an error on a GPU. */
+static void run_copy(void *args)
+{
+    const lap_cuda_copy_t *c = args;
+    char *dst = fake_at(c->dst);
+    const char *src = fake_at(c->src);
+    if (((uintptr_t)dst | (uintptr_t)src | c->dst_stride | c->src_stride) % c->vector != 0)
+        return;
+    for (size_t row = 0; row < c->rows; row++)
+        memcpy(dst + row * c->dst_stride, src + row * c->src_stride, c->row_bytes);
+}
+
 static void run_fill(void *args)
 {
     const lap_cuda_fill_t *fill = args;
@@ -314,6 +343,8 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
         {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
+        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
+        {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},

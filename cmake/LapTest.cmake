@@ -50,14 +50,21 @@ if(LAP_HAVE_MPI)
   endif()
 endif()
 
+# What it finds is an error, and so is what the test finds. Only our own kernels are looked at: to prepare those of cuBLASLt
+# takes minutes, and says nothing of us.
+find_program(LAP_COMPUTE_SANITIZER compute-sanitizer HINTS ${CUDAToolkit_BIN_DIR})
+mark_as_advanced(LAP_COMPUTE_SANITIZER)
+set(compute_sanitizer ${LAP_COMPUTE_SANITIZER} --error-exitcode 1 --print-limit 10 --kernel-regex kns=lap_)
+
 # lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
-#          [FORKS] [GPU] [TARGET target])
+#          [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
-# the label gpu. TARGET: a program that is not one of this folder.
+# the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. TARGET: a program
+# that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;HOSTS;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -69,6 +76,11 @@ function(lap_test name)
   else()
     string(REPLACE "/" "_" target test_${name})
     set(command $<TARGET_FILE:${target}>)
+  endif()
+  if(arg_SANITIZER)
+    list(PREPEND command ${compute_sanitizer} --tool ${arg_SANITIZER})
+    string(JOIN "-" arg_LABEL ${arg_LABEL} ${arg_SANITIZER})
+    set(arg_SERIAL ON)
   endif()
   if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS)
     list(PREPEND arg_ENV ${many_processes_environment})
@@ -107,7 +119,9 @@ function(lap_test name)
     SKIP_RETURN_CODE 77
     RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${test_environment};${mpirun_environment};${arg_ENV}")
-  if(arg_GPU)
+  if(arg_SANITIZER)
+    set_tests_properties(${tests} PROPERTIES LABELS gpu-sanitizer)
+  elseif(arg_GPU)
     set_tests_properties(${tests} PROPERTIES LABELS gpu)
   endif()
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})

@@ -61,7 +61,7 @@ set(compute_sanitizer ${LAP_COMPUTE_SANITIZER} --error-exitcode 1 --print-limit 
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
-# the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. TARGET: a program
+# the label gpu. Without LAP_TEST_GPU it is counted as skipped. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. TARGET: a program
 # that is not one of this folder.
 function(lap_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
@@ -91,9 +91,13 @@ function(lap_test name)
   math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
+  set(skip "")
+  if((arg_GPU OR arg_SANITIZER) AND NOT LAP_TEST_GPU)
+    set(skip sh -c "echo 'It needs an NVIDIA GPU: make test-gpu and make sanitize-gpu run it.' && exit 77" --)
+  endif()
   if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS)
     set(tests ${base}${suffix})
-    add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
+    add_test(NAME ${tests} COMMAND ${skip} ${launcher} ${command} ${arg_ARGS})
   endif()
   set(gpu_share "")
   if(arg_GPU)
@@ -102,7 +106,7 @@ function(lap_test name)
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${base}-n${ranks}
-             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
+             COMMAND ${skip} ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
   endforeach()
   foreach(ranks IN LISTS arg_MPI)

@@ -200,6 +200,11 @@ struct lap_device_ops {
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
+    /*
+     * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
+     * types; without it, it multiplies all.
+     */
+    lap_status_t (*gemm_check)(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
     /* The cores that one GEMM keeps busy. */
     int (*gemm_threads)(lap_device_t *device);
 

@@ -48,6 +48,11 @@ typedef struct lap_copy {
     void *dst;
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
+    /*
+     * Of a GPU: the multiprocessors that do it; 0: its copy engine does, which can reach any
+     * memory. The others have no such choice.
+     */
+    int sms;
 } lap_copy_t;
 
 /*
@@ -93,6 +98,20 @@ typedef struct lap_column_sums {
     float scale;
     void *dst; /* [cols] */
 } lap_column_sums_t;
+
+/*
+ * dst = src / *scale, divided in fp32 and rounded once to its type, and *amax at least as large as
+ * all |src|: for the scale of the next FP8 matrix. What is not a number counts as larger than all
+ * that are.
+ */
+typedef struct lap_cast {
+    lap_dtype_t from, to;
+    const void *src; /* [rows, cols] */
+    void *dst;
+    size_t src_stride, dst_stride, rows, cols; /* strides in bytes, multiples of an element's */
+    const float *scale;                        /* NULL: 1; read when the cast runs */
+    float *amax; /* NULL: not asked for; at least 0 before, and nobody else's meanwhile */
+} lap_cast_t;
 
 /*
  * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
@@ -149,6 +168,7 @@ typedef struct lap_gemm {
     lap_status_t (*raise)(void *context, void *raise_arg);
     void *context;
     uint64_t shuffle; /* not 0: any_order takes a random block of those that are ready; for tests */
+    int spare_sms;    /* of a GPU: multiprocessors to be left free for something else */
 } lap_gemm_t;
 
 struct lap_device_ops {
@@ -167,10 +187,24 @@ struct lap_device_ops {
      */
     bool shares_queues;
 
+    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
+    bool lanes;
+
+    /*
+     * What a call costs is found by making it: between what such a device does at the same time
+     * and what that does to it, no model of ours is good enough to choose a method.
+     */
+    bool tries_methods;
+
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
+    /*
+     * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
+     * types; without it, it multiplies all.
+     */
+    lap_status_t (*gemm_check)(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
     /* The cores that one GEMM keeps busy. */
     int (*gemm_threads)(lap_device_t *device);
 
@@ -236,7 +270,16 @@ struct lap_device_ops {
     lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
+    lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    /*
+     * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
+     * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
+     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows. Makes
+     * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
+     * Blocks until it is found; reads and writes none of the memory, which need not be there.
+     */
+    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
      * (optional) Writes a number into memory of `alloc` when the stream gets here. Without it, that
      * memory is the caller's too.

@@ -16,12 +16,15 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
+#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
+
 /* ---- making one ---- */
 
 /* What all ranks must say alike. Plain bytes: it travels. */
 typedef struct fingerprint {
     uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
     uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
+    uint64_t num_sm, spare_sms;
     uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
@@ -48,6 +51,8 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .num_splits = problem->num_splits,
         .block_rows = problem->block_rows,
         .gather_input = problem->gather_input,
+        .num_sm = (uint64_t)problem->num_sm,
+        .spare_sms = (uint64_t)problem->spare_sms,
         .buffer = desc->buffer ? desc->buffer->id : 0,
         .operators = desc->buffer ? desc->buffer->nops : 0,
     };
@@ -101,6 +106,8 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
     LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
     LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
+    LAP_TRY(differ_number(rank, "num_sm", zero->num_sm, other->num_sm));
+    LAP_TRY(differ_number(rank, "set_sm_margin", zero->spare_sms != 0, other->spare_sms != 0));
     LAP_TRY(differ_text(rank, "device", zero->device, other->device));
     LAP_TRY(differ_number(rank, "buffer", zero->buffer, other->buffer));
     return differ_number(rank, "operators on the buffer", zero->operators, other->operators);
@@ -175,7 +182,10 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
-    return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
+    lap_device_t *device = op->engine->device;
+    if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
+        LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
+    return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
 }
 
 /* Collective: chooses the method if that was left to the library. */
@@ -191,6 +201,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 }
 
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
+static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args);
 static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
 
 /* The scratch memory of calls with up to m rows that are made alike. */
@@ -205,8 +216,8 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
 }
 
 /*
- * Scratch for the full capacity, and the first schedule: what a call needs is there before the
- * first call.
+ * Scratch for the full capacity, the first schedule, and how its GEMMs are done if the caller's
+ * matrices are the usual ones: what a call needs is there before the first call.
  */
 static lap_status_t prepare(lap_op_t *op)
 {
@@ -221,7 +232,9 @@ static lap_status_t prepare(lap_op_t *op)
         LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
-    return LAP_OK;
+    const lap_op_args_t usual = lap_args_usual(&op->problem);
+    const lap_binding_t binding = bind(op, &usual);
+    return lap_program_prepare(entry->program, &binding);
 }
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
@@ -417,6 +430,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
 {
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
+    const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, args->m) : NULL;
     const float sent_scale = ag ? args->a_scale : args->wire_scale;
     if (!op->engine->device->ops->set)
         *op->own_scale = sent_scale;
@@ -438,6 +452,8 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .sent_scale = sent_scale,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
+        .copy_sms = chosen ? chosen->problem.num_sm : p->num_sm,
+        .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
         .trace = args->trace,
@@ -468,21 +484,49 @@ lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
     return lap_error(status, "%s", story);
 }
 
+/* Whether the group is whole; `when` tells in the sentence what this rank did. */
+static lap_status_t check_group(const lap_op_t *op, const char *when)
+{
+    char story[LAP_ERROR_TEXT];
+    const lap_status_t broken = lap_group_broken(op->group);
+    if (broken == LAP_OK)
+        return LAP_OK;
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    return lap_error(broken, "%s; rank %d %s %s (%s)", story, op->group->rank, when,
+                     lap_op_kind_name(op->problem.kind), op->builder->name);
+}
+
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
     LAP_TRY(lap_engine_check(op->engine));
-    const lap_status_t broken = lap_group_broken(op->group);
-    if (broken != LAP_OK) {
-        char story[LAP_ERROR_TEXT];
-        snprintf(story, sizeof(story), "%s", lap_last_error());
-        return lap_error(broken, "%s; rank %d was about to call %s (%s)", story, op->group->rank,
-                         lap_op_kind_name(op->problem.kind), op->builder->name);
-    }
+    LAP_TRY(check_group(op, "was about to call"));
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
     return LAP_OK;
+}
+
+/*
+ * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
+ * the death is the cause; it may be seen a moment later than the failure.
+ */
+static lap_status_t find_cause(const lap_op_t *op, lap_status_t status)
+{
+    const bool alone = op->group->size == 1 || op->group->world->kind == LAP_WORLD_THREADS;
+    if (status != LAP_ERR_SYSTEM || alone || !op->engine->device->ops->release)
+        return status;
+    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    const uint64_t end = lap_now_ns() + CAUSE_NS;
+    lap_status_t found;
+    while ((found = lap_group_look(op->group)) == LAP_OK && lap_now_ns() < end)
+        lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
+    if (found == LAP_OK)
+        return lap_error(status, "%s", story);
+    snprintf(cause, sizeof(cause), "%s", lap_last_error());
+    return lap_error(found, "%s; rank %d was in %s (%s): %s", cause, op->group->rank,
+                     lap_op_kind_name(op->problem.kind), op->builder->name, story);
 }
 
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
@@ -518,6 +562,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;
+    status = find_cause(op, status);
     char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
     lap_op_break(op, status);
@@ -547,13 +592,13 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    lap_status_t status = lap_program_wait(op->program);
+    lap_status_t status = find_cause(op, lap_program_wait(op->program));
     /*
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
      */
     if (status == LAP_OK && op->engine->device->ops->release)
-        status = lap_group_broken(op->group);
+        status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
     op->program = NULL;

@@ -3,6 +3,7 @@
  * The arguments of a call: every one that the operator has a use for is looked at here, before
  * anything is started or changed.
  */
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 
@@ -101,6 +102,25 @@ static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
         expect(&tensors, SECOND, &args->y, "y", p->types.y, rs ? m_r : m, cols);
     }
     return tensors;
+}
+
+static_assert(TENSORS == LAP_ARGS_TENSORS, "op.h says how many there are");
+
+size_t lap_args_shape(const lap_problem_t *p, lap_op_args_t *args, lap_tensor_t **tensors_p)
+{
+    const tensors_t tensors = list_tensors(p, args);
+    size_t count = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        const expected_t *want = &tensors.want[i];
+        if (!tensors.given[i])
+            continue;
+        lap_tensor_t *tensor = (lap_tensor_t *)(uintptr_t)tensors.given[i]; /* one of args */
+        tensor->dtype = want->dtype;
+        tensor->rows = want->rows.size;
+        tensor->cols = tensor->stride = want->cols.size;
+        tensors_p[count++] = tensor;
+    }
+    return count;
 }
 
 /* Vectors and aux have whatever type the caller likes, but for FP8, which would need a scale. */
@@ -242,4 +262,19 @@ lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
     LAP_TRY(check_numbers(p, args));
     LAP_TRY(check_memory(op->buffer, &tensors));
     return check_addresses(op, &tensors, args);
+}
+
+lap_op_args_t lap_args_usual(const lap_problem_t *p)
+{
+    void *const somewhere = (void *)(uintptr_t)4096;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.m = p->capacity;
+    args.bias.dtype = args.aux.dtype = args.bias_grad.dtype =
+        lap_dtype_is_fp8(p->types.out) ? LAP_BFLOAT16 : p->types.out;
+    args.aux.data = somewhere; /* what GELU keeps: training has a use for it */
+    lap_tensor_t *tensors[TENSORS];
+    const size_t count = lap_args_shape(p, &args, tensors);
+    for (size_t i = 0; i < count; i++)
+        tensors[i]->data = somewhere;
+    return args;
 }

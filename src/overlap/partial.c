@@ -139,9 +139,10 @@ size_t lap_row_blocks(const lap_problem_t *p, int owner)
     return rows / p->block_rows + (rows % p->block_rows > 0);
 }
 
-uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns)
+uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                         lap_columns_t columns)
 {
-    uint32_t gemm = lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, columns), false);
+    uint32_t gemm = lap_add_gemm(s, stream, lap_partial_weight(p, columns), false);
     lap_gemm_rows(s, lap_partial_input(p, 0, p->m), lap_partial(p, columns));
     return gemm;
 }

@@ -23,7 +23,8 @@ char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, siz
 
 lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_step_t *step)
 {
-    lap_copy_t copy = {.rows = step->src.rows, .row_bytes = step->src.row_bytes};
+    lap_copy_t copy = {
+        .rows = step->src.rows, .row_bytes = step->src.row_bytes, .sms = binding->copy_sms};
     copy.src = lap_bind_range(binding, &step->src, &copy.src_stride);
     copy.dst = lap_bind_range(binding, &step->dst, &copy.dst_stride);
     return copy;

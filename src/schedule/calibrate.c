@@ -18,6 +18,7 @@
 #define LINK_BYTES ((size_t)1 << 20)
 #define TRIPS 8
 #define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
+#define FEW_STEPS 3u
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
@@ -220,10 +221,10 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
 static lap_status_t time_steps(bench_t *bench, times_t *times)
 {
     double few, many;
-    LAP_TRY(lap_engine_overhead(bench->engine, LAP_STREAMS, &few));
+    LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, &few));
     LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
     times->call = few;
-    times->step = fmax(0, many - few) / (STEPS - LAP_STREAMS);
+    times->step = fmax(0, many - few) / (STEPS - FEW_STEPS);
     return LAP_OK;
 }
 
@@ -411,6 +412,8 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
                              .b_stride = k_bytes,
                              .blocks = &block,
                              .nblocks = 1};
+    if (bench->ops->gemm_prepare) /* as an operator will run it */
+        LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm));
     const uint64_t begin = lap_now_ns();
     for (int i = 0; i < bench->extent->repeats; i++)
         LAP_TRY(bench->ops->gemm(bench->stream, &gemm));

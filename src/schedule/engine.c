@@ -39,7 +39,10 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     engine->marks = lap_marks_open();
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
-        status = ops->stream_create(device, s != LAP_STREAM_COMPUTE, &engine->streams[s]);
+        const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;
+        if (s == LAP_STREAM_BESIDE && !ops->lanes)
+            continue;
+        status = ops->stream_create(device, !computes, &engine->streams[s]);
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
     }
@@ -109,7 +112,7 @@ static lap_status_t look_at_streams(void *context)
     const lap_device_ops_t *ops = watcher->engine->device->ops;
     for (int s = 0; s < LAP_STREAMS; s++) {
         lap_stall_t stall;
-        if (!ops->stall(watcher->engine->streams[s], &stall)) {
+        if (!watcher->engine->streams[s] || !ops->stall(watcher->engine->streams[s], &stall)) {
             watcher->since[s] = 0;
             continue;
         }
@@ -156,7 +159,8 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     if (ops->release)
         ops->release(engine->device, until);
     for (int s = 0; s < LAP_STREAMS; s++)
-        (void)ops->stream_synchronize(engine->streams[s]);
+        if (engine->streams[s])
+            (void)ops->stream_synchronize(engine->streams[s]);
 }
 
 /* ---- calls in the order of a caller's stream ---- */
@@ -190,7 +194,7 @@ lap_status_t lap_engine_check(lap_engine_t *engine)
 lap_status_t lap_engine_check_free(lap_engine_t *engine)
 {
     for (int s = 0; s < LAP_STREAMS && engine->lent; s++)
-        if (engine->device->ops->is_kept(engine->streams[s]))
+        if (engine->streams[s] && engine->device->ops->is_kept(engine->streams[s]))
             return lap_error(LAP_ERR_BUSY, "a graph with calls of this world is being captured: "
                                            "end the capture before other calls");
     engine->lent = false;
@@ -224,7 +228,7 @@ lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)
     return await_guests(engine, here);
 }
 
-/* Copies of one cache line within scratch memory, in turn on all streams. */
+/* Copies of one cache line within scratch memory, in turn on the streams that all devices have. */
 static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
 {
     const lap_problem_t problem = {.kind = LAP_AG_GEMM, .size = 1};
@@ -232,8 +236,8 @@ static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
     for (uint32_t i = 0; i < nsteps; i++) {
         lap_range_t src = {.place = LAP_SCRATCH, .rows = 1, .row_bytes = 64, .stride = 64};
         lap_range_t dst = src;
-        dst.offset = (size_t)64 * (1 + i % LAP_STREAMS);
-        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAMS), src, dst);
+        dst.offset = (size_t)64 * (1 + i % LAP_STREAM_BESIDE);
+        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAM_BESIDE), src, dst);
     }
 }
 
@@ -245,7 +249,8 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     overhead_schedule(&schedule, nsteps);
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
-    lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAMS), &scratch);
+    lap_status_t status =
+        device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_BESIDE), &scratch);
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;

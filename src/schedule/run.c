@@ -147,10 +147,11 @@ static lap_status_t join_streams(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     for (int s = 0; s < LAP_STREAMS; s++)
-        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+        if (engine->streams[s])
+            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
     for (int s = 0; s < LAP_STREAMS; s++)
         for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s)
+            if (other != s && engine->streams[s] && engine->streams[other])
                 LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
     return LAP_OK;
 }
@@ -192,9 +193,11 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-static lap_status_t record_ends(const lap_program_t *program, int first, int last)
+static lap_status_t record_ends(lap_program_t *program, int first, int last)
 {
     const lap_engine_t *engine = program->engine;
+    program->ended[0] = first;
+    program->ended[1] = last;
     for (int s = first; s <= last; s++)
         if (program->ends[s])
             LAP_TRY(engine->device->ops->event_record(program->ends[s], engine->streams[s]));
@@ -381,7 +384,7 @@ lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *bindi
 
 lap_status_t lap_program_wait(lap_program_t *program)
 {
-    for (int s = 0; s < LAP_STREAMS; s++)
+    for (int s = program->ended[0]; s <= program->ended[1]; s++)
         if (program->ends[s])
             LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
     return LAP_OK;

@@ -20,8 +20,8 @@ typedef struct lap_engine_guest {
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS];
-    lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
+    lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
+    lap_event_t *joins[LAP_STREAMS];    /* order one call after another that is still in flight */
     lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
     int tail_stream;   /* on this stream; -1: there was none */
     lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
@@ -106,11 +106,18 @@ typedef struct lap_binding {
     float a_scale, d_scale, wire_scale;
     float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it */
     lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
+    int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     uint32_t op_index;  /* of the operator among those of the buffer */
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */
     uint64_t chaos;     /* not 0: the seed of random delays before steps; for tests */
 } lap_binding_t;
+
+/*
+ * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
+ * is not touched. Blocks. Before the first call.
+ */
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding);
 
 /*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's

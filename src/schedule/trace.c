@@ -338,7 +338,9 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t
     size_t nbusy = 0, nflight = 0;
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
-        if (record->rank == rank && record->stream == LAP_STREAM_COMPUTE && is_work(record->kind))
+        const bool computes =
+            record->stream == LAP_STREAM_COMPUTE || record->stream == LAP_STREAM_BESIDE;
+        if (record->rank == rank && computes && is_work(record->kind))
             append(busy, &nbusy, &record->span, &view.call);
         if (record->rank == rank || record->peer == rank)
             append(flight, &nflight, &record->flight, &view.call);

@@ -20,6 +20,7 @@ enum {
     LAP_CAN_PUT = 1 << 0,     /* one-sided: a put needs nothing of the peer */
     LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
     LAP_CAN_SPAN = 1 << 2,    /* ranks may be on several hosts; mpirun starts them */
+    LAP_CAN_LANES = 1 << 3,   /* its device takes two GEMMs at a time: one fills the other's gaps */
 };
 
 /* What each rank says of the call that it is in, for its peers to compare with their own. */
@@ -87,6 +88,7 @@ typedef struct lap_put {
     uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
+    int sms;          /* as in lap_copy_t */
 } lap_put_t;
 
 typedef struct lap_raise {

@@ -13,13 +13,16 @@
 const test_method_t test_methods[TEST_METHODS] = {
     {LAP_AG_GEMM, "serial", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 0},       {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 0},     {LAP_AG_GEMM, "direct", 0, 2, 0, 0},
     {LAP_AG_GEMM, "fused", 0, 0, 0, 0},      {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
     {LAP_AG_GEMM, "serial", 0, 0, 0, 1},     {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 1},       {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 1},     {LAP_AG_GEMM, "fused", 0, 0, 0, 1},
     {LAP_AG_GEMM, "fused", 0, 0, 2, 1},      {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
     {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0},       {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "pull", 0, 1, 0, 0},
+    {LAP_GEMM_RS, "pull", 0, 3, 0, 0},       {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
     {LAP_GEMM_RS, "fused", 0, 0, 3, 0},      {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
     {LAP_GEMM_AR, "serial", 0, 0, 0, 0},     {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
     {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
@@ -60,7 +63,10 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
 {
     if (method->aggregate && size % 2 != 0)
         return false;
-    if (strcmp(method->method, "fused") == 0 && !test_setting.in_place)
+    if (test_setting.quick && strcmp(method->method, "auto") == 0)
+        return false;
+    if (!test_setting.in_place &&
+        (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0))
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
         method->kind != LAP_EXTERNAL_AG)
@@ -73,10 +79,13 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
 const char *test_label(const test_method_t *method, const test_flavour_t *flavour, char *text,
                        size_t bytes)
 {
+    const size_t number = method->num_splits + method->block_rows; /* no method has both */
+    char knob[32] = "";
+    if (number > 0)
+        snprintf(knob, sizeof(knob), "+%zu", number);
     snprintf(text, bytes, "%s/%s%s%s%s%s%s", lap_op_kind_name(method->kind), method->method,
-             method->aggregate ? "+aggregate" : "",
-             method->num_splits || method->block_rows ? "+knob" : "",
-             method->gather ? "+gather" : "", flavour->name[0] ? " " : "", flavour->name);
+             method->aggregate ? "+aggregate" : "", knob, method->gather ? "+gather" : "",
+             flavour->name[0] ? " " : "", flavour->name);
     return text;
 }
 
@@ -92,6 +101,10 @@ lap_op_desc_t test_describe(const test_method_t *method, const test_flavour_t *f
     desc.aggregate = method->aggregate;
     desc.num_splits = method->num_splits > shape->n ? shape->n : method->num_splits;
     desc.block_rows = method->block_rows;
+    if (method->num_splits || method->block_rows) { /* for those who have them */
+        desc.num_sm = 3;
+        desc.set_sm_margin = 1;
+    }
     desc.gather_input = method->gather;
     if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
         desc.wire_dtype = flavour->wire;
@@ -204,6 +217,8 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group))
         else if (strcmp(argv[i], "--dtype") == 0 &&
                  lap_dtype_parse(argv[i + 1], &test_setting.dtype) == LAP_OK)
             continue;
+        else if (strcmp(argv[i], "--quick") == 0)
+            test_setting.quick = atoi(argv[i + 1]) != 0;
         else if (strcmp(argv[i], "--link") == 0)
             test_setting.link = (lap_link_t){atof(argv[i + 1]) * 1e9, 20e-6};
         else

@@ -23,10 +23,10 @@ typedef enum lap_cuda_kernel {
 #undef LAP_CUDA_ENUM
 
 #define LAP_CUDA_OUTGROWN 64  /* each twice as large as the one before */
-#define LAP_CUDA_PLANS 256    /* GEMMs that a device remembers */
+#define LAP_CUDA_PLANS 256    /* chains of GEMMs that a device remembers */
 #define LAP_CUDA_STAMPS 65536 /* times that may be on their way to the host */
 
-typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_gemm.c */
+typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
 struct lap_event {
     const lap_device_ops_t *ops;
@@ -39,9 +39,11 @@ typedef struct lap_cuda_device {
     lap_cuda_api_t api;
     CUdevice gpu;
     int ordinal;       /* of the GPU */
+    int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
     bool retained;     /* the primary context */
+    bool dead;         /* it did not end its work when it had to: nothing waits for it any more */
     int sms;           /* multiprocessors of the context */
     int urgent, lazy;  /* priorities */
     CUlibrary library;
@@ -62,10 +64,11 @@ typedef struct lap_cuda_device {
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
-    lap_cuda_plan_t *plans; /* LAP_CUDA_PLANS of them */
-    size_t nplans;          /* made so far; the oldest makes room */
-    uint64_t *stamps;       /* pinned; NULL until the first one */
-    uint64_t **stamp_to;    /* where each belongs */
+    bool tunes;     /* finds the kernels of GEMMs by trial */
+    bool fast_gelu; /* that of cuBLASLt */
+    lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
+    uint64_t *stamps;    /* pinned; NULL until the first one */
+    uint64_t **stamp_to; /* where each belongs */
     size_t nstamps;
     int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
     /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
@@ -134,6 +137,7 @@ void lap_cuda_plans_free(lap_cuda_device_t *device);
 lap_status_t lap_cuda_probe(void);
 lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
 void lap_cuda_close(lap_device_t *device);
+lap_status_t lap_cuda_gemm_check(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
 int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free(lap_device_t *device, void *memory);
@@ -157,7 +161,9 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
+lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm);
 lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value);
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);

@@ -5,6 +5,8 @@
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
  * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
+ * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial;
+ * LAP_GPU_GELU=fast lets it do GELU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #define PARTS_MOST 64
 #define SM_GROUP 8 /* multiprocessors come in groups of so many */
 #define OLDEST 80  /* compute capability 8.0 */
+#define FP8_FROM 89
 #define CLOCK_ROUNDS 8
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -25,6 +28,9 @@ extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
 
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
+    if (device->dead)
+        return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
+                         device->ordinal);
     return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
                           "cuCtxPushCurrent");
 }
@@ -71,7 +77,8 @@ static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
                            api->cuDeviceGetAttribute(
                                &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->gpu),
                            "cuDeviceGetAttribute"));
-    if (10 * major + minor < OLDEST)
+    device->capability = 10 * major + minor;
+    if (device->capability < OLDEST)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "GPU %d has compute capability %d.%d, expected 8.0 or later",
                          device->ordinal, major, minor);
@@ -216,7 +223,10 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
+    const char *tune = getenv("LAP_GPU_TUNE"), *gelu = getenv("LAP_GPU_GELU");
     void *board;
+    device->tunes = !tune || strcmp(tune, "0") != 0;
+    device->fast_gelu = gelu && strcmp(gelu, "fast") == 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -313,13 +323,25 @@ void lap_cuda_close(lap_device_t *handle)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    if (device->green)
+    if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
-    if (device->retained)
+    if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
     lap_cuda_unload(&device->api);
     lap_free(device->stamp_to);
     lap_free(device);
+}
+
+lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_t b)
+{
+    const lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const lap_dtype_t narrow = lap_dtype_is_fp8(a) ? a : b;
+    if (!lap_dtype_is_fp8(narrow) || device->capability >= FP8_FROM)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
+                     lap_dtype_name(narrow), FP8_FROM / 10, FP8_FROM % 10, device->ordinal,
+                     device->capability / 10, device->capability % 10);
 }
 
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
@@ -456,9 +478,12 @@ const lap_device_ops_t lap_cuda_ops = {
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
     .shares_queues = true,
+    .lanes = true,
+    .tries_methods = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
+    .gemm_check = lap_cuda_gemm_check,
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
     .free = lap_cuda_free,
@@ -481,7 +506,9 @@ const lap_device_ops_t lap_cuda_ops = {
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
+    .cast = lap_cuda_cast,
     .gemm = lap_cuda_gemm,
+    .gemm_prepare = lap_cuda_gemm_prepare,
     .set = lap_cuda_set,
     .fill = lap_cuda_fill,
     .graph_begin = lap_cuda_graph_begin,

@@ -11,13 +11,20 @@
 
 /* The kernels, by the names of their functions in kernels.cu. */
 #define LAP_CUDA_KERNEL_LIST(X)                                                                    \
-    X(wait) X(raise) X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill)
+    X(wait)                                                                                        \
+    X(raise)                                                                                       \
+    X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast)
 
 #define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_ADVANCE 256 /* words of one launch */
 #define LAP_CUDA_SOURCES 64  /* of a reduction */
 #define LAP_CUDA_SLOTS 64    /* streams of a device */
 #define LAP_CUDA_VECTOR 8    /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256 /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_TURNS 2     /* vectors of each source that a thread of lap_reduce has in hand */
+#define LAP_CUDA_MOVERS 1024 /* threads of a block of lap_copy: most of a multiprocessor */
+#define LAP_CUDA_PIECE 16384 /* bytes of a row that a warp of lap_copy moves in one go */
+#define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
 
 /* A signal word in device memory, with the tag of its latest raise; a cache line each. */
@@ -144,6 +151,24 @@ typedef struct lap_cuda_multiply {
     const float *a_scale; /* NULL: 1 */
     lap_cuda_finish_t finish;
 } lap_cuda_multiply_t;
+
+/* Rows of bytes. `vector` bytes are moved at a time: addresses and strides are multiples of it. */
+typedef struct lap_cuda_copy {
+    void *dst;
+    const void *src;
+    size_t rows, row_bytes, dst_stride, src_stride;
+    uint32_t vector, reserved;
+} lap_cuda_copy_t;
+
+typedef struct lap_cuda_cast {
+    int32_t from, to;
+    const void *src;
+    void *dst;
+    size_t src_stride, dst_stride, rows, cols;
+    const float *scale;        /* NULL: 1 */
+    float *amax;               /* NULL: none */
+    uint32_t vector, reserved; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
+} lap_cuda_cast_t;
 
 typedef struct lap_cuda_fill {
     int32_t dtype;

@@ -65,6 +65,7 @@
     X(cuIpcCloseMemHandle, 4010)                                                                   \
     X(cuStreamCreateWithPriority, 5050)                                                            \
     X(cuStreamDestroy, 4000)                                                                       \
+    X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitEvent, 3020)                                                                     \
     X(cuStreamBeginCapture, 10010)                                                                 \
@@ -76,6 +77,7 @@
     X(cuEventDestroy, 4000)                                                                        \
     X(cuEventRecord, 2000)                                                                         \
     X(cuEventQuery, 2000)                                                                          \
+    X(cuEventElapsedTime, 2000)                                                                    \
     X(cuLaunchKernel, 4000)                                                                        \
     X(cuLaunchHostFunc, 10000)                                                                     \
     X(cuLibraryLoadData, 12000)                                                                    \

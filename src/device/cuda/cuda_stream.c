@@ -13,8 +13,9 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define SPIN_NS 200000u /* how long a wait for the GPU keeps a core busy */
-#define NAP_NS 20000u   /* and how long it sleeps at a time then */
+#define SPIN_NS 200000u      /* how long a wait for the GPU keeps a core busy */
+#define NAP_NS 20000u        /* and how long it sleeps at a time then */
+#define DRAIN_NS 3000000000u /* for streams to run out when no wait holds them up any more */
 
 /* ---- launching ---- */
 
@@ -386,14 +387,38 @@ static void forget_lost(lap_cuda_device_t *device)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
+/* Whether all streams, and an event, have run out in time; a failure ends them, too. */
+static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const uint64_t deadline = lap_now_ns() + DRAIN_NS;
+    const lap_stream_t *stream = device->streams;
+    for (;;) {
+        while (stream && api->cuStreamQuery(stream->stream) != CUDA_ERROR_NOT_READY)
+            stream = stream->next;
+        if (!stream && !(until && api->cuEventQuery(until->event) == CUDA_ERROR_NOT_READY))
+            return true;
+        if (lap_now_ns() >= deadline)
+            return false;
+        lap_sleep_until_ns(lap_now_ns() + NAP_NS);
+    }
+}
+
+/*
+ * A rank that was killed may have left the GPU in a state in which nothing ends: then the rest of
+ * this process must do without it, and what it holds is given back by the end of the process.
+ */
 void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     __atomic_store_n(&device->board->abort, LAP_CUDA_RELEASE, __ATOMIC_SEQ_CST);
-    for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
-        (void)lap_cuda_stream_synchronize(stream);
-    if (until)
-        (void)lap_cuda_event_synchronize(until, NULL);
+    if (lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)lap_cuda_flush(device);
+    device->dead = !drain(device, until);
+    (void)lap_cuda_leave(device, LAP_OK);
+    if (device->dead)
+        return;
     forget_lost(device);
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
         device->board->slots[i].state = LAP_CUDA_RUNS;

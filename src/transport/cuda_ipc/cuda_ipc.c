@@ -70,7 +70,8 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .rows = put->rows,
                              .row_bytes = put->row_bytes,
                              .dst_stride = put->dst_stride,
-                             .src_stride = put->src_stride};
+                             .src_stride = put->src_stride,
+                             .sms = put->sms};
     const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
                                paced ? put->span : NULL};
     if (put->span)
@@ -141,7 +142,7 @@ static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device
 const lap_transport_ops_t lap_cuda_ipc_ops = {
     .name = "cuda_ipc",
     .summary = "ranks of one host on GPUs, one or several, memory mapped by all",
-    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS,
+    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_LANES,
     .needs_device = true,
     .buffer_create = lap_cuda_ipc_buffer_create,
     .buffer_destroy = lap_cuda_ipc_buffer_destroy,

@@ -432,7 +432,10 @@ static lap_status_t create_all(lap_buffer_t *buffer)
         status = lap_vmm_size(part->device, &part->bytes);
     LAP_TRY(lap_group_agree(buffer->group, status));
     status = share_memory(buffer, &again);
-    return status != LAP_OK && again ? share_otherwise(buffer) : status;
+    /* Of memory that there is not, VMM has no more. */
+    if (status == LAP_OK || status == LAP_ERR_NO_MEMORY || !again)
+        return status;
+    return share_otherwise(buffer);
 }
 
 lap_status_t lap_cuda_ipc_buffer_create(lap_buffer_t *buffer)

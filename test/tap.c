@@ -175,8 +175,8 @@ double tap_half_unit(lap_dtype_t dtype, double value)
  */
 double tap_fp8_loss(size_t k, double range)
 {
-    const double instructions = (double)(k / 32 + 1);
-    return k % 16 == 0 ? instructions * 34 * 0x1p-13 * range : 0;
+    const size_t instructions = k / 32 + 1;
+    return k % 16 == 0 ? (double)instructions * 34 * 0x1p-13 * range : 0;
 }
 
 float tap_rounded(lap_dtype_t dtype, float value)

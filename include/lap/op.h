@@ -225,8 +225,10 @@ LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
 /*
  * Starts a call. Collective; the calls of a world begin in the same order on all ranks that take
  * part in them, whatever their operators, groups and buffers: they share the rank's streams.
- * Does not block on other ranks. The memory in `args` belongs to the call until lap_op_end. The
- * schedules of the last 16 values of m are kept; a call with another m builds one, and allocates.
+ * Does not block on other ranks, but for ranks that are threads and share a GPU: there it may wait
+ * until the others begin the same call, so that its timeouts and failures may be returned here. The
+ * memory in `args` belongs to the call until lap_op_end. The schedules of the last 16 values of m
+ * are kept; a call with another m builds one, and allocates.
  * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call of this
  * operator has not ended, the failure that broke the group earlier, or LAP_ERR_NO_MEMORY, which
  * breaks the group.

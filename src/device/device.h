@@ -200,6 +200,11 @@ struct lap_device_ops {
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
+    /*
+     * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
+     * types; without it, it multiplies all.
+     */
+    lap_status_t (*gemm_check)(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
     /* The cores that one GEMM keeps busy. */
     int (*gemm_threads)(lap_device_t *device);
 
@@ -270,7 +275,8 @@ struct lap_device_ops {
     /*
      * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
      * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
-     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows.
+     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows. Makes
+     * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
      * Blocks until it is found; reads and writes none of the memory, which need not be there.
      */
     lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);

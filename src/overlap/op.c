@@ -182,7 +182,10 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
-    return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
+    lap_device_t *device = op->engine->device;
+    if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
+        LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
+    return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
 }
 
 /* Collective: chooses the method if that was left to the library. */

@@ -19,9 +19,9 @@
 #define ALIGNMENT 256u
 #define WARM_UP 2
 #define CALLS 4 /* in the order of a stream, that are timed at once */
-#define ROUNDS_LEAST 3
-#define ROUNDS_MOST 10
-#define TIME_S 20e-3 /* about what one candidate may take, beyond the least rounds */
+#define ROUNDS_LEAST 5
+#define ROUNDS_MOST 15
+#define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds */
 #define HOPELESS 1.2 /* over the best: not tried again */
 #define NOISE 0.005  /* by how much overlap must beat serial */
 
@@ -174,10 +174,25 @@ static bool is_among(const lap_forecast_t *among, size_t most, size_t index)
 
 /* The candidates of one number of rows, those that are tried as operators. */
 typedef struct field {
-    lap_op_t *ops[LAP_AUTO_CANDIDATES]; /* NULL: not tried, or not any more */
-    double seconds[LAP_AUTO_CANDIDATES];
+    lap_op_t *ops[LAP_AUTO_CANDIDATES];               /* NULL: not tried */
+    double seconds[LAP_AUTO_CANDIDATES][ROUNDS_MOST]; /* from fast to slow */
+    int rounds[LAP_AUTO_CANDIDATES];
     size_t count;
 } field_t;
+
+/* By the median: a GPU has good and bad moments. */
+static double seconds_of(const field_t *field, size_t i)
+{
+    return field->rounds[i] ? field->seconds[i][field->rounds[i] / 2] : 0;
+}
+
+static void add_round(field_t *field, size_t i, double seconds)
+{
+    int at = field->rounds[i]++;
+    for (; at > 0 && field->seconds[i][at - 1] > seconds; at--)
+        field->seconds[i][at] = field->seconds[i][at - 1];
+    field->seconds[i][at] = seconds;
+}
 
 static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecast,
                                const lap_forecast_t *among, size_t most, field_t *field)
@@ -192,19 +207,23 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
     return LAP_OK;
 }
 
-/* All in turn, so that what disturbs one disturbs all; who is far behind falls out. */
+/*
+ * All in turn, each round with another one first, so that what disturbs one disturbs all; who is
+ * far behind falls out.
+ */
 static lap_status_t run_field(lap_trial_t *trial, field_t *field)
 {
     int rounds = ROUNDS_LEAST;
     double best = INFINITY;
     for (int round = 0; round < rounds; round++) {
-        for (size_t i = 0; i < field->count; i++) {
+        for (size_t turn = 0; turn < field->count; turn++) {
+            const size_t i = (turn + (size_t)round) % field->count;
             double seconds;
-            if (!field->ops[i] || field->seconds[i] > HOPELESS * best)
+            if (!field->ops[i] || seconds_of(field, i) > HOPELESS * best)
                 continue;
             LAP_TRY(time_round(trial, field->ops[i], &seconds));
-            field->seconds[i] = round == 0 ? seconds : fmin(field->seconds[i], seconds);
-            best = fmin(best, field->seconds[i]);
+            add_round(field, i, seconds);
+            best = fmin(best, seconds_of(field, i));
         }
         if (round == 0)
             rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / best / CALLS));
@@ -224,7 +243,7 @@ lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *a
         status = run_field(trial, &field);
     size_t best = 0;
     for (size_t i = 0; i < field.count; i++) {
-        forecast->seconds[i] = field.ops[i] ? field.seconds[i] : among ? among->seconds[i] : 0;
+        forecast->seconds[i] = field.ops[i] ? seconds_of(&field, i) : among ? among->seconds[i] : 0;
         if (field.ops[i] && forecast->seconds[i] < forecast->seconds[best])
             best = i;
         lap_op_destroy(field.ops[i]);

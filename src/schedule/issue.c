@@ -482,8 +482,10 @@ static lap_status_t set_scale(const issue_t *issue)
     return LAP_OK;
 }
 
+/* What cannot be done once a wait has been issued comes before all of them. */
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
 {
+    LAP_TRY(lap_program_prepare(program, binding));
     issue_t issue = {
         .program = program,
         .binding = binding,
@@ -511,6 +513,9 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
             continue;
         const lap_gemm_t gemm = bind_gemm(&issue, i);
         LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm));
+        lap_stream_t *beside = stream_beside(program, step);
+        if (beside)
+            LAP_TRY(issue.device->gemm_prepare(beside, &gemm));
     }
     return LAP_OK;
 }

@@ -113,25 +113,58 @@ FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 
 /* ---- contexts ---- */
 
-static _Thread_local int depth; /* of contexts that were pushed */
+/* A context, or a handle like it, is a number: its kind, and the GPU that it is of. */
+#define PRIMARY 0x1000u
+#define GREEN 0x3000u
+#define GPU_OF 0xfffu
+#define DEPTH 16
+
+static _Thread_local CUcontext pushed[DEPTH];
+static _Thread_local int depth;
+
+CUcontext fake_context(void)
+{
+    return depth > 0 ? pushed[depth - 1] : NULL;
+}
+
+CUgreenCtx fake_green(CUcontext context)
+{
+    return (uintptr_t)context & GREEN & ~PRIMARY ? (CUgreenCtx)context : NULL;
+}
+
+CUcontext fake_primary(CUcontext context)
+{
+    return (CUcontext)(((uintptr_t)context & GPU_OF) | PRIMARY);
+}
 
 static CUresult retain(CUcontext *context_p, CUdevice device)
 {
-    *context_p = (CUcontext)(uintptr_t)(0x1000 + device);
+    *context_p = (CUcontext)(uintptr_t)(PRIMARY | (unsigned)device);
     return CUDA_SUCCESS;
 }
 
 static CUresult push(CUcontext context)
 {
-    (void)context;
-    depth++;
+    if (!context || depth == DEPTH)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pushed[depth++] = context;
     return CUDA_SUCCESS;
 }
 
 static CUresult pop(CUcontext *context_p)
 {
-    *context_p = NULL;
-    return --depth < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *context_p = pushed[--depth];
+    return CUDA_SUCCESS;
+}
+
+static CUresult tell_device(CUdevice *device_p)
+{
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device_p = (CUdevice)((uintptr_t)fake_context() & GPU_OF);
+    return CUDA_SUCCESS;
 }
 
 static CUresult priorities(int *least, int *greatest)
@@ -173,8 +206,8 @@ static CUresult describe(CUdevResourceDesc *description_p, CUdevResource *resour
 static CUresult create_green(CUgreenCtx *context_p, CUdevResourceDesc description, CUdevice device,
                              unsigned flags)
 {
-    (void)description, (void)device, (void)flags;
-    *context_p = (CUgreenCtx)(uintptr_t)0x3000;
+    (void)description, (void)flags;
+    *context_p = (CUgreenCtx)(uintptr_t)(GREEN | (unsigned)device);
     return CUDA_SUCCESS;
 }
 
@@ -187,15 +220,18 @@ static CUresult from_green(CUcontext *context_p, CUgreenCtx green)
 /* ---- memory ---- */
 
 typedef struct memory {
+    CUdeviceptr address; /* as it is told to others: see FAKE_BIT */
     char *data;
     size_t bytes;
     int file;
+    unsigned gpu;
     struct memory *next;
 } memory_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static memory_t *memories;                               /* of this process, */
-static memory_t *mapped;                                 /* and of others */
+static memory_t *mapped;                                 /* of others, */
+static memory_t *pinned;                                 /* and of the host */
 static size_t used;
 static int peers[PEERS]; /* processes whose memory was mapped */
 static int npeers;
@@ -212,9 +248,12 @@ static CUresult map(int file, size_t bytes, char **data_p)
 static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
 {
     size_t total;
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     memory_t *memory = calloc(1, sizeof(*memory));
     memory->bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     memory->file = memfd_create("fake GPU", MFD_CLOEXEC);
+    memory->gpu = (uintptr_t)fake_context() & GPU_OF;
     cuDeviceTotalMem(&total, 0);
     pthread_mutex_lock(&lock);
     bool fits = bytes > 0 && memory->bytes >= bytes && memory->bytes <= total - used &&
@@ -222,9 +261,9 @@ static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
                 map(memory->file, memory->bytes, &memory->data) == CUDA_SUCCESS;
     if (fits) {
         used += memory->bytes;
+        memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
         memory->next = memories;
         memories = memory;
-        *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
     }
     pthread_mutex_unlock(&lock);
     if (fits)
@@ -238,7 +277,7 @@ static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
 static size_t take(memory_t **list, CUdeviceptr address)
 {
     pthread_mutex_lock(&lock);
-    while (*list && ((CUdeviceptr)(*list)->data | FAKE_BIT) != address)
+    while (*list && (*list)->address != address)
         list = &(*list)->next;
     memory_t *memory = *list;
     const size_t bytes = memory ? memory->bytes : 0;
@@ -257,6 +296,8 @@ static CUresult release(CUdeviceptr address)
 {
     if (fake_fate() != CUDA_SUCCESS) /* what runs still uses it */
         return fake_fate();
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fake_settle();
     const size_t bytes = take(&memories, address);
     pthread_mutex_lock(&lock);
@@ -277,8 +318,17 @@ static CUresult tell_memory(size_t *free_p, size_t *total_p)
 static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
 {
     (void)flags;
-    *memory_p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return *memory_p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memory_t *memory = calloc(1, sizeof(*memory));
+    *memory = (memory_t){.address = (CUdeviceptr)data, .data = data, .bytes = bytes, .file = -1};
+    pthread_mutex_lock(&lock);
+    memory->next = pinned;
+    pinned = memory;
+    pthread_mutex_unlock(&lock);
+    *memory_p = data;
+    return CUDA_SUCCESS;
 }
 
 /* All of the host's memory passes for pinned, and all of a GPU's for that of the first one. */
@@ -295,14 +345,49 @@ static CUresult unpin(void *memory)
 {
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
-    free(memory);
-    return CUDA_SUCCESS;
+    return take(&pinned, (CUdeviceptr)memory) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The one that has this address in it; NULL: none. With the lock. */
+static const memory_t *find(const memory_t *list, CUdeviceptr address)
+{
+    while (list && address - list->address >= list->bytes)
+        list = list->next;
+    return list;
+}
+
+static CUresult ask_pointer(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    unsigned *number = value;
+    pthread_mutex_lock(&lock);
+    const memory_t *of_gpu = find(memories, address);
+    if (!of_gpu)
+        of_gpu = find(mapped, address);
+    const bool known = of_gpu || find(pinned, address);
+    const unsigned gpu = of_gpu ? of_gpu->gpu : 0;
+    pthread_mutex_unlock(&lock);
+    if (!known)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *number = of_gpu ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *number = gpu;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *number = 0;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
 }
 
 /* Where another process finds memory. */
 typedef struct handle {
     int pid, file;
     size_t bytes;
+    unsigned gpu;
 } handle_t;
 
 static CUresult get_handle(CUipcMemHandle *handle_p, CUdeviceptr address)
@@ -310,9 +395,10 @@ static CUresult get_handle(CUipcMemHandle *handle_p, CUdeviceptr address)
     handle_t handle = {.pid = getpid(), .file = -1};
     pthread_mutex_lock(&lock);
     for (const memory_t *memory = memories; memory; memory = memory->next)
-        if (((CUdeviceptr)memory->data | FAKE_BIT) == address) {
+        if (memory->address == address) {
             handle.file = memory->file;
             handle.bytes = memory->bytes;
+            handle.gpu = memory->gpu;
         }
     pthread_mutex_unlock(&lock);
     memset(handle_p, 0, sizeof(*handle_p));
@@ -339,18 +425,19 @@ static CUresult open_handle(CUdeviceptr *address_p, CUipcMemHandle given, unsign
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.file);
     memory_t *memory = calloc(1, sizeof(*memory));
     memory->bytes = handle.bytes;
+    memory->gpu = handle.gpu;
     memory->file = open(path, O_RDWR | O_CLOEXEC);
     if (memory->file < 0 || map(memory->file, memory->bytes, &memory->data) != CUDA_SUCCESS) {
         close(memory->file);
         free(memory);
         return CUDA_ERROR_INVALID_VALUE;
     }
+    memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
     pthread_mutex_lock(&lock);
     note_peer(handle.pid);
     memory->next = mapped;
     mapped = memory;
     pthread_mutex_unlock(&lock);
-    *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
     return CUDA_SUCCESS;
 }
 
@@ -416,6 +503,28 @@ static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstrea
 {
     const set_t set = {dst, count, sizeof(value), value};
     return fake_issue(stream, run_set, &set, sizeof(set), false);
+}
+
+typedef struct set_words {
+    CUdeviceptr dst;
+    size_t count;
+    unsigned value;
+} set_words_t;
+
+static void run_set_words(void *args)
+{
+    const set_words_t *set = args;
+    unsigned *words = fake_at((void *)set->dst);
+    for (size_t i = 0; i < set->count; i++)
+        words[i] = set->value;
+}
+
+static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
+{
+    const set_words_t set = {dst, count, value};
+    if (dst % sizeof(value) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return fake_issue(stream, run_set_words, &set, sizeof(set), false);
 }
 
 static void run_copy(void *args)
@@ -531,6 +640,7 @@ static const fake_call_t calls[] = {
     CALL("cuDevicePrimaryCtxRelease", succeed),
     CALL("cuCtxPushCurrent", push),
     CALL("cuCtxPopCurrent", pop),
+    CALL("cuCtxGetDevice", tell_device),
     CALL("cuCtxEnablePeerAccess", succeed),
     CALL("cuCtxGetStreamPriorityRange", priorities),
     CALL("cuDeviceGetDevResource", resource),
@@ -542,6 +652,7 @@ static const fake_call_t calls[] = {
     CALL("cuMemAlloc", allocate),
     CALL("cuMemFree", release),
     CALL("cuMemGetInfo", tell_memory),
+    CALL("cuPointerGetAttribute", ask_pointer),
     CALL("cuMemHostAlloc", pin),
     CALL("cuMemFreeHost", unpin),
     CALL("cuPointerGetAttribute", pointer_attribute),

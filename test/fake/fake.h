@@ -47,6 +47,17 @@ FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *a
                                 bool waits);
 /* Returns when all that was issued to all streams has run, where they share a queue. */
 void fake_settle(void);
+/* Whether a capture forbids this thread calls that might wait for streams, or make them wait. */
+bool fake_forbids(void);
+
+/* ---- contexts ---- */
+
+/* The current one of this thread; NULL: none. */
+CUcontext fake_context(void);
+/* The green one that a context belongs to; NULL: none, it is a primary one. */
+CUgreenCtx fake_green(CUcontext context);
+/* The primary context of the same GPU. */
+CUcontext fake_primary(CUcontext context);
 
 /* ---- kernels ---- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of the device `cuda` do, as loops: see fake.h. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -78,9 +79,12 @@ static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
 }
 
-static void raise_word(const lap_cuda_raise_t *raise)
+/* Nothing is raised after a wait that gave up. */
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost)
 {
     lap_cuda_word_t *word = fake_at(raise->word);
+    if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_ACQUIRE) != 0)
+        return;
     __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
     __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
 }
@@ -101,37 +105,61 @@ static void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t *wait, uint32_t 
 
 static bool aborted(const lap_cuda_board_t *board)
 {
-    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != 0;
+    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GO;
+}
+
+/* Naps, unless all waits end, or this one does for its limit. */
+static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, uint32_t come,
+                     uint32_t state, uint64_t since)
+{
+    if (aborted(waits->board))
+        return false;
+    if (now() - since <= waits->limit_ns) {
+        nap();
+        return true;
+    }
+    if (__atomic_exchange_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_ACQ_REL) == 0) {
+        report(&waits->board->late, wait, come, state);
+        __atomic_store_n(&waits->board->abort, LAP_CUDA_GAVE_UP, __ATOMIC_RELEASE);
+    }
+    return false;
+}
+
+/* False: it has ended before the signals had come. */
+static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, bool *told_p)
+{
+    const lap_cuda_word_t *word = fake_at(wait->word);
+    const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
+    uint64_t since = 0;
+    for (;;) {
+        const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
+        if ((int32_t)(come - wait->count) >= 0)
+            return true;
+        if (since == 0) {
+            report(waits->slot, wait, come, LAP_CUDA_STALLED);
+            since = now();
+        }
+        *told_p = true;
+        if (!waits_on(waits, wait, come, LAP_CUDA_STALLED, since))
+            return false;
+    }
 }
 
 static void run_wait(void *args)
 {
     const lap_cuda_waits_t *waits = args;
     bool told = false;
-    for (uint32_t i = 0; i < waits->n; i++) {
-        const lap_cuda_wait_t *wait = &waits->at[i];
-        const lap_cuda_word_t *word = fake_at(wait->word);
-        const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
-        for (bool first = true;; first = false) {
-            const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
-            if ((int32_t)(come - wait->count) >= 0)
-                break;
-            if (first)
-                report(waits->slot, wait, come, LAP_CUDA_STALLED);
-            told = true;
-            if (aborted(waits->board))
-                return;
-            nap();
-        }
-    }
+    for (uint32_t i = 0; i < waits->n; i++)
+        if (!await_signals(waits, &waits->at[i], &told))
+            return;
     for (uint32_t i = 0; i < waits->n && waits->checks_tag; i++) {
         const lap_cuda_wait_t *wait = &waits->at[i];
         const lap_cuda_word_t *word = fake_at(wait->word);
         if (__atomic_load_n(&word->tag, __ATOMIC_RELAXED) == full_tag(wait->tag, wait->calls))
             continue;
         report(waits->slot, wait, 0, LAP_CUDA_MISMATCH);
-        while (!aborted(waits->board))
-            nap();
+        for (const uint64_t since = now(); waits_on(waits, wait, 0, LAP_CUDA_MISMATCH, since);)
+            continue;
         return;
     }
     if (told)
@@ -142,7 +170,7 @@ static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
     for (uint32_t i = 0; i < raises->n; i++)
-        raise_word(&raises->at[i]);
+        raise_word(&raises->at[i], raises->lost);
 }
 
 static void run_advance(void *args)
@@ -173,7 +201,7 @@ static void run_pace(void *args)
     due += pace->latency_ns;
     while (now() < due && !aborted(pace->board))
         nap();
-    raise_word(&pace->raise);
+    raise_word(&pace->raise, pace->lost);
 }
 
 /* ---- arithmetic ---- */
@@ -210,26 +238,58 @@ static void run_column_sums(void *args)
     }
 }
 
-/* Element [row, k] of op(x), stored [row, k] or turned. */
-static float operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t row, size_t k)
+/* op(x) as fp32, packed: [rows, depth]; stored so, or turned. */
+static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t rows,
+                      size_t depth)
 {
-    return load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+    float *wide = malloc((rows * depth + 1) * sizeof(float));
+    for (size_t row = 0; row < rows; row++)
+        for (size_t k = 0; k < depth; k++)
+            wide[row * depth + k] =
+                load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+    return wide;
 }
 
 static void run_multiply(void *args)
 {
     const lap_cuda_multiply_t *g = args;
     const float scale = g->scale * (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
+    float *a = operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, g->rows, g->k);
+    float *b = operand(g->b_dtype, g->b, g->b_stride, g->b_plain, g->n, g->k);
     for (size_t row = 0; row < g->rows; row++) {
         char *d = (char *)g->d + row * g->d_stride;
         for (size_t col = 0; col < g->n; col++) {
             float x = 0;
             for (size_t k = 0; k < g->k; k++)
-                x += operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, row, k) *
-                     operand(g->b_dtype, g->b, g->b_stride, g->b_plain, col, k);
+                x += a[row * g->k + k] * b[col * g->k + k];
             store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
         }
     }
+    free(a);
+    free(b);
+}
+
+static void run_copy(void *args)
+{
+    const lap_cuda_copy_t *copy = args;
+    char *dst = fake_at(copy->dst);
+    const char *src = fake_at(copy->src);
+    for (size_t row = 0; row < copy->rows; row++)
+        memmove(dst + row * copy->dst_stride, src + row * copy->src_stride, copy->row_bytes);
+}
+
+static void run_cast(void *args)
+{
+    const lap_cuda_cast_t *c = args;
+    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
+    float *amax = c->amax ? fake_at(c->amax) : NULL;
+    for (size_t row = 0; row < c->rows; row++)
+        for (size_t col = 0; col < c->cols; col++) {
+            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+            if (amax && !(fabsf(x) <= *amax)) /* NaN is more than anything */
+                *amax = isnan(*amax) ? *amax : fabsf(x);
+        }
 }
 
 static void run_cast(void *args)
@@ -286,6 +346,8 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+        {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
+        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
     };
     for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
         if (strcmp(kernels[i].name, name) == 0)

@@ -18,6 +18,7 @@ typedef struct record {
 } record_t;
 
 typedef struct event {
+    CUcontext context;
     record_t *latest;
     struct graph *graph; /* the latest record was kept in this one, as number `mark` */
     int mark;
@@ -35,9 +36,10 @@ typedef struct op {
     _Alignas(16) unsigned char args[];
 } op_t;
 
-/* What was kept. The graph of the driver has it, its executable form, and each launch. */
+/* What was kept. The driver's graph has it, its executable form, each launch, and events. */
 typedef struct graph {
     atomic_int users;
+    atomic_bool ended; /* nothing more is kept in it */
     op_t *first, *last;
     int marks;
 } graph_t;
@@ -52,8 +54,11 @@ typedef struct queue {
 } queue_t;
 
 typedef struct stream {
+    CUcontext context;
+    bool is_default; /* of its context */
     queue_t *queue;
     graph_t *kept; /* what is issued goes there */
+    CUstreamCaptureMode mode;
     struct stream *next;
 } stream_t;
 
@@ -61,6 +66,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static stream_t *streams;
 static queue_t *shared; /* with FAKE_ONE_QUEUE */
 static atomic_uint launches;
+static atomic_int strict;             /* captures that forbid things to all threads, */
+static _Thread_local int strict_here; /* and to this one only */
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 static void nap(void)
 {
@@ -261,17 +269,6 @@ static CUresult issue(stream_t *stream, op_t *op)
     return CUDA_SUCCESS;
 }
 
-CUresult fake_issue(CUstream handle, fake_work_t work, const void *args, size_t bytes, bool waits)
-{
-    if (!handle || fake_fate() != CUDA_SUCCESS)
-        return handle ? fake_fate() : CUDA_ERROR_INVALID_HANDLE;
-    op_t *op = new_op(WORK, bytes);
-    op->work = work;
-    op->waits = waits;
-    memcpy(op->args, args, bytes);
-    return issue((stream_t *)handle, op);
-}
-
 /* ---- streams ---- */
 
 static queue_t *new_queue(void)
@@ -302,37 +299,99 @@ void fake_settle(void)
         settle(queue);
 }
 
-static CUresult create(CUstream *stream_p)
+/* With the lock. */
+static stream_t *create(CUcontext context)
 {
     stream_t *stream = calloc(1, sizeof(*stream));
-    pthread_mutex_lock(&lock);
     if (!shared && fake_number("FAKE_ONE_QUEUE", 0))
         shared = new_queue();
     stream->queue = shared ? shared : new_queue();
+    stream->context = context;
     stream->next = streams;
     streams = stream;
-    pthread_mutex_unlock(&lock);
-    *stream_p = (CUstream)stream;
-    return CUDA_SUCCESS;
+    return stream;
 }
 
 static CUresult cu_stream_create(CUstream *stream_p, unsigned flags, int priority)
 {
-    (void)flags, (void)priority;
-    return create(stream_p);
+    (void)priority;
+    if (!fake_context() || flags != CU_STREAM_NON_BLOCKING) /* others wait for the default stream */
+        return fake_context() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    *stream_p = (CUstream)create(fake_context());
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
 }
 
 static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, unsigned flags,
                                        int priority)
 {
-    (void)context, (void)flags, (void)priority;
-    return create(stream_p);
+    (void)flags, (void)priority;
+    pthread_mutex_lock(&lock);
+    *stream_p = (CUstream)create((CUcontext)context);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+/* NULL is the default stream of the current context, made when it is first used, and kept. */
+static stream_t *stream_of(CUstream handle)
+{
+    const CUcontext context = fake_context();
+    if (handle || !context)
+        return (stream_t *)handle;
+    pthread_mutex_lock(&lock);
+    stream_t *stream = streams;
+    while (stream && !(stream->is_default && stream->context == context))
+        stream = stream->next;
+    if (!stream)
+        stream = create(context);
+    stream->is_default = true;
+    pthread_mutex_unlock(&lock);
+    return stream;
+}
+
+CUresult fake_issue(CUstream handle, fake_work_t work, const void *args, size_t bytes, bool waits)
+{
+    stream_t *stream = stream_of(handle);
+    if (!stream || fake_fate() != CUDA_SUCCESS)
+        return stream ? fake_fate() : CUDA_ERROR_INVALID_CONTEXT;
+    op_t *op = new_op(WORK, bytes);
+    op->work = work;
+    op->waits = waits;
+    memcpy(op->args, args, bytes);
+    return issue(stream, op);
+}
+
+bool fake_forbids(void)
+{
+    return (atomic_load(&strict) > 0 || strict_here > 0) &&
+           thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+static CUresult cu_exchange_mode(CUstreamCaptureMode *mode)
+{
+    const CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_stream_context(CUstream handle, CUcontext *context_p, CUgreenCtx *green_p)
+{
+    const CUcontext context = handle ? ((stream_t *)handle)->context : fake_context();
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *green_p = fake_green(context);
+    *context_p = fake_primary(context);
+    return CUDA_SUCCESS;
 }
 
 static CUresult cu_stream_synchronize(CUstream handle)
 {
-    const stream_t *stream = (stream_t *)handle;
-    if (stream->kept)
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->kept || fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_fate() == CUDA_SUCCESS)
         settle(stream->queue);
@@ -341,10 +400,14 @@ static CUresult cu_stream_synchronize(CUstream handle)
 
 static CUresult cu_stream_query(CUstream handle)
 {
-    const stream_t *stream = (stream_t *)handle;
-    queue_t *queue = stream->queue;
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->kept || fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
+    queue_t *queue = stream->queue;
     pthread_mutex_lock(&queue->mutex);
     const bool done = queue->done == queue->issued;
     pthread_mutex_unlock(&queue->mutex);
@@ -385,25 +448,34 @@ static CUresult cu_stream_destroy(CUstream handle)
 static CUresult cu_event_create(CUevent *event_p, unsigned flags)
 {
     (void)flags;
+    if (!fake_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
     event_t *event = calloc(1, sizeof(*event));
+    event->context = fake_context();
     *event_p = (CUevent)event;
     return CUDA_SUCCESS;
 }
 
 static CUresult cu_event_destroy(CUevent handle)
 {
-    drop_record(((event_t *)handle)->latest);
-    free(handle);
+    event_t *event = (event_t *)handle;
+    drop_record(event->latest);
+    drop_graph(event->graph);
+    free(event);
     return CUDA_SUCCESS;
 }
 
 static CUresult cu_event_record(CUevent handle, CUstream to)
 {
     event_t *event = (event_t *)handle;
-    stream_t *stream = (stream_t *)to;
+    stream_t *stream = stream_of(to);
+    if (!stream || stream->context != event->context)
+        return CUDA_ERROR_INVALID_HANDLE;
     op_t *op = new_op(RECORD, 0);
+    drop_graph(event->graph);
     event->graph = stream->kept;
     if (stream->kept) {
+        atomic_fetch_add(&stream->kept->users, 1);
         op->mark = event->mark = stream->kept->marks++;
     } else {
         drop_record(event->latest);
@@ -418,7 +490,11 @@ static CUresult cu_stream_wait_event(CUstream of, CUevent handle, unsigned flags
 {
     (void)flags;
     const event_t *event = (event_t *)handle;
-    stream_t *stream = (stream_t *)of;
+    stream_t *stream = stream_of(of);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (event->graph && atomic_load(&event->graph->ended))
+        return CUDA_ERROR_CAPTURED_EVENT;
     if (stream->kept && !event->graph)
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     if (stream->kept && stream->kept != event->graph)
@@ -435,6 +511,8 @@ static CUresult cu_event_query(CUevent handle)
     const event_t *event = (event_t *)handle;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (event->graph)
         return CUDA_ERROR_CAPTURED_EVENT;
     return !event->latest || atomic_load(&event->latest->done) ? CUDA_SUCCESS
@@ -458,11 +536,15 @@ static CUresult cu_event_elapsed(float *ms_p, CUevent from, CUevent to)
 static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
 {
     stream_t *stream = (stream_t *)handle;
-    (void)mode;
+    if (!stream) /* the default stream */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->kept)
         return CUDA_ERROR_ILLEGAL_STATE;
     stream->kept = calloc(1, sizeof(graph_t));
     atomic_store(&stream->kept->users, 1);
+    stream->mode = mode;
+    atomic_fetch_add(&strict, mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    strict_here += mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     return CUDA_SUCCESS;
 }
 
@@ -483,6 +565,9 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
     CUresult result = CUDA_SUCCESS;
     if (!graph)
         return CUDA_ERROR_ILLEGAL_STATE;
+    atomic_fetch_sub(&strict, stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    strict_here -= stream->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    atomic_store(&graph->ended, true);
     pthread_mutex_lock(&lock);
     for (stream_t *other = streams; other; other = other->next) {
         if (other->kept != graph)
@@ -502,8 +587,10 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
 
 static CUresult cu_is_capturing(CUstream handle, CUstreamCaptureStatus *status_p)
 {
-    *status_p = ((stream_t *)handle)->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                           : CU_STREAM_CAPTURE_STATUS_NONE;
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *status_p = stream->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -544,14 +631,17 @@ static CUresult cu_graph_exec_destroy(CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult cu_graph_launch(CUgraphExec handle, CUstream stream)
+static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
 {
+    stream_t *stream = stream_of(of);
+    if (!stream || stream->kept) /* a graph within a graph is not known here */
+        return stream ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
     op_t *op = new_op(GRAPH, 0);
     op->graph = ((exec_t *)handle)->graph;
     atomic_fetch_add(&op->graph->users, 1);
-    return issue((stream_t *)stream, op);
+    return issue(stream, op);
 }
 
 #define CALL(name, function)                                                                       \
@@ -569,6 +659,8 @@ const fake_call_t fake_stream_calls[] = {
     CALL("cuStreamBeginCapture", cu_begin_capture),
     CALL("cuStreamEndCapture", cu_end_capture),
     CALL("cuStreamIsCapturing", cu_is_capturing),
+    CALL("cuStreamGetCtx", cu_stream_context),
+    CALL("cuThreadExchangeStreamCaptureMode", cu_exchange_mode),
     CALL("cuEventCreate", cu_event_create),
     CALL("cuEventDestroy", cu_event_destroy),
     CALL("cuEventRecord", cu_event_record),

@@ -3,6 +3,9 @@
  * Ranks that are not in step, and operators used side by side: nothing may hang, and no call may
  * return success with data of another one. Each scenario has a world of its own, because most of
  * them break it.
+ *
+ * misuse [DEVICE [processes]]: two ranks on that device, threads or the processes of the world that
+ * the environment describes.
  */
 #include <math.h>
 #include <string.h>
@@ -177,17 +180,34 @@ static void hands_off(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
-int main(void)
+static lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+static bool processes;
+
+static void play(void (*scenario)(lap_world_t *world, void *arg), void *arg)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    options.timeout_s = 30;
+    lap_world_t *world;
+    if (!processes) {
+        tap_ranks(2, &options, scenario, arg);
+    } else if (tap_success(lap_world_create(&options, &world), "a world from the environment")) {
+        scenario(world, arg);
+        lap_world_destroy(world);
+    }
+}
+
+int main(int argc, char **argv)
+{
     static const char *const methods[] = {"serial", "ring", "direct", "fused"};
+    options.timeout_s = 30;
+    options.device = argc > 1 ? argv[1] : "cpu";
+    processes = argc > 2 && strcmp(argv[2], "processes") == 0;
     for (int i = 0; i < 4; i++)
-        tap_ranks(2, &options, out_of_step, (void *)methods[i]);
-    tap_ranks(2, &options, no_rows_and_left, NULL);
-    tap_ranks(2, &options, end_the_first, NULL);
-    tap_ranks(2, &options, broken_for_all, NULL);
-    tap_ranks(2, &options, other_buffer, NULL);
-    tap_ranks(2, &options, hands_off, NULL);
+        play(out_of_step, (void *)methods[i]);
+    play(no_rows_and_left, NULL);
+    /* Threads that share a GPU take turns: there a call begins when the others begin it too. */
+    if (processes || strcmp(options.device, "cuda") != 0)
+        play(end_the_first, NULL);
+    play(broken_for_all, NULL);
+    play(other_buffer, NULL);
+    play(hands_off, NULL);
     return tap_done();
 }

@@ -13,13 +13,16 @@
 const test_method_t test_methods[TEST_METHODS] = {
     {LAP_AG_GEMM, "serial", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 0},       {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 0},     {LAP_AG_GEMM, "direct", 0, 2, 0, 0},
     {LAP_AG_GEMM, "fused", 0, 0, 0, 0},      {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
     {LAP_AG_GEMM, "serial", 0, 0, 0, 1},     {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 1},       {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 1},     {LAP_AG_GEMM, "fused", 0, 0, 0, 1},
     {LAP_AG_GEMM, "fused", 0, 0, 2, 1},      {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
     {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0},       {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "pull", 0, 1, 0, 0},
+    {LAP_GEMM_RS, "pull", 0, 3, 0, 0},       {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
     {LAP_GEMM_RS, "fused", 0, 0, 3, 0},      {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
     {LAP_GEMM_AR, "serial", 0, 0, 0, 0},     {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
     {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
@@ -62,7 +65,8 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
         return false;
     if (test_setting.quick && strcmp(method->method, "auto") == 0)
         return false;
-    if (strcmp(method->method, "fused") == 0 && !test_setting.in_place)
+    if (!test_setting.in_place &&
+        (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0))
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
         method->kind != LAP_EXTERNAL_AG)
@@ -75,10 +79,13 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
 const char *test_label(const test_method_t *method, const test_flavour_t *flavour, char *text,
                        size_t bytes)
 {
+    const size_t number = method->num_splits + method->block_rows; /* no method has both */
+    char knob[32] = "";
+    if (number > 0)
+        snprintf(knob, sizeof(knob), "+%zu", number);
     snprintf(text, bytes, "%s/%s%s%s%s%s%s", lap_op_kind_name(method->kind), method->method,
-             method->aggregate ? "+aggregate" : "",
-             method->num_splits || method->block_rows ? "+knob" : "",
-             method->gather ? "+gather" : "", flavour->name[0] ? " " : "", flavour->name);
+             method->aggregate ? "+aggregate" : "", knob, method->gather ? "+gather" : "",
+             flavour->name[0] ? " " : "", flavour->name);
     return text;
 }
 

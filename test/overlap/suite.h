@@ -22,7 +22,7 @@ typedef struct test_method {
     int gather;
 } test_method_t;
 
-enum { TEST_METHODS = 46 };
+enum { TEST_METHODS = 52 };
 extern const test_method_t test_methods[TEST_METHODS];
 
 /* What else there is to say about an operator. Types that a kind has not are left out. */
@@ -66,7 +66,7 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group));
 /* Whether there is an operator of this method and flavour in a group of `size` ranks. */
 bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int size);
 
-/* "gemm_rs/pipeline+knob bf16 bias". */
+/* "gemm_rs/pipeline+3 bf16 bias". */
 const char *test_label(const test_method_t *method, const test_flavour_t *flavour, char *text,
                        size_t bytes);
 

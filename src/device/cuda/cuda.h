@@ -39,6 +39,7 @@ typedef struct lap_cuda_device {
     lap_cuda_api_t api;
     CUdevice gpu;
     int ordinal;       /* of the GPU */
+    int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
     bool retained;     /* the primary context */
@@ -132,6 +133,7 @@ void lap_cuda_plans_free(lap_cuda_device_t *device);
 lap_status_t lap_cuda_probe(void);
 lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
 void lap_cuda_close(lap_device_t *device);
+lap_status_t lap_cuda_gemm_check(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
 int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free(lap_device_t *device, void *memory);

@@ -19,6 +19,7 @@
 #define PARTS_MOST 64
 #define SM_GROUP 8 /* multiprocessors come in groups of so many */
 #define OLDEST 80  /* compute capability 8.0 */
+#define FP8_FROM 89
 #define CLOCK_ROUNDS 8
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -76,7 +77,8 @@ static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
                            api->cuDeviceGetAttribute(
                                &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->gpu),
                            "cuDeviceGetAttribute"));
-    if (10 * major + minor < OLDEST)
+    device->capability = 10 * major + minor;
+    if (device->capability < OLDEST)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "GPU %d has compute capability %d.%d, expected 8.0 or later",
                          device->ordinal, major, minor);
@@ -330,6 +332,18 @@ void lap_cuda_close(lap_device_t *handle)
     lap_free(device);
 }
 
+lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_t b)
+{
+    const lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const lap_dtype_t narrow = lap_dtype_is_fp8(a) ? a : b;
+    if (!lap_dtype_is_fp8(narrow) || device->capability >= FP8_FROM)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
+                     lap_dtype_name(narrow), FP8_FROM / 10, FP8_FROM % 10, device->ordinal,
+                     device->capability / 10, device->capability % 10);
+}
+
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
 int lap_cuda_gemm_threads(lap_device_t *device)
 {
@@ -459,6 +473,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
+    .gemm_check = lap_cuda_gemm_check,
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
     .free = lap_cuda_free,

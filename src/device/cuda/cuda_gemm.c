@@ -78,6 +78,13 @@ static lap_cuda_gemm_key_t key_of(const lap_cuda_device_t *device, const lap_gem
     return key;
 }
 
+static lap_status_t get_workspace(lap_stream_t *stream)
+{
+    if (stream->workspace)
+        return LAP_OK;
+    return lap_cuda_memory(stream->device, LAP_CUDA_WORKSPACE, &stream->workspace);
+}
+
 static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
                              const lap_gemm_block_t *block, const lap_cuda_plan_t *plan, void *d,
                              float beta)
@@ -85,8 +92,7 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
-    if (!stream->workspace)
-        LAP_TRY(lap_cuda_memory(device, LAP_CUDA_WORKSPACE, &stream->workspace));
+    LAP_TRY(get_workspace(stream));
     const lap_cuda_pointers_t pointers = {
         .a_scale = block->a_scale,
         .bias = gemm->finish ? gemm->finish->bias : NULL,
@@ -294,14 +300,55 @@ lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
     return lap_cuda_leave(stream->device, status);
 }
 
+/*
+ * The driver loads a kernel when it is launched for the first time, and may wait until nothing runs
+ * any more: for ever, if what runs waits for a peer that is held up in the same way. So it is loaded
+ * before, as part of a graph that nobody launches. Where that fails, the launch will say why.
+ */
+static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_gemm_block_t *block,
+                        lap_cuda_plan_t *plan, void *d)
+{
+    const lap_cuda_device_t *device = stream->device;
+    const lap_cuda_api_t *api = &device->api;
+    lap_stream_t aside = *stream;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    aside.stream = device->side;
+    plan->loaded = true;
+    if (api->cuStreamBeginCapture(device->side, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
+        return;
+    (void)multiply(&aside, gemm, block, plan, d, plan->key.accumulates ? 1.0f : 0.0f);
+    if (api->cuStreamEndCapture(device->side, &graph) != CUDA_SUCCESS || !graph)
+        return;
+    if (api->cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS)
+        (void)api->cuGraphExecDestroy(exec);
+    (void)api->cuGraphDestroy(graph);
+}
+
+/* All that a block needs but cannot be had while streams may be waiting for peers. */
+static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
+                                  const lap_gemm_block_t *block)
+{
+    lap_cuda_plan_t *plan = NULL;
+    way_t way;
+    LAP_TRY(find_way(stream->device, gemm, block, true, &way, &plan));
+    if (way != DIRECTLY && way != IN_TWO)
+        return LAP_OK;
+    LAP_TRY(get_workspace(stream));
+    if (way == IN_TWO)
+        LAP_TRY(grow_scratch(stream, block->rows * gemm->n * sizeof(float)));
+    if (!plan->loaded)
+        load_kernel(stream, gemm, block, plan,
+                    way == IN_TWO ? (void *)(uintptr_t)stream->scratch : block->d);
+    return LAP_OK;
+}
+
 lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    lap_cuda_plan_t *plan;
-    way_t way;
     LAP_TRY(check_types(gemm));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)
-        status = find_way(stream->device, gemm, &gemm->blocks[i], true, &way, &plan);
+        status = prepare_block(stream, gemm, &gemm->blocks[i]);
     return lap_cuda_leave(stream->device, status);
 }

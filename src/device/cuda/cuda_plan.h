@@ -27,7 +27,8 @@ enum { LAP_CUDA_HAS_BIAS = CUBLASLT_EPILOGUE_BIAS, LAP_CUDA_HAS_AUX = 128 };
 /* cuBLASLt thinks in columns, where b is the first operand: see cuda_gemm.c. */
 struct lap_cuda_plan {
     lap_cuda_gemm_key_t key;
-    bool found; /* cuBLASLt can do it */
+    bool found;  /* cuBLASLt can do it */
+    bool loaded; /* the driver has its kernel */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;

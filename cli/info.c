@@ -301,9 +301,10 @@ static void show_each_gpu(page_t *page, const lap_cuda_info_t *info)
     }
     fact_all_gpus(page, "IPC", info, offsetof(lap_cuda_gpu_t, ipc), "memory that ranks share");
     fact_all_gpus(page, "VMM", info, offsetof(lap_cuda_gpu_t, vmm),
-                  "memory that ranks share by file descriptors");
+                  "memory that ranks share by file descriptors, where IPC does not work");
     fact_all_gpus(page, "multicast", info, offsetof(lap_cuda_gpu_t, multicast),
-                  "stores to all GPUs of an NVLink switch");
+                  "one address for the memory of all GPUs of an NVLink switch, if "
+                  "LAP_CUDA_MEMORY=multicast; this has never been run");
 }
 
 static void show_gpus(page_t *page)

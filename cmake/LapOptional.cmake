@@ -41,6 +41,16 @@ elseif(LAP_CUDA AND NOT LAP_CUDA STREQUAL "AUTO")
                       "cudaTypedefs.h: install the CUDA toolkit, set CUDAToolkit_ROOT, or leave LAP_CUDA at AUTO.")
 endif()
 
+# NVTX, for profilers: nothing but headers, of the CUDA toolkit or by themselves.
+set(LAP_HAVE_NVTX 0)
+if(LAP_CUDA)
+  find_path(LAP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(LAP_NVTX_INCLUDE)
+  if(LAP_NVTX_INCLUDE)
+    set(LAP_HAVE_NVTX 1)
+  endif()
+endif()
+
 set(LAP_HAVE_NCCL 0)
 set(LAP_NCCL_VERSION "")
 find_path(LAP_NCCL_INCLUDE nccl.h HINTS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" ${CUDAToolkit_INCLUDE_DIRS}

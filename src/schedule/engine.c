@@ -23,6 +23,7 @@ static void engine_close(void *context)
         ops->event_destroy(engine->tail);
     if (engine->kept)
         ops->event_destroy(engine->kept);
+    lap_marks_close(engine->marks);
     lap_free(engine);
 }
 
@@ -35,6 +36,7 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
     engine->tail_stream = -1;
+    engine->marks = lap_marks_open();
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
         const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;

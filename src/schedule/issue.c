@@ -3,6 +3,8 @@
  * Issuing a call: a walk over the steps of a schedule that hands each to its stream, on any device
  * and transport.
  */
+#include <stdio.h>
+
 #include "schedule/bind.h"
 #include "schedule/program.h"
 #include "util/clock.h"
@@ -445,6 +447,19 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     return LAP_OK;
 }
 
+/* The same for a profiler to see. */
+static lap_status_t issue_marked(issue_t *issue, uint32_t index)
+{
+    lap_marks_t *marks = issue->program->engine->marks;
+    char name[32];
+    snprintf(name, sizeof(name), "%s %u",
+             lap_step_kind_name(issue->program->schedule.steps[index].kind), index);
+    lap_marks_push(marks, name);
+    const lap_status_t status = issue_step(issue, index);
+    lap_marks_pop(marks);
+    return status;
+}
+
 /* Where a transport has something to do after all waits of a call: when all streams are there. */
 static lap_status_t end_call(issue_t *issue)
 {
@@ -495,7 +510,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
     };
     LAP_TRY(set_scale(&issue));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        LAP_TRY(issue_step(&issue, i));
+        LAP_TRY(program->engine->marks ? issue_marked(&issue, i) : issue_step(&issue, i));
     return end_call(&issue);
 }
 

@@ -33,6 +33,7 @@ struct lap_program {
     bool called;            /* if there was one */
     lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */
     bool kept;              /* the graph is that of `last` */
+    char label[64];         /* for a profiler */
 };
 
 /* The streams that the program uses, the first of them first; returns how many. */

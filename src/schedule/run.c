@@ -5,6 +5,7 @@
  */
 #include "schedule/run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "schedule/bind.h"
@@ -93,6 +94,8 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
     }
     program->sends_scale = sends_scale(own);
     tell_stories(program);
+    snprintf(program->label, sizeof(program->label), "lap %s %s m=%zu", lap_op_kind_name(own->kind),
+             own->method, own->m);
     *program_p = program;
     return LAP_OK;
 }
@@ -261,7 +264,7 @@ static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
         buffer->consumed[s] += schedule->raised[s];
 }
 
-lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
+static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
     lap_engine_t *engine = program->engine;
@@ -280,6 +283,17 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
     }
     count_signals(&program->schedule, buffer);
     return LAP_OK;
+}
+
+lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
+{
+    lap_marks_t *marks = program->engine->marks;
+    if (marks)
+        lap_marks_push(marks, program->label);
+    const lap_status_t status = issue(program, binding);
+    if (marks)
+        lap_marks_pop(marks);
+    return status;
 }
 
 /* ---- in the order of a caller's stream ---- */
@@ -351,13 +365,18 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
                                  void *foreign, lap_enqueued_t *how_p)
 {
     lap_device_t *device = program->engine->device;
+    lap_marks_t *marks = program->engine->marks;
     bool keeps;
     *how_p = LAP_ENQUEUED_NOT;
     LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
     if (keeps)
         *how_p = LAP_ENQUEUED_KEPT;
+    if (marks)
+        lap_marks_push(marks, program->label);
     const lap_status_t status =
         keeps ? keep(program, binding, foreign) : enqueue(program, binding, foreign, how_p);
+    if (marks)
+        lap_marks_pop(marks);
     device->ops->foreign_end(device);
     return status;
 }

@@ -6,6 +6,7 @@
 #define LAP_SCHEDULE_RUN_H
 
 #include "core/status.h"
+#include "schedule/marks.h"
 #include "schedule/schedule.h"
 #include "schedule/trace.h"
 #include "transport/transport.h"
@@ -26,6 +27,7 @@ typedef struct lap_engine {
     lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
     bool lent;         /* streams may still be part of a graph that a caller is making */
     lap_engine_guest_t *guests;
+    lap_marks_t *marks;  /* NULL: no profiler listens */
     uint32_t failures;   /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];

@@ -332,15 +332,6 @@ static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
 }
 
 /* All of the host's memory passes for pinned, and all of a GPU's for that of the first one. */
-static CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    unsigned answer = 0;
-    if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-        answer = address & FAKE_BIT ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    memcpy(value, &answer, sizeof(answer));
-    return CUDA_SUCCESS;
-}
-
 static CUresult unpin(void *memory)
 {
     if (fake_fate() != CUDA_SUCCESS)
@@ -505,28 +496,6 @@ static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstrea
     return fake_issue(stream, run_set, &set, sizeof(set), false);
 }
 
-typedef struct set_words {
-    CUdeviceptr dst;
-    size_t count;
-    unsigned value;
-} set_words_t;
-
-static void run_set_words(void *args)
-{
-    const set_words_t *set = args;
-    unsigned *words = fake_at((void *)set->dst);
-    for (size_t i = 0; i < set->count; i++)
-        words[i] = set->value;
-}
-
-static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
-{
-    const set_words_t set = {dst, count, value};
-    if (dst % sizeof(value) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    return fake_issue(stream, run_set_words, &set, sizeof(set), false);
-}
-
 static void run_copy(void *args)
 {
     const CUDA_MEMCPY2D *copy = args;
@@ -652,10 +621,9 @@ static const fake_call_t calls[] = {
     CALL("cuMemAlloc", allocate),
     CALL("cuMemFree", release),
     CALL("cuMemGetInfo", tell_memory),
-    CALL("cuPointerGetAttribute", ask_pointer),
     CALL("cuMemHostAlloc", pin),
     CALL("cuMemFreeHost", unpin),
-    CALL("cuPointerGetAttribute", pointer_attribute),
+    CALL("cuPointerGetAttribute", ask_pointer),
     CALL("cuMemsetD8Async", set_bytes),
     CALL("cuMemsetD32Async", set_words),
     CALL("cuMemcpyAsync", copy_bytes),

@@ -269,29 +269,6 @@ static void run_multiply(void *args)
     free(b);
 }
 
-static void run_copy(void *args)
-{
-    const lap_cuda_copy_t *copy = args;
-    char *dst = fake_at(copy->dst);
-    const char *src = fake_at(copy->src);
-    for (size_t row = 0; row < copy->rows; row++)
-        memmove(dst + row * copy->dst_stride, src + row * copy->src_stride, copy->row_bytes);
-}
-
-static void run_cast(void *args)
-{
-    const lap_cuda_cast_t *c = args;
-    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
-    float *amax = c->amax ? fake_at(c->amax) : NULL;
-    for (size_t row = 0; row < c->rows; row++)
-        for (size_t col = 0; col < c->cols; col++) {
-            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
-            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
-            if (amax && !(fabsf(x) <= *amax)) /* NaN is more than anything */
-                *amax = isnan(*amax) ? *amax : fabsf(x);
-        }
-}
-
 static void run_cast(void *args)
 {
     const lap_cuda_cast_t *c = args;
@@ -346,8 +323,6 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
-        {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
-        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
     };
     for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
         if (strcmp(kernels[i].name, name) == 0)

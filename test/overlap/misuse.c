@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <lap/lap_cuda.h>
+
 #include "data.h"
 #include "tap.h"
 
@@ -180,6 +182,25 @@ static void hands_off(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
+/* Streams of the caller's are for GPUs; to ask for one breaks nothing. */
+static void on_a_stream(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, "ring", NULL);
+    test_call_t call = call_of(group, LAP_AG_GEMM, M, 1);
+    tap_failure(lap_op_enqueue(op, &call.args, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_world_synchronize(world, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_op_enqueue(NULL, &call.args, NULL), LAP_ERR_INVALID, "op is NULL", NULL);
+    tap_failure(lap_op_enqueue(op, NULL, NULL), LAP_ERR_INVALID, "args is NULL", NULL);
+    tap_failure(lap_world_synchronize(NULL, NULL), LAP_ERR_INVALID, "world is NULL", NULL);
+    tap_success(run(op, group, LAP_AG_GEMM, M, 2), "a call after those");
+    test_call_clear(&call);
+    lap_op_destroy(op);
+}
+
 static lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
 static bool processes;
 
@@ -209,5 +230,7 @@ int main(int argc, char **argv)
     play(broken_for_all, NULL);
     play(other_buffer, NULL);
     play(hands_off, NULL);
+    if (strcmp(options.device, "cuda") != 0)
+        play(on_a_stream, NULL);
     return tap_done();
 }

@@ -112,6 +112,10 @@ lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
 
+/* Between enter and leave: zeroes memory; says how much of it was asked for in vain. */
+lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
+lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
+
 /* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);

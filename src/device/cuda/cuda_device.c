@@ -351,30 +351,40 @@ int lap_cuda_gemm_threads(lap_device_t *device)
     return 1;
 }
 
-static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes)
 {
-    const lap_cuda_api_t *api = &device->api;
     size_t free = 0, total = 0;
-    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-        return lap_cuda_check(api, result, "cuMemAlloc");
-    (void)api->cuMemGetInfo(&free, &total);
+    (void)device->api.cuMemGetInfo(&free, &total);
     return lap_error(LAP_ERR_NO_MEMORY,
                      "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free",
                      bytes, device->ordinal, free, total);
 }
 
-lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUdeviceptr memory;
-    LAP_TRY(allocate(device, bytes, &memory));
+    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? lap_cuda_no_memory(device, bytes)
+                                              : lap_cuda_check(api, result, "cuMemAlloc");
+}
+
+lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes)
+{
+    const lap_cuda_api_t *api = &device->api;
     CUresult result = api->cuMemsetD8Async(memory, 0, bytes, device->side);
     if (result == CUDA_SUCCESS)
         result = api->cuStreamSynchronize(device->side);
-    if (result != CUDA_SUCCESS) {
-        (void)api->cuMemFree(memory);
-        return lap_cuda_check(api, result, "cuMemsetD8Async");
+    return lap_cuda_check(api, result, "cuMemsetD8Async");
+}
+
+lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+{
+    CUdeviceptr memory;
+    LAP_TRY(allocate(device, bytes, &memory));
+    const lap_status_t status = lap_cuda_clear(device, memory, bytes);
+    if (status != LAP_OK) {
+        (void)device->api.cuMemFree(memory);
+        return status;
     }
     *memory_p = memory;
     return LAP_OK;

@@ -46,6 +46,20 @@
     X(cuMemsetD32Async, 3020)                                                                      \
     X(cuMemcpyAsync, 4000)                                                                         \
     X(cuMemcpy2DAsync, 3020)                                                                       \
+    X(cuMemAddressReserve, 10020)                                                                  \
+    X(cuMemAddressFree, 10020)                                                                     \
+    X(cuMemCreate, 10020)                                                                          \
+    X(cuMemRelease, 10020)                                                                         \
+    X(cuMemMap, 10020)                                                                             \
+    X(cuMemUnmap, 10020)                                                                           \
+    X(cuMemSetAccess, 10020)                                                                       \
+    X(cuMemGetAllocationGranularity, 10020)                                                        \
+    X(cuMemExportToShareableHandle, 10020)                                                         \
+    X(cuMemImportFromShareableHandle, 10020)                                                       \
+    X(cuMulticastCreate, 12010)                                                                    \
+    X(cuMulticastAddDevice, 12010)                                                                 \
+    X(cuMulticastBindMem, 12010)                                                                   \
+    X(cuMulticastGetGranularity, 12010)                                                            \
     X(cuIpcGetMemHandle, 4010)                                                                     \
     X(cuIpcOpenMemHandle, 11000)                                                                   \
     X(cuIpcCloseMemHandle, 4010)                                                                   \

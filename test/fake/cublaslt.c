@@ -237,6 +237,9 @@ static bool can(const struct operation *operation, const struct layout *a, const
            is_multiple(b, alignment[1]) && is_multiple(d, alignment[3]);
 }
 
+/* What is proposed: two that do it, one that is not meant, and one that refuses when it comes to it. */
+enum { NONE, GOOD, WRONG, REFUSES, ALSO_GOOD, PROPOSALS };
+
 EXPORT(cublasStatus_t)
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -249,9 +252,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
     if (wanted < 1 || !can((struct operation *)desc, (struct layout *)a, (struct layout *)b,
                            (struct layout *)d, ((struct preference *)preference)->alignment))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(results, 0, sizeof(*results));
-    results->state = CUBLAS_STATUS_SUCCESS;
-    *count_p = 1;
+    for (int i = GOOD; i < PROPOSALS && *count_p < wanted; i++) {
+        cublasLtMatmulHeuristicResult_t *result = &results[(*count_p)++];
+        memset(result, 0, sizeof(*result));
+        result->algo.data[0] = (uint64_t)i;
+        result->state = i == WRONG ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -348,7 +354,11 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
                const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
                cudaStream_t stream)
 {
-    (void)handle, (void)algorithm, (void)workspace, (void)workspace_bytes;
+    (void)handle, (void)workspace, (void)workspace_bytes;
+    if (algorithm->data[0] == REFUSES)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algorithm->data[0] != GOOD && algorithm->data[0] != ALSO_GOOD)
+        return CUBLAS_STATUS_INVALID_VALUE;
     const matmul_t matmul = {
         .operation = *(struct operation *)desc,
         .a = *(struct layout *)a,

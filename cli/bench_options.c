@@ -16,6 +16,8 @@
 #include "launch.h"
 #include "overlap/overlap.h"
 
+#define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
+
 enum {
     RANKS,
     DTYPE,
@@ -24,6 +26,7 @@ enum {
     LAYOUT,
     EPILOGUE,
     ITERS,
+    CALLS,
     WARMUP,
     METHOD,
     BASELINE,
@@ -36,6 +39,8 @@ enum {
     TIMEOUT,
     JSON,
     GPU_SHARE,
+    NUM_SM,
+    SM_MARGIN,
     SWEEP_M,
     SWEEP_N,
     SWEEP_K,
@@ -65,6 +70,10 @@ static const lap_option_t options[NOPTIONS] = {
                   "commas between",
                   "none"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
+    [CALLS] = {0, "calls", "COUNT",
+               "calls of a round, in a row; their mean counts (default 1; --device cuda 10, in the "
+               "order of a stream)",
+               NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
@@ -96,6 +105,9 @@ static const lap_option_t options[NOPTIONS] = {
                    "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
                    "--device cuda, else off)",
                    NULL},
+    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: its copy engine does",
+                "0"},
+    [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
@@ -122,10 +134,13 @@ const lap_command_t lap_bench_command = {
         "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
         "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
         "FP8 matrices have a scale, another one on each rank.\n"
-        "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8,\n"
+        "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
+        "direct:num_splits=1,\n"
         "fused:block_rows=256. serial is always measured: it is the yardstick. auto picks a "
         "method\n"
-        "by simulating all of them, and the predictions are printed beside what was measured.\n"
+        "by simulating all of them, on a GPU by calling them, and what it expects of each is "
+        "printed\n"
+        "beside what was measured.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data: what communication costs\n"
@@ -278,7 +293,7 @@ static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
     static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
                                       DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED};
+                                      SEED,   NUM_SM,    SM_MARGIN};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -326,6 +341,8 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
                      &bench->ranks) ||
         !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
+        !lap_arg_int(&lap_bench_command, "--calls", args->values[CALLS] ? args->values[CALLS] : "1",
+                     1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
         !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
@@ -382,10 +399,20 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return false;
     }
     bench->device = device->name;
+    if (device->foreign_begin && !args->given[CALLS])
+        bench->calls = CALLS_IN_ORDER;
     bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
     if (args->given[GPU_SHARE] &&
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
+    if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
+                     &bench->num_sm))
+        return false;
+    bench->sm_margin = args->given[SM_MARGIN];
+    if (bench->sm_margin && bench->num_sm == 0) {
+        lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
+        return false;
+    }
     bench->transport = transport->name;
     bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)

@@ -97,7 +97,8 @@ typedef struct lap_op_desc {
     lap_epilogue_t epilogue;
     const char *method;     /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
     int aggregate;          /* ring: neighbours pair up, pairs go round */
-    size_t num_splits;      /* pipeline: parts of n; 0: 4, or n if that is less */
+    size_t num_splits;      /* pipeline, pull: parts of n; 0: 4, or n if that is less. direct of
+                               LAP_AG_GEMM: GEMMs for all the peers' shards; 0: one each */
     size_t block_rows;      /* fused: rows that travel together; 0: chosen from m and P */
     int gather_input;       /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
     lap_buffer_t *buffer;   /* to work in, shared with other operators; NULL: its own */
@@ -109,13 +110,15 @@ typedef struct lap_op_desc {
     int accumulate;         /* calls may give a beta */
     size_t cols;            /* of x and y; 0 for the kinds that have none */
     lap_dtype_t y_dtype;    /* LAP_BULK_RS; default: wire_dtype, bfloat16 if that is FP8 */
+    int num_sm;             /* GPU: SMs that copy what travels; 0: its copy engine does */
+    int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT                                                                   \
+            0, LAP_DTYPE_DEFAULT, 0, 0                                                             \
     }
 
 /*

@@ -461,30 +461,53 @@ static void add_direct_blocks(const lap_problem_t *p, lap_schedule_t *s)
     }
 }
 
-/*
- * A GEMM for each shard, side by side. Where a wait also waits for all that was listed before it,
- * the shard that goes out in a round is the only one that has to have left.
- */
-static void add_direct_lanes(const lap_problem_t *p, lap_schedule_t *s)
+/* A GEMM for the shards of ranks [first, end), if there are any. */
+static void add_run(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int first, int end)
 {
+    lap_range_t a = shards(p, LAP_SYMMETRIC, p->rank, first, end > first ? end - first : 0);
+    if (a.rows > 0)
+        add_rows_gemm(p, s, stream, a, first, end - first);
+}
+
+/* The shards of the peers from `first` to before `end` places before this rank, when all came. */
+static void add_round(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int first,
+                      int end)
+{
+    const int low = p->rank - end + 1, high = p->rank - first; /* below 0: from the last rank on */
+    for (int i = first; i < end; i++) {
+        int peer = lap_peer_at(p, -i);
+        if (flows(p, peer, p->rank))
+            lap_add_wait(s, stream, peer, lap_signal_data(peer), 1);
+    }
+    add_run(p, s, stream, low > 0 ? low : 0, high + 1);
+    add_run(p, s, stream, low + p->size, high < 0 ? high + p->size + 1 : p->size);
+}
+
+/*
+ * GEMMs for the shards of several peers at a time, side by side. Where a wait also waits for all
+ * that was listed before it, what goes out in a round is all that has to have left.
+ */
+static void add_direct_rounds(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const int peers = p->size - 1;
+    const int rounds = p->num_splits < (size_t)peers ? (int)p->num_splits : peers;
     add_credits(p, s, LAP_STREAM_SEND);
     add_own_gemm(p, s);
-    for (int i = 1; i < p->size; i++) {
-        int peer = lap_peer_at(p, -i);
-        const uint16_t lane = lap_lane(p, (size_t)i);
-        add_own_put(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
-        if (!flows(p, peer, p->rank) || features_of(p, p->rank) == 0)
-            continue;
-        lap_add_wait(s, lane, peer, lap_signal_data(peer), 1);
-        add_rows_gemm(p, s, lane, shards(p, LAP_SYMMETRIC, p->rank, peer, 1), peer, 1);
+    for (int i = 0; i < rounds; i++) {
+        const int first = 1 + peers * i / rounds, end = 1 + peers * (i + 1) / rounds;
+        for (int j = first; j < end; j++)
+            add_own_put(p, s, LAP_STREAM_SEND, lap_peer_at(p, j));
+        if (features_of(p, p->rank) > 0)
+            add_round(p, s, lap_lane(p, (size_t)i + 1), first, end);
     }
 }
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
+    const bool rounds = p->lanes || p->num_splits + 1 < (size_t)p->size;
     begin_schedule(p, s, p->capacity);
-    if (p->lanes && p->kind == LAP_AG_GEMM)
-        add_direct_lanes(p, s);
+    if (rounds && p->kind == LAP_AG_GEMM)
+        add_direct_rounds(p, s);
     else
         add_direct_blocks(p, s);
     add_own_gather(p, s, LAP_STREAM_RECEIVE);
@@ -604,7 +627,7 @@ const lap_builder_t lap_ag_gemm_builders[] = {
     {"ring", "shards travel around a ring, a GEMM for each as it comes", LAP_CAN_PUT,
      LAP_KNOB_AGGREGATE | LAP_KNOB_GATHER_INPUT, build_ring},
     {"direct", "every shard goes straight to every peer, used in order of arrival", LAP_CAN_PUT,
-     LAP_KNOB_GATHER_INPUT, build_direct},
+     LAP_KNOB_GATHER_INPUT | LAP_KNOB_ROUNDS, build_direct},
     {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS | LAP_KNOB_GATHER_INPUT, build_fused},
     {NULL, NULL, 0, 0, NULL},

@@ -29,18 +29,27 @@ typedef struct setting {
 static const setting_t settings[] = {
     {0, 0},
     {LAP_KNOB_AGGREGATE, 1},
+    {LAP_KNOB_NUM_SPLITS, 1},
     {LAP_KNOB_NUM_SPLITS, 2},
     {LAP_KNOB_NUM_SPLITS, 8},
     {LAP_KNOB_BLOCK_ROWS, 1},
+    {LAP_KNOB_ROUNDS, 1},
+    {LAP_KNOB_ROUNDS, 2},
+    {LAP_KNOB_NUM_SM, 64},
 };
 
 /* Turns one knob of a description. False when there is nothing to turn. */
 static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const setting_t *setting,
-                 int size, char *label, size_t bytes)
+                 int size, unsigned can, char *label, size_t bytes)
 {
     snprintf(label, bytes, "%s", builder->name);
     if (setting->knob == 0)
         return true;
+    if (setting->knob == LAP_KNOB_NUM_SM) { /* while nothing else runs: with serial */
+        desc->num_sm = (int)setting->value;
+        snprintf(label, bytes, "%s:num_sm=%d", builder->name, desc->num_sm);
+        return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+    }
     if ((builder->knobs & setting->knob) == 0)
         return false;
     if (setting->knob == LAP_KNOB_AGGREGATE) {
@@ -48,10 +57,13 @@ static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const settin
         snprintf(label, bytes, "%s:aggregate", builder->name);
         return size > 2 && size % 2 == 0;
     }
-    if (setting->knob == LAP_KNOB_NUM_SPLITS) {
+    if (setting->knob == LAP_KNOB_NUM_SPLITS || setting->knob == LAP_KNOB_ROUNDS) {
+        const bool rounds = setting->knob == LAP_KNOB_ROUNDS;
         desc->num_splits = setting->value;
         snprintf(label, bytes, "%s:num_splits=%zu", builder->name, setting->value);
-        return setting->value <= desc->n;
+        if (setting->value == 1 && !rounds) /* what is put in one part is serial */
+            return (builder->needs & LAP_CAN_ADDRESS) != 0;
+        return rounds ? setting->value + 1 < (size_t)size : setting->value <= desc->n;
     }
     desc->block_rows = lap_shard(desc->m, size, 0, NULL) / setting->value;
     snprintf(label, bytes, "%s:block_rows=%zu", builder->name, desc->block_rows);
@@ -74,7 +86,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
             desc.m = m;
             desc.method = builder->name;
             if ((builder->needs & ~can) != 0 || count == LAP_AUTO_CANDIDATES ||
-                !turn(&desc, builder, &settings[i], size, candidate.label, LAP_AUTO_LABEL))
+                !turn(&desc, builder, &settings[i], size, can, candidate.label, LAP_AUTO_LABEL))
                 continue;
             LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, size, can));
             candidate.problem.capacity = given->m;

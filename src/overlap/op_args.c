@@ -219,9 +219,35 @@ static lap_status_t check_memory(const lap_buffer_t *buffer, const tensors_t *te
     return LAP_OK;
 }
 
-lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
-                            const lap_op_args_t *args)
+/* Whether the device can use the memory. An address that was looked at is not looked at again. */
+static lap_status_t check_address(lap_op_t *op, int which, const char *name, const void *memory)
 {
+    lap_device_t *device = op->engine->device;
+    if (!device->ops->check_memory || op->known[which] == memory)
+        return LAP_OK;
+    LAP_TRY(device->ops->check_memory(device, name, memory));
+    op->known[which] = memory;
+    return LAP_OK;
+}
+
+static lap_status_t check_addresses(lap_op_t *op, const tensors_t *tensors,
+                                    const lap_op_args_t *args)
+{
+    for (int i = 0; i < TENSORS; i++) {
+        const memory_t memory = memory_of(tensors->given[i]);
+        if (memory.begin < memory.end)
+            LAP_TRY(check_address(op, i, tensors->want[i].name, tensors->given[i]->data));
+    }
+    if (!returns_scales(&op->problem))
+        return LAP_OK;
+    return check_address(op, TENSORS, "scales", args->scales);
+}
+
+_Static_assert(LAP_OP_ARGS == TENSORS + 1, "the tensors and the scales");
+
+lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
+{
+    const lap_problem_t *p = &op->problem;
     if (args->m > p->capacity)
         return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
                          p->capacity);
@@ -234,7 +260,8 @@ lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
         if (tensors.given[order[i]])
             LAP_TRY(check_tensor(tensors.given[order[i]], &tensors.want[order[i]]));
     LAP_TRY(check_numbers(p, args));
-    return check_memory(buffer, &tensors);
+    LAP_TRY(check_memory(op->buffer, &tensors));
+    return check_addresses(op, &tensors, args);
 }
 
 lap_op_args_t lap_args_usual(const lap_problem_t *p)

@@ -8,6 +8,7 @@
 /* The most that m, n, k and a stride may be: GEMM libraries count in int. */
 #define LAP_SIZE_MOST INT32_MAX
 #define LAP_BLOCKS_MOST 1024 /* of a shard, and splits of n: each is a few steps */
+#define LAP_SMS_MOST 1024    /* of a GPU that there may be */
 
 #define LAP_AUTO "auto" /* the method that chooses one: see auto.h */
 

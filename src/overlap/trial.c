@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <lap/lap_cuda.h>
+
 #include "core/status.h"
 #include "overlap/op.h"
 #include "util/alloc.h"
@@ -16,9 +18,11 @@
 
 #define ALIGNMENT 256u
 #define WARM_UP 2
+#define CALLS 4 /* in the order of a stream, that are timed at once */
 #define ROUNDS_LEAST 3
 #define ROUNDS_MOST 10
 #define TIME_S 20e-3 /* about what one candidate may take, beyond the least rounds */
+#define HOPELESS 1.2 /* over the best: not tried again */
 #define NOISE 0.005  /* by how much overlap must beat serial */
 
 struct lap_trial {
@@ -126,44 +130,37 @@ static lap_status_t slowest(lap_group_t *group, double *seconds)
     return LAP_OK;
 }
 
-/* The best of a few calls. */
-static lap_status_t time_calls(lap_trial_t *trial, lap_op_t *op, int rounds, double *seconds_p)
+/* Calls in a row, where the device can be given several, as in a training step. */
+static lap_status_t make_calls(lap_trial_t *trial, lap_op_t *op, int calls)
 {
-    *seconds_p = INFINITY;
-    for (int i = 0; i < rounds; i++) {
-        LAP_TRY(lap_group_barrier(trial->group));
-        const uint64_t begin = lap_now_ns();
-        LAP_TRY(lap_op_run(op, &trial->args));
-        *seconds_p = fmin(*seconds_p, (double)(lap_now_ns() - begin) * 1e-9);
-    }
+    const bool in_order = trial->engine->device->ops->foreign_begin != NULL;
+    for (int i = 0; i < calls; i++)
+        LAP_TRY(in_order ? lap_op_enqueue(op, &trial->args, NULL) : lap_op_run(op, &trial->args));
+    return in_order ? lap_world_synchronize(trial->group->world, NULL) : LAP_OK;
+}
+
+/* The seconds of a call on the slowest rank, in a round of several. Collective. */
+static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, double *seconds_p)
+{
+    LAP_TRY(lap_group_barrier(trial->group));
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(make_calls(trial, op, CALLS));
+    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9 / CALLS;
     return slowest(trial->group, seconds_p);
 }
 
-static lap_status_t try_op(lap_trial_t *trial, lap_op_t *op, double *seconds_p)
-{
-    double first;
-    for (int i = 0; i < WARM_UP; i++)
-        LAP_TRY(lap_op_run(op, &trial->args));
-    LAP_TRY(time_calls(trial, op, 1, &first));
-    const double rounds = fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / first));
-    return time_calls(trial, op, (int)rounds, seconds_p);
-}
-
-static lap_status_t try_candidate(lap_trial_t *trial, const lap_candidate_t *candidate,
-                                  double *seconds_p)
+static lap_status_t make_op(const lap_trial_t *trial, const lap_candidate_t *candidate,
+                            lap_op_t **op_p)
 {
     lap_op_desc_t desc = trial->desc;
-    lap_op_t *op;
     desc.method = candidate->builder->name;
     desc.aggregate = candidate->problem.aggregate;
-    if (candidate->builder->knobs & LAP_KNOB_NUM_SPLITS)
+    desc.num_sm = candidate->problem.num_sm;
+    if (candidate->builder->knobs & (LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS))
         desc.num_splits = candidate->problem.num_splits;
     if (candidate->builder->knobs & LAP_KNOB_BLOCK_ROWS)
         desc.block_rows = candidate->problem.block_rows;
-    LAP_TRY(lap_op_create(trial->group, &desc, &op));
-    const lap_status_t status = try_op(trial, op, seconds_p);
-    lap_op_destroy(op);
-    return status;
+    return lap_op_create(trial->group, &desc, op_p);
 }
 
 /* Whether a candidate is serial, or one of the fastest of another forecast. */
@@ -175,25 +172,65 @@ static bool is_among(const lap_forecast_t *among, size_t most, size_t index)
     return index == 0 || faster < most;
 }
 
+/* The candidates of one number of rows, those that are tried as operators. */
+typedef struct field {
+    lap_op_t *ops[LAP_AUTO_CANDIDATES]; /* NULL: not tried, or not any more */
+    double seconds[LAP_AUTO_CANDIDATES];
+    size_t count;
+} field_t;
+
+static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecast,
+                               const lap_forecast_t *among, size_t most, field_t *field)
+{
+    const bool all = !among || among->count != forecast->count;
+    for (size_t i = 0; i < forecast->count; i++) {
+        if (!all && !is_among(among, most, i))
+            continue;
+        LAP_TRY(make_op(trial, &forecast->candidates[i], &field->ops[i]));
+        LAP_TRY(make_calls(trial, field->ops[i], WARM_UP));
+    }
+    return LAP_OK;
+}
+
+/* All in turn, so that what disturbs one disturbs all; who is far behind falls out. */
+static lap_status_t run_field(lap_trial_t *trial, field_t *field)
+{
+    int rounds = ROUNDS_LEAST;
+    double best = INFINITY;
+    for (int round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < field->count; i++) {
+            double seconds;
+            if (!field->ops[i] || field->seconds[i] > HOPELESS * best)
+                continue;
+            LAP_TRY(time_round(trial, field->ops[i], &seconds));
+            field->seconds[i] = round == 0 ? seconds : fmin(field->seconds[i], seconds);
+            best = fmin(best, field->seconds[i]);
+        }
+        if (round == 0)
+            rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / best / CALLS));
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *among, size_t most,
                            lap_forecast_t *forecast)
 {
     lap_tensor_t *tensors[LAP_ARGS_TENSORS];
+    field_t field = {.count = forecast->count};
     trial->args.m = m;
     lap_args_shape(&trial->problem, &trial->args, tensors);
-    const bool all = !among || among->count != forecast->count;
+    lap_status_t status = make_field(trial, forecast, among, most, &field);
+    if (status == LAP_OK)
+        status = run_field(trial, &field);
     size_t best = 0;
-    for (size_t i = 0; i < forecast->count; i++) {
-        if (!all && !is_among(among, most, i)) {
-            forecast->seconds[i] = among->seconds[i];
-            continue;
-        }
-        LAP_TRY(try_candidate(trial, &forecast->candidates[i], &forecast->seconds[i]));
-        if (forecast->seconds[i] < forecast->seconds[best])
+    for (size_t i = 0; i < field.count; i++) {
+        forecast->seconds[i] = field.ops[i] ? field.seconds[i] : among ? among->seconds[i] : 0;
+        if (field.ops[i] && forecast->seconds[i] < forecast->seconds[best])
             best = i;
+        lap_op_destroy(field.ops[i]);
     }
     if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0])
         best = 0;
     forecast->picked = best;
-    return LAP_OK;
+    return status;
 }

@@ -279,7 +279,7 @@ static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_
     if (status == LAP_OK)
         status = lap_engine_await(bench->engine, event);
     if (status != LAP_OK)
-        lap_engine_fail(bench->engine, status);
+        lap_engine_fail(bench->engine, status, NULL);
     *seconds_p += seconds_since(begin) / 2 / TRIPS;
     bench->ops->event_destroy(event);
     return status;

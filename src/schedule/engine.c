@@ -19,6 +19,10 @@ static void engine_close(void *context)
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
     }
+    if (engine->tail)
+        ops->event_destroy(engine->tail);
+    if (engine->kept)
+        ops->event_destroy(engine->kept);
     lap_free(engine);
 }
 
@@ -30,6 +34,7 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     if (!engine)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
+    engine->tail_stream = -1;
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
         const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;
@@ -39,6 +44,10 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
     }
+    if (status == LAP_OK)
+        status = ops->event_create(engine->device, &engine->tail);
+    if (status == LAP_OK)
+        status = ops->event_create(engine->device, &engine->kept);
     if (status != LAP_OK) {
         engine_close(engine);
         return status;
@@ -114,6 +123,16 @@ static lap_status_t look_at_streams(void *context)
     return LAP_OK;
 }
 
+/* Whether the device ended its waits by itself; why. */
+static lap_status_t look_back(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stall_t stall;
+    if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
+        return LAP_OK;
+    return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
+}
+
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
 {
     const lap_device_ops_t *ops = engine->device->ops;
@@ -122,20 +141,89 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     watcher_t watcher = {.engine = engine};
     const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
-    return watcher.lost.buffer ? lap_buffer_stall_failed(&watcher.lost, status) : status;
+    if (watcher.lost.buffer)
+        return lap_buffer_stall_failed(&watcher.lost, status);
+    return status == LAP_OK ? look_back(engine) : status;
 }
 
-void lap_engine_fail(lap_engine_t *engine, lap_status_t status)
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     engine->status = status;
     engine->failures++;
     snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
+    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
+        lap_group_fail(guest->group, status, engine->text);
     if (ops->release)
-        ops->release(engine->device);
+        ops->release(engine->device, until);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->streams[s])
             (void)ops->stream_synchronize(engine->streams[s]);
+}
+
+/* ---- calls in the order of a caller's stream ---- */
+
+void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+{
+    guest->next = engine->guests;
+    engine->guests = guest;
+}
+
+void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+{
+    lap_engine_guest_t **link = &engine->guests;
+    while (*link != guest)
+        link = &(*link)->next;
+    *link = guest->next;
+}
+
+static lap_status_t fail_with_story(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
+{
+    lap_engine_fail(engine, status, until);
+    return lap_error(status, "%s", engine->text);
+}
+
+lap_status_t lap_engine_check(lap_engine_t *engine)
+{
+    const lap_status_t status = look_back(engine);
+    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, NULL);
+}
+
+lap_status_t lap_engine_check_free(lap_engine_t *engine)
+{
+    for (int s = 0; s < LAP_STREAMS && engine->lent; s++)
+        if (engine->streams[s] && engine->device->ops->is_kept(engine->streams[s]))
+            return lap_error(LAP_ERR_BUSY, "a graph with calls of this world is being captured: "
+                                           "end the capture before other calls");
+    engine->lent = false;
+    return LAP_OK;
+}
+
+/* As for a call that is ended: a rank that has failed may have written where a result lies. */
+static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
+{
+    lap_status_t status = lap_engine_await(engine, event);
+    for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
+        status = lap_group_broken(guest->group);
+    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, event);
+}
+
+lap_status_t lap_engine_settle(lap_engine_t *engine)
+{
+    return engine->tail_stream < 0 ? LAP_OK : await_guests(engine, engine->tail);
+}
+
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)
+{
+    lap_device_t *device = engine->device;
+    lap_event_t *here;
+    bool keeps;
+    LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
+    device->ops->foreign_end(device);
+    if (keeps)
+        return lap_error(LAP_ERR_INVALID, "the stream is being captured: nothing runs in it");
+    LAP_TRY(device->ops->foreign_record(device, foreign, &here));
+    return await_guests(engine, here);
 }
 
 /* Copies of one cache line within scratch memory, in turn on the streams that all devices have. */
@@ -178,7 +266,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     if (status == LAP_OK)
         *seconds_p = (double)best * 1e-9;
     else
-        lap_engine_fail(engine, status);
+        lap_engine_fail(engine, status, NULL);
     lap_program_destroy(program);
     device->ops->free(device, scratch);
     return status;

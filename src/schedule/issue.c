@@ -265,6 +265,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
         .raise = block_raise,
         .context = context,
         .shuffle = issue->chaos,
+        .spare_sms = issue->binding->spare_sms,
     };
     gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
     return gemm;
@@ -338,6 +339,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .signal = step->signal,
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
+        .sms = issue->binding->copy_sms,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     return buffer->ops->put(buffer, issue->device, stream, &put);
@@ -463,6 +465,23 @@ static lap_status_t end_call(issue_t *issue)
                                  program->schedule.nsignals);
 }
 
+/*
+ * The scale of what this rank sends is written on each stream before that can read it; all write
+ * the same, after all that read the one before.
+ */
+static lap_status_t set_scale(const issue_t *issue)
+{
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (!issue->program->sends_scale || !issue->device->set)
+        return LAP_OK;
+    float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
+    const size_t count = lap_program_streams(issue->program, streams, &first);
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(issue->device->set(streams[i], scale, issue->binding->sent_scale));
+    return LAP_OK;
+}
+
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
 {
     issue_t issue = {
@@ -472,6 +491,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->trace ? binding->trace->records : NULL,
         .chaos = binding->chaos,
     };
+    LAP_TRY(set_scale(&issue));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(issue_step(&issue, i));
     return end_call(&issue);

@@ -27,6 +27,7 @@ struct lap_program {
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes; /* per step: what becomes of its results */
+    bool sends_scale;       /* some step reads LAP_SCALE */
     lap_binding_t last;     /* of the latest call, */
     bool called;            /* if there was one */
     lap_graph_t *graph;     /* of calls bound as the latest; NULL: none */

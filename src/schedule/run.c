@@ -42,6 +42,20 @@ static void tell_stories(lap_program_t *program)
         };
 }
 
+/* Whether any range of the schedule is the scale of what this rank sends. */
+static bool sends_scale(const lap_schedule_t *schedule)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        found = found || schedule->steps[i].src.place == LAP_SCALE;
+    for (uint32_t i = 0; i < schedule->nblocks; i++)
+        found = found || (schedule->blocks[i].scale.rows > 0 &&
+                          schedule->blocks[i].scale.place == LAP_SCALE);
+    for (uint32_t i = 0; i < schedule->nranges; i++)
+        found = found || schedule->ranges[i].place == LAP_SCALE;
+    return found;
+}
+
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p)
 {
@@ -77,6 +91,7 @@ lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
         lap_program_destroy(program);
         return status;
     }
+    program->sends_scale = sends_scale(own);
     tell_stories(program);
     *program_p = program;
     return LAP_OK;
@@ -138,11 +153,16 @@ static lap_status_t join_streams(lap_engine_t *engine)
     return LAP_OK;
 }
 
-/* Says to the peers, and to the waits of this call, which call this is. */
-static void announce(lap_program_t *program, const lap_binding_t *binding)
+/*
+ * Says to the peers, and to the waits of this call, which call this is. A call that is kept in a
+ * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
+ * peers that have none to compare leave it to the tags, which are counted where the calls run.
+ */
+static void announce(lap_program_t *program, const lap_binding_t *binding, bool kept)
 {
     lap_buffer_t *buffer = binding->buffer;
-    const uint32_t call = ++buffer->calls;
+    buffer->unnumbered = buffer->unnumbered || kept;
+    const uint32_t call = buffer->unnumbered ? 0 : ++buffer->calls;
     /* A call that is kept as a graph raises the same tags every time. */
     const bool replays = program->engine->device->ops->graph_begin != NULL;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
@@ -153,7 +173,8 @@ static void announce(lap_program_t *program, const lap_binding_t *binding)
         program->stories[i].op_index = binding->op_index;
         program->stories[i].tag = tag;
     }
-    lap_buffer_announce(buffer, &story);
+    if (call != 0)
+        lap_buffer_announce(buffer, &story);
 }
 
 size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p)
@@ -212,26 +233,131 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
     return same;
 }
 
+/* A call goes on when the latest one in the order of a caller's stream has ended. */
+static lap_status_t await_tail(const lap_engine_t *engine, lap_stream_t *const *streams,
+                               size_t count)
+{
+    for (size_t i = 0; i < count && engine->tail_stream >= 0; i++)
+        if (streams[i] != engine->streams[engine->tail_stream])
+            LAP_TRY(engine->device->ops->stream_wait_event(streams[i], engine->tail));
+    return LAP_OK;
+}
+
+/* Whether the call is launched as a graph. It is the latest one from now on. */
+static bool is_launched(lap_program_t *program, const lap_binding_t *binding)
+{
+    const bool keeps = program->engine->device->ops->graph_begin &&
+                       !(binding->buffer && binding->buffer->in_person) && !binding->trace &&
+                       !binding->chaos;
+    return keeps && is_repeated(program, binding);
+}
+
+/* The next call counts from here; this one's targets are absolute already. */
+static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
+{
+    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
+        buffer->consumed[s] += schedule->raised[s];
+}
+
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
 {
-    const lap_schedule_t *schedule = &program->schedule;
     lap_buffer_t *buffer = binding->buffer;
+    lap_engine_t *engine = program->engine;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
     if (buffer && buffer->in_flight > 0)
-        LAP_TRY(join_streams(program->engine));
+        LAP_TRY(join_streams(engine));
+    LAP_TRY(await_tail(engine, streams, lap_program_streams(program, streams, &first)));
     if (buffer)
-        announce(program, binding);
-    const bool keeps = program->engine->device->ops->graph_begin &&
-                       !(buffer && buffer->in_person) && !binding->trace && !binding->chaos;
-    if (keeps && is_repeated(program, binding)) {
+        announce(program, binding, false);
+    if (is_launched(program, binding)) {
         LAP_TRY(launch(program, binding));
     } else {
         LAP_TRY(lap_program_issue_steps(program, binding));
         LAP_TRY(record_ends(program, 0, LAP_STREAMS - 1));
     }
-    /* The next call counts from here; this one's targets are absolute already. */
-    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
-        buffer->consumed[s] += schedule->raised[s];
+    count_signals(&program->schedule, buffer);
     return LAP_OK;
+}
+
+/* ---- in the order of a caller's stream ---- */
+
+/* The streams go on when the caller's is here. */
+static lap_status_t fork_streams(const lap_engine_t *engine, void *foreign,
+                                 lap_stream_t *const *streams, size_t count)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_event_t *here;
+    LAP_TRY(ops->foreign_record(engine->device, foreign, &here));
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(ops->stream_wait_event(streams[i], here));
+    return LAP_OK;
+}
+
+/* All of a call is behind its first stream when that has ended: see end_call in issue.c. */
+static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *foreign,
+                            lap_enqueued_t *how_p)
+{
+    lap_engine_t *engine = program->engine;
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first = 0;
+    const size_t count = lap_program_streams(program, streams, &first);
+    LAP_TRY(lap_engine_check_free(engine));
+    if (count == 0)
+        return LAP_OK;
+    *how_p = LAP_ENQUEUED;
+    if (binding->buffer->in_flight > 0)
+        LAP_TRY(join_streams(engine));
+    announce(program, binding, false);
+    const bool launched = is_launched(program, binding);
+    LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
+    LAP_TRY(await_tail(engine, streams, launched ? 1 : count));
+    LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
+    LAP_TRY(ops->event_record(engine->tail, streams[0]));
+    engine->tail_stream = first;
+    count_signals(&program->schedule, binding->buffer);
+    return ops->foreign_wait_event(foreign, engine->tail);
+}
+
+/*
+ * Into the caller's graph, with nothing that happens outside of it: that the launches of the graph
+ * and other calls come one after the other is up to the caller.
+ */
+static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+{
+    lap_engine_t *engine = program->engine;
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    const size_t count = lap_program_streams(program, streams, &first);
+    if (binding->buffer->in_person)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "calls cannot be captured in a graph over an emulated link, nor where "
+                         "ranks that are threads share a GPU");
+    if (count == 0)
+        return LAP_OK;
+    announce(program, binding, true);
+    engine->lent = true;
+    LAP_TRY(fork_streams(engine, foreign, streams, count));
+    LAP_TRY(lap_program_issue_steps(program, binding));
+    LAP_TRY(ops->event_record(engine->kept, streams[0]));
+    return ops->foreign_wait_event(foreign, engine->kept);
+}
+
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
+                                 void *foreign, lap_enqueued_t *how_p)
+{
+    lap_device_t *device = program->engine->device;
+    bool keeps;
+    *how_p = LAP_ENQUEUED_NOT;
+    LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
+    if (keeps)
+        *how_p = LAP_ENQUEUED_KEPT;
+    const lap_status_t status =
+        keeps ? keep(program, binding, foreign) : enqueue(program, binding, foreign, how_p);
+    device->ops->foreign_end(device);
+    return status;
 }
 
 lap_status_t lap_program_wait(lap_program_t *program)

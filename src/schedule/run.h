@@ -10,13 +10,24 @@
 #include "schedule/trace.h"
 #include "transport/transport.h"
 
+/* An operator whose calls are in the order of a caller's stream: nobody may wait for their end. */
+typedef struct lap_engine_guest {
+    lap_group_t *group;
+    struct lap_engine_guest *next;
+} lap_engine_guest_t;
+
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
     lap_event_t *joins[LAP_STREAMS];    /* order one call after another that is still in flight */
-    uint32_t failures;                  /* of the streams so far; calls in flight share them */
-    lap_status_t status;                /* of the latest failure */
+    lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
+    int tail_stream;   /* on this stream; -1: there was none */
+    lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
+    bool lent;         /* streams may still be part of a graph that a caller is making */
+    lap_engine_guest_t *guests;
+    uint32_t failures;   /* of the streams so far; calls in flight share them */
+    lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
 } lap_engine_t;
 
@@ -28,9 +39,34 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits
- * until nothing of them runs any more.
+ * until nothing of them runs any more and the event, if not NULL, has happened. Breaks the groups
+ * of guests: their calls may be in flight too.
  */
-void lap_engine_fail(lap_engine_t *engine, lap_status_t status);
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until);
+
+/*
+ * Whether calls that nobody waited for have failed; then as lap_engine_fail, and returns why. Costs
+ * next to nothing.
+ */
+lap_status_t lap_engine_check(lap_engine_t *engine);
+
+/*
+ * LAP_ERR_BUSY while the streams are part of a graph that a caller is making: whatever they were
+ * given would become part of it.
+ */
+lap_status_t lap_engine_check_free(lap_engine_t *engine);
+
+/* Waits for the calls in the order of callers' streams that were issued so far, as far as known. */
+lap_status_t lap_engine_settle(lap_engine_t *engine);
+
+/*
+ * Waits until a caller's stream has all behind it that it was given, and watches meanwhile. Returns
+ * what calls of guests failed of.
+ */
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
+
+void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
+void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
 
 /*
  * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
@@ -66,7 +102,9 @@ typedef struct lap_binding {
     float scale; /* of the product: alpha and the scales of a and b that do not travel */
     float beta;
     float a_scale, d_scale, wire_scale;
+    float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it */
     lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
+    int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     uint32_t op_index;  /* of the operator among those of the buffer */
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */
@@ -85,6 +123,21 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
  * block.
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
+
+/* What became of a call in the order of a caller's stream. */
+typedef enum lap_enqueued {
+    LAP_ENQUEUED_NOT, /* nothing was issued */
+    LAP_ENQUEUED,     /* some of it was, or all */
+    LAP_ENQUEUED_KEPT /* it does not run: it is part of a graph of the caller's, to be run later */
+} lap_enqueued_t;
+
+/*
+ * The same in the order of a caller's stream, which has all of it behind it when it goes on; nobody
+ * waits for it. The program may be issued so again at once. Writes *how_p also on failure; a program
+ * that is kept must live as long as the graph.
+ */
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
+                                 void *foreign, lap_enqueued_t *how_p);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what

@@ -192,7 +192,8 @@ typedef struct lap_problem {
     size_t num_splits;
     size_t block_rows;
     bool gather_input;
-    bool lanes; /* GEMMs that do not need each other run side by side */
+    int num_sm, spare_sms; /* as in lap_copy_t and lap_gemm_t: they change no step */
+    bool lanes;            /* GEMMs that do not need each other run side by side */
     int rank;
     int size;
 } lap_problem_t;
@@ -203,6 +204,8 @@ enum {
     LAP_KNOB_NUM_SPLITS = 1 << 1,
     LAP_KNOB_BLOCK_ROWS = 1 << 2,
     LAP_KNOB_GATHER_INPUT = 1 << 3,
+    LAP_KNOB_ROUNDS = 1 << 4, /* num_splits, too: not of n, but of the peers */
+    LAP_KNOB_NUM_SM = 1 << 5, /* of all methods, on devices that have lanes */
 };
 
 /* A method of an operator: a pure function from a problem to a schedule. */

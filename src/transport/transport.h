@@ -42,7 +42,8 @@ struct lap_buffer {
     lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
-    uint32_t calls;          /* calls begun on this buffer */
+    uint32_t calls;          /* calls begun on this buffer, */
+    bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
     unsigned in_flight;      /* of those, not yet ended */
     uint32_t id;             /* among the buffers of the group */
     uint32_t nops;           /* operators made on this buffer */
@@ -87,6 +88,7 @@ typedef struct lap_put {
     uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
+    int sms;          /* as in lap_copy_t */
 } lap_put_t;
 
 typedef struct lap_raise {

@@ -16,6 +16,8 @@
 
 #define PAGE 4096u
 #define PEERS 64
+#define DEPTH 16       /* of the stack of contexts */
+#define PRIMARY 0x1000 /* and the number of the GPU: its context; twice this: that of a part */
 
 int fake_number(const char *name, int otherwise)
 {
@@ -113,25 +115,40 @@ FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 
 /* ---- contexts ---- */
 
-static _Thread_local int depth; /* of contexts that were pushed */
+static _Thread_local CUcontext contexts[DEPTH]; /* that were pushed */
+static _Thread_local int depth;
+
+CUcontext fake_current(void)
+{
+    return depth > 0 ? contexts[depth - 1] : NULL;
+}
 
 static CUresult retain(CUcontext *context_p, CUdevice device)
 {
-    *context_p = (CUcontext)(uintptr_t)(0x1000 + device);
+    *context_p = (CUcontext)(uintptr_t)(PRIMARY + device);
     return CUDA_SUCCESS;
 }
 
 static CUresult push(CUcontext context)
 {
-    (void)context;
-    depth++;
+    if (!context || depth == DEPTH)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    contexts[depth++] = context;
     return CUDA_SUCCESS;
 }
 
 static CUresult pop(CUcontext *context_p)
 {
-    *context_p = NULL;
-    return --depth < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+    *context_p = fake_current();
+    depth -= depth > 0;
+    return *context_p ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult current_device(CUdevice *device_p)
+{
+    const CUcontext context = fake_current();
+    *device_p = (CUdevice)((uintptr_t)context % PRIMARY);
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static CUresult priorities(int *least, int *greatest)
@@ -173,8 +190,8 @@ static CUresult describe(CUdevResourceDesc *description_p, CUdevResource *resour
 static CUresult create_green(CUgreenCtx *context_p, CUdevResourceDesc description, CUdevice device,
                              unsigned flags)
 {
-    (void)description, (void)device, (void)flags;
-    *context_p = (CUgreenCtx)(uintptr_t)0x3000;
+    (void)description, (void)flags;
+    *context_p = (CUgreenCtx)(uintptr_t)(2 * PRIMARY + device);
     return CUDA_SUCCESS;
 }
 
@@ -195,7 +212,8 @@ typedef struct memory {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static memory_t *memories;                               /* of this process, */
-static memory_t *mapped;                                 /* and of others */
+static memory_t *mapped;                                 /* of others, */
+static memory_t *pinned;                                 /* and memory of the host */
 static size_t used;
 static int peers[PEERS]; /* processes whose memory was mapped */
 static int npeers;
@@ -245,7 +263,8 @@ static size_t take(memory_t **list, CUdeviceptr address)
     if (memory) {
         *list = memory->next;
         munmap(memory->data, memory->bytes);
-        close(memory->file);
+        if (memory->file >= 0)
+            close(memory->file);
         free(memory);
     }
     pthread_mutex_unlock(&lock);
@@ -274,18 +293,54 @@ static CUresult tell_memory(size_t *free_p, size_t *total_p)
     return CUDA_SUCCESS;
 }
 
+/* Pages of their own, as with the driver, so that nothing else is taken for them. */
 static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
 {
     (void)flags;
-    *memory_p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return *memory_p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    memory_t *memory = calloc(1, sizeof(*memory));
+    memory->bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    memory->file = -1;
+    void *data =
+        mmap(NULL, memory->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+        free(memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory->data = data;
+    pthread_mutex_lock(&lock);
+    memory->next = pinned;
+    pinned = memory;
+    pthread_mutex_unlock(&lock);
+    *memory_p = data;
+    return CUDA_SUCCESS;
 }
 
 static CUresult unpin(void *memory)
 {
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
-    free(memory);
+    return take(&pinned, (CUdeviceptr)memory | FAKE_BIT) > 0 ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
+}
+
+static bool is_in(const memory_t *list, CUdeviceptr address)
+{
+    const char *data = fake_at((void *)address);
+    while (list && (data < list->data || data >= list->data + list->bytes))
+        list = list->next;
+    return list != NULL;
+}
+
+static CUresult tell_pointer(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    pthread_mutex_lock(&lock);
+    const bool device = address & FAKE_BIT && (is_in(memories, address) || is_in(mapped, address));
+    const bool known = device || (!(address & FAKE_BIT) && is_in(pinned, address));
+    pthread_mutex_unlock(&lock);
+    const int type = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST, none = 0;
+    if (!known)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(value, attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? &type : &none, sizeof(none));
     return CUDA_SUCCESS;
 }
 
@@ -400,6 +455,26 @@ static CUresult set_bytes(CUdeviceptr dst, unsigned char value, size_t bytes, CU
     return fake_issue(stream, run_set, &set, sizeof(set), false);
 }
 
+typedef struct set_words {
+    CUdeviceptr dst;
+    size_t count;
+    unsigned value;
+} set_words_t;
+
+static void run_set_words(void *args)
+{
+    const set_words_t *set = args;
+    unsigned *dst = fake_at((void *)set->dst);
+    for (size_t i = 0; i < set->count; i++)
+        dst[i] = set->value;
+}
+
+static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
+{
+    const set_words_t set = {dst, count, value};
+    return fake_issue(stream, run_set_words, &set, sizeof(set), false);
+}
+
 static void run_copy(void *args)
 {
     const CUDA_MEMCPY2D *copy = args;
@@ -474,7 +549,7 @@ static CUresult launch(CUfunction function, unsigned grid_x, unsigned grid_y, un
 {
     const fake_kernel_t *kernel = (const fake_kernel_t *)(const void *)function;
     (void)shared, (void)extra;
-    if (depth == 0)
+    if (!fake_current())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!grid_x || !grid_y || !grid_z || grid_y > 65535 || block_x * block_y * block_z > 1024)
         return CUDA_ERROR_INVALID_VALUE;
@@ -513,7 +588,9 @@ static const fake_call_t calls[] = {
     CALL("cuDevicePrimaryCtxRelease", succeed),
     CALL("cuCtxPushCurrent", push),
     CALL("cuCtxPopCurrent", pop),
+    CALL("cuCtxGetDevice", current_device),
     CALL("cuCtxEnablePeerAccess", succeed),
+    CALL("cuThreadExchangeStreamCaptureMode", succeed),
     CALL("cuCtxGetStreamPriorityRange", priorities),
     CALL("cuDeviceGetDevResource", resource),
     CALL("cuDevSmResourceSplitByCount", split),
@@ -527,6 +604,8 @@ static const fake_call_t calls[] = {
     CALL("cuMemHostAlloc", pin),
     CALL("cuMemFreeHost", unpin),
     CALL("cuMemsetD8Async", set_bytes),
+    CALL("cuMemsetD32Async", set_words),
+    CALL("cuPointerGetAttribute", tell_pointer),
     CALL("cuMemcpyAsync", copy_bytes),
     CALL("cuMemcpy2DAsync", copy_rows),
     CALL("cuIpcGetMemHandle", get_handle),

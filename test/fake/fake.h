@@ -48,6 +48,9 @@ FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *a
 /* Returns when all that was issued to all streams has run, where they share a queue. */
 void fake_settle(void);
 
+/* The context that is current in this thread; NULL: none. */
+CUcontext fake_current(void);
+
 /* ---- kernels ---- */
 
 typedef struct fake_kernel {

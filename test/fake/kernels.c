@@ -78,9 +78,11 @@ static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
 }
 
-static void raise_word(const lap_cuda_raise_t *raise)
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost)
 {
     lap_cuda_word_t *word = fake_at(raise->word);
+    if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_RELAXED) != 0)
+        return;
     __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
     __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
 }
@@ -101,38 +103,67 @@ static void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t *wait, uint32_t 
 
 static bool aborted(const lap_cuda_board_t *board)
 {
-    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != 0;
+    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GO;
+}
+
+static void give_up(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, uint32_t come,
+                    uint32_t state)
+{
+    if (__atomic_exchange_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_SEQ_CST) != 0)
+        return;
+    report(&waits->board->late, wait, come, state);
+    __atomic_store_n(&waits->board->abort, LAP_CUDA_GAVE_UP, __ATOMIC_RELEASE);
+}
+
+/* False when it was ended before the signal came. */
+static bool await_word(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, bool *told)
+{
+    const lap_cuda_word_t *word = fake_at(wait->word);
+    const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
+    const uint64_t since = now();
+    for (bool first = true;; first = false) {
+        const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
+        if ((int32_t)(come - wait->count) >= 0)
+            return true;
+        if (first)
+            report(waits->slot, wait, come, LAP_CUDA_STALLED);
+        *told = true;
+        if (aborted(waits->board))
+            return false;
+        if (now() - since > waits->limit_ns) {
+            give_up(waits, wait, come, LAP_CUDA_STALLED);
+            return false;
+        }
+        nap();
+    }
+}
+
+/* What came with a signal of another call is not to be used. */
+static void stop_at(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait)
+{
+    const uint64_t since = now();
+    report(waits->slot, wait, 0, LAP_CUDA_MISMATCH);
+    while (!aborted(waits->board)) {
+        if (now() - since > waits->limit_ns)
+            give_up(waits, wait, 0, LAP_CUDA_MISMATCH);
+        nap();
+    }
 }
 
 static void run_wait(void *args)
 {
     const lap_cuda_waits_t *waits = args;
     bool told = false;
-    for (uint32_t i = 0; i < waits->n; i++) {
-        const lap_cuda_wait_t *wait = &waits->at[i];
-        const lap_cuda_word_t *word = fake_at(wait->word);
-        const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
-        for (bool first = true;; first = false) {
-            const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
-            if ((int32_t)(come - wait->count) >= 0)
-                break;
-            if (first)
-                report(waits->slot, wait, come, LAP_CUDA_STALLED);
-            told = true;
-            if (aborted(waits->board))
-                return;
-            nap();
-        }
-    }
+    for (uint32_t i = 0; i < waits->n; i++)
+        if (!await_word(waits, &waits->at[i], &told))
+            return;
     for (uint32_t i = 0; i < waits->n && waits->checks_tag; i++) {
         const lap_cuda_wait_t *wait = &waits->at[i];
         const lap_cuda_word_t *word = fake_at(wait->word);
-        if (__atomic_load_n(&word->tag, __ATOMIC_RELAXED) == full_tag(wait->tag, wait->calls))
-            continue;
-        report(waits->slot, wait, 0, LAP_CUDA_MISMATCH);
-        while (!aborted(waits->board))
-            nap();
-        return;
+        if (__atomic_load_n(&word->tag, __ATOMIC_RELAXED) != full_tag(wait->tag, wait->calls)) {
+            stop_at(waits, wait);
+            return;
+        }
     }
     if (told)
         __atomic_store_n(&waits->slot->state, LAP_CUDA_RUNS, __ATOMIC_RELEASE);
@@ -142,7 +173,7 @@ static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
     for (uint32_t i = 0; i < raises->n; i++)
-        raise_word(&raises->at[i]);
+        raise_word(&raises->at[i], raises->lost);
 }
 
 static void run_advance(void *args)
@@ -173,7 +204,7 @@ static void run_pace(void *args)
     due += pace->latency_ns;
     while (now() < due && !aborted(pace->board))
         nap();
-    raise_word(&pace->raise);
+    raise_word(&pace->raise, pace->lost);
 }
 
 /* ---- arithmetic ---- */
@@ -243,6 +274,31 @@ static void run_fill(void *args)
     }
 }
 
+static void run_copy(void *args)
+{
+    const lap_cuda_copy_t *copy = args;
+    for (size_t row = 0; row < copy->rows; row++)
+        memmove((char *)fake_at(copy->dst) + row * copy->dst_stride,
+                (const char *)fake_at(copy->src) + row * copy->src_stride, copy->row_bytes);
+}
+
+static void run_cast(void *args)
+{
+    const lap_cuda_cast_t *c = args;
+    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
+    float most = 0;
+    for (size_t row = 0; row < c->rows; row++)
+        for (size_t col = 0; col < c->cols; col++) {
+            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            most = isnan(x) || isnan(most) ? NAN : fmaxf(most, fabsf(x));
+            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+        }
+    if (c->amax) {
+        float *amax = fake_at(c->amax);
+        *amax = isnan(most) || isnan(*amax) ? NAN : fmaxf(*amax, most);
+    }
+}
+
 const fake_kernel_t *fake_kernel(const char *name)
 {
     static const fake_kernel_t kernels[] = {
@@ -255,6 +311,8 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
         {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+        {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
+        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
     };
     for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
         if (strcmp(kernels[i].name, name) == 0)

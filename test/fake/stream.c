@@ -52,6 +52,8 @@ typedef struct queue {
 } queue_t;
 
 typedef struct stream {
+    CUcontext context; /* that it was made in, */
+    CUgreenCtx green;  /* or this part of a GPU */
     queue_t *queue;
     graph_t *kept; /* what is issued goes there */
     struct stream *next;
@@ -302,9 +304,11 @@ void fake_settle(void)
         settle(queue);
 }
 
-static CUresult create(CUstream *stream_p)
+static CUresult create(CUstream *stream_p, CUgreenCtx green)
 {
     stream_t *stream = calloc(1, sizeof(*stream));
+    stream->context = green ? NULL : fake_current();
+    stream->green = green;
     pthread_mutex_lock(&lock);
     if (!shared && fake_number("FAKE_ONE_QUEUE", 0))
         shared = new_queue();
@@ -319,14 +323,24 @@ static CUresult create(CUstream *stream_p)
 static CUresult cu_stream_create(CUstream *stream_p, unsigned flags, int priority)
 {
     (void)flags, (void)priority;
-    return create(stream_p);
+    return fake_current() ? create(stream_p, NULL) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, unsigned flags,
                                        int priority)
 {
-    (void)context, (void)flags, (void)priority;
-    return create(stream_p);
+    (void)flags, (void)priority;
+    return create(stream_p, context);
+}
+
+static CUresult cu_stream_context(CUstream handle, CUcontext *context_p, CUgreenCtx *green_p)
+{
+    const stream_t *stream = (stream_t *)handle;
+    if (!stream)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *context_p = stream->context;
+    *green_p = stream->green;
+    return CUDA_SUCCESS;
 }
 
 static CUresult cu_stream_synchronize(CUstream handle)
@@ -562,6 +576,7 @@ static CUresult cu_graph_launch(CUgraphExec handle, CUstream stream)
 const fake_call_t fake_stream_calls[] = {
     CALL("cuStreamCreateWithPriority", cu_stream_create),
     CALL("cuGreenCtxStreamCreate", cu_green_stream_create),
+    CALL("cuStreamGetCtx", cu_stream_context),
     CALL("cuStreamSynchronize", cu_stream_synchronize),
     CALL("cuStreamQuery", cu_stream_query),
     CALL("cuStreamDestroy", cu_stream_destroy),

@@ -54,6 +54,12 @@ static void test_descriptions(lap_group_t *group)
     desc.epilogue = 32;
     refuse(group, desc, LAP_ERR_UNSUPPORTED, "epilogue", "0x20");
     desc = good_desc(LAP_AG_GEMM);
+    desc.num_sm = -1;
+    refuse(group, desc, LAP_ERR_INVALID, "num_sm", "-1");
+    desc = good_desc(LAP_AG_GEMM);
+    desc.set_sm_margin = 1;
+    refuse(group, desc, LAP_ERR_INVALID, "set_sm_margin", "num_sm = 0");
+    desc = good_desc(LAP_AG_GEMM);
     desc.layout = LAP_WGRAD;
     refuse(group, desc, LAP_ERR_UNSUPPORTED, "LAP_WGRAD", "bulk_rs");
     desc = good_desc(LAP_GEMM_AR);

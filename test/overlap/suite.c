@@ -94,6 +94,10 @@ lap_op_desc_t test_describe(const test_method_t *method, const test_flavour_t *f
     desc.aggregate = method->aggregate;
     desc.num_splits = method->num_splits > shape->n ? shape->n : method->num_splits;
     desc.block_rows = method->block_rows;
+    if (method->num_splits || method->block_rows) { /* for those who have them */
+        desc.num_sm = 3;
+        desc.set_sm_margin = 1;
+    }
     desc.gather_input = method->gather;
     if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
         desc.wire_dtype = flavour->wire;

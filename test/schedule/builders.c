@@ -180,9 +180,17 @@ static void test_shapes(void)
     lap_schedule_clear(&s);
 }
 
-/* Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. */
+/*
+ * Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. They are
+ * slots of this rank's, or read in place on the rank that they are of.
+ */
 static bool in_rank_order(const lap_range_t *ranges, uint32_t count, int rank)
 {
+    bool in_place = true;
+    for (uint32_t j = 0; j < count; j++)
+        in_place = in_place && ranges[j].rank == (int)j;
+    if (in_place)
+        return true;
     for (uint32_t j = 0; j < count; j++) {
         const bool own = ranges[j].place != LAP_SYMMETRIC;
         if (own != ((int)j == rank))

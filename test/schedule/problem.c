@@ -189,7 +189,7 @@ static void test_methods(void)
     desc = good(LAP_GEMM_RS);
     desc.method = "direct";
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "'direct'", "gemm_rs",
-                "serial, ring, pipeline, fused", NULL);
+                "serial, ring, pipeline, pull, fused", NULL);
     desc.method = "fused";
     tap_failure(init(&desc, 4, LAP_CAN_PUT), LAP_ERR_UNSUPPORTED, "'fused'",
                 "it can do serial, ring, pipeline", NULL);
@@ -246,13 +246,23 @@ static void test_defaults(void)
            "num_splits is 4 otherwise");
     desc.method = "fused";
     desc.m = 100;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4,
+                            (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
                problem.block_rows == 128,
            "blocks have at least 128 rows");
     desc.m = 4096;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 2,
+                            (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
                problem.block_rows == 512,
            "a shard of 2048 rows comes in four blocks");
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
+               problem.block_rows == 2048,
+           "where GEMMs run side by side it comes whole");
+    desc.kind = LAP_AG_GEMM;
+    desc.method = "direct";
+    desc.n = 2;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 3,
+           "direct has a GEMM for each peer, whatever n is");
 }
 
 static void test_op_check(void)

@@ -5,7 +5,8 @@
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
  * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
- * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial.
+ * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial;
+ * LAP_GPU_GELU=fast lets it do GELU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,13 +21,14 @@
 #define OLDEST 80  /* compute capability 8.0 */
 #define FP8_FROM 89
 #define CLOCK_ROUNDS 8
+#define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
 extern const lap_device_ops_t lap_cuda_ops;
 extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
 
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
-    if (device->lost)
+    if (device->dead)
         return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
                          device->ordinal);
     return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
@@ -221,9 +223,10 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    const char *tune = getenv("LAP_GPU_TUNE");
+    const char *tune = getenv("LAP_GPU_TUNE"), *gelu = getenv("LAP_GPU_GELU");
     void *board;
     device->tunes = !tune || strcmp(tune, "0") != 0;
+    device->fast_gelu = gelu && strcmp(gelu, "fast") == 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -237,6 +240,9 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, result, "cuStreamCreate"));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
+    CUdeviceptr lost;
+    LAP_TRY(lap_cuda_memory(device, sizeof(*device->lost), &lost));
+    device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
     LAP_TRY(set_clock(device));
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
@@ -269,6 +275,9 @@ lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **d
     if (!device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
     device->base.ops = &lap_cuda_ops;
+    device->limit_ns = UINT64_MAX;
+    if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
+        device->limit_ns = options->timeout_ns + PATIENCE_NS;
     lap_status_t status = lap_cuda_load(&device->api);
     if (status != LAP_OK) {
         lap_free(device);
@@ -289,10 +298,13 @@ static void close_inside(lap_cuda_device_t *device)
     lap_cuda_plans_free(device);
     if (device->blas)
         (void)api->cublasLtDestroy(device->blas);
+    lap_cuda_foreign_close(device);
     if (device->joint)
         (void)api->cuEventDestroy(device->joint);
     if (device->side)
         (void)api->cuStreamDestroy(device->side);
+    if (device->lost)
+        (void)api->cuMemFree((CUdeviceptr)(uintptr_t)device->lost);
     if (device->board)
         (void)api->cuMemFreeHost(device->board);
     if (device->stamps)
@@ -311,9 +323,9 @@ void lap_cuda_close(lap_device_t *handle)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    if (device->green && !device->lost)
+    if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
-    if (device->retained && !device->lost)
+    if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
     lap_cuda_unload(&device->api);
     lap_free(device->stamp_to);
@@ -387,6 +399,54 @@ void lap_cuda_free(lap_device_t *handle, void *memory)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
+/* Memory that the driver knows nothing of: on some machines GPUs reach all of the host's. */
+static lap_status_t check_unknown(const lap_cuda_device_t *device, const char *name)
+{
+    int reaches = 0;
+    (void)device->api.cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                           device->gpu);
+    if (reaches)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s lies in memory of the host that GPU %d does not reach, expected memory of "
+                     "that GPU, or pinned memory",
+                     name, device->ordinal);
+}
+
+static lap_status_t check_address(const lap_cuda_device_t *device, const char *name,
+                                  CUdeviceptr address)
+{
+    const lap_cuda_api_t *api = &device->api;
+    unsigned type = 0, managed = 0;
+    int ordinal = device->ordinal;
+    const CUresult result =
+        api->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return check_unknown(device, name);
+    LAP_TRY(lap_cuda_check(api, result, "cuPointerGetAttribute"));
+    if (type != CU_MEMORYTYPE_DEVICE)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address),
+        "cuPointerGetAttribute"));
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+        "cuPointerGetAttribute"));
+    if (!managed && ordinal != device->ordinal)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s lies in the memory of GPU %d, expected that of GPU %d, which this "
+                         "rank uses",
+                         name, ordinal, device->ordinal);
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_check_memory(lap_device_t *handle, const char *name, const void *memory)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, check_address(device, name, (CUdeviceptr)(uintptr_t)memory));
+}
+
 lap_status_t lap_cuda_alloc_shared(lap_device_t *handle, size_t bytes, void **memory_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
@@ -417,6 +477,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
     .free = lap_cuda_free,
+    .check_memory = lap_cuda_check_memory,
     .alloc_shared = lap_cuda_alloc_shared,
     .free_shared = lap_cuda_free_shared,
     .stream_create = lap_cuda_stream_create,
@@ -429,16 +490,24 @@ const lap_device_ops_t lap_cuda_ops = {
     .stream_wait_event = lap_cuda_stream_wait_event,
     .event_synchronize = lap_cuda_event_synchronize,
     .stall = lap_cuda_stall,
+    .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
+    .cast = lap_cuda_cast,
     .gemm = lap_cuda_gemm,
     .gemm_prepare = lap_cuda_gemm_prepare,
+    .set = lap_cuda_set,
     .fill = lap_cuda_fill,
     .graph_begin = lap_cuda_graph_begin,
     .graph_end = lap_cuda_graph_end,
     .graph_launch = lap_cuda_graph_launch,
     .graph_destroy = lap_cuda_graph_destroy,
+    .foreign_begin = lap_cuda_foreign_begin,
+    .foreign_end = lap_cuda_foreign_end,
+    .foreign_record = lap_cuda_foreign_record,
+    .foreign_wait_event = lap_cuda_foreign_wait_event,
+    .is_kept = lap_cuda_is_kept,
 };

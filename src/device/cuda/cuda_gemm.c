@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is kept for each shape; sums are fp32 and
- * the same in every call. It writes d itself where it can. Where something is to be done to the
- * sums, or d has a type that it does not write, it writes fp32 into memory of the stream, and a
- * reduction of one source finishes them. What it cannot do at all, such as FP8 matrices with odd
- * sizes, a plain kernel does, slowly.
+ * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
+ * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
+ * stream, and a reduction of one source finishes them. What it cannot do at all, such as FP8
+ * matrices with odd sizes, a plain kernel does, slowly. Its own GELU is an approximation, taken
+ * only by those who ask for it with LAP_GPU_GELU=fast.
  *
  * cuBLASLt thinks in columns: d^T [n, rows] = op(b)^T op(a)^T, so that b is its first operand.
  */
@@ -43,8 +44,17 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
     return LAP_OK;
 }
 
-static lap_cuda_gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
-                                  const target_t *target, bool accumulates)
+/* The multiprocessors that a GEMM is told to use; 0: it need not be told. */
+static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
+{
+    if (spare == 0 && !device->green)
+        return 0;
+    return spare < device->sms ? (uint32_t)(device->sms - spare) : 1;
+}
+
+/* Of a GEMM whose sums go to the target as they are. */
+static lap_cuda_gemm_key_t key_of(const lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                                  const lap_gemm_block_t *block, const target_t *target)
 {
     lap_cuda_gemm_key_t key;
     memset(&key, 0, sizeof(key));
@@ -59,11 +69,12 @@ static lap_cuda_gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t
     key.d_dtype = (int32_t)target->dtype;
     key.a_transposed = gemm->a_transposed;
     key.b_plain = gemm->b_plain;
-    key.accumulates = accumulates;
     key.scaled = block->a_scale != NULL;
+    key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key.align_a = alignment_of(block->a);
     key.align_b = alignment_of(gemm->b);
     key.align_d = alignment_of(target->data);
+    key.sms = sms_for(device, gemm->spare_sms);
     return key;
 }
 
@@ -76,9 +87,12 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
     LAP_TRY(lap_cuda_flush(stream->device));
     if (!stream->workspace)
         LAP_TRY(lap_cuda_memory(device, LAP_CUDA_WORKSPACE, &stream->workspace));
-    if (block->a_scale)
-        LAP_TRY(lap_cuda_plan_set(plan, api, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &block->a_scale,
-                                  sizeof(block->a_scale)));
+    const lap_cuda_pointers_t pointers = {
+        .a_scale = block->a_scale,
+        .bias = gemm->finish ? gemm->finish->bias : NULL,
+        .aux = block->aux,
+    };
+    LAP_TRY(lap_cuda_plan_point(plan, api, &pointers));
     return lap_cublas_check(api,
                             api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale,
                                                 gemm->b, plan->b, block->a, plan->a, &beta, d,
@@ -127,6 +141,65 @@ static bool writes(lap_dtype_t from, lap_dtype_t to)
            (lap_dtype_is_fp8(from) && !lap_dtype_is_fp8(to));
 }
 
+/* Whether it adds a bias of this type on the way to d. */
+static bool adds_bias(const lap_gemm_t *gemm)
+{
+    const bool odd = lap_dtype_is_fp8(gemm->a_dtype) && gemm->d_dtype == LAP_FLOAT32;
+    return gemm->finish->bias_dtype == (odd ? LAP_BFLOAT16 : gemm->d_dtype);
+}
+
+/* Whether it reads or writes this aux: of the type of d, and 16 bytes of it at a time. */
+static bool keeps_aux(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
+{
+    const size_t stride = gemm->finish->aux_stride;
+    return gemm->finish->aux_dtype == gemm->d_dtype && (uintptr_t)block->aux % 16 == 0 &&
+           stride % (8 * lap_dtype_size(gemm->d_dtype)) == 0;
+}
+
+/* The epilogue by which cuBLASLt finishes a block all by itself; 0: there is none. */
+static uint32_t epilogue_of(const lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                            const lap_gemm_block_t *block)
+{
+    const lap_finish_t *finish = gemm->finish;
+    const lap_epilogue_t work =
+        finish ? finish->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD : LAP_EPILOGUE_NONE;
+    const bool aux = block->aux && work & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
+    if (!writes(gemm->a_dtype, gemm->d_dtype) || (finish && finish->scale != 1) ||
+        (work & LAP_EPILOGUE_BIAS && !adds_bias(gemm)) || (aux && !keeps_aux(gemm, block)) ||
+        (work > LAP_EPILOGUE_BIAS && !device->fast_gelu))
+        return 0;
+    switch (work) {
+    case LAP_EPILOGUE_NONE:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    case LAP_EPILOGUE_BIAS:
+        return CUBLASLT_EPILOGUE_BIAS;
+    case LAP_EPILOGUE_GELU:
+        return aux ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+    case LAP_EPILOGUE_GELU | LAP_EPILOGUE_BIAS:
+        return aux ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
+    case LAP_EPILOGUE_DGELU:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return 0;
+    }
+}
+
+static void add_epilogue(lap_cuda_gemm_key_t *key, const lap_finish_t *finish, const void *aux,
+                         uint32_t epilogue)
+{
+    key->epilogue = epilogue;
+    key->accumulates = finish && finish->beta != 0;
+    if (epilogue & LAP_CUDA_HAS_BIAS) {
+        key->bias_dtype = (int32_t)finish->bias_dtype;
+        key->align_bias = alignment_of(finish->bias);
+    }
+    if (epilogue & LAP_CUDA_HAS_AUX) {
+        key->aux_dtype = (int32_t)finish->aux_dtype;
+        key->ld_aux = finish->aux_stride / lap_dtype_size(finish->aux_dtype);
+        key->align_aux = alignment_of(aux);
+    }
+}
+
 /* How a block is done. */
 typedef enum way {
     NOTHING,  /* there is nothing to do */
@@ -140,22 +213,25 @@ static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
                              const lap_gemm_block_t *block, bool timed, way_t *way_p,
                              lap_cuda_plan_t **plan_p)
 {
-    const lap_finish_t *finish = gemm->finish;
-    const bool plain = !finish || (finish->epilogue == LAP_EPILOGUE_NONE && finish->scale == 1);
-    const bool direct = plain && writes(gemm->a_dtype, gemm->d_dtype);
-    /* cuBLASLt knows scales of FP8 only. */
-    const bool never = gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype));
-    *way_p = block->rows == 0 || gemm->n == 0 ? NOTHING : PLAINLY;
-    if (*way_p == NOTHING || never)
-        return LAP_OK;
+    const uint32_t epilogue = epilogue_of(device, gemm, block);
+    const target_t d = {block->d, block->d_stride, gemm->d_dtype};
     /* Memory of the stream is aligned as NULL is. */
     const target_t sums = {NULL, gemm->n * sizeof(float), LAP_FLOAT32};
-    const target_t d = {block->d, block->d_stride, gemm->d_dtype};
-    const lap_cuda_gemm_key_t key =
-        key_of(gemm, block, direct ? &d : &sums, direct && finish && finish->beta != 0);
-    LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
-    if ((*plan_p)->found)
-        *way_p = direct ? DIRECTLY : IN_TWO;
+    *way_p = block->rows == 0 || gemm->n == 0 ? NOTHING : PLAINLY;
+    /* cuBLASLt knows scales of FP8 only. */
+    if (*way_p == NOTHING || gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
+        return LAP_OK;
+    if (epilogue) {
+        lap_cuda_gemm_key_t key = key_of(device, gemm, block, &d);
+        add_epilogue(&key, gemm->finish, block->aux, epilogue);
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
+        *way_p = (*plan_p)->found ? DIRECTLY : PLAINLY;
+    }
+    if (*way_p == PLAINLY) {
+        const lap_cuda_gemm_key_t key = key_of(device, gemm, block, &sums);
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
+        *way_p = (*plan_p)->found ? IN_TWO : PLAINLY;
+    }
     return LAP_OK;
 }
 

@@ -26,6 +26,7 @@
     X(cuDevicePrimaryCtxRelease, 11000)                                                            \
     X(cuCtxPushCurrent, 4000)                                                                      \
     X(cuCtxPopCurrent, 4000)                                                                       \
+    X(cuCtxGetDevice, 2000)                                                                        \
     X(cuCtxEnablePeerAccess, 4000)                                                                 \
     X(cuCtxGetStreamPriorityRange, 5050)                                                           \
     X(cuDeviceGetDevResource, 12040)                                                               \
@@ -38,9 +39,11 @@
     X(cuMemAlloc, 3020)                                                                            \
     X(cuMemFree, 3020)                                                                             \
     X(cuMemGetInfo, 3020)                                                                          \
+    X(cuPointerGetAttribute, 4000)                                                                 \
     X(cuMemHostAlloc, 2020)                                                                        \
     X(cuMemFreeHost, 2000)                                                                         \
     X(cuMemsetD8Async, 3020)                                                                       \
+    X(cuMemsetD32Async, 3020)                                                                      \
     X(cuMemcpyAsync, 4000)                                                                         \
     X(cuMemcpy2DAsync, 3020)                                                                       \
     X(cuIpcGetMemHandle, 4010)                                                                     \
@@ -54,6 +57,8 @@
     X(cuStreamBeginCapture, 10010)                                                                 \
     X(cuStreamEndCapture, 10000)                                                                   \
     X(cuStreamIsCapturing, 10000)                                                                  \
+    X(cuStreamGetCtx, 12050)                                                                       \
+    X(cuThreadExchangeStreamCaptureMode, 10010)                                                    \
     X(cuEventCreate, 2000)                                                                         \
     X(cuEventDestroy, 4000)                                                                        \
     X(cuEventRecord, 2000)                                                                         \

@@ -21,13 +21,25 @@ static cudaDataType_t type_of(lap_dtype_t dtype)
     return types[dtype];
 }
 
-lap_status_t lap_cuda_plan_set(const lap_cuda_plan_t *plan, const lap_cuda_api_t *api,
-                               cublasLtMatmulDescAttributes_t attribute, const void *value,
-                               size_t bytes)
+static lap_status_t set(const lap_cuda_plan_t *plan, const lap_cuda_api_t *api,
+                        cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
 {
     return lap_cublas_check(
         api, api->cublasLtMatmulDescSetAttribute(plan->operation, attribute, value, bytes),
         "cublasLtMatmulDescSetAttribute");
+}
+
+lap_status_t lap_cuda_plan_point(const lap_cuda_plan_t *plan, const lap_cuda_api_t *api,
+                                 const lap_cuda_pointers_t *pointers)
+{
+    const size_t bytes = sizeof(void *);
+    if (plan->key.scaled)
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &pointers->a_scale, bytes));
+    if (plan->key.epilogue & LAP_CUDA_HAS_BIAS)
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointers->bias, bytes));
+    if (plan->key.epilogue & LAP_CUDA_HAS_AUX)
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pointers->aux, bytes));
+    return LAP_OK;
 }
 
 static lap_status_t layout(const lap_cuda_api_t *api, int32_t dtype, uint64_t rows, uint64_t cols,
@@ -40,21 +52,43 @@ static lap_status_t layout(const lap_cuda_api_t *api, int32_t dtype, uint64_t ro
                             "cublasLtMatrixLayoutCreate");
 }
 
+static lap_status_t describe_epilogue(const lap_cuda_api_t *api, const lap_cuda_plan_t *plan)
+{
+    const lap_cuda_gemm_key_t *key = &plan->key;
+    /* Proposals depend on how pointers are aligned; these are never followed. */
+    const lap_cuda_pointers_t pointers = {
+        .bias = (const void *)(uintptr_t)key->align_bias,
+        .aux = (void *)(uintptr_t)key->align_aux,
+    };
+    const int64_t stride = (int64_t)key->ld_aux;
+    LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_EPILOGUE, &key->epilogue, sizeof(key->epilogue)));
+    if (key->epilogue & LAP_CUDA_HAS_BIAS) {
+        const int32_t type = (int32_t)type_of((lap_dtype_t)key->bias_dtype);
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type)));
+    }
+    if (key->epilogue & LAP_CUDA_HAS_AUX) {
+        const int32_t type = (int32_t)type_of((lap_dtype_t)key->aux_dtype);
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &type, sizeof(type)));
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &stride, sizeof(stride)));
+    }
+    return lap_cuda_plan_point(plan, api, &pointers);
+}
+
 static lap_status_t describe(const lap_cuda_device_t *device, lap_cuda_plan_t *plan)
 {
     const lap_cuda_api_t *api = &device->api;
     const lap_cuda_gemm_key_t *key = &plan->key;
     const int32_t first = key->b_plain ? CUBLAS_OP_N : CUBLAS_OP_T;
     const int32_t second = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t sms = device->sms;
+    const int32_t sms = (int32_t)key->sms;
     LAP_TRY(lap_cublas_check(
         api, api->cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate"));
-    LAP_TRY(lap_cuda_plan_set(plan, api, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
-    LAP_TRY(lap_cuda_plan_set(plan, api, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
-    if (device->green)
-        LAP_TRY(
-            lap_cuda_plan_set(plan, api, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)));
+    LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
+    LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
+    if (sms > 0)
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)));
+    LAP_TRY(describe_epilogue(api, plan));
     LAP_TRY(layout(api, key->b_dtype, key->b_plain ? key->k : key->n,
                    key->b_plain ? key->n : key->k, key->ldb, &plan->b));
     LAP_TRY(layout(api, key->a_dtype, key->a_transposed ? key->k : key->rows,

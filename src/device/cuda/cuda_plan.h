@@ -13,11 +13,16 @@
 
 /* All that a choice depends on. No padding: it is compared as bytes. */
 typedef struct lap_cuda_gemm_key {
-    uint64_t rows, n, k, lda, ldb, ldd; /* in elements */
-    int32_t a_dtype, b_dtype, d_dtype;
+    uint64_t rows, n, k, lda, ldb, ldd, ld_aux; /* in elements */
+    int32_t a_dtype, b_dtype, d_dtype, bias_dtype, aux_dtype;
     uint32_t a_transposed, b_plain, accumulates, scaled;
-    uint32_t align_a, align_b, align_d;
+    uint32_t epilogue; /* a cublasLtEpilogue_t; what is not part of it has 0 in all that follows */
+    uint32_t align_a, align_b, align_d, align_bias, align_aux;
+    uint32_t sms; /* to run on; 0: all that there are */
 } lap_cuda_gemm_key_t;
+
+/* The bits of an epilogue that say so. */
+enum { LAP_CUDA_HAS_BIAS = CUBLASLT_EPILOGUE_BIAS, LAP_CUDA_HAS_AUX = 128 };
 
 /* cuBLASLt thinks in columns, where b is the first operand: see cuda_gemm.c. */
 struct lap_cuda_plan {
@@ -29,10 +34,15 @@ struct lap_cuda_plan {
     struct lap_cuda_plan *next; /* with the same hash */
 };
 
-/* Between enter and leave: sets what differs from call to call. */
-lap_status_t lap_cuda_plan_set(const lap_cuda_plan_t *plan, const lap_cuda_api_t *api,
-                               cublasLtMatmulDescAttributes_t attribute, const void *value,
-                               size_t bytes);
+/* What differs from call to call. Each counts only where the key says that it is there. */
+typedef struct lap_cuda_pointers {
+    const float *a_scale;
+    const void *bias;
+    void *aux;
+} lap_cuda_pointers_t;
+
+lap_status_t lap_cuda_plan_point(const lap_cuda_plan_t *plan, const lap_cuda_api_t *api,
+                                 const lap_cuda_pointers_t *pointers);
 
 /*
  * Between enter and leave: the plan of a key, the same one every time, and so with the same bits of

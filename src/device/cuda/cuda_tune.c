@@ -31,7 +31,7 @@ typedef struct trial {
 typedef struct tuning {
     lap_cuda_device_t *device;
     const lap_cuda_plan_t *plan;
-    CUdeviceptr memory, workspace, a, b, d;
+    CUdeviceptr memory, workspace, a, b, d, bias, aux;
     CUevent begin, end;
 } tuning_t;
 
@@ -43,9 +43,16 @@ static uint64_t elements(uint64_t rows, uint64_t cols, bool turned, uint64_t str
     return (turned ? cols : rows) * stride;
 }
 
-static size_t rounded(uint64_t count, int32_t dtype)
+/* What has to be there, and where. */
+typedef struct piece {
+    CUdeviceptr *at;
+    uint64_t count;
+    int32_t dtype;
+} piece_t;
+
+static size_t bytes_of(const piece_t *piece)
 {
-    return (count * lap_dtype_size((lap_dtype_t)dtype) + 255) / 256 * 256;
+    return (piece->count * lap_dtype_size((lap_dtype_t)piece->dtype) + 255) / 256 * 256;
 }
 
 static lap_status_t fill(const tuning_t *tuning, CUdeviceptr memory, uint64_t count, int32_t dtype)
@@ -62,24 +69,31 @@ static lap_status_t make_memory(tuning_t *tuning)
 {
     const lap_cuda_api_t *api = &tuning->device->api;
     const lap_cuda_gemm_key_t *key = &tuning->plan->key;
-    const uint64_t na = elements(key->rows, key->k, key->a_transposed, key->lda);
-    const uint64_t nb = elements(key->n, key->k, key->b_plain, key->ldb);
-    const uint64_t nd = key->rows * key->ldd;
-    const size_t bytes = LAP_CUDA_WORKSPACE + rounded(na, key->a_dtype) +
-                         rounded(nb, key->b_dtype) + rounded(nd, key->d_dtype);
-    size_t free = 0, total = 0;
+    const piece_t pieces[] = {
+        {&tuning->a, elements(key->rows, key->k, key->a_transposed, key->lda), key->a_dtype},
+        {&tuning->b, elements(key->n, key->k, key->b_plain, key->ldb), key->b_dtype},
+        {&tuning->d, key->rows * key->ldd, key->d_dtype},
+        {&tuning->bias, key->epilogue & LAP_CUDA_HAS_BIAS ? key->n : 1, key->bias_dtype},
+        {&tuning->aux, key->rows * key->ld_aux, key->aux_dtype},
+    };
+    const size_t count = sizeof(pieces) / sizeof(pieces[0]);
+    size_t bytes = LAP_CUDA_WORKSPACE, free = 0, total = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += bytes_of(&pieces[i]);
     LAP_TRY(lap_cuda_check(api, api->cuMemGetInfo(&free, &total), "cuMemGetInfo"));
     if (bytes > free / PART_OF_FREE || api->cuMemAlloc(&tuning->memory, bytes) != CUDA_SUCCESS) {
         tuning->memory = 0;
         return LAP_OK;
     }
     tuning->workspace = tuning->memory;
-    tuning->a = tuning->workspace + LAP_CUDA_WORKSPACE;
-    tuning->b = tuning->a + rounded(na, key->a_dtype);
-    tuning->d = tuning->b + rounded(nb, key->b_dtype);
-    LAP_TRY(fill(tuning, tuning->a, na, key->a_dtype));
-    LAP_TRY(fill(tuning, tuning->b, nb, key->b_dtype));
-    return fill(tuning, tuning->d, nd, key->d_dtype);
+    CUdeviceptr at = tuning->memory + LAP_CUDA_WORKSPACE;
+    for (size_t i = 0; i < count; i++) {
+        *pieces[i].at = at;
+        if (pieces[i].count > 0)
+            LAP_TRY(fill(tuning, at, pieces[i].count, pieces[i].dtype));
+        at += bytes_of(&pieces[i]);
+    }
+    return LAP_OK;
 }
 
 /* ---- trials ---- */
@@ -199,10 +213,12 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
         lap_cuda_check(api, api->cuEventCreate(&tuning->begin, CU_EVENT_DEFAULT), "cuEventCreate"));
     LAP_TRY(
         lap_cuda_check(api, api->cuEventCreate(&tuning->end, CU_EVENT_DEFAULT), "cuEventCreate"));
-    /* A scale that is read on the device: any number does. */
-    if (tuning->plan->key.scaled)
-        LAP_TRY(lap_cuda_plan_set(tuning->plan, api, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-                                  &tuning->workspace, sizeof(tuning->workspace)));
+    const lap_cuda_pointers_t pointers = {
+        .a_scale = (const float *)(uintptr_t)tuning->bias, /* any number does */
+        .bias = (const void *)(uintptr_t)tuning->bias,
+        .aux = (void *)(uintptr_t)tuning->aux,
+    };
+    LAP_TRY(lap_cuda_plan_point(tuning->plan, api, &pointers));
     LAP_TRY(try_all(tuning, proposals, count, trials));
     proposals[0] = proposals[fastest(trials, count)];
     return LAP_OK;

@@ -314,7 +314,8 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .rows = put->rows,
                              .row_bytes = put->row_bytes,
                              .dst_stride = put->dst_stride,
-                             .src_stride = put->src_stride};
+                             .src_stride = put->src_stride,
+                             .sms = put->sms};
     const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
                                paced ? put->span : NULL};
     if (put->span)

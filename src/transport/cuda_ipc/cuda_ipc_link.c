@@ -91,6 +91,7 @@ lap_status_t lap_paced_raise(lap_buffer_t *buffer, lap_stream_t *stream, const u
         .link_free = which == CARRY ? &paced->notes[NOTES] : NULL,
         .carry_ns = link->bytes_per_s > 0 ? to_ns((double)raise->bytes / link->bytes_per_s) : 0,
         .latency_ns = to_ns(link->latency_s),
+        .lost = part->device->lost,
         .raise = lap_part_raise(part, raise),
     };
     LAP_TRY(lap_cuda_event_record(paced->mark, stream));

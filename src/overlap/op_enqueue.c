@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls in the order of a stream of the caller's, see lap_cuda.h: begun and ended by the stream,
+ * with no call to wait for them. What became of them comes out of the next call that asks.
+ */
+#include <stdio.h>
+
+#include <lap/lap_cuda.h>
+
+#include "core/options.h"
+#include "core/world.h"
+#include "overlap/op.h"
+
+static lap_status_t check_device(const lap_engine_t *engine)
+{
+    if (engine->device->ops->foreign_begin)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "calls in the order of a stream need device cuda; this world has device %s",
+                     engine->device->ops->name);
+}
+
+static lap_status_t enqueue(lap_op_t *op, const lap_op_args_t *args, void *stream,
+                            lap_enqueued_t *how_p)
+{
+    lap_op_entry_t *entry;
+    lap_binding_t binding;
+    LAP_TRY(lap_op_ready(op, args, &entry, &binding));
+    const lap_status_t status = lap_program_enqueue(entry->program, &binding, stream, how_p);
+    entry->kept = entry->kept || *how_p == LAP_ENQUEUED_KEPT;
+    return status;
+}
+
+lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)
+{
+    if (!op || !given)
+        return lap_error(LAP_ERR_INVALID, "lap_op_enqueue: %s is NULL", op ? "args" : "op");
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
+    LAP_TRY(check_device(op->engine));
+    if (args.trace)
+        return lap_error(LAP_ERR_INVALID, "trace is given, expected NULL: a call in the order of a "
+                                          "stream has no end at which it could be read");
+    LAP_TRY(lap_op_check_usable(op));
+    LAP_TRY(lap_args_check(op, &args));
+    if (!op->is_guest) {
+        op->guest.group = op->group;
+        lap_engine_add_guest(op->engine, &op->guest);
+        op->is_guest = true;
+    }
+    lap_enqueued_t how = LAP_ENQUEUED;
+    const lap_status_t status = enqueue(op, &args, stream, &how);
+    if (status == LAP_OK || how != LAP_ENQUEUED)
+        return status;
+    /* The peers are without this rank's part. */
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_op_break(op, status);
+    lap_error(status, "%s", story);
+    lap_engine_fail(op->engine, status, NULL);
+    return lap_error(status, "%s", story);
+}
+
+lap_status_t lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream)
+{
+    lap_engine_t *engine;
+    if (!world)
+        return lap_error(LAP_ERR_INVALID, "lap_world_synchronize: world is NULL");
+    LAP_TRY(lap_engine_get(world, &engine));
+    LAP_TRY(check_device(engine));
+    return lap_engine_synchronize(engine, stream);
+}

@@ -501,6 +501,16 @@ lap_status_t lap_op_check_usable(lap_op_t *op)
     return LAP_OK;
 }
 
+/* What broke the group, with the call that this rank was in, and what became of it here. */
+static lap_status_t broken_in_call(const lap_op_t *op, lap_status_t status, const char *story)
+{
+    char cause[LAP_ERROR_TEXT];
+    snprintf(cause, sizeof(cause), "%s", lap_last_error());
+    return lap_error(status, "%s; rank %d was in %s (%s)%s%s", cause, op->group->rank,
+                     lap_op_kind_name(op->problem.kind), op->builder->name, *story ? ": " : "",
+                     story);
+}
+
 /*
  * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
  * the death is the cause; it may be seen a moment later than the failure.
@@ -510,17 +520,13 @@ static lap_status_t find_cause(const lap_op_t *op, lap_status_t status)
     const bool alone = op->group->size == 1 || op->group->world->kind == LAP_WORLD_THREADS;
     if (status != LAP_ERR_SYSTEM || alone || !op->engine->device->ops->release)
         return status;
-    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
+    char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
     const uint64_t end = lap_now_ns() + CAUSE_NS;
     lap_status_t found;
     while ((found = lap_group_look(op->group)) == LAP_OK && lap_now_ns() < end)
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
-    if (found == LAP_OK)
-        return lap_error(status, "%s", story);
-    snprintf(cause, sizeof(cause), "%s", lap_last_error());
-    return lap_error(found, "%s; rank %d was in %s (%s): %s", cause, op->group->rank,
-                     lap_op_kind_name(op->problem.kind), op->builder->name, story);
+    return found == LAP_OK ? lap_error(status, "%s", story) : broken_in_call(op, found, story);
 }
 
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
@@ -591,8 +597,11 @@ lap_status_t lap_op_end(lap_op_t *op)
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
      */
-    if (status == LAP_OK && op->engine->device->ops->release)
+    if (status == LAP_OK && op->engine->device->ops->release) {
         status = lap_group_broken(op->group);
+        if (status != LAP_OK)
+            (void)broken_in_call(op, status, "");
+    }
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
     op->program = NULL;

@@ -63,6 +63,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static stream_t *streams;
 static queue_t *shared; /* with FAKE_ONE_QUEUE */
 static atomic_uint launches;
+static pthread_mutex_t standard_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void nap(void)
 {
@@ -237,6 +238,21 @@ static void *run_queue(void *arg)
 
 /* ---- issuing ---- */
 
+static stream_t *new_stream(CUcontext context, CUgreenCtx green);
+
+/* The stream of a handle; that of no handle, and of the two special ones, is the same for all. */
+static stream_t *stream_of(CUstream handle)
+{
+    static stream_t *standard;
+    if ((uintptr_t)handle > 2)
+        return (stream_t *)handle;
+    pthread_mutex_lock(&standard_lock);
+    if (!standard)
+        standard = new_stream(NULL, NULL);
+    pthread_mutex_unlock(&standard_lock);
+    return standard;
+}
+
 static op_t *new_op(int kind, size_t bytes)
 {
     op_t *op = calloc(1, sizeof(*op) + bytes);
@@ -265,13 +281,13 @@ static CUresult issue(stream_t *stream, op_t *op)
 
 CUresult fake_issue(CUstream handle, fake_work_t work, const void *args, size_t bytes, bool waits)
 {
-    if (!handle || fake_fate() != CUDA_SUCCESS)
-        return handle ? fake_fate() : CUDA_ERROR_INVALID_HANDLE;
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
     op_t *op = new_op(WORK, bytes);
     op->work = work;
     op->waits = waits;
     memcpy(op->args, args, bytes);
-    return issue((stream_t *)handle, op);
+    return issue(stream_of(handle), op);
 }
 
 /* ---- streams ---- */
@@ -304,10 +320,10 @@ void fake_settle(void)
         settle(queue);
 }
 
-static CUresult create(CUstream *stream_p, CUgreenCtx green)
+static stream_t *new_stream(CUcontext context, CUgreenCtx green)
 {
     stream_t *stream = calloc(1, sizeof(*stream));
-    stream->context = green ? NULL : fake_current();
+    stream->context = context;
     stream->green = green;
     pthread_mutex_lock(&lock);
     if (!shared && fake_number("FAKE_ONE_QUEUE", 0))
@@ -316,36 +332,37 @@ static CUresult create(CUstream *stream_p, CUgreenCtx green)
     stream->next = streams;
     streams = stream;
     pthread_mutex_unlock(&lock);
-    *stream_p = (CUstream)stream;
-    return CUDA_SUCCESS;
+    return stream;
 }
 
 static CUresult cu_stream_create(CUstream *stream_p, unsigned flags, int priority)
 {
     (void)flags, (void)priority;
-    return fake_current() ? create(stream_p, NULL) : CUDA_ERROR_INVALID_CONTEXT;
+    if (!fake_current())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *stream_p = (CUstream)new_stream(fake_current(), NULL);
+    return CUDA_SUCCESS;
 }
 
 static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, unsigned flags,
                                        int priority)
 {
     (void)flags, (void)priority;
-    return create(stream_p, context);
+    *stream_p = (CUstream)new_stream(NULL, context);
+    return CUDA_SUCCESS;
 }
 
 static CUresult cu_stream_context(CUstream handle, CUcontext *context_p, CUgreenCtx *green_p)
 {
-    const stream_t *stream = (stream_t *)handle;
-    if (!stream)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *context_p = stream->context;
+    const stream_t *stream = stream_of(handle);
+    *context_p = (uintptr_t)handle > 2 ? stream->context : fake_current();
     *green_p = stream->green;
     return CUDA_SUCCESS;
 }
 
 static CUresult cu_stream_synchronize(CUstream handle)
 {
-    const stream_t *stream = (stream_t *)handle;
+    const stream_t *stream = stream_of(handle);
     if (stream->kept)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (fake_fate() == CUDA_SUCCESS)
@@ -355,7 +372,7 @@ static CUresult cu_stream_synchronize(CUstream handle)
 
 static CUresult cu_stream_query(CUstream handle)
 {
-    const stream_t *stream = (stream_t *)handle;
+    const stream_t *stream = stream_of(handle);
     queue_t *queue = stream->queue;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
@@ -368,7 +385,7 @@ static CUresult cu_stream_query(CUstream handle)
 /* A GPU ends what its streams were given; so does this. */
 static CUresult cu_stream_destroy(CUstream handle)
 {
-    stream_t *stream = (stream_t *)handle;
+    stream_t *stream = stream_of(handle);
     queue_t *queue = stream->queue;
     if (fake_fate() != CUDA_SUCCESS)
         return fake_fate();
@@ -414,7 +431,7 @@ static CUresult cu_event_destroy(CUevent handle)
 static CUresult cu_event_record(CUevent handle, CUstream to)
 {
     event_t *event = (event_t *)handle;
-    stream_t *stream = (stream_t *)to;
+    stream_t *stream = stream_of(to);
     op_t *op = new_op(RECORD, 0);
     event->graph = stream->kept;
     if (stream->kept) {
@@ -432,7 +449,7 @@ static CUresult cu_stream_wait_event(CUstream of, CUevent handle, unsigned flags
 {
     (void)flags;
     const event_t *event = (event_t *)handle;
-    stream_t *stream = (stream_t *)of;
+    stream_t *stream = stream_of(of);
     if (stream->kept && !event->graph)
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     if (stream->kept && stream->kept != event->graph)
@@ -471,7 +488,7 @@ static CUresult cu_event_elapsed(float *ms_p, CUevent from, CUevent to)
 
 static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
 {
-    stream_t *stream = (stream_t *)handle;
+    stream_t *stream = stream_of(handle);
     (void)mode;
     if (stream->kept)
         return CUDA_ERROR_ILLEGAL_STATE;
@@ -492,7 +509,7 @@ static bool is_joined(const graph_t *graph, const stream_t *branch)
 
 static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
 {
-    const stream_t *stream = (stream_t *)handle;
+    const stream_t *stream = stream_of(handle);
     graph_t *graph = stream->kept;
     CUresult result = CUDA_SUCCESS;
     if (!graph)
@@ -516,8 +533,8 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
 
 static CUresult cu_is_capturing(CUstream handle, CUstreamCaptureStatus *status_p)
 {
-    *status_p = ((stream_t *)handle)->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE
-                                           : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status_p =
+        (stream_of(handle))->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -565,7 +582,7 @@ static CUresult cu_graph_launch(CUgraphExec handle, CUstream stream)
     op_t *op = new_op(GRAPH, 0);
     op->graph = ((exec_t *)handle)->graph;
     atomic_fetch_add(&op->graph->users, 1);
-    return issue((stream_t *)stream, op);
+    return issue(stream_of(stream), op);
 }
 
 #define CALL(name, function)                                                                       \

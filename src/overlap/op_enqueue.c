@@ -20,15 +20,32 @@ static lap_status_t check_device(const lap_engine_t *engine)
                      engine->device->ops->name);
 }
 
-static lap_status_t enqueue(lap_op_t *op, const lap_op_args_t *args, void *stream,
-                            lap_enqueued_t *how_p)
+/* A failure of a call that runs leaves the peers without this rank's part. */
+static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
+{
+    lap_op_entry_t *entry;
+    lap_binding_t binding;
+    lap_status_t status = lap_op_ready(op, args, &entry, &binding);
+    if (status == LAP_OK)
+        status = lap_program_enqueue(entry->program, &binding, stream);
+    if (status == LAP_OK || status == LAP_ERR_BUSY)
+        return status;
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_op_break(op, status);
+    lap_engine_fail(op->engine, status, NULL);
+    return lap_error(status, "%s", story);
+}
+
+/* One of a call that is kept for later is the caller's business alone. */
+static lap_status_t keep(lap_op_t *op, const lap_op_args_t *args, void *stream)
 {
     lap_op_entry_t *entry;
     lap_binding_t binding;
     LAP_TRY(lap_op_ready(op, args, &entry, &binding));
-    const lap_status_t status = lap_program_enqueue(entry->program, &binding, stream, how_p);
-    entry->kept = entry->kept || *how_p == LAP_ENQUEUED_KEPT;
-    return status;
+    entry->kept = true;
+    binding.chaos = 0; /* functions on a stream are called once */
+    return lap_program_keep(entry->program, &binding, stream);
 }
 
 lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)
@@ -48,17 +65,12 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
         lap_engine_add_guest(op->engine, &op->guest);
         op->is_guest = true;
     }
-    lap_enqueued_t how = LAP_ENQUEUED;
-    const lap_status_t status = enqueue(op, &args, stream, &how);
-    if (status == LAP_OK || how != LAP_ENQUEUED)
-        return status;
-    /* The peers are without this rank's part. */
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
-    lap_op_break(op, status);
-    lap_error(status, "%s", story);
-    lap_engine_fail(op->engine, status, NULL);
-    return lap_error(status, "%s", story);
+    lap_device_t *device = op->engine->device;
+    bool keeps;
+    LAP_TRY(device->ops->foreign_begin(device, stream, &keeps));
+    const lap_status_t status = keeps ? keep(op, &args, stream) : run(op, &args, stream);
+    device->ops->foreign_end(device);
+    return status;
 }
 
 lap_status_t lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream)

@@ -285,14 +285,23 @@ static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
     return LAP_OK;
 }
 
+static void begin_mark(const lap_program_t *program)
+{
+    if (program->engine->marks)
+        lap_marks_push(program->engine->marks, program->label);
+}
+
+static void end_mark(const lap_program_t *program)
+{
+    if (program->engine->marks)
+        lap_marks_pop(program->engine->marks);
+}
+
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
 {
-    lap_marks_t *marks = program->engine->marks;
-    if (marks)
-        lap_marks_push(marks, program->label);
+    begin_mark(program);
     const lap_status_t status = issue(program, binding);
-    if (marks)
-        lap_marks_pop(marks);
+    end_mark(program);
     return status;
 }
 
@@ -311,18 +320,15 @@ static lap_status_t fork_streams(const lap_engine_t *engine, void *foreign,
 }
 
 /* All of a call is behind its first stream when that has ended: see end_call in issue.c. */
-static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *foreign,
-                            lap_enqueued_t *how_p)
+static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *foreign)
 {
     lap_engine_t *engine = program->engine;
     const lap_device_ops_t *ops = engine->device->ops;
     lap_stream_t *streams[LAP_STREAMS];
     int first = 0;
     const size_t count = lap_program_streams(program, streams, &first);
-    LAP_TRY(lap_engine_check_free(engine));
     if (count == 0)
         return LAP_OK;
-    *how_p = LAP_ENQUEUED;
     if (binding->buffer->in_flight > 0)
         LAP_TRY(join_streams(engine));
     announce(program, binding, false);
@@ -336,10 +342,17 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     return ops->foreign_wait_event(foreign, engine->tail);
 }
 
-/*
- * Into the caller's graph, with nothing that happens outside of it: that the launches of the graph
- * and other calls come one after the other is up to the caller.
- */
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
+                                 void *foreign)
+{
+    LAP_TRY(lap_engine_check_free(program->engine));
+    begin_mark(program);
+    const lap_status_t status = enqueue(program, binding, foreign);
+    end_mark(program);
+    return status;
+}
+
+/* With nothing that happens outside of the graph: there is only its own order in it. */
 static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
 {
     lap_engine_t *engine = program->engine;
@@ -347,10 +360,6 @@ static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, v
     lap_stream_t *streams[LAP_STREAMS];
     int first;
     const size_t count = lap_program_streams(program, streams, &first);
-    if (binding->buffer->in_person)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "calls cannot be captured in a graph over an emulated link, nor where "
-                         "ranks that are threads share a GPU");
     if (count == 0)
         return LAP_OK;
     announce(program, binding, true);
@@ -361,23 +370,15 @@ static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, v
     return ops->foreign_wait_event(foreign, engine->kept);
 }
 
-lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
-                                 void *foreign, lap_enqueued_t *how_p)
+lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
 {
-    lap_device_t *device = program->engine->device;
-    lap_marks_t *marks = program->engine->marks;
-    bool keeps;
-    *how_p = LAP_ENQUEUED_NOT;
-    LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
-    if (keeps)
-        *how_p = LAP_ENQUEUED_KEPT;
-    if (marks)
-        lap_marks_push(marks, program->label);
-    const lap_status_t status =
-        keeps ? keep(program, binding, foreign) : enqueue(program, binding, foreign, how_p);
-    if (marks)
-        lap_marks_pop(marks);
-    device->ops->foreign_end(device);
+    if (binding->buffer->in_person)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "calls cannot be captured in a graph over an emulated link, nor where "
+                         "ranks that are threads share a GPU");
+    begin_mark(program);
+    const lap_status_t status = keep(program, binding, foreign);
+    end_mark(program);
     return status;
 }
 

@@ -126,20 +126,20 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
 
-/* What became of a call in the order of a caller's stream. */
-typedef enum lap_enqueued {
-    LAP_ENQUEUED_NOT, /* nothing was issued */
-    LAP_ENQUEUED,     /* some of it was, or all */
-    LAP_ENQUEUED_KEPT /* it does not run: it is part of a graph of the caller's, to be run later */
-} lap_enqueued_t;
-
 /*
- * The same in the order of a caller's stream, which has all of it behind it when it goes on; nobody
- * waits for it. The program may be issued so again at once. Writes *how_p also on failure; a program
- * that is kept must live as long as the graph.
+ * The same in the order of a caller's stream, between foreign_begin and foreign_end of the device:
+ * the stream has all of it behind it when it goes on, and nobody waits for it. The program may be
+ * issued so again at once. LAP_ERR_BUSY: nothing was issued.
  */
 lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
-                                 void *foreign, lap_enqueued_t *how_p);
+                                 void *foreign);
+
+/*
+ * The same while the caller keeps what it gives the stream: the call does not run but becomes part
+ * of the caller's graph, and the program must live as long as that. Nothing else must be issued
+ * before the caller has ended it: see lap_engine_check_free.
+ */
+lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what

@@ -79,8 +79,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         *value = 1;
         return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: /* as a driver that does not know of it */
-        return CUDA_ERROR_INVALID_VALUE;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: /* or as a driver that does not know of it */
+        *value = fake_number("FAKE_MULTICAST", 0);
+        return *value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default:
         *value = 0;
         return CUDA_SUCCESS;
@@ -354,14 +355,15 @@ static CUresult ask_pointer(void *value, CUpointer_attribute attribute, CUdevice
     const memory_t *of_gpu = find(memories, address);
     if (!of_gpu)
         of_gpu = find(mapped, address);
-    const bool known = of_gpu || find(pinned, address);
+    const bool by_vmm = fake_vmm_has(address);
+    const bool known = of_gpu || by_vmm || find(pinned, address);
     const unsigned gpu = of_gpu ? of_gpu->gpu : 0;
     pthread_mutex_unlock(&lock);
     if (!known)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *number = of_gpu ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        *number = of_gpu || by_vmm ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *number = gpu;
@@ -384,6 +386,8 @@ typedef struct handle {
 static CUresult get_handle(CUipcMemHandle *handle_p, CUdeviceptr address)
 {
     handle_t handle = {.pid = getpid(), .file = -1};
+    if (fake_number("FAKE_NO_IPC", 0) == 1)
+        return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
     for (const memory_t *memory = memories; memory; memory = memory->next)
         if (memory->address == address) {
@@ -412,6 +416,8 @@ static CUresult open_handle(CUdeviceptr *address_p, CUipcMemHandle given, unsign
     handle_t handle;
     char path[64];
     (void)flags;
+    if (fake_number("FAKE_NO_IPC", 0) == 2)
+        return CUDA_ERROR_INVALID_CONTEXT;
     memcpy(&handle, &given, sizeof(handle));
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.file);
     memory_t *memory = calloc(1, sizeof(*memory));
@@ -644,7 +650,7 @@ static const fake_call_t calls[] = {
 FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int version,
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
-    const fake_call_t *const tables[] = {calls, fake_stream_calls};
+    const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_vmm_calls};
     fake_function_t function = (fake_function_t)not_supported;
     (void)version, (void)flags, (void)result;
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)

@@ -13,6 +13,8 @@
  *                      a GPU may do
  *   FAKE_SHARED_FATE=1 when a process whose memory is mapped here dies, every call fails, as it may
  *                      for clients of one MPS server
+ *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
+ *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  */
 #ifndef LAP_TEST_FAKE_FAKE_H
@@ -71,6 +73,9 @@ typedef struct fake_kernel {
 /* NULL: there is no such kernel. */
 const fake_kernel_t *fake_kernel(const char *name);
 
+FAKE_EXPORT double fake_gelu(double x);
+FAKE_EXPORT double fake_gelu_slope(double x);
+
 /* ---- the table of cuGetProcAddress ---- */
 
 typedef void (*fake_function_t)(void);
@@ -80,7 +85,11 @@ typedef struct fake_call {
     fake_function_t function;
 } fake_call_t;
 
-extern const fake_call_t fake_stream_calls[]; /* ends with a name that is NULL */
+extern const fake_call_t fake_stream_calls[]; /* these two end with a name that is NULL */
+extern const fake_call_t fake_vmm_calls[];
+
+/* Whether there is memory of cuMemCreate at an address. */
+bool fake_vmm_has(CUdeviceptr address);
 
 /* CUDA_SUCCESS, or what every call fails of since a process died; see FAKE_SHARED_FATE. */
 CUresult fake_fate(void);

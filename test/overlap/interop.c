@@ -247,6 +247,43 @@ static void try_graph(const trial_t *trial, int replays)
            error);
 }
 
+/* Calls of more sizes than an operator keeps programs for, a few at a time. */
+static double run_sizes(const trial_t *trial, CUstream stream)
+{
+    bench_t *bench = trial->bench;
+    test_call_t calls[CALLS];
+    double error = 0;
+    for (size_t i = 0; i < 5 * CALLS; i++) {
+        const size_t at = i % CALLS;
+        calls[at] = plan_call(trial, i, true);
+        calls[at].m = shape.m - 1 - i;
+        test_call_init(&calls[at]);
+        test_call_upload(&calls[at], caller_pointer(bench->got[at]));
+        enqueue(bench, trial->op, &calls[at], bench->got[at], stream, trial->label);
+        if (at != CALLS - 1)
+            continue;
+        synchronize(bench, stream, trial->label);
+        for (int j = 0; j < CALLS; j++)
+            error = fmax(error, error_of(&calls[j], bench->got[j]));
+    }
+    return error;
+}
+
+/* What a graph has in it stays, whatever sizes are called meanwhile. */
+static void try_sizes(const trial_t *trial)
+{
+    CUstream stream = trial->bench->caller.streams[0];
+    CUgraphExec exec = NULL;
+    const bool captured = capture(trial, stream, &exec);
+    double error = run_sizes(trial, stream);
+    if (captured) {
+        error = fmax(error, replay(trial, stream, exec, 0));
+        CALLER_DO(&trial->bench->caller, cuGraphExecDestroy(exec));
+    }
+    tap_ok(error <= 1, "%s: calls of many sizes are right, and a graph after them: %g",
+           trial->label, error);
+}
+
 /* ---- the suite ---- */
 
 static void try_method(bench_t *bench, const test_method_t *method, const test_flavour_t *flavour,
@@ -264,6 +301,8 @@ static void try_method(bench_t *bench, const test_method_t *method, const test_f
     try_in_line(&trial, bench->caller.streams[0], "a stream");
     try_in_line(&trial, NULL, "the default stream");
     try_streams(&trial);
+    if (strcmp(method->method, "ring") == 0)
+        try_sizes(&trial);
     try_graph(&trial, strcmp(method->method, "ring") == 0 && !method->gather ? MANY : CALLS);
     lap_op_destroy(trial.op);
 }

@@ -172,6 +172,7 @@ static uint32_t epilogue_of(const lap_cuda_device_t *device, const lap_gemm_t *g
     const bool aux = block->aux && work & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
     if (!writes(gemm->a_dtype, gemm->d_dtype) || (finish && finish->scale != 1) ||
         (work & LAP_EPILOGUE_BIAS && !adds_bias(gemm)) || (aux && !keeps_aux(gemm, block)) ||
+        (work != LAP_EPILOGUE_NONE && finish->beta != 0) || /* some kernels round in between */
         (work > LAP_EPILOGUE_BIAS && !device->fast_gelu))
         return 0;
     switch (work) {

@@ -242,7 +242,7 @@ typedef struct offer {
     uint64_t base, context; /* for threads of one process */
     int32_t gpu;
     int32_t kind, chosen;  /* for processes: lap_cuda_memory_t, and whether it must be */
-    int32_t failed;        /* there is none */
+    int32_t failure;       /* a status: there is none */
     CUipcMemHandle handle; /* for IPC */
 } offer_t;
 
@@ -342,7 +342,8 @@ static lap_status_t take_with_fds(lap_buffer_t *buffer, const offer_t *offers)
 
 /* What all offers have in common; the same on every rank. */
 typedef struct overview {
-    bool failed;    /* one could not be made */
+    bool failed;    /* one could not be made, */
+    bool no_memory; /* for want of memory */
     bool chosen;    /* the kind of one must be what it is */
     bool all_ipc;   /* else descriptors are to be passed */
     bool multicast; /* all want it */
@@ -353,7 +354,8 @@ static overview_t look_over(const lap_group_t *group, const offer_t *offers)
 {
     overview_t view = {.all_ipc = true, .multicast = true};
     for (int r = 0; r < group->size; r++) {
-        view.failed = view.failed || offers[r].failed;
+        view.failed = view.failed || offers[r].failure != LAP_OK;
+        view.no_memory = view.no_memory || offers[r].failure == LAP_ERR_NO_MEMORY;
         view.chosen = view.chosen || offers[r].chosen;
         view.all_ipc = view.all_ipc && offers[r].kind == LAP_CUDA_MEMORY_IPC;
         view.multicast = view.multicast && offers[r].kind == LAP_CUDA_MEMORY_MULTICAST;
@@ -387,13 +389,13 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     lap_status_t status = create_own(buffer);
     if (status == LAP_OK)
         status = make_offer(buffer, &offer);
-    offer.failed = status != LAP_OK;
+    offer.failure = (int32_t)status;
     char story[LAP_ERROR_TEXT] = "";
     if (status != LAP_OK)
         strncpy(story, lap_last_error(), sizeof(story) - 1);
     LAP_TRY(lap_group_collect(group, &offer, sizeof(offer), &offers));
     const overview_t view = look_over(group, offers);
-    *again_p = view.all_ipc && !view.chosen && !is_threads(buffer);
+    *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
     part->in_turn = buffer->in_person = view.share && is_threads(buffer);
     if (status != LAP_OK)
         lap_error(status, "%s", story);

@@ -234,9 +234,9 @@ static lap_status_t prepare(lap_op_t *op)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
     const lap_op_args_t usual = lap_args_usual(&op->problem);
     lap_binding_t binding = bind(op, &usual);
-    LAP_TRY(lap_program_prepare(entry->program, &binding));
+    LAP_TRY(lap_program_prepare(entry->program, &binding, true));
     binding.beta = 1;
-    return op->problem.accumulate ? lap_program_prepare(entry->program, &binding) : LAP_OK;
+    return op->problem.accumulate ? lap_program_prepare(entry->program, &binding, true) : LAP_OK;
 }
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)

@@ -264,7 +264,7 @@ static void test_prepared(void)
     const size_t bytes = p.m * p.ldd * lap_dtype_size(dtype);
     lap_gemm_block_t block = block_of(&p, 0, p.m);
     const lap_gemm_t gemm = gemm_of(&p, &block, 1);
-    tap_success(ops->gemm_prepare(stream, &gemm), "%s: a GEMM is prepared", ops->name);
+    tap_success(ops->gemm_prepare(stream, &gemm, true), "%s: a GEMM is prepared", ops->name);
     bool touched = false;
     for (size_t i = 0; i <= p.m * p.ldd; i++)
         touched = touched || got(&p, i) != GUARD;

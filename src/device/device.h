@@ -273,13 +273,13 @@ struct lap_device_ops {
     lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
-     * (optional) Finds the fastest way to do a GEMM, perhaps by trial on memory of its own, and
-     * keeps to it: later GEMMs that are like this one in sizes, types, strides and alignment are
-     * done in that way. Without it, and for other GEMMs, the device takes a way that it knows. Makes
+     * (optional) Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in
+     * sizes, types, strides and alignment are done in that way. If it `tries`, it is the fastest,
+     * found by trial on memory of its own; else, and without this, one that the device knows. Makes
      * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
      * Blocks until it is found; reads and writes none of the memory, which need not be there.
      */
-    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
     /*
      * (optional) Writes a number into memory of `alloc` when the stream gets here. Without it, that
      * memory is the caller's too.

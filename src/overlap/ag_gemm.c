@@ -243,18 +243,27 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_local_gemm(p, s);
         return;
     }
-    add_exchange_all(p, s, LAP_STREAM_COMPUTE);
-    if (wants(p, p->rank) && lap_rows_of(p, p->rank) > 0)
-        add_own_copy(p, s, LAP_STREAM_COMPUTE, false);
+    /* Where copies can be made side by side, that is still no overlap: the GEMM is not there yet. */
+    const bool aside = p->lanes && p->kind == LAP_AG_GEMM;
+    const bool copies = wants(p, p->rank) && lap_rows_of(p, p->rank) > 0;
+    uint32_t copy = 0;
+    add_credits(p, s, LAP_STREAM_COMPUTE);
+    for (int i = 1; i < p->size; i++)
+        add_own_put(p, s, aside && i % 2 ? LAP_STREAM_SEND : LAP_STREAM_COMPUTE, lap_peer_at(p, i));
+    if (copies)
+        copy = add_own_copy(p, s, aside ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE, false);
     for (int i = 1; i < p->size; i++)
         if (flows(p, lap_peer_at(p, i), p->rank))
             lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
                          lap_signal_data(lap_peer_at(p, i)), 1);
     lap_range_t all = shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
+    const uint32_t reader = s->nsteps;
     if (multiplies)
         add_rows_gemm(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
     if (p->gather_input && p->m > 0)
         add_gather(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
+    if (aside && copies)
+        lap_add_dep(s, reader, copy);
     lap_add_local_gemm(p, s);
 }
 

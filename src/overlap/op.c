@@ -233,8 +233,10 @@ static lap_status_t prepare(lap_op_t *op)
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
     const lap_op_args_t usual = lap_args_usual(&op->problem);
-    const lap_binding_t binding = bind(op, &usual);
-    return lap_program_prepare(entry->program, &binding);
+    lap_binding_t binding = bind(op, &usual);
+    LAP_TRY(lap_program_prepare(entry->program, &binding, true));
+    binding.beta = 1;
+    return op->problem.accumulate ? lap_program_prepare(entry->program, &binding, true) : LAP_OK;
 }
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)

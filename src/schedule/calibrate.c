@@ -413,7 +413,7 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
                              .blocks = &block,
                              .nblocks = 1};
     if (bench->ops->gemm_prepare) /* as an operator will run it */
-        LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm));
+        LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true));
     const uint64_t begin = lap_now_ns();
     for (int i = 0; i < bench->extent->repeats; i++)
         LAP_TRY(bench->ops->gemm(bench->stream, &gemm));

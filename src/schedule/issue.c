@@ -500,7 +500,7 @@ static lap_status_t set_scale(const issue_t *issue)
 /* What cannot be done once a wait has been issued comes before all of them. */
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
 {
-    LAP_TRY(lap_program_prepare(program, binding));
+    LAP_TRY(lap_program_prepare(program, binding, false));
     issue_t issue = {
         .program = program,
         .binding = binding,
@@ -514,7 +514,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
     return end_call(&issue);
 }
 
-lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding)
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries)
 {
     issue_t issue = {
         .program = program,
@@ -527,10 +527,10 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
         if (step->kind != LAP_STEP_GEMM || step->count == 0)
             continue;
         const lap_gemm_t gemm = bind_gemm(&issue, i);
-        LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm));
+        LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm, tries));
         lap_stream_t *beside = stream_beside(program, step);
         if (beside)
-            LAP_TRY(issue.device->gemm_prepare(beside, &gemm));
+            LAP_TRY(issue.device->gemm_prepare(beside, &gemm, tries));
     }
     return LAP_OK;
 }

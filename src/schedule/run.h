@@ -115,9 +115,9 @@ typedef struct lap_binding {
 
 /*
  * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
- * is not touched. Blocks. Before the first call.
+ * is not touched; if it `tries`, by trial, which takes a while. Blocks.
  */
-lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding);
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries);
 
 /*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's

@@ -17,10 +17,16 @@
 struct operation {
     int32_t turned[2];     /* the operands: a cublasOperation_t */
     const float *scale[2]; /* in the memory of the GPU; NULL: 1 */
-    uint32_t epilogue;     /* none, or a bias for each row of d */
-    int32_t bias_type;     /* -1: as d */
+    uint32_t epilogue;     /* of the bits that follow */
+    int32_t bias_type;     /* for each row of d; -1: as d */
     const void *bias;
+    int32_t aux_type; /* -1: as d */
+    int64_t aux_stride;
+    void *aux;
 };
+
+/* Bits of a cublasLtEpilogue_t. CUBLASLT_EPILOGUE_DGELU has one of its own, and reads an aux. */
+enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128 };
 
 struct layout {
     lap_dtype_t dtype;
@@ -78,7 +84,8 @@ cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc_p, cublasComputeType_t compu
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const struct operation operation = {.turned = {CUBLAS_OP_N, CUBLAS_OP_N},
                                         .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                                        .bias_type = -1};
+                                        .bias_type = -1,
+                                        .aux_type = -1};
     *desc_p = keep(&operation, sizeof(operation));
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -111,6 +118,15 @@ cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttr
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         memcpy(&operation->bias_type, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        memcpy(&operation->aux, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        memcpy(&operation->aux_stride, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        memcpy(&operation->aux_type, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: /* neither changes what comes out here */
@@ -189,11 +205,27 @@ static bool is_multiple(const struct layout *layout, uint32_t alignment)
            (size_t)layout->stride * bytes % FP8_BYTES == 0 && alignment % FP8_BYTES == 0;
 }
 
+static bool knows(const struct operation *operation)
+{
+    switch (operation->epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+        return true;
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+        return operation->aux_stride % 8 == 0 && (uintptr_t)operation->aux % 16 == 0;
+    default:
+        return false;
+    }
+}
+
 static bool can(const struct operation *operation, const struct layout *a, const struct layout *b,
                 const struct layout *d, const uint32_t *alignment)
 {
-    if (fake_number("FAKE_NO_LT", 0) || (operation->epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-                                         operation->epilogue != CUBLASLT_EPILOGUE_BIAS))
+    if (fake_number("FAKE_NO_LT", 0) || !knows(operation))
         return false;
     if (!lap_dtype_is_fp8(a->dtype))
         return a->dtype == b->dtype && (d->dtype == a->dtype || d->dtype == LAP_FLOAT32) &&
@@ -204,6 +236,9 @@ static bool can(const struct operation *operation, const struct layout *a, const
            !lap_dtype_is_fp8(d->dtype) && is_multiple(a, alignment[0]) &&
            is_multiple(b, alignment[1]) && is_multiple(d, alignment[3]);
 }
+
+/* What is proposed: two that do it, one that is not meant, and one that refuses when it comes to it. */
+enum { NONE, GOOD, WRONG, REFUSES, ALSO_GOOD, PROPOSALS };
 
 EXPORT(cublasStatus_t)
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -217,9 +252,12 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
     if (wanted < 1 || !can((struct operation *)desc, (struct layout *)a, (struct layout *)b,
                            (struct layout *)d, ((struct preference *)preference)->alignment))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(results, 0, sizeof(*results));
-    results->state = CUBLAS_STATUS_SUCCESS;
-    *count_p = 1;
+    for (int i = GOOD; i < PROPOSALS && *count_p < wanted; i++) {
+        cublasLtMatmulHeuristicResult_t *result = &results[(*count_p)++];
+        memset(result, 0, sizeof(*result));
+        result->algo.data[0] = (uint64_t)i;
+        result->state = i == WRONG ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -242,14 +280,40 @@ static float *widen(const struct layout *layout, const void *data, bool turned)
     return wide;
 }
 
-static float *read_bias(const matmul_t *m)
+/* That of an attribute, or else of d. */
+static lap_dtype_t type_or_d(const matmul_t *m, int32_t type)
 {
     lap_dtype_t dtype = m->d.dtype;
-    if (m->operation.bias_type >= 0)
-        (void)find_dtype((cudaDataType_t)m->operation.bias_type, &dtype);
-    float *bias = calloc(m->d.rows + 1, sizeof(float));
-    lap_to_float(dtype, fake_at(m->operation.bias), bias, m->d.rows);
-    return bias;
+    if (type >= 0)
+        (void)find_dtype((cudaDataType_t)type, &dtype);
+    return dtype;
+}
+
+/* What the epilogue makes of a column of sums. */
+static void finish(const matmul_t *m, uint64_t col, float *sums)
+{
+    const struct operation *o = &m->operation;
+    const uint64_t rows = m->d.rows;
+    const lap_dtype_t dtype = type_or_d(m, o->aux_type);
+    char *aux = fake_at(o->aux);
+    float *vector = calloc(rows + 1, sizeof(float));
+    if (o->epilogue & AUX)
+        aux += col * (uint64_t)o->aux_stride * lap_dtype_size(dtype);
+    if (o->epilogue & BIAS) {
+        lap_to_float(type_or_d(m, o->bias_type), fake_at(o->bias), vector, rows);
+        for (uint64_t row = 0; row < rows; row++)
+            sums[row] += vector[row];
+    }
+    if (o->epilogue & DGELU) {
+        lap_to_float(dtype, aux, vector, rows);
+        for (uint64_t row = 0; row < rows; row++)
+            sums[row] *= (float)fake_gelu_slope((double)vector[row]);
+    } else if (o->epilogue & AUX) {
+        lap_from_float(dtype, sums, aux, rows);
+    }
+    for (uint64_t row = 0; row < rows && o->epilogue & GELU; row++)
+        sums[row] = (float)fake_gelu((double)sums[row]);
+    free(vector);
 }
 
 /* op(a) is [rows of d, depth], op(b) [depth, columns of d]; sums are in the order of depth. */
@@ -265,22 +329,20 @@ static void run(void *args)
     char *d = fake_at(m->d_data);
     for (int i = 0; i < 2; i++)
         alpha *= m->operation.scale[i] ? *(const float *)fake_at(m->operation.scale[i]) : 1;
-    float *bias = m->operation.epilogue == CUBLASLT_EPILOGUE_BIAS ? read_bias(m) : NULL;
     for (uint64_t col = 0; col < m->d.cols; col++) {
         memset(sums, 0, rows * sizeof(float));
         for (uint64_t k = 0; k < depth; k++)
             for (uint64_t row = 0; row < rows; row++)
                 sums[row] += a[k * rows + row] * b[col * depth + k];
         for (uint64_t row = 0; row < rows; row++)
-            sums[row] = sums[row] * alpha + (c ? m->beta * c[col * rows + row] : 0) +
-                        (bias ? bias[row] : 0);
+            sums[row] = sums[row] * alpha + (c ? m->beta * c[col * rows + row] : 0);
+        finish(m, col, sums);
         lap_from_float(m->d.dtype, sums,
                        d + col * (uint64_t)m->d.stride * lap_dtype_size(m->d.dtype), rows);
     }
     free(a);
     free(b);
     free(c);
-    free(bias);
     free(sums);
 }
 
@@ -292,7 +354,11 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
                const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
                cudaStream_t stream)
 {
-    (void)handle, (void)algorithm, (void)workspace, (void)workspace_bytes;
+    (void)handle, (void)workspace, (void)workspace_bytes;
+    if (algorithm->data[0] == REFUSES)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (algorithm->data[0] != GOOD && algorithm->data[0] != ALSO_GOOD)
+        return CUBLAS_STATUS_INVALID_VALUE;
     const matmul_t matmul = {
         .operation = *(struct operation *)desc,
         .a = *(struct layout *)a,

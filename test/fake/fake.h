@@ -73,6 +73,9 @@ typedef struct fake_kernel {
 /* NULL: there is no such kernel. */
 const fake_kernel_t *fake_kernel(const char *name);
 
+FAKE_EXPORT double fake_gelu(double x);
+FAKE_EXPORT double fake_gelu_slope(double x);
+
 /* ---- the table of cuGetProcAddress ---- */
 
 typedef void (*fake_function_t)(void);

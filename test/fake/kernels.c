@@ -45,7 +45,12 @@ static double gate(double x)
     return 1 / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
-static double gelu_slope(double x)
+double fake_gelu(double x)
+{
+    return x < -40 ? 0 : x * gate(x);
+}
+
+double fake_gelu_slope(double x)
 {
     const double inner = 2 * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * x * x);
     return fabs(x) > 40 ? x > 0 : gate(x) + x * gate(x) * gate(-x) * inner;
@@ -65,10 +70,10 @@ static float finish(const lap_cuda_finish_t *f, float sum, int32_t dtype, const 
     if (f->epilogue & GELU) {
         if (aux)
             store(f->aux_dtype, aux, col, (float)x);
-        x = x < -40 ? 0 : x * gate(x);
+        x = fake_gelu(x);
     }
     if (f->epilogue & DGELU)
-        x *= gelu_slope((double)load(f->aux_dtype, aux, col));
+        x *= fake_gelu_slope((double)load(f->aux_dtype, aux, col));
     return (float)(x / (double)f->scale);
 }
 

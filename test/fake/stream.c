@@ -336,7 +336,7 @@ static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, u
 /* NULL is the default stream of the current context, made when it is first used, and kept. */
 static stream_t *stream_of(CUstream handle)
 {
-    const CUcontext context = fake_context();
+    CUcontext context = fake_context();
     if (handle || !context)
         return (stream_t *)handle;
     pthread_mutex_lock(&lock);
@@ -378,7 +378,7 @@ static CUresult cu_exchange_mode(CUstreamCaptureMode *mode)
 
 static CUresult cu_stream_context(CUstream handle, CUcontext *context_p, CUgreenCtx *green_p)
 {
-    const CUcontext context = handle ? ((stream_t *)handle)->context : fake_context();
+    CUcontext context = handle ? ((stream_t *)handle)->context : fake_context();
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     *green_p = fake_green(context);

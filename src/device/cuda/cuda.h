@@ -163,7 +163,7 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
-lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm);
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
 lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value);
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);

@@ -172,6 +172,7 @@ static uint32_t epilogue_of(const lap_cuda_device_t *device, const lap_gemm_t *g
     const bool aux = block->aux && work & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
     if (!writes(gemm->a_dtype, gemm->d_dtype) || (finish && finish->scale != 1) ||
         (work & LAP_EPILOGUE_BIAS && !adds_bias(gemm)) || (aux && !keeps_aux(gemm, block)) ||
+        (work != LAP_EPILOGUE_NONE && finish->beta != 0) || /* some kernels round in between */
         (work > LAP_EPILOGUE_BIAS && !device->fast_gelu))
         return 0;
     switch (work) {
@@ -327,11 +328,11 @@ static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_
 
 /* All that a block needs but cannot be had while streams may be waiting for peers. */
 static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
-                                  const lap_gemm_block_t *block)
+                                  const lap_gemm_block_t *block, bool tries)
 {
     lap_cuda_plan_t *plan = NULL;
     way_t way;
-    LAP_TRY(find_way(stream->device, gemm, block, true, &way, &plan));
+    LAP_TRY(find_way(stream->device, gemm, block, tries, &way, &plan));
     if (way != DIRECTLY && way != IN_TWO)
         return LAP_OK;
     LAP_TRY(get_workspace(stream));
@@ -343,12 +344,12 @@ static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm)
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries)
 {
     LAP_TRY(check_types(gemm));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)
-        status = prepare_block(stream, gemm, &gemm->blocks[i]);
+        status = prepare_block(stream, gemm, &gemm->blocks[i], tries);
     return lap_cuda_leave(stream->device, status);
 }

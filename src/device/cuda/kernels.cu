@@ -223,6 +223,13 @@ __device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wa
     store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
 }
 
+/*
+ * For kernels of one warp that last: with 32 registers to a thread it finds room on a
+ * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
+ * GEMM away from there. That many registers are what 32 blocks of 64 threads leave each other.
+ */
+#define SMALL __launch_bounds__(64, 32)
+
 constexpr int looks = 64; /* at the words, between two looks at the host's memory */
 
 } // namespace
@@ -232,7 +239,7 @@ constexpr int looks = 64; /* at the words, between two looks at the host's memor
  * the limit, when there is perhaps no host that looks. What came with a signal of another call must
  * not be used: then only the host can end it, or the limit.
  */
-extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t waits)
+extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 {
     const unsigned lane = threadIdx.x;
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
@@ -288,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises_t raises)
+extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     if (threadIdx.x < raises.n)
         raise_word(raises.at[threadIdx.x], raises.lost);
@@ -304,13 +311,13 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
         advance.consumed[i] += advance.raised[i];
 }
 
-extern "C" __global__ void lap_stamp(const lap_cuda_stamp_t stamp)
+extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
 }
 
 /* Books the transfer and raises its signal when it is over; one thread that sleeps. */
-extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
+extern "C" __global__ void SMALL lap_pace(const lap_cuda_pace_t pace)
 {
     uint64_t due = *pace.issued;
     if (pace.link_free) {

@@ -35,8 +35,8 @@ struct CUstream_st;
  * All launches of such graphs and all other calls of the world must come one after the other, by
  * streams or events, in the same order on all ranks; no other call can be made until the capture
  * has ended. The operator must live as long as the graph is launched. It is best called once
- * without a capture before, which loads what it needs. Calls over an emulated link and between
- * threads that share a GPU cannot be captured.
+ * without a capture before, which loads what it needs. Calls between threads that share a GPU
+ * cannot be captured.
  *
  * Returns LAP_ERR_INVALID (nothing was started or changed; a stream of another GPU, a capture that
  * has failed), LAP_ERR_UNSUPPORTED (another device than "cuda"; a capture that cannot be),

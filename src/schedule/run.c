@@ -373,9 +373,9 @@ static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, v
 lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
 {
     if (binding->buffer->in_person)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "calls cannot be captured in a graph over an emulated link, nor where "
-                         "ranks that are threads share a GPU");
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "calls cannot be captured in a graph where ranks that are threads share a GPU");
     begin_mark(program);
     const lap_status_t status = keep(program, binding, foreign);
     end_mark(program);

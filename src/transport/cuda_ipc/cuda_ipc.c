@@ -123,6 +123,8 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     };
     if (part->in_turn)
         LAP_TRY(lap_host_wait_now(buffer, wait));
+    if (part->paced)
+        LAP_TRY(lap_paced_before_wait(part, stream));
     return lap_cuda_stream_wait(stream, &args, wait->story != NULL);
 }
 

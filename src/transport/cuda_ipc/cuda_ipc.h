@@ -75,7 +75,8 @@ lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, const u
 /* Raises when the link would have carried `raise->bytes` bytes; the stream goes on at once. */
 lap_status_t lap_paced_raise(lap_buffer_t *buffer, lap_stream_t *stream, const uint64_t *issued,
                              const lap_raise_t *raise);
-/* The stream goes on when all that is on its way has come. */
+/* Before a wait, and at the end of a call: the stream goes on when all on its way has come. */
+lap_status_t lap_paced_before_wait(struct lap_part *part, lap_stream_t *stream);
 lap_status_t lap_paced_join(struct lap_part *part, lap_stream_t *stream);
 
 #endif

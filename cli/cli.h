@@ -32,6 +32,8 @@
 #include <lap/buffer.h>
 #include <lap/op.h>
 
+#include "util/nearest.h"
+
 /*
  * The subcommands. argv[0] is the name of the subcommand ("run"), argv[1..argc) are its arguments;
  * argv[argc] is NULL and the array may be re-ordered. They return the exit status; main checks that
@@ -163,9 +165,6 @@ bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char
 void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes);
 
 /* ---- texts ---- */
-
-/* The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant. */
-const char *lap_nearest(const char *text, const char *const *names);
 
 /* Prints a string as JSON, with its quotes. */
 void lap_json_string(FILE *file, const char *text);

@@ -10,6 +10,7 @@
 #include <lap/op.h>
 #include <lap/status.h>
 #include <lap/tensor.h>
+#include <lap/tp_overlap.h>
 #include <lap/trace.h>
 #include <lap/version.h>
 #include <lap/world.h>

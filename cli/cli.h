@@ -71,7 +71,7 @@ typedef struct lap_command {
     bool stop_at_positional; /* all from the first positional on is positional, also options */
 } lap_command_t;
 
-#define LAP_OPTIONS_MAX 32
+#define LAP_OPTIONS_MAX 48
 
 typedef struct lap_args {
     /* By index of the option: the last value given, or the default; "" for one without a value. */

@@ -6,7 +6,8 @@
  *
  * Delayed scaling takes the largest magnitude of the passes before, which is exchanged once per
  * forward: nothing waits in between. Current scaling takes that of the matrix itself: the host
- * waits for it and for the other ranks. A matrix that has not been seen yet is scaled so too.
+ * waits for it and for the other ranks. A matrix that has not been seen yet is scaled so too, and
+ * weights are always, all at once.
  */
 #include <math.h>
 
@@ -28,8 +29,8 @@ static float scale_of(lap_dtype_t dtype, float amax)
         return 1;
     const double fraction = frexp((double)amax / most, &exponent); /* of [0.5, 1) */
     exponent -= fraction == 0.5;
-    /* Neither the scale nor its inverse leaves the range of float. */
-    exponent = exponent < -100 ? -100 : exponent > 100 ? 100 : exponent;
+    /* The product of two scales stays in the range of float. */
+    exponent = exponent < -60 ? -60 : exponent > 60 ? 60 : exponent;
     return (float)ldexp(1, exponent);
 }
 
@@ -123,6 +124,16 @@ static lap_status_t scale_now(lap_nn_t *nn, lap_nn_fp8_t *fp8)
     return LAP_OK;
 }
 
+/* Casts the matrix with the scale that there is. */
+static lap_status_t cast(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix)
+{
+    fp8->cast.src = matrix->data;
+    fp8->cast.src_stride = matrix->stride * lap_dtype_size(matrix->dtype);
+    fp8->cast.finish.scale = fp8->scale;
+    return lap_nn_reduce(nn, &fp8->cast, matrix->dtype, fp8->dtype, fp8->data, matrix->rows,
+                         matrix->cols);
+}
+
 lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
                              lap_nn_operand_t *operand_p)
 {
@@ -132,11 +143,7 @@ lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t
             LAP_TRY(scale_now(nn, fp8));
         else
             fp8->scale = delayed_scale(nn, fp8);
-        fp8->cast.src = matrix->data;
-        fp8->cast.src_stride = matrix->stride * lap_dtype_size(matrix->dtype);
-        fp8->cast.finish.scale = fp8->scale;
-        LAP_TRY(lap_nn_reduce(nn, &fp8->cast, matrix->dtype, fp8->dtype, fp8->data, matrix->rows,
-                              matrix->cols));
+        LAP_TRY(cast(nn, fp8, matrix));
     }
     *operand_p = lap_nn_fp8_kept(nn, fp8, matrix);
     return LAP_OK;
@@ -149,4 +156,21 @@ lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
         return (lap_nn_operand_t){*matrix, 1};
     return (lap_nn_operand_t){lap_tensor(fp8->data, fp8->dtype, matrix->rows, matrix->cols),
                               fp8->scale};
+}
+
+lap_status_t lap_nn_fp8_weights(lap_nn_t *nn)
+{
+    for (size_t i = 0; i < nn->nweights; i++)
+        if (nn->weights[i].fp8.data)
+            LAP_TRY(measure(nn, &nn->weights[i].fp8, &nn->weights[i].param.master));
+    LAP_TRY(lap_nn_settle(nn));
+    LAP_TRY(exchange(nn, nn->amax, nn->nfp8));
+    for (size_t i = 0; i < nn->nweights; i++) {
+        lap_nn_fp8_t *fp8 = &nn->weights[i].fp8;
+        if (!fp8->data)
+            continue;
+        fp8->scale = scale_of(fp8->dtype, nn->amax[fp8->index]);
+        LAP_TRY(cast(nn, fp8, &nn->weights[i].param.master));
+    }
+    return LAP_OK;
 }

@@ -147,6 +147,9 @@ lap_status_t lap_nn_fp8_renew(lap_nn_t *nn);
 lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
                              lap_nn_operand_t *operand_p);
 
+/* Makes the copies of all weights, scaled by themselves. Collective; waits. */
+lap_status_t lap_nn_fp8_weights(lap_nn_t *nn);
+
 /* The same operand again, with nothing issued. */
 lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
                                  const lap_tensor_t *matrix);

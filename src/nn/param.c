@@ -275,25 +275,20 @@ lap_status_t lap_nn_add_partial(lap_nn_t *nn, lap_nn_weight_t *weight)
                          1, weight->param.rows);
 }
 
-static lap_status_t refresh(lap_nn_t *nn, lap_nn_weight_t *weight)
-{
-    const lap_nn_param_t *param = &weight->param;
-    lap_nn_operand_t operand;
-    if (param->weight.data == param->master.data)
-        return LAP_OK;
-    if (nn->plan.desc.fp8 != LAP_FP8_NONE)
-        return lap_nn_fp8_take(nn, &weight->fp8, &param->master, &operand);
-    return lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, param->weight.dtype,
-                         param->weight.data, param->rows, param->cols);
-}
-
 lap_status_t lap_nn_refresh(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
     nn->kernel_last = false;
-    for (size_t i = 0; i < nn->nweights; i++)
-        LAP_TRY(refresh(nn, &nn->weights[i]));
+    if (nn->plan.desc.fp8 != LAP_FP8_NONE)
+        return lap_nn_fp8_weights(nn);
+    for (size_t i = 0; i < nn->nweights; i++) {
+        lap_nn_weight_t *weight = &nn->weights[i];
+        const lap_nn_param_t *param = &weight->param;
+        if (param->weight.data != param->master.data)
+            LAP_TRY(lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, param->weight.dtype,
+                                  param->weight.data, param->rows, param->cols));
+    }
     return LAP_OK;
 }
 

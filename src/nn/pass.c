@@ -104,13 +104,18 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
     return lap_nn_settle(nn);
 }
 
-/* A pass that could not be issued to its end: what was issued ends, and the failure is passed on. */
+/*
+ * A pass that could not be issued to its end leaves the peers without this rank's part: the group
+ * is broken, what was issued ends, and the failure is passed on.
+ */
 static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
 {
     if (status == LAP_OK)
         return LAP_OK;
     char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_error(status, "rank %d: %s", nn->group->rank, story);
+    lap_group_fail(nn->group, status, lap_last_error());
     (void)end_calls(nn);
     return lap_error(status, "%s", story);
 }

@@ -13,12 +13,13 @@ static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
     const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
+    for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
+    /* Only now: the last thing that a stream does may be to wait for another's. */
+    for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
-    }
     lap_free(engine);
 }
 

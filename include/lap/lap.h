@@ -7,6 +7,7 @@
 #define LAP_LAP_H
 
 #include <lap/buffer.h>
+#include <lap/nn.h>
 #include <lap/op.h>
 #include <lap/status.h>
 #include <lap/tensor.h>

@@ -58,6 +58,18 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
     return LAP_OK;
 }
 
+lap_status_t lap_engine_join(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (other != s)
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
+    return LAP_OK;
+}
+
 /* What is seen of the waits of a device while the host waits for it. */
 typedef struct watcher {
     lap_engine_t *engine;

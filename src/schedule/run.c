@@ -121,22 +121,6 @@ size_t lap_program_records(const lap_program_t *program)
     return count;
 }
 
-/*
- * Another call on the same buffer may still be in flight: all of it comes before any of this one.
- * Calls on other buffers only share the order of each stream.
- */
-static lap_status_t join_streams(lap_engine_t *engine)
-{
-    const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
-    for (int s = 0; s < LAP_STREAMS; s++)
-        for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s)
-                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
-    return LAP_OK;
-}
-
 /* Says to the peers, and to the waits of this call, which call this is. */
 static void announce(lap_program_t *program, const lap_binding_t *binding)
 {
@@ -215,8 +199,12 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
 {
     const lap_schedule_t *schedule = &program->schedule;
     lap_buffer_t *buffer = binding->buffer;
+    /*
+     * Another call on the same buffer may still be in flight: all of it comes before any of this
+     * one. Calls on other buffers only share the order of each stream.
+     */
     if (buffer && buffer->in_flight > 0)
-        LAP_TRY(join_streams(program->engine));
+        LAP_TRY(lap_engine_join(program->engine));
     if (buffer)
         announce(program, binding);
     const bool keeps = program->engine->device->ops->graph_begin &&

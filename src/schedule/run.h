@@ -14,7 +14,7 @@
 typedef struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS];
-    lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
+    lap_event_t *joins[LAP_STREAMS]; /* order all streams behind one another */
     uint32_t failures;               /* of the streams so far; calls in flight share them */
     lap_status_t status;             /* of the latest failure */
     char text[LAP_ERROR_TEXT];
@@ -25,6 +25,9 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
+
+/* Whatever is issued from now on, to any stream, runs after all that was issued so far, to any. */
+lap_status_t lap_engine_join(lap_engine_t *engine);
 
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits

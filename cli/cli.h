@@ -43,6 +43,7 @@
  */
 int lap_cli_run(int argc, char **argv);
 int lap_cli_bench(int argc, char **argv);
+int lap_cli_train(int argc, char **argv);
 int lap_cli_check(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 

@@ -110,13 +110,16 @@ typedef struct lap_op_desc {
     int accumulate;         /* calls may give a beta */
     size_t cols;            /* of x and y; 0 for the kinds that have none */
     lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
+    int background;         /* calls have streams of their own, beside those of other operators:
+                               they begin behind what was begun before, and nothing waits for them
+                               but lap_op_end */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT                                                                   \
+            0, LAP_DTYPE_DEFAULT, 0                                                                \
     }
 
 /*

@@ -176,7 +176,8 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
  * Computes y from x, and keeps what backward needs.
  * Collective; every rank gives the same `seq`, the active tokens of each sequence: 1 to desc.seq.
  * x and y are as lap_nn_input and lap_nn_output say, of desc.dtype, in the memory of the device. x
- * must stay as it is until backward has ended, y until forward has. Forgets the forward before.
+ * must stay as it is until backward has ended, y until forward has; they do not overlap. Forgets
+ * the forward before.
  * Does not block on other ranks, but for passes of the same kind that have not ended: nothing is
  * complete before lap_nn_wait. With LAP_FP8_CURRENT it blocks.
  * Returns LAP_ERR_INVALID, and as lap_op_begin; after a failure of the latter all passes in
@@ -188,7 +189,7 @@ LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t
 /*
  * Computes the gradients of the weights, and dx, from the gradient dy of y: both as y and x, of the
  * latest forward. The gradients of weights are added to what lap_nn_gradients has, or take its
- * place after lap_nn_zero_gradients.
+ * place after lap_nn_zero_gradients. dx overlaps neither dy nor x.
  * Collective. dy must stay as it is until backward has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx);

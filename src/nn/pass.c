@@ -138,6 +138,22 @@ static lap_status_t check_tensor(const lap_nn_t *nn, const char *name, const lap
     return LAP_OK;
 }
 
+/* What a pass writes is none of what it, or a later one, reads. */
+static lap_status_t check_apart(const char *name, const lap_tensor_t *result, const char *other,
+                                const lap_tensor_t *input)
+{
+    const size_t element = lap_dtype_size(result->dtype);
+    const uintptr_t begin = (uintptr_t)result->data, from = (uintptr_t)input->data;
+    if (result->rows == 0 || input->rows == 0)
+        return LAP_OK;
+    const uintptr_t end = begin + ((result->rows - 1) * result->stride + result->cols) * element;
+    const uintptr_t to = from + ((input->rows - 1) * input->stride + input->cols) * element;
+    if (begin < to && from < end)
+        return lap_error(LAP_ERR_INVALID, "%s overlaps %s, expected memory of its own", name,
+                         other);
+    return LAP_OK;
+}
+
 /* Where block `b` puts its result, and finds its gradient: between blocks all are alike. */
 static lap_tensor_t between(const lap_nn_t *nn, void *data)
 {
@@ -166,6 +182,7 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     const lap_nn_part_t input = lap_nn_input(nn, seq), output = lap_nn_output(nn, seq);
     LAP_TRY(check_tensor(nn, "x", x, &input));
     LAP_TRY(check_tensor(nn, "y", y, &output));
+    LAP_TRY(check_apart("y", y, "x", x));
     if (nn->in_forward)
         LAP_TRY(lap_nn_wait(nn));
     nn->seq = seq;
@@ -222,6 +239,8 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     const lap_nn_part_t input = lap_nn_input(nn, nn->seq), output = lap_nn_output(nn, nn->seq);
     LAP_TRY(check_tensor(nn, "dy", dy, &output));
     LAP_TRY(check_tensor(nn, "dx", dx, &input));
+    LAP_TRY(check_apart("dx", dx, "dy", dy));
+    LAP_TRY(check_apart("dx", dx, "x", &nn->blocks[0].x));
     if (nn->in_backward)
         LAP_TRY(lap_nn_wait(nn));
     nn->in_backward = true;

@@ -90,12 +90,14 @@ typedef struct lap_train_comm {
     double exposed; /* the rank stood still */
 } lap_train_comm_t;
 
+/* Figures are for each GEMM, by lap_tp_gemm_t, as sums over layers; then for others, and all. */
+enum { LAP_TRAIN_GRADIENTS = LAP_TP_GEMMS, LAP_TRAIN_ALL, LAP_TRAIN_ROWS };
+
 typedef struct lap_train_iteration {
     double loss; /* of all replicas */
     double norm; /* of the gradients; 0: not computed */
     double seconds;
-    lap_train_comm_t gemms[LAP_TP_GEMMS]; /* sums over layers */
-    lap_train_comm_t all;
+    lap_train_comm_t rows[LAP_TRAIN_ROWS];
 } lap_train_iteration_t;
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */

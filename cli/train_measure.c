@@ -45,9 +45,16 @@ lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iterati
         if (!communicates(model, &gemm))
             continue;
         LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
-        add(&iteration->gemms[gemm.gemm], comm);
-        add(&iteration->all, comm);
+        add(&iteration->rows[gemm.gemm], comm);
     }
+    if (model->dp) {
+        lap_train_comm_t comm = {0};
+        lap_dp_cost(model->dp, &comm.total, &comm.exposed);
+        comm.hidden = comm.total > comm.exposed ? comm.total - comm.exposed : 0;
+        iteration->rows[LAP_TRAIN_GRADIENTS] = comm;
+    }
+    for (int i = 0; i < LAP_TRAIN_ALL; i++)
+        add(&iteration->rows[LAP_TRAIN_ALL], iteration->rows[i]);
     return LAP_OK;
 }
 
@@ -69,17 +76,12 @@ static lap_status_t average(lap_group_t *group, double *figures, size_t count)
 
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
 {
-    enum { EACH = 3, COUNT = 1 + EACH * (LAP_TP_GEMMS + 1) };
-    lap_train_comm_t *rows[LAP_TP_GEMMS + 1];
+    enum { EACH = sizeof(lap_train_comm_t) / sizeof(double), COUNT = 1 + EACH * LAP_TRAIN_ROWS };
     double figures[COUNT] = {iteration->seconds};
-    for (int i = 0; i <= LAP_TP_GEMMS; i++) {
-        rows[i] = i < LAP_TP_GEMMS ? &iteration->gemms[i] : &iteration->all;
-        memcpy(&figures[1 + EACH * i], rows[i], sizeof(*rows[i]));
-    }
+    memcpy(&figures[1], iteration->rows, sizeof(iteration->rows));
     LAP_TRY(average(world, figures, COUNT));
     iteration->seconds = figures[0];
-    for (int i = 0; i <= LAP_TP_GEMMS; i++)
-        memcpy(rows[i], &figures[1 + EACH * i], sizeof(*rows[i]));
+    memcpy(iteration->rows, &figures[1], sizeof(iteration->rows));
     return LAP_OK;
 }
 

@@ -32,7 +32,8 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
     options.wire_dtype = model->train->grad_dtype;
     options.overlap = overlap;
     options.buffer_options = buffer;
-    return lap_dp_create(model->nn, model->groups.dp, &options, &model->dp);
+    LAP_TRY(lap_dp_create(model->nn, model->groups.dp, &options, &model->dp));
+    return lap_dp_measure(model->dp, 1);
 }
 
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,

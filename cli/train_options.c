@@ -92,7 +92,8 @@ static const lap_option_t options[NOPTIONS] = {
               "1"},
     [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
                     "of gradients on their way to other replicas: fp32 or bf16", "fp32"},
-    [BUCKET] = {0, "bucket-size", "COUNT", "elements of gradients that travel together", "4M"},
+    [BUCKET] = {0, "bucket-size", "COUNT",
+                "elements of gradients that travel together (default 256K; cuda: 4M)", NULL},
     [SEED] = {0, "seed", "N", "of weights and data", "1234"},
     [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
@@ -272,7 +273,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
         !lap_arg_size(&lap_train_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed) ||
-        !parse_count(args, BUCKET, NULL, &train->bucket) ||
+        !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
+                     &train->bucket) ||
         !lap_arg_dtype(&lap_train_command, "--grad-sync-dtype", args->values[GRAD_DTYPE],
                        &train->grad_dtype))
         return false;

@@ -88,15 +88,18 @@ static lap_train_iteration_t mean_of(const lap_train_t *train, const lap_train_r
     for (int i = first; i < train->iters; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
         mean.seconds += it->seconds / count;
-        for (int g = 0; g <= LAP_TP_GEMMS; g++) {
-            lap_train_comm_t *to = g < LAP_TP_GEMMS ? &mean.gemms[g] : &mean.all;
-            const lap_train_comm_t *from = g < LAP_TP_GEMMS ? &it->gemms[g] : &it->all;
-            to->total += from->total / count;
-            to->hidden += from->hidden / count;
-            to->exposed += from->exposed / count;
+        for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
+            mean.rows[r].total += it->rows[r].total / count;
+            mean.rows[r].hidden += it->rows[r].hidden / count;
+            mean.rows[r].exposed += it->rows[r].exposed / count;
         }
     }
     return mean;
+}
+
+static void print_comm(const lap_train_comm_t *comm)
+{
+    printf("  %13.3f  %9.3f  %9.3f\n", ms(comm->total), ms(comm->hidden), ms(comm->exposed));
 }
 
 static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
@@ -105,26 +108,29 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
            "hidden", "exposed");
     for (int i = 0; i < train->iters; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
-        printf("%9d  %12.9f  %10.3f  %13.3f  %9.3f  %9.3f\n", i + 1, it->loss, ms(it->seconds),
-               ms(it->all.total), ms(it->all.hidden), ms(it->all.exposed));
+        printf("%9d  %12.9f  %10.3f", i + 1, it->loss, ms(it->seconds));
+        print_comm(&it->rows[LAP_TRAIN_ALL]);
     }
 }
 
-static void print_gemms(const lap_train_t *train, const lap_train_result_t *result)
+static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_train_iteration_t mean = mean_of(train, result);
     printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
            "hidden", "exposed", train->iters > 1 ? "   ms, without the first iteration" : "   ms");
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
-        const lap_train_comm_t *comm = &mean.gemms[g];
         if (!result->gemms[g].kind)
             continue;
-        printf("%-10s  %-8s  %-8s  %13.3f  %9.3f  %9.3f\n", lap_tp_gemm_name((lap_tp_gemm_t)g),
-               result->gemms[g].kind, result->gemms[g].method, ms(comm->total), ms(comm->hidden),
-               ms(comm->exposed));
+        printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
+               result->gemms[g].method);
+        print_comm(&mean.rows[g]);
     }
-    printf("%-10s  %-8s  %-8s  %13.3f  %9.3f  %9.3f\n", "all", "", "", ms(mean.all.total),
-           ms(mean.all.hidden), ms(mean.all.exposed));
+    if (train->replicas > 1) {
+        printf("%-30s", "gradients to replicas");
+        print_comm(&mean.rows[LAP_TRAIN_GRADIENTS]);
+    }
+    printf("%-30s", "all");
+    print_comm(&mean.rows[LAP_TRAIN_ALL]);
 }
 
 /* What overlap has hidden of what is exposed without it. */
@@ -135,16 +141,18 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     bool same = true;
     for (int i = 0; i < train->iters; i++)
         same = same && results[0].iterations[i].loss == results[1].iterations[i].loss;
+    const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
+    const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
     printf("\n%-16s  %10s  %13s  %9s  %9s\n", "", "time ms", "communication", "hidden", "exposed");
-    printf("%-16s  %10.3f  %13.3f  %9.3f  %9.3f\n", "without overlap", ms(without.seconds),
-           ms(without.all.total), ms(without.all.hidden), ms(without.all.exposed));
-    printf("%-16s  %10.3f  %13.3f  %9.3f  %9.3f\n", "with overlap", ms(with.seconds),
-           ms(with.all.total), ms(with.all.hidden), ms(with.all.exposed));
-    if (without.all.exposed > 0)
+    printf("%-16s  %10.3f", "without overlap", ms(without.seconds));
+    print_comm(serial);
+    printf("%-16s  %10.3f", "with overlap", ms(with.seconds));
+    print_comm(all);
+    if (serial->exposed > 0)
         printf(
             "\nOverlap hides %.0f %% of what is exposed without it; an iteration is %.2f times as "
             "fast.\n",
-            100 * (1 - with.all.exposed / without.all.exposed), without.seconds / with.seconds);
+            100 * (1 - all->exposed / serial->exposed), without.seconds / with.seconds);
     printf("The losses are %s.\n", same ? "the same to the last bit" : "not the same bits");
 }
 
@@ -155,7 +163,7 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
         if (count > 1)
             printf("\n%s\n", results[i].overlap ? "With overlap:" : "Without overlap:");
         print_iterations(train, &results[i]);
-        print_gemms(train, &results[i]);
+        print_rows(train, &results[i]);
     }
     if (count > 1)
         print_comparison(train, results);
@@ -165,8 +173,8 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 
 static void print_json_comm(const lap_train_comm_t *comm)
 {
-    printf("\"comm_ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g", ms(comm->total),
-           ms(comm->hidden), ms(comm->exposed));
+    printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
+           ms(comm->exposed), ms(comm->hidden));
 }
 
 static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
@@ -178,7 +186,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf(isfinite(it->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                it->loss);
         printf(",\"ms\":%.6g,", ms(it->seconds));
-        print_json_comm(&it->all);
+        print_json_comm(&it->rows[LAP_TRAIN_ALL]);
         printf("}");
     }
     printf("],\"gemms\":[");
@@ -189,11 +197,13 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
                lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
                result->gemms[g].bytes);
-        print_json_comm(&mean.gemms[g]);
+        print_json_comm(&mean.rows[g]);
         printf("}");
         comma = ",";
     }
-    printf("]");
+    printf("],\"gradients\":{");
+    print_json_comm(&mean.rows[LAP_TRAIN_GRADIENTS]);
+    printf("}");
 }
 
 static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)

@@ -301,7 +301,8 @@ static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
         lap_tensor(dp->wire ? dp->wire : grads, wire, bucket->rows, bucket->cols);
     const lap_tensor_t own = lap_tensor(dp->sum, wire, own_rows(dp, bucket), bucket->cols);
     bucket->begun = true;
-    LAP_TRY(lap_engine_follow(dp->side, dp->engine));
+    if (dp->wire) /* else the operators do so themselves */
+        LAP_TRY(lap_engine_follow(dp->side, dp->engine));
     LAP_TRY(issue_cast(dp, &bucket->cast));
     args.m = bucket->rows;
     args.x = all;

@@ -32,6 +32,8 @@
 #include <lap/buffer.h>
 #include <lap/op.h>
 
+#include "device/device.h"
+#include "transport/transport.h"
 #include "util/nearest.h"
 
 /*
@@ -41,6 +43,7 @@
  */
 int lap_cli_run(int argc, char **argv);
 int lap_cli_bench(int argc, char **argv);
+int lap_cli_train(int argc, char **argv);
 int lap_cli_check(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 
@@ -141,7 +144,7 @@ bool lap_arg_link(const lap_command_t *command, const char *what, const char *te
 
 /* ---- words.c ---- */
 
-#define LAP_KINDS (LAP_EXTERNAL_AG + 1)
+#define LAP_KINDS (LAP_EXTERNAL_RS + 1)
 
 /* How a kind of operator is called on command lines, in headings, and what it is. */
 typedef struct lap_kind_words {
@@ -154,6 +157,13 @@ extern const lap_kind_words_t lap_kind_words[LAP_KINDS];
 /* A type of elements, by any of its names. */
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
+
+/*
+ * A device by its name, and a transport: that of a name, or what fits when that is NULL.
+ */
+bool lap_arg_backends(const lap_command_t *command, const char *device_name,
+                      const char *transport_name, const lap_device_ops_t **device_p,
+                      const lap_transport_ops_t **transport_p);
 
 /* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none. */
 bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,

@@ -38,6 +38,24 @@ char **lap_ranks_arguments(const char *name, int argc, char **argv)
     return again;
 }
 
+bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks)
+{
+    const lap_transport_ops_t *ops;
+    const bool launched = lap_environment_launched();
+    if (launched && strcmp(transport, "self") == 0)
+        lap_args_fail(command, "--transport self runs its ranks as threads of one process: start "
+                               "it without a launcher of ranks");
+    else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
+             (ops->can & LAP_CAN_SPAN) != 0)
+        lap_args_fail(command,
+                      "--transport %s needs ranks that mpirun started: mpirun -n %d %s ... "
+                      "--transport %s",
+                      transport, nranks, command->name, transport);
+    else
+        return true;
+    return false;
+}
+
 /* The cores are shared evenly among the GEMMs of the ranks. */
 static lap_world_options_t world_options(const lap_ranks_t *job, int nranks)
 {

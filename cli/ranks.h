@@ -37,6 +37,12 @@ typedef struct lap_ranks {
 int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
 
 /*
+ * Whether ranks that there are, or are to be started, can use a transport; prints a sentence and
+ * returns false if not.
+ */
+bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks);
+
+/*
  * The command line to start ranks with: "lap", and argv[0..argc). The caller frees it with
  * lap_free; NULL, after a sentence, when there is no memory.
  */

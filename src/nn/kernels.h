@@ -9,6 +9,7 @@
 #define LAP_NN_KERNELS_H
 
 #include <lap/nn.h>
+#include <lap/optimizer.h>
 
 #include "device/device.h"
 
@@ -106,6 +107,26 @@ typedef struct lap_amax {
     float *amax; /* shared memory of the device */
 } lap_amax_t;
 
+/* *sum = the sum of the squares of src, in double, in an order that depends only on count. */
+typedef struct lap_sum_squares {
+    const float *src;
+    size_t count;
+    double *sum; /* shared memory of the device */
+} lap_sum_squares_t;
+
+/* A step of an optimizer on `count` weights; lap/optimizer.h has the formulas. */
+typedef struct lap_update {
+    lap_optimizer_kind_t kind;
+    size_t count;
+    float *master;
+    const float *grad;
+    float *first, *second; /* moments: v of LAP_SGD, m and v of LAP_ADAMW */
+    float scale;           /* of the gradient */
+    float lr, decay;
+    float momentum, beta1, beta2, epsilon;
+    float correction1, correction2; /* 1 - beta1^t, 1 - beta2^t */
+} lap_update_t;
+
 typedef struct lap_nn_kernels {
     const char *device; /* whose kernels they are */
     size_t (*norm_scratch)(size_t rows, size_t cols);
@@ -119,6 +140,8 @@ typedef struct lap_nn_kernels {
     lap_status_t (*square_loss)(lap_stream_t *stream, const lap_square_loss_t *loss);
     lap_status_t (*fill_normal)(lap_stream_t *stream, const lap_fill_normal_t *fill);
     lap_status_t (*amax)(lap_stream_t *stream, const lap_amax_t *amax);
+    lap_status_t (*sum_squares)(lap_stream_t *stream, const lap_sum_squares_t *sum);
+    lap_status_t (*update)(lap_stream_t *stream, const lap_update_t *update);
 } lap_nn_kernels_t;
 
 /* The table of a device. LAP_ERR_UNSUPPORTED names it when there is none. */

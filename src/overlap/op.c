@@ -27,6 +27,7 @@ typedef struct cache_entry {
 struct lap_op {
     lap_group_t *group;
     lap_engine_t *engine;
+    lap_engine_t *foreground; /* that the calls begin behind; NULL: they are in it */
     lap_buffer_t *buffer;
     bool owns_buffer;
     uint32_t index; /* among the operators of the buffer */
@@ -205,6 +206,9 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
+    op->foreground = desc->background ? op->engine : NULL;
+    if (desc->background)
+        LAP_TRY(lap_engine_side(op->engine, &op->engine));
     return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
 }
 
@@ -495,6 +499,8 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
                                 lap_program_schedule(program)->method, op->group->size, args->m,
                                 lap_buffer_is_paced(op->buffer), lap_program_records(program)));
     const lap_binding_t binding = bind(op, args);
+    if (op->foreground)
+        LAP_TRY(lap_engine_follow(op->engine, op->foreground));
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)

@@ -13,6 +13,8 @@ static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
     const lap_device_ops_t *ops = engine->device->ops;
+    if (engine->side)
+        engine_close(engine->side);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
@@ -56,6 +58,25 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
         world->engine_close = engine_close;
     }
     *engine_p = world->engine;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
+{
+    if (!engine->side)
+        LAP_TRY(engine_open(engine->device, &engine->side));
+    *side_p = engine->side;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        LAP_TRY(ops->event_record(first->joins[s], first->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            LAP_TRY(ops->stream_wait_event(engine->streams[s], first->joins[other]));
     return LAP_OK;
 }
 

@@ -166,7 +166,7 @@ static void test_bounds(lap_group_t *group)
         const test_flavour_t *f = &flavours[i / TEST_METHODS];
         const test_method_t *v = &test_methods[i % TEST_METHODS];
         if (!suits(v, f, group) || strcmp(v->method, "serial") != 0 || v->gather ||
-            v->kind == LAP_EXTERNAL_AG)
+            !test_multiplies(v->kind))
             continue;
         lap_op_t *op = test_op(group, NULL, v, f, &shape);
         test_call_t call = test_call(group, v, f, &shape, shape.m, (uint64_t)i, false);
@@ -343,7 +343,7 @@ static void test_in_flight(lap_group_t *group)
             continue;
         for (int j = 0; j < TEST_METHODS; j++) {
             const test_method_t *const pair[2] = {&test_methods[i], &test_methods[j]};
-            const bool behind = pair[1]->kind == LAP_EXTERNAL_AG && (i + j) % 2 == 0;
+            const bool behind = !test_multiplies(pair[1]->kind) && (i + j) % 2 == 0;
             if (!suits(pair[1], plain, group) || (!behind && (i + 5 * j) % 13 != 0))
                 continue;
             const test_flavour_t *const of[2] = {f, plain};
@@ -356,7 +356,7 @@ static void test_in_flight(lap_group_t *group)
             worst = fmax(worst, error);
         }
     }
-    tap_ok(external <= 1, "an all-gather behind a call that has begun, on its buffer or another");
+    tap_ok(external <= 1, "a collective behind a call that has begun, on its buffer or another");
     tap_ok(worst <= 1, "two calls in flight on one buffer or two, ended in either order");
 }
 

@@ -246,4 +246,6 @@ const lap_nn_kernels_t lap_nn_cpu_kernels = {
     .square_loss = lap_host_square_loss,
     .fill_normal = lap_host_fill_normal,
     .amax = lap_host_amax,
+    .sum_squares = lap_host_sum_squares,
+    .update = lap_host_update,
 };

@@ -17,6 +17,8 @@ lap_status_t lap_host_swiglu_backward(lap_stream_t *stream, const lap_swiglu_t *
 lap_status_t lap_host_square_loss(lap_stream_t *stream, const lap_square_loss_t *loss);
 lap_status_t lap_host_fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill);
 lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
+lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
+lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 
 /* Row `row` of a matrix. */
 static inline void *lap_row_of(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row)

@@ -349,7 +349,8 @@ static void run_rank(lap_world_t *world, void *arg)
             continue;
         bits_t bits = run_way(world, setting, &ways[w]);
         if (w > 0 && exact && ways[w].same_bits)
-            tap_ok(bits.bytes == first.bytes && memcmp(bits.data, first.data, bits.bytes) == 0,
+            tap_ok(bits.data && first.data && bits.bytes == first.bytes &&
+                       memcmp(bits.data, first.data, bits.bytes) == 0,
                    "%s of %d ranks: %s has the bits of %s", setting->layers->file, nranks,
                    ways[w].name, ways[0].name);
         if (w == 0)

@@ -76,8 +76,8 @@ typedef enum lap_recompute {
 /* How FP8 operands of GEMMs get their scales: e4m3 forward, e5m2 for gradients. */
 typedef enum lap_fp8_recipe {
     LAP_FP8_NONE = 0,
-    LAP_FP8_DELAYED = 1, /* from the largest magnitudes of earlier passes; the streams never stop */
-    LAP_FP8_CURRENT = 2, /* from the tensor itself: the host waits for it before each such GEMM */
+    LAP_FP8_DELAYED = 1, /* from the largest magnitudes of earlier passes */
+    LAP_FP8_CURRENT = 2, /* from the matrix itself: the host waits for it before each such GEMM */
 } lap_fp8_recipe_t;
 
 typedef struct lap_nn_desc {
@@ -179,9 +179,10 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
  * must stay as it is until backward has ended, y until forward has; they do not overlap. Forgets
  * the forward before.
  * Does not block on other ranks, but for passes of the same kind that have not ended: nothing is
- * complete before lap_nn_wait. With LAP_FP8_CURRENT it blocks.
- * Returns LAP_ERR_INVALID, and as lap_op_begin; after a failure of the latter all passes in
- * progress have ended.
+ * complete before lap_nn_wait. With FP8 it first waits for all passes and exchanges magnitudes with
+ * the other ranks; with LAP_FP8_CURRENT, and in the first pass, it and backward also block inside.
+ * Returns LAP_ERR_INVALID (nothing was started or changed), and as lap_op_begin, which breaks the
+ * group; all passes in progress have ended then.
  */
 LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
                                     const lap_tensor_t *y);
@@ -271,7 +272,8 @@ LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *contex
 
 /*
  * Makes the copies of the weights that GEMMs read from their masters, after those have changed.
- * Local: it is issued. Returns as a device does.
+ * Local: it is issued. With FP8 it is collective, and blocks: the ranks agree on scales. Returns as
+ * lap_nn_wait.
  */
 LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
 

@@ -38,7 +38,7 @@ static lap_tensor_t mid_tensor(const lap_nn_t *nn, const lap_nn_block_t *block, 
     return tensor(nn, data, lap_nn_rows(nn), mid_of(nn, block));
 }
 
-/* What the GEMMs of a block take: behind the norm, or x itself. */
+/* What the GEMMs of a block take: behind the norm, or x itself; FP8 copies of it are kept. */
 static lap_tensor_t column_input(const lap_nn_t *nn, const lap_nn_block_t *block)
 {
     if (!block->shape.norm)
@@ -55,6 +55,22 @@ static lap_tensor_t row_input(const lap_nn_t *nn, const lap_nn_block_t *block)
 static lap_tensor_t vector(const lap_nn_weight_t *weight, void *data)
 {
     return lap_tensor(data, LAP_FLOAT32, 1, weight->param.rows);
+}
+
+/* The two operands of a GEMM. */
+static lap_op_args_t operands_of(lap_nn_operand_t a, lap_nn_operand_t b)
+{
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.a = a.tensor;
+    args.a_scale = a.scale;
+    args.b = b.tensor;
+    args.b_scale = b.scale;
+    return args;
+}
+
+static lap_nn_operand_t weight_of(const lap_nn_t *nn, const lap_nn_weight_t *weight)
+{
+    return lap_nn_fp8_kept(nn, &weight->fp8, &weight->param.weight);
 }
 
 /* ---- forward ---- */
@@ -86,9 +102,10 @@ static lap_status_t normalize(lap_nn_t *nn, const lap_nn_block_t *block)
 static lap_status_t multiply_column(lap_nn_t *nn, const lap_nn_block_t *block, lap_nn_call_t *call,
                                     const lap_tensor_t *y)
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.a = column_input(nn, block);
-    args.b = block->column->param.weight;
+    const lap_tensor_t input = column_input(nn, block);
+    lap_op_args_t args =
+        operands_of(lap_nn_fp8_kept(nn, &block->input8, &input), weight_of(nn, block->column));
+    args.scales = nn->scales;
     args.d = block->shape.row ? pre_tensor(nn, block, block->pre) : *y;
     if (block->column_bias)
         args.bias = vector(block->column_bias, block->column_bias->param.master.data);
@@ -97,7 +114,7 @@ static lap_status_t multiply_column(lap_nn_t *nn, const lap_nn_block_t *block, l
         args.d = mid_tensor(nn, block, block->mid);
     }
     if (call->step.desc.gather_input)
-        args.gathered = tensor(nn, block->full, lap_nn_rows(nn), block->shape.width);
+        args.gathered = lap_tensor(block->full, args.a.dtype, lap_nn_rows(nn), block->shape.width);
     return lap_nn_begin(nn, call, &args);
 }
 
@@ -168,13 +185,14 @@ static lap_status_t copy(lap_nn_t *nn, const lap_tensor_t *src, const lap_tensor
 }
 
 /* The row-parallel GEMM. Where x is to be added it is put into y first: it is rounded once. */
-static lap_status_t multiply_row(lap_nn_t *nn, const lap_nn_block_t *block, const lap_tensor_t *y)
+static lap_status_t multiply_row(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *y)
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    const lap_tensor_t input = row_input(nn, block);
+    lap_nn_operand_t a;
     if (block->shape.residual)
         LAP_TRY(copy(nn, &block->x, y));
-    args.a = row_input(nn, block);
-    args.b = block->row->param.weight;
+    LAP_TRY(lap_nn_fp8_take(nn, &block->mid8, &input, &a));
+    lap_op_args_t args = operands_of(a, weight_of(nn, block->row));
     args.d = *y;
     args.beta = block->shape.residual ? 1.0f : 0.0f;
     if (block->row_bias)
@@ -188,24 +206,29 @@ lap_status_t lap_nn_block_forward(lap_nn_t *nn, lap_nn_block_t *block, const lap
     block->x = *x;
     if (block->shape.norm)
         LAP_TRY(normalize(nn, block));
-    if (block->shape.column)
+    if (block->shape.column) {
+        const lap_tensor_t input = column_input(nn, block);
+        lap_nn_operand_t operand;
+        LAP_TRY(lap_nn_fp8_take(nn, &block->input8, &input, &operand));
         LAP_TRY(multiply_column(nn, block, block->column_calls[FPROP], y));
+    }
     LAP_TRY(middle_forward(nn, block));
     return block->shape.row ? multiply_row(nn, block, y) : LAP_OK;
 }
 
 /* ---- backward ---- */
 
-/* Makes again what forward did not keep. */
+/* Makes again what forward did not keep. FP8 operands it did keep. */
 static lap_status_t recompute(lap_nn_t *nn, lap_nn_block_t *block)
 {
+    const bool fp8 = nn->plan.desc.fp8 != LAP_FP8_NONE;
     if (nn->plan.desc.recompute == LAP_RECOMPUTE_NONE)
         return LAP_OK;
-    if (block->shape.norm)
+    if (block->shape.norm && !fp8)
         LAP_TRY(normalize(nn, block));
     if (block->again)
         LAP_TRY(multiply_column(nn, block, block->again, NULL));
-    else if (block->shape.middle == LAP_MIDDLE_GELU)
+    else if (block->shape.middle == LAP_MIDDLE_GELU && !fp8)
         return lap_nn_reduce(nn, &block->gelu, nn->plan.desc.dtype, nn->plan.desc.dtype, block->mid,
                              lap_nn_rows(nn), mid_of(nn, block));
     return middle_forward(nn, block);
@@ -223,11 +246,10 @@ static lap_status_t ready(lap_nn_t *nn, lap_nn_weight_t *weight)
 
 /* What the two wgrad GEMMs have in common: dw = dy^T x, and the sums of the rows of dy. */
 static lap_op_args_t wgrad_args(const lap_nn_t *nn, const lap_nn_weight_t *weight,
-                                const lap_nn_weight_t *bias, lap_tensor_t dy, lap_tensor_t x)
+                                const lap_nn_weight_t *bias, lap_nn_operand_t dy,
+                                lap_nn_operand_t x)
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.a = dy;
-    args.b = x;
+    lap_op_args_t args = operands_of(dy, x);
     args.d = weight->param.grad;
     args.alpha = 1 / nn->plan.desc.loss_scale;
     args.beta = nn->fresh ? 0.0f : 1.0f;
@@ -240,18 +262,21 @@ static lap_op_args_t wgrad_args(const lap_nn_t *nn, const lap_nn_weight_t *weigh
 static lap_status_t row_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *dy,
                                  lap_tensor_t d)
 {
+    const lap_tensor_t input = row_input(nn, block);
     lap_nn_call_t *dgrad = block->row_calls[DGRAD];
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    lap_tensor_t dy_full = *dy;
-    args.a = *dy;
-    args.b = block->row->param.weight;
+    lap_nn_operand_t gradient;
+    LAP_TRY(lap_nn_fp8_take(nn, &block->dy8, dy, &gradient));
+    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->row));
     args.d = d;
+    args.scales = nn->scales;
     if (block->shape.middle == LAP_MIDDLE_GELU)
         args.aux = pre_tensor(nn, block, block->pre);
     if (dgrad->step.desc.gather_input)
-        dy_full = args.gathered = tensor(nn, nn->dy_full, lap_nn_rows(nn), block->shape.out);
+        gradient.tensor = args.gathered =
+            lap_tensor(nn->dy_full, args.a.dtype, lap_nn_rows(nn), block->shape.out);
     LAP_TRY(lap_nn_begin(nn, dgrad, &args));
-    args = wgrad_args(nn, block->row, block->row_bias, dy_full, row_input(nn, block));
+    args = wgrad_args(nn, block->row, block->row_bias, gradient,
+                      lap_nn_fp8_kept(nn, &block->mid8, &input));
     LAP_TRY(lap_nn_begin(nn, block->row_calls[WGRAD], &args));
     LAP_TRY(ready(nn, block->row_bias));
     return ready(nn, block->row);
@@ -286,20 +311,22 @@ static lap_status_t column_backward(lap_nn_t *nn, lap_nn_block_t *block, const l
     const size_t rows = lap_nn_rows(nn), width = block->shape.width;
     lap_nn_call_t *dgrad = block->column_calls[DGRAD], *wgrad = block->column_calls[WGRAD];
     const bool bulk = dgrad->step.desc.kind == LAP_BULK_AG;
-    lap_tensor_t input = column_input(nn, block);
-    const lap_tensor_t part = tensor(nn, nn->dx_part, rows, width);
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.a = *dpre;
-    args.b = block->column->param.weight;
+    const lap_tensor_t own = column_input(nn, block), part = tensor(nn, nn->dx_part, rows, width);
+    lap_nn_operand_t input = lap_nn_fp8_kept(nn, &block->input8, &own), gradient;
+    LAP_TRY(lap_nn_fp8_take(nn, &block->dpre8, dpre, &gradient));
+    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->column));
     args.d = bulk ? part : d;
+    args.scales = nn->scales;
     if (bulk) {
-        args.x = input;
-        args.y = tensor(nn, block->full, rows, width);
+        args.x = input.tensor;
+        args.wire_scale = input.scale;
     }
     if (nn->plan.desc.sequence_parallel)
-        input = tensor(nn, block->full, rows, width);
+        input.tensor = lap_tensor(block->full, input.tensor.dtype, rows, width);
+    if (bulk)
+        args.y = input.tensor;
     LAP_TRY(lap_nn_begin(nn, dgrad, &args));
-    args = wgrad_args(nn, block->column, block->column_bias, *dpre, input);
+    args = wgrad_args(nn, block->column, block->column_bias, gradient, input);
     if (bulk) {
         args.x = part;
         args.y = d;

@@ -152,7 +152,12 @@ static lap_status_t alloc_shared(lap_nn_t *nn, const sizes_t *sizes, lap_nn_bloc
 {
     const bool sequence = nn->plan.desc.sequence_parallel != 0;
     const lap_recompute_t recompute = nn->plan.desc.recompute;
+    const bool fp8 = nn->plan.desc.fp8 != LAP_FP8_NONE;
     const size_t rows = sizes->rows, own = sizes->own_rows, width = sizes->width;
+    if (fp8 && sizes->row)
+        LAP_TRY(lap_nn_alloc(nn, own * sizes->out, &nn->dy8));
+    if (fp8 && sizes->column)
+        LAP_TRY(lap_nn_alloc(nn, rows * sizes->pre, &nn->dpre8));
     LAP_TRY(alloc_matrix(nn, sizes->row && sequence, rows, sizes->out, &nn->dy_full));
     LAP_TRY(alloc_matrix(nn, sizes->apart, rows, sizes->mid, &nn->dmid));
     LAP_TRY(alloc_matrix(nn, sizes->both, rows, sizes->pre, &nn->dpre));
@@ -161,12 +166,11 @@ static lap_status_t alloc_shared(lap_nn_t *nn, const sizes_t *sizes, lap_nn_bloc
     LAP_TRY(alloc_matrix(nn, sizes->norm, own, width, &nn->dnorm));
     for (size_t i = 0; i < 2; i++)
         LAP_TRY(alloc_matrix(nn, nn->plan.nblocks > 1, own, width, &nn->dx[i]));
-    if (recompute == LAP_RECOMPUTE_NONE)
-        return alloc_scratch(nn, sizes);
-    LAP_TRY(alloc_matrix(nn, sizes->norm, own, width, &shared->norm_out));
-    LAP_TRY(alloc_matrix(nn, sizes->both, rows, sizes->mid, &shared->mid));
-    if (recompute == LAP_RECOMPUTE_FULL)
-        LAP_TRY(alloc_matrix(nn, sizes->both, rows, sizes->pre, &shared->pre));
+    const bool shares = recompute != LAP_RECOMPUTE_NONE;
+    LAP_TRY(alloc_matrix(nn, sizes->norm && (shares || fp8), own, width, &shared->norm_out));
+    LAP_TRY(alloc_matrix(nn, sizes->both && (shares || fp8), rows, sizes->mid, &shared->mid));
+    LAP_TRY(alloc_matrix(nn, sizes->both && recompute == LAP_RECOMPUTE_FULL, rows, sizes->pre,
+                         &shared->pre));
     return alloc_scratch(nn, sizes);
 }
 
@@ -176,6 +180,28 @@ static lap_status_t alloc_floats(lap_nn_t *nn, bool needed, size_t count, float 
     if (needed)
         LAP_TRY(lap_nn_alloc(nn, count * sizeof(float), &memory));
     *floats_p = memory;
+    return LAP_OK;
+}
+
+/* FP8 operands: those of forward are kept in place of what they are made from. */
+static lap_status_t alloc_fp8(lap_nn_t *nn, const sizes_t *sizes, lap_nn_block_t *block)
+{
+    const lap_nn_shape_t *shape = &block->shape;
+    const size_t ranks = (size_t)nn->plan.nranks;
+    if (nn->plan.desc.fp8 == LAP_FP8_NONE)
+        return LAP_OK;
+    block->dy8.data = nn->dy8;
+    block->dpre8.data = nn->dpre8;
+    if (shape->column) {
+        LAP_TRY(
+            lap_nn_fp8_add(nn, &block->input8, LAP_FLOAT8_E4M3, sizes->own_rows * shape->width));
+        LAP_TRY(lap_nn_fp8_add(nn, &block->dpre8, LAP_FLOAT8_E5M2, 0));
+    }
+    if (shape->row) {
+        LAP_TRY(
+            lap_nn_fp8_add(nn, &block->mid8, LAP_FLOAT8_E4M3, sizes->rows * (shape->mid / ranks)));
+        LAP_TRY(lap_nn_fp8_add(nn, &block->dy8, LAP_FLOAT8_E5M2, 0));
+    }
     return LAP_OK;
 }
 
@@ -192,12 +218,16 @@ static lap_status_t alloc_block(lap_nn_t *nn, const sizes_t *sizes, const lap_nn
     block->norm_out = shared->norm_out;
     block->full = shared->full;
     block->pre = shared->pre;
-    block->mid = shared->mid;
+    /* Attention looks at its result once more in backward. */
+    const bool keeps_mid =
+        desc->recompute == LAP_RECOMPUTE_NONE && shape->middle == LAP_MIDDLE_ATTENTION;
+    block->mid = keeps_mid ? NULL : shared->mid;
+    LAP_TRY(alloc_fp8(nn, sizes, block));
     LAP_TRY(
         alloc_matrix(nn, shape->norm && !shared->norm_out, own, shape->width, &block->norm_out));
     LAP_TRY(alloc_matrix(nn, keeps, rows, shape->width, &block->full));
     LAP_TRY(alloc_matrix(nn, both && !shared->pre, rows, shape->pre / ranks, &block->pre));
-    LAP_TRY(alloc_matrix(nn, both && !shared->mid, rows, shape->mid / ranks, &block->mid));
+    LAP_TRY(alloc_matrix(nn, both && !block->mid, rows, shape->mid / ranks, &block->mid));
     LAP_TRY(alloc_matrix(nn, !last, own, shape->out, &block->y));
     LAP_TRY(alloc_floats(nn, shape->norm, own, &block->mean));
     LAP_TRY(alloc_floats(nn, shape->norm, own, &block->rstd));
@@ -305,6 +335,13 @@ static lap_status_t fill(lap_nn_t *nn)
     LAP_TRY(alloc_all(nn));
     LAP_TRY(lap_nn_create_params(nn));
     nn->fresh = true;
+    return lap_nn_fp8_start(nn);
+}
+
+/* The copies of the weights: with FP8 the ranks agree on scales. Collective. */
+static lap_status_t finish(lap_nn_t *nn)
+{
+    LAP_TRY(lap_nn_refresh(nn));
     return lap_nn_wait(nn);
 }
 
@@ -329,6 +366,8 @@ lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
         status = create_calls(nn);
     if (status == LAP_OK)
         status = lap_group_agree(group, fill(nn));
+    if (status == LAP_OK)
+        status = finish(nn);
     if (status != LAP_OK) {
         lap_nn_destroy(nn);
         return status;
@@ -346,6 +385,8 @@ static void free_memory(lap_nn_t *nn)
         device->ops->free_shared(device, nn->loss);
     if (nn->grad_scale)
         device->ops->free_shared(device, nn->grad_scale);
+    if (nn->amax)
+        device->ops->free_shared(device, nn->amax);
     if (nn->end)
         device->ops->event_destroy(nn->end);
     lap_free(nn->memory);
@@ -365,6 +406,7 @@ void lap_nn_destroy(lap_nn_t *nn)
         free_memory(nn);
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
+    lap_free(nn->history);
     lap_free(nn->flight);
     lap_free(nn->weights);
     lap_free(nn->blocks);

@@ -24,6 +24,24 @@ typedef struct lap_nn_reduction {
     lap_finish_t finish;
 } lap_nn_reduction_t;
 
+/*
+ * A matrix that GEMMs take in FP8: its copy, and the scale that all ranks have chosen for it from
+ * the largest magnitude in it, or in those before it.
+ */
+typedef struct lap_nn_fp8 {
+    lap_dtype_t dtype;
+    void *data;   /* packed */
+    size_t index; /* of its magnitudes */
+    float scale;  /* 0: none yet */
+    lap_nn_reduction_t cast;
+} lap_nn_fp8_t;
+
+/* What a GEMM takes, and its scale: 1 unless it is FP8. */
+typedef struct lap_nn_operand {
+    lap_tensor_t tensor;
+    float scale;
+} lap_nn_operand_t;
+
 /* A parameter. A matrix has a copy in another type, a vector a gradient of one backward. */
 typedef struct lap_nn_weight {
     lap_nn_param_t param;
@@ -32,6 +50,7 @@ typedef struct lap_nn_weight {
     float *partial; /* vectors: their gradient in the latest backward, times loss_scale */
     bool summed;    /* ranks hold it in part: it is among the sums */
     lap_nn_reduction_t reduction;
+    lap_nn_fp8_t fp8; /* matrices, with FP8 */
 } lap_nn_weight_t;
 
 /* Memory of a block that only its own passes use, or that all blocks share: as recompute says. */
@@ -48,7 +67,9 @@ typedef struct lap_nn_block {
     float *mean, *rstd;   /* [m_r] */
     float *lse;           /* [heads / P * batch, seq] */
     lap_nn_reduction_t gelu;
-    lap_tensor_t x; /* of the latest forward */
+    lap_nn_fp8_t input8, mid8; /* what the two fprops take */
+    lap_nn_fp8_t dy8, dpre8;   /* what the two dgrads take */
+    lap_tensor_t x;            /* of the latest forward */
 } lap_nn_block_t;
 
 struct lap_nn {
@@ -75,6 +96,12 @@ struct lap_nn {
     float *sums, *sums_r, *sums_all, *sums_rest; /* gradients of norms: here, own rows, of all */
     void *dy_full, *dmid, *dpre, *dx_part, *dnorm, *dx[2]; /* of the block in work */
     void *scratch;                                         /* of kernels */
+    void *dy8, *dpre8;                                     /* of the block in work, with FP8 */
+    float *scales;     /* P of them: where gathers put those of what they gather */
+    size_t nfp8;       /* matrices that are FP8 */
+    float *amax;       /* shared memory: the magnitude of each in its latest use here, */
+    float *history;    /* [nfp8, amax_history] and those of all ranks before */
+    size_t passes;     /* that have gone into it */
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count; /* and how many elements the whole has */
     float *grad_scale; /* shared memory: 1 / loss_scale */
@@ -102,7 +129,35 @@ lap_status_t lap_nn_create_params(lap_nn_t *nn);
 /* Issues the sum of a vector's gradient in this backward and of that before: grad += partial. */
 lap_status_t lap_nn_add_partial(lap_nn_t *nn, lap_nn_weight_t *weight);
 
+/* ---- fp8.c ---- */
+
+/* Numbers a matrix that is to be FP8 and gives it memory for `count` elements, unless it has. */
+lap_status_t lap_nn_fp8_add(lap_nn_t *nn, lap_nn_fp8_t *fp8, lap_dtype_t dtype, size_t count);
+
+/* Makes room for the magnitudes, when all have been numbered. */
+lap_status_t lap_nn_fp8_start(lap_nn_t *nn);
+
+/* Before a forward: the magnitudes of the pass before become history. Collective; waits. */
+lap_status_t lap_nn_fp8_renew(lap_nn_t *nn);
+
+/*
+ * The matrix as an operand: itself without FP8, else its FP8 copy, which is issued. Collective, and
+ * waits, when the scale comes from the matrix itself: as the recipe says, and the first time.
+ */
+lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
+                             lap_nn_operand_t *operand_p);
+
+/* Makes the copies of all weights, scaled by themselves. Collective; waits. */
+lap_status_t lap_nn_fp8_weights(lap_nn_t *nn);
+
+/* The same operand again, with nothing issued. */
+lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
+                                 const lap_tensor_t *matrix);
+
 /* ---- pass.c ---- */
+
+/* Waits for what was issued to the compute stream, and to all before it. Calls are not ended. */
+lap_status_t lap_nn_settle(lap_nn_t *nn);
 
 /* The compute stream, behind all operators issued so far; what is issued to it is a kernel. */
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);

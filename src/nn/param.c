@@ -144,10 +144,17 @@ static lap_status_t alloc_copy(lap_nn_t *nn, lap_nn_weight_t *weight)
 {
     lap_nn_param_t *param = &weight->param;
     const lap_dtype_t dtype = nn->plan.desc.dtype;
-    param->weight = param->master;
-    if (dtype == LAP_FLOAT32 || param->all_cols == 1)
-        return LAP_OK;
     void *memory;
+    param->weight = param->master;
+    if (param->all_cols == 1)
+        return LAP_OK;
+    if (nn->plan.desc.fp8 != LAP_FP8_NONE) {
+        LAP_TRY(lap_nn_fp8_add(nn, &weight->fp8, LAP_FLOAT8_E4M3, param->rows * param->cols));
+        param->weight = lap_tensor(weight->fp8.data, LAP_FLOAT8_E4M3, param->rows, param->cols);
+        return LAP_OK;
+    }
+    if (dtype == LAP_FLOAT32)
+        return LAP_OK;
     LAP_TRY(lap_nn_alloc(nn, param->rows * param->cols * lap_dtype_size(dtype), &memory));
     param->weight = lap_tensor(memory, dtype, param->rows, param->cols);
     weight->reduction = (lap_nn_reduction_t){
@@ -243,7 +250,7 @@ static lap_status_t fill_params(lap_nn_t *nn)
         if (nn->blocks[b].gamma)
             LAP_TRY(fill_array(nn, nn->blocks[b].gamma->param.master.data,
                                nn->blocks[b].gamma->param.rows, 1));
-    return lap_nn_refresh(nn);
+    return LAP_OK;
 }
 
 lap_status_t lap_nn_create_params(lap_nn_t *nn)
@@ -273,12 +280,14 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
     nn->kernel_last = false;
+    if (nn->plan.desc.fp8 != LAP_FP8_NONE)
+        return lap_nn_fp8_weights(nn);
     for (size_t i = 0; i < nn->nweights; i++) {
         lap_nn_weight_t *weight = &nn->weights[i];
-        if (weight->param.weight.data != weight->param.master.data)
-            LAP_TRY(lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, weight->param.weight.dtype,
-                                  weight->param.weight.data, weight->param.rows,
-                                  weight->param.cols));
+        const lap_nn_param_t *param = &weight->param;
+        if (param->weight.data != param->master.data)
+            LAP_TRY(lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, param->weight.dtype,
+                                  param->weight.data, param->rows, param->cols));
     }
     return LAP_OK;
 }

@@ -86,8 +86,7 @@ static lap_status_t end_calls(lap_nn_t *nn)
     return status == LAP_OK ? LAP_OK : lap_error(status, "%s", story);
 }
 
-/* What was issued to the compute stream behind the last operator. */
-static lap_status_t end_kernels(lap_nn_t *nn)
+lap_status_t lap_nn_settle(lap_nn_t *nn)
 {
     const lap_device_ops_t *ops = nn->engine->device->ops;
     LAP_TRY(ops->event_record(nn->end, nn->engine->streams[LAP_STREAM_COMPUTE]));
@@ -102,16 +101,21 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_wait: nn is NULL");
     LAP_TRY(end_calls(nn));
-    return end_kernels(nn);
+    return lap_nn_settle(nn);
 }
 
-/* A pass that could not be issued to its end: what was issued ends, and the failure is passed on. */
+/*
+ * A pass that could not be issued to its end leaves the peers without this rank's part: the group
+ * is broken, what was issued ends, and the failure is passed on.
+ */
 static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
 {
     if (status == LAP_OK)
         return LAP_OK;
     char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_error(status, "rank %d: %s", nn->group->rank, story);
+    lap_group_fail(nn->group, status, lap_last_error());
     (void)end_calls(nn);
     return lap_error(status, "%s", story);
 }
@@ -185,6 +189,7 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     LAP_TRY(check_apart("y", y, "x", x));
     if (nn->in_forward)
         LAP_TRY(lap_nn_wait(nn));
+    LAP_TRY(lap_nn_fp8_renew(nn));
     nn->seq = seq;
     nn->in_forward = true;
     nn->kernel_last = false; /* others may have issued something */

@@ -340,6 +340,25 @@ static void set_epilogue(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
     }
 }
 
+/*
+ * Operands are of the layers' type, or in FP8 what travels as an operand is so too; sums over ranks
+ * are not.
+ */
+static void set_types(const lap_nn_plan_t *plan, lap_op_desc_t *desc)
+{
+    desc->dtype = plan->desc.dtype;
+    if (plan->desc.fp8 == LAP_FP8_NONE)
+        return;
+    desc->dtype = desc->layout == LAP_FORWARD ? LAP_FLOAT8_E4M3 : LAP_FLOAT8_E5M2;
+    desc->b_dtype = LAP_FLOAT8_E4M3;
+    if (desc->layout != LAP_WGRAD)
+        desc->out_dtype = plan->desc.dtype;
+    if (desc->kind == LAP_BULK_AG)
+        desc->wire_dtype = LAP_FLOAT8_E4M3;
+    if (desc->kind == LAP_BULK_RS)
+        desc->wire_dtype = plan->desc.dtype;
+}
+
 static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
                              lap_tp_gemm_t gemm, lap_op_desc_t *desc_p)
 {
@@ -351,7 +370,7 @@ static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *sh
     set_sizes(plan, shape, column, &desc);
     if (desc.num_splits > desc.n)
         desc.num_splits = desc.n;
-    desc.dtype = plan->desc.dtype;
+    set_types(plan, &desc);
     set_epilogue(plan, shape, column, &desc);
     if (desc.kind == LAP_AG_GEMM)
         desc.gather_input = !column || lap_nn_plan_keeps_input(plan, shape);

@@ -9,19 +9,26 @@
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
+static void close_streams(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            ops->stream_destroy(engine->streams[s]);
+    /* Only now: the last thing that a stream does may be to wait for another's. */
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->joins[s])
+            ops->event_destroy(engine->joins[s]);
+    lap_free(engine);
+}
+
+/* The streams beside those of an engine may wait for them. */
 static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
-    const lap_device_ops_t *ops = engine->device->ops;
     if (engine->side)
-        engine_close(engine->side);
-    for (int s = 0; s < LAP_STREAMS; s++) {
-        if (engine->streams[s])
-            ops->stream_destroy(engine->streams[s]);
-        if (engine->joins[s])
-            ops->event_destroy(engine->joins[s]);
-    }
-    lap_free(engine);
+        close_streams(engine->side);
+    close_streams(engine);
 }
 
 /* What moves data is urgent: the peers wait for it. */

@@ -41,11 +41,12 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
     return LAP_OK;
 }
 
-static lap_status_t iterate(lap_train_model_t *model, int index, lap_train_iteration_t *iteration)
+static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
+                            lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
     const lap_group_t *tp = model->groups.tp;
-    lap_train_say(train, tp, "Iter %d", index + 1);
+    lap_train_say(train, tp, "Iter %d%s", index + 1, way);
     lap_train_say(train, tp, "|-- Generate random input batch");
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));
@@ -63,41 +64,48 @@ static lap_status_t iterate(lap_train_model_t *model, int index, lap_train_itera
     return lap_train_average(model->groups.world, iteration);
 }
 
-static lap_status_t train_once(const lap_train_t *train, const lap_train_groups_t *groups,
-                               lap_train_result_t *result)
+/* Makes the model of one way of training. */
+static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *groups,
+                            lap_train_model_t *model, lap_train_result_t *result)
 {
-    lap_train_model_t model;
     result->iterations = lap_alloc((size_t)train->iters, sizeof(*result->iterations));
     if (!result->iterations)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d iterations", train->iters);
-    lap_status_t status =
-        lap_train_model_init(&model, train, groups, result->overlap, result->link);
-    if (status == LAP_OK)
-        status = list_gemms(&model, result);
-    if (status == LAP_OK)
-        lap_train_say_gemms(train, groups->tp, result);
-    for (int i = 0; i < train->iters && status == LAP_OK; i++)
-        status = iterate(&model, i, &result->iterations[i]);
-    lap_train_model_clear(&model);
-    return status;
+    LAP_TRY(lap_train_model_init(model, train, groups, result->overlap, result->link));
+    LAP_TRY(list_gemms(model, result));
+    lap_train_say_gemms(train, groups->tp, result);
+    return LAP_OK;
 }
 
-/* With overlap, without, or first one and then the other. */
+/*
+ * With overlap, without, or both: these take turns, so that whatever else goes on in the machine
+ * troubles them alike.
+ */
 static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups)
 {
+    static const char *const ways[] = {", with overlap", ", without overlap"};
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
-    const size_t count = train->compare ? 2 : 1;
+    lap_train_model_t models[2] = {{.train = NULL}, {.train = NULL}};
+    const int count = train->compare ? 2 : 1;
     lap_link_t link;
     LAP_TRY(lap_train_find_link(train, groups, &link));
     lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < count && status == LAP_OK; i++) {
-        results[i].link = link;
-        status = train_once(train, groups, &results[i]);
+    for (int w = 0; w < count && status == LAP_OK; w++) {
+        results[w].link = link;
+        status = prepare(train, groups, &models[w], &results[w]);
+    }
+    for (int i = 0; i < count * train->iters && status == LAP_OK; i++) {
+        const int w = i % count;
+        status = iterate(&models[w], i / count, count > 1 ? ways[w] : "",
+                         &results[w].iterations[i / count]);
     }
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
-        lap_train_report(train, results, count);
-    for (size_t i = 0; i < count; i++)
-        lap_free(results[i].iterations);
+        lap_train_report(train, results, (size_t)count);
+    for (int w = 0; w < count; w++) {
+        if (models[w].train)
+            lap_train_model_clear(&models[w]);
+        lap_free(results[w].iterations);
+    }
     return status;
 }
 

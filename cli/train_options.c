@@ -148,6 +148,8 @@ const lap_command_t lap_train_command = {
     .noptions = NOPTIONS,
 };
 
+const char *const lap_train_recipes[] = {"none", "delayed", "current", NULL};
+
 /* ---- values ---- */
 
 #define COUNT_MOST INT32_MAX
@@ -203,7 +205,6 @@ static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
     static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
     static const char *const activations[] = {"gelu", "swiglu", NULL};
     static const char *const recomputes[] = {"none", "selective", "full", NULL};
-    static const char *const recipes[] = {"none", "delayed", "current", NULL};
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     size_t kind, norm, activation, recompute, fp8;
     if (!lap_arg_choice(&lap_train_command, "--layer", args->values[LAYER], kinds, &kind) ||
@@ -212,7 +213,8 @@ static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
                         &activation) ||
         !lap_arg_choice(&lap_train_command, "--recompute", args->values[RECOMPUTE], recomputes,
                         &recompute) ||
-        !lap_arg_choice(&lap_train_command, "--fp8", *recipe ? recipe : "delayed", recipes, &fp8))
+        !lap_arg_choice(&lap_train_command, "--fp8", *recipe ? recipe : "delayed",
+                        lap_train_recipes, &fp8))
         return false;
     train->desc.kind = (lap_nn_kind_t)kind;
     train->desc.norm = (lap_norm_t)norm;

@@ -5,12 +5,15 @@
  */
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "core/world.h"
 #include "train.h"
+#include "util/alloc.h"
 
 /* ---- as it goes ---- */
 
@@ -73,28 +76,47 @@ static void print_request(const lap_train_t *train, const lap_train_result_t *re
     const lap_nn_desc_t *desc = &train->desc;
     char link[64];
     lap_bench_link_text(&result->link, link, sizeof(link));
-    printf("\n%s, tp %d, dp %d, %s, hidden %zu, seq %zu, batch %zu, layers %zu,\n"
+    printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu, layers %zu,\n"
            "device %s, transport %s, %s\n",
            lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
-           desc->hidden, desc->seq, train->batch, desc->layers, train->device, train->transport,
-           link);
+           desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq, train->batch, desc->layers,
+           train->device, train->transport, link);
 }
 
-/* The mean of the iterations after the first, which finds everything cold. */
-static lap_train_iteration_t mean_of(const lap_train_t *train, const lap_train_result_t *result)
+static int ascending(const void *a, const void *b)
 {
-    lap_train_iteration_t mean = {0};
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of a figure, `offset` bytes into each iteration after the first, which is cold. */
+static double median(const lap_train_t *train, const lap_train_result_t *result, size_t offset,
+                     double *room)
+{
     const int first = train->iters > 1 ? 1 : 0, count = train->iters - first;
-    for (int i = first; i < train->iters; i++) {
-        const lap_train_iteration_t *it = &result->iterations[i];
-        mean.seconds += it->seconds / count;
-        for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
-            mean.rows[r].total += it->rows[r].total / count;
-            mean.rows[r].hidden += it->rows[r].hidden / count;
-            mean.rows[r].exposed += it->rows[r].exposed / count;
-        }
+    for (int i = 0; i < count; i++)
+        memcpy(&room[i], (const char *)&result->iterations[first + i] + offset, sizeof(double));
+    qsort(room, (size_t)count, sizeof(double), ascending);
+    return (room[(count - 1) / 2] + room[count / 2]) / 2;
+}
+
+/* The median of every figure; zeros when there is no memory for it. */
+static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
+{
+    lap_train_iteration_t it = {0};
+    double *room = lap_alloc((size_t)train->iters, sizeof(*room));
+    if (!room)
+        return it;
+    it.seconds = median(train, result, offsetof(lap_train_iteration_t, seconds), room);
+    for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
+        lap_train_comm_t *row = &it.rows[r];
+        const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
+        row->total = median(train, result, at + offsetof(lap_train_comm_t, total), room);
+        row->hidden = median(train, result, at + offsetof(lap_train_comm_t, hidden), room);
+        row->exposed = median(train, result, at + offsetof(lap_train_comm_t, exposed), room);
     }
-    return mean;
+    lap_free(room);
+    return it;
 }
 
 static void print_comm(const lap_train_comm_t *comm)
@@ -115,29 +137,29 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
-    const lap_train_iteration_t mean = mean_of(train, result);
+    const lap_train_iteration_t it = typical(train, result);
     printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
-           "hidden", "exposed", train->iters > 1 ? "   ms, without the first iteration" : "   ms");
+           "hidden", "exposed", train->iters > 1 ? "   ms, median without the first" : "   ms");
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
         if (!result->gemms[g].kind)
             continue;
         printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
                result->gemms[g].method);
-        print_comm(&mean.rows[g]);
+        print_comm(&it.rows[g]);
     }
     if (train->replicas > 1) {
         printf("%-30s", "gradients to replicas");
-        print_comm(&mean.rows[LAP_TRAIN_GRADIENTS]);
+        print_comm(&it.rows[LAP_TRAIN_GRADIENTS]);
     }
     printf("%-30s", "all");
-    print_comm(&mean.rows[LAP_TRAIN_ALL]);
+    print_comm(&it.rows[LAP_TRAIN_ALL]);
 }
 
 /* What overlap has hidden of what is exposed without it. */
 static void print_comparison(const lap_train_t *train, const lap_train_result_t *results)
 {
-    const lap_train_iteration_t with = mean_of(train, &results[0]);
-    const lap_train_iteration_t without = mean_of(train, &results[1]);
+    const lap_train_iteration_t with = typical(train, &results[0]);
+    const lap_train_iteration_t without = typical(train, &results[1]);
     bool same = true;
     for (int i = 0; i < train->iters; i++)
         same = same && results[0].iterations[i].loss == results[1].iterations[i].loss;
@@ -179,14 +201,14 @@ static void print_json_comm(const lap_train_comm_t *comm)
 
 static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
 {
-    const lap_train_iteration_t mean = mean_of(train, result);
+    const lap_train_iteration_t it = typical(train, result);
     printf("\"overlap\":%s,\"iterations\":[", result->overlap ? "true" : "false");
     for (int i = 0; i < train->iters; i++) {
-        const lap_train_iteration_t *it = &result->iterations[i];
-        printf(isfinite(it->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
-               it->loss);
-        printf(",\"ms\":%.6g,", ms(it->seconds));
-        print_json_comm(&it->rows[LAP_TRAIN_ALL]);
+        const lap_train_iteration_t *own = &result->iterations[i];
+        printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
+               own->loss);
+        printf(",\"ms\":%.6g,", ms(own->seconds));
+        print_json_comm(&own->rows[LAP_TRAIN_ALL]);
         printf("}");
     }
     printf("],\"gemms\":[");
@@ -197,12 +219,12 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
                lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
                result->gemms[g].bytes);
-        print_json_comm(&mean.rows[g]);
+        print_json_comm(&it.rows[g]);
         printf("}");
         comma = ",";
     }
     printf("],\"gradients\":{");
-    print_json_comm(&mean.rows[LAP_TRAIN_GRADIENTS]);
+    print_json_comm(&it.rows[LAP_TRAIN_GRADIENTS]);
     printf("}");
 }
 
@@ -213,7 +235,8 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
            lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
            train->device);
     print_json_result(train, &results[0]);
-    printf(",\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"layers\":%zu,\"transport\":\"%s\",",
+    printf(",\"fp8\":\"%s\",", lap_train_recipes[desc->fp8]);
+    printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"layers\":%zu,\"transport\":\"%s\",",
            desc->hidden, desc->seq, train->batch, desc->layers, train->transport);
     lap_bench_json_link(&results[0].link);
     if (count > 1) {

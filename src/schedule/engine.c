@@ -9,12 +9,9 @@
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
-static void engine_close(void *context)
+static void close_streams(lap_engine_t *engine)
 {
-    lap_engine_t *engine = context;
     const lap_device_ops_t *ops = engine->device->ops;
-    if (engine->side)
-        engine_close(engine->side);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
@@ -23,6 +20,15 @@ static void engine_close(void *context)
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
     lap_free(engine);
+}
+
+/* The streams beside those of an engine may wait for them. */
+static void engine_close(void *context)
+{
+    lap_engine_t *engine = context;
+    if (engine->side)
+        close_streams(engine->side);
+    close_streams(engine);
 }
 
 /* What moves data is urgent: the peers wait for it. */

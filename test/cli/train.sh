@@ -74,6 +74,7 @@ refuse "--lr is '-1'" --lr -1
 refuse "--lr is 'fast'" --lr fast
 refuse "did you mean 'adamw'?" --optimizer adam
 refuse "--grad-sync-dtype is 'fp16'; expected fp32 or bf16" --grad-sync-dtype fp16
+refuse "--fp8 is 'late'; expected none, delayed or current" --fp8=late
 refuse 'dtype is float8_e4m3' --dtype e4m3
 refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
@@ -123,13 +124,13 @@ train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
 form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},"
-form+="\"hidden\":48,\"seq\":12,\"batch\":2,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
+form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
 ok '... of the promised form' grep -qE "$form" "$work/out"
 is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | sort -u)" '"method":"serial"'
 
 train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
 is '--compare ends well' "$status$err" 0
-has '... and compares' "$out" 'With overlap:' 'Without overlap:' 'without overlap  ' 'emulated link' \
+has '... and compares' "$out" 'Iter 3, with overlap' 'Iter 3, without overlap' 'With overlap:' 'Without overlap:' 'without overlap  ' 'emulated link' \
     'The losses are the same to the last bit.'
 
 # ---- rules ----
@@ -184,7 +185,7 @@ is 'ranks of lap run take part' "$status$err" 0
 has '... as they are' "$out" 'tensor-parallel group: [0, 1]' 'data-parallel group: [0, 2]'
 for more in '--optimizer adamw --lr-warmup-iters 2 --weight-decay 0.1' '--dtype bf16 --norm rmsnorm --activation swiglu' \
     '--layers 2 --recompute full' '--no-sequence-parallel' '--kv-heads 4 --device ref' '--clip-grad 0' \
-    '--layer linear' '--layer layernorm_linear --dtype half'; do
+    '--layer linear' '--layer layernorm_linear --dtype half' '--fp8 --dtype bf16' '--fp8=current --num-replicas 2'; do
     # shellcheck disable=SC2086
     losses --tp 2 $more
     ok "$more: the loss falls" falls "$losses"

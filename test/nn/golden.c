@@ -8,7 +8,7 @@
  *
  *     golden [--device cpu|ref] [--dtype float32|float16|bfloat16] [--ranks n] [--chaos seed]
  *
- * With --chaos the steps of operators are delayed at random: kernels that do not wait for them, or
+ * Ranks are threads, or those that `lap run` has started. With --chaos the steps of operators are delayed at random: kernels that do not wait for them, or
  * that they do not wait for, show.
  */
 #include <math.h>
@@ -361,16 +361,33 @@ static void run_rank(lap_world_t *world, void *arg)
     free(first.data);
 }
 
-int main(int argc, char **argv)
+/* As the ranks of a launcher, or as threads: one number of them, or several. */
+static void run_layers(setting_t *setting, const lap_world_options_t *options, int ranks,
+                       lap_world_t *world)
 {
     static const int sizes[] = {1, 2, 3, 4, 8};
+    golden_t golden;
+    setting->golden = &golden;
+    if (!read_golden(setting->layers->file, &golden))
+        return;
+    if (world)
+        run_rank(world, setting);
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]) && !world; s++)
+        if (ranks == 0 || ranks == sizes[s])
+            tap_ranks(sizes[s], options, run_rank, setting);
+    free_golden(&golden);
+}
+
+int main(int argc, char **argv)
+{
     setting_t setting = {.device = "cpu", .dtype = LAP_FLOAT32};
-    int only = 0;
+    lap_world_t *world = NULL;
+    int ranks = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--device") == 0)
             setting.device = argv[i + 1];
         else if (strcmp(argv[i], "--ranks") == 0)
-            only = atoi(argv[i + 1]);
+            ranks = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--chaos") == 0)
             setting.chaos = strtoull(argv[i + 1], NULL, 10);
         else if (lap_dtype_parse(argv[i + 1], &setting.dtype) != LAP_OK)
@@ -378,15 +395,12 @@ int main(int argc, char **argv)
     }
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.device = setting.device;
+    if (getenv("LAP_RANK") && !tap_success(lap_world_create(&options, &world), "a world"))
+        return tap_done();
     for (size_t i = 0; i < sizeof(all_layers) / sizeof(all_layers[0]); i++) {
-        golden_t golden;
         setting.layers = &all_layers[i];
-        setting.golden = &golden;
-        if (read_golden(all_layers[i].file, &golden))
-            for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
-                if (only == 0 || only == sizes[s])
-                    tap_ranks(sizes[s], &options, run_rank, &setting);
-        free_golden(&golden);
+        run_layers(&setting, &options, ranks, world);
     }
+    lap_world_destroy(world);
     return tap_done();
 }

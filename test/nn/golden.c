@@ -414,21 +414,21 @@ static void probe_rank(lap_world_t *world, void *arg)
 }
 
 /* As the ranks of a launcher, or as threads: one number of them, or several. */
-static void run_layers(setting_t *setting, const lap_world_options_t *options, int ranks,
+static void run_layers(const setting_t *given, const lap_world_options_t *options, int ranks,
                        lap_world_t *world)
 {
     static const int sizes[] = {1, 2, 3, 4, 8};
     golden_t golden;
-    setting->golden = &golden;
-    if (!read_golden(setting->layers->file, &golden))
+    setting_t setting = *given;
+    setting.golden = &golden;
+    if (!read_golden(setting.layers->file, &golden))
         return;
     if (world)
-        run_rank(world, setting);
+        run_rank(world, &setting);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]) && !world; s++)
         if (ranks == 0 || ranks == sizes[s])
-            tap_ranks(sizes[s], options, run_rank, setting);
+            tap_ranks(sizes[s], options, run_rank, &setting);
     free_golden(&golden);
-    setting->golden = NULL;
 }
 
 int main(int argc, char **argv)

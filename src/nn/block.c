@@ -98,7 +98,7 @@ static lap_status_t normalize(lap_nn_t *nn, const lap_nn_block_t *block)
     return nn->kernels->norm_forward(stream, &norm);
 }
 
-/* The column-parallel GEMM; `y` is where a block without a row-parallel one ends. */
+/* The column-parallel GEMM; `y` is where a block without a row-parallel one ends, else unused. */
 static lap_status_t multiply_column(lap_nn_t *nn, const lap_nn_block_t *block, lap_nn_call_t *call,
                                     const lap_tensor_t *y)
 {
@@ -227,7 +227,7 @@ static lap_status_t recompute(lap_nn_t *nn, lap_nn_block_t *block)
     if (block->shape.norm && !fp8)
         LAP_TRY(normalize(nn, block));
     if (block->again)
-        LAP_TRY(multiply_column(nn, block, block->again, NULL));
+        LAP_TRY(multiply_column(nn, block, block->again, &block->x));
     else if (block->shape.middle == LAP_MIDDLE_GELU && !fp8)
         return lap_nn_reduce(nn, &block->gelu, nn->plan.desc.dtype, nn->plan.desc.dtype, block->mid,
                              lap_nn_rows(nn), mid_of(nn, block));

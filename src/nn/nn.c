@@ -31,7 +31,7 @@ static lap_status_t buffer_size(const lap_nn_step_t *steps, size_t nsteps, int n
 lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *bytes_p,
                                 size_t *nsignals_p)
 {
-    lap_nn_plan_t plan;
+    lap_nn_plan_t plan = {.nranks = nranks};
     lap_nn_step_t *steps;
     size_t nsteps;
     if (!bytes_p || !nsignals_p)
@@ -47,7 +47,7 @@ lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *b
 /* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */
 lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport)
 {
-    lap_nn_plan_t plan;
+    lap_nn_plan_t plan = {.nranks = nranks};
     lap_nn_step_t *steps;
     size_t nsteps;
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));

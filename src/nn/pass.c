@@ -100,8 +100,14 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_wait: nn is NULL");
-    LAP_TRY(end_calls(nn));
-    return lap_nn_settle(nn);
+    const lap_status_t status = end_calls(nn);
+    if (status == LAP_OK)
+        return lap_nn_settle(nn);
+    /* Nothing of a pass runs any more when it has failed: the caller may free its memory. */
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    (void)lap_nn_settle(nn);
+    return lap_error(status, "%s", story);
 }
 
 /*
@@ -116,7 +122,7 @@ static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
     snprintf(story, sizeof(story), "%s", lap_last_error());
     lap_error(status, "rank %d: %s", nn->group->rank, story);
     lap_group_fail(nn->group, status, lap_last_error());
-    (void)end_calls(nn);
+    (void)lap_nn_wait(nn);
     return lap_error(status, "%s", story);
 }
 

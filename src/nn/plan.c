@@ -184,7 +184,7 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
 
 lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks)
 {
-    lap_nn_plan_t plan;
+    lap_nn_plan_t plan = {.nranks = nranks};
     lap_nn_step_t *steps;
     size_t nsteps;
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));

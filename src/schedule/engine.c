@@ -86,15 +86,19 @@ lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
     return LAP_OK;
 }
 
+/* A stream that has been given nothing since the last join has nothing to be waited for. */
 lap_status_t lap_engine_join(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
+    const unsigned used = engine->used | 1u << LAP_STREAM_COMPUTE;
     for (int s = 0; s < LAP_STREAMS; s++)
-        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+        if (used >> s & 1)
+            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
     for (int s = 0; s < LAP_STREAMS; s++)
         for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s)
+            if (other != s && (used >> other & 1))
                 LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
+    engine->used = 0;
     return LAP_OK;
 }
 

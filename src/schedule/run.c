@@ -205,6 +205,8 @@ lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *bind
      */
     if (buffer && buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(program->engine));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        program->engine->used |= (unsigned)(program->ends[s] != NULL) << s;
     if (buffer)
         announce(program, binding);
     const bool keeps = program->engine->device->ops->graph_begin &&

@@ -16,8 +16,9 @@ struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS];
     lap_event_t *joins[LAP_STREAMS]; /* order all streams behind one another */
-    uint32_t failures;               /* of the streams so far; calls in flight share them */
-    lap_status_t status;             /* of the latest failure */
+    unsigned used;     /* since the last join: a bit for each stream that programs were issued to */
+    uint32_t failures; /* of the streams so far; calls in flight share them */
+    lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
     lap_engine_t *side; /* see lap_engine_side; NULL: not asked for yet */
 };

@@ -30,6 +30,7 @@ static lap_tensor_t alloc(lap_dtype_t dtype, const lap_nn_part_t *part)
 
 static bool open_state(lap_world_t *world, const lap_nn_desc_t *desc, state_t *state)
 {
+    *state = (state_t){.nn = NULL};
     if (!tap_success(lap_nn_create(lap_world_group(world), desc, &state->nn), "%s",
                      lap_nn_kind_name(desc->kind)))
         return false;
@@ -101,9 +102,9 @@ static void check_exact(lap_world_t *world, void *arg)
     lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
     state_t fp8, without;
     plain.fp8 = LAP_FP8_NONE;
-    if (!open_state(world, &desc, &fp8) || !open_state(world, &plain, &without))
-        return;
-    if (run_whole(&without))
+    bool opened = open_state(world, &desc, &fp8);
+    opened = open_state(world, &plain, &without) && opened;
+    if (opened && run_whole(&without))
         for (int i = 0; i < 2; i++) { /* the second time scales come from history */
             lap_nn_zero_gradients(fp8.nn);
             tap_ok(run_whole(&fp8) && same_bits(&fp8, &without),
@@ -154,10 +155,10 @@ static void check_rounded(lap_world_t *world, void *arg)
     size_t count;
     plain.fp8 = LAP_FP8_NONE;
     again.recompute = LAP_RECOMPUTE_FULL;
-    if (!open_state(world, &desc, &fp8) || !open_state(world, &plain, &without) ||
-        !open_state(world, &again, &full))
-        return;
-    if (run_normal(&fp8) && run_normal(&without) && run_normal(&full)) {
+    bool opened = open_state(world, &desc, &fp8);
+    opened = open_state(world, &plain, &without) && opened;
+    opened = open_state(world, &again, &full) && opened;
+    if (opened && run_normal(&fp8) && run_normal(&without) && run_normal(&full)) {
         const float *grads = lap_nn_gradients(without.nn, &count);
         const double y = apart(fp8.y.data, without.y.data, fp8.y.rows * fp8.y.cols);
         const double dx = apart(fp8.dx.data, without.dx.data, fp8.dx.rows * fp8.dx.cols);

@@ -235,8 +235,8 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
         !parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) ||
         !parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
         !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
-        !parse_count(args, LAYERS, NULL, &desc->layers) ||
-        (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, NULL, &desc->kv_heads)) ||
+        !parse_count(args, LAYERS, options[LAYERS].default_value, &desc->layers) ||
+        (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, "", &desc->kv_heads)) ||
         !lap_arg_dtype(&lap_train_command, "--dtype",
                        args->values[DTYPE] ? args->values[DTYPE]
                        : cuda              ? "bfloat16"
@@ -271,7 +271,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
                      &train->iters) ||
         !parse_rate(args, LR, kind == LAP_SGD ? "1" : "0.001", &optimizer->lr) ||
         !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? "0" : "0.01", &optimizer->weight_decay) ||
-        !parse_rate(args, CLIP, NULL, &optimizer->clip_norm) ||
+        !parse_rate(args, CLIP, options[CLIP].default_value, &optimizer->clip_norm) ||
         !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
         !lap_arg_size(&lap_train_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed) ||

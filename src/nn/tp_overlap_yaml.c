@@ -276,7 +276,7 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
 static lap_status_t read_rules(reader_t *reader)
 {
     while (reader->event.type != YAML_MAPPING_END_EVENT) {
-        size_t gemm;
+        size_t gemm = 0;
         LAP_TRY(find_name(reader, "key", "", lap_tp_gemm_names, &gemm));
         if (reader->lines[gemm] != 0)
             return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",

@@ -222,7 +222,7 @@ static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
                            lap_dp_t **dp_p)
 {
-    lap_dp_options_t options;
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     if (!nn || !group || !dp_p)
         return lap_error(LAP_ERR_INVALID, "lap_dp_create: %s is NULL",
                          !nn     ? "nn"

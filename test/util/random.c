@@ -62,9 +62,8 @@ static void moments(void)
     float last = 0;
     for (uint64_t i = 0; i < COUNT; i++) {
         const float x = lap_random_normal(1234, 1, i);
-        double power = 1;
-        for (int k = 0; k < 5; k++, power *= x)
-            sum[k] += power;
+        for (int k = 0; k < 5; k++)
+            sum[k] += pow(x, k);
         product += (double)x * last;
         last = x;
     }

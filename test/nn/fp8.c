@@ -222,8 +222,7 @@ static void check_rounded(lap_world_t *world, void *arg)
     state_t fp8, without, full;
     size_t count;
     plain.fp8 = LAP_FP8_NONE;
-    again.recompute =
-        desc.activation == LAP_SWIGLU ? LAP_RECOMPUTE_SELECTIVE : LAP_RECOMPUTE_FULL;
+    again.recompute = desc.activation == LAP_SWIGLU ? LAP_RECOMPUTE_SELECTIVE : LAP_RECOMPUTE_FULL;
     bool opened = open_state(lap_world_group(world), &desc, &fp8);
     opened = open_state(lap_world_group(world), &plain, &without) && opened;
     opened = open_state(lap_world_group(world), &again, &full) && opened;

@@ -101,7 +101,10 @@ typedef struct lap_nn_desc {
     lap_recompute_t recompute;
     lap_fp8_recipe_t fp8;
     size_t amax_history; /* LAP_FP8_DELAYED: passes looked back on; 0: 16 */
-    /* The overlap of each GEMM; NULL: the defaults. Without sequence parallelism only switches. */
+    /*
+     * The overlap of each GEMM; NULL: the defaults. Without sequence parallelism all that counts is
+     * whether a GEMM is serial, auto or neither.
+     */
     const lap_tp_overlap_t *overlap;
     lap_buffer_t *buffer;                       /* to work in; NULL: its own, */
     const lap_buffer_options_t *buffer_options; /* made with these; NULL: the defaults */

@@ -28,11 +28,10 @@ static lap_tensor_t alloc(lap_dtype_t dtype, const lap_nn_part_t *part)
                       part->cols);
 }
 
-static bool open_state(lap_world_t *world, const lap_nn_desc_t *desc, state_t *state)
+static bool open_state(lap_group_t *group, const lap_nn_desc_t *desc, state_t *state)
 {
     *state = (state_t){.nn = NULL};
-    if (!tap_success(lap_nn_create(lap_world_group(world), desc, &state->nn), "%s",
-                     lap_nn_kind_name(desc->kind)))
+    if (!tap_success(lap_nn_create(group, desc, &state->nn), "%s", lap_nn_kind_name(desc->kind)))
         return false;
     state->in = lap_nn_input(state->nn, 0);
     state->out = lap_nn_output(state->nn, 0);
@@ -102,8 +101,8 @@ static void check_exact(lap_world_t *world, void *arg)
     lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
     state_t fp8, without;
     plain.fp8 = LAP_FP8_NONE;
-    bool opened = open_state(world, &desc, &fp8);
-    opened = open_state(world, &plain, &without) && opened;
+    bool opened = open_state(lap_world_group(world), &desc, &fp8);
+    opened = open_state(lap_world_group(world), &plain, &without) && opened;
     if (opened && run_whole(&without))
         for (int i = 0; i < 2; i++) { /* the second time scales come from history */
             lap_nn_zero_gradients(fp8.nn);
@@ -113,6 +112,75 @@ static void check_exact(lap_world_t *world, void *arg)
         }
     close_state(&fp8);
     close_state(&without);
+}
+
+/* ---- one scale for all ranks ---- */
+
+/* Rows of very different sizes, so that no two ranks would choose the same scale. */
+static void fill_steep(const lap_tensor_t *tensor, const lap_nn_part_t *part, uint64_t seed)
+{
+    for (size_t i = 0; i < part->rows; i++)
+        for (size_t j = 0; j < part->cols; j++) {
+            const size_t row = part->first_row + i;
+            const uint64_t index = row * part->all_cols + part->first_col + j;
+            const double value = (double)(tap_random(seed, index) % 10007) / 10007 - 0.5;
+            ((float *)tensor->data)[i * part->cols + j] = (float)ldexp(value, (int)row % 8);
+        }
+}
+
+static bool run_steep(state_t *state)
+{
+    fill_steep(&state->x, &state->in, 1);
+    fill_steep(&state->dy, &state->out, 2);
+    return tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
+           tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward") &&
+           tap_success(lap_nn_wait(state->nn), "both end");
+}
+
+/* How far this rank's part is from the same part of a whole matrix, in parts of its largest. */
+static double part_apart(const float *mine, const float *whole, const lap_nn_part_t *part)
+{
+    double most = 0, largest = 0;
+    for (size_t i = 0; i < part->all_rows * part->all_cols; i++)
+        largest = fabs((double)whole[i]) > largest ? fabs((double)whole[i]) : largest;
+    for (size_t i = 0; i < part->rows; i++)
+        for (size_t j = 0; j < part->cols; j++) {
+            const double truth =
+                (double)whole[(part->first_row + i) * part->all_cols + part->first_col + j];
+            const double off = fabs((double)mine[i * part->cols + j] - truth);
+            most = off > most ? off : most;
+        }
+    return most / largest;
+}
+
+/*
+ * Shards that are rounded with the scale of the whole are those of the rounded whole: several ranks
+ * differ from one by the order of sums only, a thousand times less than by what FP8 rounds.
+ */
+static void check_shared(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    lap_group_t *alone;
+    state_t many, one = {.nn = NULL};
+    if (!tap_success(lap_group_split(lap_world_group(world), lap_world_rank(world), 0, &alone),
+                     "a group of one"))
+        return;
+    bool opened = open_state(lap_world_group(world), desc, &many);
+    opened = open_state(alone, desc, &one) && opened;
+    if (opened && run_steep(&many) && run_steep(&one)) {
+        const lap_nn_param_t *param = lap_nn_param(many.nn, 0), *all = lap_nn_param(one.nn, 0);
+        const lap_nn_part_t part = {param->rows,       param->cols,     param->global_row[0],
+                                    param->global_col, param->all_rows, param->all_cols};
+        const double y = part_apart(many.y.data, one.y.data, &many.out);
+        const double dx = part_apart(many.dx.data, one.dx.data, &many.in);
+        const double dw = part_apart(param->grad.data, all->grad.data, &part);
+        tap_ok(y < 1e-5 && dx < 1e-5 && dw < 1e-5,
+               "%d ranks, %s parallel, round as one does: y, dx, dw are off by %.1g, %.1g, %.1g",
+               lap_world_size(world), desc->row_parallel ? "row" : "column", y, dx, dw);
+    }
+    close_state(&many);
+    close_state(&one);
+    lap_group_destroy(alone);
 }
 
 /* ---- rounded numbers ---- */
@@ -155,9 +223,9 @@ static void check_rounded(lap_world_t *world, void *arg)
     size_t count;
     plain.fp8 = LAP_FP8_NONE;
     again.recompute = LAP_RECOMPUTE_FULL;
-    bool opened = open_state(world, &desc, &fp8);
-    opened = open_state(world, &plain, &without) && opened;
-    opened = open_state(world, &again, &full) && opened;
+    bool opened = open_state(lap_world_group(world), &desc, &fp8);
+    opened = open_state(lap_world_group(world), &plain, &without) && opened;
+    opened = open_state(lap_world_group(world), &again, &full) && opened;
     if (opened && run_normal(&fp8) && run_normal(&without) && run_normal(&full)) {
         const float *grads = lap_nn_gradients(without.nn, &count);
         const double y = apart(fp8.y.data, without.y.data, fp8.y.rows * fp8.y.cols);
@@ -193,7 +261,7 @@ static double train(lap_world_t *world, const lap_nn_desc_t *desc)
     state_t state;
     double mean = 0, first = 0, loss = NAN;
     size_t count;
-    if (!open_state(world, desc, &state))
+    if (!open_state(lap_world_group(world), desc, &state))
         return NAN;
     float *masters = lap_nn_masters(state.nn, &count), *grads = lap_nn_gradients(state.nn, &count);
     for (int i = 0; i < STEPS; i++) {
@@ -258,8 +326,10 @@ int main(void)
         for (int ranks = 1; ranks <= 4; ranks++) {
             linear.row_parallel = ranks % 2;
             tap_ranks(ranks, NULL, check_exact, &linear);
+            tap_ranks(ranks, NULL, check_shared, &linear);
             linear.row_parallel = !linear.row_parallel;
             tap_ranks(ranks, NULL, check_exact, &linear);
+            tap_ranks(ranks, NULL, check_shared, &linear);
         }
         for (int way = 0; way < 4; way++) {
             layers.sequence_parallel = way != 3;

@@ -6,10 +6,10 @@
  * bounds count the roundings on the way. In float32 all methods of overlap give the same bits, if
  * the GEMM gives the same ones to parts of a product and to the whole.
  *
- *     golden [--device cpu|ref] [--dtype float32|float16|bfloat16] [--ranks n] [--chaos seed]
+ *     golden [--device cpu|ref|cuda] [--dtype float32|float16|bfloat16] [--ranks n] [--chaos seed]
  *
- * Ranks are threads, or those that `lap run` has started. With --chaos the steps of operators are delayed at random: kernels that do not wait for them, or
- * that they do not wait for, show.
+ * Ranks are threads, or those that `lap run` has started. With --chaos the steps of operators are
+ * delayed at random: kernels that do not wait for them, or that they do not wait for, show.
  */
 #include <math.h>
 #include <stdio.h>
@@ -192,10 +192,31 @@ static size_t whole_row(const lap_nn_param_t *param, size_t i)
     return param->global_row[p] + i;
 }
 
+/* Copies between the host and the device, whichever that is. */
+static bool transfer(lap_nn_t *nn, void *dst, const void *src, size_t bytes)
+{
+    const lap_copy_t copy = {dst, src, 1, bytes, bytes, bytes};
+    lap_stream_t *stream = nn->engine->streams[LAP_STREAM_COMPUTE];
+    return nn->engine->device->ops->copy(stream, &copy) == LAP_OK && lap_nn_wait(nn) == LAP_OK;
+}
+
+/* A matrix of the device, with what a matrix of the host holds. */
+static lap_tensor_t on_device(lap_nn_t *nn, const lap_tensor_t *host)
+{
+    const size_t bytes = host->rows * host->cols * lap_dtype_size(host->dtype);
+    lap_tensor_t tensor = *host;
+    if (nn->engine->device->ops->alloc(nn->engine->device, bytes + 1, &tensor.data) != LAP_OK)
+        exit(1);
+    (void)transfer(nn, tensor.data, host->data, bytes);
+    return tensor;
+}
+
 static bool load_params(lap_nn_t *nn, const golden_t *golden)
 {
     bool found = true;
-    for (size_t p = 0; p < lap_nn_params(nn); p++) {
+    size_t count;
+    float *device = lap_nn_masters(nn, &count), *masters = calloc(count, sizeof(float));
+    for (size_t p = 0; p < lap_nn_params(nn) && masters; p++) {
         const lap_nn_param_t *param = lap_nn_param(nn, p);
         const matrix_t *matrix = find(golden, param->name, "");
         if (!matrix || matrix->rows != param->all_rows || matrix->cols != param->all_cols) {
@@ -203,12 +224,15 @@ static bool load_params(lap_nn_t *nn, const golden_t *golden)
             found = false;
             continue;
         }
+        float *shard = masters + ((float *)param->master.data - device);
         for (size_t i = 0; i < param->rows; i++)
-            memcpy((float *)param->master.data + i * param->cols,
+            memcpy(shard + i * param->cols,
                    matrix->values + whole_row(param, i) * matrix->cols + param->global_col,
                    param->cols * sizeof(float));
     }
-    return found;
+    found = masters && transfer(nn, device, masters, count * sizeof(float)) && found;
+    free(masters);
+    return found && lap_nn_refresh(nn) == LAP_OK;
 }
 
 /* How far rows of a matrix are from the golden one, in parts of its largest element. */
@@ -258,15 +282,16 @@ static bool check_tensor(const setting_t *setting, const char *name, const char 
     return is_close(setting, name, matrix, distance);
 }
 
-static bool check_grads(const setting_t *setting, const lap_nn_t *nn)
+static bool check_grads(const setting_t *setting, const lap_nn_t *nn, const float *grads)
 {
     bool close = true;
     for (size_t p = 0; p < lap_nn_params(nn); p++) {
         const lap_nn_param_t *param = lap_nn_param(nn, p);
         const matrix_t *matrix = find(setting->golden, param->name, ".grad");
         distance_t distance = {0, 0};
+        const float *shard = grads + ((float *)param->grad.data - nn->grads);
         for (size_t i = 0; i < param->rows; i++)
-            compare_row(&distance, LAP_FLOAT32, (float *)param->grad.data + i * param->cols,
+            compare_row(&distance, LAP_FLOAT32, shard + i * param->cols,
                         matrix->values + whole_row(param, i) * matrix->cols + param->global_col,
                         param->cols);
         close &= is_close(setting, param->name, matrix, distance);
@@ -287,23 +312,35 @@ static void add_bits(bits_t *bits, const void *data, size_t bytes)
     bits->bytes += bytes;
 }
 
-static bits_t bits_of(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *dx)
+static bits_t bits_of(const lap_tensor_t *y, const lap_tensor_t *dx, const float *grads,
+                      size_t count)
 {
     const size_t element = lap_dtype_size(y->dtype);
-    size_t count;
     bits_t bits = {NULL, 0};
-    const float *grads = lap_nn_gradients(nn, &count);
     add_bits(&bits, y->data, y->rows * y->cols * element);
     add_bits(&bits, dx->data, dx->rows * dx->cols * element);
     add_bits(&bits, grads, count * sizeof(float));
     return bits;
 }
 
-static bool pass(lap_nn_t *nn, const lap_tensor_t *tensors)
+enum { X, Y, DY, DX, TENSORS };
+
+/* Forward and backward on the device; brings y and dx back. */
+static bool pass(lap_nn_t *nn, const lap_tensor_t *host)
 {
-    return tap_success(lap_nn_forward(nn, SEQ, &tensors[0], &tensors[1]), "forward") &&
-           tap_success(lap_nn_backward(nn, &tensors[2], &tensors[3]), "backward") &&
-           tap_success(lap_nn_wait(nn), "both end");
+    const lap_device_ops_t *ops = nn->engine->device->ops;
+    const size_t element = lap_dtype_size(host[Y].dtype);
+    lap_tensor_t t[TENSORS];
+    for (size_t i = 0; i < TENSORS; i++)
+        t[i] = on_device(nn, &host[i]);
+    const bool ran = tap_success(lap_nn_forward(nn, SEQ, &t[X], &t[Y]), "forward") &&
+                     tap_success(lap_nn_backward(nn, &t[DY], &t[DX]), "backward") &&
+                     tap_success(lap_nn_wait(nn), "both end") &&
+                     transfer(nn, host[Y].data, t[Y].data, t[Y].rows * t[Y].cols * element) &&
+                     transfer(nn, host[DX].data, t[DX].data, t[DX].rows * t[DX].cols * element);
+    for (size_t i = 0; i < TENSORS; i++)
+        ops->free(nn->engine->device, t[i].data);
+    return ran;
 }
 
 /* Runs the layers one way; returns the bits of the results. */
@@ -322,18 +359,21 @@ static bits_t run_way(lap_world_t *world, const setting_t *setting, const way_t 
     const lap_nn_part_t in = lap_nn_input(nn, 0), out = lap_nn_output(nn, 0);
     lap_tensor_t tensors[] = {part_of(setting, "x", &in), part_of(setting, "y", &out),
                               part_of(setting, "dy", &out), part_of(setting, "x", &in)};
-    memset(tensors[1].data, 0, out.rows * out.cols * lap_dtype_size(setting->dtype));
-    memset(tensors[3].data, 0, in.rows * in.cols * lap_dtype_size(setting->dtype));
-    bool good = load_params(nn, setting->golden) && lap_nn_refresh(nn) == LAP_OK;
-    if (good && pass(nn, tensors)) {
-        good &= check_tensor(setting, "y", "y", &tensors[1], &out);
-        good &= check_tensor(setting, "dx", "x.grad", &tensors[3], &in);
-        good &= check_grads(setting, nn);
-        bits = bits_of(nn, &tensors[1], &tensors[3]);
+    memset(tensors[Y].data, 0, out.rows * out.cols * lap_dtype_size(setting->dtype));
+    memset(tensors[DX].data, 0, in.rows * in.cols * lap_dtype_size(setting->dtype));
+    float *grads = calloc(nn->nfloats, sizeof(float));
+    bool good = grads && load_params(nn, setting->golden) && pass(nn, tensors) &&
+                transfer(nn, grads, nn->grads, nn->nfloats * sizeof(float));
+    if (good) {
+        good &= check_tensor(setting, "y", "y", &tensors[Y], &out);
+        good &= check_tensor(setting, "dx", "x.grad", &tensors[DX], &in);
+        good &= check_grads(setting, nn, grads);
+        bits = bits_of(&tensors[Y], &tensors[DX], grads, nn->nfloats);
     }
+    free(grads);
     tap_ok(good, "%s, %s, rank %d of %d: y, dx and gradients are those of PyTorch",
            setting->layers->file, way->name, rank, nranks);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < TENSORS; i++)
         free(tensors[i].data);
     lap_nn_destroy(nn);
     return bits;
@@ -414,21 +454,21 @@ static void probe_rank(lap_world_t *world, void *arg)
 }
 
 /* As the ranks of a launcher, or as threads: one number of them, or several. */
-static void run_layers(setting_t *setting, const lap_world_options_t *options, int ranks,
+static void run_layers(const setting_t *given, const lap_world_options_t *options, int ranks,
                        lap_world_t *world)
 {
     static const int sizes[] = {1, 2, 3, 4, 8};
     golden_t golden;
-    setting->golden = &golden;
-    if (!read_golden(setting->layers->file, &golden))
+    setting_t setting = *given;
+    setting.golden = &golden;
+    if (!read_golden(setting.layers->file, &golden))
         return;
     if (world)
-        run_rank(world, setting);
+        run_rank(world, &setting);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]) && !world; s++)
         if (ranks == 0 || ranks == sizes[s])
-            tap_ranks(sizes[s], options, run_rank, setting);
+            tap_ranks(sizes[s], options, run_rank, &setting);
     free_golden(&golden);
-    setting->golden = NULL;
 }
 
 int main(int argc, char **argv)
@@ -448,7 +488,7 @@ int main(int argc, char **argv)
     }
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.device = setting.device;
-    if (setting.dtype == LAP_FLOAT32) {
+    if (setting.dtype == LAP_FLOAT32 && strcmp(setting.device, "cuda") != 0) {
         probe_t probe = {.splits = true};
         tap_ranks(1, &options, probe_rank, &probe);
         setting.exact = probe.splits;

@@ -285,8 +285,10 @@ static void check_seen(lap_world_t *world, void *arg)
 {
     state_t state;
     lap_nn_gemm_t gemm;
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg;
     bool named = true, traced = true;
-    if (!open_state(world, arg, SEQ, &state))
+    desc.debug = 1;
+    if (!open_state(world, &desc, SEQ, &state))
         return;
     tap_success(lap_nn_trace(state.nn, 1), "passes are traced");
     (void)step(&state);

@@ -41,6 +41,11 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
     return LAP_OK;
 }
 
+static double seconds_since(uint64_t begin)
+{
+    return (double)(lap_now_ns() - begin) * 1e-9;
+}
+
 static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
                             lap_train_iteration_t *iteration)
 {
@@ -53,8 +58,11 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     const uint64_t begin = lap_now_ns();
     lap_train_say(train, tp, "|-- Forward pass");
     LAP_TRY(lap_train_begin(model));
+    iteration->issue = seconds_since(begin);
+    LAP_TRY(lap_train_wait(model));
+    iteration->passes = seconds_since(begin);
     LAP_TRY(lap_train_step(model, &iteration->loss, &iteration->norm));
-    iteration->seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    iteration->seconds = seconds_since(begin);
     lap_train_say(train, tp, "|-- Compute loss: %.9g", iteration->loss);
     lap_train_say(train, tp, "|-- Backward pass");
     if (train->debug)
@@ -71,7 +79,8 @@ static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *
     result->iterations = lap_alloc((size_t)train->iters, sizeof(*result->iterations));
     if (!result->iterations)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d iterations", train->iters);
-    LAP_TRY(lap_train_model_init(model, train, groups, result->overlap, result->link));
+    LAP_TRY(
+        lap_train_model_init(model, train, groups, result->overlap, train->trace, result->link));
     LAP_TRY(list_gemms(model, result));
     lap_train_say_gemms(train, groups->tp, result);
     return LAP_OK;

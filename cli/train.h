@@ -34,6 +34,7 @@ typedef struct lap_train {
     lap_link_arg_t link;
     double timeout_s;
     bool json, debug;
+    bool trace; /* look at what every GEMM does */
 } lap_train_t;
 
 extern const lap_command_t lap_train_command;
@@ -70,7 +71,8 @@ typedef struct lap_train_model {
  * lap_train_model_clear undoes it, also after a failure.
  */
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
-                                  const lap_train_groups_t *groups, bool overlap, lap_link_t link);
+                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  lap_link_t link);
 void lap_train_model_clear(lap_train_model_t *model);
 
 /* Fills x and the target with the data of an iteration, and waits for them. */
@@ -79,8 +81,12 @@ lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 /* Begins forward, loss and backward. */
 lap_status_t lap_train_begin(lap_train_model_t *model);
 
+/* Waits for them. */
+lap_status_t lap_train_wait(lap_train_model_t *model);
+
 /*
- * Waits for them and makes a step. Writes the loss of all replicas and the norm of the gradients.
+ * Waits for the replicas and makes a step. Writes the loss of all replicas and the norm of the
+ * gradients.
  */
 lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p);
 
@@ -97,9 +103,11 @@ typedef struct lap_train_comm {
 enum { LAP_TRAIN_GRADIENTS = LAP_TP_GEMMS, LAP_TRAIN_ALL, LAP_TRAIN_ROWS };
 
 typedef struct lap_train_iteration {
-    double loss; /* of all replicas */
-    double norm; /* of the gradients; 0: not computed */
-    double seconds;
+    double loss;    /* of all replicas */
+    double norm;    /* of the gradients; 0: not computed */
+    double seconds; /* all of it, */
+    double passes;  /* until forward and backward had ended, */
+    double issue;   /* until they were begun */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
 } lap_train_iteration_t;
 

@@ -38,6 +38,8 @@ static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *ge
 
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
+    if (!model->train->trace)
+        return LAP_OK;
     for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
         lap_nn_gemm_t gemm;
         lap_train_comm_t comm;
@@ -76,12 +78,15 @@ static lap_status_t average(lap_group_t *group, double *figures, size_t count)
 
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
 {
-    enum { EACH = sizeof(lap_train_comm_t) / sizeof(double), COUNT = 1 + EACH * LAP_TRAIN_ROWS };
-    double figures[COUNT] = {iteration->seconds};
-    memcpy(&figures[1], iteration->rows, sizeof(iteration->rows));
-    LAP_TRY(average(world, figures, COUNT));
+    enum { TIMES = 3, EACH = sizeof(lap_train_comm_t) / sizeof(double) };
+    double figures[TIMES + EACH * LAP_TRAIN_ROWS] = {iteration->seconds, iteration->passes,
+                                                     iteration->issue};
+    memcpy(&figures[TIMES], iteration->rows, sizeof(iteration->rows));
+    LAP_TRY(average(world, figures, sizeof(figures) / sizeof(figures[0])));
     iteration->seconds = figures[0];
-    memcpy(iteration->rows, &figures[1], sizeof(iteration->rows));
+    iteration->passes = figures[1];
+    iteration->issue = figures[2];
+    memcpy(iteration->rows, &figures[TIMES], sizeof(iteration->rows));
     return LAP_OK;
 }
 
@@ -115,6 +120,7 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
         LAP_TRY(lap_train_generate(model, i));
         LAP_TRY(lap_group_barrier(model->groups.world));
         LAP_TRY(lap_train_begin(model));
+        LAP_TRY(lap_train_wait(model));
         LAP_TRY(lap_train_step(model, &loss, &norm));
     }
     LAP_TRY(sum_work(model, &figures[0], &figures[1]));
@@ -129,7 +135,7 @@ lap_status_t lap_train_find_link(const lap_train_t *train, const lap_train_group
     double figures[2] = {0};
     if (train->link.ratio > 0 && train->tp > 1) {
         lap_status_t status =
-            lap_train_model_init(&model, train, groups, false, (lap_link_t){0, 0});
+            lap_train_model_init(&model, train, groups, false, true, (lap_link_t){0, 0});
         if (status == LAP_OK)
             status = try_out(&model, figures);
         lap_train_model_clear(&model);

@@ -22,7 +22,7 @@ static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, l
     return LAP_OK;
 }
 
-static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
+static lap_status_t init_replicas(lap_train_model_t *model, bool overlap, bool trace,
                                   const lap_buffer_options_t *buffer)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
@@ -33,11 +33,12 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
     options.overlap = overlap;
     options.buffer_options = buffer;
     LAP_TRY(lap_dp_create(model->nn, model->groups.dp, &options, &model->dp));
-    return lap_dp_measure(model->dp, 1);
+    return lap_dp_measure(model->dp, trace);
 }
 
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
-                                  const lap_train_groups_t *groups, bool overlap, lap_link_t link)
+                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  lap_link_t link)
 {
     lap_nn_desc_t desc = train->desc;
     lap_buffer_options_t buffer = LAP_BUFFER_OPTIONS_INIT;
@@ -49,13 +50,13 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
     LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
     LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
-    LAP_TRY(init_replicas(model, overlap, &buffer));
+    LAP_TRY(init_replicas(model, overlap, trace, &buffer));
     const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
     LAP_TRY(alloc_tensor(model, in, &model->x));
     LAP_TRY(alloc_tensor(model, in, &model->dx));
     LAP_TRY(alloc_tensor(model, out, &model->y));
     LAP_TRY(alloc_tensor(model, out, &model->target));
-    return lap_nn_trace(model->nn, 1);
+    return lap_nn_trace(model->nn, trace);
 }
 
 void lap_train_model_clear(lap_train_model_t *model)
@@ -130,6 +131,11 @@ static lap_status_t average_loss(lap_train_model_t *model, double *loss)
         *loss += ((const double *)all)[r] / replicas;
     lap_free(all);
     return LAP_OK;
+}
+
+lap_status_t lap_train_wait(lap_train_model_t *model)
+{
+    return lap_nn_wait(model->nn);
 }
 
 lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p)

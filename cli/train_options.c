@@ -51,6 +51,7 @@ enum {
     TRANSPORT,
     GPU_SHARE,
     TIMEOUT,
+    NO_TRACE,
     DEBUG,
     JSON,
     NOPTIONS
@@ -123,6 +124,10 @@ static const lap_option_t options[NOPTIONS] = {
                    NULL},
     [TIMEOUT] = {0, "timeout", "SECONDS",
                  "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
+    [NO_TRACE] = {0, "no-trace", NULL,
+                  "do not look at what every GEMM does: nothing is said of communication, and on "
+                  "GPUs repeated calls are graphs",
+                  NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
 };
@@ -137,7 +142,8 @@ const lap_command_t lap_train_command = {
         "mean square of what is missing. The same seed gives the same weights and data for any P\n"
         "and any number of replicas.\n"
         "\n"
-        "time           of forward, backward and the step of the optimizer\n"
+        "time           of forward, backward, replicas and the step of the optimizer\n"
+        "passes         of forward and backward alone\n"
         "communication  something that this rank sent was under way; mean of the ranks\n"
         "hidden         ... while it computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute\n"
@@ -354,6 +360,7 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.json = args.given[JSON];
     train.debug = args.given[DEBUG];
+    train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !parse_kinds(&train, &args) || !parse_shape(&train, &args) ||

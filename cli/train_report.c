@@ -108,6 +108,7 @@ static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_r
     if (!room)
         return it;
     it.seconds = median(train, result, offsetof(lap_train_iteration_t, seconds), room);
+    it.passes = median(train, result, offsetof(lap_train_iteration_t, passes), room);
     for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
         lap_train_comm_t *row = &it.rows[r];
         const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
@@ -119,19 +120,23 @@ static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_r
     return it;
 }
 
-static void print_comm(const lap_train_comm_t *comm)
+static void print_comm(const lap_train_t *train, const lap_train_comm_t *comm)
 {
+    if (!train->trace) {
+        printf("  %13s  %9s  %9s\n", "-", "-", "-");
+        return;
+    }
     printf("  %13.3f  %9.3f  %9.3f\n", ms(comm->total), ms(comm->hidden), ms(comm->exposed));
 }
 
 static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
 {
-    printf("\n%9s  %12s  %10s  %13s  %9s  %9s\n", "iteration", "loss", "time ms", "communication",
-           "hidden", "exposed");
+    printf("\n%9s  %12s  %10s  %10s  %13s  %9s  %9s\n", "iteration", "loss", "time ms", "passes",
+           "communication", "hidden", "exposed");
     for (int i = 0; i < train->iters; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
-        printf("%9d  %12.9f  %10.3f", i + 1, it->loss, ms(it->seconds));
-        print_comm(&it->rows[LAP_TRAIN_ALL]);
+        printf("%9d  %12.9f  %10.3f  %10.3f", i + 1, it->loss, ms(it->seconds), ms(it->passes));
+        print_comm(train, &it->rows[LAP_TRAIN_ALL]);
     }
 }
 
@@ -145,14 +150,14 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
             continue;
         printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
                result->gemms[g].method);
-        print_comm(&it.rows[g]);
+        print_comm(train, &it.rows[g]);
     }
     if (train->replicas > 1) {
         printf("%-30s", "gradients to replicas");
-        print_comm(&it.rows[LAP_TRAIN_GRADIENTS]);
+        print_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
     }
     printf("%-30s", "all");
-    print_comm(&it.rows[LAP_TRAIN_ALL]);
+    print_comm(train, &it.rows[LAP_TRAIN_ALL]);
 }
 
 /* What overlap has hidden of what is exposed without it. */
@@ -165,16 +170,17 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
         same = same && results[0].iterations[i].loss == results[1].iterations[i].loss;
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
     const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
-    printf("\n%-16s  %10s  %13s  %9s  %9s\n", "", "time ms", "communication", "hidden", "exposed");
-    printf("%-16s  %10.3f", "without overlap", ms(without.seconds));
-    print_comm(serial);
-    printf("%-16s  %10.3f", "with overlap", ms(with.seconds));
-    print_comm(all);
+    printf("\n%-16s  %10s  %10s  %13s  %9s  %9s\n", "", "time ms", "passes", "communication",
+           "hidden", "exposed");
+    printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
+    print_comm(train, serial);
+    printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
+    print_comm(train, all);
     if (serial->exposed > 0)
-        printf(
-            "\nOverlap hides %.0f %% of what is exposed without it; an iteration is %.2f times as "
-            "fast.\n",
-            100 * (1 - all->exposed / serial->exposed), without.seconds / with.seconds);
+        printf("\nOverlap hides %.0f %% of what is exposed without it.",
+               100 * (1 - all->exposed / serial->exposed));
+    printf("\nAn iteration is %.2f times as fast with it, forward and backward are %.2f times.\n",
+           without.seconds / with.seconds, without.passes / with.passes);
     printf("The losses are %s.\n", same ? "the same to the last bit" : "not the same bits");
 }
 
@@ -193,8 +199,12 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 
 /* ---- JSON ---- */
 
-static void print_json_comm(const lap_train_comm_t *comm)
+static void print_json_comm(const lap_train_t *train, const lap_train_comm_t *comm)
 {
+    if (!train->trace) {
+        printf("\"comm_ms\":null,\"exposed_ms\":null,\"hidden_ms\":null");
+        return;
+    }
     printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
            ms(comm->exposed), ms(comm->hidden));
 }
@@ -208,8 +218,8 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                own->loss);
         printf(",\"ms\":%.6g,", ms(own->seconds));
-        print_json_comm(&own->rows[LAP_TRAIN_ALL]);
-        printf("}");
+        print_json_comm(train, &own->rows[LAP_TRAIN_ALL]);
+        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g}", ms(own->passes), ms(own->issue));
     }
     printf("],\"gemms\":[");
     const char *comma = "";
@@ -219,12 +229,12 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
                lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
                result->gemms[g].bytes);
-        print_json_comm(&it.rows[g]);
+        print_json_comm(train, &it.rows[g]);
         printf("}");
         comma = ",";
     }
     printf("],\"gradients\":{");
-    print_json_comm(&it.rows[LAP_TRAIN_GRADIENTS]);
+    print_json_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
     printf("}");
 }
 

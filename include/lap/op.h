@@ -112,7 +112,7 @@ typedef struct lap_op_desc {
     lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
     int background;         /* calls have streams of their own, beside those of other operators:
                                they begin behind what was begun before, and nothing waits for them
-                               but lap_op_end */
+                               but lap_op_end; all operators of a buffer are so, or none is */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \

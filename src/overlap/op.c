@@ -159,6 +159,11 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    if (buffer->nops > 0 && buffer->background != (desc->background != 0))
+        return lap_error(LAP_ERR_INVALID,
+                         "background is %d, expected %d, as the other operators of the buffer "
+                         "given: calls in flight on it must have an order",
+                         desc->background != 0, buffer->background);
     const char *only = op_device->transport;
     if (only && strcmp(only, buffer->ops->name) != 0)
         return lap_error(LAP_ERR_UNSUPPORTED,
@@ -293,6 +298,7 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
     if (status != LAP_OK)
         goto err_op;
     op->index = ++op->buffer->nops;
+    op->buffer->background = desc.background != 0;
     if (op->buffer->reserved < nsignals)
         op->buffer->reserved = nsignals;
     if (op->buffer->reserved_bytes < bytes)

@@ -26,8 +26,8 @@ static void close_streams(lap_engine_t *engine)
 static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
-    if (engine->side)
-        close_streams(engine->side);
+    if (engine->beside)
+        close_streams(engine->beside);
     close_streams(engine);
 }
 
@@ -69,9 +69,11 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
 
 lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
 {
-    if (!engine->side)
-        LAP_TRY(engine_open(engine->device, &engine->side));
-    *side_p = engine->side;
+    if (!engine->beside) {
+        LAP_TRY(engine_open(engine->device, &engine->beside));
+        engine->beside->beside = engine;
+    }
+    *side_p = engine->beside;
     return LAP_OK;
 }
 
@@ -104,19 +106,26 @@ lap_status_t lap_engine_join(lap_engine_t *engine)
 
 /* What is seen of the waits of a device while the host waits for it. */
 typedef struct watcher {
-    lap_engine_t *engine;
-    uint32_t numbers[LAP_STREAMS]; /* of the wait that each stream was in, */
-    uint64_t since[LAP_STREAMS];   /* and since when; 0: in none */
-    lap_stall_t lost;              /* what cannot come any more, once the look has failed */
+    const lap_device_ops_t *ops;
+    lap_stream_t *streams[2 * LAP_STREAMS]; /* also those beside: they may share their queues */
+    int nstreams;
+    uint32_t numbers[2 * LAP_STREAMS]; /* of the wait that each stream was in, */
+    uint64_t since[2 * LAP_STREAMS];   /* and since when; 0: in none */
+    lap_stall_t lost;                  /* what cannot come any more, once the look has failed */
 } watcher_t;
+
+static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
+{
+    for (int s = 0; engine && s < LAP_STREAMS; s++)
+        watcher->streams[watcher->nstreams++] = engine->streams[s];
+}
 
 /* Whether the stream is still in that wait a moment later. */
 static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall)
 {
     lap_stall_t later;
     lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
-    return watcher->engine->device->ops->stall(watcher->engine->streams[stream], &later) &&
-           later.number == stall->number;
+    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number;
 }
 
 static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
@@ -139,10 +148,9 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
 static lap_status_t look_at_streams(void *context)
 {
     watcher_t *watcher = context;
-    const lap_device_ops_t *ops = watcher->engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
+    for (int s = 0; s < watcher->nstreams; s++) {
         lap_stall_t stall;
-        if (!ops->stall(watcher->engine->streams[s], &stall)) {
+        if (!watcher->ops->stall(watcher->streams[s], &stall)) {
             watcher->since[s] = 0;
             continue;
         }
@@ -160,22 +168,41 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     const lap_device_ops_t *ops = engine->device->ops;
     if (!ops->stall)
         return ops->event_synchronize(event, NULL);
-    watcher_t watcher = {.engine = engine};
+    watcher_t watcher = {.ops = ops};
+    watch_streams(&watcher, engine);
+    watch_streams(&watcher, engine->beside);
     const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
     return watcher.lost.buffer ? lap_buffer_stall_failed(&watcher.lost, status) : status;
 }
 
+/* Notes the failure of calls in flight on these streams. */
+static void note_failure(lap_engine_t *engine, lap_status_t status, const char *text)
+{
+    engine->status = status;
+    engine->failures++;
+    snprintf(engine->text, sizeof(engine->text), "%s", text);
+}
+
+static void drain(const lap_engine_t *engine)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        (void)engine->device->ops->stream_synchronize(engine->streams[s]);
+}
+
 void lap_engine_fail(lap_engine_t *engine, lap_status_t status)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    engine->status = status;
-    engine->failures++;
-    snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
+    note_failure(engine, status, text);
+    if (engine->beside) /* what it waits for is let go too, or may never come */
+        note_failure(engine->beside, status, text);
     if (ops->release)
         ops->release(engine->device);
-    for (int s = 0; s < LAP_STREAMS; s++)
-        (void)ops->stream_synchronize(engine->streams[s]);
+    drain(engine);
+    if (engine->beside)
+        drain(engine->beside);
 }
 
 /* Copies of one cache line within scratch memory, in turn on all streams. */

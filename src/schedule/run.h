@@ -20,7 +20,7 @@ struct lap_engine {
     uint32_t failures; /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
-    lap_engine_t *side; /* see lap_engine_side; NULL: not asked for yet */
+    lap_engine_t *beside; /* see lap_engine_side; each has the other; NULL: not asked for yet */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */

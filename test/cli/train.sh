@@ -118,7 +118,7 @@ is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number"
-iteration="\{\"loss\":$number,\"ms\":$number,$comm\}"
+iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
@@ -132,6 +132,12 @@ train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
 is '--compare ends well' "$status$err" 0
 has '... and compares' "$out" 'Iter 3, with overlap' 'Iter 3, without overlap' 'With overlap:' 'Without overlap:' 'without overlap  ' 'emulated link' \
     'The losses are the same to the last bit.'
+
+train --layer layernorm_mlp --tp 2 --no-trace --json
+has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"exposed_ms":null' '"passes_ms":'
+train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
+is '... nor in tables' "$status$err" 0
+has '... where dashes stand for it' "$out" '-          -          -' 'An iteration is'
 
 # ---- rules ----
 
@@ -231,7 +237,7 @@ has '... and the others name it' "$err" "lap train: rank 2 (pid $victim) was kil
 ok '... which are not ended by force' test "${err/had to be ended/}" = "$err"
 ok '... in what they were doing' grep -qE 'lap train: rank [013]: .*rank [0-9]+ ' "$work/err"
 
-start --timeout 2
+start --timeout 5
 victim=$(pid_of 3)
 kill -STOP "$victim"
 collect

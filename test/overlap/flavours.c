@@ -360,6 +360,69 @@ static void test_in_flight(lap_group_t *group)
     tap_ok(worst <= 1, "two calls in flight on one buffer or two, ended in either order");
 }
 
+/* An operator in the background, on a buffer that others in it may share. */
+static lap_op_t *background_op(lap_group_t *group, lap_buffer_t *buffer,
+                               const test_method_t *method, const test_shape_t *shape)
+{
+    lap_op_desc_t desc = test_describe(method, &flavours[11], shape);
+    lap_op_t *op = NULL;
+    desc.buffer = buffer;
+    desc.background = 1;
+    tap_success(lap_op_create(group, &desc, &op), "%s in the background",
+                lap_op_kind_name(method->kind));
+    return op;
+}
+
+/*
+ * Calls in the background go on beside those that are not, begun in turns and ended in another
+ * order: first all that are in the foreground.
+ */
+static void test_background(lap_group_t *group)
+{
+    enum { OPS = 8, ROUNDS = 6 };
+    static const test_method_t methods[OPS] = {
+        {LAP_AG_GEMM, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+        {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
+        {LAP_BULK_AG, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+        {LAP_BULK_RS, "direct", 0, 0, 0, 0},   {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    };
+    const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 1, 7, 8};
+    lap_buffer_t *buffers[2] = {test_buffer(group, flavours, FLAVOURS, &shape),
+                                test_buffer(group, flavours, FLAVOURS, &shape)};
+    lap_op_t *ops[OPS], *wrong = NULL;
+    double worst = 0;
+    for (int i = 0; i < OPS; i++)
+        ops[i] = i % 2 ? background_op(group, buffers[1], &methods[i], &shape)
+                       : test_op(group, buffers[0], &methods[i], &flavours[11], &shape);
+    for (int round = 0; round < ROUNDS; round++) {
+        test_call_t calls[OPS];
+        for (int i = 0; i < OPS; i++) {
+            const uint64_t seed = 400 + (uint64_t)(round * OPS + i);
+            calls[i] = test_call(group, &methods[i], &flavours[11], &shape, shape.m, seed, true);
+            test_call_init(&calls[i]);
+            lap_op_set_chaos(ops[i], round ? seed + (uint64_t)lap_group_rank(group) * 31 : 0);
+            if (test_call_begin(ops[i], &calls[i]) != LAP_OK)
+                worst = INFINITY;
+        }
+        for (int i = 0; i < OPS; i++) {
+            const int at = i < OPS / 2 ? 2 * i : 2 * (i - OPS / 2) + 1;
+            if (test_call_end(ops[at], &calls[at]) != LAP_OK)
+                worst = INFINITY;
+            worst = fmax(worst, test_call_error(&calls[at]));
+            test_call_clear(&calls[at]);
+        }
+    }
+    tap_ok(worst <= 1, "calls in the background beside those that are not");
+    lap_op_desc_t desc = test_describe(&methods[0], &flavours[11], &shape);
+    desc.buffer = buffers[1];
+    tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID, "background is 0, expected 1",
+                NULL);
+    for (int i = 0; i < OPS; i++)
+        lap_op_destroy(ops[i]);
+    lap_buffer_destroy(buffers[0]);
+    lap_buffer_destroy(buffers[1]);
+}
+
 static void suite(lap_group_t *group)
 {
     test_roles();
@@ -370,6 +433,7 @@ static void suite(lap_group_t *group)
     test_mixture(group, 0, 200);
     test_mixture(group, 1 + (uint64_t)lap_group_size(group), 60);
     test_in_flight(group);
+    test_background(group);
 }
 
 int main(int argc, char **argv)

@@ -64,7 +64,6 @@ typedef struct lap_bench {
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span; /* the transport is one of those whose ranks mpirun starts */
     const lap_bench_baseline_ops_t *baseline; /* NULL: none */
     const char *timeline;                     /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */

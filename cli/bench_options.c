@@ -15,6 +15,7 @@
 #include "bench.h"
 #include "launch.h"
 #include "overlap/overlap.h"
+#include "ranks.h"
 
 #define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
 
@@ -382,22 +383,11 @@ static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
 static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
-    if (lap_device_find(args->values[DEVICE], &device) != LAP_OK) {
-        lap_args_fail(&lap_bench_command, "--device: %s", lap_last_error());
-        return false;
-    }
     const lap_transport_ops_t *transport;
-    const char *name = args->values[TRANSPORT];
-    lap_environment_t environment;
-    if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
-        environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
-        name = "hosts"; /* as a world that spans hosts would choose by itself */
-    if (!args->given[TRANSPORT] && device->transport)
-        name = device->transport;
-    if (lap_transport_find(name, &transport) != LAP_OK) {
-        lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());
+    if (!lap_arg_backends(&lap_bench_command, args->values[DEVICE],
+                          args->given[TRANSPORT] ? args->values[TRANSPORT] : NULL, &device,
+                          &transport))
         return false;
-    }
     bench->device = device->name;
     if (device->foreign_begin && !args->given[CALLS])
         bench->calls = CALLS_IN_ORDER;
@@ -414,7 +404,6 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return false;
     }
     bench->transport = transport->name;
-    bench->can_span = transport->can & LAP_CAN_SPAN;
     for (size_t i = 0; i < bench->ncases; i++)
         lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
     return true;
@@ -524,15 +513,8 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (!parse_baseline(&bench, &args, ranks_exist))
         return LAP_CLI_USAGE;
-    if (ranks_exist && strcmp(bench.transport, "self") == 0)
-        return lap_args_fail(&lap_bench_command,
-                             "--transport self runs its ranks as threads of one process: "
-                             "start it without a launcher of ranks");
-    if (!ranks_exist && bench.can_span)
-        return lap_args_fail(&lap_bench_command,
-                             "--transport %s needs ranks that mpirun started: mpirun -n %d lap "
-                             "bench ... --transport %s",
-                             bench.transport, bench.ranks, bench.transport);
+    if (!lap_ranks_suit(&lap_bench_command, bench.transport, bench.ranks))
+        return LAP_CLI_USAGE;
     *bench_p = bench;
     return LAP_CLI_GO;
 }

@@ -143,6 +143,14 @@ static void show_mpi(page_t *page)
         fact_optional(page, "MPI", 0, "");
 }
 
+static void show_yaml(page_t *page)
+{
+    if (LAP_HAVE_YAML)
+        fact(page, "libyaml", "%s", *LAP_YAML_VERSION ? LAP_YAML_VERSION : "unknown version");
+    else
+        fact_optional(page, "libyaml", 0, "");
+}
+
 static void show_build(page_t *page)
 {
     section(page, "build", "Built with");
@@ -151,6 +159,7 @@ static void show_build(page_t *page)
     fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
     fact(page, "runs with", "%s", openblas_get_config());
     show_mpi(page);
+    show_yaml(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
     fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
 }

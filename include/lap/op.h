@@ -15,13 +15,14 @@
  *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, cols]; y is [m_r,
  *                    cols], this rank's rows of the sum of x over all ranks.
  *   LAP_EXTERNAL_AG  the all-gather alone, to run behind a GEMM already begun with lap_op_begin.
+ *   LAP_EXTERNAL_RS  the reduce-scatter alone, likewise.
  *
  * In LAP_DGRAD b is stored the other way round, [k, n] with the same shares: d = a b. In LAP_WGRAD,
  * for those kinds whose GEMM is local, a is [m, n], b is [m, k], and d = a^T b is [n, k].
  *
  * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and what travels is `wire_dtype`: a itself
  * for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for the last
- * three. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
+ * four. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
  * rounded once at their end, to nearest, ties to even; partial results are rounded to the wire's
  * type so that they can travel, also the rank's own, except in a group of one, which sends nothing.
  * The sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
@@ -69,6 +70,7 @@ typedef enum lap_op_kind {
     LAP_BULK_AG = 4,     /* GEMM and an all-gather that have nothing to do with each other */
     LAP_BULK_RS = 5,     /* GEMM and a reduce-scatter */
     LAP_EXTERNAL_AG = 6, /* only the all-gather */
+    LAP_EXTERNAL_RS = 7, /* only the reduce-scatter */
 } lap_op_kind_t;
 
 typedef enum lap_layout {
@@ -109,16 +111,19 @@ typedef struct lap_op_desc {
                                x: dtype */
     int accumulate;         /* calls may give a beta */
     size_t cols;            /* of x and y; 0 for the kinds that have none */
-    lap_dtype_t y_dtype;    /* LAP_BULK_RS; default: wire_dtype, bfloat16 if that is FP8 */
+    lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
     int num_sm;             /* GPU: SMs that copy what travels; 0: its copy engine does */
     int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that */
+    int background;         /* calls have streams of their own, beside those of other operators:
+                               they begin behind what was begun before, and nothing waits for them
+                               but lap_op_end; all operators of a buffer are so, or none is */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT, 0, 0                                                             \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0                                                          \
     }
 
 /*

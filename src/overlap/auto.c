@@ -76,8 +76,8 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
     size_t count = 0;
     *forecast_p = (lap_forecast_t){.count = 0};
     const lap_builder_t *builder = lap_builders(given->kind);
-    /* In line with a GEMM that was begun before, an all-gather behind it would make no sense. */
-    if (given->kind == LAP_EXTERNAL_AG)
+    /* In line with a GEMM that was begun before, a collective behind it would make no sense. */
+    if (!lap_kind_multiplies(given->kind))
         builder++;
     for (; builder->name; builder++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -224,7 +224,7 @@ static void gemm_of(const lap_op_desc_t *desc, int size, size_t *n_p, size_t *k_
         *n_p = desc->k;
         *k_p = desc->m;
     }
-    if (desc->kind == LAP_EXTERNAL_AG) /* no GEMM: any will do */
+    if (!lap_kind_multiplies(desc->kind)) /* no GEMM: any will do */
         *n_p = *k_p = 1;
 }
 

@@ -135,6 +135,11 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    if (buffer->nops > 0 && buffer->background != (desc->background != 0))
+        return lap_error(LAP_ERR_INVALID,
+                         "background is %d, expected %d, as the other operators of the buffer "
+                         "given: calls in flight on it must have an order",
+                         desc->background != 0, buffer->background);
     const char *only = op_device->transport;
     if (only && strcmp(only, buffer->ops->name) != 0)
         return lap_error(LAP_ERR_UNSUPPORTED,
@@ -183,6 +188,9 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
+    op->foreground = desc->background ? op->engine : NULL;
+    if (desc->background)
+        LAP_TRY(lap_engine_side(op->engine, &op->engine));
     if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
         LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
     return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
@@ -274,6 +282,7 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
     if (status != LAP_OK)
         goto err_op;
     op->index = ++op->buffer->nops;
+    op->buffer->background = desc.background != 0;
     if (op->buffer->reserved < nsignals)
         op->buffer->reserved = nsignals;
     if (op->buffer->reserved_bytes < bytes)
@@ -542,6 +551,8 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
                                 lap_program_schedule(program)->method, op->group->size, args->m,
                                 lap_buffer_is_paced(op->buffer), lap_program_records(program)));
+    if (op->foreground)
+        LAP_TRY(lap_engine_follow(op->engine, op->foreground));
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)

@@ -91,9 +91,9 @@ static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
 {
     const extent_t m = {args->m, "m"}, cols = {p->cols, "cols"}, k = {p->k, "k"};
     const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
-    const bool rs = p->kind == LAP_BULK_RS;
+    const bool rs = lap_kind_sums_x(p->kind);
     tensors_t tensors = {{NULL}, {{NULL, LAP_FLOAT32, {0, NULL}, {0, NULL}}}};
-    if (p->kind != LAP_EXTERNAL_AG)
+    if (lap_kind_multiplies(p->kind))
         expect_product(p, args, &tensors);
     if (p->kind == LAP_AG_GEMM && p->gather_input)
         expect(&tensors, SECOND, &args->gathered, "gathered", p->types.a, m, k);
@@ -158,7 +158,7 @@ static bool returns_scales(const lap_problem_t *p)
 
 static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *args)
 {
-    const bool multiplies = p->kind != LAP_EXTERNAL_AG;
+    const bool multiplies = lap_kind_multiplies(p->kind);
     LAP_TRY(check_scale("a_scale", args->a_scale, multiplies && lap_dtype_is_fp8(p->types.a)));
     LAP_TRY(check_scale("b_scale", args->b_scale, multiplies && lap_dtype_is_fp8(p->types.b)));
     LAP_TRY(check_scale("d_scale", args->d_scale, multiplies && lap_dtype_is_fp8(p->types.out)));

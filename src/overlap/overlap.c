@@ -26,6 +26,7 @@ static const struct {
     [LAP_BULK_AG] = {"bulk_ag", lap_bulk_ag_builders},
     [LAP_BULK_RS] = {"bulk_rs", lap_bulk_rs_builders},
     [LAP_EXTERNAL_AG] = {"external_ag", lap_external_ag_builders},
+    [LAP_EXTERNAL_RS] = {"external_rs", lap_external_rs_builders},
 };
 
 static bool known_kind(lap_op_kind_t kind)
@@ -69,6 +70,7 @@ static const lap_builder_t automatic[] = {
     [LAP_BULK_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
     [LAP_BULK_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
     [LAP_EXTERNAL_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_EXTERNAL_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
 };
 
 /* "serial, ring, direct": the methods of a kind that a transport which `can` can do. */
@@ -142,7 +144,7 @@ static lap_status_t check_matrix(const char *what, size_t rows, size_t cols, int
 
 static lap_status_t check_sizes(const lap_op_desc_t *desc, int size)
 {
-    const bool moves = lap_kind_moves(desc->kind), multiplies = desc->kind != LAP_EXTERNAL_AG;
+    const bool moves = lap_kind_moves(desc->kind), multiplies = lap_kind_multiplies(desc->kind);
     const size_t width = sizeof(float); /* of the widest type */
     LAP_TRY(check_size("m", desc->m));
     if (multiplies)
@@ -169,8 +171,8 @@ static lap_status_t check_kind(const lap_op_desc_t *desc)
     if (known_kind(desc->kind))
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID,
-                     "kind is %d, expected LAP_AG_GEMM (%d) to LAP_EXTERNAL_AG (%d)",
-                     (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_EXTERNAL_AG);
+                     "kind is %d, expected LAP_AG_GEMM (%d) to LAP_EXTERNAL_RS (%d)",
+                     (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_EXTERNAL_RS);
 }
 
 static lap_status_t check_dtype(const char *name, lap_dtype_t dtype)
@@ -222,7 +224,7 @@ static lap_status_t choose_types(const lap_op_desc_t *desc, lap_types_t *types_p
     types.out = given_or(desc->out_dtype, result_type(types.a));
     types.wire = given_or(desc->wire_dtype, ag || moves ? types.a : types.out);
     types.y =
-        given_or(desc->y_dtype, desc->kind == LAP_BULK_RS ? result_type(types.wire) : types.wire);
+        given_or(desc->y_dtype, lap_kind_sums_x(desc->kind) ? result_type(types.wire) : types.wire);
     LAP_TRY(check_dtype("b_dtype", types.b));
     LAP_TRY(check_dtype("out_dtype", types.out));
     LAP_TRY(check_dtype("wire_dtype", types.wire));
@@ -233,7 +235,7 @@ static lap_status_t choose_types(const lap_op_desc_t *desc, lap_types_t *types_p
                          lap_dtype_is_fp8(types.a) ? "float8_e4m3 or float8_e5m2" : "the same");
     if (ag || desc->kind == LAP_GEMM)
         LAP_TRY(check_fixed(desc, "wire_dtype", types.wire, ag ? types.a : types.out));
-    if (desc->kind == LAP_BULK_RS)
+    if (lap_kind_sums_x(desc->kind))
         LAP_TRY(check_not_fp8(desc, "y_dtype", types.y));
     else
         LAP_TRY(check_fixed(desc, "y_dtype", types.y, types.wire));
@@ -275,7 +277,7 @@ static lap_status_t check_epilogue(const lap_op_desc_t *desc)
                          "epilogue is %#x with LAP_WGRAD, expected none or "
                          "LAP_EPILOGUE_BIAS_GRAD (%#x)",
                          desc->epilogue, LAP_EPILOGUE_BIAS_GRAD);
-    if (desc->kind == LAP_EXTERNAL_AG && (desc->epilogue != 0 || desc->accumulate))
+    if (!lap_kind_multiplies(desc->kind) && (desc->epilogue != 0 || desc->accumulate))
         return lap_error(LAP_ERR_INVALID, "%s is %#x with %s, expected 0: it multiplies nothing",
                          desc->epilogue ? "epilogue" : "accumulate",
                          desc->epilogue ? desc->epilogue : 1, lap_op_kind_name(desc->kind));

@@ -20,6 +20,7 @@ extern const lap_builder_t lap_gemm_builders[];
 extern const lap_builder_t lap_bulk_ag_builders[];
 extern const lap_builder_t lap_bulk_rs_builders[];
 extern const lap_builder_t lap_external_ag_builders[];
+extern const lap_builder_t lap_external_rs_builders[];
 
 /* The methods of a kind. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
@@ -42,7 +43,18 @@ static inline bool lap_kind_is_local(lap_op_kind_t kind)
 
 static inline bool lap_kind_moves(lap_op_kind_t kind)
 {
-    return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_AG;
+    return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_RS;
+}
+
+/* Whether a kind has a GEMM at all; and whether it sums an x over the ranks. */
+static inline bool lap_kind_multiplies(lap_op_kind_t kind)
+{
+    return kind < LAP_EXTERNAL_AG;
+}
+
+static inline bool lap_kind_sums_x(lap_op_kind_t kind)
+{
+    return kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
 }
 
 /* The stream of the `i`-th of several GEMMs that do not need each other. */

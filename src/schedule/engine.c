@@ -9,22 +9,31 @@
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
-static void engine_close(void *context)
+static void close_streams(lap_engine_t *engine)
 {
-    lap_engine_t *engine = context;
     const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
+    for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
+    /* Only now: the last thing that a stream does may be to wait for another's. */
+    for (int s = 0; s < LAP_STREAMS; s++)
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
-    }
     if (engine->tail)
         ops->event_destroy(engine->tail);
     if (engine->kept)
         ops->event_destroy(engine->kept);
     lap_marks_close(engine->marks);
     lap_free(engine);
+}
+
+/* The streams beside those of an engine may wait for them. */
+static void engine_close(void *context)
+{
+    lap_engine_t *engine = context;
+    if (engine->side)
+        close_streams(engine->side);
+    close_streams(engine);
 }
 
 /* What moves data is urgent: the peers wait for it. */
@@ -72,21 +81,68 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
     return LAP_OK;
 }
 
+lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
+{
+    if (!engine->side) {
+        LAP_TRY(engine_open(engine->device, &engine->side));
+        engine->side->side = engine;
+    }
+    *side_p = engine->side;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (first->streams[s])
+            LAP_TRY(ops->event_record(first->joins[s], first->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (engine->streams[s] && first->streams[other])
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], first->joins[other]));
+    return LAP_OK;
+}
+
+/* A stream that has been given nothing since the last join has nothing to be waited for. */
+lap_status_t lap_engine_join(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    const unsigned used = engine->used | 1u << LAP_STREAM_COMPUTE;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (used >> s & 1)
+            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (other != s && engine->streams[s] && (used >> other & 1))
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
+    engine->used = 0;
+    return LAP_OK;
+}
+
 /* What is seen of the waits of a device while the host waits for it. */
 typedef struct watcher {
-    lap_engine_t *engine;
-    uint32_t numbers[LAP_STREAMS]; /* of the wait that each stream was in, */
-    uint64_t since[LAP_STREAMS];   /* and since when; 0: in none */
-    lap_stall_t lost;              /* what cannot come any more, once the look has failed */
+    const lap_device_ops_t *ops;
+    lap_stream_t *streams[2 * LAP_STREAMS]; /* also those beside: they may share their queues */
+    int nstreams;
+    uint32_t numbers[2 * LAP_STREAMS]; /* of the wait that each stream was in, */
+    uint64_t since[2 * LAP_STREAMS];   /* and since when; 0: in none */
+    lap_stall_t lost;                  /* what cannot come any more, once the look has failed */
 } watcher_t;
+
+static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
+{
+    for (int s = 0; engine && s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            watcher->streams[watcher->nstreams++] = engine->streams[s];
+}
 
 /* Whether the stream is still in that wait a moment later. */
 static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall)
 {
     lap_stall_t later;
     lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
-    return watcher->engine->device->ops->stall(watcher->engine->streams[stream], &later) &&
-           later.number == stall->number;
+    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number;
 }
 
 static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
@@ -109,10 +165,9 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
 static lap_status_t look_at_streams(void *context)
 {
     watcher_t *watcher = context;
-    const lap_device_ops_t *ops = watcher->engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
+    for (int s = 0; s < watcher->nstreams; s++) {
         lap_stall_t stall;
-        if (!watcher->engine->streams[s] || !ops->stall(watcher->engine->streams[s], &stall)) {
+        if (!watcher->ops->stall(watcher->streams[s], &stall)) {
             watcher->since[s] = 0;
             continue;
         }
@@ -140,7 +195,9 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     const lap_device_ops_t *ops = engine->device->ops;
     if (!ops->stall)
         return ops->event_synchronize(event, NULL);
-    watcher_t watcher = {.engine = engine};
+    watcher_t watcher = {.ops = ops};
+    watch_streams(&watcher, engine);
+    watch_streams(&watcher, engine->side);
     const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
     if (watcher.lost.buffer)
@@ -148,19 +205,36 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     return status == LAP_OK ? look_back(engine) : status;
 }
 
+/* Notes the failure of calls in flight on these streams. */
+static void note_failure(lap_engine_t *engine, lap_status_t status, const char *text)
+{
+    engine->status = status;
+    engine->failures++;
+    snprintf(engine->text, sizeof(engine->text), "%s", text);
+}
+
+static void drain(const lap_engine_t *engine)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            (void)engine->device->ops->stream_synchronize(engine->streams[s]);
+}
+
 void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    engine->status = status;
-    engine->failures++;
-    snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
+    note_failure(engine, status, text);
+    if (engine->side) /* what it waits for is let go too, or may never come */
+        note_failure(engine->side, status, text);
     for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
         lap_group_fail(guest->group, status, engine->text);
     if (ops->release)
         ops->release(engine->device, until);
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (engine->streams[s])
-            (void)ops->stream_synchronize(engine->streams[s]);
+    drain(engine);
+    if (engine->side)
+        drain(engine->side);
 }
 
 /* ---- calls in the order of a caller's stream ---- */

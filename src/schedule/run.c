@@ -140,23 +140,6 @@ size_t lap_program_records(const lap_program_t *program)
 }
 
 /*
- * Another call on the same buffer may still be in flight: all of it comes before any of this one.
- * Calls on other buffers only share the order of each stream.
- */
-static lap_status_t join_streams(lap_engine_t *engine)
-{
-    const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (engine->streams[s])
-            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
-    for (int s = 0; s < LAP_STREAMS; s++)
-        for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s && engine->streams[s] && engine->streams[other])
-                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
-    return LAP_OK;
-}
-
-/*
  * Says to the peers, and to the waits of this call, which call this is. A call that is kept in a
  * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
  * peers that have none to compare leave it to the tags, which are counted where the calls run.
@@ -264,6 +247,12 @@ static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
         buffer->consumed[s] += schedule->raised[s];
 }
 
+static void note_used(const lap_program_t *program)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        program->engine->used |= (unsigned)(program->ends[s] != NULL) << s;
+}
+
 static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
@@ -271,7 +260,8 @@ static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
     lap_stream_t *streams[LAP_STREAMS];
     int first;
     if (buffer && buffer->in_flight > 0)
-        LAP_TRY(join_streams(engine));
+        LAP_TRY(lap_engine_join(engine));
+    note_used(program);
     LAP_TRY(await_tail(engine, streams, lap_program_streams(program, streams, &first)));
     if (buffer)
         announce(program, binding, false);
@@ -330,7 +320,8 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     if (count == 0)
         return LAP_OK;
     if (binding->buffer->in_flight > 0)
-        LAP_TRY(join_streams(engine));
+        LAP_TRY(lap_engine_join(engine));
+    note_used(program);
     announce(program, binding, false);
     const bool launched = is_launched(program, binding);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));

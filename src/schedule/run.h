@@ -18,10 +18,12 @@ typedef struct lap_engine_guest {
 } lap_engine_guest_t;
 
 /* The device of a world with the streams that all its operators share. */
-typedef struct lap_engine {
+typedef struct lap_engine lap_engine_t;
+struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
-    lap_event_t *joins[LAP_STREAMS];    /* order one call after another that is still in flight */
+    lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another */
+    unsigned used;     /* since the last join: a bit for each stream that programs were issued to */
     lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
     int tail_stream;   /* on this stream; -1: there was none */
     lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
@@ -31,13 +33,26 @@ typedef struct lap_engine {
     uint32_t failures;   /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
-} lap_engine_t;
+    lap_engine_t *side; /* see lap_engine_side; each has the other; NULL: not asked for yet */
+};
 
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
+/*
+ * Other streams on the same device, for what goes on beside the work of an engine; made when first
+ * asked for, and ended with it.
+ */
+lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p);
+
+/* Whatever is issued to `engine` from now on runs after all that was issued to `first` so far. */
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first);
+
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
+
+/* Whatever is issued from now on, to any stream, runs after all that was issued so far, to any. */
+lap_status_t lap_engine_join(lap_engine_t *engine);
 
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits

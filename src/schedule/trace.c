@@ -79,6 +79,20 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
     return LAP_OK;
 }
 
+void lap_trace_trim(lap_trace_t *trace)
+{
+    uint64_t begin = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_span_t *span = &trace->records[i].span;
+        if (span->end == 0)
+            continue;
+        begin = span->ready < begin ? span->ready : begin;
+        end = span->end > end ? span->end : end;
+    }
+    trace->begin = end > 0 ? begin : trace->begin;
+    trace->end = end > 0 ? end : trace->begin;
+}
+
 /* What each rank says of its trace before the records move. */
 typedef struct gather_head {
     uint64_t begin, end;

@@ -46,7 +46,8 @@ struct lap_buffer {
     bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
     unsigned in_flight;      /* of those, not yet ended */
     uint32_t id;             /* among the buffers of the group */
-    uint32_t nops;           /* operators made on this buffer */
+    uint32_t nops;           /* operators made on this buffer, */
+    bool background;         /* all of which are in the background, or none */
     size_t reserved;         /* words from 0 that belong to its operators */
     size_t reserved_bytes;   /* and bytes */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */

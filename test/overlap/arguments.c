@@ -65,7 +65,7 @@ static void test_descriptions(lap_group_t *group)
     desc = good_desc(LAP_GEMM_AR);
     desc.out_dtype = LAP_FLOAT8_E4M3;
     refuse(group, desc, LAP_ERR_UNSUPPORTED, "out_dtype", "float8_e4m3");
-    desc = good_desc((lap_op_kind_t)7);
+    desc = good_desc((lap_op_kind_t)8);
     refuse(group, desc, LAP_ERR_INVALID, "kind", "7");
     desc = good_desc(LAP_GEMM_RS);
     desc.method = "pipeline";

@@ -152,7 +152,7 @@ static void test_bits(lap_group_t *group)
     size_t serial_bytes = 0;
     for (int i = 0; i < TEST_METHODS; i++) {
         const test_method_t *v = &test_methods[i];
-        if (!test_suits(v, &plain, lap_group_size(group)) || v->kind == LAP_EXTERNAL_AG)
+        if (!test_suits(v, &plain, lap_group_size(group)) || !test_multiplies(v->kind))
             continue;
         size_t bytes = 0;
         void *result = run_for_bits(group, v, &shape, &bytes);
@@ -181,7 +181,7 @@ static void test_bounds(lap_group_t *group)
     char text[64];
     for (int i = 0; i < TEST_METHODS; i++) {
         const test_method_t *v = &test_methods[i];
-        if (!test_suits(v, &plain, lap_group_size(group)) || v->kind == LAP_EXTERNAL_AG)
+        if (!test_suits(v, &plain, lap_group_size(group)) || !test_multiplies(v->kind))
             continue;
         lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
         if (!op)

@@ -112,6 +112,16 @@ static inline bool test_is_local(lap_op_kind_t kind)
     return kind == LAP_GEMM || kind == LAP_BULK_AG || kind == LAP_BULK_RS;
 }
 
+static inline bool test_multiplies(lap_op_kind_t kind)
+{
+    return kind != LAP_EXTERNAL_AG && kind != LAP_EXTERNAL_RS;
+}
+
+static inline bool test_sums_x(lap_op_kind_t kind)
+{
+    return kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
+}
+
 /* Whose d before the call, bias and aux this rank has: in an all-reduce all have the same. */
 static inline int test_owner(const test_call_t *call)
 {

@@ -37,6 +37,8 @@ const test_method_t test_methods[TEST_METHODS] = {
     {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},   {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},
     {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},  {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0}, {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
 };
 
 test_setting_t test_setting = {.in_place = true};
@@ -56,7 +58,7 @@ test_flavour_t test_plain(void)
 static bool moves(const test_method_t *method)
 {
     return method->kind == LAP_BULK_AG || method->kind == LAP_BULK_RS ||
-           method->kind == LAP_EXTERNAL_AG;
+           !test_multiplies(method->kind);
 }
 
 bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int size)
@@ -69,7 +71,7 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
         (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0))
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
-        method->kind != LAP_EXTERNAL_AG)
+        test_multiplies(method->kind))
         return false;
     if (method->kind == LAP_GEMM_AR && lap_dtype_is_fp8(flavour->out))
         return false;
@@ -108,11 +110,11 @@ lap_op_desc_t test_describe(const test_method_t *method, const test_flavour_t *f
     desc.gather_input = method->gather;
     if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
         desc.wire_dtype = flavour->wire;
-    if (kind == LAP_BULK_RS)
+    if (test_sums_x(kind))
         desc.y_dtype = flavour->y;
     if (moves(method))
         desc.cols = shape->n + 2;
-    if (kind == LAP_EXTERNAL_AG)
+    if (!test_multiplies(kind))
         return desc;
     desc.n = shape->n;
     desc.k = shape->k;

@@ -249,7 +249,7 @@ static const lap_tensor_t *result_of(const test_call_t *call, test_result_t whic
     if (which == TEST_AUX)
         there = there && call->desc.epilogue & LAP_EPILOGUE_GELU;
     if (which == TEST_Y)
-        there = there && call->desc.kind == LAP_BULK_RS;
+        there = there && test_sums_x(call->desc.kind);
     return there ? results[which] : NULL;
 }
 
@@ -302,7 +302,7 @@ static bool gathered_right(const test_call_t *call)
 {
     const bool ag = call->desc.kind == LAP_AG_GEMM;
     const lap_tensor_t *gathered = ag ? &call->args.gathered : &call->args.y;
-    if (!gathered->data || call->desc.kind == LAP_BULK_RS)
+    if (!gathered->data || test_sums_x(call->desc.kind))
         return true;
     for (size_t i = 0; i < gathered->rows; i++)
         for (size_t j = 0; j < gathered->cols; j++)

@@ -212,7 +212,8 @@ static void test_sum_order(void)
     const size_t rows[1] = {11};
     char name[64];
     for (size_t v = 0; v < NVARIANTS; v++) {
-        if (variants[v].kind != LAP_GEMM_RS && variants[v].kind != LAP_BULK_RS)
+        if (variants[v].kind != LAP_GEMM_RS && variants[v].kind != LAP_BULK_RS &&
+            variants[v].kind != LAP_EXTERNAL_RS)
             continue;
         lap_op_desc_t desc = describe(&variants[v], 11, 6, 7);
         bool right = sequence_build(&sequence, &desc, rows, 1, 5, CAN_PLAIN) == LAP_OK;

@@ -96,6 +96,8 @@ static const variant_t variants[] = {
     {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
 };
 enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
@@ -121,7 +123,7 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     desc.kind = variant->kind;
     desc.method = variant->method;
     desc.m = m;
-    if (variant->kind != LAP_EXTERNAL_AG) {
+    if (variant->kind < LAP_EXTERNAL_AG) {
         desc.n = n;
         desc.k = k;
     }

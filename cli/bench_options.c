@@ -521,14 +521,6 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
 
 /* ---- what depends on the number of ranks ---- */
 
-/* How many of the ranks this machine runs. */
-static int local_ranks(int nranks)
-{
-    lap_environment_t environment;
-    const bool told = lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
-    return told && environment.size == nranks ? environment.local_size : nranks;
-}
-
 static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
 {
     const char *word = lap_kind_words[it->kind].word;
@@ -541,7 +533,7 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     if (lap_bench_shape(bench, it, 0, nranks, &shape) != LAP_OK)
         return lap_args_fail(&lap_bench_command, "%s: %s", word, lap_last_error());
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    double needed = local_ranks(nranks) * lap_bench_data_bytes(&shape);
+    double needed = lap_ranks_here(nranks) * lap_bench_data_bytes(&shape);
     if (needed > there)
         return lap_args_fail(&lap_bench_command,
                              "M N K = %zu %zu %zu on %d ranks needs about %.3g GiB of memory: this "

@@ -38,6 +38,13 @@ char **lap_ranks_arguments(const char *name, int argc, char **argv)
     return again;
 }
 
+int lap_ranks_here(int nranks)
+{
+    lap_environment_t environment;
+    const bool told = lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
+    return told && environment.size == nranks ? environment.local_size : nranks;
+}
+
 bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks)
 {
     const lap_transport_ops_t *ops;

@@ -42,6 +42,9 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
  */
 bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks);
 
+/* How many of that many ranks this machine runs, or would. */
+int lap_ranks_here(int nranks);
+
 /*
  * The command line to start ranks with: "lap", and argv[0..argc). The caller frees it with
  * lap_free; NULL, after a sentence, when there is no memory.

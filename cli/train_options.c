@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/environment.h"
 #include "launch.h"
@@ -372,6 +373,33 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     return LAP_CLI_GO;
 }
 
+/* Bytes that the ranks of all replicas need for weights and activations, roughly. */
+static double bytes_needed(const lap_train_t *train)
+{
+    static const double matrices[] = {1, 1, 8, 4, 12}; /* by kind, of hidden x hidden */
+    const lap_nn_desc_t *desc = &train->desc;
+    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
+    const double weights = matrices[desc->kind] * hidden * hidden * (16 + width);
+    const double rows = (double)desc->seq * (double)desc->batch;
+    const double activations = rows * hidden * (matrices[desc->kind] + 4) * width;
+    const int ways = train->compare ? 2 : 1;
+    return (double)train->replicas * ways * (double)desc->layers * (weights + activations);
+}
+
+/* What this machine has, or as much of it as the ranks of several have on each. */
+static bool fits_memory(const lap_train_t *train, int nranks)
+{
+    const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double needed = bytes_needed(train) * lap_ranks_here(nranks) / nranks;
+    if (needed <= there || strcmp(train->device, "cuda") == 0)
+        return true;
+    lap_args_fail(&lap_train_command,
+                  "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
+                  "machine has",
+                  needed / (1 << 30), there / (1 << 30));
+    return false;
+}
+
 int lap_train_check(const lap_train_t *train, int nranks)
 {
     lap_nn_desc_t desc = train->desc;
@@ -384,5 +412,5 @@ int lap_train_check(const lap_train_t *train, int nranks)
     if (lap_nn_validate(&desc, train->tp) != LAP_OK ||
         lap_optimizer_validate(&train->optimizer) != LAP_OK)
         return lap_args_fail(&lap_train_command, "%s", lap_last_error());
-    return LAP_CLI_GO;
+    return fits_memory(train, nranks) ? LAP_CLI_GO : LAP_CLI_USAGE;
 }

@@ -75,6 +75,8 @@ refuse "--lr is 'fast'" --lr fast
 refuse "did you mean 'adamw'?" --optimizer adam
 refuse "--grad-sync-dtype is 'fp16'; expected fp32 or bf16" --grad-sync-dtype fp16
 refuse "--fp8 is 'late'; expected none, delayed or current" --fp8=late
+refuse 'of memory; expected at most' --layers 1000 --heads 400 --head-dim 128 --tp 4
+refuse 'of memory; expected at most' --seq 100M
 refuse 'dtype is float8_e4m3' --dtype e4m3
 refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3

@@ -60,7 +60,7 @@ clean:
 
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
-	@echo "make demo       AG+GEMM and GEMM+RS on 4 CPU ranks: a table and a timeline picture"
+	@echo "make demo       trains a layer on 4 CPU ranks with overlap and without; every method; a timeline"
 	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
 	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"
 	@echo "make bench      the measurements of docs/performance.md"

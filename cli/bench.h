@@ -60,16 +60,18 @@ typedef struct lap_bench {
     lap_layout_t layout;                      /* of ag, rs and ar; the others have their own */
     lap_epilogue_t epilogue;
     int iters, warmup;
+    int calls; /* of a timed round, in a row */
     lap_link_arg_t link;
     const char *device;
     const char *transport;
-    bool can_span; /* the transport is one of those whose ranks mpirun starts */
     const lap_bench_baseline_ops_t *baseline; /* NULL: none */
     const char *timeline;                     /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
+    int num_sm;          /* as in lap_op_desc_t, */
+    bool sm_margin;      /* and set_sm_margin */
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
 } lap_bench_t;
@@ -276,6 +278,7 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count);
 
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
+    double host_us; /* to issue a call in the order of a stream; 0: not measured */
     double max_err;
     bool ok;
     double predicted_ms;        /* 0: not predicted */

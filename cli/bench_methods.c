@@ -16,11 +16,32 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
     names[count] = NULL;
 }
 
-/* One knob, "name" or "name=value"; each belongs to one method. */
-static bool parse_knob(lap_bench_method_t *method, char *knob)
+/* "pipeline, pull": the methods of a kind that have one of these knobs. */
+static void list_owners(lap_op_kind_t kind, unsigned knobs, char *text, size_t bytes)
+{
+    size_t used = 0;
+    snprintf(text, bytes, "none");
+    for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
+        if (builder->knobs & knobs && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
+                                     builder->name);
+}
+
+static bool has_knob(lap_op_kind_t kind, const char *method, unsigned knobs)
+{
+    const lap_builder_t *builder = lap_builders(kind);
+    while (builder->name && strcmp(builder->name, method) != 0)
+        builder++;
+    return builder->name && builder->knobs & knobs;
+}
+
+/* One knob, "name" or "name=value". */
+static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *knob)
 {
     static const char *const names[] = {"aggregate", "num_splits", "block_rows", NULL};
-    static const char *const owners[] = {"ring", "pipeline", "fused"};
+    static const unsigned knobs[] = {LAP_KNOB_AGGREGATE, LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS,
+                                     LAP_KNOB_BLOCK_ROWS};
+    char owners[LAP_LIST_TEXT];
     char what[2 * LAP_LIST_TEXT];
     char *value = strchr(knob, '=');
     if (value)
@@ -29,9 +50,10 @@ static bool parse_knob(lap_bench_method_t *method, char *knob)
     snprintf(what, sizeof(what), "knob of --method %s", method->label);
     if (!lap_arg_choice(&lap_bench_command, what, knob, names, &index))
         return false;
-    if (strcmp(method->name, owners[index]) != 0) {
+    if (!has_knob(kind, method->name, knobs[index])) {
+        list_owners(kind, knobs[index], owners, sizeof(owners));
         lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s, not of %s",
-                      method->label, knob, owners[index], method->name);
+                      method->label, knob, owners, method->name);
         return false;
     }
     snprintf(what, sizeof(what), "%s of --method %s", names[index], method->label);
@@ -63,7 +85,7 @@ bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
     lap_bench_method_t method = {.name = names[index], .asked = true};
     snprintf(method.label, sizeof(method.label), "%s", item);
     while (rest)
-        if (!parse_knob(&method, strsep(&rest, ":")))
+        if (!parse_knob(it->kind, &method, strsep(&rest, ":")))
             return false;
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {

@@ -15,6 +15,9 @@
 #include "bench.h"
 #include "launch.h"
 #include "overlap/overlap.h"
+#include "ranks.h"
+
+#define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
 
 enum {
     RANKS,
@@ -24,6 +27,7 @@ enum {
     LAYOUT,
     EPILOGUE,
     ITERS,
+    CALLS,
     WARMUP,
     METHOD,
     BASELINE,
@@ -36,6 +40,8 @@ enum {
     TIMEOUT,
     JSON,
     GPU_SHARE,
+    NUM_SM,
+    SM_MARGIN,
     SWEEP_M,
     SWEEP_N,
     SWEEP_K,
@@ -65,6 +71,10 @@ static const lap_option_t options[NOPTIONS] = {
                   "commas between",
                   "none"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
+    [CALLS] = {0, "calls", "COUNT",
+               "calls of a round, in a row; their mean counts (default 1; --device cuda 10, in the "
+               "order of a stream)",
+               NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
@@ -96,6 +106,9 @@ static const lap_option_t options[NOPTIONS] = {
                    "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
                    "--device cuda, else off)",
                    NULL},
+    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: its copy engine does",
+                "0"},
+    [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
@@ -122,10 +135,13 @@ const lap_command_t lap_bench_command = {
         "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
         "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
         "FP8 matrices have a scale, another one on each rank.\n"
-        "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8,\n"
+        "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
+        "direct:num_splits=1,\n"
         "fused:block_rows=256. serial is always measured: it is the yardstick. auto picks a "
         "method\n"
-        "by simulating all of them, and the predictions are printed beside what was measured.\n"
+        "by simulating all of them, on a GPU by calling them, and what it expects of each is "
+        "printed\n"
+        "beside what was measured.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data: what communication costs\n"
@@ -278,7 +294,7 @@ static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
     static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
                                       DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED};
+                                      SEED,   NUM_SM,    SM_MARGIN};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -326,6 +342,8 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
                      &bench->ranks) ||
         !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
+        !lap_arg_int(&lap_bench_command, "--calls", args->values[CALLS] ? args->values[CALLS] : "1",
+                     1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
         !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
@@ -365,29 +383,27 @@ static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
 static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
-    if (lap_device_find(args->values[DEVICE], &device) != LAP_OK) {
-        lap_args_fail(&lap_bench_command, "--device: %s", lap_last_error());
-        return false;
-    }
     const lap_transport_ops_t *transport;
-    const char *name = args->values[TRANSPORT];
-    lap_environment_t environment;
-    if (!args->given[TRANSPORT] && lap_environment_read(&environment) == LAP_OK &&
-        environment.hosts[0] && lap_transport_find("hosts", &transport) == LAP_OK)
-        name = "hosts"; /* as a world that spans hosts would choose by itself */
-    if (!args->given[TRANSPORT] && device->transport)
-        name = device->transport;
-    if (lap_transport_find(name, &transport) != LAP_OK) {
-        lap_args_fail(&lap_bench_command, "--transport: %s", lap_last_error());
+    if (!lap_arg_backends(&lap_bench_command, args->values[DEVICE],
+                          args->given[TRANSPORT] ? args->values[TRANSPORT] : NULL, &device,
+                          &transport))
         return false;
-    }
     bench->device = device->name;
+    if (lap_transport_enqueues(transport, device) && !args->given[CALLS])
+        bench->calls = CALLS_IN_ORDER;
     bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
     if (args->given[GPU_SHARE] &&
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
+    if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
+                     &bench->num_sm))
+        return false;
+    bench->sm_margin = args->given[SM_MARGIN];
+    if (bench->sm_margin && bench->num_sm == 0) {
+        lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
+        return false;
+    }
     bench->transport = transport->name;
-    bench->can_span = (transport->can & LAP_CAN_SPAN) && !transport->device;
     for (size_t i = 0; i < bench->ncases; i++)
         lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
     return true;
@@ -497,28 +513,13 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (!parse_baseline(&bench, &args, ranks_exist))
         return LAP_CLI_USAGE;
-    if (ranks_exist && strcmp(bench.transport, "self") == 0)
-        return lap_args_fail(&lap_bench_command,
-                             "--transport self runs its ranks as threads of one process: "
-                             "start it without a launcher of ranks");
-    if (!ranks_exist && bench.can_span)
-        return lap_args_fail(&lap_bench_command,
-                             "--transport %s needs ranks that mpirun started: mpirun -n %d lap "
-                             "bench ... --transport %s",
-                             bench.transport, bench.ranks, bench.transport);
+    if (!lap_ranks_suit(&lap_bench_command, bench.transport, bench.ranks))
+        return LAP_CLI_USAGE;
     *bench_p = bench;
     return LAP_CLI_GO;
 }
 
 /* ---- what depends on the number of ranks ---- */
-
-/* How many of the ranks this machine runs. */
-static int local_ranks(int nranks)
-{
-    lap_environment_t environment;
-    const bool told = lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
-    return told && environment.size == nranks ? environment.local_size : nranks;
-}
 
 static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
 {
@@ -532,7 +533,7 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     if (lap_bench_shape(bench, it, 0, nranks, &shape) != LAP_OK)
         return lap_args_fail(&lap_bench_command, "%s: %s", word, lap_last_error());
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    double needed = local_ranks(nranks) * lap_bench_data_bytes(&shape);
+    double needed = lap_ranks_here(nranks) * lap_bench_data_bytes(&shape);
     if (needed > there)
         return lap_args_fail(&lap_bench_command,
                              "M N K = %zu %zu %zu on %d ranks needs about %.3g GiB of memory: this "

@@ -219,11 +219,14 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
     }
     if (layout.predicted)
         print_pick(bench, &results[0]);
-    printf("\n* best. Medians of %d round%s, slowest rank; noise: half the distance of the "
+    char calls[32] = "";
+    if (bench->calls > 1)
+        snprintf(calls, sizeof(calls), " of %d calls", bench->calls);
+    printf("\n* best. Medians of %d round%s%s, slowest rank; noise: half the distance of the "
            "quartiles.\n"
            "ECT: total less GEMM alone. E, efficiency: 1 - ECT / ECT of serial; 1 is fully "
            "hidden.\n",
-           bench->iters, bench->iters == 1 ? "" : "s");
+           bench->iters, bench->iters == 1 ? "" : "s", calls);
     if (bench->baseline)
         printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
                bench->baseline->name);
@@ -291,6 +294,10 @@ static void json_method(const lap_bench_t *bench, const lap_bench_result_t *resu
     lap_bench_json_number("noise_pct", noise_pct(bench, figure->noise_ms, figure->total_ms));
     printf(",");
     lap_bench_json_number("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
+    if (figure->host_us > 0) {
+        printf(",");
+        lap_bench_json_number("host_us", figure->host_us);
+    }
     printf(",\"picked\":");
     if (figure->picked[0])
         lap_json_string(stdout, figure->picked);
@@ -326,7 +333,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
         printf("null");
     else
         lap_json_string(stdout, it->methods[result->best].label);
-    printf(",\"rounds\":%d,", bench->iters);
+    printf(",\"rounds\":%d,\"calls\":%d,", bench->iters, bench->calls);
     lap_bench_json_number("gemm_noise_pct",
                           noise_pct(bench, result->gemm_noise_ms, result->gemm_ms));
     if (it->baseline) {

@@ -40,6 +40,8 @@ static lap_op_desc_t describe(const lap_bench_t *bench, const lap_bench_case_t *
     desc.dtype = bench->dtype;
     desc.out_dtype = bench->out_dtype;
     desc.wire_dtype = bench->wire_dtype;
+    desc.num_sm = bench->num_sm;
+    desc.set_sm_margin = bench->sm_margin;
     if (lap_kind_moves(it->kind)) {
         describe_local(it, nranks, &desc);
         desc.cols = it->k;

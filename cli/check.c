@@ -176,7 +176,7 @@ static void describe_numbers(const checks_t *checks, lap_op_desc_t *desc)
     }
     if (lap_kind_moves(kind))
         desc->cols = desc->k;
-    if (kind == LAP_EXTERNAL_AG) {
+    if (!lap_kind_multiplies(kind)) {
         desc->epilogue = LAP_EPILOGUE_NONE;
         desc->n = desc->k = 0;
     }

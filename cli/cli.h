@@ -32,6 +32,10 @@
 #include <lap/buffer.h>
 #include <lap/op.h>
 
+#include "device/device.h"
+#include "transport/transport.h"
+#include "util/nearest.h"
+
 /*
  * The subcommands. argv[0] is the name of the subcommand ("run"), argv[1..argc) are its arguments;
  * argv[argc] is NULL and the array may be re-ordered. They return the exit status; main checks that
@@ -39,6 +43,7 @@
  */
 int lap_cli_run(int argc, char **argv);
 int lap_cli_bench(int argc, char **argv);
+int lap_cli_train(int argc, char **argv);
 int lap_cli_check(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 
@@ -69,7 +74,7 @@ typedef struct lap_command {
     bool stop_at_positional; /* all from the first positional on is positional, also options */
 } lap_command_t;
 
-#define LAP_OPTIONS_MAX 32
+#define LAP_OPTIONS_MAX 48
 
 typedef struct lap_args {
     /* By index of the option: the last value given, or the default; "" for one without a value. */
@@ -139,7 +144,7 @@ bool lap_arg_link(const lap_command_t *command, const char *what, const char *te
 
 /* ---- words.c ---- */
 
-#define LAP_KINDS (LAP_EXTERNAL_AG + 1)
+#define LAP_KINDS (LAP_EXTERNAL_RS + 1)
 
 /* How a kind of operator is called on command lines, in headings, and what it is. */
 typedef struct lap_kind_words {
@@ -153,6 +158,13 @@ extern const lap_kind_words_t lap_kind_words[LAP_KINDS];
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
+/*
+ * A device by its name, and a transport: that of a name, or what fits when that is NULL.
+ */
+bool lap_arg_backends(const lap_command_t *command, const char *device_name,
+                      const char *transport_name, const lap_device_ops_t **device_p,
+                      const lap_transport_ops_t **transport_p);
+
 /* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none. */
 bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,
                       lap_epilogue_t *epilogue_p);
@@ -163,9 +175,6 @@ bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char
 void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes);
 
 /* ---- texts ---- */
-
-/* The one of `names` (NULL at the end) nearest to `text`; NULL when none can be meant. */
-const char *lap_nearest(const char *text, const char *const *names);
 
 /* Prints a string as JSON, with its quotes. */
 void lap_json_string(FILE *file, const char *text);

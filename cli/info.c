@@ -144,6 +144,14 @@ static void show_mpi(page_t *page)
         fact_optional(page, "MPI", 0, "");
 }
 
+static void show_yaml(page_t *page)
+{
+    if (LAP_HAVE_YAML)
+        fact(page, "libyaml", "%s", *LAP_YAML_VERSION ? LAP_YAML_VERSION : "unknown version");
+    else
+        fact_optional(page, "libyaml", 0, "");
+}
+
 static void show_build(page_t *page)
 {
     section(page, "build", "Built with");
@@ -152,6 +160,7 @@ static void show_build(page_t *page)
     fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
     fact(page, "runs with", "%s", openblas_get_config());
     show_mpi(page);
+    show_yaml(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
     fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
 }
@@ -302,9 +311,10 @@ static void show_each_gpu(page_t *page, const lap_cuda_info_t *info)
     }
     fact_all_gpus(page, "IPC", info, offsetof(lap_cuda_gpu_t, ipc), "memory that ranks share");
     fact_all_gpus(page, "VMM", info, offsetof(lap_cuda_gpu_t, vmm),
-                  "memory that ranks share by file descriptors");
+                  "memory that ranks share by file descriptors, where IPC does not work");
     fact_all_gpus(page, "multicast", info, offsetof(lap_cuda_gpu_t, multicast),
-                  "stores to all GPUs of an NVLink switch");
+                  "one address for the memory of all GPUs of an NVLink switch, if "
+                  "LAP_CUDA_MEMORY=multicast; this has never been run");
 }
 
 static void show_gpus(page_t *page)

@@ -19,6 +19,7 @@ typedef struct subcommand {
 static const subcommand_t subcommands[] = {
     {"run", "start the ranks of a program on this machine", lap_cli_run},
     {"bench", "time an operator with every method, and verify the results", lap_cli_bench},
+    {"train", "train layers with their communication hidden, and say what it cost", lap_cli_train},
     {"check", "prove that the schedules of an operator are safe", lap_cli_check},
     {"info", "show what was built in, and what this machine offers", lap_cli_info},
 };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "core/environment.h"
 
 const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_AG_GEMM] = {"ag", "AG+GEMM", "all-gather, then GEMM"},
@@ -13,6 +14,7 @@ const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_BULK_RS] = {"bulk-rs", "GEMM beside RS",
                      "a reduce-scatter that it has nothing to do with"},
     [LAP_EXTERNAL_AG] = {"external-ag", "AG behind a GEMM", "an all-gather alone"},
+    [LAP_EXTERNAL_RS] = {"external-rs", "RS behind a GEMM", "a reduce-scatter alone"},
 };
 
 static const char *const epilogue_names[] = {"none", "bias", "gelu", "dgelu", "bias-grad", NULL};
@@ -27,6 +29,30 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
         return true;
     lap_args_fail(command, "%s: %s", what, lap_last_error());
     return false;
+}
+
+bool lap_arg_backends(const lap_command_t *command, const char *device_name,
+                      const char *transport_name, const lap_device_ops_t **device_p,
+                      const lap_transport_ops_t **transport_p)
+{
+    const lap_device_ops_t *device;
+    lap_environment_t environment;
+    const char *name = transport_name ? transport_name : "shm";
+    if (lap_device_find(device_name, &device) != LAP_OK) {
+        lap_args_fail(command, "--device: %s", lap_last_error());
+        return false;
+    }
+    if (!transport_name && lap_environment_read(&environment) == LAP_OK && environment.hosts[0] &&
+        lap_transport_find("hosts", transport_p) == LAP_OK)
+        name = "hosts"; /* as a world that spans hosts would choose by itself */
+    if (!transport_name && device->transport)
+        name = device->transport;
+    if (lap_transport_find(name, transport_p) != LAP_OK) {
+        lap_args_fail(command, "--transport: %s", lap_last_error());
+        return false;
+    }
+    *device_p = device;
+    return true;
 }
 
 bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,

@@ -20,6 +20,22 @@ elseif(LAP_MPI AND NOT LAP_MPI STREQUAL "AUTO")
                       "libopenmpi-dev or libmpich-dev, set LAP_MPICC, or leave LAP_MPI at AUTO.")
 endif()
 
+set(LAP_YAML AUTO CACHE STRING "Rules of overlap from YAML files: AUTO (when libyaml is there), ON (it must be) or OFF")
+set_property(CACHE LAP_YAML PROPERTY STRINGS AUTO ON OFF)
+set(LAP_HAVE_YAML 0)
+set(LAP_YAML_VERSION "")
+if(LAP_YAML)
+  include(cmake/lapYAML.cmake)
+endif()
+if(TARGET lap::yaml)
+  set(LAP_HAVE_YAML 1)
+  set(LAP_YAML_VERSION "${LAP_PC_YAML_VERSION}")
+  set(LAP_YAML_LINK -lyaml)
+elseif(LAP_YAML AND NOT LAP_YAML STREQUAL "AUTO")
+  message(FATAL_ERROR "LAP_YAML is ${LAP_YAML}, but there is no libyaml with its header yaml.h: install libyaml-dev, "
+                      "or leave LAP_YAML at AUTO.")
+endif()
+
 # CUDA: nvcc and headers, to compile. The driver and cuBLASLt are loaded when a GPU is used, and linked by nobody.
 set(LAP_CUDA AUTO CACHE STRING "The device cuda: AUTO (when nvcc is there), ON (it must be) or OFF")
 set_property(CACHE LAP_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -39,6 +55,16 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND LAP_CUDA_INCLUDE AND EX
 elseif(LAP_CUDA AND NOT LAP_CUDA STREQUAL "AUTO")
   message(FATAL_ERROR "LAP_CUDA is ${LAP_CUDA}, but there is no nvcc of CUDA 12.5 or later with cublasLt.h and "
                       "cudaTypedefs.h: install the CUDA toolkit, set CUDAToolkit_ROOT, or leave LAP_CUDA at AUTO.")
+endif()
+
+# NVTX, for profilers: nothing but headers, of the CUDA toolkit or by themselves.
+set(LAP_HAVE_NVTX 0)
+if(LAP_CUDA)
+  find_path(LAP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(LAP_NVTX_INCLUDE)
+  if(LAP_NVTX_INCLUDE)
+    set(LAP_HAVE_NVTX 1)
+  endif()
 endif()
 
 # NCCL: its header, to compile. The library is loaded when a buffer over it is made.

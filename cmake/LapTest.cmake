@@ -50,14 +50,21 @@ if(LAP_HAVE_MPI)
   endif()
 endif()
 
+# What it finds is an error, and so is what the test finds. Only our own kernels are looked at: to prepare those of cuBLASLt
+# takes minutes, and says nothing of us.
+find_program(LAP_COMPUTE_SANITIZER compute-sanitizer HINTS ${CUDAToolkit_BIN_DIR})
+mark_as_advanced(LAP_COMPUTE_SANITIZER)
+set(compute_sanitizer ${LAP_COMPUTE_SANITIZER} --error-exitcode 1 --print-limit 10 --kernel-regex kns=lap_)
+
 # lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
-#          [FORKS] [GPU] [TARGET target])
+#          [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
-# the label gpu. TARGET: a program that is not one of this folder.
+# the label gpu. Without LAP_TEST_GPU it is counted as skipped. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. TARGET: a program
+# that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET" "RANKS;MPI;HOSTS;ARGS;ENV")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -70,6 +77,11 @@ function(lap_test name)
     string(REPLACE "/" "_" target test_${name})
     set(command $<TARGET_FILE:${target}>)
   endif()
+  if(arg_SANITIZER)
+    list(PREPEND command ${compute_sanitizer} --tool ${arg_SANITIZER})
+    string(JOIN "-" arg_LABEL ${arg_LABEL} ${arg_SANITIZER})
+    set(arg_SERIAL ON)
+  endif()
   if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS)
     list(PREPEND arg_ENV ${many_processes_environment})
   endif()
@@ -79,9 +91,13 @@ function(lap_test name)
   math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
+  set(skip "")
+  if((arg_GPU OR arg_SANITIZER) AND NOT LAP_TEST_GPU)
+    set(skip sh -c "echo 'It needs an NVIDIA GPU: make test-gpu and make sanitize-gpu run it.' && exit 77" --)
+  endif()
   if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS)
     set(tests ${base}${suffix})
-    add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
+    add_test(NAME ${tests} COMMAND ${skip} ${launcher} ${command} ${arg_ARGS})
   endif()
   set(gpu_share "")
   if(arg_GPU)
@@ -90,7 +106,7 @@ function(lap_test name)
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${base}-n${ranks}
-             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
+             COMMAND ${skip} ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
   endforeach()
   foreach(ranks IN LISTS arg_MPI)
@@ -107,7 +123,9 @@ function(lap_test name)
     SKIP_RETURN_CODE 77
     RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${test_environment};${mpirun_environment};${arg_ENV}")
-  if(arg_GPU)
+  if(arg_SANITIZER)
+    set_tests_properties(${tests} PROPERTIES LABELS gpu-sanitizer)
+  elseif(arg_GPU)
     set_tests_properties(${tests} PROPERTIES LABELS gpu)
   endif()
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})

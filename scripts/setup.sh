@@ -31,6 +31,11 @@ has_openblas()
     compiles cblas.h && [ "$(cc -print-file-name=libopenblas.so)" != libopenblas.so ]
 }
 
+has_yaml()
+{
+    pkg-config --exists yaml-0.1 2>/dev/null || compiles yaml.h
+}
+
 # Any MPI will do: its compiler wrapper with its headers, and its launcher.
 has_mpi()
 {
@@ -47,6 +52,7 @@ look()
     need ninja-build "Ninja" has ninja
     need pkg-config "pkg-config" has pkg-config
     need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
+    need libyaml-dev "libyaml" has_yaml
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc

@@ -165,6 +165,20 @@ double tap_half_unit(lap_dtype_t dtype, double value)
     return fmax(half, fabs(value) - formats[dtype].largest);
 }
 
+/*
+ * An instruction of Ada and Hopper adds 32 products to a sum of 14 bits: it shifts all 33 numbers to
+ * the exponent of the largest, cuts each off 13 bits below its leading one, and so the result. So it
+ * loses up to 34 units of 2^-13 of the largest. As fast accumulation is off, cuBLASLt moves such sums
+ * to fp32 every few instructions, so that they are sums of runs of products; what a run is, it does
+ * not say, but none is larger than the range. k that is no multiple of 16 it leaves to our kernel,
+ * which sums in fp32.
+ */
+double tap_fp8_loss(size_t k, double range)
+{
+    const size_t instructions = k / 32 + 1;
+    return k % 16 == 0 ? (double)instructions * 34 * 0x1p-13 * range : 0;
+}
+
 float tap_rounded(lap_dtype_t dtype, float value)
 {
     unsigned char code[sizeof(float)];

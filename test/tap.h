@@ -52,6 +52,12 @@ uint64_t tap_random(uint64_t seed, uint64_t index);
  */
 double tap_half_unit(lap_dtype_t dtype, double value);
 
+/*
+ * What tensor cores may lose, beyond sums in fp32, in a sum of k products of FP8 numbers. `range` is
+ * the largest less the smallest of the sums of the first 0, 1, ... k of them.
+ */
+double tap_fp8_loss(size_t k, double range);
+
 /* The value rounded to the type. */
 float tap_rounded(lap_dtype_t dtype, float value);
 

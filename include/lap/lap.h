@@ -7,9 +7,13 @@
 #define LAP_LAP_H
 
 #include <lap/buffer.h>
+#include <lap/data_parallel.h>
+#include <lap/nn.h>
 #include <lap/op.h>
+#include <lap/optimizer.h>
 #include <lap/status.h>
 #include <lap/tensor.h>
+#include <lap/tp_overlap.h>
 #include <lap/trace.h>
 #include <lap/version.h>
 #include <lap/world.h>

@@ -15,17 +15,19 @@
  *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, cols]; y is [m_r,
  *                    cols], this rank's rows of the sum of x over all ranks.
  *   LAP_EXTERNAL_AG  the all-gather alone, to run behind a GEMM already begun with lap_op_begin.
+ *   LAP_EXTERNAL_RS  the reduce-scatter alone, likewise.
  *
  * In LAP_DGRAD b is stored the other way round, [k, n] with the same shares: d = a b. In LAP_WGRAD,
  * for those kinds whose GEMM is local, a is [m, n], b is [m, k], and d = a^T b is [n, k].
  *
  * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and what travels is `wire_dtype`: a itself
  * for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for the last
- * three. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
+ * four. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
  * rounded once at their end, to nearest, ties to even; partial results are rounded to the wire's
  * type so that they can travel, also the rank's own, except in a group of one, which sends nothing.
  * The sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
- * saturates.
+ * saturates. One exception: on a GPU, products of FP8 matrices are added up by tensor cores, in runs
+ * with 14 bits, and only the runs in fp32.
  *
  * An FP8 matrix has one scale: its elements stand for what is stored times the scale. Each rank
  * gives its own, in lap_op_args_t; those of what travels travel with it.
@@ -68,6 +70,7 @@ typedef enum lap_op_kind {
     LAP_BULK_AG = 4,     /* GEMM and an all-gather that have nothing to do with each other */
     LAP_BULK_RS = 5,     /* GEMM and a reduce-scatter */
     LAP_EXTERNAL_AG = 6, /* only the all-gather */
+    LAP_EXTERNAL_RS = 7, /* only the reduce-scatter */
 } lap_op_kind_t;
 
 typedef enum lap_layout {
@@ -96,7 +99,8 @@ typedef struct lap_op_desc {
     lap_epilogue_t epilogue;
     const char *method;     /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
     int aggregate;          /* ring: neighbours pair up, pairs go round */
-    size_t num_splits;      /* pipeline: parts of n; 0: 4, or n if that is less */
+    size_t num_splits;      /* pipeline, pull: parts of n; 0: 4, or n if that is less. direct of
+                               LAP_AG_GEMM: GEMMs for all the peers' shards; 0: one each */
     size_t block_rows;      /* fused: rows that travel together; 0: chosen from m and P */
     int gather_input;       /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
     lap_buffer_t *buffer;   /* to work in, shared with other operators; NULL: its own */
@@ -107,14 +111,19 @@ typedef struct lap_op_desc {
                                x: dtype */
     int accumulate;         /* calls may give a beta */
     size_t cols;            /* of x and y; 0 for the kinds that have none */
-    lap_dtype_t y_dtype;    /* LAP_BULK_RS; default: wire_dtype, bfloat16 if that is FP8 */
+    lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
+    int num_sm;             /* GPU: SMs that copy what travels; 0: its copy engine does */
+    int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that */
+    int background;         /* calls have streams of their own, beside those of other operators:
+                               they begin behind what was begun before, and nothing waits for them
+                               but lap_op_end; all operators of a buffer are so, or none is */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT                                                                   \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0                                                          \
     }
 
 /*
@@ -169,11 +178,14 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
 /*
  * Makes an operator. Collective; every rank gives the same description.
  * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
- * rank has come.
+ * rank has come. On a GPU the fastest kernels for calls of the capacity are found by trial here
+ * (some tenths of a second at most, once per shape).
  * The method "auto" is chosen here, the same on every rank: all methods that the transport can do,
  * serial among them, are simulated with costs that the ranks measure together, once per group
  * (under a second) and once per n and k (some tenths at most); serial is picked unless another one
- * is predicted to be faster by more than 2 %. Calls with a half, a quarter, ... of the rows may get
+ * is predicted to be faster by more than 2 %. On a GPU all methods are called instead, on memory
+ * as large as calls of the capacity need (some seconds for large sizes), and simulated only where
+ * there is no room for that. Calls with a half, a quarter, ... of the rows may get
  * another method than those of the capacity. The knobs must be left at 0.
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
  * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a type that there is not, or a method
@@ -192,8 +204,9 @@ LAP_API void lap_op_destroy(lap_op_t *op);
 LAP_API const char *lap_op_method(const lap_op_t *op);
 
 /*
- * Why "auto" picked what it did: the predicted time of a call of the capacity with each method,
- * where a method may be there several times with different knobs, as in "pipeline:num_splits=8".
+ * Why "auto" picked what it did: the predicted time of a call of the capacity with each method, or
+ * on a GPU the measured one, where a method may be there several times with different knobs, as in
+ * "pipeline:num_splits=8".
  * Local. Index 0 is the one picked, the others follow from fast to slow. Writes *method_p, which
  * lives as long as the operator, and *seconds_p on success.
  * Returns LAP_ERR_INVALID past the last one and for an operator that was not made with "auto".
@@ -217,8 +230,10 @@ LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
 /*
  * Starts a call. Collective; the calls of a world begin in the same order on all ranks that take
  * part in them, whatever their operators, groups and buffers: they share the rank's streams.
- * Does not block on other ranks. The memory in `args` belongs to the call until lap_op_end. The
- * schedules of the last 16 values of m are kept; a call with another m builds one, and allocates.
+ * Does not block on other ranks, but for ranks that are threads and share a GPU: there it may wait
+ * until the others begin the same call, so that its timeouts and failures may be returned here. The
+ * memory in `args` belongs to the call until lap_op_end. The schedules of the last 16 values of m
+ * are kept; a call with another m builds one, and allocates.
  * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call of this
  * operator has not ended, the failure that broke the group earlier, or LAP_ERR_NO_MEMORY, which
  * breaks the group.

@@ -21,7 +21,7 @@ typedef enum lap_dtype {
 
 /*
  * A view of a row-major matrix [rows, cols]: row i starts at data + i * stride elements. It owns
- * nothing.
+ * nothing. On a world whose device is "cuda" it is memory that this rank's GPU can use.
  */
 typedef struct lap_tensor {
     void *data;

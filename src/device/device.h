@@ -26,6 +26,7 @@ typedef struct lap_device_ops lap_device_ops_t;
 typedef struct lap_device_options {
     int threads;    /* of one GEMM; 0 leaves the library's setting alone */
     int rank, size; /* of this rank among those of its host, which may share devices; size 0: 1 */
+    uint64_t timeout_ns; /* how long a wait on a stream of the device may last; 0: for ever */
 } lap_device_options_t;
 
 /*
@@ -47,6 +48,11 @@ typedef struct lap_copy {
     void *dst;
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
+    /*
+     * Of a GPU: the multiprocessors that do it; 0: its copy engine does, which can reach any
+     * memory. The others have no such choice.
+     */
+    int sms;
 } lap_copy_t;
 
 /*
@@ -92,6 +98,20 @@ typedef struct lap_column_sums {
     float scale;
     void *dst; /* [cols] */
 } lap_column_sums_t;
+
+/*
+ * dst = src / *scale, divided in fp32 and rounded once to its type, and *amax at least as large as
+ * all |src|: for the scale of the next FP8 matrix. What is not a number counts as larger than all
+ * that are.
+ */
+typedef struct lap_cast {
+    lap_dtype_t from, to;
+    const void *src; /* [rows, cols] */
+    void *dst;
+    size_t src_stride, dst_stride, rows, cols; /* strides in bytes, multiples of an element's */
+    const float *scale;                        /* NULL: 1; read when the cast runs */
+    float *amax; /* NULL: not asked for; at least 0 before, and nobody else's meanwhile */
+} lap_cast_t;
 
 /*
  * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
@@ -149,6 +169,7 @@ typedef struct lap_gemm {
     lap_status_t (*raise)(void *context, void *raise_arg);
     void *context;
     uint64_t shuffle; /* not 0: any_order takes a random block of those that are ready; for tests */
+    int spare_sms;    /* of a GPU: multiprocessors to be left free for something else */
 } lap_gemm_t;
 
 struct lap_device_ops {
@@ -167,15 +188,34 @@ struct lap_device_ops {
      */
     bool shares_queues;
 
+    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
+    bool lanes;
+
+    /*
+     * What a call costs is found by making it: between what such a device does at the same time
+     * and what that does to it, no model of ours is good enough to choose a method.
+     */
+    bool tries_methods;
+
     /* (optional) Why the device cannot be opened on this machine; without it, it can. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
+    /*
+     * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
+     * types; without it, it multiplies all.
+     */
+    lap_status_t (*gemm_check)(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
     /* The cores that one GEMM keeps busy. */
     int (*gemm_threads)(lap_device_t *device);
 
     lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free)(lap_device_t *device, void *memory);
+    /*
+     * (optional) LAP_ERR_INVALID, with the name in the sentence, when the device's streams cannot
+     * use memory at this address. Without it, they can use all that the caller can.
+     */
+    lap_status_t (*check_memory)(lap_device_t *device, const char *name, const void *memory);
     /* Memory that the caller and the streams read and write alike. A few bytes, zeroed. */
     lap_status_t (*alloc_shared)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free_shared)(lap_device_t *device, void *memory);
@@ -214,18 +254,38 @@ struct lap_device_ops {
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
     /*
-     * Ends all waits of the device; returns when its streams have run out, and forgets stalls. What
-     * was issued behind the waits does run, on whatever is there: before, the caller has broken the
-     * group, so that no peer takes what comes for a result.
+     * Whether a wait has lasted longer than the device was told, with nobody to look, and has ended
+     * all waits of the device by itself; which one. Nothing more is raised then until `release`.
      */
-    void (*release)(lap_device_t *device);
+    bool (*gave_up)(lap_device_t *device, lap_stall_t *stall_p);
+    /*
+     * Ends all waits of the device; returns when its streams have run out and the event, if not
+     * NULL, has happened, and forgets stalls. What was issued behind the waits does run, on
+     * whatever is there: before, the caller has broken the group, so that no peer takes what comes
+     * for a result.
+     */
+    void (*release)(lap_device_t *device, lap_event_t *until);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
 
     lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
+    lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
+    /*
+     * (optional) Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in
+     * sizes, types, strides and alignment are done in that way. If it `tries`, it is the fastest,
+     * found by trial on memory of its own; else, and without this, one that the device knows. Makes
+     * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
+     * Blocks until it is found; reads and writes none of the memory, which need not be there.
+     */
+    lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
+    /*
+     * (optional) Writes a number into memory of `alloc` when the stream gets here. Without it, that
+     * memory is the caller's too.
+     */
+    lap_status_t (*set)(lap_stream_t *stream, float *memory, float value);
     /* Numbers of [-1, 1) that look random, the same for the same seed; for measurements. */
     lap_status_t (*fill)(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                          uint64_t seed);
@@ -240,6 +300,21 @@ struct lap_device_ops {
     lap_status_t (*graph_end)(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
     lap_status_t (*graph_launch)(lap_graph_t *graph, lap_stream_t *stream);
     void (*graph_destroy)(lap_graph_t *graph);
+
+    /*
+     * (optional, all or none) Streams of the device that are the caller's, by their handles. What
+     * the calling thread does with one is between begin and end. begin writes whether the caller
+     * is keeping what it gives that stream as a graph of its own: then what streams are given that
+     * wait for an event of `foreign_record` becomes part of it, until the caller ends it.
+     */
+    lap_status_t (*foreign_begin)(lap_device_t *device, void *foreign, bool *keeps_p);
+    void (*foreign_end)(lap_device_t *device);
+    /* An event of the device's own that happens when the stream gets here; good until the next. */
+    lap_status_t (*foreign_record)(lap_device_t *device, void *foreign, lap_event_t **event_p);
+    /* The caller's stream goes on when the event has happened. */
+    lap_status_t (*foreign_wait_event)(void *foreign, lap_event_t *event);
+    /* Whether what the stream is given now is part of a graph that the caller is keeping. */
+    bool (*is_kept)(lap_stream_t *stream);
 };
 
 #define LAP_STREAM_ARG_BYTES 192

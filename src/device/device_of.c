@@ -33,6 +33,7 @@ lap_status_t lap_device_of(lap_world_t *world, lap_device_t **device_p)
             .threads = world->cpu_threads,
             .rank = local_rank(world),
             .size = world->local_size,
+            .timeout_ns = world->timeout_ns,
         };
         LAP_TRY(ops->open(&options, &device));
         world->device = device;

@@ -139,10 +139,10 @@ static lap_block_t *add_block(const lap_problem_t *p, lap_schedule_t *s, lap_ran
  * A GEMM of its own for the shards of `count` ranks from `first` on, which are at `a`. Shards that
  * have scales of their own are blocks of their own.
  */
-static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, lap_range_t a, int first,
-                              int count)
+static uint32_t add_rows_gemm(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                              lap_range_t a, int first, int count)
 {
-    uint32_t step = lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), false);
+    uint32_t step = lap_add_gemm(s, stream, weight(p), false);
     if (!lap_is_scaled(p)) {
         lap_gemm_rows(s, a, output(p, first, 0, a.rows));
         return step;
@@ -202,14 +202,11 @@ static void add_own_gather(const lap_problem_t *p, lap_schedule_t *s, uint16_t s
 static void add_own_gemm(const lap_problem_t *p, lap_schedule_t *s)
 {
     if (features_of(p, p->rank) > 0 && lap_rows_of(p, p->rank) > 0)
-        add_rows_gemm(p, s, own_input(p), p->rank, 1);
+        add_rows_gemm(p, s, LAP_STREAM_COMPUTE, own_input(p), p->rank, 1);
 }
 
-/*
- * Lets every peer that will do so write here, then puts the own shard to every peer that can use
- * it.
- */
-static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+/* Lets every peer that will do so write here. */
+static void add_credits(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
@@ -218,13 +215,22 @@ static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t
             lap_expect(s, lap_signal_data(peer));
         }
     }
-    for (int i = 1; i < p->size; i++) {
-        int peer = lap_peer_at(p, i);
-        if (flows(p, p->rank, peer)) {
-            lap_await_credit(p, s, stream, peer);
-            add_put(p, s, stream, peer, own_input(p), p->rank, 1);
-        }
-    }
+}
+
+/* Puts the own shard to a peer, if that can use it. */
+static void add_own_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer)
+{
+    if (!flows(p, p->rank, peer))
+        return;
+    lap_await_credit(p, s, stream, peer);
+    add_put(p, s, stream, peer, own_input(p), p->rank, 1);
+}
+
+static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    add_credits(p, s, stream);
+    for (int i = 1; i < p->size; i++)
+        add_own_put(p, s, stream, lap_peer_at(p, i));
 }
 
 static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
@@ -237,18 +243,27 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_local_gemm(p, s);
         return;
     }
-    add_exchange_all(p, s, LAP_STREAM_COMPUTE);
-    if (wants(p, p->rank) && lap_rows_of(p, p->rank) > 0)
-        add_own_copy(p, s, LAP_STREAM_COMPUTE, false);
+    /* Where copies can be made side by side, that is still no overlap: the GEMM is not there yet. */
+    const bool aside = p->lanes && p->kind == LAP_AG_GEMM;
+    const bool copies = wants(p, p->rank) && lap_rows_of(p, p->rank) > 0;
+    uint32_t copy = 0;
+    add_credits(p, s, LAP_STREAM_COMPUTE);
+    for (int i = 1; i < p->size; i++)
+        add_own_put(p, s, aside && i % 2 ? LAP_STREAM_SEND : LAP_STREAM_COMPUTE, lap_peer_at(p, i));
+    if (copies)
+        copy = add_own_copy(p, s, aside ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE, false);
     for (int i = 1; i < p->size; i++)
         if (flows(p, lap_peer_at(p, i), p->rank))
             lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
                          lap_signal_data(lap_peer_at(p, i)), 1);
     lap_range_t all = shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
+    const uint32_t reader = s->nsteps;
     if (multiplies)
-        add_rows_gemm(p, s, all, 0, p->size);
+        add_rows_gemm(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
     if (p->gather_input && p->m > 0)
         add_gather(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
+    if (aside && copies)
+        lap_add_dep(s, reader, copy);
     lap_add_local_gemm(p, s);
 }
 
@@ -377,10 +392,11 @@ static void add_ring_gemm(const ring_t *ring, lap_schedule_t *s, int i, uint32_t
     lap_range_t a = unit_range(ring, unit, p->rank);
     if (a.rows == 0 || features_of(p, p->rank) == 0)
         return;
-    await_unit(ring, s, LAP_STREAM_COMPUTE, i);
+    const uint16_t lane = lap_lane(p, (size_t)i);
+    await_unit(ring, s, lane, i);
     bool straight = i == 0 && ring->width == 1;
     uint32_t step =
-        add_rows_gemm(p, s, straight ? own_input(p) : a, unit * ring->width, ring->width);
+        add_rows_gemm(p, s, lane, straight ? own_input(p) : a, unit * ring->width, ring->width);
     if (i == 0 && !straight && lap_rows_of(p, p->rank) > 0)
         lap_add_dep(s, step, copy);
 }
@@ -432,26 +448,77 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
     }
 }
 
-static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
+/* One GEMM whose blocks are the shards, as they come. */
+static void add_direct_blocks(const lap_problem_t *p, lap_schedule_t *s)
 {
-    begin_schedule(p, s, p->capacity);
     add_exchange_all(p, s, LAP_STREAM_SEND);
     lap_add_local_gemm(p, s);
-    if (features_of(p, p->rank) > 0 && p->m > 0) {
-        lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
-        if (lap_rows_of(p, p->rank) > 0)
-            add_block(p, s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)), p->rank);
-        for (int i = 1; i < p->size; i++) {
-            int peer = lap_peer_at(p, -i);
-            if (!flows(p, peer, p->rank))
-                continue;
-            lap_block_t *block = add_block(p, s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
-                                           output(p, peer, 0, lap_rows_of(p, peer)), peer);
-            block->wait_peer = peer;
-            block->wait_signal = lap_signal_data(peer);
-            block->wait_count = 1;
-        }
+    if (features_of(p, p->rank) == 0 || p->m == 0)
+        return;
+    lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
+    if (lap_rows_of(p, p->rank) > 0)
+        add_block(p, s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)), p->rank);
+    for (int i = 1; i < p->size; i++) {
+        int peer = lap_peer_at(p, -i);
+        if (!flows(p, peer, p->rank))
+            continue;
+        lap_block_t *block = add_block(p, s, shards(p, LAP_SYMMETRIC, p->rank, peer, 1),
+                                       output(p, peer, 0, lap_rows_of(p, peer)), peer);
+        block->wait_peer = peer;
+        block->wait_signal = lap_signal_data(peer);
+        block->wait_count = 1;
     }
+}
+
+/* A GEMM for the shards of ranks [first, end), if there are any. */
+static void add_run(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int first, int end)
+{
+    lap_range_t a = shards(p, LAP_SYMMETRIC, p->rank, first, end > first ? end - first : 0);
+    if (a.rows > 0)
+        add_rows_gemm(p, s, stream, a, first, end - first);
+}
+
+/* The shards of the peers from `first` to before `end` places before this rank, when all came. */
+static void add_round(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int first,
+                      int end)
+{
+    const int low = p->rank - end + 1, high = p->rank - first; /* below 0: from the last rank on */
+    for (int i = first; i < end; i++) {
+        int peer = lap_peer_at(p, -i);
+        if (flows(p, peer, p->rank))
+            lap_add_wait(s, stream, peer, lap_signal_data(peer), 1);
+    }
+    add_run(p, s, stream, low > 0 ? low : 0, high + 1);
+    add_run(p, s, stream, low + p->size, high < 0 ? high + p->size + 1 : p->size);
+}
+
+/*
+ * GEMMs for the shards of several peers at a time, side by side. Where a wait also waits for all
+ * that was listed before it, what goes out in a round is all that has to have left.
+ */
+static void add_direct_rounds(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const int peers = p->size - 1;
+    const int rounds = p->num_splits < (size_t)peers ? (int)p->num_splits : peers;
+    add_credits(p, s, LAP_STREAM_SEND);
+    add_own_gemm(p, s);
+    for (int i = 0; i < rounds; i++) {
+        const int first = 1 + peers * i / rounds, end = 1 + peers * (i + 1) / rounds;
+        for (int j = first; j < end; j++)
+            add_own_put(p, s, LAP_STREAM_SEND, lap_peer_at(p, j));
+        if (features_of(p, p->rank) > 0)
+            add_round(p, s, lap_lane(p, (size_t)i + 1), first, end);
+    }
+}
+
+static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const bool rounds = p->lanes || p->num_splits + 1 < (size_t)p->size;
+    begin_schedule(p, s, p->capacity);
+    if (rounds && p->kind == LAP_AG_GEMM)
+        add_direct_rounds(p, s);
+    else
+        add_direct_blocks(p, s);
     add_own_gather(p, s, LAP_STREAM_RECEIVE);
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
@@ -569,7 +636,7 @@ const lap_builder_t lap_ag_gemm_builders[] = {
     {"ring", "shards travel around a ring, a GEMM for each as it comes", LAP_CAN_PUT,
      LAP_KNOB_AGGREGATE | LAP_KNOB_GATHER_INPUT, build_ring},
     {"direct", "every shard goes straight to every peer, used in order of arrival", LAP_CAN_PUT,
-     LAP_KNOB_GATHER_INPUT, build_direct},
+     LAP_KNOB_GATHER_INPUT | LAP_KNOB_ROUNDS, build_direct},
     {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS | LAP_KNOB_GATHER_INPUT, build_fused},
     {NULL, NULL, 0, 0, NULL},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choice of a method. Rank 0 builds the schedules of all ranks for every candidate and has them
- * simulated with what the group has measured; the others take its word for it. What calls cost when
- * the machine is busier or idler than at the time of measuring is not known here.
+ * simulated with what the group has measured; the others take its word for it. On devices that want
+ * it so, all candidates are called instead (trial.h). What calls cost when the machine is busier or
+ * idler than at the time of measuring is not known here.
  */
 #include "overlap/auto.h"
 
@@ -10,11 +11,14 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "overlap/trial.h"
 #include "schedule/calibrate.h"
 #include "transport/transport.h"
 #include "util/alloc.h"
 
 #define MANY_RANKS 32 /* from here on only the capacity is simulated, and serves all m */
+#define TRIED_ROWS 64 /* calls of fewer rows are not tried: they take what this many do */
+#define FAVOURITES 3  /* of the capacity, that are tried with fewer rows */
 
 /* Settings of knobs that are tried beside the defaults. */
 typedef struct setting {
@@ -25,18 +29,27 @@ typedef struct setting {
 static const setting_t settings[] = {
     {0, 0},
     {LAP_KNOB_AGGREGATE, 1},
+    {LAP_KNOB_NUM_SPLITS, 1},
     {LAP_KNOB_NUM_SPLITS, 2},
     {LAP_KNOB_NUM_SPLITS, 8},
     {LAP_KNOB_BLOCK_ROWS, 1},
+    {LAP_KNOB_ROUNDS, 1},
+    {LAP_KNOB_ROUNDS, 2},
+    {LAP_KNOB_NUM_SM, 64},
 };
 
 /* Turns one knob of a description. False when there is nothing to turn. */
 static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const setting_t *setting,
-                 int size, char *label, size_t bytes)
+                 int size, unsigned can, char *label, size_t bytes)
 {
     snprintf(label, bytes, "%s", builder->name);
     if (setting->knob == 0)
         return true;
+    if (setting->knob == LAP_KNOB_NUM_SM) { /* while nothing else runs: with serial */
+        desc->num_sm = (int)setting->value;
+        snprintf(label, bytes, "%s:num_sm=%d", builder->name, desc->num_sm);
+        return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+    }
     if ((builder->knobs & setting->knob) == 0)
         return false;
     if (setting->knob == LAP_KNOB_AGGREGATE) {
@@ -44,10 +57,13 @@ static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const settin
         snprintf(label, bytes, "%s:aggregate", builder->name);
         return size > 2 && size % 2 == 0;
     }
-    if (setting->knob == LAP_KNOB_NUM_SPLITS) {
+    if (setting->knob == LAP_KNOB_NUM_SPLITS || setting->knob == LAP_KNOB_ROUNDS) {
+        const bool rounds = setting->knob == LAP_KNOB_ROUNDS;
         desc->num_splits = setting->value;
         snprintf(label, bytes, "%s:num_splits=%zu", builder->name, setting->value);
-        return setting->value <= desc->n;
+        if (setting->value == 1 && !rounds) /* what is put in one part is serial */
+            return (builder->needs & LAP_CAN_ADDRESS) != 0;
+        return rounds ? setting->value + 1 < (size_t)size : setting->value <= desc->n;
     }
     desc->block_rows = lap_shard(desc->m, size, 0, NULL) / setting->value;
     snprintf(label, bytes, "%s:block_rows=%zu", builder->name, desc->block_rows);
@@ -60,8 +76,8 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
     size_t count = 0;
     *forecast_p = (lap_forecast_t){.count = 0};
     const lap_builder_t *builder = lap_builders(given->kind);
-    /* In line with a GEMM that was begun before, an all-gather behind it would make no sense. */
-    if (given->kind == LAP_EXTERNAL_AG)
+    /* In line with a GEMM that was begun before, a collective behind it would make no sense. */
+    if (!lap_kind_multiplies(given->kind))
         builder++;
     for (; builder->name; builder++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -70,7 +86,7 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
             desc.m = m;
             desc.method = builder->name;
             if ((builder->needs & ~can) != 0 || count == LAP_AUTO_CANDIDATES ||
-                !turn(&desc, builder, &settings[i], size, candidate.label, LAP_AUTO_LABEL))
+                !turn(&desc, builder, &settings[i], size, can, candidate.label, LAP_AUTO_LABEL))
                 continue;
             LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, size, can));
             candidate.problem.capacity = given->m;
@@ -122,13 +138,20 @@ lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_cost_t *cost)
     return LAP_OK;
 }
 
-/* ---- the decision of rank 0 ---- */
+/* ---- the decision ---- */
 
 /* Plain bytes: it travels. */
 typedef struct decision {
     double seconds[LAP_AUTO_CANDIDATES]; /* of the capacity */
     uint64_t picked[LAP_AUTO_BANDS];     /* per band */
 } decision_t;
+
+static void note(decision_t *decision, size_t band, const lap_forecast_t *forecast)
+{
+    decision->picked[band] = forecast->picked;
+    if (band == 0)
+        memcpy(decision->seconds, forecast->seconds, sizeof(decision->seconds));
+}
 
 static lap_status_t decide(const lap_op_desc_t *desc, int size, unsigned can,
                            const lap_cost_t *cost, size_t nbands, decision_t *decision)
@@ -137,9 +160,7 @@ static lap_status_t decide(const lap_op_desc_t *desc, int size, unsigned can,
     for (size_t b = 0; b < nbands; b++) {
         LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
         LAP_TRY(lap_auto_predict(&forecast, cost));
-        decision->picked[b] = forecast.picked;
-        for (size_t i = 0; i < forecast.count && b == 0; i++)
-            decision->seconds[i] = forecast.seconds[i];
+        note(decision, b, &forecast);
     }
     return LAP_OK;
 }
@@ -203,12 +224,43 @@ static void gemm_of(const lap_op_desc_t *desc, int size, size_t *n_p, size_t *k_
         *n_p = desc->k;
         *k_p = desc->m;
     }
-    if (desc->kind == LAP_EXTERNAL_AG) /* no GEMM: any will do */
+    if (!lap_kind_multiplies(desc->kind)) /* no GEMM: any will do */
         *n_p = *k_p = 1;
 }
 
-lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
-                             unsigned can, lap_auto_t *auto_p)
+/* Collective; the ranks share what they measure, and so decide alike. */
+static lap_status_t try_bands(lap_trial_t *trial, const lap_op_desc_t *desc, int size, unsigned can,
+                              size_t nbands, decision_t *decision)
+{
+    lap_forecast_t capacity, forecast;
+    for (size_t b = 0; b < nbands; b++) {
+        LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
+        LAP_TRY(
+            lap_trial_run(trial, desc->m >> b, b > 0 ? &capacity : NULL, FAVOURITES, &forecast));
+        note(decision, b, &forecast);
+        if (b == 0)
+            capacity = forecast;
+    }
+    return LAP_OK;
+}
+
+static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
+                                    const lap_op_desc_t *desc, unsigned can, lap_auto_t *auto_p)
+{
+    decision_t decision = {{0}, {0}};
+    lap_trial_t *trial;
+    auto_p->nbands = 1;
+    while (auto_p->nbands < LAP_AUTO_BANDS && desc->m >> auto_p->nbands >= TRIED_ROWS)
+        auto_p->nbands++;
+    LAP_TRY(lap_trial_begin(group, engine, desc, &trial));
+    const lap_status_t status = try_bands(trial, desc, group->size, can, auto_p->nbands, &decision);
+    lap_trial_end(trial);
+    LAP_TRY(status);
+    return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
+}
+
+static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
+                                    const lap_op_desc_t *desc, unsigned can, lap_auto_t *auto_p)
 {
     const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
     lap_cost_t cost;
@@ -228,6 +280,17 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(take_decision(group, &decision));
     return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
+}
+
+lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                             unsigned can, lap_auto_t *auto_p)
+{
+    if (engine->device->ops->tries_methods) {
+        const lap_status_t status = choose_by_trial(group, engine, desc, can, auto_p);
+        if (status != LAP_ERR_NO_MEMORY)
+            return status;
+    }
+    return choose_by_model(group, engine, desc, can, auto_p);
 }
 
 const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m)

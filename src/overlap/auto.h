@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The method "auto": simulate every method, run the best, and be able to say why. */
+/* The method "auto": simulate or try every method, run the best, and be able to say why. */
 #ifndef LAP_OVERLAP_AUTO_H
 #define LAP_OVERLAP_AUTO_H
 
@@ -48,8 +48,8 @@ typedef struct lap_auto {
 } lap_auto_t;
 
 /*
- * Measures what is not known yet, simulates, and chooses for every band; rank 0 decides.
- * Collective. As lap_calibrate; when one rank fails, all do.
+ * Measures what is not known yet, simulates, or tries, and chooses for every band. Collective. As
+ * lap_calibrate; when one rank fails, all do.
  */
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
                              unsigned can, lap_auto_t *auto_p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The builders of a GEMM alone, and of a reduce-scatter beside a GEMM that it has nothing to do
- * with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add them up
+ * The builders of a GEMM alone, and of a reduce-scatter alone or beside a GEMM that it has nothing
+ * to do with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add them up
  * in rank order, as the partial results of GEMM+RS do (see partial.h); here they are there from the
  * beginning.
  */
@@ -67,6 +67,13 @@ const lap_builder_t lap_bulk_rs_builders[] = {
     {"serial", "send and sum, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
     {"direct", "every rank sends its rows of x to their owners beside the GEMM", LAP_CAN_PUT, 0,
      build_direct},
+    {NULL, NULL, 0, 0, NULL},
+};
+
+const lap_builder_t lap_external_rs_builders[] = {
+    {"serial", "send and sum, in line with the GEMMs", LAP_CAN_PUT, 0, build_serial},
+    {"direct", "every rank sends its rows of x to their owners, behind GEMMs already begun",
+     LAP_CAN_PUT, 0, build_direct},
     {NULL, NULL, 0, 0, NULL},
 };
 

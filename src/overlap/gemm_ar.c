@@ -201,7 +201,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
-    lap_add_partial(p, s, all);
+    lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
     add_parts(p, s, LAP_STREAM_COMPUTE, all, 0);
     if (lap_rows_of(p, p->rank) > 0)
         add_own_sum(p, s, LAP_STREAM_COMPUTE, 0, all);
@@ -228,7 +228,7 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
     add_credits(p, s, LAP_STREAM_SEND, p->num_splits);
     for (size_t i = 0; i < p->num_splits; i++) {
         lap_columns_t columns = lap_split_columns(p, i);
-        uint32_t gemm = lap_add_partial(p, s, columns), last = sum;
+        uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns), last = sum;
         add_parts(p, s, LAP_STREAM_SEND, columns, gemm);
         if (lap_rows_of(p, p->rank) > 0) {
             sum = add_own_sum(p, s, LAP_STREAM_RECEIVE, i, columns);
@@ -292,7 +292,7 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_raise(s, LAP_STREAM_SEND, peer, lap_signal_credit(p->size, p->rank), 0);
         lap_expect(s, lap_signal_data(peer));
     }
-    uint32_t gemm = lap_add_partial(p, s, all);
+    uint32_t gemm = lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, i);
         lap_await_credit(p, s, LAP_STREAM_SEND, peer);

@@ -66,7 +66,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
-    lap_add_partial(p, s, all);
+    lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
     for (int i = 1; i < p->size; i++)
         if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
             add_send(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i), all);
@@ -89,7 +89,8 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
         size_t first, rows = lap_shard(p->m, p->size, owner, &first);
         if (rows == 0)
             continue;
-        uint32_t gemm = lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
+        uint32_t gemm =
+            lap_add_gemm(s, lap_lane(p, (size_t)(p->size - i)), lap_partial_weight(p, all), false);
         lap_gemm_rows(s, lap_partial_input(p, first, rows), lap_partial_of(p, owner, all));
         if (owner != p->rank)
             lap_add_dep(s, add_send(p, s, LAP_STREAM_SEND, owner, all), gemm);
@@ -102,7 +103,7 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
 static void add_split(const lap_problem_t *p, lap_schedule_t *s, size_t i)
 {
     lap_columns_t columns = lap_split_columns(p, i);
-    uint32_t gemm = lap_add_partial(p, s, columns);
+    uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns);
     bool first = true;
     for (int j = 1; j < p->size; j++) {
         if (lap_rows_of(p, lap_peer_at(p, j)) == 0)
@@ -131,6 +132,140 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
         add_split(p, s, i);
 }
 
+/*
+ * The partial result of `source` with its rows that `owner` owns, in symmetric memory, where peers
+ * read it; split by split as in scratch memory.
+ */
+static lap_range_t open_partial(const lap_problem_t *p, int source, int owner,
+                                lap_columns_t columns)
+{
+    lap_range_t range = lap_partial_of(p, owner, columns);
+    range.place = LAP_SYMMETRIC;
+    range.rank = source;
+    return range;
+}
+
+static size_t open_bytes(const lap_problem_t *p)
+{
+    return p->capacity * lap_columns_bytes(p, lap_all_columns(p));
+}
+
+/* Where a rank keeps the scale of it. */
+static lap_range_t open_scale(const lap_problem_t *p, int source)
+{
+    return lap_scale_range(source, open_bytes(p), 0, 1);
+}
+
+/* Sums split `i` of what all ranks have laid open, when they have; `gemm` is this rank's part. */
+static void add_open_sum(const lap_problem_t *p, lap_schedule_t *s, size_t i, uint32_t gemm)
+{
+    lap_columns_t columns = lap_split_columns(p, i);
+    lap_range_t dst = s->output;
+    if (dst.rows == 0)
+        return;
+    for (int j = 1; j < p->size; j++) {
+        int peer = lap_peer_at(p, -j);
+        lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_open(p->size, peer), (uint32_t)i + 1);
+        lap_expect(s, lap_signal_open(p->size, peer));
+    }
+    dst.offset = columns.begin * lap_dtype_size(p->types.out);
+    dst.row_bytes = columns.count * lap_dtype_size(p->types.out);
+    uint32_t sum = lap_add_reduce(s, LAP_STREAM_RECEIVE, dst, p->types.wire, p->types.out);
+    lap_add_dep(s, sum, gemm);
+    for (int source = 0; source < p->size; source++)
+        lap_reduce_source(s, open_partial(p, source, p->rank, columns));
+    for (int source = 0; source < p->size && lap_is_scaled(p); source++)
+        lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : open_scale(p, source));
+}
+
+/* The GEMM of split `i`; tells each owner that its rows are there. Returns the GEMM. */
+static uint32_t add_open_part(const lap_problem_t *p, lap_schedule_t *s, size_t i)
+{
+    lap_columns_t columns = lap_split_columns(p, i);
+    lap_range_t d = lap_partial(p, columns);
+    bool first = true;
+    d.place = LAP_SYMMETRIC;
+    uint32_t gemm = lap_add_gemm(s, lap_lane(p, i), lap_partial_weight(p, columns), false);
+    lap_gemm_rows(s, lap_partial_input(p, 0, p->m), d);
+    for (int j = 1; j < p->size; j++) {
+        int peer = lap_peer_at(p, j);
+        lap_range_t rows = open_partial(p, p->rank, peer, columns);
+        if (rows.rows == 0)
+            continue;
+        uint32_t raise = lap_add_raise(s, LAP_STREAM_SEND, peer, lap_signal_open(p->size, p->rank),
+                                       lap_range_bytes(&rows));
+        if (first)
+            lap_add_dep(s, raise, gemm);
+        first = false;
+    }
+    return gemm;
+}
+
+static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
+{
+    uint32_t gemm = 0;
+    bool read = false;
+    begin_schedule(p, s, 0);
+    if (p->size > 1)
+        s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
+    if (p->size == 1 || p->m == 0) {
+        lap_add_alone(p, s);
+        return;
+    }
+    for (int j = 1; j < p->size; j++)
+        read = read || lap_rows_of(p, lap_peer_at(p, j)) > 0;
+    if (lap_is_scaled(p) && read)
+        lap_add_copy(s, LAP_STREAM_SEND, lap_own_scale(p), open_scale(p, p->rank));
+    for (size_t i = 0; i < p->num_splits; i++) {
+        const uint32_t last = gemm;
+        gemm = add_open_part(p, s, i);
+        if (i > 0)
+            add_open_sum(p, s, i - 1, last);
+    }
+    add_open_sum(p, s, p->num_splits - 1, gemm);
+    /* What was read may be written again when all who read it have said so. */
+    for (int j = 1; j < p->size && s->output.rows > 0; j++)
+        lap_add_raise(s, LAP_STREAM_RECEIVE, lap_peer_at(p, -j), lap_signal_done(p->size, p->rank),
+                      0);
+    for (int j = 1; j < p->size; j++)
+        if (lap_rows_of(p, lap_peer_at(p, j)) > 0)
+            lap_await_done(p, s, LAP_STREAM_SEND, lap_peer_at(p, j));
+}
+
+/*
+ * The same with a GEMM for the rows of each owner, side by side with others. The own rows come
+ * first, while the credits of the peers are on their way.
+ */
+static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
+{
+    lap_columns_t all = lap_all_columns(p);
+    uint32_t credit = 0;
+    bool credited[LAP_STREAMS] = {false};
+    for (int i = 1; i < p->size; i++)
+        if (lap_rows_of(p, lap_peer_at(p, i)) > 0) {
+            credit = s->nsteps;
+            lap_await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
+        }
+    for (int i = 0; i < p->size; i++) {
+        int owner = lap_peer_at(p, i);
+        size_t first, rows = lap_shard(p->m, p->size, owner, &first);
+        if (rows == 0)
+            continue;
+        lap_range_t d = i == 0 ? own : lap_slot(p, owner, p->rank, all);
+        const uint16_t lane = lap_lane(p, (size_t)i);
+        uint32_t gemm = lap_add_gemm(s, lane, lap_partial_weight(p, all), false);
+        lap_gemm_rows(s, lap_partial_input(p, first, rows), d);
+        if (i == 0)
+            continue;
+        if (!credited[lane])
+            lap_add_dep(s, gemm, credit);
+        credited[lane] = true;
+        uint32_t raise =
+            lap_add_raise(s, LAP_STREAM_SEND, owner, lap_signal_data(p->rank), lap_range_bytes(&d));
+        lap_add_dep(s, raise, gemm);
+    }
+}
+
 static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
 {
     lap_columns_t all = lap_all_columns(p);
@@ -139,14 +274,19 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_alone(p, s);
         return;
     }
+    const bool whole = p->lanes && p->block_rows >= lap_rows_of(p, 0) && !lap_is_scaled(p);
     size_t blocks = lap_row_blocks(p, p->rank);
     lap_range_t own = lap_range_packed(LAP_SCRATCH, p->rank, 0, lap_rows_of(p, p->rank),
                                        lap_columns_bytes(p, all));
     add_credits(p, s, LAP_STREAM_SEND, blocks);
-    lap_add_scales(p, s);
-    lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
-    for (int i = 1; i <= p->size; i++)
-        lap_add_partial_blocks(p, s, lap_peer_at(p, i), own);
+    if (whole) {
+        add_fused_lanes(p, s, own);
+    } else {
+        lap_add_scales(p, s);
+        lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
+        for (int i = 1; i <= p->size; i++)
+            lap_add_partial_blocks(p, s, lap_peer_at(p, i), own);
+    }
     if (own.rows > 0)
         add_sum(p, s, LAP_STREAM_COMPUTE, blocks, all, own);
 }
@@ -157,6 +297,8 @@ const lap_builder_t lap_gemm_rs_builders[] = {
      build_ring},
     {"pipeline", "a GEMM for each part of n, sent and summed while the next one runs", LAP_CAN_PUT,
      LAP_KNOB_NUM_SPLITS, build_pipeline},
+    {"pull", "a GEMM for each part of n, read and summed in place by the owners", LAP_CAN_ADDRESS,
+     LAP_KNOB_NUM_SPLITS, build_pull},
     {"fused", "the GEMM writes blocks into their owners' memory as they finish", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS, build_fused},
     {NULL, NULL, 0, 0, NULL},

@@ -16,35 +16,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define CACHE_ENTRIES 16
-
-typedef struct cache_entry {
-    lap_program_t *program; /* NULL: free */
-    size_t m;
-    uint64_t used; /* when, in calls of this operator */
-} cache_entry_t;
-
-struct lap_op {
-    lap_group_t *group;
-    lap_engine_t *engine;
-    lap_buffer_t *buffer;
-    bool owns_buffer;
-    uint32_t index; /* among the operators of the buffer */
-    const lap_builder_t *builder;
-    lap_problem_t problem; /* of this rank, with m = capacity */
-    unsigned can;          /* what the transport can do */
-    lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
-    void *scratch;
-    size_t scratch_bytes;
-    float *own_scale; /* of what this rank sends in the call in flight; for the streams to read */
-    cache_entry_t cache[CACHE_ENTRIES];
-    uint64_t calls;
-    uint64_t chaos;
-
-    lap_program_t *program;   /* of the call in flight; NULL: none */
-    uint32_t failures_before; /* engine->failures when the call began */
-    lap_trace_t *trace;       /* of the call in flight */
-};
+#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
 
 /* ---- making one ---- */
 
@@ -52,6 +24,7 @@ struct lap_op {
 typedef struct fingerprint {
     uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
     uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
+    uint64_t num_sm, spare_sms;
     uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
@@ -78,6 +51,8 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .num_splits = problem->num_splits,
         .block_rows = problem->block_rows,
         .gather_input = problem->gather_input,
+        .num_sm = (uint64_t)problem->num_sm,
+        .spare_sms = (uint64_t)problem->spare_sms,
         .buffer = desc->buffer ? desc->buffer->id : 0,
         .operators = desc->buffer ? desc->buffer->nops : 0,
     };
@@ -131,6 +106,8 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
     LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
     LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
+    LAP_TRY(differ_number(rank, "num_sm", zero->num_sm, other->num_sm));
+    LAP_TRY(differ_number(rank, "set_sm_margin", zero->spare_sms != 0, other->spare_sms != 0));
     LAP_TRY(differ_text(rank, "device", zero->device, other->device));
     LAP_TRY(differ_number(rank, "buffer", zero->buffer, other->buffer));
     return differ_number(rank, "operators on the buffer", zero->operators, other->operators);
@@ -158,6 +135,11 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
         return LAP_OK;
     if (buffer->group != group)
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
+    if (buffer->nops > 0 && buffer->background != (desc->background != 0))
+        return lap_error(LAP_ERR_INVALID,
+                         "background is %d, expected %d, as the other operators of the buffer "
+                         "given: calls in flight on it must have an order",
+                         desc->background != 0, buffer->background);
     if (op_device->transport && !lap_transport_fits(buffer->ops, op_device))
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "the buffer given is of transport %s, which cannot reach the memory of "
@@ -204,7 +186,13 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     }
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
-    return check_given_buffer(group, desc, op->engine->device->ops, *bytes_p, *nsignals_p);
+    lap_device_t *device = op->engine->device;
+    op->foreground = desc->background ? op->engine : NULL;
+    if (desc->background)
+        LAP_TRY(lap_engine_side(op->engine, &op->engine));
+    if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
+        LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
+    return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
 }
 
 /* Collective: chooses the method if that was left to the library. */
@@ -219,8 +207,9 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
     return LAP_OK;
 }
 
-static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p);
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
+static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args);
+static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
 
 /* The scratch memory of calls with up to m rows that are made alike. */
 static lap_status_t grow_scratch(lap_op_t *op, size_t m)
@@ -234,23 +223,27 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
 }
 
 /*
- * Scratch for the full capacity, and the first schedule: what a call needs is there before the
- * first call.
+ * Scratch for the full capacity, the first schedule, and how its GEMMs are done if the caller's
+ * matrices are the usual ones: what a call needs is there before the first call.
  */
 static lap_status_t prepare(lap_op_t *op)
 {
-    lap_program_t *program;
+    lap_op_entry_t *entry;
     lap_device_t *device = op->engine->device;
     void *scale;
-    LAP_TRY(device->ops->alloc_shared(device, sizeof(*op->own_scale), &scale));
+    LAP_TRY(device->ops->alloc(device, sizeof(*op->own_scale), &scale));
     op->own_scale = scale;
-    LAP_TRY(get_program(op, op->problem.capacity, &program));
-    op->scratch_bytes = lap_program_schedule(program)->scratch_bytes;
+    LAP_TRY(get_entry(op, op->problem.capacity, &entry));
+    op->scratch_bytes = lap_program_schedule(entry->program)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
         LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
-    return LAP_OK;
+    const lap_op_args_t usual = lap_args_usual(&op->problem);
+    lap_binding_t binding = bind(op, &usual);
+    LAP_TRY(lap_program_prepare(entry->program, &binding, true));
+    binding.beta = 1;
+    return op->problem.accumulate ? lap_program_prepare(entry->program, &binding, true) : LAP_OK;
 }
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
@@ -288,6 +281,7 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
     if (status != LAP_OK)
         goto err_op;
     op->index = ++op->buffer->nops;
+    op->buffer->background = desc.background != 0;
     if (op->buffer->reserved < nsignals)
         op->buffer->reserved = nsignals;
     if (op->buffer->reserved_bytes < bytes)
@@ -306,12 +300,17 @@ void lap_op_destroy(lap_op_t *op)
         return;
     if (op->program)
         (void)lap_op_end(op);
-    for (int i = 0; i < CACHE_ENTRIES; i++)
+    if (op->is_guest) { /* what it enqueued still uses what follows */
+        (void)lap_engine_settle(op->engine);
+        (void)lap_engine_check(op->engine);
+        lap_engine_remove_guest(op->engine, &op->guest);
+    }
+    for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         lap_program_destroy(op->cache[i].program);
     if (op->scratch)
         op->engine->device->ops->free(op->engine->device, op->scratch);
     if (op->own_scale)
-        op->engine->device->ops->free_shared(op->engine->device, op->own_scale);
+        op->engine->device->ops->free(op->engine->device, op->own_scale);
     if (op->owns_buffer)
         lap_buffer_destroy(op->buffer);
     lap_free(op->choice);
@@ -407,27 +406,44 @@ static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **progra
     return lap_program_create(op->engine, &schedule, program_p);
 }
 
-/* The program for `m` active rows. The one used longest ago makes room for a new one. */
-static lap_status_t get_program(lap_op_t *op, size_t m, lap_program_t **program_p)
+/* Of those that can go, the one used longest ago; NULL: all must stay. */
+static lap_op_entry_t *find_room(lap_op_t *op)
 {
-    cache_entry_t *oldest = &op->cache[0];
-    cache_entry_t *entry = NULL;
-    for (int i = 0; i < CACHE_ENTRIES && !entry; i++) {
+    lap_op_entry_t *oldest = NULL;
+    for (int i = 0; i < LAP_OP_PROGRAMS; i++)
+        if (!op->cache[i].kept && (!oldest || op->cache[i].used < oldest->used))
+            oldest = &op->cache[i];
+    return oldest;
+}
+
+static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
+{
+    lap_program_t *program;
+    lap_op_entry_t *entry = find_room(op);
+    if (!entry)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "graphs have calls of this operator with %d values of m, the most there "
+                         "may be",
+                         LAP_OP_PROGRAMS);
+    if (entry->program && op->is_guest) /* it may still run */
+        LAP_TRY(lap_engine_settle(op->engine));
+    LAP_TRY(build_program(op, m, &program));
+    lap_program_destroy(entry->program);
+    *entry = (lap_op_entry_t){.program = program, .m = m};
+    *entry_p = entry;
+    return LAP_OK;
+}
+
+static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
+{
+    lap_op_entry_t *entry = NULL;
+    for (int i = 0; i < LAP_OP_PROGRAMS && !entry; i++)
         if (op->cache[i].program && op->cache[i].m == m)
             entry = &op->cache[i];
-        else if (op->cache[i].used < oldest->used)
-            oldest = &op->cache[i];
-    }
-    if (!entry) {
-        lap_program_t *program;
-        LAP_TRY(build_program(op, m, &program));
-        lap_program_destroy(oldest->program);
-        entry = oldest;
-        entry->program = program;
-        entry->m = m;
-    }
+    if (!entry)
+        LAP_TRY(make_entry(op, m, &entry));
     entry->used = ++op->calls;
-    *program_p = entry->program;
+    *entry_p = entry;
     return LAP_OK;
 }
 
@@ -452,12 +468,14 @@ static lap_bound_place_t place_of(const lap_tensor_t *tensor)
     return (lap_bound_place_t){tensor->data, tensor->cols * element, tensor->stride * element};
 }
 
-/* The memory and the numbers of one call. */
 static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
 {
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
-    *op->own_scale = ag ? args->a_scale : args->wire_scale;
+    const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, args->m) : NULL;
+    const float sent_scale = ag ? args->a_scale : args->wire_scale;
+    if (!op->engine->device->ops->set)
+        *op->own_scale = sent_scale;
     lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
         .places[LAP_WEIGHT] = place_of(&args->b),
@@ -473,8 +491,11 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .a_scale = args->a_scale,
         .d_scale = args->d_scale,
         .wire_scale = args->wire_scale,
+        .sent_scale = sent_scale,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
+        .copy_sms = chosen ? chosen->problem.num_sm : p->num_sm,
+        .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
         .trace = args->trace,
@@ -485,11 +506,17 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
     return binding;
 }
 
-/*
- * A failure after a call began leaves its signals uncounted: nothing may use the buffer any more,
- * on any rank.
- */
-static lap_status_t break_buffer(lap_op_t *op, lap_status_t status)
+lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
+                          lap_binding_t *binding_p)
+{
+    LAP_TRY(get_entry(op, args->m, entry_p));
+    LAP_TRY(check_fits(op, lap_program_schedule((*entry_p)->program)));
+    *binding_p = bind(op, args);
+    return LAP_OK;
+}
+
+/* A failure after a call began leaves its signals uncounted. */
+lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 {
     char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
@@ -499,33 +526,64 @@ static lap_status_t break_buffer(lap_op_t *op, lap_status_t status)
     return lap_error(status, "%s", story);
 }
 
-static lap_status_t check_usable(const lap_op_t *op)
+/* Whether the group is whole; `when` tells in the sentence what this rank did. */
+static lap_status_t check_group(const lap_op_t *op, const char *when)
+{
+    char story[LAP_ERROR_TEXT];
+    const lap_status_t broken = lap_group_broken(op->group);
+    if (broken == LAP_OK)
+        return LAP_OK;
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    return lap_error(broken, "%s; rank %d %s %s (%s)", story, op->group->rank, when,
+                     lap_op_kind_name(op->problem.kind), op->builder->name);
+}
+
+lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    const lap_status_t broken = lap_group_broken(op->group);
-    if (broken != LAP_OK) {
-        char story[LAP_ERROR_TEXT];
-        snprintf(story, sizeof(story), "%s", lap_last_error());
-        return lap_error(broken, "%s; rank %d was about to call %s (%s)", story, op->group->rank,
-                         lap_op_kind_name(op->problem.kind), op->builder->name);
-    }
+    LAP_TRY(lap_engine_check(op->engine));
+    LAP_TRY(check_group(op, "was about to call"));
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
     return LAP_OK;
 }
 
+/*
+ * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
+ * the death is the cause; it may be seen a moment later than the failure.
+ */
+static lap_status_t find_cause(const lap_op_t *op, lap_status_t status)
+{
+    const bool alone = op->group->size == 1 || op->group->world->kind == LAP_WORLD_THREADS;
+    if (status != LAP_ERR_SYSTEM || alone || !op->engine->device->ops->release)
+        return status;
+    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    const uint64_t end = lap_now_ns() + CAUSE_NS;
+    lap_status_t found;
+    while ((found = lap_group_look(op->group)) == LAP_OK && lap_now_ns() < end)
+        lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
+    if (found == LAP_OK)
+        return lap_error(status, "%s", story);
+    snprintf(cause, sizeof(cause), "%s", lap_last_error());
+    return lap_error(found, "%s; rank %d was in %s (%s): %s", cause, op->group->rank,
+                     lap_op_kind_name(op->problem.kind), op->builder->name, story);
+}
+
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
 static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
 {
-    lap_program_t *program;
-    LAP_TRY(get_program(op, args->m, &program));
-    LAP_TRY(check_fits(op, lap_program_schedule(program)));
+    lap_op_entry_t *entry;
+    lap_binding_t binding;
+    LAP_TRY(lap_op_ready(op, args, &entry, &binding));
+    lap_program_t *program = entry->program;
     if (args->trace)
         LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
                                 lap_program_schedule(program)->method, op->group->size, args->m,
                                 lap_buffer_is_paced(op->buffer), lap_program_records(program)));
-    const lap_binding_t binding = bind(op, args);
+    if (op->foreground)
+        LAP_TRY(lap_engine_follow(op->engine, op->foreground));
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)
@@ -542,17 +600,19 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
         return lap_error(LAP_ERR_INVALID, "lap_op_begin: %s is NULL", op ? "args" : "op");
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
-    LAP_TRY(check_usable(op));
-    LAP_TRY(lap_args_check(&op->problem, op->buffer, &args));
+    LAP_TRY(lap_op_check_usable(op));
+    LAP_TRY(lap_engine_check_free(op->engine));
+    LAP_TRY(lap_args_check(op, &args));
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;
+    status = find_cause(op, status);
     char story[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
-    break_buffer(op, status);
+    lap_op_break(op, status);
     if (op->program) { /* steps already issued may wait for peers: they have been let go */
         lap_error(status, "%s", story);
-        lap_engine_fail(op->engine, status);
+        lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
     }
     return lap_error(status, "%s", story);
@@ -576,22 +636,22 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    lap_status_t status = lap_program_wait(op->program);
+    lap_status_t status = find_cause(op, lap_program_wait(op->program));
     /*
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
      */
     if (status == LAP_OK && op->engine->device->ops->release)
-        status = lap_group_broken(op->group);
+        status = check_group(op, "was in");
     if (status != LAP_OK)
-        lap_engine_fail(op->engine, status); /* for all calls in flight */
+        lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
     op->program = NULL;
     op->buffer->in_flight--;
     if (op->trace)
         finish_trace(op->trace);
     op->trace = NULL;
     if (op->engine->failures != op->failures_before)
-        return break_buffer(op, lap_error(op->engine->status, "%s", op->engine->text));
+        return lap_op_break(op, lap_error(op->engine->status, "%s", op->engine->text));
     return LAP_OK;
 }
 

@@ -7,15 +7,82 @@
 
 #include <lap/op.h>
 
+#include "overlap/auto.h"
 #include "overlap/overlap.h"
-#include "transport/transport.h"
+#include "schedule/run.h"
+
+#define LAP_OP_PROGRAMS 16 /* that an operator keeps */
+#define LAP_OP_ARGS 9      /* arguments that are memory */
+
+typedef struct lap_op_entry {
+    lap_program_t *program; /* NULL: free */
+    size_t m;
+    uint64_t used; /* when, in calls of this operator */
+    bool kept;     /* a graph of the caller's has calls of it: it stays */
+} lap_op_entry_t;
+
+struct lap_op {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    lap_engine_t *foreground; /* that the calls begin behind; NULL: they are in it */
+    lap_buffer_t *buffer;
+    bool owns_buffer;
+    uint32_t index; /* among the operators of the buffer */
+    const lap_builder_t *builder;
+    lap_problem_t problem; /* of this rank, with m = capacity */
+    unsigned can;          /* what the transport can do */
+    lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
+    void *scratch;
+    size_t scratch_bytes;
+    float *own_scale; /* of what this rank sends; memory of the device */
+    lap_op_entry_t cache[LAP_OP_PROGRAMS];
+    uint64_t calls;
+    uint64_t chaos;
+    const void *known[LAP_OP_ARGS]; /* addresses in the latest args that were looked at */
+
+    lap_program_t *program;   /* of the call in flight; NULL: none */
+    uint32_t failures_before; /* engine->failures when the call began */
+    lap_trace_t *trace;       /* of the call in flight */
+
+    lap_engine_guest_t guest; /* once it has been called in the order of a caller's stream */
+    bool is_guest;
+};
 
 /*
- * Whether the arguments fit an operator that works in `buffer`: LAP_OK, or LAP_ERR_INVALID with the
- * argument, its value and what was expected.
+ * Whether a call may begin: LAP_ERR_BUSY, or the failure that broke the group or the device's
+ * streams earlier.
  */
-lap_status_t lap_args_check(const lap_problem_t *problem, const lap_buffer_t *buffer,
-                            const lap_op_args_t *args);
+lap_status_t lap_op_check_usable(lap_op_t *op);
+
+/* The program of a call, made if need be, and the memory and numbers of the call. */
+lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
+                          lap_binding_t *binding_p);
+
+/*
+ * After a failure of a call that had begun, with its sentence in lap_last_error: nothing may use
+ * the buffer any more, on any rank. Returns the status with the same sentence.
+ */
+lap_status_t lap_op_break(lap_op_t *op, lap_status_t status);
+
+/*
+ * Whether the arguments fit the operator: LAP_OK, or LAP_ERR_INVALID with the argument, its value
+ * and what was expected.
+ */
+lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args);
+
+/*
+ * Gives every tensor that a call with args->m rows has a use for its type, if the operator says
+ * which, and its sizes, packed; the data stays. Writes them to tensors_p and returns how many there
+ * are, LAP_ARGS_TENSORS at most. `rank` of the problem is this one.
+ */
+#define LAP_ARGS_TENSORS 8
+size_t lap_args_shape(const lap_problem_t *problem, lap_op_args_t *args, lap_tensor_t **tensors_p);
+
+/*
+ * The arguments that most calls of the capacity will have, as far as that can be known: matrices
+ * without gaps in memory that is aligned well. It is not there: nothing may touch it.
+ */
+lap_op_args_t lap_args_usual(const lap_problem_t *problem);
 
 /* From now on calls delay random steps and take ready blocks in random order; 0 ends it. Local. */
 void lap_op_set_chaos(lap_op_t *op, uint64_t seed);

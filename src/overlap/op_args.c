@@ -3,6 +3,7 @@
  * The arguments of a call: every one that the operator has a use for is looked at here, before
  * anything is started or changed.
  */
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 
@@ -90,9 +91,9 @@ static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
 {
     const extent_t m = {args->m, "m"}, cols = {p->cols, "cols"}, k = {p->k, "k"};
     const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
-    const bool rs = p->kind == LAP_BULK_RS;
+    const bool rs = lap_kind_sums_x(p->kind);
     tensors_t tensors = {{NULL}, {{NULL, LAP_FLOAT32, {0, NULL}, {0, NULL}}}};
-    if (p->kind != LAP_EXTERNAL_AG)
+    if (lap_kind_multiplies(p->kind))
         expect_product(p, args, &tensors);
     if (p->kind == LAP_AG_GEMM && p->gather_input)
         expect(&tensors, SECOND, &args->gathered, "gathered", p->types.a, m, k);
@@ -101,6 +102,25 @@ static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
         expect(&tensors, SECOND, &args->y, "y", p->types.y, rs ? m_r : m, cols);
     }
     return tensors;
+}
+
+static_assert(TENSORS == LAP_ARGS_TENSORS, "op.h says how many there are");
+
+size_t lap_args_shape(const lap_problem_t *p, lap_op_args_t *args, lap_tensor_t **tensors_p)
+{
+    const tensors_t tensors = list_tensors(p, args);
+    size_t count = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        const expected_t *want = &tensors.want[i];
+        if (!tensors.given[i])
+            continue;
+        lap_tensor_t *tensor = (lap_tensor_t *)(uintptr_t)tensors.given[i]; /* one of args */
+        tensor->dtype = want->dtype;
+        tensor->rows = want->rows.size;
+        tensor->cols = tensor->stride = want->cols.size;
+        tensors_p[count++] = tensor;
+    }
+    return count;
 }
 
 /* Vectors and aux have whatever type the caller likes, but for FP8, which would need a scale. */
@@ -138,7 +158,7 @@ static bool returns_scales(const lap_problem_t *p)
 
 static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *args)
 {
-    const bool multiplies = p->kind != LAP_EXTERNAL_AG;
+    const bool multiplies = lap_kind_multiplies(p->kind);
     LAP_TRY(check_scale("a_scale", args->a_scale, multiplies && lap_dtype_is_fp8(p->types.a)));
     LAP_TRY(check_scale("b_scale", args->b_scale, multiplies && lap_dtype_is_fp8(p->types.b)));
     LAP_TRY(check_scale("d_scale", args->d_scale, multiplies && lap_dtype_is_fp8(p->types.out)));
@@ -199,9 +219,35 @@ static lap_status_t check_memory(const lap_buffer_t *buffer, const tensors_t *te
     return LAP_OK;
 }
 
-lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
-                            const lap_op_args_t *args)
+/* Whether the device can use the memory. An address that was looked at is not looked at again. */
+static lap_status_t check_address(lap_op_t *op, int which, const char *name, const void *memory)
 {
+    lap_device_t *device = op->engine->device;
+    if (!device->ops->check_memory || op->known[which] == memory)
+        return LAP_OK;
+    LAP_TRY(device->ops->check_memory(device, name, memory));
+    op->known[which] = memory;
+    return LAP_OK;
+}
+
+static lap_status_t check_addresses(lap_op_t *op, const tensors_t *tensors,
+                                    const lap_op_args_t *args)
+{
+    for (int i = 0; i < TENSORS; i++) {
+        const memory_t memory = memory_of(tensors->given[i]);
+        if (memory.begin < memory.end)
+            LAP_TRY(check_address(op, i, tensors->want[i].name, tensors->given[i]->data));
+    }
+    if (!returns_scales(&op->problem))
+        return LAP_OK;
+    return check_address(op, TENSORS, "scales", args->scales);
+}
+
+_Static_assert(LAP_OP_ARGS == TENSORS + 1, "the tensors and the scales");
+
+lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
+{
+    const lap_problem_t *p = &op->problem;
     if (args->m > p->capacity)
         return lap_error(LAP_ERR_INVALID, "m is %zu, expected at most the capacity %zu", args->m,
                          p->capacity);
@@ -214,5 +260,21 @@ lap_status_t lap_args_check(const lap_problem_t *p, const lap_buffer_t *buffer,
         if (tensors.given[order[i]])
             LAP_TRY(check_tensor(tensors.given[order[i]], &tensors.want[order[i]]));
     LAP_TRY(check_numbers(p, args));
-    return check_memory(buffer, &tensors);
+    LAP_TRY(check_memory(op->buffer, &tensors));
+    return check_addresses(op, &tensors, args);
+}
+
+lap_op_args_t lap_args_usual(const lap_problem_t *p)
+{
+    void *const somewhere = (void *)(uintptr_t)4096;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.m = p->capacity;
+    args.bias.dtype = args.aux.dtype = args.bias_grad.dtype =
+        lap_dtype_is_fp8(p->types.out) ? LAP_BFLOAT16 : p->types.out;
+    args.aux.data = somewhere; /* what GELU keeps: training has a use for it */
+    lap_tensor_t *tensors[TENSORS];
+    const size_t count = lap_args_shape(p, &args, tensors);
+    for (size_t i = 0; i < count; i++)
+        tensors[i]->data = somewhere;
+    return args;
 }

@@ -26,6 +26,7 @@ static const struct {
     [LAP_BULK_AG] = {"bulk_ag", lap_bulk_ag_builders},
     [LAP_BULK_RS] = {"bulk_rs", lap_bulk_rs_builders},
     [LAP_EXTERNAL_AG] = {"external_ag", lap_external_ag_builders},
+    [LAP_EXTERNAL_RS] = {"external_rs", lap_external_rs_builders},
 };
 
 static bool known_kind(lap_op_kind_t kind)
@@ -69,6 +70,7 @@ static const lap_builder_t automatic[] = {
     [LAP_BULK_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
     [LAP_BULK_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
     [LAP_EXTERNAL_AG] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
+    [LAP_EXTERNAL_RS] = {LAP_AUTO, "", LAP_CAN_PUT, 0, NULL},
 };
 
 /* "serial, ring, direct": the methods of a kind that a transport which `can` can do. */
@@ -142,7 +144,7 @@ static lap_status_t check_matrix(const char *what, size_t rows, size_t cols, int
 
 static lap_status_t check_sizes(const lap_op_desc_t *desc, int size)
 {
-    const bool moves = lap_kind_moves(desc->kind), multiplies = desc->kind != LAP_EXTERNAL_AG;
+    const bool moves = lap_kind_moves(desc->kind), multiplies = lap_kind_multiplies(desc->kind);
     const size_t width = sizeof(float); /* of the widest type */
     LAP_TRY(check_size("m", desc->m));
     if (multiplies)
@@ -169,8 +171,8 @@ static lap_status_t check_kind(const lap_op_desc_t *desc)
     if (known_kind(desc->kind))
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID,
-                     "kind is %d, expected LAP_AG_GEMM (%d) to LAP_EXTERNAL_AG (%d)",
-                     (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_EXTERNAL_AG);
+                     "kind is %d, expected LAP_AG_GEMM (%d) to LAP_EXTERNAL_RS (%d)",
+                     (int)desc->kind, (int)LAP_AG_GEMM, (int)LAP_EXTERNAL_RS);
 }
 
 static lap_status_t check_dtype(const char *name, lap_dtype_t dtype)
@@ -222,7 +224,7 @@ static lap_status_t choose_types(const lap_op_desc_t *desc, lap_types_t *types_p
     types.out = given_or(desc->out_dtype, result_type(types.a));
     types.wire = given_or(desc->wire_dtype, ag || moves ? types.a : types.out);
     types.y =
-        given_or(desc->y_dtype, desc->kind == LAP_BULK_RS ? result_type(types.wire) : types.wire);
+        given_or(desc->y_dtype, lap_kind_sums_x(desc->kind) ? result_type(types.wire) : types.wire);
     LAP_TRY(check_dtype("b_dtype", types.b));
     LAP_TRY(check_dtype("out_dtype", types.out));
     LAP_TRY(check_dtype("wire_dtype", types.wire));
@@ -233,7 +235,7 @@ static lap_status_t choose_types(const lap_op_desc_t *desc, lap_types_t *types_p
                          lap_dtype_is_fp8(types.a) ? "float8_e4m3 or float8_e5m2" : "the same");
     if (ag || desc->kind == LAP_GEMM)
         LAP_TRY(check_fixed(desc, "wire_dtype", types.wire, ag ? types.a : types.out));
-    if (desc->kind == LAP_BULK_RS)
+    if (lap_kind_sums_x(desc->kind))
         LAP_TRY(check_not_fp8(desc, "y_dtype", types.y));
     else
         LAP_TRY(check_fixed(desc, "y_dtype", types.y, types.wire));
@@ -275,7 +277,7 @@ static lap_status_t check_epilogue(const lap_op_desc_t *desc)
                          "epilogue is %#x with LAP_WGRAD, expected none or "
                          "LAP_EPILOGUE_BIAS_GRAD (%#x)",
                          desc->epilogue, LAP_EPILOGUE_BIAS_GRAD);
-    if (desc->kind == LAP_EXTERNAL_AG && (desc->epilogue != 0 || desc->accumulate))
+    if (!lap_kind_multiplies(desc->kind) && (desc->epilogue != 0 || desc->accumulate))
         return lap_error(LAP_ERR_INVALID, "%s is %#x with %s, expected 0: it multiplies nothing",
                          desc->epilogue ? "epilogue" : "accumulate",
                          desc->epilogue ? desc->epilogue : 1, lap_op_kind_name(desc->kind));
@@ -299,10 +301,25 @@ static lap_status_t check_knob(const lap_op_desc_t *desc, const lap_builder_t *b
                      used ? "only " : "no method", owners);
 }
 
+/* These are those of the device: every method has them, and hosts have no use for them. */
+static lap_status_t check_sms(const lap_op_desc_t *desc)
+{
+    if (desc->num_sm < 0 || desc->num_sm > LAP_SMS_MOST)
+        return lap_error(LAP_ERR_INVALID, "num_sm is %d, expected 0 to %d", desc->num_sm,
+                         LAP_SMS_MOST);
+    if (desc->set_sm_margin && desc->num_sm == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "set_sm_margin is %d with num_sm = 0, expected 0: the copy engine needs "
+                         "no SM",
+                         desc->set_sm_margin);
+    return LAP_OK;
+}
+
 static lap_status_t check_knobs(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
 {
     LAP_TRY(check_knob(desc, builder, LAP_KNOB_AGGREGATE, "aggregate", desc->aggregate != 0));
-    LAP_TRY(check_knob(desc, builder, LAP_KNOB_NUM_SPLITS, "num_splits", desc->num_splits));
+    LAP_TRY(check_knob(desc, builder, LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS, "num_splits",
+                       desc->num_splits));
     LAP_TRY(check_knob(desc, builder, LAP_KNOB_BLOCK_ROWS, "block_rows", desc->block_rows));
     LAP_TRY(
         check_knob(desc, builder, LAP_KNOB_GATHER_INPUT, "gather_input", desc->gather_input != 0));
@@ -318,20 +335,31 @@ static lap_status_t check_knobs(const lap_op_desc_t *desc, const lap_builder_t *
     if (desc->num_splits > LAP_BLOCKS_MOST)
         return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most %d",
                          desc->num_splits, LAP_BLOCKS_MOST);
-    if (desc->num_splits > desc->n)
+    if (builder->knobs & LAP_KNOB_NUM_SPLITS && desc->num_splits > desc->n)
         return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most n = %zu",
                          desc->num_splits, desc->n);
     return LAP_OK;
 }
 
+/* Parts of n; or, where it is the peers that are taken in turn, one each. */
+static size_t default_num_splits(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+{
+    if (builder->knobs & LAP_KNOB_ROUNDS)
+        return size > 1 ? (size_t)size - 1 : 1;
+    return desc->n < 4 ? desc->n : 4;
+}
+
 /*
  * Rows that travel together in the fused methods. More blocks overlap more finely, but a GEMM of
- * few rows runs below its full speed: a shard is cut into two to four, none of them short.
+ * few rows runs below its full speed: a shard is cut into two to four, none of them short, and
+ * where GEMMs run side by side into none.
  */
-static size_t default_block_rows(size_t capacity, int size)
+static size_t default_block_rows(size_t capacity, int size, bool lanes)
 {
     const size_t least = 128, good = 512;
     size_t shard = lap_shard(capacity, size, 0, NULL), parts = shard / good;
+    if (lanes)
+        return shard > 0 ? shard : 1;
     parts = parts < 2 ? 2 : parts > 4 ? 4 : parts;
     size_t rows = (shard + parts - 1) / parts;
     return rows < least ? least : rows;
@@ -344,6 +372,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     lap_op_desc_t known = LAP_OP_DESC_INIT;
     const lap_op_desc_t *desc = &known;
     lap_types_t types;
+    const bool lanes = (can & LAP_CAN_LANES) != 0;
     if (!given)
         return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description");
     LAP_TRY(lap_read_options(&known, sizeof(known), given, "LAP_OP_DESC"));
@@ -357,6 +386,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     LAP_TRY(check_sizes(desc, size));
     LAP_TRY(find_builder(desc->kind, desc->method, can, &builder));
     LAP_TRY(check_knobs(desc, builder, size));
+    LAP_TRY(check_sms(desc));
     *problem = (lap_problem_t){
         .kind = desc->kind,
         .m = desc->m,
@@ -369,11 +399,15 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
         .epilogue = desc->epilogue,
         .accumulate = desc->accumulate != 0,
         .aggregate = desc->aggregate != 0,
-        .num_splits = desc->num_splits ? desc->num_splits : (desc->n < 4 ? desc->n : 4),
-        .block_rows = desc->block_rows ? desc->block_rows : default_block_rows(desc->m, size),
+        .num_splits = desc->num_splits ? desc->num_splits : default_num_splits(desc, builder, size),
+        .block_rows =
+            desc->block_rows ? desc->block_rows : default_block_rows(desc->m, size, lanes),
         .gather_input =
             desc->gather_input != 0 || desc->kind == LAP_BULK_AG || desc->kind == LAP_EXTERNAL_AG,
+        .num_sm = desc->num_sm,
+        .spare_sms = desc->set_sm_margin ? desc->num_sm : 0,
         .rank = 0,
+        .lanes = lanes,
         .size = size,
     };
     *builder_p = builder;

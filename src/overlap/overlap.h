@@ -8,6 +8,7 @@
 /* The most that m, n, k and a stride may be: GEMM libraries count in int. */
 #define LAP_SIZE_MOST INT32_MAX
 #define LAP_BLOCKS_MOST 1024 /* of a shard, and splits of n: each is a few steps */
+#define LAP_SMS_MOST 1024    /* of a GPU that there may be */
 
 #define LAP_AUTO "auto" /* the method that chooses one: see auto.h */
 
@@ -19,6 +20,7 @@ extern const lap_builder_t lap_gemm_builders[];
 extern const lap_builder_t lap_bulk_ag_builders[];
 extern const lap_builder_t lap_bulk_rs_builders[];
 extern const lap_builder_t lap_external_ag_builders[];
+extern const lap_builder_t lap_external_rs_builders[];
 
 /* The methods of a kind. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
@@ -41,7 +43,24 @@ static inline bool lap_kind_is_local(lap_op_kind_t kind)
 
 static inline bool lap_kind_moves(lap_op_kind_t kind)
 {
-    return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_AG;
+    return kind >= LAP_BULK_AG && kind <= LAP_EXTERNAL_RS;
+}
+
+/* Whether a kind has a GEMM at all; and whether it sums an x over the ranks. */
+static inline bool lap_kind_multiplies(lap_op_kind_t kind)
+{
+    return kind < LAP_EXTERNAL_AG;
+}
+
+static inline bool lap_kind_sums_x(lap_op_kind_t kind)
+{
+    return kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
+}
+
+/* The stream of the `i`-th of several GEMMs that do not need each other. */
+static inline uint16_t lap_lane(const lap_problem_t *problem, size_t i)
+{
+    return problem->lanes && i % 2 ? LAP_STREAM_BESIDE : LAP_STREAM_COMPUTE;
 }
 
 /* Whether what travels is FP8: it has scales, which travel with it. */

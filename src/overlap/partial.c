@@ -8,7 +8,7 @@
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
-    return (lap_columns_t){0, p->kind == LAP_BULK_RS ? p->cols : p->n};
+    return (lap_columns_t){0, lap_kind_sums_x(p->kind) ? p->cols : p->n};
 }
 
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i)
@@ -75,7 +75,7 @@ size_t lap_columns_bytes(const lap_problem_t *p, lap_columns_t columns)
 
 lap_range_t lap_partial(const lap_problem_t *p, lap_columns_t columns)
 {
-    if (p->kind == LAP_BULK_RS)
+    if (lap_kind_sums_x(p->kind))
         return lap_range_packed(LAP_MOVED, p->rank, 0, p->m, lap_columns_bytes(p, columns));
     return lap_range_packed(LAP_SCRATCH, p->rank,
                             p->m * columns.begin * lap_dtype_size(p->types.wire), p->m,
@@ -139,9 +139,10 @@ size_t lap_row_blocks(const lap_problem_t *p, int owner)
     return rows / p->block_rows + (rows % p->block_rows > 0);
 }
 
-uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns)
+uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                         lap_columns_t columns)
 {
-    uint32_t gemm = lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, columns), false);
+    uint32_t gemm = lap_add_gemm(s, stream, lap_partial_weight(p, columns), false);
     lap_gemm_rows(s, lap_partial_input(p, 0, p->m), lap_partial(p, columns));
     return gemm;
 }

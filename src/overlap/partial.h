@@ -67,7 +67,8 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
                       lap_columns_t columns, lap_range_t src);
 
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
-uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns);
+uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                         lap_columns_t columns);
 
 /*
  * A group of one has nothing to send: the GEMM writes the result. Nothing when there are no rows.

@@ -23,7 +23,8 @@ char *lap_bind_range(const lap_binding_t *binding, const lap_range_t *range, siz
 
 lap_copy_t lap_bind_copy(const lap_binding_t *binding, const lap_step_t *step)
 {
-    lap_copy_t copy = {.rows = step->src.rows, .row_bytes = step->src.row_bytes};
+    lap_copy_t copy = {
+        .rows = step->src.rows, .row_bytes = step->src.row_bytes, .sms = binding->copy_sms};
     copy.src = lap_bind_range(binding, &step->src, &copy.src_stride);
     copy.dst = lap_bind_range(binding, &step->dst, &copy.dst_stride);
     return copy;
@@ -90,7 +91,8 @@ bool lap_binding_same(const lap_binding_t *x, const lap_binding_t *y)
             x->places[i].stride != y->places[i].stride)
             return false;
     return x->scale == y->scale && x->beta == y->beta && x->a_scale == y->a_scale &&
-           x->d_scale == y->d_scale && x->wire_scale == y->wire_scale && x->buffer == y->buffer &&
-           x->op_index == y->op_index && same_tensor(&x->bias, &y->bias) &&
-           same_tensor(&x->aux, &y->aux) && same_tensor(&x->bias_grad, &y->bias_grad);
+           x->d_scale == y->d_scale && x->wire_scale == y->wire_scale &&
+           x->sent_scale == y->sent_scale && x->buffer == y->buffer && x->op_index == y->op_index &&
+           same_tensor(&x->bias, &y->bias) && same_tensor(&x->aux, &y->aux) &&
+           same_tensor(&x->bias_grad, &y->bias_grad);
 }

@@ -18,6 +18,7 @@
 #define LINK_BYTES ((size_t)1 << 20)
 #define TRIPS 8
 #define TRIP_PAUSE_NS 300000u /* longer than a wait spins */
+#define FEW_STEPS 3u
 #define STEPS 192u
 #define FIELD_BYTES 64u
 
@@ -220,10 +221,10 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
 static lap_status_t time_steps(bench_t *bench, times_t *times)
 {
     double few, many;
-    LAP_TRY(lap_engine_overhead(bench->engine, LAP_STREAMS, &few));
+    LAP_TRY(lap_engine_overhead(bench->engine, FEW_STEPS, &few));
     LAP_TRY(lap_engine_overhead(bench->engine, STEPS, &many));
     times->call = few;
-    times->step = fmax(0, many - few) / (STEPS - LAP_STREAMS);
+    times->step = fmax(0, many - few) / (STEPS - FEW_STEPS);
     return LAP_OK;
 }
 
@@ -233,7 +234,13 @@ static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, 
     lap_buffer_t *buffer = bench->buffer;
     const int rank = bench->group->rank, size = bench->group->size;
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
-    const lap_put_t put = {bench->memory, bytes, 0, bytes, 1, bytes, next, 1, 0, NULL};
+    const lap_put_t put = {.src = bench->memory,
+                           .src_stride = bytes,
+                           .dst_stride = bytes,
+                           .rows = 1,
+                           .row_bytes = bytes,
+                           .peer = next,
+                           .signal = 1};
     const lap_receive_t receive = {previous, 0, bytes, 1, bytes};
     const lap_lack_t lack = {previous, 1, 1};
     const lap_round_t round = {.sends = &put,
@@ -249,7 +256,7 @@ static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, 
     if (status == LAP_OK)
         status = lap_engine_await(bench->engine, done);
     if (status != LAP_OK)
-        lap_engine_fail(bench->engine, status);
+        lap_engine_fail(bench->engine, status, NULL);
     *seconds_p = fmin(*seconds_p, seconds_since(begin));
     return status;
 }
@@ -319,7 +326,7 @@ static lap_status_t time_trips(bench_t *bench, bool even_sends, double *seconds_
     if (status == LAP_OK)
         status = lap_engine_await(bench->engine, event);
     if (status != LAP_OK)
-        lap_engine_fail(bench->engine, status);
+        lap_engine_fail(bench->engine, status, NULL);
     *seconds_p += seconds_since(begin) / 2 / TRIPS;
     bench->ops->event_destroy(event);
     return status;
@@ -454,6 +461,8 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
                              .b_stride = k_bytes,
                              .blocks = &block,
                              .nblocks = 1};
+    if (bench->ops->gemm_prepare) /* as an operator will run it */
+        LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true));
     const uint64_t begin = lap_now_ns();
     for (int i = 0; i < bench->extent->repeats; i++)
         LAP_TRY(bench->ops->gemm(bench->stream, &gemm));

@@ -39,7 +39,7 @@ enum {
 #define COLOUR_SIGNAL "#555555"
 #define COLOUR_EXPOSED "#d0021b"
 
-static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive"};
+static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive", "beside"};
 
 typedef struct picture {
     FILE *file;

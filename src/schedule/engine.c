@@ -9,17 +9,31 @@
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
+static void close_streams(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            ops->stream_destroy(engine->streams[s]);
+    /* Only now: the last thing that a stream does may be to wait for another's. */
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->joins[s])
+            ops->event_destroy(engine->joins[s]);
+    if (engine->tail)
+        ops->event_destroy(engine->tail);
+    if (engine->kept)
+        ops->event_destroy(engine->kept);
+    lap_marks_close(engine->marks);
+    lap_free(engine);
+}
+
+/* The streams beside those of an engine may wait for them. */
 static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
-    const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
-        if (engine->streams[s])
-            ops->stream_destroy(engine->streams[s]);
-        if (engine->joins[s])
-            ops->event_destroy(engine->joins[s]);
-    }
-    lap_free(engine);
+    if (engine->side)
+        close_streams(engine->side);
+    close_streams(engine);
 }
 
 /* What moves data is urgent: the peers wait for it. */
@@ -30,12 +44,21 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     if (!engine)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
+    engine->tail_stream = -1;
+    engine->marks = lap_marks_open();
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
-        status = ops->stream_create(device, s != LAP_STREAM_COMPUTE, &engine->streams[s]);
+        const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;
+        if (s == LAP_STREAM_BESIDE && !ops->lanes)
+            continue;
+        status = ops->stream_create(device, !computes, &engine->streams[s]);
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
     }
+    if (status == LAP_OK)
+        status = ops->event_create(engine->device, &engine->tail);
+    if (status == LAP_OK)
+        status = ops->event_create(engine->device, &engine->kept);
     if (status != LAP_OK) {
         engine_close(engine);
         return status;
@@ -58,21 +81,68 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
     return LAP_OK;
 }
 
+lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
+{
+    if (!engine->side) {
+        LAP_TRY(engine_open(engine->device, &engine->side));
+        engine->side->side = engine;
+    }
+    *side_p = engine->side;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (first->streams[s])
+            LAP_TRY(ops->event_record(first->joins[s], first->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (engine->streams[s] && first->streams[other])
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], first->joins[other]));
+    return LAP_OK;
+}
+
+/* A stream that has been given nothing since the last join has nothing to be waited for. */
+lap_status_t lap_engine_join(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    const unsigned used = engine->used | 1u << LAP_STREAM_COMPUTE;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (used >> s & 1)
+            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        for (int other = 0; other < LAP_STREAMS; other++)
+            if (other != s && engine->streams[s] && (used >> other & 1))
+                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
+    engine->used = 0;
+    return LAP_OK;
+}
+
 /* What is seen of the waits of a device while the host waits for it. */
 typedef struct watcher {
-    lap_engine_t *engine;
-    uint32_t numbers[LAP_STREAMS]; /* of the wait that each stream was in, */
-    uint64_t since[LAP_STREAMS];   /* and since when; 0: in none */
-    lap_stall_t lost;              /* what cannot come any more, once the look has failed */
+    const lap_device_ops_t *ops;
+    lap_stream_t *streams[2 * LAP_STREAMS]; /* also those beside: they may share their queues */
+    int nstreams;
+    uint32_t numbers[2 * LAP_STREAMS]; /* of the wait that each stream was in, */
+    uint64_t since[2 * LAP_STREAMS];   /* and since when; 0: in none */
+    lap_stall_t lost;                  /* what cannot come any more, once the look has failed */
 } watcher_t;
+
+static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
+{
+    for (int s = 0; engine && s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            watcher->streams[watcher->nstreams++] = engine->streams[s];
+}
 
 /* Whether the stream is still in that wait a moment later. */
 static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall)
 {
     lap_stall_t later;
     lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
-    return watcher->engine->device->ops->stall(watcher->engine->streams[stream], &later) &&
-           later.number == stall->number;
+    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number;
 }
 
 static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
@@ -101,10 +171,9 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
 static lap_status_t look_at_streams(void *context)
 {
     watcher_t *watcher = context;
-    const lap_device_ops_t *ops = watcher->engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++) {
+    for (int s = 0; s < watcher->nstreams; s++) {
         lap_stall_t stall;
-        if (!ops->stall(watcher->engine->streams[s], &stall)) {
+        if (!watcher->ops->stall(watcher->streams[s], &stall)) {
             watcher->since[s] = 0;
             continue;
         }
@@ -117,30 +186,129 @@ static lap_status_t look_at_streams(void *context)
     return LAP_OK;
 }
 
+/* Whether the device ended its waits by itself; why. */
+static lap_status_t look_back(lap_engine_t *engine)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stall_t stall;
+    if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
+        return LAP_OK;
+    return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
+}
+
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     if (!ops->stall)
         return ops->event_synchronize(event, NULL);
-    watcher_t watcher = {.engine = engine};
+    watcher_t watcher = {.ops = ops};
+    watch_streams(&watcher, engine);
+    watch_streams(&watcher, engine->side);
     const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
-    return watcher.lost.buffer ? lap_buffer_stall_failed(&watcher.lost, status) : status;
+    if (watcher.lost.buffer)
+        return lap_buffer_stall_failed(&watcher.lost, status);
+    return status == LAP_OK ? look_back(engine) : status;
 }
 
-void lap_engine_fail(lap_engine_t *engine, lap_status_t status)
+/* Notes the failure of calls in flight on these streams. */
+static void note_failure(lap_engine_t *engine, lap_status_t status, const char *text)
 {
-    const lap_device_ops_t *ops = engine->device->ops;
     engine->status = status;
     engine->failures++;
-    snprintf(engine->text, sizeof(engine->text), "%s", lap_last_error());
-    if (ops->release)
-        ops->release(engine->device);
-    for (int s = 0; s < LAP_STREAMS; s++)
-        (void)ops->stream_synchronize(engine->streams[s]);
+    snprintf(engine->text, sizeof(engine->text), "%s", text);
 }
 
-/* Copies of one cache line within scratch memory, in turn on all streams. */
+static void drain(const lap_engine_t *engine)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            (void)engine->device->ops->stream_synchronize(engine->streams[s]);
+}
+
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
+    note_failure(engine, status, text);
+    if (engine->side) /* what it waits for is let go too, or may never come */
+        note_failure(engine->side, status, text);
+    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
+        lap_group_fail(guest->group, status, engine->text);
+    if (ops->release)
+        ops->release(engine->device, until);
+    drain(engine);
+    if (engine->side)
+        drain(engine->side);
+}
+
+/* ---- calls in the order of a caller's stream ---- */
+
+void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+{
+    guest->next = engine->guests;
+    engine->guests = guest;
+}
+
+void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+{
+    lap_engine_guest_t **link = &engine->guests;
+    while (*link != guest)
+        link = &(*link)->next;
+    *link = guest->next;
+}
+
+static lap_status_t fail_with_story(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
+{
+    lap_engine_fail(engine, status, until);
+    return lap_error(status, "%s", engine->text);
+}
+
+lap_status_t lap_engine_check(lap_engine_t *engine)
+{
+    const lap_status_t status = look_back(engine);
+    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, NULL);
+}
+
+lap_status_t lap_engine_check_free(lap_engine_t *engine)
+{
+    for (int s = 0; s < LAP_STREAMS && engine->lent; s++)
+        if (engine->streams[s] && engine->device->ops->is_kept(engine->streams[s]))
+            return lap_error(LAP_ERR_BUSY, "a graph with calls of this world is being captured: "
+                                           "end the capture before other calls");
+    engine->lent = false;
+    return LAP_OK;
+}
+
+/* As for a call that is ended: a rank that has failed may have written where a result lies. */
+static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
+{
+    lap_status_t status = lap_engine_await(engine, event);
+    for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
+        status = lap_group_broken(guest->group);
+    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, event);
+}
+
+lap_status_t lap_engine_settle(lap_engine_t *engine)
+{
+    return engine->tail_stream < 0 ? LAP_OK : await_guests(engine, engine->tail);
+}
+
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)
+{
+    lap_device_t *device = engine->device;
+    lap_event_t *here;
+    bool keeps;
+    LAP_TRY(device->ops->foreign_begin(device, foreign, &keeps));
+    device->ops->foreign_end(device);
+    if (keeps)
+        return lap_error(LAP_ERR_INVALID, "the stream is being captured: nothing runs in it");
+    LAP_TRY(device->ops->foreign_record(device, foreign, &here));
+    return await_guests(engine, here);
+}
+
+/* Copies of one cache line within scratch memory, in turn on the streams that all devices have. */
 static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
 {
     const lap_problem_t problem = {.kind = LAP_AG_GEMM, .size = 1};
@@ -148,8 +316,8 @@ static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
     for (uint32_t i = 0; i < nsteps; i++) {
         lap_range_t src = {.place = LAP_SCRATCH, .rows = 1, .row_bytes = 64, .stride = 64};
         lap_range_t dst = src;
-        dst.offset = (size_t)64 * (1 + i % LAP_STREAMS);
-        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAMS), src, dst);
+        dst.offset = (size_t)64 * (1 + i % LAP_STREAM_BESIDE);
+        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAM_BESIDE), src, dst);
     }
 }
 
@@ -161,7 +329,8 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     overhead_schedule(&schedule, nsteps);
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
-    lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAMS), &scratch);
+    lap_status_t status =
+        device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_BESIDE), &scratch);
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;
@@ -179,7 +348,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     if (status == LAP_OK)
         *seconds_p = (double)best * 1e-9;
     else
-        lap_engine_fail(engine, status);
+        lap_engine_fail(engine, status, NULL);
     lap_program_destroy(program);
     device->ops->free(device, scratch);
     return status;

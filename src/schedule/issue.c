@@ -3,6 +3,8 @@
  * Issuing a call: a walk over the steps of a schedule that hands each to its stream, on any device
  * and transport.
  */
+#include <stdio.h>
+
 #include "schedule/bind.h"
 #include "schedule/meet.h"
 #include "schedule/program.h"
@@ -192,11 +194,53 @@ static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t
     return raise ? buffer->ops->raise(buffer, device, stream, raise) : LAP_OK;
 }
 
-static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+/*
+ * The stream on which every other block of a GEMM runs, if the device has lanes. Blocks that raise
+ * signals stay in line: a wait in one lane would have to wait for what the other raises.
+ */
+static lap_stream_t *stream_beside(const lap_program_t *program, const lap_step_t *step)
+{
+    bool raises = false;
+    for (uint32_t b = 0; b < step->count; b++)
+        raises = raises || program->blocks[step->first + b].raise_arg;
+    return step->count > 1 && !raises ? program->engine->streams[LAP_STREAM_BESIDE] : NULL;
+}
+
+/* `to` goes on when `from`, whose event this is, is here. */
+static lap_status_t follow(const issue_t *issue, lap_event_t *event, lap_stream_t *from,
+                           lap_stream_t *to)
+{
+    LAP_TRY(issue->device->event_record(event, from));
+    return issue->device->stream_wait_event(to, event);
+}
+
+static lap_status_t issue_blocks(issue_t *issue, lap_stream_t *stream, lap_gemm_t *gemm,
+                                 const lap_step_t *step)
+{
+    lap_program_t *program = issue->program;
+    lap_event_t *const *joins = program->engine->joins;
+    lap_stream_t *lanes[2] = {stream, stream_beside(program, step)};
+    uint16_t awaited[2] = {deps_to_begin(step), deps_to_begin(step)};
+    if (lanes[1])
+        LAP_TRY(follow(issue, joins[step->stream], stream, lanes[1]));
+    for (uint32_t b = 0; b < step->count; b++) {
+        const int lane = lanes[1] && b % 2;
+        if (program->blocks[step->first + b].has_wait) {
+            LAP_TRY(await_deps(issue, lanes[lane], step, awaited[lane], step->ndeps));
+            awaited[lane] = step->ndeps;
+        }
+        LAP_TRY(issue_block(issue, lanes[lane], gemm, b));
+    }
+    return lanes[1] ? follow(issue, joins[LAP_STREAM_BESIDE], lanes[1], stream) : LAP_OK;
+}
+
+/* What the device is given for a GEMM step that has blocks, with all of its blocks. */
+static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
 {
     lap_program_t *program = issue->program;
     lap_buffer_t *buffer = issue->binding->buffer;
-    const lap_step_t *step = &program->schedule.steps[index];
+    const lap_schedule_t *schedule = &program->schedule;
+    const lap_step_t *step = &schedule->steps[index];
     for (uint32_t b = 0; b < step->count; b++)
         bind_block(issue, index, step->first + b);
 
@@ -209,9 +253,6 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
 
-    const lap_schedule_t *schedule = &program->schedule;
-    if (step->count == 0)
-        return LAP_OK;
     const lap_block_t *first = &schedule->blocks[step->first];
     const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);
     const lap_dtype_t d_dtype = lap_block_dtype(schedule, first);
@@ -236,19 +277,20 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
         .raise = block_raise,
         .context = context,
         .shuffle = issue->chaos,
+        .spare_sms = issue->binding->spare_sms,
     };
     gemm.b = lap_bind_range(issue->binding, &step->src, &gemm.b_stride);
-    if (issue->device->gemm_signals)
-        return issue->device->gemm(stream, &gemm);
-    uint16_t awaited = deps_to_begin(step);
-    for (uint32_t b = 0; b < step->count; b++) {
-        if (program->blocks[step->first + b].has_wait) {
-            LAP_TRY(await_deps(issue, stream, step, awaited, step->ndeps));
-            awaited = step->ndeps;
-        }
-        LAP_TRY(issue_block(issue, stream, &gemm, b));
-    }
-    return LAP_OK;
+    return gemm;
+}
+
+static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *stream)
+{
+    const lap_step_t *step = &issue->program->schedule.steps[index];
+    if (step->count == 0)
+        return LAP_OK;
+    lap_gemm_t gemm = bind_gemm(issue, index);
+    return issue->device->gemm_signals ? issue->device->gemm(stream, &gemm)
+                                       : issue_blocks(issue, stream, &gemm, step);
 }
 
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
@@ -309,6 +351,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .signal = step->signal,
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
+        .sms = issue->binding->copy_sms,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     if (issue->program->meeting)
@@ -418,6 +461,19 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     return LAP_OK;
 }
 
+/* The same for a profiler to see. */
+static lap_status_t issue_marked(issue_t *issue, uint32_t index)
+{
+    lap_marks_t *marks = issue->program->engine->marks;
+    char name[32];
+    snprintf(name, sizeof(name), "%s %u",
+             lap_step_kind_name(issue->program->schedule.steps[index].kind), index);
+    lap_marks_push(marks, name);
+    const lap_status_t status = issue_step(issue, index);
+    lap_marks_pop(marks);
+    return status;
+}
+
 /* Where a transport has something to do after all waits of a call: when all streams are there. */
 static lap_status_t end_call(issue_t *issue)
 {
@@ -438,8 +494,27 @@ static lap_status_t end_call(issue_t *issue)
                                  program->schedule.nsignals);
 }
 
+/*
+ * The scale of what this rank sends is written on each stream before that can read it; all write
+ * the same, after all that read the one before.
+ */
+static lap_status_t set_scale(const issue_t *issue)
+{
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (!issue->program->sends_scale || !issue->device->set)
+        return LAP_OK;
+    float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
+    const size_t count = lap_program_streams(issue->program, streams, &first);
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(issue->device->set(streams[i], scale, issue->binding->sent_scale));
+    return LAP_OK;
+}
+
+/* What cannot be done once a wait has been issued comes before all of them. */
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
 {
+    LAP_TRY(lap_program_prepare(program, binding, false));
     issue_t issue = {
         .program = program,
         .binding = binding,
@@ -447,9 +522,31 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->trace ? binding->trace->records : NULL,
         .chaos = binding->chaos,
     };
+    LAP_TRY(set_scale(&issue));
     if (program->meeting)
         LAP_TRY(lap_meet_begin(program, binding));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        LAP_TRY(issue_step(&issue, i));
+        LAP_TRY(program->engine->marks ? issue_marked(&issue, i) : issue_step(&issue, i));
     return end_call(&issue);
+}
+
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries)
+{
+    issue_t issue = {
+        .program = program,
+        .binding = binding,
+        .device = program->engine->device->ops,
+    };
+    const lap_schedule_t *schedule = &program->schedule;
+    for (uint32_t i = 0; i < schedule->nsteps && issue.device->gemm_prepare; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        if (step->kind != LAP_STEP_GEMM || step->count == 0)
+            continue;
+        const lap_gemm_t gemm = bind_gemm(&issue, i);
+        LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm, tries));
+        lap_stream_t *beside = stream_beside(program, step);
+        if (beside)
+            LAP_TRY(issue.device->gemm_prepare(beside, &gemm, tries));
+    }
+    return LAP_OK;
 }

@@ -12,6 +12,7 @@ static lap_status_t create_events(lap_meeting_t *meeting, lap_device_t *device)
 {
     for (int s = 0; s < LAP_STREAMS; s++)
         LAP_TRY(device->ops->event_create(device, &meeting->ready[s]));
+    LAP_TRY(device->ops->event_create(device, &meeting->joined));
     for (uint32_t i = 0; i < meeting->rounds.nrounds; i++) {
         LAP_TRY(device->ops->event_create(device, &meeting->done[i]));
         meeting->rounds.rounds[i].done = meeting->done[i];
@@ -41,6 +42,8 @@ void lap_meeting_destroy(lap_program_t *program)
     for (int s = 0; s < LAP_STREAMS; s++)
         if (meeting->ready[s])
             ops->event_destroy(meeting->ready[s]);
+    if (meeting->joined)
+        ops->event_destroy(meeting->joined);
     for (uint32_t i = 0; meeting->done && i < meeting->rounds.nrounds; i++)
         if (meeting->done[i])
             ops->event_destroy(meeting->done[i]);
@@ -56,15 +59,15 @@ static lap_status_t gather_after(lap_program_t *program, lap_round_t *round)
     lap_meeting_t *meeting = program->meeting;
     lap_engine_t *engine = program->engine;
     uint32_t count = 0;
+    if (meeting->follows)
+        meeting->after[count++] = meeting->joined;
+    meeting->follows = false;
     for (int s = 0; s < LAP_STREAMS; s++) {
-        if (meeting->joined)
-            meeting->after[count++] = engine->joins[s];
         if (!meeting->sent[s])
             continue;
         LAP_TRY(engine->device->ops->event_record(meeting->ready[s], engine->streams[s]));
         meeting->after[count++] = meeting->ready[s];
     }
-    meeting->joined = false;
     round->after = meeting->after;
     round->nafter = count;
     return LAP_OK;
@@ -97,8 +100,12 @@ static lap_status_t issue_rounds(lap_program_t *program, const lap_binding_t *bi
 lap_status_t lap_meet_begin(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_meeting_t *meeting = program->meeting;
+    const lap_engine_t *engine = program->engine;
     meeting->next = meeting->sends = 0;
-    meeting->joined = binding->buffer->in_flight > 0;
+    meeting->follows = binding->buffer->in_flight > 0;
+    if (meeting->follows) /* every stream has been joined with all others: see lap_program_issue */
+        LAP_TRY(engine->device->ops->event_record(meeting->joined,
+                                                  engine->streams[LAP_STREAM_COMPUTE]));
     for (int s = 0; s < LAP_STREAMS; s++)
         meeting->sent[s] = false;
     return issue_rounds(program, binding);

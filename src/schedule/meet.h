@@ -11,10 +11,11 @@ typedef struct lap_meeting {
     lap_rounds_t rounds;
     lap_event_t **done;              /* per round */
     lap_event_t *ready[LAP_STREAMS]; /* when a stream has the sources of its puts behind it */
-    lap_event_t *after[2 * LAP_STREAMS];
+    lap_event_t *joined;             /* when calls on the buffer that are in flight have ended */
+    lap_event_t *after[LAP_STREAMS + 1];
     uint32_t next;          /* round to be issued */
     uint32_t sends;         /* of this call so far */
-    bool joined;            /* another call on the buffer is still in flight: see join_streams */
+    bool follows;           /* the round to be issued comes after `joined` */
     bool sent[LAP_STREAMS]; /* the stream has puts in the round to be issued */
 } lap_meeting_t;
 

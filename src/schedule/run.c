@@ -5,6 +5,7 @@
  */
 #include "schedule/run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "schedule/bind.h"
@@ -41,6 +42,20 @@ static void tell_stories(lap_program_t *program)
             .m = schedule->m,
             .name_signal = lap_signal_name,
         };
+}
+
+/* Whether any range of the schedule is the scale of what this rank sends. */
+static bool sends_scale(const lap_schedule_t *schedule)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        found = found || schedule->steps[i].src.place == LAP_SCALE;
+    for (uint32_t i = 0; i < schedule->nblocks; i++)
+        found = found || (schedule->blocks[i].scale.rows > 0 &&
+                          schedule->blocks[i].scale.place == LAP_SCALE);
+    for (uint32_t i = 0; i < schedule->nranges; i++)
+        found = found || schedule->ranges[i].place == LAP_SCALE;
+    return found;
 }
 
 /*
@@ -92,7 +107,10 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
         lap_program_destroy(program);
         return status;
     }
+    program->sends_scale = sends_scale(own);
     tell_stories(program);
+    snprintf(program->label, sizeof(program->label), "lap %s %s m=%zu", lap_op_kind_name(own->kind),
+             own->method, own->m);
     *program_p = program;
     return LAP_OK;
 }
@@ -144,26 +162,15 @@ size_t lap_program_records(const lap_program_t *program)
 }
 
 /*
- * Another call on the same buffer may still be in flight: all of it comes before any of this one.
- * Calls on other buffers only share the order of each stream.
+ * Says to the peers, and to the waits of this call, which call this is. A call that is kept in a
+ * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
+ * peers that have none to compare leave it to the tags, which are counted where the calls run.
  */
-static lap_status_t join_streams(lap_engine_t *engine)
-{
-    const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
-    for (int s = 0; s < LAP_STREAMS; s++)
-        for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s)
-                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
-    return LAP_OK;
-}
-
-/* Says to the peers, and to the waits of this call, which call this is. */
-static void announce(lap_program_t *program, const lap_binding_t *binding)
+static void announce(lap_program_t *program, const lap_binding_t *binding, bool kept)
 {
     lap_buffer_t *buffer = binding->buffer;
-    const uint32_t call = ++buffer->calls;
+    buffer->unnumbered = buffer->unnumbered || kept;
+    const uint32_t call = buffer->unnumbered ? 0 : ++buffer->calls;
     /* A call that is kept as a graph raises the same tags every time. */
     const bool replays = program->engine->device->ops->graph_begin != NULL;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
@@ -174,7 +181,8 @@ static void announce(lap_program_t *program, const lap_binding_t *binding)
         program->stories[i].op_index = binding->op_index;
         program->stories[i].tag = tag;
     }
-    lap_buffer_announce(buffer, &story);
+    if (call != 0)
+        lap_buffer_announce(buffer, &story);
 }
 
 size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p)
@@ -190,9 +198,11 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-static lap_status_t record_ends(const lap_program_t *program, int first, int last)
+static lap_status_t record_ends(lap_program_t *program, int first, int last)
 {
     const lap_engine_t *engine = program->engine;
+    program->ended[0] = first;
+    program->ended[1] = last;
     for (int s = first; s <= last; s++)
         if (program->ends[s])
             LAP_TRY(engine->device->ops->event_record(program->ends[s], engine->streams[s]));
@@ -233,31 +243,161 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
     return same;
 }
 
-lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
+/* A call goes on when the latest one in the order of a caller's stream has ended. */
+static lap_status_t await_tail(const lap_engine_t *engine, lap_stream_t *const *streams,
+                               size_t count)
 {
-    const lap_schedule_t *schedule = &program->schedule;
-    lap_buffer_t *buffer = binding->buffer;
-    if (buffer && buffer->in_flight > 0)
-        LAP_TRY(join_streams(program->engine));
-    if (buffer)
-        announce(program, binding);
+    for (size_t i = 0; i < count && engine->tail_stream >= 0; i++)
+        if (streams[i] != engine->streams[engine->tail_stream])
+            LAP_TRY(engine->device->ops->stream_wait_event(streams[i], engine->tail));
+    return LAP_OK;
+}
+
+/* Whether the call is launched as a graph. It is the latest one from now on. */
+static bool is_launched(lap_program_t *program, const lap_binding_t *binding)
+{
     const bool keeps = program->engine->device->ops->graph_begin &&
-                       !(buffer && buffer->in_person) && !binding->trace && !binding->chaos;
-    if (keeps && is_repeated(program, binding)) {
+                       !(binding->buffer && binding->buffer->in_person) && !binding->trace &&
+                       !binding->chaos;
+    return keeps && is_repeated(program, binding);
+}
+
+/* The next call counts from here; this one's targets are absolute already. */
+static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
+{
+    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
+        buffer->consumed[s] += schedule->raised[s];
+}
+
+static void note_used(const lap_program_t *program)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        program->engine->used |= (unsigned)(program->ends[s] != NULL) << s;
+}
+
+static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
+{
+    lap_buffer_t *buffer = binding->buffer;
+    lap_engine_t *engine = program->engine;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    if (buffer && buffer->in_flight > 0)
+        LAP_TRY(lap_engine_join(engine));
+    note_used(program);
+    LAP_TRY(await_tail(engine, streams, lap_program_streams(program, streams, &first)));
+    if (buffer)
+        announce(program, binding, false);
+    if (is_launched(program, binding)) {
         LAP_TRY(launch(program, binding));
     } else {
         LAP_TRY(lap_program_issue_steps(program, binding));
         LAP_TRY(record_ends(program, 0, LAP_STREAMS - 1));
     }
-    /* The next call counts from here; this one's targets are absolute already. */
-    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
-        buffer->consumed[s] += schedule->raised[s];
+    count_signals(&program->schedule, buffer);
     return LAP_OK;
+}
+
+static void begin_mark(const lap_program_t *program)
+{
+    if (program->engine->marks)
+        lap_marks_push(program->engine->marks, program->label);
+}
+
+static void end_mark(const lap_program_t *program)
+{
+    if (program->engine->marks)
+        lap_marks_pop(program->engine->marks);
+}
+
+lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
+{
+    begin_mark(program);
+    const lap_status_t status = issue(program, binding);
+    end_mark(program);
+    return status;
+}
+
+/* ---- in the order of a caller's stream ---- */
+
+/* The streams go on when the caller's is here. */
+static lap_status_t fork_streams(const lap_engine_t *engine, void *foreign,
+                                 lap_stream_t *const *streams, size_t count)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_event_t *here;
+    LAP_TRY(ops->foreign_record(engine->device, foreign, &here));
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(ops->stream_wait_event(streams[i], here));
+    return LAP_OK;
+}
+
+/* All of a call is behind its first stream when that has ended: see end_call in issue.c. */
+static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+{
+    lap_engine_t *engine = program->engine;
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first = 0;
+    const size_t count = lap_program_streams(program, streams, &first);
+    if (count == 0)
+        return LAP_OK;
+    if (binding->buffer->in_flight > 0)
+        LAP_TRY(lap_engine_join(engine));
+    note_used(program);
+    announce(program, binding, false);
+    const bool launched = is_launched(program, binding);
+    LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
+    LAP_TRY(await_tail(engine, streams, launched ? 1 : count));
+    LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
+    LAP_TRY(ops->event_record(engine->tail, streams[0]));
+    engine->tail_stream = first;
+    count_signals(&program->schedule, binding->buffer);
+    return ops->foreign_wait_event(foreign, engine->tail);
+}
+
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
+                                 void *foreign)
+{
+    LAP_TRY(lap_engine_check_free(program->engine));
+    begin_mark(program);
+    const lap_status_t status = enqueue(program, binding, foreign);
+    end_mark(program);
+    return status;
+}
+
+/* With nothing that happens outside of the graph: there is only its own order in it. */
+static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+{
+    lap_engine_t *engine = program->engine;
+    const lap_device_ops_t *ops = engine->device->ops;
+    lap_stream_t *streams[LAP_STREAMS];
+    int first;
+    const size_t count = lap_program_streams(program, streams, &first);
+    if (count == 0)
+        return LAP_OK;
+    announce(program, binding, true);
+    engine->lent = true;
+    LAP_TRY(fork_streams(engine, foreign, streams, count));
+    LAP_TRY(lap_program_issue_steps(program, binding));
+    LAP_TRY(ops->event_record(engine->kept, streams[0]));
+    return ops->foreign_wait_event(foreign, engine->kept);
+}
+
+lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+{
+    if (binding->buffer->in_person)
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "calls cannot be captured in a graph where ranks that are threads share a GPU");
+    begin_mark(program);
+    const lap_status_t status = keep(program, binding, foreign);
+    end_mark(program);
+    return status;
 }
 
 lap_status_t lap_program_wait(lap_program_t *program)
 {
-    for (int s = 0; s < LAP_STREAMS; s++)
+    for (int s = program->ended[0]; s <= program->ended[1]; s++)
         if (program->ends[s])
             LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
     return LAP_OK;

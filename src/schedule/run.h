@@ -6,31 +6,84 @@
 #define LAP_SCHEDULE_RUN_H
 
 #include "core/status.h"
+#include "schedule/marks.h"
 #include "schedule/schedule.h"
 #include "schedule/trace.h"
 #include "transport/transport.h"
 
+/* An operator whose calls are in the order of a caller's stream: nobody may wait for their end. */
+typedef struct lap_engine_guest {
+    lap_group_t *group;
+    struct lap_engine_guest *next;
+} lap_engine_guest_t;
+
 /* The device of a world with the streams that all its operators share. */
-typedef struct lap_engine {
+typedef struct lap_engine lap_engine_t;
+struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS];
-    lap_event_t *joins[LAP_STREAMS]; /* order one call after another that is still in flight */
-    uint32_t failures;               /* of the streams so far; calls in flight share them */
-    lap_status_t status;             /* of the latest failure */
+    lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
+    lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another */
+    unsigned used;     /* since the last join: a bit for each stream that programs were issued to */
+    lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
+    int tail_stream;   /* on this stream; -1: there was none */
+    lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
+    bool lent;         /* streams may still be part of a graph that a caller is making */
+    lap_engine_guest_t *guests;
+    lap_marks_t *marks;  /* NULL: no profiler listens */
+    uint32_t failures;   /* of the streams so far; calls in flight share them */
+    lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
-} lap_engine_t;
+    lap_engine_t *side; /* see lap_engine_side; each has the other; NULL: not asked for yet */
+};
 
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
+/*
+ * Other streams on the same device, for what goes on beside the work of an engine; made when first
+ * asked for, and ended with it.
+ */
+lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p);
+
+/* Whatever is issued to `engine` from now on runs after all that was issued to `first` so far. */
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first);
+
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
+/* Whatever is issued from now on, to any stream, runs after all that was issued so far, to any. */
+lap_status_t lap_engine_join(lap_engine_t *engine);
+
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits
- * until nothing of them runs any more.
+ * until nothing of them runs any more and the event, if not NULL, has happened. Breaks the groups
+ * of guests: their calls may be in flight too.
  */
-void lap_engine_fail(lap_engine_t *engine, lap_status_t status);
+void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until);
+
+/*
+ * Whether calls that nobody waited for have failed; then as lap_engine_fail, and returns why. Costs
+ * next to nothing.
+ */
+lap_status_t lap_engine_check(lap_engine_t *engine);
+
+/*
+ * LAP_ERR_BUSY while the streams are part of a graph that a caller is making: whatever they were
+ * given would become part of it.
+ */
+lap_status_t lap_engine_check_free(lap_engine_t *engine);
+
+/* Waits for the calls in the order of callers' streams that were issued so far, as far as known. */
+lap_status_t lap_engine_settle(lap_engine_t *engine);
+
+/*
+ * Waits until a caller's stream has all behind it that it was given, and watches meanwhile. Returns
+ * what calls of guests failed of.
+ */
+lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
+
+void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
+void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
 
 /*
  * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
@@ -70,7 +123,9 @@ typedef struct lap_binding {
     float scale; /* of the product: alpha and the scales of a and b that do not travel */
     float beta;
     float a_scale, d_scale, wire_scale;
+    float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it */
     lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
+    int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     uint32_t op_index;  /* of the operator among those of the buffer */
     lap_trace_t *trace; /* with lap_program_records records; NULL: none */
@@ -78,11 +133,32 @@ typedef struct lap_binding {
 } lap_binding_t;
 
 /*
+ * Lets the device find out how to do the GEMMs of calls that are bound like this one, whose memory
+ * is not touched; if it `tries`, by trial, which takes a while. Blocks.
+ */
+lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries);
+
+/*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's
  * memory and the trace must live until then, and the program is not issued again before. Does not
  * block.
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
+
+/*
+ * The same in the order of a caller's stream, between foreign_begin and foreign_end of the device:
+ * the stream has all of it behind it when it goes on, and nobody waits for it. The program may be
+ * issued so again at once. LAP_ERR_BUSY: nothing was issued.
+ */
+lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
+                                 void *foreign);
+
+/*
+ * The same while the caller keeps what it gives the stream: the call does not run but becomes part
+ * of the caller's graph, and the program must live as long as that. Nothing else must be issued
+ * before the caller has ended it: see lap_engine_check_free.
+ */
+lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what

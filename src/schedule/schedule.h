@@ -67,8 +67,9 @@ typedef enum lap_step_kind {
 } lap_step_kind_t;
 
 #define LAP_STEP_DEPS 6 /* most dependencies of a step on other streams */
-#define LAP_STREAMS 3
-enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2 };
+/* BESIDE computes, too, where the problem has lanes. */
+#define LAP_STREAMS 4
+enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2, LAP_STREAM_BESIDE = 3 };
 
 /*
  * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out`
@@ -191,6 +192,8 @@ typedef struct lap_problem {
     size_t num_splits;
     size_t block_rows;
     bool gather_input;
+    int num_sm, spare_sms; /* as in lap_copy_t and lap_gemm_t: they change no step */
+    bool lanes;            /* GEMMs that do not need each other run side by side */
     int rank;
     int size;
 } lap_problem_t;
@@ -201,6 +204,8 @@ enum {
     LAP_KNOB_NUM_SPLITS = 1 << 1,
     LAP_KNOB_BLOCK_ROWS = 1 << 2,
     LAP_KNOB_GATHER_INPUT = 1 << 3,
+    LAP_KNOB_ROUNDS = 1 << 4, /* num_splits, too: not of n, but of the peers */
+    LAP_KNOB_NUM_SM = 1 << 5, /* of all methods, on devices that have lanes */
 };
 
 /* A method of an operator: a pure function from a problem to a schedule. */

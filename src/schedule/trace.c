@@ -79,6 +79,20 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
     return LAP_OK;
 }
 
+void lap_trace_trim(lap_trace_t *trace)
+{
+    uint64_t begin = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_span_t *span = &trace->records[i].span;
+        if (span->end == 0)
+            continue;
+        begin = span->ready < begin ? span->ready : begin;
+        end = span->end > end ? span->end : end;
+    }
+    trace->begin = end > 0 ? begin : trace->begin;
+    trace->end = end > 0 ? end : trace->begin;
+}
+
 /* What each rank says of its trace before the records move. */
 typedef struct gather_head {
     uint64_t begin, end;
@@ -338,7 +352,9 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t
     size_t nbusy = 0, nflight = 0;
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
-        if (record->rank == rank && record->stream == LAP_STREAM_COMPUTE && is_work(record->kind))
+        const bool computes =
+            record->stream == LAP_STREAM_COMPUTE || record->stream == LAP_STREAM_BESIDE;
+        if (record->rank == rank && computes && is_work(record->kind))
             append(busy, &nbusy, &record->span, &view.call);
         if (record->rank == rank || record->peer == rank)
             append(flight, &nflight, &record->flight, &view.call);

@@ -49,6 +49,12 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
  */
 lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other);
 
+/*
+ * Lets the call begin with its first step and end with its last: for one that was begun long before
+ * its turn came, or ended long after.
+ */
+void lap_trace_trim(lap_trace_t *trace);
+
 typedef struct lap_interval {
     uint64_t begin, end;
 } lap_interval_t;

@@ -59,6 +59,11 @@ bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *
     return device->transport ? ops->device && strcmp(ops->device, device->name) == 0 : !ops->device;
 }
 
+bool lap_transport_enqueues(const lap_transport_ops_t *ops, const lap_device_ops_t *device)
+{
+    return device->foreign_begin && (ops->can & LAP_CAN_ALONE);
+}
+
 bool lap_transport_spans(const lap_group_t *group)
 {
     const lap_world_t *world = group->world;

@@ -20,7 +20,8 @@ enum {
     LAP_CAN_PUT = 1 << 0,     /* ranges, and signals with them, get into a peer's memory */
     LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
     LAP_CAN_SPAN = 1 << 2,    /* ranks may be on several hosts; mpirun starts them */
-    LAP_CAN_ALONE = 1 << 3,   /* one-sided: a put needs nothing of the peer; else see lap_round_t */
+    LAP_CAN_LANES = 1 << 3,   /* its device takes two GEMMs at a time: one fills the other's gaps */
+    LAP_CAN_ALONE = 1 << 4,   /* one-sided: a put needs nothing of the peer; else see lap_round_t */
 };
 
 /* What each rank says of the call that it is in, for its peers to compare with their own. */
@@ -42,10 +43,12 @@ struct lap_buffer {
     lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
-    uint32_t calls;          /* calls begun on this buffer */
+    uint32_t calls;          /* calls begun on this buffer, */
+    bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
     unsigned in_flight;      /* of those, not yet ended */
     uint32_t id;             /* among the buffers of the group */
-    uint32_t nops;           /* operators made on this buffer */
+    uint32_t nops;           /* operators made on this buffer, */
+    bool background;         /* all of which are in the background, or none */
     size_t reserved;         /* words from 0 that belong to its operators */
     size_t reserved_bytes;   /* and bytes */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
@@ -88,6 +91,7 @@ typedef struct lap_put {
     uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
+    int sms;          /* as in lap_copy_t */
 } lap_put_t;
 
 typedef struct lap_raise {
@@ -191,6 +195,12 @@ const lap_transport_ops_t *lap_transport_at(size_t index);
 
 /* Whether a transport reaches the memory of a device. */
 bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
+
+/*
+ * Whether calls over it can be in the order of a caller's stream. Nobody may wait for those, so that
+ * their waits must give up by themselves when a peer is lost; a put that must be met does not.
+ */
+bool lap_transport_enqueues(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
 
 /* Whether ranks of a group are on several hosts. */
 bool lap_transport_spans(const lap_group_t *group);

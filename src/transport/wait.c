@@ -94,6 +94,15 @@ static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_stor
 {
     char mine[96], theirs[96];
     const int rank = buffer->group->rank;
+    if (story->call == 0 || their.number == 0) { /* calls have no numbers to look up */
+        lap_error(LAP_ERR_MISMATCH,
+                  "rank %d calls operator %u with m = %llu on this buffer, rank %d another one or "
+                  "with another m; found in %s (%s), step %u",
+                  rank, story->op_index, (unsigned long long)story->m, peer, story->op,
+                  story->method, story->step);
+        lap_group_fail(buffer->group, LAP_ERR_MISMATCH, lap_last_error());
+        return LAP_ERR_MISMATCH;
+    }
     snprintf(mine, sizeof(mine), "rank %d calls operator %u with m = %llu (call %u)", rank,
              story->op_index, (unsigned long long)story->m, story->call);
     snprintf(theirs, sizeof(theirs), "rank %d calls operator %u with m = %llu (call %u)", peer,

@@ -66,7 +66,7 @@ method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
 method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":($number|null),"
 method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
-figures+="\"best\":$label,\"rounds\":[0-9]+,\"gemm_noise_pct\":($number|null)"
+figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"gemm_noise_pct\":($number|null)"
 
 # report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
 # all results right.

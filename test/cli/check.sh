@@ -29,7 +29,7 @@ is 'all methods are safe: status 0, and nothing on standard error' "$status$err"
 is 'a column for each group size' "$(row P)" '1 2 3 4'
 for label in 'ag serial' 'ag ring' 'ag ring gather' 'ag direct' 'ag fused' 'rs serial' 'rs ring' \
     'rs pipeline splits=4' 'rs fused' 'gemm serial' 'bulk-ag ring' 'bulk-ag fused' 'bulk-rs direct' \
-    'external-ag direct' mixtures; do
+    'external-ag direct' 'external-rs direct' mixtures; do
     is "$label: a verdict for each" "$(row "$label")" 'ok ok ok ok'
 done
 is 'pairs need an even group, beside a GEMM too' "$(row 'external-ag ring aggregate')" 'ok ok - ok'
@@ -43,7 +43,7 @@ is 'one group size' "$status $(row P) $(row 'rs ring')" '0 3 ok'
 is 'rs: no schedules of ag' "$(grep -c '^ag' "$work/out")" 0
 lap check ag -n 2:3
 is 'ag: none of rs' "$status $(row P) $(grep -c '^rs' "$work/out")" '0 2 3 0'
-for op in bulk-ag bulk-rs external-ag gemm; do
+for op in bulk-ag bulk-rs external-ag external-rs gemm; do
     lap check $op -n 3
     is "$op: only its schedules" \
         "$status $(sed -n 's/^\([a-z-]*\) .* \(ok\|-\)$/\1/p' "$work/out" | sort -u | tr '\n' ,)" \

@@ -3,7 +3,7 @@
 # lap run --gpu-share: what ranks are told, and that its MPS daemon ends with the job, whatever happens. The driver and
 # MPS are fakes: a library in $FAKE_CUDA and a script, so that no GPU is needed.
 . "$(dirname "$0")/tap.bash"
-fake=$(cd "$(dirname "$0")/fake" && pwd)
+fake=$(cd "$(dirname "$0")/../fake" && pwd)
 unset XDG_RUNTIME_DIR LAP_GPU LAP_GPU_PART CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 export TMPDIR=$work/tmp FAKE_RECORD=$work/record
 mkdir "$TMPDIR"

@@ -8,7 +8,7 @@ mkdir "$TMPDIR"
 
 lap info
 is 'status 0, and nothing said' "$status$err" 0
-has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBLAS MPI CUDA NCCL
+has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBLAS MPI libyaml CUDA NCCL
 has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm '
 has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 ' 'float8_e4m3  1 byte, largest 448' \
     'float8_e5m2  1 byte, largest 57344'

@@ -20,7 +20,8 @@
 static const lap_device_ops_t *ops;
 static lap_device_t *device;
 static lap_stream_t *stream;
-static double unit; /* of the arithmetic of the device's GEMM */
+static double unit;  /* of the arithmetic of the device's GEMM */
+static bool aligned; /* rows begin at multiples of 16 elements */
 
 /* A matrix, the values of its elements, and its bytes as they were, gaps between rows included. */
 typedef struct matrix {
@@ -33,6 +34,8 @@ typedef struct matrix {
 static matrix_t new_matrix(uint64_t seed, lap_dtype_t dtype, size_t rows, size_t cols)
 {
     matrix_t x = {.dtype = dtype, .rows = rows, .cols = cols, .stride = cols + 1 + seed % 3};
+    if (aligned)
+        x.stride = (cols + 31) / 16 * 16;
     const size_t count = rows * x.stride + 1;
     x.bytes = count * lap_dtype_size(dtype);
     x.values = malloc(count * sizeof(float));
@@ -416,6 +419,22 @@ static void test_types(void)
     report("all mixtures of types, layouts and epilogues", 1e-4);
 }
 
+/* Sizes and rows that libraries like: they do some of this by themselves then. */
+static void test_aligned(void)
+{
+    uint64_t seed = 30000;
+    aligned = true;
+    for (lap_dtype_t a = LAP_FLOAT32; a <= LAP_BFLOAT16; a++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int layout = 0; layout < 4; layout++)
+                for (size_t v = 0; v < VARIANTS; v++, seed++) {
+                    const lap_dtype_t types[3] = {a, a, wide ? LAP_FLOAT32 : a};
+                    try_problem(seed, types, &variants[v], layout, 32, 16, 16);
+                }
+    aligned = false;
+    report("sizes that are multiples of 16", 1e-4);
+}
+
 /* Around the edges of what is converted and computed at once, in each of the two blocks. */
 static void test_edges(void)
 {
@@ -667,6 +686,7 @@ int main(void)
             return tap_done();
         unit = strcmp(ops->name, "ref") == 0 ? 0x1p-52 : SINGLE;
         test_types();
+        test_aligned();
         test_edges();
         if (ops->gemm_signals)
             test_late_scale();

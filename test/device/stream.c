@@ -235,9 +235,9 @@ static void test_copy(void)
     lap_stream_t *stream = new_stream();
     for (int i = 0; i < 27; i++)
         src[i] = (char)(i + 1);
-    const lap_copy_t copy = {dst, src, 3, 5, 7, 9};
-    const lap_copy_t whole = {packed, src, 3, 9, 9, 9};
-    const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9};
+    const lap_copy_t copy = {dst, src, 3, 5, 7, 9, 0};
+    const lap_copy_t whole = {packed, src, 3, 9, 9, 9, 0};
+    const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9, 0};
     ops->copy(stream, &copy);
     ops->copy(stream, &whole);
     ops->copy(stream, &none);
@@ -250,6 +250,41 @@ static void test_copy(void)
     free_shared(device, src);
     free_shared(device, dst);
     free_shared(device, packed);
+    ops->stream_destroy(stream);
+}
+
+/*
+ * Rows at odd addresses, shorter and longer than what is moved at once, by as many multiprocessors
+ * as there are and by more, where the device has any.
+ */
+static void test_copy_by_sms(void)
+{
+    static const size_t cases[][4] = {/* rows, bytes of a row, offset, gap */
+                                      {1, 100000, 0, 0}, {1, 70001, 3, 0},  {3, 33000, 0, 0},
+                                      {5, 16, 8, 16},    {4, 40007, 4, 25}, {7, 5003, 1, 2},
+                                      {70, 48, 0, 16},   {2, 16390, 2, 6},  {90, 3, 0, 1}};
+    enum { MOST = 400000 };
+    unsigned char *src = new_shared(device, MOST), *dst = new_shared(device, MOST);
+    lap_stream_t *stream = new_stream();
+    size_t wrong = 0;
+    for (size_t i = 0; i < MOST; i++)
+        src[i] = (unsigned char)tap_random(5, i);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int sms = 1; sms <= 1000; sms += 333) {
+            const size_t rows = cases[i][0], bytes = cases[i][1], at = cases[i][2];
+            const size_t stride = bytes + cases[i][3];
+            const lap_copy_t copy = {dst + at, src + at, rows, bytes, stride, stride, sms};
+            memset(dst, 0, MOST);
+            ops->copy(stream, &copy);
+            wrong += ops->stream_synchronize(stream) != LAP_OK;
+            for (size_t j = 0; j < MOST; j++) {
+                const bool in = j >= at && (j - at) / stride < rows && (j - at) % stride < bytes;
+                wrong += dst[j] != (in ? src[j] : 0);
+            }
+        }
+    tap_ok(wrong == 0, "%s: copies by multiprocessors: %zu bytes wrong", ops->name, wrong);
+    free_shared(device, src);
+    free_shared(device, dst);
     ops->stream_destroy(stream);
 }
 
@@ -383,6 +418,7 @@ int main(void)
             test_failures();
         test_stamps();
         test_copy();
+        test_copy_by_sms();
         test_reduce();
         test_reduce_narrow(LAP_FLOAT16);
         test_reduce_narrow(LAP_BFLOAT16);

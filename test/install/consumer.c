@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <lap/lap.h>
+#include <lap/lap_cuda.h>
 
 static lap_status_t multiply(lap_world_t *world, float *a, float *b, float *d)
 {
@@ -19,6 +20,9 @@ static lap_status_t multiply(lap_world_t *world, float *a, float *b, float *d)
     args.b = lap_tensor(b, LAP_FLOAT32, 2, 2);
     args.d = lap_tensor(d, LAP_FLOAT32, 2, 2);
     status = lap_op_run(op, &args);
+    /* A CPU has no streams of the caller's. */
+    if (status == LAP_OK && lap_op_enqueue(op, &args, NULL) != LAP_ERR_UNSUPPORTED)
+        status = LAP_ERR_INTERNAL;
     lap_op_destroy(op);
     return status;
 }

@@ -12,7 +12,7 @@
 
 static bool moves(lap_op_kind_t kind)
 {
-    return kind == LAP_BULK_AG || kind == LAP_BULK_RS || kind == LAP_EXTERNAL_AG;
+    return kind == LAP_BULK_AG || kind == LAP_BULK_RS || !test_multiplies(kind);
 }
 
 static lap_dtype_t given_or(lap_dtype_t given, lap_dtype_t otherwise)
@@ -32,7 +32,7 @@ test_types_t test_types(const lap_op_desc_t *desc)
     types.wire = desc->kind == LAP_AG_GEMM
                      ? types.a
                      : given_or(desc->wire_dtype, moves(desc->kind) ? types.a : types.out);
-    types.y = desc->kind == LAP_BULK_RS ? given_or(desc->y_dtype, wide(types.wire)) : types.wire;
+    types.y = test_sums_x(desc->kind) ? given_or(desc->y_dtype, wide(types.wire)) : types.wire;
     return types;
 }
 
@@ -72,14 +72,14 @@ float test_element(const test_call_t *call, test_matrix_t matrix, int owner, siz
 
 float test_a_scale(const test_call_t *call, int rank)
 {
-    if (!lap_dtype_is_fp8(test_types(&call->desc).a) || call->desc.kind == LAP_EXTERNAL_AG)
+    if (!lap_dtype_is_fp8(test_types(&call->desc).a) || !test_multiplies(call->desc.kind))
         return 1;
     return call->exact ? ldexpf(1, rank % 3 - 1) : 0.37f * (float)(rank + 1);
 }
 
 float test_b_scale(const test_call_t *call, int rank)
 {
-    if (!lap_dtype_is_fp8(test_types(&call->desc).b) || call->desc.kind == LAP_EXTERNAL_AG)
+    if (!lap_dtype_is_fp8(test_types(&call->desc).b) || !test_multiplies(call->desc.kind))
         return 1;
     return call->exact ? ldexpf(1, (rank + 1) % 2) : 0.61f / (float)(rank + 2);
 }
@@ -126,7 +126,7 @@ float test_wire_scale(const test_call_t *call, int rank)
 float test_d_scale(const test_call_t *call, int rank)
 {
     float size = largest(call, TEST_MATRIX_BIAS);
-    if (!lap_dtype_is_fp8(test_types(&call->desc).out) || call->desc.kind == LAP_EXTERNAL_AG)
+    if (!lap_dtype_is_fp8(test_types(&call->desc).out) || !test_multiplies(call->desc.kind))
         return 1;
     if (call->desc.kind != LAP_GEMM_RS)
         return scale_for(call, size + largest_part(call, rank), rank);
@@ -247,7 +247,7 @@ static void init_moved(test_call_t *call, lap_op_args_t *args)
     const test_types_t types = test_types(desc);
     size_t m0;
     const size_t m_r = lap_shard(call->m, call->size, call->rank, &m0);
-    if (desc->kind == LAP_BULK_RS) {
+    if (test_sums_x(desc->kind)) {
         args->x = part(call, TEST_MATRIX_X, call->rank, 0, call->m, 0, desc->cols, false);
         args->y = room(call, types.y, m_r, desc->cols);
     } else {
@@ -265,7 +265,7 @@ void test_call_init(test_call_t *call)
     args.d_scale = test_d_scale(call, call->rank);
     args.wire_scale = test_wire_scale(call, call->rank);
     args.scales = allocate((size_t)call->size * sizeof(float));
-    if (call->desc.kind != LAP_EXTERNAL_AG) {
+    if (test_multiplies(call->desc.kind)) {
         init_product(call, &args);
         init_epilogue(call, &args);
     }

@@ -64,6 +64,15 @@ lap_status_t test_call_end(lap_op_t *op, test_call_t *call);
 lap_status_t test_call_run(lap_op_t *op, test_call_t *call);
 
 /*
+ * The same in pieces: how much memory all that belongs to a call takes, its way to the device and
+ * back, and the args of a call whose memory is `there`.
+ */
+size_t test_call_bytes(test_call_t *call);
+lap_status_t test_call_upload(test_call_t *call, void *there);
+lap_status_t test_call_download(test_call_t *call, const void *there);
+lap_op_args_t test_call_args_at(test_call_t *call, void *there);
+
+/*
  * Moves one element of a result just beyond its bound, so that test_result_error must find it.
  * False when the call has no such result, or it has no elements.
  */
@@ -101,6 +110,16 @@ test_types_t test_types(const lap_op_desc_t *desc);
 static inline bool test_is_local(lap_op_kind_t kind)
 {
     return kind == LAP_GEMM || kind == LAP_BULK_AG || kind == LAP_BULK_RS;
+}
+
+static inline bool test_multiplies(lap_op_kind_t kind)
+{
+    return kind != LAP_EXTERNAL_AG && kind != LAP_EXTERNAL_RS;
+}
+
+static inline bool test_sums_x(lap_op_kind_t kind)
+{
+    return kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
 }
 
 /* Whose d before the call, bias and aux this rank has: in an all-reduce all have the same. */

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Kills, stops or ends a rank in the middle of every method: the others must return the right error in time, able to
-# take everything down, and nothing may be left behind. Usage: faults.sh LAP FAULTS kill|stop|exit
+# take everything down, and nothing may be left behind. Usage: faults.sh LAP FAULTS kill|stop|exit [DEVICE METHOD...]
+# On `cuda` the ranks share a GPU; all that ran on it must be gone afterwards, and the GPU be of use.
 set -u
-lap=$1 faults=$2 fault=$3
-ranks=4 count=0 failed=0 grace=10
+lap=$1 faults=$2 fault=$3 device=${4:-cpu}
+shift $(($# < 4 ? 3 : 4))
+methods=$*
+ranks=4 count=0 failed=0 grace=10 first_ms=20 share=off
 base=$(mktemp -d)
 trap 'rm -rf "$base"' EXIT
 export TMPDIR=$base
@@ -15,29 +18,52 @@ report() { # held text
     if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; failed=1; fi
 }
 
+# Processes that know of our MPS daemon: the daemon, its server, and ranks.
+left_over() {
+    local environ
+    for environ in /proc/[0-9]*/environ; do
+        grep -qaF "MPS_PIPE_DIRECTORY=$base" "$environ" 2>/dev/null && echo "${environ//[!0-9]/}"
+    done
+}
+
 case $fault in
 kill) expected=137 ;;
 stop) expected=4 grace=2 && export LAP_TIMEOUT_S=1 ;; # the stopped rank uses up the grace
 exit) expected=3 ;;
 *) echo "Bail out! unknown fault $fault"; exit 2 ;;
 esac
+if [ "$device" = cuda ]; then
+    share=on first_ms=${FIRST_MS:-600} # the first calls find and load what they need
+    export LAP_DEVICE=cuda
+fi
 
 victim=0
-for method in ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused \
-    ar:serial ar:pipeline ar:direct ar:fused; do
-    if [ "${LAP_TRANSPORT-}" = nccl ] && [ "${method#*:}" = fused ]; then continue; fi # nobody's memory is open there
+for method in ${methods:-ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused \
+    ar:serial ar:pipeline ar:direct ar:fused}; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))
-    output=$("$lap" run --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" $victim $((20 + 17 * victim)) 2>&1)
+    calm=
+    [ "$device" = cuda ] && [ $((victim % 2)) = 1 ] && calm=calm
+    output=$("$lap" run --gpu-share=$share --grace $grace -n $ranks "$faults" "${method%:*}" "${method#*:}" "$fault" \
+        $victim $((first_ms + 17 * victim)) $calm 2>&1)
     status=$?
     well=$(grep -c 'survivor is well' <<<"$output")
     [ "$well" = $((ranks - 1)) ]
-    report $? "$method, rank $victim: $((ranks - 1)) survivors, $well well"
+    report $? "$method, rank $victim${calm:+, calm}: $((ranks - 1)) survivors, $well well"
     [ "$status" = $expected ]
     report $? "$method: lap run returns $expected ($status)"
-    if [ "$well" != $((ranks - 1)) ]; then sed 's/^/# /' <<<"$output" | grep -v ' ok ' | head -40; fi
+    if [ "$well" != $((ranks - 1)) ]; then sed 's/^/# /' <<<"$output" | grep -v '\] ok ' | head -40; fi
+    sed -n 's/.* \(the call failed .*\)/# \1/p' <<<"$output"
 done
 [ -z "$(ls -A "$base")" ]
 report $? "nothing is left in the temporary directory"
+if [ "$device" = cuda ]; then
+    left=$(left_over)
+    [ -z "$left" ]
+    report $? "no process is left of ours${left:+: $left}"
+    env -u FAKE_SHARED_FATE "$lap" run --gpu-share -n $ranks "${faults%faults}conformance" --device cuda --quick 1 >"$base/output" 2>&1
+    report $? "the GPU is of use afterwards"
+    grep -A3 '\] not ok' "$base/output" | head -20 | sed 's/^/# /'
+fi
 echo "1..$count"
 exit $failed

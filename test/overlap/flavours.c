@@ -67,6 +67,14 @@ static bool suits(const test_method_t *method, const test_flavour_t *flavour, la
            test_suits(method, flavour, lap_group_size(group));
 }
 
+/* The same of pair number i, of which a quick suite takes one in four: others for each flavour. */
+static bool is_taken(int i, lap_group_t *group)
+{
+    const int flavour = i / TEST_METHODS, method = i % TEST_METHODS;
+    return (!test_setting.quick || (flavour + method) % 4 == 0) &&
+           suits(&test_methods[method], &flavours[flavour], group);
+}
+
 /* What the table promises. */
 static void test_roles(void)
 {
@@ -107,13 +115,13 @@ static void test_space(lap_group_t *group)
     const size_t size = (size_t)lap_group_size(group);
     const test_shape_t shapes[] = {{3 * size + 1, 2 * size + 1, 7}, {2 * size - 1, 3, size + 9}};
     char text[128];
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+    for (size_t s = test_setting.quick ? 1 : 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
         const test_shape_t *shape = &shapes[s];
         lap_buffer_t *buffer = test_buffer(group, flavours, FLAVOURS, shape);
         for (int i = 0; buffer && i < FLAVOURS * TEST_METHODS; i++) {
             const test_flavour_t *f = &flavours[i / TEST_METHODS];
             const test_method_t *v = &test_methods[i % TEST_METHODS];
-            lap_op_t *op = suits(v, f, group) ? test_op(group, buffer, v, f, shape) : NULL;
+            lap_op_t *op = is_taken(i, group) ? test_op(group, buffer, v, f, shape) : NULL;
             if (!op)
                 continue;
             const size_t rows[] = {shape->m, size - 1, 0, 1, shape->m};
@@ -135,6 +143,37 @@ static void test_space(lap_group_t *group)
     }
 }
 
+/*
+ * FP8 of sizes, strides and addresses that tensor cores take, on every rank: the shapes above are
+ * too odd for them.
+ */
+static void test_tensor_cores(lap_group_t *group)
+{
+    const size_t size = (size_t)lap_group_size(group);
+    const test_shape_t shape = {16 * size, 16 * size, 32 * size};
+    double exact = 0, random = 0;
+    int calls = 0;
+    for (int i = 0; i < FLAVOURS * TEST_METHODS && test_device(group); i++) {
+        const test_flavour_t *f = &flavours[i / TEST_METHODS];
+        const test_method_t *v = &test_methods[i % TEST_METHODS];
+        if (!lap_dtype_is_fp8(f->a) || i % 3 != 0 || !suits(v, f, group) ||
+            v->kind == LAP_EXTERNAL_AG)
+            continue;
+        lap_op_t *op = test_op(group, NULL, v, f, &shape);
+        for (uint64_t seed = 0; op && seed < 6; seed += 3) { /* multiples of 3 have no gaps */
+            test_call_t call = test_call(group, v, f, &shape, shape.m, seed, seed == 0);
+            double *worst = call.exact ? &exact : &random;
+            *worst = fmax(*worst, test_run(op, call));
+            calls++;
+        }
+        lap_op_destroy(op);
+    }
+    if (test_device(group))
+        tap_ok(calls > 0 && exact <= 1 && random <= 1,
+               "FP8 of sizes for tensor cores: %d calls, exact %g, random %g", calls, exact,
+               random);
+}
+
 /* What is too large for an 8-bit type becomes its largest number, at d and on the way there. */
 static void test_saturation(lap_group_t *group)
 {
@@ -144,7 +183,7 @@ static void test_saturation(lap_group_t *group)
     for (int i = 0; i < FLAVOURS * TEST_METHODS; i++) {
         const test_flavour_t *f = &flavours[i / TEST_METHODS];
         const test_method_t *v = &test_methods[i % TEST_METHODS];
-        if (!suits(v, f, group) || f->epilogue & (GELU | DGELU) ||
+        if (!is_taken(i, group) || f->epilogue & (GELU | DGELU) ||
             !(lap_dtype_is_fp8(f->out) || lap_dtype_is_fp8(f->wire)))
             continue;
         lap_op_t *op = test_op(group, NULL, v, f, &shape);
@@ -166,7 +205,7 @@ static void test_bounds(lap_group_t *group)
         const test_flavour_t *f = &flavours[i / TEST_METHODS];
         const test_method_t *v = &test_methods[i % TEST_METHODS];
         if (!suits(v, f, group) || strcmp(v->method, "serial") != 0 || v->gather ||
-            v->kind == LAP_EXTERNAL_AG)
+            !test_multiplies(v->kind))
             continue;
         lap_op_t *op = test_op(group, NULL, v, f, &shape);
         test_call_t call = test_call(group, v, f, &shape, shape.m, (uint64_t)i, false);
@@ -335,7 +374,7 @@ static void test_in_flight(lap_group_t *group)
 {
     double external = 0, worst = 0;
     char texts[2][128];
-    for (int i = 0; i < TEST_METHODS; i++) {
+    for (int i = 0; i < TEST_METHODS; i += test_setting.quick ? 5 : 1) {
         const test_flavour_t *f = &flavours[(i * 3) % FLAVOURS], *plain = &flavours[11];
         if (!suits(&test_methods[i], f, group))
             f = plain;
@@ -343,7 +382,7 @@ static void test_in_flight(lap_group_t *group)
             continue;
         for (int j = 0; j < TEST_METHODS; j++) {
             const test_method_t *const pair[2] = {&test_methods[i], &test_methods[j]};
-            const bool behind = pair[1]->kind == LAP_EXTERNAL_AG && (i + j) % 2 == 0;
+            const bool behind = !test_multiplies(pair[1]->kind) && (i + j) % 2 == 0;
             if (!suits(pair[1], plain, group) || (!behind && (i + 5 * j) % 13 != 0))
                 continue;
             const test_flavour_t *const of[2] = {f, plain};
@@ -356,20 +395,85 @@ static void test_in_flight(lap_group_t *group)
             worst = fmax(worst, error);
         }
     }
-    tap_ok(external <= 1, "an all-gather behind a call that has begun, on its buffer or another");
+    tap_ok(external <= 1, "a collective behind a call that has begun, on its buffer or another");
     tap_ok(worst <= 1, "two calls in flight on one buffer or two, ended in either order");
+}
+
+/* An operator in the background, on a buffer that others in it may share. */
+static lap_op_t *background_op(lap_group_t *group, lap_buffer_t *buffer,
+                               const test_method_t *method, const test_shape_t *shape)
+{
+    lap_op_desc_t desc = test_describe(method, &flavours[11], shape);
+    lap_op_t *op = NULL;
+    desc.buffer = buffer;
+    desc.background = 1;
+    tap_success(lap_op_create(group, &desc, &op), "%s in the background",
+                lap_op_kind_name(method->kind));
+    return op;
+}
+
+/*
+ * Calls in the background go on beside those that are not, begun in turns and ended in another
+ * order: first all that are in the foreground.
+ */
+static void test_background(lap_group_t *group)
+{
+    enum { OPS = 8, ROUNDS = 6 };
+    static const test_method_t methods[OPS] = {
+        {LAP_AG_GEMM, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+        {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
+        {LAP_BULK_AG, "ring", 0, 0, 0, 0},     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+        {LAP_BULK_RS, "direct", 0, 0, 0, 0},   {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    };
+    const test_shape_t shape = {3 * (size_t)lap_group_size(group) + 1, 7, 8};
+    lap_buffer_t *buffers[2] = {test_buffer(group, flavours, FLAVOURS, &shape),
+                                test_buffer(group, flavours, FLAVOURS, &shape)};
+    lap_op_t *ops[OPS], *wrong = NULL;
+    double worst = 0;
+    for (int i = 0; i < OPS; i++)
+        ops[i] = i % 2 ? background_op(group, buffers[1], &methods[i], &shape)
+                       : test_op(group, buffers[0], &methods[i], &flavours[11], &shape);
+    for (int round = 0; round < ROUNDS; round++) {
+        test_call_t calls[OPS];
+        for (int i = 0; i < OPS; i++) {
+            const uint64_t seed = 400 + (uint64_t)(round * OPS + i);
+            calls[i] = test_call(group, &methods[i], &flavours[11], &shape, shape.m, seed, true);
+            test_call_init(&calls[i]);
+            lap_op_set_chaos(ops[i], round ? seed + (uint64_t)lap_group_rank(group) * 31 : 0);
+            if (test_call_begin(ops[i], &calls[i]) != LAP_OK)
+                worst = INFINITY;
+        }
+        for (int i = 0; i < OPS; i++) {
+            const int at = i < OPS / 2 ? 2 * i : 2 * (i - OPS / 2) + 1;
+            if (test_call_end(ops[at], &calls[at]) != LAP_OK)
+                worst = INFINITY;
+            worst = fmax(worst, test_call_error(&calls[at]));
+            test_call_clear(&calls[at]);
+        }
+    }
+    tap_ok(worst <= 1, "calls in the background beside those that are not");
+    lap_op_desc_t desc = test_describe(&methods[0], &flavours[11], &shape);
+    desc.buffer = buffers[1];
+    tap_failure(lap_op_create(group, &desc, &wrong), LAP_ERR_INVALID, "background is 0, expected 1",
+                NULL);
+    for (int i = 0; i < OPS; i++)
+        lap_op_destroy(ops[i]);
+    lap_buffer_destroy(buffers[0]);
+    lap_buffer_destroy(buffers[1]);
 }
 
 static void suite(lap_group_t *group)
 {
     test_roles();
     test_space(group);
+    test_tensor_cores(group);
     test_saturation(group);
     test_bounds(group);
     test_bits(group);
-    test_mixture(group, 0, 200);
-    test_mixture(group, 1 + (uint64_t)lap_group_size(group), 60);
+    test_mixture(group, 0, test_times(200));
+    test_mixture(group, 1 + (uint64_t)lap_group_size(group), test_times(60));
     test_in_flight(group);
+    test_background(group);
 }
 
 int main(int argc, char **argv)

@@ -41,7 +41,7 @@ static size_t scales_bytes(const test_call_t *call)
 
 static lap_status_t copy(lap_device_t *device, void *dst, const void *src, size_t bytes)
 {
-    const lap_copy_t all = {dst, src, 1, bytes, bytes, bytes};
+    const lap_copy_t all = {dst, src, 1, bytes, bytes, bytes, 0};
     lap_stream_t *stream;
     LAP_TRY(device->ops->stream_create(device, false, &stream));
     lap_status_t status = device->ops->copy(stream, &all);
@@ -70,18 +70,47 @@ static size_t pack(test_call_t *call, char *memory, bool back)
     return at;
 }
 
-/* The same matrices, in the device's memory. */
-static lap_op_args_t args_there(test_call_t *call)
+size_t test_call_bytes(test_call_t *call)
+{
+    return pack(call, NULL, false);
+}
+
+lap_status_t test_call_upload(test_call_t *call, void *there)
+{
+    const size_t bytes = pack(call, NULL, false);
+    char *near = malloc(bytes);
+    if (!near)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    pack(call, near, false);
+    const lap_status_t status = copy(call->device, there, near, bytes);
+    free(near);
+    return status;
+}
+
+lap_status_t test_call_download(test_call_t *call, const void *there)
+{
+    const size_t bytes = pack(call, NULL, false);
+    char *near = malloc(bytes);
+    if (!near)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    const lap_status_t status = copy(call->device, near, there, bytes);
+    if (status == LAP_OK)
+        pack(call, near, true);
+    free(near);
+    return status;
+}
+
+lap_op_args_t test_call_args_at(test_call_t *call, void *there)
 {
     lap_op_args_t args = call->args;
     lap_tensor_t *tensors[TENSORS];
     size_t at = round_up(scales_bytes(call));
     list_tensors(&args, tensors);
-    args.scales = call->far;
+    args.scales = there;
     for (int i = 0; i < TENSORS; i++) {
         const size_t bytes = bytes_of(tensors[i]);
         if (tensors[i]->data)
-            tensors[i]->data = (char *)call->far + at;
+            tensors[i]->data = (char *)there + at;
         at += round_up(bytes);
     }
     return args;
@@ -106,35 +135,17 @@ lap_status_t test_call_begin(lap_op_t *op, test_call_t *call)
 {
     if (!call->device)
         return lap_op_begin(op, &call->args);
-    lap_device_t *device = call->device;
-    const size_t bytes = pack(call, NULL, false);
     if (!call->far)
-        LAP_TRY(device->ops->alloc(device, bytes, &call->far));
-    char *near = malloc(bytes);
-    if (!near)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
-    pack(call, near, false);
-    const lap_status_t status = copy(device, call->far, near, bytes);
-    free(near);
-    LAP_TRY(status);
-    const lap_op_args_t args = args_there(call);
+        LAP_TRY(call->device->ops->alloc(call->device, test_call_bytes(call), &call->far));
+    LAP_TRY(test_call_upload(call, call->far));
+    const lap_op_args_t args = test_call_args_at(call, call->far);
     return lap_op_begin(op, &args);
 }
 
 lap_status_t test_call_end(lap_op_t *op, test_call_t *call)
 {
-    lap_status_t status = lap_op_end(op);
-    if (!call->device)
-        return status;
-    lap_device_t *device = call->device;
-    const size_t bytes = pack(call, NULL, false);
-    char *near = malloc(bytes);
-    if (status == LAP_OK && near)
-        status = copy(device, near, call->far, bytes);
-    if (status == LAP_OK && near)
-        pack(call, near, true);
-    free(near);
-    return status;
+    LAP_TRY(lap_op_end(op));
+    return call->device ? test_call_download(call, call->far) : LAP_OK;
 }
 
 lap_status_t test_call_run(lap_op_t *op, test_call_t *call)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is refused, or found out, where puts must be met: the transport `nccl`, over the fake GPU
- * and NCCL of fake/. Two ranks, started by `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
+ * What is refused, or found out, where puts must be met: the transport `nccl`, over the GPU and the
+ * NCCL of test/fake. Two ranks, started by `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
 #include <string.h>
+
+#include <lap/lap_cuda.h>
 
 #include "data.h"
 #include "tap.h"
@@ -27,6 +29,10 @@ static void test_refusals(lap_group_t *group)
     lap_op_t *op = NULL;
     const lap_op_desc_t fused = describe("fused");
     tap_failure(lap_op_create(group, &fused, &op), LAP_ERR_UNSUPPORTED, "'fused'", "serial, ring",
+                NULL);
+    lap_op_desc_t pull = describe("pull");
+    pull.kind = LAP_GEMM_RS;
+    tap_failure(lap_op_create(group, &pull, &op), LAP_ERR_UNSUPPORTED, "'pull'", "serial, ring",
                 NULL);
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
     options.link.latency_s = 1e-3;
@@ -64,6 +70,18 @@ static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *
     return status;
 }
 
+/* Where nobody waits for a call, nobody ends it when a peer is lost. */
+static void test_enqueue(lap_group_t *group)
+{
+    const lap_op_desc_t desc = describe("ring");
+    const lap_op_args_t args = LAP_OP_ARGS_INIT;
+    lap_op_t *op = NULL;
+    if (!tap_success(lap_op_create(group, &desc, &op), "an operator"))
+        return;
+    tap_failure(lap_op_enqueue(op, &args, NULL), LAP_ERR_UNSUPPORTED, "nccl", "lap_op_begin", NULL);
+    lap_op_destroy(op);
+}
+
 /* The ranks call different operators, whose messages are alike, or one with different rows. */
 static void test_mismatch(lap_group_t *all, bool operators)
 {
@@ -96,6 +114,7 @@ int main(void)
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
     test_refusals(lap_world_group(world));
+    test_enqueue(lap_world_group(world));
     test_mismatch(lap_world_group(world), true);
     test_mismatch(lap_world_group(world), false);
     lap_world_destroy(world);

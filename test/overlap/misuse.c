@@ -3,9 +3,14 @@
  * Ranks that are not in step, and operators used side by side: nothing may hang, and no call may
  * return success with data of another one. Each scenario has a world of its own, because most of
  * them break it.
+ *
+ * misuse [DEVICE [processes]]: two ranks on that device, threads or the processes of the world that
+ * the environment describes.
  */
 #include <math.h>
 #include <string.h>
+
+#include <lap/lap_cuda.h>
 
 #include "data.h"
 #include "tap.h"
@@ -177,17 +182,55 @@ static void hands_off(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
-int main(void)
+/* Streams of the caller's are for GPUs; to ask for one breaks nothing. */
+static void on_a_stream(lap_world_t *world, void *arg)
 {
-    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    options.timeout_s = 30;
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_op_t *op = make(group, LAP_AG_GEMM, "ring", NULL);
+    test_call_t call = call_of(group, LAP_AG_GEMM, M, 1);
+    tap_failure(lap_op_enqueue(op, &call.args, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_world_synchronize(world, NULL), LAP_ERR_UNSUPPORTED, "device cuda", "cpu",
+                NULL);
+    tap_failure(lap_op_enqueue(NULL, &call.args, NULL), LAP_ERR_INVALID, "op is NULL", NULL);
+    tap_failure(lap_op_enqueue(op, NULL, NULL), LAP_ERR_INVALID, "args is NULL", NULL);
+    tap_failure(lap_world_synchronize(NULL, NULL), LAP_ERR_INVALID, "world is NULL", NULL);
+    tap_success(run(op, group, LAP_AG_GEMM, M, 2), "a call after those");
+    test_call_clear(&call);
+    lap_op_destroy(op);
+}
+
+static lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+static bool processes;
+
+static void play(void (*scenario)(lap_world_t *world, void *arg), void *arg)
+{
+    lap_world_t *world;
+    if (!processes) {
+        tap_ranks(2, &options, scenario, arg);
+    } else if (tap_success(lap_world_create(&options, &world), "a world from the environment")) {
+        scenario(world, arg);
+        lap_world_destroy(world);
+    }
+}
+
+int main(int argc, char **argv)
+{
     static const char *const methods[] = {"serial", "ring", "direct", "fused"};
+    options.timeout_s = 30;
+    options.device = argc > 1 ? argv[1] : "cpu";
+    processes = argc > 2 && strcmp(argv[2], "processes") == 0;
     for (int i = 0; i < 4; i++)
-        tap_ranks(2, &options, out_of_step, (void *)methods[i]);
-    tap_ranks(2, &options, no_rows_and_left, NULL);
-    tap_ranks(2, &options, end_the_first, NULL);
-    tap_ranks(2, &options, broken_for_all, NULL);
-    tap_ranks(2, &options, other_buffer, NULL);
-    tap_ranks(2, &options, hands_off, NULL);
+        play(out_of_step, (void *)methods[i]);
+    play(no_rows_and_left, NULL);
+    /* Threads that share a GPU take turns: there a call begins when the others begin it too. */
+    if (processes || strcmp(options.device, "cuda") != 0)
+        play(end_the_first, NULL);
+    play(broken_for_all, NULL);
+    play(other_buffer, NULL);
+    play(hands_off, NULL);
+    if (strcmp(options.device, "cuda") != 0)
+        play(on_a_stream, NULL);
     return tap_done();
 }

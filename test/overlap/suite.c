@@ -13,13 +13,16 @@
 const test_method_t test_methods[TEST_METHODS] = {
     {LAP_AG_GEMM, "serial", 0, 0, 0, 0},     {LAP_AG_GEMM, "ring", 0, 0, 0, 0},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 0},       {LAP_AG_GEMM, "direct", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 0},     {LAP_AG_GEMM, "direct", 0, 2, 0, 0},
     {LAP_AG_GEMM, "fused", 0, 0, 0, 0},      {LAP_AG_GEMM, "fused", 0, 0, 3, 0},
     {LAP_AG_GEMM, "serial", 0, 0, 0, 1},     {LAP_AG_GEMM, "ring", 0, 0, 0, 1},
     {LAP_AG_GEMM, "ring", 1, 0, 0, 1},       {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
+    {LAP_AG_GEMM, "direct", 0, 1, 0, 1},     {LAP_AG_GEMM, "fused", 0, 0, 0, 1},
     {LAP_AG_GEMM, "fused", 0, 0, 2, 1},      {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
     {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0},       {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "pull", 0, 1, 0, 0},
+    {LAP_GEMM_RS, "pull", 0, 3, 0, 0},       {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
     {LAP_GEMM_RS, "fused", 0, 0, 3, 0},      {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
     {LAP_GEMM_AR, "serial", 0, 0, 0, 0},     {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
     {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
@@ -34,6 +37,8 @@ const test_method_t test_methods[TEST_METHODS] = {
     {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},   {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},
     {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},  {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0}, {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
 };
 
 test_setting_t test_setting = {.in_place = true};
@@ -53,17 +58,20 @@ test_flavour_t test_plain(void)
 static bool moves(const test_method_t *method)
 {
     return method->kind == LAP_BULK_AG || method->kind == LAP_BULK_RS ||
-           method->kind == LAP_EXTERNAL_AG;
+           !test_multiplies(method->kind);
 }
 
 bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int size)
 {
     if (method->aggregate && size % 2 != 0)
         return false;
-    if (strcmp(method->method, "fused") == 0 && !test_setting.in_place)
+    if (test_setting.quick && strcmp(method->method, "auto") == 0)
+        return false;
+    if (!test_setting.in_place &&
+        (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0))
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
-        method->kind != LAP_EXTERNAL_AG)
+        test_multiplies(method->kind))
         return false;
     if (method->kind == LAP_GEMM_AR && lap_dtype_is_fp8(flavour->out))
         return false;
@@ -73,10 +81,13 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
 const char *test_label(const test_method_t *method, const test_flavour_t *flavour, char *text,
                        size_t bytes)
 {
+    const size_t number = method->num_splits + method->block_rows; /* no method has both */
+    char knob[32] = "";
+    if (number > 0)
+        snprintf(knob, sizeof(knob), "+%zu", number);
     snprintf(text, bytes, "%s/%s%s%s%s%s%s", lap_op_kind_name(method->kind), method->method,
-             method->aggregate ? "+aggregate" : "",
-             method->num_splits || method->block_rows ? "+knob" : "",
-             method->gather ? "+gather" : "", flavour->name[0] ? " " : "", flavour->name);
+             method->aggregate ? "+aggregate" : "", knob, method->gather ? "+gather" : "",
+             flavour->name[0] ? " " : "", flavour->name);
     return text;
 }
 
@@ -92,14 +103,18 @@ lap_op_desc_t test_describe(const test_method_t *method, const test_flavour_t *f
     desc.aggregate = method->aggregate;
     desc.num_splits = method->num_splits > shape->n ? shape->n : method->num_splits;
     desc.block_rows = method->block_rows;
+    if (method->num_splits || method->block_rows) { /* for those who have them */
+        desc.num_sm = 3;
+        desc.set_sm_margin = 1;
+    }
     desc.gather_input = method->gather;
     if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
         desc.wire_dtype = flavour->wire;
-    if (kind == LAP_BULK_RS)
+    if (test_sums_x(kind))
         desc.y_dtype = flavour->y;
     if (moves(method))
         desc.cols = shape->n + 2;
-    if (kind == LAP_EXTERNAL_AG)
+    if (!test_multiplies(kind))
         return desc;
     desc.n = shape->n;
     desc.k = shape->k;
@@ -204,6 +219,8 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group))
         else if (strcmp(argv[i], "--dtype") == 0 &&
                  lap_dtype_parse(argv[i + 1], &test_setting.dtype) == LAP_OK)
             continue;
+        else if (strcmp(argv[i], "--quick") == 0)
+            test_setting.quick = atoi(argv[i + 1]) != 0;
         else if (strcmp(argv[i], "--link") == 0)
             test_setting.link = (lap_link_t){atof(argv[i + 1]) * 1e9, 20e-6};
         else

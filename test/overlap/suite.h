@@ -3,7 +3,9 @@
  * What the suites of operators share: all methods of all kinds with their knobs, flavours (types,
  * layout and epilogue) to cross them with, and a world to run in. Ranks are the processes of the
  * world that the environment describes, or threads with --threads P; --device, --dtype and --link
- * choose the rest. A new backend gets all of it by one more line in the list of tests.
+ * choose the rest. --quick 1 makes fewer calls with fewer shapes and without `auto`, which
+ * measures first, for what would take too long. A new backend gets all of it by one more line in
+ * the list of tests.
  */
 #ifndef LAP_TEST_OVERLAP_SUITE_H
 #define LAP_TEST_OVERLAP_SUITE_H
@@ -20,7 +22,7 @@ typedef struct test_method {
     int gather;
 } test_method_t;
 
-enum { TEST_METHODS = 46 };
+enum { TEST_METHODS = 55 };
 extern const test_method_t test_methods[TEST_METHODS];
 
 /* What else there is to say about an operator. Types that a kind has not are left out. */
@@ -48,8 +50,15 @@ typedef struct test_setting {
     lap_dtype_t dtype;
     bool bits_promised; /* an element has the same bits however rows and columns are split */
     bool in_place;      /* the transport has what the methods that read in place need */
+    bool quick;
 } test_setting_t;
 extern test_setting_t test_setting;
+
+/* How often something is repeated that would be `count` times otherwise. */
+static inline int test_times(int count)
+{
+    return test_setting.quick ? (count + 4) / 5 : count;
+}
 
 /* Runs the suite as every rank. What main returns. */
 int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group));
@@ -57,7 +66,7 @@ int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group));
 /* Whether there is an operator of this method and flavour in a group of `size` ranks. */
 bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int size);
 
-/* "gemm_rs/pipeline+knob bf16 bias". */
+/* "gemm_rs/pipeline+3 bf16 bias". */
 const char *test_label(const test_method_t *method, const test_flavour_t *flavour, char *text,
                        size_t bytes);
 

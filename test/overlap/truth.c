@@ -77,14 +77,18 @@ static number_t part_of(const test_call_t *call, size_t row, size_t col, size_t 
                         float a_scale, float b_scale)
 {
     const double scale = (double)call->args.alpha * (double)a_scale * (double)b_scale;
-    double sum = 0, size = 0;
+    double sum = 0, size = 0, least = 0, most = 0;
     for (size_t at = begin; at < begin + count; at++) {
         const double one = product(call, row, col, at);
         sum += one;
         size += fabs(one);
+        least = fmin(least, sum);
+        most = fmax(most, sum);
     }
-    return (number_t){scale * sum, 1.01 * (double)(count + 4) * U * fabs(scale) * size,
-                      (float)(scale * sum)};
+    double error = 1.01 * (double)(count + 4) * U * size;
+    if (call->device && lap_dtype_is_fp8(test_types(&call->desc).a))
+        error += tap_fp8_loss(count, most - least);
+    return (number_t){scale * sum, error * fabs(scale), (float)(scale * sum)};
 }
 
 static int owner_of_row(const test_call_t *call, size_t row)
@@ -245,7 +249,7 @@ static const lap_tensor_t *result_of(const test_call_t *call, test_result_t whic
     if (which == TEST_AUX)
         there = there && call->desc.epilogue & LAP_EPILOGUE_GELU;
     if (which == TEST_Y)
-        there = there && call->desc.kind == LAP_BULK_RS;
+        there = there && test_sums_x(call->desc.kind);
     return there ? results[which] : NULL;
 }
 
@@ -298,7 +302,7 @@ static bool gathered_right(const test_call_t *call)
 {
     const bool ag = call->desc.kind == LAP_AG_GEMM;
     const lap_tensor_t *gathered = ag ? &call->args.gathered : &call->args.y;
-    if (!gathered->data || call->desc.kind == LAP_BULK_RS)
+    if (!gathered->data || test_sums_x(call->desc.kind))
         return true;
     for (size_t i = 0; i < gathered->rows; i++)
         for (size_t j = 0; j < gathered->cols; j++)

@@ -57,7 +57,7 @@ static lap_status_t order_waits(sequence_t *sequence)
 }
 
 /* Five calls of different rows, for each group size, with many, few and a single feature. */
-static void test_variant(const variant_t *variant)
+static void test_variant(const variant_t *variant, unsigned can)
 {
     static sequence_t sequence;
     const size_t features[3] = {23, 2, 1};
@@ -71,7 +71,7 @@ static void test_variant(const variant_t *variant)
             lap_op_desc_t desc = describe(variant, capacity, features[i], features[2 - i]);
             desc.num_splits = desc.num_splits > desc.n ? desc.n : desc.num_splits;
             lap_op_desc_t descs[5] = {desc, desc, desc, desc, desc};
-            status = sequence_build(&sequence, descs, rows, 5, size);
+            status = sequence_build(&sequence, descs, rows, 5, size, can);
             if (status == LAP_OK)
                 status = sequence_check(&sequence);
             if (status == LAP_OK)
@@ -83,8 +83,9 @@ static void test_variant(const variant_t *variant)
             sequence_clear(&sequence);
         }
         if (fits(variant, size))
-            tap_success(status, "%s, %d ranks: five calls of different rows are safe, in line too",
-                        name, size);
+            tap_success(status,
+                        "%s, %d ranks%s: five calls of different rows are safe, in line too", name,
+                        size, can == CAN_LANES ? " with lanes" : "");
     }
 }
 
@@ -105,7 +106,8 @@ static void test_mixtures(void)
                          2 + tap_random(i, 30 + call) % 9, 1 + tap_random(i, 40 + call) % 9);
             rows[call] = tap_random(i, 50 + call) % (descs[call].m + 1);
         }
-        bool safe = sequence_build(&sequence, descs, rows, 5, size) == LAP_OK &&
+        bool safe = sequence_build(&sequence, descs, rows, 5, size,
+                                   i % 2 ? CAN_LANES : CAN_PLAIN) == LAP_OK &&
                     sequence_check(&sequence) == LAP_OK &&
                     sequence_check_in_line(&sequence) == LAP_OK;
         if (!safe && bad++ == 0)
@@ -138,7 +140,8 @@ static void build_one(const char *method, lap_op_kind_t kind, int size, lap_sche
     desc.m = 8192;
     desc.n = 64;
     desc.k = 32;
-    tap_success(lap_problem_init(&problem, &builder, &desc, size, ~0u), "%s for %d", method, size);
+    tap_success(lap_problem_init(&problem, &builder, &desc, size, CAN_PLAIN), "%s for %d", method,
+                size);
     problem.rank = size > 1;
     tap_success(lap_build(builder, &problem, schedule), "its schedule");
 }
@@ -177,9 +180,17 @@ static void test_shapes(void)
     lap_schedule_clear(&s);
 }
 
-/* Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. */
+/*
+ * Whether `count` ranges are those of ranks 0, 1, 2, ...; `rank` is whose schedule it is. They are
+ * slots of this rank's, or read in place on the rank that they are of.
+ */
 static bool in_rank_order(const lap_range_t *ranges, uint32_t count, int rank)
 {
+    bool in_place = true;
+    for (uint32_t j = 0; j < count; j++)
+        in_place = in_place && ranges[j].rank == (int)j;
+    if (in_place)
+        return true;
     for (uint32_t j = 0; j < count; j++) {
         const bool own = ranges[j].place != LAP_SYMMETRIC;
         if (own != ((int)j == rank))
@@ -201,10 +212,11 @@ static void test_sum_order(void)
     const size_t rows[1] = {11};
     char name[64];
     for (size_t v = 0; v < NVARIANTS; v++) {
-        if (variants[v].kind != LAP_GEMM_RS && variants[v].kind != LAP_BULK_RS)
+        if (variants[v].kind != LAP_GEMM_RS && variants[v].kind != LAP_BULK_RS &&
+            variants[v].kind != LAP_EXTERNAL_RS)
             continue;
         lap_op_desc_t desc = describe(&variants[v], 11, 6, 7);
-        bool right = sequence_build(&sequence, &desc, rows, 1, 5) == LAP_OK;
+        bool right = sequence_build(&sequence, &desc, rows, 1, 5, CAN_PLAIN) == LAP_OK;
         for (int rank = 0; right && rank < 5; rank++) {
             const lap_schedule_t *s = sequence_at(&sequence, 0, rank);
             for (uint32_t i = 0; i < s->nsteps; i++) {
@@ -232,7 +244,8 @@ static void test_buffer_size(void)
                 lap_op_desc_t desc = describe(&variants[v], 13, 5, 4);
                 size_t bytes = 0, nsignals = 0;
                 wrong += lap_op_buffer_size(&desc, size, &bytes, &nsignals) != LAP_OK;
-                wrong += sequence_build(&sequence, &desc, &m, 1, size) != LAP_OK;
+                wrong += sequence_build(&sequence, &desc, &m, 1, size,
+                                        m % 2 ? CAN_LANES : CAN_PLAIN) != LAP_OK;
                 for (int rank = 0; rank < size; rank++)
                     wrong += sequence_at(&sequence, 0, rank)->symmetric_bytes != bytes ||
                              sequence_at(&sequence, 0, rank)->nsignals != nsignals;
@@ -243,8 +256,15 @@ static void test_buffer_size(void)
 
 int main(void)
 {
-    for (size_t v = 0; v < NVARIANTS; v++)
-        test_variant(&variants[v]);
+    size_t nlanes = 0;
+    for (size_t v = 0; v < NVARIANTS; v++) {
+        test_variant(&variants[v], CAN_PLAIN);
+        if (!has_lanes(&variants[v], 4))
+            continue;
+        test_variant(&variants[v], CAN_LANES);
+        nlanes++;
+    }
+    tap_ok(nlanes >= 5, "rings, direct and pipelines compute in lanes (%zu variants)", nlanes);
     test_mixtures();
     test_shapes();
     test_sum_order();

@@ -256,12 +256,12 @@ static void try_step(sequence_t *sequence, const sequence_t *original, uint32_t 
 }
 
 /* All mutants of three calls. False when they are not safe as they are. */
-static bool try_sequence(const lap_op_desc_t descs[3], const size_t rows[3], int size,
+static bool try_sequence(const lap_op_desc_t descs[3], const size_t rows[3], int size, unsigned can,
                          tally_t *tallies)
 {
     static sequence_t sequence, original;
-    bool built = sequence_build(&sequence, descs, rows, 3, size) == LAP_OK &&
-                 sequence_build(&original, descs, rows, 3, size) == LAP_OK &&
+    bool built = sequence_build(&sequence, descs, rows, 3, size, can) == LAP_OK &&
+                 sequence_build(&original, descs, rows, 3, size, can) == LAP_OK &&
                  sequence_check(&sequence) == LAP_OK;
     for (uint32_t call = 0; built && call < 3; call++)
         for (int rank = -1; rank < size; rank++)
@@ -273,11 +273,14 @@ static bool try_sequence(const lap_op_desc_t descs[3], const size_t rows[3], int
     return built;
 }
 
+/* With lanes, too, where it has them: up to four ranks, which have seen two rounds of them. */
 static bool try_variant(const variant_t *variant, int size, size_t n, const size_t rows[3],
                         tally_t *tallies)
 {
-    lap_op_desc_t desc = describe(variant, rows[0], n, 3);
-    return try_sequence((lap_op_desc_t[]){desc, desc, desc}, rows, size, tallies);
+    const lap_op_desc_t desc = describe(variant, rows[0], n, 3), descs[] = {desc, desc, desc};
+    return try_sequence(descs, rows, size, CAN_PLAIN, tallies) &&
+           (size > 4 || !has_lanes(variant, size) ||
+            try_sequence(descs, rows, size, CAN_LANES, tallies));
 }
 
 static void add_tallies(tally_t *sums, const tally_t *tallies, tally_t *all)
@@ -324,7 +327,7 @@ static void test_mixtures(tally_t *sums)
         lap_op_desc_t descs[3];
         for (size_t call = 0; call < 3; call++)
             descs[call] = describe(&variants[(v + third * call) % NVARIANTS], 9, 9, 5);
-        built &= try_sequence(descs, rows, 4, tallies);
+        built &= try_sequence(descs, rows, 4, v % 2 ? CAN_LANES : CAN_PLAIN, tallies);
     }
     add_tallies(sums, tallies, &all);
     tap_ok(built, "mixtures are safe as they are");
@@ -338,7 +341,7 @@ static void test_idle(void)
     static sequence_t sequence;
     lap_op_desc_t desc = describe(&variants[2], 9, 9, 3);
     size_t rows[1] = {9};
-    tap_success(sequence_build(&sequence, &desc, rows, 1, 3), "a ring of three");
+    tap_success(sequence_build(&sequence, &desc, rows, 1, 3, CAN_PLAIN), "a ring of three");
     for (int rank = 0; rank < 3; rank++) {
         lap_schedule_t *schedule = sequence_at(&sequence, 0, rank);
         lap_range_t nothing = {.place = LAP_SCRATCH, .rank = rank};

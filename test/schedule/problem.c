@@ -14,8 +14,8 @@ static lap_op_desc_t good(lap_op_kind_t kind)
     desc.m = 64;
     desc.n = 32;
     desc.k = 16;
-    desc.cols = kind == LAP_BULK_AG || kind == LAP_BULK_RS || kind == LAP_EXTERNAL_AG ? 24 : 0;
-    if (kind == LAP_EXTERNAL_AG)
+    desc.cols = kind == LAP_BULK_AG || kind == LAP_BULK_RS || kind >= LAP_EXTERNAL_AG ? 24 : 0;
+    if (kind >= LAP_EXTERNAL_AG)
         desc.n = desc.k = 0;
     return desc;
 }
@@ -97,8 +97,8 @@ static void test_default_types(void)
 
 static void test_types(void)
 {
-    lap_op_desc_t desc = good((lap_op_kind_t)7);
-    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "kind is 7", NULL);
+    lap_op_desc_t desc = good((lap_op_kind_t)8);
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "kind is 8", NULL);
     desc = good(LAP_AG_GEMM);
     desc.dtype = (lap_dtype_t)5;
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "dtype is 5", "LAP_FLOAT32",
@@ -175,7 +175,7 @@ static void test_methods(void)
     lap_problem_t problem;
     const lap_builder_t *builder = NULL;
     lap_op_desc_t desc = good(LAP_AG_GEMM);
-    for (int kind = LAP_AG_GEMM; kind <= (int)LAP_EXTERNAL_AG; kind++) {
+    for (int kind = LAP_AG_GEMM; kind <= (int)LAP_EXTERNAL_RS; kind++) {
         desc = good((lap_op_kind_t)kind);
         tap_ok(lap_problem_init(&problem, &builder, &desc, 4, LAP_CAN_PUT) == LAP_OK &&
                    builder == &lap_builders((lap_op_kind_t)kind)[kind != LAP_GEMM],
@@ -189,7 +189,7 @@ static void test_methods(void)
     desc = good(LAP_GEMM_RS);
     desc.method = "direct";
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "'direct'", "gemm_rs",
-                "serial, ring, pipeline, fused", NULL);
+                "serial, ring, pipeline, pull, fused", NULL);
     desc.method = "fused";
     tap_failure(init(&desc, 4, LAP_CAN_PUT), LAP_ERR_UNSUPPORTED, "'fused'",
                 "it can do serial, ring, pipeline", NULL);
@@ -246,13 +246,23 @@ static void test_defaults(void)
            "num_splits is 4 otherwise");
     desc.method = "fused";
     desc.m = 100;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4,
+                            (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
                problem.block_rows == 128,
            "blocks have at least 128 rows");
     desc.m = 4096;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 2,
+                            (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
                problem.block_rows == 512,
            "a shard of 2048 rows comes in four blocks");
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
+               problem.block_rows == 2048,
+           "where GEMMs run side by side it comes whole");
+    desc.kind = LAP_AG_GEMM;
+    desc.method = "direct";
+    desc.n = 2;
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 3,
+           "direct has a GEMM for each peer, whatever n is");
 }
 
 static void test_op_check(void)

@@ -10,6 +10,7 @@
 #include "overlap/overlap.h"
 #include "schedule/schedule.h"
 #include "tap.h"
+#include "transport/transport.h"
 
 enum { MAX_CALLS = 5, MAX_RANKS = 16, MAX_SCHEDULES = MAX_CALLS * MAX_RANKS };
 
@@ -44,6 +45,8 @@ static const variant_t variants[] = {
     {LAP_AG_GEMM, "ring", 1, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_AG_GEMM, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_AG_GEMM, "direct", 0, 1, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "direct", 0, 1, 1, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_AG_GEMM, "direct", 0, 0, 2, 0, FP8, 0, LAP_FORWARD},
     {LAP_AG_GEMM, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_AG_GEMM, "fused", 0, 1, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_AG_GEMM, "serial", 0, 1, 0, 0, FP8, GRAD, LAP_FORWARD},
@@ -58,6 +61,10 @@ static const variant_t variants[] = {
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_GEMM_RS, "pipeline", 0, 0, 1, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_GEMM_RS, "pipeline", 0, 0, 2, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "pull", 0, 0, 1, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "pull", 0, 0, 3, 0, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_GEMM_RS, "pull", 0, 0, 2, 0, FP8, GRAD, LAP_DGRAD},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_GEMM_RS, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_GEMM_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_DGRAD},
     {LAP_GEMM_RS, "ring", 0, 0, 0, 0, FP8, BIAS, LAP_DGRAD},
@@ -89,6 +96,8 @@ static const variant_t variants[] = {
     {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
 };
 enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
@@ -114,7 +123,7 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     desc.kind = variant->kind;
     desc.method = variant->method;
     desc.m = m;
-    if (variant->kind != LAP_EXTERNAL_AG) {
+    if (variant->kind < LAP_EXTERNAL_AG) {
         desc.n = n;
         desc.k = k;
     }
@@ -134,9 +143,14 @@ static inline lap_op_desc_t describe(const variant_t *variant, size_t m, size_t 
     return desc;
 }
 
+/* What a transport can that can do everything, with and without lanes. */
+#define CAN_LANES ~0u
+#define CAN_PLAIN (CAN_LANES & ~(unsigned)LAP_CAN_LANES)
+
 /* Builds descs[0..ncalls) with rows[i] active rows for every rank. */
 static inline lap_status_t sequence_build(sequence_t *sequence, const lap_op_desc_t *descs,
-                                          const size_t *rows, uint32_t ncalls, int size)
+                                          const size_t *rows, uint32_t ncalls, int size,
+                                          unsigned can)
 {
     memset(sequence, 0, sizeof(*sequence));
     sequence->size = size;
@@ -144,7 +158,7 @@ static inline lap_status_t sequence_build(sequence_t *sequence, const lap_op_des
     for (uint32_t call = 0; call < ncalls; call++) {
         lap_problem_t problem;
         const lap_builder_t *builder;
-        lap_status_t status = lap_problem_init(&problem, &builder, &descs[call], size, ~0u);
+        lap_status_t status = lap_problem_init(&problem, &builder, &descs[call], size, can);
         if (status != LAP_OK)
             return status;
         problem.m = rows[call];
@@ -157,6 +171,23 @@ static inline lap_status_t sequence_build(sequence_t *sequence, const lap_op_des
         }
     }
     return LAP_OK;
+}
+
+/* Whether a variant computes in lanes where it can. */
+static inline bool has_lanes(const variant_t *variant, int size)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    lap_schedule_t schedule;
+    const lap_op_desc_t desc = describe(variant, 40, 40, 40);
+    bool found = false;
+    if (lap_problem_init(&problem, &builder, &desc, size, CAN_LANES) != LAP_OK)
+        return false;
+    if (lap_build(builder, &problem, &schedule) == LAP_OK)
+        for (uint32_t i = 0; i < schedule.nsteps; i++)
+            found = found || schedule.steps[i].stream == LAP_STREAM_BESIDE;
+    lap_schedule_clear(&schedule);
+    return found;
 }
 
 static inline lap_schedule_t *sequence_at(sequence_t *sequence, uint32_t call, int rank)

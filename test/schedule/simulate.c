@@ -286,7 +286,7 @@ static double time_of(const variant_t *variant, int size, const lap_cost_t *cost
     double seconds = -1;
     for (int r = 0; r < size; r++)
         list[r] = &sequence.schedules[r];
-    if (sequence_build(&sequence, &desc, &m, 1, size) != LAP_OK ||
+    if (sequence_build(&sequence, &desc, &m, 1, size, CAN_PLAIN) != LAP_OK ||
         lap_schedule_simulate(list, size, cost, &seconds) != LAP_OK)
         tap_note("%s", lap_last_error());
     sequence_clear(&sequence);
@@ -333,7 +333,7 @@ static void test_choice(lap_op_kind_t kind)
     const char *op = lap_op_kind_name(kind);
     const lap_op_desc_t desc = desc_of(kind);
     lap_forecast_t forecast;
-    lap_status_t status = lap_auto_list(&desc, 4, ~0u, desc.m, &forecast);
+    lap_status_t status = lap_auto_list(&desc, 4, CAN_PLAIN, desc.m, &forecast);
     /* Nothing to hide: no time to move anything, and GEMMs that lose by being cut. */
     lap_cost_t cost = plain_cost(0);
     cost.copy = flat(1e15);
@@ -372,7 +372,7 @@ static void test_room(lap_op_kind_t kind, lap_dtype_t dtype, lap_epilogue_t epil
         fits_all = fits_all && lap_op_buffer_size(&desc, size, &bytes, &nsignals) == LAP_OK;
         for (size_t m = desc.m; m > 0; m /= 2) {
             lap_forecast_t forecast;
-            fits_all = fits_all && lap_auto_list(&desc, size, ~0u, m, &forecast) == LAP_OK;
+            fits_all = fits_all && lap_auto_list(&desc, size, CAN_PLAIN, m, &forecast) == LAP_OK;
             for (size_t i = 0; fits_all && i < forecast.count; i++) {
                 lap_schedule_t schedule;
                 fits_all = lap_build(forecast.candidates[i].builder,

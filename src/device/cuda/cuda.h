@@ -23,35 +23,45 @@ typedef enum lap_cuda_kernel {
 #undef LAP_CUDA_ENUM
 
 #define LAP_CUDA_OUTGROWN 64  /* each twice as large as the one before */
-#define LAP_CUDA_PLANS 256    /* GEMMs that a device remembers */
+#define LAP_CUDA_PLANS 256    /* chains of GEMMs that a device remembers */
 #define LAP_CUDA_STAMPS 65536 /* times that may be on their way to the host */
 
-typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_gemm.c */
+typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
+
+struct lap_event {
+    const lap_device_ops_t *ops;
+    struct lap_cuda_device *device;
+    CUevent event;
+};
 
 /*
  * Who runs kernels of its own on streams of the device, in which it may wait for peers. Its
  * functions come first in what it has for that.
  */
-typedef struct lap_cuda_guest {
-    bool (*stall)(struct lap_cuda_guest *guest, lap_stall_t *stall_p); /* as of a stream */
-    void (*end)(struct lap_cuda_guest *guest);   /* ends its waits; it is of no use any more */
-    void (*close)(struct lap_cuda_guest *guest); /* before the device is closed: it leaves */
-    struct lap_cuda_guest *next;
-} lap_cuda_guest_t;
+typedef struct lap_cuda_lodger {
+    bool (*stall)(struct lap_cuda_lodger *lodger, lap_stall_t *stall_p); /* as of a stream */
+    void (*end)(struct lap_cuda_lodger *lodger);   /* ends its waits; it is of no use any more */
+    void (*close)(struct lap_cuda_lodger *lodger); /* before the device is closed: it leaves */
+    struct lap_cuda_lodger *next;
+} lap_cuda_lodger_t;
 
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
     CUdevice gpu;
     int ordinal;       /* of the GPU */
+    int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
     bool retained;     /* the primary context */
+    bool dead;         /* it did not end its work when it had to: nothing waits for it any more */
     int sms;           /* multiprocessors of the context */
     int urgent, lazy;  /* priorities */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
     lap_cuda_board_t *board; /* pinned */
+    uint32_t *lost;          /* device memory: as in lap_cuda_waits_t */
+    uint64_t limit_ns;       /* of waits on the GPU */
     CUstream side;           /* for what is not on a stream of the caller */
     CUevent joint;           /* where streams part and meet while a graph is made */
     lap_stream_t *streams;   /* all of them */
@@ -65,13 +75,19 @@ typedef struct lap_cuda_device {
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
-    lap_cuda_plan_t *plans; /* LAP_CUDA_PLANS of them */
-    size_t nplans;          /* made so far; the oldest makes room */
-    uint64_t *stamps;       /* pinned; NULL until the first one */
-    uint64_t **stamp_to;    /* where each belongs */
+    bool tunes;     /* finds the kernels of GEMMs by trial */
+    bool fast_gelu; /* that of cuBLASLt */
+    lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
+    uint64_t *stamps;    /* pinned; NULL until the first one */
+    uint64_t **stamp_to; /* where each belongs */
     size_t nstamps;
     int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
-    lap_cuda_guest_t *guests;
+    lap_cuda_lodger_t *lodgers;
+    /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
+    CUcontext foreign_context;
+    lap_event_t foreign;              /* in that context; no event yet: NULL */
+    bool captures;                    /* the caller captures a graph from it, */
+    CUstreamCaptureMode capture_mode; /* and this is what the thread's mode was */
     /* Of the transport over this memory: what it still has to free, and how. */
     struct lap_cuda_grave *graves;
     void (*sweep)(struct lap_cuda_device *device, bool all);
@@ -108,6 +124,10 @@ lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
 
+/* Between enter and leave: zeroes memory; says how much of it was asked for in vain. */
+lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
+lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
+
 /* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);
@@ -115,14 +135,17 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
-void lap_cuda_guest_enter(lap_cuda_device_t *device, lap_cuda_guest_t *guest);
-void lap_cuda_guest_leave(lap_cuda_device_t *device, lap_cuda_guest_t *guest);
+void lap_cuda_lodger_enter(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
+void lap_cuda_lodger_leave(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
 
-/* As lap_cuda_stall, but guests are left out. */
+/* As lap_cuda_stall, but lodgers are left out. */
 bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p);
 
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);
+
+/* Destroys the event on the caller's stream, if there is one. */
+void lap_cuda_foreign_close(lap_cuda_device_t *device);
 
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
@@ -132,9 +155,11 @@ void lap_cuda_plans_free(lap_cuda_device_t *device);
 lap_status_t lap_cuda_probe(void);
 lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
 void lap_cuda_close(lap_device_t *device);
+lap_status_t lap_cuda_gemm_check(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
 int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free(lap_device_t *device, void *memory);
+lap_status_t lap_cuda_check_memory(lap_device_t *device, const char *name, const void *memory);
 lap_status_t lap_cuda_alloc_shared(lap_device_t *device, size_t bytes, void **memory_p);
 void lap_cuda_free_shared(lap_device_t *device, void *memory);
 lap_status_t lap_cuda_stream_create(lap_device_t *device, bool urgent, lap_stream_t **stream_p);
@@ -148,18 +173,27 @@ lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
 lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
-void lap_cuda_release(lap_device_t *device);
+bool lap_cuda_gave_up(lap_device_t *device, lap_stall_t *stall_p);
+void lap_cuda_release(lap_device_t *device, lap_event_t *until);
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_cuda_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
+lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
+lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value);
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);
 lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);
 lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
 lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream);
 void lap_cuda_graph_destroy(lap_graph_t *graph);
+lap_status_t lap_cuda_foreign_begin(lap_device_t *device, void *foreign, bool *keeps_p);
+void lap_cuda_foreign_end(lap_device_t *device);
+lap_status_t lap_cuda_foreign_record(lap_device_t *device, void *foreign, lap_event_t **event_p);
+lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event);
+bool lap_cuda_is_kept(lap_stream_t *stream);
 
 /* lap_finish_t for a kernel; `aux` is of the first row. */
 lap_cuda_finish_t lap_cuda_finish_of(const lap_finish_t *finish, void *aux);

@@ -5,6 +5,8 @@
  * Ranks of a host take its GPUs in turn; LAP_GPU names another. LAP_GPU_PART=i/n takes the i-th of
  * n equal parts of its multiprocessors for this rank alone: a green context, for ranks that share a
  * GPU. Without it, all runs in the primary context, which is that of the caller's CUDA runtime.
+ * LAP_GPU_TUNE=0 takes the kernels of GEMMs that cuBLASLt proposes, without a trial;
+ * LAP_GPU_GELU=fast lets it do GELU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +19,18 @@
 #define PARTS_MOST 64
 #define SM_GROUP 8 /* multiprocessors come in groups of so many */
 #define OLDEST 80  /* compute capability 8.0 */
+#define FP8_FROM 89
 #define CLOCK_ROUNDS 8
+#define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
 extern const lap_device_ops_t lap_cuda_ops;
 extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
 
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
+    if (device->dead)
+        return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
+                         device->ordinal);
     return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
                           "cuCtxPushCurrent");
 }
@@ -70,7 +77,8 @@ static lap_status_t choose_gpu(lap_cuda_device_t *device, int rank)
                            api->cuDeviceGetAttribute(
                                &minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->gpu),
                            "cuDeviceGetAttribute"));
-    if (10 * major + minor < OLDEST)
+    device->capability = 10 * major + minor;
+    if (device->capability < OLDEST)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "GPU %d has compute capability %d.%d, expected 8.0 or later",
                          device->ordinal, major, minor);
@@ -215,7 +223,10 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
+    const char *tune = getenv("LAP_GPU_TUNE"), *gelu = getenv("LAP_GPU_GELU");
     void *board;
+    device->tunes = !tune || strcmp(tune, "0") != 0;
+    device->fast_gelu = gelu && strcmp(gelu, "fast") == 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -229,6 +240,9 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, result, "cuStreamCreate"));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
+    CUdeviceptr lost;
+    LAP_TRY(lap_cuda_memory(device, sizeof(*device->lost), &lost));
+    device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
     LAP_TRY(set_clock(device));
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
@@ -261,6 +275,9 @@ lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **d
     if (!device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of device cuda");
     device->base.ops = &lap_cuda_ops;
+    device->limit_ns = UINT64_MAX;
+    if (options->timeout_ns > 0 && options->timeout_ns < UINT64_MAX - PATIENCE_NS)
+        device->limit_ns = options->timeout_ns + PATIENCE_NS;
     lap_status_t status = lap_cuda_load(&device->api);
     if (status != LAP_OK) {
         lap_free(device);
@@ -281,10 +298,13 @@ static void close_inside(lap_cuda_device_t *device)
     lap_cuda_plans_free(device);
     if (device->blas)
         (void)api->cublasLtDestroy(device->blas);
+    lap_cuda_foreign_close(device);
     if (device->joint)
         (void)api->cuEventDestroy(device->joint);
     if (device->side)
         (void)api->cuStreamDestroy(device->side);
+    if (device->lost)
+        (void)api->cuMemFree((CUdeviceptr)(uintptr_t)device->lost);
     if (device->board)
         (void)api->cuMemFreeHost(device->board);
     if (device->stamps)
@@ -297,21 +317,33 @@ void lap_cuda_close(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
-    while (device->guests)
-        device->guests->close(device->guests);
+    while (device->lodgers)
+        device->lodgers->close(device->lodgers);
     if (device->sweep)
         device->sweep(device, true);
     if (device->context && lap_cuda_enter(device) == LAP_OK) {
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    if (device->green)
+    if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
-    if (device->retained)
+    if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
     lap_cuda_unload(&device->api);
     lap_free(device->stamp_to);
     lap_free(device);
+}
+
+lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_t b)
+{
+    const lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const lap_dtype_t narrow = lap_dtype_is_fp8(a) ? a : b;
+    if (!lap_dtype_is_fp8(narrow) || device->capability >= FP8_FROM)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
+                     lap_dtype_name(narrow), FP8_FROM / 10, FP8_FROM % 10, device->ordinal,
+                     device->capability / 10, device->capability % 10);
 }
 
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
@@ -321,30 +353,40 @@ int lap_cuda_gemm_threads(lap_device_t *device)
     return 1;
 }
 
-static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes)
 {
-    const lap_cuda_api_t *api = &device->api;
     size_t free = 0, total = 0;
-    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY)
-        return lap_cuda_check(api, result, "cuMemAlloc");
-    (void)api->cuMemGetInfo(&free, &total);
+    (void)device->api.cuMemGetInfo(&free, &total);
     return lap_error(LAP_ERR_NO_MEMORY,
                      "no memory for %zu bytes on device cuda: GPU %d has %zu of %zu bytes free",
                      bytes, device->ordinal, free, total);
 }
 
-lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+static lap_status_t allocate(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUdeviceptr memory;
-    LAP_TRY(allocate(device, bytes, &memory));
+    const CUresult result = api->cuMemAlloc(memory_p, bytes ? bytes : 1);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? lap_cuda_no_memory(device, bytes)
+                                              : lap_cuda_check(api, result, "cuMemAlloc");
+}
+
+lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes)
+{
+    const lap_cuda_api_t *api = &device->api;
     CUresult result = api->cuMemsetD8Async(memory, 0, bytes, device->side);
     if (result == CUDA_SUCCESS)
         result = api->cuStreamSynchronize(device->side);
-    if (result != CUDA_SUCCESS) {
-        (void)api->cuMemFree(memory);
-        return lap_cuda_check(api, result, "cuMemsetD8Async");
+    return lap_cuda_check(api, result, "cuMemsetD8Async");
+}
+
+lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p)
+{
+    CUdeviceptr memory;
+    LAP_TRY(allocate(device, bytes, &memory));
+    const lap_status_t status = lap_cuda_clear(device, memory, bytes);
+    if (status != LAP_OK) {
+        (void)device->api.cuMemFree(memory);
+        return status;
     }
     *memory_p = memory;
     return LAP_OK;
@@ -369,6 +411,54 @@ void lap_cuda_free(lap_device_t *handle, void *memory)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
+/* Memory that the driver knows nothing of: on some machines GPUs reach all of the host's. */
+static lap_status_t check_unknown(const lap_cuda_device_t *device, const char *name)
+{
+    int reaches = 0;
+    (void)device->api.cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                           device->gpu);
+    if (reaches)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s lies in memory of the host that GPU %d does not reach, expected memory of "
+                     "that GPU, or pinned memory",
+                     name, device->ordinal);
+}
+
+static lap_status_t check_address(const lap_cuda_device_t *device, const char *name,
+                                  CUdeviceptr address)
+{
+    const lap_cuda_api_t *api = &device->api;
+    unsigned type = 0, managed = 0;
+    int ordinal = device->ordinal;
+    const CUresult result =
+        api->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return check_unknown(device, name);
+    LAP_TRY(lap_cuda_check(api, result, "cuPointerGetAttribute"));
+    if (type != CU_MEMORYTYPE_DEVICE)
+        return LAP_OK;
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address),
+        "cuPointerGetAttribute"));
+    LAP_TRY(lap_cuda_check(
+        api, api->cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+        "cuPointerGetAttribute"));
+    if (!managed && ordinal != device->ordinal)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s lies in the memory of GPU %d, expected that of GPU %d, which this "
+                         "rank uses",
+                         name, ordinal, device->ordinal);
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_check_memory(lap_device_t *handle, const char *name, const void *memory)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, check_address(device, name, (CUdeviceptr)(uintptr_t)memory));
+}
+
 lap_status_t lap_cuda_alloc_shared(lap_device_t *handle, size_t bytes, void **memory_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
@@ -390,12 +480,16 @@ const lap_device_ops_t lap_cuda_ops = {
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
     .shares_queues = true,
+    .lanes = true,
+    .tries_methods = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
+    .gemm_check = lap_cuda_gemm_check,
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
     .free = lap_cuda_free,
+    .check_memory = lap_cuda_check_memory,
     .alloc_shared = lap_cuda_alloc_shared,
     .free_shared = lap_cuda_free_shared,
     .stream_create = lap_cuda_stream_create,
@@ -408,15 +502,24 @@ const lap_device_ops_t lap_cuda_ops = {
     .stream_wait_event = lap_cuda_stream_wait_event,
     .event_synchronize = lap_cuda_event_synchronize,
     .stall = lap_cuda_stall,
+    .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
+    .cast = lap_cuda_cast,
     .gemm = lap_cuda_gemm,
+    .gemm_prepare = lap_cuda_gemm_prepare,
+    .set = lap_cuda_set,
     .fill = lap_cuda_fill,
     .graph_begin = lap_cuda_graph_begin,
     .graph_end = lap_cuda_graph_end,
     .graph_launch = lap_cuda_graph_launch,
     .graph_destroy = lap_cuda_graph_destroy,
+    .foreign_begin = lap_cuda_foreign_begin,
+    .foreign_end = lap_cuda_foreign_end,
+    .foreign_record = lap_cuda_foreign_record,
+    .foreign_wait_event = lap_cuda_foreign_wait_event,
+    .is_kept = lap_cuda_is_kept,
 };

@@ -1,194 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is kept for each shape; sums are fp32 and
- * the same in every call. It writes d itself where it can. Where something is to be done to the
- * sums, or d has a type that it does not write, it writes fp32 into memory of the stream, and a
- * reduction of one source finishes them. What it cannot do at all, such as FP8 matrices with odd
- * sizes, a plain kernel does, slowly.
+ * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
+ * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
+ * stream, and a reduction of one source finishes them. What it cannot do at all, such as FP8
+ * matrices with odd sizes, a plain kernel does, slowly. Its own GELU is an approximation, taken
+ * only by those who ask for it with LAP_GPU_GELU=fast.
  *
  * cuBLASLt thinks in columns: d^T [n, rows] = op(b)^T op(a)^T, so that b is its first operand.
  */
 #include <string.h>
 
-#include "device/cuda/cuda.h"
-#include "util/alloc.h"
+#include "device/cuda/cuda_plan.h"
 
-#define WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
 #define ALIGNMENT_MOST 256u
-
-/* What a choice depends on. No padding: it is compared as bytes. */
-typedef struct gemm_key {
-    uint64_t rows, n, k, lda, ldb, ldd; /* in elements */
-    int32_t a_dtype, b_dtype, d_dtype;
-    uint32_t a_transposed, b_plain, accumulates, scaled;
-    uint32_t align_a, align_b, align_d;
-} gemm_key_t;
-
-struct lap_cuda_plan {
-    gemm_key_t key;
-    bool found; /* cuBLASLt can do it */
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, d;
-    cublasLtMatmulAlgo_t algorithm;
-};
-
-static cudaDataType_t type_of(lap_dtype_t dtype)
-{
-    static const cudaDataType_t types[] = {
-        [LAP_FLOAT32] = CUDA_R_32F,         [LAP_FLOAT16] = CUDA_R_16F,
-        [LAP_BFLOAT16] = CUDA_R_16BF,       [LAP_FLOAT8_E4M3] = CUDA_R_8F_E4M3,
-        [LAP_FLOAT8_E5M2] = CUDA_R_8F_E5M2,
-    };
-    return types[dtype];
-}
 
 static uint32_t alignment_of(const void *pointer)
 {
     const uintptr_t bits = (uintptr_t)pointer | ALIGNMENT_MOST;
     return (uint32_t)(bits & (~bits + 1));
 }
-
-/* ---- plans ---- */
-
-static lap_status_t set(const lap_cuda_api_t *api, cublasLtMatmulDesc_t operation,
-                        cublasLtMatmulDescAttributes_t attribute, const void *value, size_t bytes)
-{
-    return lap_cublas_check(api,
-                            api->cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes),
-                            "cublasLtMatmulDescSetAttribute");
-}
-
-static lap_status_t layout(const lap_cuda_api_t *api, int32_t dtype, uint64_t rows, uint64_t cols,
-                           uint64_t stride, cublasLtMatrixLayout_t *layout_p)
-{
-    /* A row-major matrix is its transpose, column by column. */
-    return lap_cublas_check(api,
-                            api->cublasLtMatrixLayoutCreate(layout_p, type_of((lap_dtype_t)dtype),
-                                                            cols, rows, (int64_t)stride),
-                            "cublasLtMatrixLayoutCreate");
-}
-
-static lap_status_t describe(const lap_cuda_device_t *device, lap_cuda_plan_t *plan)
-{
-    const lap_cuda_api_t *api = &device->api;
-    const gemm_key_t *key = &plan->key;
-    const int32_t first = key->b_plain ? CUBLAS_OP_N : CUBLAS_OP_T;
-    const int32_t second = key->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t sms = device->sms;
-    LAP_TRY(lap_cublas_check(
-        api, api->cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        "cublasLtMatmulDescCreate"));
-    LAP_TRY(set(api, plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)));
-    LAP_TRY(set(api, plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)));
-    if (device->green)
-        LAP_TRY(set(api, plan->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &sms, sizeof(sms)));
-    LAP_TRY(layout(api, key->b_dtype, key->b_plain ? key->k : key->n,
-                   key->b_plain ? key->n : key->k, key->ldb, &plan->b));
-    LAP_TRY(layout(api, key->a_dtype, key->a_transposed ? key->k : key->rows,
-                   key->a_transposed ? key->rows : key->k, key->lda, &plan->a));
-    return layout(api, key->d_dtype, key->rows, key->n, key->ldd, &plan->d);
-}
-
-/* Partial sums of one element are added in fp32 and in one order, or there are none. */
-static lap_status_t set_preference(const lap_cuda_api_t *api, const gemm_key_t *key,
-                                   cublasLtMatmulPreference_t preference)
-{
-    const uint64_t workspace = WORKSPACE_BYTES;
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t attribute;
-        const void *value;
-        size_t bytes;
-    } settings[] = {
-        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->align_b, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->align_a, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->align_d, sizeof(uint32_t)},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->align_d, sizeof(uint32_t)},
-    };
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        LAP_TRY(lap_cublas_check(
-            api,
-            api->cublasLtMatmulPreferenceSetAttribute(preference, settings[i].attribute,
-                                                      settings[i].value, settings[i].bytes),
-            "cublasLtMatmulPreferenceSetAttribute"));
-    return LAP_OK;
-}
-
-static lap_status_t choose(const lap_cuda_device_t *device, lap_cuda_plan_t *plan)
-{
-    const lap_cuda_api_t *api = &device->api;
-    cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t best;
-    int count = 0;
-    LAP_TRY(lap_cublas_check(api, api->cublasLtMatmulPreferenceCreate(&preference),
-                             "cublasLtMatmulPreferenceCreate"));
-    lap_status_t status = set_preference(api, &plan->key, preference);
-    if (status == LAP_OK) {
-        const cublasStatus_t result =
-            api->cublasLtMatmulAlgoGetHeuristic(device->blas, plan->operation, plan->b, plan->a,
-                                                plan->d, plan->d, preference, 1, &best, &count);
-        plan->found =
-            result == CUBLAS_STATUS_SUCCESS && count > 0 && best.state == CUBLAS_STATUS_SUCCESS;
-        if (plan->found)
-            plan->algorithm = best.algo;
-    }
-    (void)api->cublasLtMatmulPreferenceDestroy(preference);
-    return status;
-}
-
-static void plan_clear(const lap_cuda_api_t *api, lap_cuda_plan_t *plan)
-{
-    if (plan->operation)
-        (void)api->cublasLtMatmulDescDestroy(plan->operation);
-    if (plan->a)
-        (void)api->cublasLtMatrixLayoutDestroy(plan->a);
-    if (plan->b)
-        (void)api->cublasLtMatrixLayoutDestroy(plan->b);
-    if (plan->d)
-        (void)api->cublasLtMatrixLayoutDestroy(plan->d);
-    memset(plan, 0, sizeof(*plan));
-}
-
-void lap_cuda_plans_free(lap_cuda_device_t *device)
-{
-    for (size_t i = 0; device->plans && i < LAP_CUDA_PLANS; i++)
-        plan_clear(&device->api, &device->plans[i]);
-    lap_free(device->plans);
-    device->plans = NULL;
-}
-
-/* The plan of a key, made when first asked for; the one made longest ago makes room. */
-static lap_status_t get_plan(lap_cuda_device_t *device, const gemm_key_t *key,
-                             lap_cuda_plan_t **plan_p)
-{
-    if (!device->plans)
-        device->plans = lap_alloc(LAP_CUDA_PLANS, sizeof(*device->plans));
-    if (!device->plans)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the plans of GEMMs");
-    for (size_t i = 0; i < LAP_CUDA_PLANS && i < device->nplans; i++) {
-        if (memcmp(&device->plans[i].key, key, sizeof(*key)) == 0) {
-            *plan_p = &device->plans[i];
-            return LAP_OK;
-        }
-    }
-    lap_cuda_plan_t *plan = &device->plans[device->nplans % LAP_CUDA_PLANS];
-    plan_clear(&device->api, plan);
-    plan->key = *key;
-    lap_status_t status = describe(device, plan);
-    if (status == LAP_OK)
-        status = choose(device, plan);
-    if (status != LAP_OK) {
-        plan_clear(&device->api, plan);
-        return status;
-    }
-    device->nplans++;
-    *plan_p = plan;
-    return LAP_OK;
-}
-
-/* ---- running ---- */
 
 /* Where the sums go. */
 typedef struct target {
@@ -213,10 +44,19 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
     return LAP_OK;
 }
 
-static gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
-                         const target_t *target, bool accumulates)
+/* The multiprocessors that a GEMM is told to use; 0: it need not be told. */
+static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
 {
-    gemm_key_t key;
+    if (spare == 0 && !device->green)
+        return 0;
+    return spare < device->sms ? (uint32_t)(device->sms - spare) : 1;
+}
+
+/* Of a GEMM whose sums go to the target as they are. */
+static lap_cuda_gemm_key_t key_of(const lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                                  const lap_gemm_block_t *block, const target_t *target)
+{
+    lap_cuda_gemm_key_t key;
     memset(&key, 0, sizeof(key));
     key.rows = block->rows;
     key.n = gemm->n;
@@ -229,33 +69,43 @@ static gemm_key_t key_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block,
     key.d_dtype = (int32_t)target->dtype;
     key.a_transposed = gemm->a_transposed;
     key.b_plain = gemm->b_plain;
-    key.accumulates = accumulates;
     key.scaled = block->a_scale != NULL;
+    key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key.align_a = alignment_of(block->a);
     key.align_b = alignment_of(gemm->b);
     key.align_d = alignment_of(target->data);
+    key.sms = sms_for(device, gemm->spare_sms);
     return key;
 }
 
+static lap_status_t get_workspace(lap_stream_t *stream)
+{
+    if (stream->workspace)
+        return LAP_OK;
+    return lap_cuda_memory(stream->device, LAP_CUDA_WORKSPACE, &stream->workspace);
+}
+
 static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
-                             const lap_gemm_block_t *block, const lap_cuda_plan_t *plan,
-                             const target_t *target, float beta)
+                             const lap_gemm_block_t *block, const lap_cuda_plan_t *plan, void *d,
+                             float beta)
 {
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
-    if (!stream->workspace)
-        LAP_TRY(lap_cuda_memory(device, WORKSPACE_BYTES, &stream->workspace));
-    if (block->a_scale)
-        LAP_TRY(set(api, plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &block->a_scale,
-                    sizeof(block->a_scale)));
-    return lap_cublas_check(
-        api,
-        api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale, gemm->b, plan->b, block->a,
-                            plan->a, &beta, target->data, plan->d, target->data, plan->d,
-                            &plan->algorithm, (void *)(uintptr_t)stream->workspace, WORKSPACE_BYTES,
-                            stream->stream),
-        "cublasLtMatmul");
+    LAP_TRY(get_workspace(stream));
+    const lap_cuda_pointers_t pointers = {
+        .a_scale = block->a_scale,
+        .bias = gemm->finish ? gemm->finish->bias : NULL,
+        .aux = block->aux,
+    };
+    LAP_TRY(lap_cuda_plan_point(plan, api, &pointers));
+    return lap_cublas_check(api,
+                            api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale,
+                                                gemm->b, plan->b, block->a, plan->a, &beta, d,
+                                                plan->d, d, plan->d, &plan->algorithm,
+                                                (void *)(uintptr_t)stream->workspace,
+                                                LAP_CUDA_WORKSPACE, stream->stream),
+                            "cublasLtMatmul");
 }
 
 /* What cuBLASLt cannot do. */
@@ -297,26 +147,114 @@ static bool writes(lap_dtype_t from, lap_dtype_t to)
            (lap_dtype_is_fp8(from) && !lap_dtype_is_fp8(to));
 }
 
-/* Sums into memory of the stream, which a reduction then finishes. */
-static lap_status_t run_in_two(lap_stream_t *stream, const lap_gemm_t *gemm,
-                               const lap_gemm_block_t *block)
+/* Whether it adds a bias of this type on the way to d. */
+static bool adds_bias(const lap_gemm_t *gemm)
 {
-    lap_cuda_plan_t *plan;
+    const bool odd = lap_dtype_is_fp8(gemm->a_dtype) && gemm->d_dtype == LAP_FLOAT32;
+    return gemm->finish->bias_dtype == (odd ? LAP_BFLOAT16 : gemm->d_dtype);
+}
+
+/* Whether it reads or writes this aux: of the type of d, and 16 bytes of it at a time. */
+static bool keeps_aux(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
+{
+    const size_t stride = gemm->finish->aux_stride;
+    return gemm->finish->aux_dtype == gemm->d_dtype && (uintptr_t)block->aux % 16 == 0 &&
+           stride % (8 * lap_dtype_size(gemm->d_dtype)) == 0;
+}
+
+/* The epilogue by which cuBLASLt finishes a block all by itself; 0: there is none. */
+static uint32_t epilogue_of(const lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                            const lap_gemm_block_t *block)
+{
+    const lap_finish_t *finish = gemm->finish;
+    const lap_epilogue_t work =
+        finish ? finish->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD : LAP_EPILOGUE_NONE;
+    const bool aux = block->aux && work & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
+    if (!writes(gemm->a_dtype, gemm->d_dtype) || (finish && finish->scale != 1) ||
+        (work & LAP_EPILOGUE_BIAS && !adds_bias(gemm)) || (aux && !keeps_aux(gemm, block)) ||
+        (work != LAP_EPILOGUE_NONE && finish->beta != 0) || /* some kernels round in between */
+        (work > LAP_EPILOGUE_BIAS && !device->fast_gelu))
+        return 0;
+    switch (work) {
+    case LAP_EPILOGUE_NONE:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    case LAP_EPILOGUE_BIAS:
+        return CUBLASLT_EPILOGUE_BIAS;
+    case LAP_EPILOGUE_GELU:
+        return aux ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+    case LAP_EPILOGUE_GELU | LAP_EPILOGUE_BIAS:
+        return aux ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
+    case LAP_EPILOGUE_DGELU:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return 0;
+    }
+}
+
+static void add_epilogue(lap_cuda_gemm_key_t *key, const lap_finish_t *finish, const void *aux,
+                         uint32_t epilogue)
+{
+    key->epilogue = epilogue;
+    key->accumulates = finish && finish->beta != 0;
+    if (epilogue & LAP_CUDA_HAS_BIAS) {
+        key->bias_dtype = (int32_t)finish->bias_dtype;
+        key->align_bias = alignment_of(finish->bias);
+    }
+    if (epilogue & LAP_CUDA_HAS_AUX) {
+        key->aux_dtype = (int32_t)finish->aux_dtype;
+        key->ld_aux = finish->aux_stride / lap_dtype_size(finish->aux_dtype);
+        key->align_aux = alignment_of(aux);
+    }
+}
+
+/* How a block is done. */
+typedef enum way {
+    NOTHING,  /* there is nothing to do */
+    PLAINLY,  /* by the plain kernel */
+    DIRECTLY, /* cuBLASLt writes d */
+    IN_TWO,   /* it writes sums into memory of the stream, which a reduction then finishes */
+} way_t;
+
+/* The way of a block, and its plan where it has one. */
+static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                             const lap_gemm_block_t *block, bool timed, way_t *way_p,
+                             lap_cuda_plan_t **plan_p)
+{
+    const uint32_t epilogue = epilogue_of(device, gemm, block);
+    const target_t d = {block->d, block->d_stride, gemm->d_dtype};
+    /* Memory of the stream is aligned as NULL is. */
+    const target_t sums = {NULL, gemm->n * sizeof(float), LAP_FLOAT32};
+    *way_p = block->rows == 0 || gemm->n == 0 ? NOTHING : PLAINLY;
+    /* cuBLASLt knows scales of FP8 only. */
+    if (*way_p == NOTHING || gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
+        return LAP_OK;
+    if (epilogue) {
+        lap_cuda_gemm_key_t key = key_of(device, gemm, block, &d);
+        add_epilogue(&key, gemm->finish, block->aux, epilogue);
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
+        *way_p = (*plan_p)->found ? DIRECTLY : PLAINLY;
+    }
+    if (*way_p == PLAINLY) {
+        const lap_cuda_gemm_key_t key = key_of(device, gemm, block, &sums);
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
+        *way_p = (*plan_p)->found ? IN_TWO : PLAINLY;
+    }
+    return LAP_OK;
+}
+
+static lap_status_t run_in_two(lap_stream_t *stream, const lap_gemm_t *gemm,
+                               const lap_gemm_block_t *block, const lap_cuda_plan_t *plan)
+{
     const size_t stride = gemm->n * sizeof(float);
     LAP_TRY(grow_scratch(stream, block->rows * stride));
-    const target_t target = {(void *)(uintptr_t)stream->scratch, stride, LAP_FLOAT32};
-    const gemm_key_t key = key_of(gemm, block, &target, false);
-    LAP_TRY(get_plan(stream->device, &key, &plan));
-    if (!plan->found)
-        return multiply_plainly(stream, gemm, block);
-    LAP_TRY(multiply(stream, gemm, block, plan, &target, 0));
-    const void *const src = target.data;
+    const void *const sums = (const void *)(uintptr_t)stream->scratch;
+    LAP_TRY(multiply(stream, gemm, block, plan, (void *)(uintptr_t)stream->scratch, 0));
     const lap_reduce_t reduce = {
         .from = LAP_FLOAT32,
         .to = gemm->d_dtype,
         .dst = block->d,
         .dst_stride = block->d_stride,
-        .srcs = &src,
+        .srcs = &sums,
         .src_strides = &stride,
         .nsrc = 1,
         .rows = block->rows,
@@ -330,33 +268,88 @@ static lap_status_t run_in_two(lap_stream_t *stream, const lap_gemm_t *gemm,
 static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
                               const lap_gemm_block_t *block)
 {
-    lap_cuda_plan_t *plan;
-    const lap_finish_t *finish = gemm->finish;
-    const bool plain = !finish || (finish->epilogue == LAP_EPILOGUE_NONE && finish->scale == 1);
-    if (block->rows == 0 || gemm->n == 0)
-        return LAP_OK;
-    /* cuBLASLt knows scales of FP8 only. */
-    if (gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
+    lap_cuda_plan_t *plan = NULL;
+    way_t way;
+    LAP_TRY(find_way(stream->device, gemm, block, false, &way, &plan));
+    switch (way) {
+    case PLAINLY:
         return multiply_plainly(stream, gemm, block);
-    if (!plain || !writes(gemm->a_dtype, gemm->d_dtype))
-        return run_in_two(stream, gemm, block);
-    const float beta = finish ? finish->beta : 0;
-    const target_t target = {block->d, block->d_stride, gemm->d_dtype};
-    const gemm_key_t key = key_of(gemm, block, &target, beta != 0);
-    LAP_TRY(get_plan(stream->device, &key, &plan));
-    if (!plan->found)
-        return multiply_plainly(stream, gemm, block);
-    return multiply(stream, gemm, block, plan, &target, beta);
+    case DIRECTLY:
+        return multiply(stream, gemm, block, plan, block->d, gemm->finish ? gemm->finish->beta : 0);
+    case IN_TWO:
+        return run_in_two(stream, gemm, block, plan);
+    case NOTHING:
+        break;
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_types(const lap_gemm_t *gemm)
+{
+    LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
+    LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
+    return lap_device_check_dtype("a GEMM with d", gemm->d_dtype);
 }
 
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
-    LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
-    LAP_TRY(lap_device_check_dtype("a GEMM with d", gemm->d_dtype));
+    LAP_TRY(check_types(gemm));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)
         status = run_block(stream, gemm, &gemm->blocks[i]);
+    return lap_cuda_leave(stream->device, status);
+}
+
+/*
+ * The driver loads a kernel when it is launched for the first time, and may wait until nothing runs
+ * any more: for ever, if what runs waits for a peer that is held up in the same way. So it is loaded
+ * before, as part of a graph that nobody launches. Where that fails, the launch will say why.
+ */
+static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_gemm_block_t *block,
+                        lap_cuda_plan_t *plan, void *d)
+{
+    const lap_cuda_device_t *device = stream->device;
+    const lap_cuda_api_t *api = &device->api;
+    lap_stream_t aside = *stream;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    aside.stream = device->side;
+    plan->loaded = true;
+    if (api->cuStreamBeginCapture(device->side, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
+        return;
+    (void)multiply(&aside, gemm, block, plan, d, plan->key.accumulates ? 1.0f : 0.0f);
+    if (api->cuStreamEndCapture(device->side, &graph) != CUDA_SUCCESS || !graph)
+        return;
+    if (api->cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS)
+        (void)api->cuGraphExecDestroy(exec);
+    (void)api->cuGraphDestroy(graph);
+}
+
+/* All that a block needs but cannot be had while streams may be waiting for peers. */
+static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
+                                  const lap_gemm_block_t *block, bool tries)
+{
+    lap_cuda_plan_t *plan = NULL;
+    way_t way;
+    LAP_TRY(find_way(stream->device, gemm, block, tries, &way, &plan));
+    if (way != DIRECTLY && way != IN_TWO)
+        return LAP_OK;
+    LAP_TRY(get_workspace(stream));
+    if (way == IN_TWO)
+        LAP_TRY(grow_scratch(stream, block->rows * gemm->n * sizeof(float)));
+    if (!plan->loaded)
+        load_kernel(stream, gemm, block, plan,
+                    way == IN_TWO ? (void *)(uintptr_t)stream->scratch : block->d);
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries)
+{
+    LAP_TRY(check_types(gemm));
+    LAP_TRY(lap_cuda_enter(stream->device));
+    lap_status_t status = LAP_OK;
+    for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)
+        status = prepare_block(stream, gemm, &gemm->blocks[i], tries);
     return lap_cuda_leave(stream->device, status);
 }

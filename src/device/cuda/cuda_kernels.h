@@ -11,13 +11,20 @@
 
 /* The kernels, by the names of their functions in kernels.cu. */
 #define LAP_CUDA_KERNEL_LIST(X)                                                                    \
-    X(wait) X(raise) X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill)
+    X(wait)                                                                                        \
+    X(raise)                                                                                       \
+    X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast)
 
 #define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_ADVANCE 256 /* words of one launch */
 #define LAP_CUDA_SOURCES 64  /* of a reduction */
 #define LAP_CUDA_SLOTS 64    /* streams of a device */
 #define LAP_CUDA_VECTOR 8    /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256 /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_TURNS 2     /* vectors of each source that a thread of lap_reduce has in hand */
+#define LAP_CUDA_MOVERS 1024 /* threads of a block of lap_copy: most of a multiprocessor */
+#define LAP_CUDA_PIECE 16384 /* bytes of a row that a warp of lap_copy moves in one go */
+#define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
 
 /* A signal word in device memory, with the tag of its latest raise; a cache line each. */
@@ -40,10 +47,14 @@ typedef struct lap_cuda_slot {
     uint32_t reserved[2];
 } lap_cuda_slot_t;
 
+/* LAP_CUDA_RELEASE is said by the host, LAP_CUDA_GAVE_UP by a wait; either ends all waits. */
+enum { LAP_CUDA_GO = 0, LAP_CUDA_RELEASE = 1, LAP_CUDA_GAVE_UP = 2 };
+
 /* Pinned memory of a device. */
 typedef struct lap_cuda_board {
-    uint32_t abort; /* not 0: waits end at once */
+    uint32_t abort; /* not LAP_CUDA_GO: waits end at once */
     uint32_t reserved[15];
+    lap_cuda_slot_t late; /* of the wait that gave up */
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
 } lap_cuda_board_t;
 
@@ -60,6 +71,8 @@ typedef struct lap_cuda_wait {
 typedef struct lap_cuda_waits {
     lap_cuda_board_t *board;
     lap_cuda_slot_t *slot;
+    uint32_t *lost;    /* device memory: set when a wait gives up; nothing is raised then */
+    uint64_t limit_ns; /* how long one may last */
     uint32_t n, checks_tag;
     lap_cuda_wait_t at[LAP_CUDA_BATCH];
 } lap_cuda_waits_t;
@@ -72,6 +85,7 @@ typedef struct lap_cuda_raise {
 } lap_cuda_raise_t;
 
 typedef struct lap_cuda_raises {
+    const uint32_t *lost; /* as in lap_cuda_waits_t */
     uint32_t n, reserved;
     lap_cuda_raise_t at[LAP_CUDA_BATCH];
 } lap_cuda_raises_t;
@@ -93,6 +107,7 @@ typedef struct lap_cuda_pace {
     const uint64_t *issued; /* when the transfer was */
     uint64_t *link_free; /* when the last transfer so far leaves the link; NULL: carries nothing */
     uint64_t carry_ns, latency_ns;
+    const uint32_t *lost; /* as in lap_cuda_waits_t */
     lap_cuda_raise_t raise;
 } lap_cuda_pace_t;
 
@@ -136,6 +151,24 @@ typedef struct lap_cuda_multiply {
     const float *a_scale; /* NULL: 1 */
     lap_cuda_finish_t finish;
 } lap_cuda_multiply_t;
+
+/* Rows of bytes. `vector` bytes are moved at a time: addresses and strides are multiples of it. */
+typedef struct lap_cuda_copy {
+    void *dst;
+    const void *src;
+    size_t rows, row_bytes, dst_stride, src_stride;
+    uint32_t vector, reserved;
+} lap_cuda_copy_t;
+
+typedef struct lap_cuda_cast {
+    int32_t from, to;
+    const void *src;
+    void *dst;
+    size_t src_stride, dst_stride, rows, cols;
+    const float *scale;        /* NULL: 1 */
+    float *amax;               /* NULL: none */
+    uint32_t vector, reserved; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
+} lap_cuda_cast_t;
 
 typedef struct lap_cuda_fill {
     int32_t dtype;

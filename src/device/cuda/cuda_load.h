@@ -26,6 +26,7 @@
     X(cuDevicePrimaryCtxRelease, 11000)                                                            \
     X(cuCtxPushCurrent, 4000)                                                                      \
     X(cuCtxPopCurrent, 4000)                                                                       \
+    X(cuCtxGetDevice, 2000)                                                                        \
     X(cuCtxEnablePeerAccess, 4000)                                                                 \
     X(cuCtxGetStreamPriorityRange, 5050)                                                           \
     X(cuDeviceGetDevResource, 12040)                                                               \
@@ -38,25 +39,45 @@
     X(cuMemAlloc, 3020)                                                                            \
     X(cuMemFree, 3020)                                                                             \
     X(cuMemGetInfo, 3020)                                                                          \
+    X(cuPointerGetAttribute, 4000)                                                                 \
     X(cuMemHostAlloc, 2020)                                                                        \
     X(cuMemFreeHost, 2000)                                                                         \
     X(cuMemsetD8Async, 3020)                                                                       \
+    X(cuMemsetD32Async, 3020)                                                                      \
     X(cuMemcpyAsync, 4000)                                                                         \
     X(cuMemcpy2DAsync, 3020)                                                                       \
+    X(cuMemAddressReserve, 10020)                                                                  \
+    X(cuMemAddressFree, 10020)                                                                     \
+    X(cuMemCreate, 10020)                                                                          \
+    X(cuMemRelease, 10020)                                                                         \
+    X(cuMemMap, 10020)                                                                             \
+    X(cuMemUnmap, 10020)                                                                           \
+    X(cuMemSetAccess, 10020)                                                                       \
+    X(cuMemGetAllocationGranularity, 10020)                                                        \
+    X(cuMemExportToShareableHandle, 10020)                                                         \
+    X(cuMemImportFromShareableHandle, 10020)                                                       \
+    X(cuMulticastCreate, 12010)                                                                    \
+    X(cuMulticastAddDevice, 12010)                                                                 \
+    X(cuMulticastBindMem, 12010)                                                                   \
+    X(cuMulticastGetGranularity, 12010)                                                            \
     X(cuIpcGetMemHandle, 4010)                                                                     \
     X(cuIpcOpenMemHandle, 11000)                                                                   \
     X(cuIpcCloseMemHandle, 4010)                                                                   \
     X(cuStreamCreateWithPriority, 5050)                                                            \
     X(cuStreamDestroy, 4000)                                                                       \
+    X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitEvent, 3020)                                                                     \
     X(cuStreamBeginCapture, 10010)                                                                 \
     X(cuStreamEndCapture, 10000)                                                                   \
     X(cuStreamIsCapturing, 10000)                                                                  \
+    X(cuStreamGetCtx, 12050)                                                                       \
+    X(cuThreadExchangeStreamCaptureMode, 10010)                                                    \
     X(cuEventCreate, 2000)                                                                         \
     X(cuEventDestroy, 4000)                                                                        \
     X(cuEventRecord, 2000)                                                                         \
     X(cuEventQuery, 2000)                                                                          \
+    X(cuEventElapsedTime, 2000)                                                                    \
     X(cuLaunchKernel, 4000)                                                                        \
     X(cuLaunchHostFunc, 10000)                                                                     \
     X(cuLibraryLoadData, 12000)                                                                    \

@@ -13,14 +13,9 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define SPIN_NS 200000u /* how long a wait for the GPU keeps a core busy */
-#define NAP_NS 20000u   /* and how long it sleeps at a time then */
-
-struct lap_event {
-    const lap_device_ops_t *ops;
-    lap_cuda_device_t *device;
-    CUevent event;
-};
+#define SPIN_NS 200000u      /* how long a wait for the GPU keeps a core busy */
+#define NAP_NS 20000u        /* and how long it sleeps at a time then */
+#define DRAIN_NS 3000000000u /* for streams to run out when no wait holds them up any more */
 
 /* ---- launching ---- */
 
@@ -85,6 +80,8 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
     device->held = LAP_CUDA_WAITS;
     waits->board = device->board;
     waits->slot = &device->board->slots[stream->slot];
+    waits->lost = device->lost;
+    waits->limit_ns = device->limit_ns;
     waits->checks_tag = checks_tag;
     waits->at[waits->n++] = *wait;
     return LAP_OK;
@@ -95,6 +92,7 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
     lap_cuda_device_t *device = stream->device;
     LAP_TRY(make_room(stream, LAP_CUDA_RAISES, &device->raises.n));
     device->held = LAP_CUDA_RAISES;
+    device->raises.lost = device->lost;
     device->raises.at[device->raises.n++] = *raise;
     return LAP_OK;
 }
@@ -340,9 +338,8 @@ lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *w
 
 /* ---- waits that last ---- */
 
-bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
+static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
 {
-    const lap_cuda_slot_t *slot = &stream->device->board->slots[stream->slot];
     /* Pairs with the release in report(), kernels.cu. */
     const uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
     if (state == LAP_CUDA_RUNS)
@@ -366,38 +363,90 @@ bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
     return true;
 }
 
-/* What holds up a guest holds up the streams that wait for it. */
+bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
+{
+    return read_slot(&stream->device->board->slots[stream->slot], stall_p);
+}
+
+/* What holds up a lodger holds up the streams that wait for it. */
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
     bool found = lap_cuda_stall_of(stream, stall_p);
-    for (lap_cuda_guest_t *guest = stream->device->guests; guest && !found; guest = guest->next)
-        found = guest->stall(guest, stall_p);
+    for (lap_cuda_lodger_t *lodger = stream->device->lodgers; lodger && !found;
+         lodger = lodger->next)
+        found = lodger->stall(lodger, stall_p);
     return found;
 }
 
-void lap_cuda_guest_enter(lap_cuda_device_t *device, lap_cuda_guest_t *guest)
+void lap_cuda_lodger_enter(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger)
 {
-    guest->next = device->guests;
-    device->guests = guest;
+    lodger->next = device->lodgers;
+    device->lodgers = lodger;
 }
 
-void lap_cuda_guest_leave(lap_cuda_device_t *device, lap_cuda_guest_t *guest)
+void lap_cuda_lodger_leave(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger)
 {
-    lap_cuda_guest_t **link = &device->guests;
-    while (*link != guest)
+    lap_cuda_lodger_t **link = &device->lodgers;
+    while (*link != lodger)
         link = &(*link)->next;
-    *link = guest->next;
+    *link = lodger->next;
 }
 
-void lap_cuda_release(lap_device_t *handle)
+bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
+{
+    const lap_cuda_board_t *board = ((lap_cuda_device_t *)handle)->board;
+    /* Pairs with the release in give_up(), kernels.cu: that wait was told of before. */
+    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_GAVE_UP &&
+           read_slot(&board->late, stall_p);
+}
+
+/* Nothing runs on the device any more that could set it again. */
+static void forget_lost(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    if (lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)device->lost, 0, 1, device->side);
+    (void)api->cuStreamSynchronize(device->side);
+    (void)lap_cuda_leave(device, LAP_OK);
+}
+
+/* Whether all streams, and an event, have run out in time; a failure ends them, too. */
+static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
+{
+    const lap_cuda_api_t *api = &device->api;
+    const uint64_t deadline = lap_now_ns() + DRAIN_NS;
+    const lap_stream_t *stream = device->streams;
+    for (;;) {
+        while (stream && api->cuStreamQuery(stream->stream) != CUDA_ERROR_NOT_READY)
+            stream = stream->next;
+        if (!stream && !(until && api->cuEventQuery(until->event) == CUDA_ERROR_NOT_READY))
+            return true;
+        if (lap_now_ns() >= deadline)
+            return false;
+        lap_sleep_until_ns(lap_now_ns() + NAP_NS);
+    }
+}
+
+/*
+ * A rank that was killed may have left the GPU in a state in which nothing ends: then the rest of
+ * this process must do without it, and what it holds is given back by the end of the process.
+ */
+void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    __atomic_store_n(&device->board->abort, 1, __ATOMIC_SEQ_CST);
-    for (lap_cuda_guest_t *guest = device->guests; guest; guest = guest->next)
-        guest->end(guest);
-    for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
-        (void)lap_cuda_stream_synchronize(stream);
+    __atomic_store_n(&device->board->abort, LAP_CUDA_RELEASE, __ATOMIC_SEQ_CST);
+    for (lap_cuda_lodger_t *lodger = device->lodgers; lodger; lodger = lodger->next)
+        lodger->end(lodger);
+    if (lap_cuda_enter(device) != LAP_OK)
+        return;
+    (void)lap_cuda_flush(device);
+    device->dead = !drain(device, until);
+    (void)lap_cuda_leave(device, LAP_OK);
+    if (device->dead)
+        return;
+    forget_lost(device);
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
         device->board->slots[i].state = LAP_CUDA_RUNS;
-    __atomic_store_n(&device->board->abort, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&device->board->abort, LAP_CUDA_GO, __ATOMIC_SEQ_CST);
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of a GPU do besides GEMMs: copies, sums, times, and memory filled with numbers. */
+/* What streams of a GPU do besides GEMMs: copies, sums, casts, times, and memory to be filled. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
 
-#define THREADS 256u
 #define BLOCKS_PER_SM 8u
 
 /* Copies between memories of any kind: the driver knows an address when it sees it. */
@@ -34,8 +33,40 @@ static lap_status_t copy_on(const lap_cuda_device_t *device, CUstream stream,
     return lap_cuda_check(api, api->cuMemcpy2DAsync(&rows, stream), "cuMemcpy2DAsync");
 }
 
+/* What all of some numbers are multiples of, 16 at most. */
+static uint32_t common_width(uintptr_t numbers)
+{
+    numbers |= 16;
+    return (uint32_t)(numbers & (~numbers + 1));
+}
+
+/* By multiprocessors, one block on each. */
+static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
+{
+    const bool packed = copy->rows == 1 || (copy->dst_stride == copy->row_bytes &&
+                                            copy->src_stride == copy->row_bytes);
+    lap_cuda_copy_t args = {
+        .dst = copy->dst,
+        .src = copy->src,
+        .rows = packed ? 1 : copy->rows,
+        .row_bytes = packed ? copy->rows * copy->row_bytes : copy->row_bytes,
+        .dst_stride = packed ? 0 : copy->dst_stride,
+        .src_stride = packed ? 0 : copy->src_stride,
+    };
+    args.vector = common_width((uintptr_t)copy->dst | (uintptr_t)copy->src | args.dst_stride |
+                               args.src_stride);
+    const size_t pieces = (args.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE * args.rows;
+    const size_t warps = LAP_CUDA_MOVERS / 32, blocks = (pieces + warps - 1) / warps;
+    const size_t most = (size_t)(copy->sms < stream->device->sms ? copy->sms : stream->device->sms);
+    return lap_cuda_launch(stream, LAP_CUDA_KERNEL_copy, blocks < most ? blocks : most, 1,
+                           LAP_CUDA_MOVERS, 1, &args);
+}
+
 static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
 {
+    /* A scale, which is less, may lie in memory that only the driver knows how to reach. */
+    if (copy->sms > 0 && copy->row_bytes >= 16 && copy->rows > 0 && copy->dst != copy->src)
+        return copy_by_sms(stream, copy);
     LAP_TRY(lap_cuda_flush(stream->device));
     return copy_on(stream->device, stream->stream, copy);
 }
@@ -63,7 +94,7 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 static size_t blocks_for(const lap_cuda_device_t *device, size_t pieces)
 {
     const size_t most = (size_t)device->sms * BLOCKS_PER_SM;
-    const size_t blocks = (pieces + THREADS - 1) / THREADS;
+    const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
     return blocks < most ? blocks : most;
 }
 
@@ -99,6 +130,15 @@ static bool is_aligned(const void *data, size_t stride, size_t rows, lap_dtype_t
     return lap_dtype_size(dtype) > 1 && ((uintptr_t)data | (rows > 1 ? stride : 0)) % 16 == 0;
 }
 
+/* Whether rows follow one another without a gap, so that they are as good as one. */
+static bool is_packed(const lap_reduce_t *reduce)
+{
+    bool packed = reduce->dst_stride == reduce->cols * lap_dtype_size(reduce->to);
+    for (size_t s = 0; s < reduce->nsrc; s++)
+        packed = packed && reduce->src_strides[s] == reduce->cols * lap_dtype_size(reduce->from);
+    return packed;
+}
+
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
     LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
@@ -125,9 +165,13 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
         vectors = vectors && is_aligned(args.srcs[s], args.strides[s], reduce->rows, reduce->from);
     }
     args.vector = vectors ? LAP_CUDA_VECTOR : 1;
+    if (vectors && args.finish.plain && is_packed(reduce)) {
+        args.cols *= args.rows;
+        args.rows = 1;
+    }
     const size_t pieces = reduce->rows * (reduce->cols / args.vector);
-    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces), THREADS, 1,
-                  &args);
+    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces),
+                  LAP_CUDA_THREADS, 1, &args);
 }
 
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
@@ -147,14 +191,58 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
     return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
 }
 
+static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)
+{
+    const lap_cuda_api_t *api = &stream->device->api;
+    unsigned bits;
+    memcpy(&bits, &value, sizeof(bits));
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_check(
+        api, api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, bits, 1, stream->stream),
+        "cuMemsetD32Async");
+}
+
+lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, set_flushed(stream, memory, value));
+}
+
+lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast)
+{
+    LAP_TRY(lap_device_check_dtype("a cast", cast->from));
+    LAP_TRY(lap_device_check_dtype("the result of a cast", cast->to));
+    const size_t to = lap_dtype_size(cast->to), bytes = to * LAP_CUDA_VECTOR;
+    const uintptr_t dst = (uintptr_t)cast->dst | (cast->rows > 1 ? cast->dst_stride : 0);
+    const bool vectors = cast->cols % LAP_CUDA_VECTOR == 0 &&
+                         dst % (bytes < 16 ? bytes : 16) == 0 &&
+                         is_aligned(cast->src, cast->src_stride, cast->rows, cast->from);
+    const lap_cuda_cast_t args = {
+        .from = (int32_t)cast->from,
+        .to = (int32_t)cast->to,
+        .src = cast->src,
+        .dst = cast->dst,
+        .src_stride = cast->src_stride,
+        .dst_stride = cast->dst_stride,
+        .rows = cast->rows,
+        .cols = cast->cols,
+        .scale = cast->scale,
+        .amax = cast->amax,
+        .vector = vectors ? LAP_CUDA_VECTOR : 1,
+    };
+    const size_t strips = (cast->cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP * cast->rows;
+    return launch(stream, LAP_CUDA_KERNEL_cast, blocks_for(stream->device, strips * 32),
+                  LAP_CUDA_THREADS, 1, &args);
+}
+
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed)
 {
     LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
     const lap_cuda_fill_t args = {
         .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
-    return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), THREADS, 1,
-                  &args);
+    return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), LAP_CUDA_THREADS,
+                  1, &args);
 }
 
 /* ---- times ---- */

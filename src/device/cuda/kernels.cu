@@ -196,10 +196,13 @@ __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
 
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
- * there when the word shows the addition.
+ * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
+ * is told of it.
  */
-__device__ void raise_word(const lap_cuda_raise_t &raise)
+__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost)
 {
+    if (load_relaxed(lost) != 0)
+        return;
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -207,21 +210,43 @@ __device__ void raise_word(const lap_cuda_raise_t &raise)
     asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
 }
 
+/*
+ * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
+ * the first that gave up waited for when it next looks.
+ */
+__device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
+                        uint32_t state)
+{
+    if (atomicExch(waits.lost, 1) != 0)
+        return;
+    report(&waits.board->late, wait, come, state);
+    store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
+}
+
+/*
+ * For kernels of one warp that last: with 32 registers to a thread it finds room on a
+ * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
+ * GEMM away from there. That many registers are what 32 blocks of 64 threads leave each other.
+ */
+#define SMALL __launch_bounds__(64, 32)
+
 constexpr int looks = 64; /* at the words, between two looks at the host's memory */
 
 } // namespace
 
 /*
- * One warp, a lane for each wait: ends when all signals have come, or the host says so. What came
- * with a signal of another call must not be used: then only the host can end it.
+ * One warp, a lane for each wait: ends when all signals have come, or the host says so, or after
+ * the limit, when there is perhaps no host that looks. What came with a signal of another call must
+ * not be used: then only the host can end it, or the limit.
  */
-extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t waits)
+extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 {
     const unsigned lane = threadIdx.x;
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
     const uint32_t base = *mine.consumed;
     uint32_t come = 0;
-    int told = -1; /* the lane whose wait is in the slot */
+    int told = -1;      /* the lane whose wait is in the slot, */
+    uint64_t since = 0; /* and since when */
     bool waiting = lane < waits.n;
     for (int round = 0;; round++) {
         if (waiting) {
@@ -235,11 +260,17 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
         const int first = __ffs(static_cast<int>(left)) - 1;
         bool ends = false;
         if (static_cast<int>(lane) == first) {
-            if (told != first)
+            if (told != first) {
                 report(waits.slot, mine, come, LAP_CUDA_STALLED);
-            else if (round % looks == 0)
+                since = now();
+            } else if (round % looks == 0) {
                 store_relaxed(&waits.slot->come, come);
-            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != 0;
+            }
+            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
+            if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
+                give_up(waits, mine, come, LAP_CUDA_STALLED);
+                ends = true;
+            }
         }
         told = first;
         if (__any_sync(~0u, ends))
@@ -256,15 +287,18 @@ extern "C" __global__ void __launch_bounds__(32) lap_wait(const lap_cuda_waits_t
     }
     if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
         report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
-        while (load_relaxed(&waits.board->abort) == 0)
+        for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
+            if (now() - since > waits.limit_ns)
+                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
             __nanosleep(10000);
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32) lap_raise(const lap_cuda_raises_t raises)
+extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     if (threadIdx.x < raises.n)
-        raise_word(raises.at[threadIdx.x]);
+        raise_word(raises.at[threadIdx.x], raises.lost);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -277,13 +311,13 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
         advance.consumed[i] += advance.raised[i];
 }
 
-extern "C" __global__ void lap_stamp(const lap_cuda_stamp_t stamp)
+extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
 }
 
 /* Books the transfer and raises its signal when it is over; one thread that sleeps. */
-extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
+extern "C" __global__ void SMALL lap_pace(const lap_cuda_pace_t pace)
 {
     uint64_t due = *pace.issued;
     if (pace.link_free) {
@@ -292,50 +326,99 @@ extern "C" __global__ void lap_pace(const lap_cuda_pace_t pace)
         *pace.link_free = due;
     }
     due += pace.latency_ns;
-    while (now() < due && load_relaxed(&pace.board->abort) == 0)
+    while (now() < due && load_relaxed(&pace.board->abort) == LAP_CUDA_GO)
         __nanosleep(200);
-    raise_word(pace.raise);
+    raise_word(pace.raise, pace.lost);
 }
 
 /* ---- arithmetic ---- */
 
-/* `width` elements from `col` on: the sum of the sources, finished. */
-template <int width>
-__device__ void reduce_piece(const lap_cuda_reduce_t &r, size_t row, size_t col)
+/* What a part of a sum is to be taken times. */
+__device__ float scale_of(const lap_cuda_reduce_t &r, uint32_t s)
 {
-    float x[width], part[width];
-    for (uint32_t s = 0; s < r.nsrc; s++) {
-        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
-        if constexpr (width == 1)
-            part[0] = load(r.from, src, col);
-        else
-            load_vector(r.from, src + col * size_of(r.from), part);
-        const float scale = r.scales[s] ? *r.scales[s] : 1.0f;
-        for (int i = 0; i < width; i++) {
-            /* Rounded before it is added, so that nothing is fused. */
-            const float term = __fmul_rn(part[i], scale);
-            x[i] = s == 0 ? term : __fadd_rn(x[i], term);
-        }
-    }
-    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
-    for (int i = 0; i < width; i++)
-        x[i] = finish(r.finish, x[i], r.to, d, row, col + i);
-    if constexpr (width == 1)
-        store(r.to, d, col, x[0]);
-    else
-        store_vector(r.to, d + col * size_of(r.to), x);
+    return r.scales[s] ? *r.scales[s] : 1.0f;
 }
 
-extern "C" __global__ void lap_reduce(const lap_cuda_reduce_t r)
+/* Part `s` of a sum is rounded before it is added, so that nothing is fused. */
+__device__ float add_part(uint32_t s, float x, float part, float scale)
 {
-    const size_t pieces = (r.cols + r.vector - 1) / r.vector, all = pieces * r.rows;
-    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
-    for (size_t p = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; p < all;
-         p += step) {
-        if (r.vector == 1)
-            reduce_piece<1>(r, p / pieces, p % pieces);
-        else
-            reduce_piece<LAP_CUDA_VECTOR>(r, p / pieces, p % pieces * LAP_CUDA_VECTOR);
+    const float term = __fmul_rn(part, scale);
+    return s == 0 ? term : __fadd_rn(x, term);
+}
+
+__device__ void reduce_element(const lap_cuda_reduce_t &r, size_t row, size_t col)
+{
+    float x = 0;
+    for (uint32_t s = 0; s < r.nsrc; s++) {
+        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
+        x = add_part(s, x, load(r.from, src, col), scale_of(r, s));
+    }
+    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+    store(r.to, d, col, finish(r.finish, x, r.to, d, row, col));
+}
+
+/*
+ * Vectors of a row from `first` on, those of a thread LAP_CUDA_THREADS apart: what they need is
+ * asked for before anything is added up, for it is the memory's answer that takes time. A type that
+ * is known when this is compiled costs no questions.
+ */
+template <int from, int to>
+__device__ void reduce_vectors(const lap_cuda_reduce_t &r, size_t row, size_t first)
+{
+    constexpr int width = LAP_CUDA_VECTOR, turns = LAP_CUDA_TURNS;
+    const int from_type = from < 0 ? r.from : from, to_type = to < 0 ? r.to : to;
+    float x[turns][width];
+#pragma unroll 4
+    for (uint32_t s = 0; s < r.nsrc; s++) {
+        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
+        const float scale = scale_of(r, s);
+        float part[turns][width];
+#pragma unroll
+        for (int t = 0; t < turns; t++) {
+            const size_t col = (first + t * LAP_CUDA_THREADS) * width;
+            if (col < r.cols)
+                load_vector(from_type, src + col * size_of(from_type), part[t]);
+        }
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int i = 0; i < width; i++)
+                x[t][i] = add_part(s, x[t][i], part[t][i], scale);
+    }
+    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+#pragma unroll
+    for (int t = 0; t < turns; t++) {
+        const size_t col = (first + t * LAP_CUDA_THREADS) * width;
+        if (col >= r.cols)
+            continue;
+        if (!r.finish.plain)
+            for (int i = 0; i < width; i++)
+                x[t][i] = finish(r.finish, x[t][i], to_type, d, row, col + i);
+        store_vector(to_type, d + col * size_of(to_type), x[t]);
+    }
+}
+
+template <int from, int to> __device__ void reduce_rows(const lap_cuda_reduce_t &r)
+{
+    const uint32_t vectors = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
+    const uint32_t tile = LAP_CUDA_THREADS * LAP_CUDA_TURNS, tiles = (vectors + tile - 1) / tile;
+    for (uint32_t i = blockIdx.x; i < tiles * r.rows; i += gridDim.x)
+        reduce_vectors<from, to>(r, i / tiles, i % tiles * tile + threadIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const lap_cuda_reduce_t r)
+{
+    if (r.vector == 1) {
+        const size_t all = r.cols * r.rows, step = static_cast<size_t>(gridDim.x) * blockDim.x;
+        for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all;
+             i += step)
+            reduce_element(r, i / r.cols, i % r.cols);
+    } else if (r.from == BFLOAT16 && r.to == BFLOAT16) {
+        reduce_rows<BFLOAT16, BFLOAT16>(r);
+    } else if (r.from == FLOAT16 && r.to == FLOAT16) {
+        reduce_rows<FLOAT16, FLOAT16>(r);
+    } else {
+        reduce_rows<-1, -1>(r);
     }
 }
 
@@ -412,4 +495,140 @@ extern "C" __global__ void lap_fill(const lap_cuda_fill_t fill)
         x = (x ^ x >> 27) * 0x94d049bb133111ebu;
         store(fill.dtype, fill.memory, i, static_cast<float>(x >> 40) * 0x1p-23f - 1.0f);
     }
+}
+
+/* ---- copies ---- */
+
+namespace
+{
+
+/* One warp. Several loads are on their way before the first of them is stored. */
+template <typename vector>
+__device__ void copy_piece(char *dst, const char *src, size_t bytes, unsigned lane)
+{
+    constexpr int depth = 4;
+    vector *to = reinterpret_cast<vector *>(dst), x[depth];
+    const vector *from = reinterpret_cast<const vector *>(src);
+    const size_t count = bytes / sizeof(vector);
+    size_t i = lane;
+    for (; i + 32 * (depth - 1) < count; i += 32 * depth) {
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            x[j] = from[i + 32 * j];
+#pragma unroll
+        for (int j = 0; j < depth; j++)
+            to[i + 32 * j] = x[j];
+    }
+    for (; i < count; i += 32)
+        to[i] = from[i];
+    for (i = count * sizeof(vector) + lane; i < bytes; i += 32)
+        dst[i] = src[i];
+}
+
+} // namespace
+
+/* A warp takes a piece of a row at a time. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap_cuda_copy_t c)
+{
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const size_t pieces = (c.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE;
+    const size_t step = static_cast<size_t>(gridDim.x) * warps, all = pieces * c.rows;
+    for (size_t p = static_cast<size_t>(blockIdx.x) * warps + threadIdx.x / 32; p < all;
+         p += step) {
+        const size_t row = p / pieces, at = p % pieces * LAP_CUDA_PIECE;
+        const size_t bytes =
+            c.row_bytes - at < LAP_CUDA_PIECE ? c.row_bytes - at : size_t{LAP_CUDA_PIECE};
+        char *dst = static_cast<char *>(c.dst) + row * c.dst_stride + at;
+        const char *src = static_cast<const char *>(c.src) + row * c.src_stride + at;
+        switch (c.vector) {
+        case 16:
+            copy_piece<uint4>(dst, src, bytes, lane);
+            break;
+        case 8:
+            copy_piece<uint2>(dst, src, bytes, lane);
+            break;
+        case 4:
+            copy_piece<uint32_t>(dst, src, bytes, lane);
+            break;
+        case 2:
+            copy_piece<uint16_t>(dst, src, bytes, lane);
+            break;
+        default:
+            copy_piece<char>(dst, src, bytes, lane);
+        }
+    }
+}
+
+/* ---- casts ---- */
+
+namespace
+{
+
+/* Sizes are compared by their bits: NaN is above infinity then. */
+__device__ uint32_t larger(uint32_t most, float x)
+{
+    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
+    return size > most ? size : most;
+}
+
+/* As store_vector, for narrow types too: of 1 byte all of them are one access. */
+__device__ void store_cast(int dtype, void *memory, const float *x)
+{
+    if (size_of(dtype) > 1) {
+        store_vector(dtype, memory, x);
+        return;
+    }
+    uint2 bits;
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        store(dtype, &bits, i, x[i]);
+    *static_cast<uint2 *>(memory) = bits;
+}
+
+/* One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. */
+__device__ uint32_t cast_strip(const lap_cuda_cast_t &c, size_t row, size_t begin, size_t end,
+                               float scale)
+{
+    const char *src = static_cast<const char *>(c.src) + row * c.src_stride;
+    char *dst = static_cast<char *>(c.dst) + row * c.dst_stride;
+    const unsigned lane = threadIdx.x % 32;
+    uint32_t most = 0;
+    if (c.vector == 1) {
+        for (size_t i = begin + lane; i < end; i += 32) {
+            const float x = load(c.from, src, i);
+            most = larger(most, x);
+            store(c.to, dst, i, __fdiv_rn(x, scale));
+        }
+        return most;
+    }
+    for (size_t i = begin + lane * LAP_CUDA_VECTOR; i < end; i += 32 * LAP_CUDA_VECTOR) {
+        float x[LAP_CUDA_VECTOR];
+        load_vector(c.from, src + i * size_of(c.from), x);
+        for (int j = 0; j < LAP_CUDA_VECTOR; j++) {
+            most = larger(most, x[j]);
+            x[j] = __fdiv_rn(x[j], scale);
+        }
+        store_cast(c.to, dst + i * size_of(c.to), x);
+    }
+    return most;
+}
+
+} // namespace
+
+/* A warp takes a strip of a row at a time. The largest of all does not depend on their order. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const lap_cuda_cast_t c)
+{
+    const size_t warps = blockDim.x / 32, strips = (c.cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP;
+    const float scale = c.scale ? *c.scale : 1.0f;
+    uint32_t most = 0;
+    for (size_t s = blockIdx.x * warps + threadIdx.x / 32; s < strips * c.rows;
+         s += gridDim.x * warps) {
+        const size_t begin = s % strips * LAP_CUDA_STRIP;
+        const size_t end =
+            c.cols - begin < LAP_CUDA_STRIP ? c.cols : begin + size_t{LAP_CUDA_STRIP};
+        const uint32_t found = cast_strip(c, s / strips, begin, end, scale);
+        most = found > most ? found : most;
+    }
+    most = __reduce_max_sync(~0u, most);
+    if (c.amax && threadIdx.x % 32 == 0)
+        atomicMax(reinterpret_cast<unsigned *>(c.amax), most);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of rows, at once and on a stream, sums of matrices and of rows, and memory filled with
- * numbers, in host memory.
+ * Copies of rows, at once and on a stream, sums of matrices and of rows, casts, and memory filled
+ * with numbers, in host memory.
  */
 #include <assert.h>
 #include <string.h>
@@ -134,6 +134,45 @@ lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t 
     return lap_host_stream_call(stream, run_column_sums, sums, sizeof(*sums));
 }
 
+/* Up to TILE elements of a row. Sizes are compared by their bits: NaN is above infinity then. */
+static void cast_part(const lap_cast_t *cast, const void *src, void *dst, size_t cols,
+                      uint32_t *most)
+{
+    float room[TILE], x[TILE];
+    const float *values = lap_as_float(cast->from, src, room, cols);
+    const float scale = cast->scale ? *cast->scale : 1.0f;
+    for (size_t c = 0; c < cols; c++) {
+        const uint32_t size = lap_bits_of_float(values[c]) & 0x7fffffff;
+        *most = size > *most ? size : *most;
+        x[c] = values[c] / scale;
+    }
+    lap_from_float(cast->to, x, dst, cols);
+}
+
+static lap_status_t run_cast(void *arg)
+{
+    const lap_cast_t *cast = arg;
+    const size_t from = lap_dtype_size(cast->from), to = lap_dtype_size(cast->to);
+    uint32_t most = cast->amax ? lap_bits_of_float(*cast->amax) : 0;
+    for (size_t row = 0; row < cast->rows; row++) {
+        const char *src = (const char *)cast->src + row * cast->src_stride;
+        char *dst = (char *)cast->dst + row * cast->dst_stride;
+        for (size_t begin = 0; begin < cast->cols; begin += TILE)
+            cast_part(cast, src + begin * from, dst + begin * to, tile_of(cast->cols, begin),
+                      &most);
+    }
+    if (cast->amax)
+        *cast->amax = lap_float_of_bits(most);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_cast(lap_stream_t *stream, const lap_cast_t *cast)
+{
+    LAP_TRY(lap_device_check_dtype("a cast", cast->from));
+    LAP_TRY(lap_device_check_dtype("the result of a cast", cast->to));
+    return lap_host_stream_call(stream, run_cast, cast, sizeof(*cast));
+}
+
 typedef struct fill_task {
     lap_dtype_t dtype;
     char *memory;
@@ -175,3 +214,4 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
 static_assert(sizeof(lap_copy_t) <= LAP_STREAM_ARG_BYTES, "a copy is an argument of a stream call");
 static_assert(sizeof(lap_reduce_t) <= LAP_STREAM_ARG_BYTES, "and so is a reduction");
 static_assert(sizeof(lap_column_sums_t) <= LAP_STREAM_ARG_BYTES, "and so are sums of columns");
+static_assert(sizeof(lap_cast_t) <= LAP_STREAM_ARG_BYTES, "and so is a cast");

@@ -231,6 +231,7 @@ const lap_device_ops_t lap_ref_ops = {
     .copy = lap_host_copy,
     .reduce = lap_host_reduce,
     .column_sums = lap_host_column_sums,
+    .cast = lap_host_cast,
     .gemm = lap_ref_gemm,
     .fill = lap_host_fill,
 };

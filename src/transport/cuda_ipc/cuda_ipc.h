@@ -6,6 +6,13 @@
 #include "device/cuda/cuda.h"
 #include "transport/transport.h"
 
+/* How memory of a GPU gets from one process to another. */
+typedef enum lap_cuda_memory {
+    LAP_CUDA_MEMORY_IPC,
+    LAP_CUDA_MEMORY_VMM,
+    LAP_CUDA_MEMORY_MULTICAST, /* VMM, and one address for the memory of all ranks besides */
+} lap_cuda_memory_t;
+
 /*
  * What a buffer has in the memory of GPUs: [signal words | per word, raises of earlier calls, then
  * the number of these calls | data].
@@ -16,8 +23,13 @@ struct lap_part {
     size_t data, bytes;         /* where data begins, and the end */
     char **bases;               /* of each rank, as seen from here; NULL: not mapped */
     _Atomic uint32_t **users;   /* how many peers have each rank's mapped; in host memory */
-    struct lap_paced *paced;    /* with an emulated link; else NULL */
-    bool in_turn;               /* ranks share a process and a GPU: see cuda_ipc.c */
+    lap_cuda_memory_t *kinds;   /* how each rank's gets to the others */
+    bool chosen;                /* this rank's, by LAP_CUDA_MEMORY */
+    CUmemGenericAllocationHandle handle; /* of this rank's memory, while the buffer is made; or 0 */
+    int fd;                              /* and a descriptor; or -1 */
+    char *multicast;                     /* one address for the memory of all; NULL: none */
+    struct lap_paced *paced;             /* with an emulated link; else NULL */
+    bool in_turn;                        /* ranks share a process and a GPU: see cuda_ipc.c */
 };
 
 static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int rank)
@@ -31,6 +43,29 @@ static inline lap_cuda_raise_t lap_part_raise(const struct lap_part *part, const
                               raise->tag};
 }
 
+/* Slots of the table. */
+lap_status_t lap_cuda_ipc_buffer_create(lap_buffer_t *buffer);
+void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer);
+
+/*
+ * Memory by VMM. It is zeroed when it is made, and goes when the handle is released and nobody has
+ * it mapped any more. lap_vmm_size rounds up to what can be made; lap_vmm_map is called between
+ * enter and leave of the device, which the others do themselves. Unmap takes NULL, release takes 0.
+ */
+lap_status_t lap_vmm_size(lap_cuda_device_t *device, size_t *bytes);
+lap_status_t lap_vmm_create(lap_cuda_device_t *device, size_t bytes,
+                            CUmemGenericAllocationHandle *handle_p, char **base_p);
+lap_status_t lap_vmm_export(lap_cuda_device_t *device, CUmemGenericAllocationHandle handle,
+                            int *fd_p);
+lap_status_t lap_vmm_import(lap_cuda_device_t *device, size_t bytes, int fd, char **base_p);
+lap_status_t lap_vmm_map(lap_cuda_device_t *device, size_t bytes,
+                         CUmemGenericAllocationHandle handle, char **base_p);
+void lap_vmm_unmap(lap_cuda_device_t *device, size_t bytes, char *base);
+void lap_vmm_release(lap_cuda_device_t *device, CUmemGenericAllocationHandle handle);
+
+/* Makes part->multicast of memory by VMM. Collective; every rank has a GPU of its own. */
+lap_status_t lap_multicast_map(lap_buffer_t *buffer);
+
 /* An emulated link on the GPU, instead of the one of hosts. */
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer);
 void lap_paced_free(struct lap_part *part);
@@ -40,7 +75,8 @@ lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, const u
 /* Raises when the link would have carried `raise->bytes` bytes; the stream goes on at once. */
 lap_status_t lap_paced_raise(lap_buffer_t *buffer, lap_stream_t *stream, const uint64_t *issued,
                              const lap_raise_t *raise);
-/* The stream goes on when all that is on its way has come. */
+/* Before a wait, and at the end of a call: the stream goes on when all on its way has come. */
+lap_status_t lap_paced_before_wait(struct lap_part *part, lap_stream_t *stream);
 lap_status_t lap_paced_join(struct lap_part *part, lap_stream_t *stream);
 
 #endif

@@ -16,6 +16,8 @@ enum { CARRY, CREDIT, STREAMS };
 struct lap_paced {
     lap_stream_t *streams[STREAMS];
     bool used[STREAMS]; /* since the last join */
+    unsigned raises;    /* so far; and how many of them each stream has behind it */
+    unsigned behind[LAP_CUDA_SLOTS];
     lap_event_t *mark;
     uint64_t *notes; /* device memory: when transfers began; then when the link is free */
     unsigned nnotes;
@@ -44,7 +46,6 @@ static lap_status_t begin(struct lap_paced *paced, lap_cuda_device_t *device)
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
 {
     struct lap_part *part = buffer->part;
-    buffer->in_person = true; /* the waits of a graph would have to come after what paces them */
     part->paced = lap_alloc(1, sizeof(*part->paced));
     if (!part->paced)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");
@@ -91,26 +92,47 @@ lap_status_t lap_paced_raise(lap_buffer_t *buffer, lap_stream_t *stream, const u
         .link_free = which == CARRY ? &paced->notes[NOTES] : NULL,
         .carry_ns = link->bytes_per_s > 0 ? to_ns((double)raise->bytes / link->bytes_per_s) : 0,
         .latency_ns = to_ns(link->latency_s),
+        .lost = part->device->lost,
         .raise = lap_part_raise(part, raise),
     };
     LAP_TRY(lap_cuda_event_record(paced->mark, stream));
     LAP_TRY(lap_cuda_stream_wait_event(own, paced->mark));
     paced->used[which] = true;
+    paced->raises++;
     LAP_TRY(lap_cuda_enter(part->device));
     LAP_TRY(lap_cuda_leave(part->device,
                            lap_cuda_launch(own, LAP_CUDA_KERNEL_pace, 1, 1, 1, 1, &args)));
     return raise->span ? lap_cuda_stamp(own, &raise->span->end) : LAP_OK;
 }
 
-lap_status_t lap_paced_join(struct lap_part *part, lap_stream_t *stream)
+/* The stream goes on when all signals have been raised that were issued so far. */
+static lap_status_t follow(struct lap_paced *paced, lap_stream_t *stream)
 {
-    struct lap_paced *paced = part->paced;
     for (int s = 0; s < STREAMS; s++) {
         if (!paced->used[s])
             continue;
         LAP_TRY(lap_cuda_event_record(paced->mark, paced->streams[s]));
         LAP_TRY(lap_cuda_stream_wait_event(stream, paced->mark));
-        paced->used[s] = false;
     }
+    paced->behind[stream->slot] = paced->raises;
+    return LAP_OK;
+}
+
+/*
+ * A wait comes after all that its rank sends before it (see order_waits.c), and what is sent here
+ * is sent when it is delivered: where streams share a queue, a wait would else hold up what paces a
+ * signal for the very peer that it waits for. Peers that do the same lose no time by it.
+ */
+lap_status_t lap_paced_before_wait(struct lap_part *part, lap_stream_t *stream)
+{
+    struct lap_paced *paced = part->paced;
+    return paced->behind[stream->slot] == paced->raises ? LAP_OK : follow(paced, stream);
+}
+
+lap_status_t lap_paced_join(struct lap_part *part, lap_stream_t *stream)
+{
+    LAP_TRY(follow(part->paced, stream));
+    for (int s = 0; s < STREAMS; s++)
+        part->paced->used[s] = false;
     return LAP_OK;
 }

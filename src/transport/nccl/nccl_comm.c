@@ -42,9 +42,9 @@ static bool find_stall(lap_nccl_comm_t *comm, lap_stall_t *stall_p)
     return true;
 }
 
-static bool guest_stall(lap_cuda_guest_t *guest, lap_stall_t *stall_p)
+static bool lodger_stall(lap_cuda_lodger_t *lodger, lap_stall_t *stall_p)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)guest;
+    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)lodger;
     ncclResult_t result = ncclSuccess;
     if (lap_cuda_stall_of(comm->wire, stall_p))
         return true;
@@ -63,9 +63,9 @@ static void abort_comm(lap_nccl_comm_t *comm)
     comm->comm = NULL;
 }
 
-static void guest_end(lap_cuda_guest_t *guest)
+static void lodger_end(lap_cuda_lodger_t *lodger)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)guest;
+    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)lodger;
     if (lap_cuda_enter(comm->device) != LAP_OK)
         return;
     abort_comm(comm);
@@ -78,8 +78,8 @@ static void comm_free(void *context)
 {
     lap_nccl_comm_t *comm = context;
     lap_cuda_device_t *device = comm->device;
-    guest_end(&comm->guest);
-    lap_cuda_guest_leave(device, &comm->guest);
+    lodger_end(&comm->lodger);
+    lap_cuda_lodger_leave(device, &comm->lodger);
     if (comm->wire)
         lap_cuda_stream_destroy(comm->wire);
     if (comm->mark)
@@ -94,9 +94,9 @@ static void comm_free(void *context)
 }
 
 /* The device is closed before the group of all ranks ends. */
-static void guest_close(lap_cuda_guest_t *guest)
+static void lodger_close(lap_cuda_lodger_t *lodger)
 {
-    comm_free(guest);
+    comm_free(lodger);
 }
 
 /* ---- making ---- */
@@ -111,8 +111,8 @@ static lap_status_t create_own(lap_group_t *group, lap_nccl_comm_t **comm_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a communicator of NCCL");
     comm->group = group;
     comm->device = (lap_cuda_device_t *)device;
-    comm->guest = (lap_cuda_guest_t){guest_stall, guest_end, guest_close, NULL};
-    lap_cuda_guest_enter(comm->device, &comm->guest);
+    comm->lodger = (lap_cuda_lodger_t){lodger_stall, lodger_end, lodger_close, NULL};
+    lap_cuda_lodger_enter(comm->device, &comm->lodger);
     *comm_p = comm;
     LAP_TRY(lap_nccl_load(&comm->api));
     LAP_TRY(lap_cuda_stream_create(device, true, &comm->wire));

@@ -74,8 +74,13 @@ static lap_status_t pack(lap_nccl_comm_t *comm, const lap_round_t *round)
     for (uint32_t i = 0; i < round->nsends; i++) {
         const lap_put_t *put = &round->sends[i];
         const piece_t piece = send_piece(comm, put, &at);
-        const lap_copy_t copy = {piece.data,     put->src,       put->rows,
-                                 put->row_bytes, put->row_bytes, put->src_stride};
+        const lap_copy_t copy = {.dst = piece.data,
+                                 .src = put->src,
+                                 .rows = put->rows,
+                                 .row_bytes = put->row_bytes,
+                                 .dst_stride = put->row_bytes,
+                                 .src_stride = put->src_stride,
+                                 .sms = put->sms};
         if (piece.data != put->src)
             LAP_TRY(lap_cuda_copy(comm->wire, &copy));
     }
@@ -97,12 +102,12 @@ static lap_status_t unpack(lap_buffer_t *buffer, const lap_round_t *round)
     for (uint32_t i = 0; i < round->nreceives; i++) {
         const lap_receive_t *receive = &round->receives[i];
         const piece_t piece = receive_piece(buffer, receive, &at);
-        const lap_copy_t copy = {buffer->data[buffer->group->rank] + receive->offset,
-                                 piece.data,
-                                 receive->rows,
-                                 receive->row_bytes,
-                                 receive->stride,
-                                 receive->row_bytes};
+        const lap_copy_t copy = {.dst = buffer->data[buffer->group->rank] + receive->offset,
+                                 .src = piece.data,
+                                 .rows = receive->rows,
+                                 .row_bytes = receive->row_bytes,
+                                 .dst_stride = receive->stride,
+                                 .src_stride = receive->row_bytes};
         if (piece.data != copy.dst)
             LAP_TRY(lap_cuda_copy(comm->wire, &copy));
     }

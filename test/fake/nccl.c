@@ -6,18 +6,16 @@
  * progress any more. It looks at what NCCL would take on trust: that a receive has the size, and the
  * number, of the send that it meets. Ranks may share the one fake GPU, which NCCL refuses.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <cudaTypedefs.h>
 #include <nccl.h>
 
 #include "fake.h"
@@ -78,9 +76,14 @@ struct ncclComm {
     uint32_t sent[RANKS], received[RANKS];
 };
 
-static __thread int depth;
-static __thread group_t *open_group;
-static __thread char story[256];
+static _Thread_local int depth;
+static _Thread_local group_t *open_group;
+static _Thread_local char story[256];
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
 
 /* ---- in a stream ---- */
 
@@ -151,21 +154,21 @@ static bool move(group_t *group)
             moved = (op->sends ? move_send(op) : move_receive(op)) || moved;
     }
     if (left && !moved)
-        fake_nap();
+        nap();
     return left;
 }
 
-static void run_group(void *context)
+static void run_group(void *args)
 {
-    group_t *group = context;
+    group_t *group = *(group_t **)args;
     struct ncclComm *comm = group->comm;
     while (atomic_load(&comm->ended) != group->turn && !atomic_load(&comm->aborted))
-        fake_nap();
+        nap();
     while (!atomic_load(&comm->aborted) && !atomic_load(&comm->error) && move(group))
         ;
     /* After an error nothing goes on until it is ended, as it would in a kernel. */
     while (atomic_load(&comm->error) && !atomic_load(&comm->aborted))
-        fake_nap();
+        nap();
     free(group);
     atomic_fetch_add(&comm->ended, 1);
 }
@@ -181,23 +184,13 @@ static ncclResult_t refuse(const char *text)
 
 static ncclResult_t launch(group_t *group)
 {
-    PFN_cuGetProcAddress_v12000 find;
-    PFN_cuLaunchHostFunc_v10000 launch_host;
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = driver ? dlsym(driver, "cuGetProcAddress_v2") : NULL, *function = NULL;
-    if (!symbol)
-        return ncclUnhandledCudaError;
-    memcpy(&find, &symbol, sizeof(find));
-    if (find("cuLaunchHostFunc", &function, 10000, 0, NULL) != CUDA_SUCCESS)
-        return ncclUnhandledCudaError;
-    memcpy(&launch_host, &function, sizeof(launch_host));
     group->turn = group->comm->issued++;
-    return launch_host(group->ops[0].stream, run_group, group) == CUDA_SUCCESS
+    return fake_issue(group->ops[0].stream, run_group, &group, sizeof(group), true) == CUDA_SUCCESS
                ? ncclSuccess
                : ncclUnhandledCudaError;
 }
 
-ncclResult_t ncclGroupStart(void)
+FAKE_EXPORT ncclResult_t ncclGroupStart(void)
 {
     if (depth++ > 0)
         return ncclSuccess;
@@ -205,7 +198,7 @@ ncclResult_t ncclGroupStart(void)
     return open_group ? ncclSuccess : ncclSystemError;
 }
 
-ncclResult_t ncclGroupEnd(void)
+FAKE_EXPORT ncclResult_t ncclGroupEnd(void)
 {
     if (depth == 0)
         return refuse("a group ends that was not begun");
@@ -222,7 +215,7 @@ ncclResult_t ncclGroupEnd(void)
     return ncclInProgress;
 }
 
-static ncclResult_t add(struct ncclComm *comm, bool sends, uint64_t data, size_t bytes, int peer,
+static ncclResult_t add(struct ncclComm *comm, bool sends, uintptr_t data, size_t bytes, int peer,
                         CUstream stream)
 {
     if (depth == 0)
@@ -239,7 +232,7 @@ static ncclResult_t add(struct ncclComm *comm, bool sends, uint64_t data, size_t
     open_group->ops[open_group->nops++] = (op_t){
         .comm = comm,
         .sends = sends,
-        .data = fake_host(data),
+        .data = fake_at((void *)data),
         .bytes = bytes,
         .peer = peer,
         .number = sends ? ++comm->sent[peer] : ++comm->received[peer],
@@ -248,16 +241,16 @@ static ncclResult_t add(struct ncclComm *comm, bool sends, uint64_t data, size_t
     return ncclSuccess;
 }
 
-ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream)
+FAKE_EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
+                                  ncclComm_t comm, cudaStream_t stream)
 {
     if (type != ncclUint8)
         return ncclInvalidArgument;
     return add(comm, true, (uintptr_t)data, count, peer, stream);
 }
 
-ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream)
+FAKE_EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer,
+                                  ncclComm_t comm, cudaStream_t stream)
 {
     if (type != ncclUint8)
         return ncclInvalidArgument;
@@ -266,25 +259,25 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 
 /* ---- communicators ---- */
 
-ncclResult_t ncclGetVersion(int *version)
+FAKE_EXPORT ncclResult_t ncclGetVersion(int *version)
 {
     *version = NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
-const char *ncclGetErrorString(ncclResult_t result)
+FAKE_EXPORT const char *ncclGetErrorString(ncclResult_t result)
 {
     return result == ncclInvalidUsage ? "invalid usage" : "an error of the fake NCCL";
 }
 
-const char *ncclGetLastError(ncclComm_t comm)
+FAKE_EXPORT const char *ncclGetLastError(ncclComm_t comm)
 {
     (void)comm;
     return story;
 }
 
 /* The memory stays open in the process of rank 0, where the others find it. */
-ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
+FAKE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
 {
     const address_t id = {(int)getpid(), memfd_create("fake-nccl", MFD_CLOEXEC)};
     if (id.fd < 0 || ftruncate(id.fd, (off_t)sizeof(hall_t)) != 0)
@@ -294,8 +287,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *unique)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId unique, int rank,
-                                    ncclConfig_t *config)
+FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId unique,
+                                                int rank, ncclConfig_t *config)
 {
     address_t id;
     char path[64];
@@ -319,7 +312,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId u
     return ncclInProgress;
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {
     *result = (ncclResult_t)atomic_load(&comm->error);
     if (*result != ncclSuccess)
@@ -337,11 +330,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 }
 
 /* Ends what is in the streams, and waits until it has ended. */
-ncclResult_t ncclCommAbort(ncclComm_t comm)
+FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     atomic_store(&comm->aborted, true);
     while (atomic_load(&comm->ended) != comm->issued)
-        fake_nap();
+        nap();
     free(comm->told);
     munmap(comm->hall, sizeof(hall_t));
     free(comm);

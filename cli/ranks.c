@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the ranks of a subcommand come about: as processes that this one starts, as its threads, or
+ * as what a launcher has made of it. What they do is the subcommand's.
+ */
+#include "ranks.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "launch.h"
+#include "util/alloc.h"
+#include "util/cores.h"
+
+int lap_ranks_fail(const char *name, int rank, lap_status_t status)
+{
+    char who[32] = "";
+    if (rank >= 0)
+        snprintf(who, sizeof(who), "rank %d: ", rank);
+    fprintf(stderr, "%s: %s%s: %s\n", name, who, lap_status_string(status), lap_last_error());
+    return LAP_CLI_FAILED;
+}
+
+char **lap_ranks_arguments(const char *name, int argc, char **argv)
+{
+    static char program[] = "lap";
+    char **again = lap_alloc((size_t)argc + 2, sizeof(*again));
+    if (!again) {
+        fprintf(stderr, "%s: no memory for %d arguments\n", name, argc);
+        return NULL;
+    }
+    again[0] = program;
+    for (int i = 0; i < argc; i++)
+        again[i + 1] = argv[i];
+    return again;
+}
+
+int lap_ranks_here(int nranks)
+{
+    lap_environment_t environment;
+    const bool told = lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
+    return told && environment.size == nranks ? environment.local_size : nranks;
+}
+
+bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks)
+{
+    const lap_transport_ops_t *ops;
+    const bool launched = lap_environment_launched();
+    if (launched && strcmp(transport, "self") == 0)
+        lap_args_fail(command, "--transport self runs its ranks as threads of one process: start "
+                               "it without a launcher of ranks");
+    else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
+             (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
+        lap_args_fail(command,
+                      "--transport %s needs ranks that mpirun started: mpirun -n %d %s ... "
+                      "--transport %s",
+                      transport, nranks, command->name, transport);
+    else
+        return true;
+    return false;
+}
+
+/* The cores are shared evenly among the GEMMs of the ranks. */
+static lap_world_options_t world_options(const lap_ranks_t *job, int nranks)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    options.timeout_s = job->timeout_s;
+    options.device = job->device;
+    options.transport = job->transport;
+    options.cpu_threads = lap_cores() > nranks ? lap_cores() / nranks : 1;
+    return options;
+}
+
+/* ---- ranks that are processes ---- */
+
+/* Takes part in the world that a launcher started. */
+static int join_world(const lap_ranks_t *job)
+{
+    lap_environment_t environment;
+    lap_status_t status = lap_environment_read(&environment);
+    if (status != LAP_OK)
+        return lap_ranks_fail(job->name, -1, status);
+    /* A launcher that is killed cannot end its ranks. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    int result = job->check(job->context, environment.size);
+    if (result != LAP_CLI_GO)
+        return result;
+    lap_world_options_t options = world_options(job, environment.local_size);
+    lap_world_t *world;
+    status = job->start ? job->start(job->context, &environment) : LAP_OK;
+    if (status == LAP_OK)
+        status = lap_world_create(&options, &world);
+    if (status != LAP_OK)
+        return lap_ranks_fail(job->name, environment.rank, status);
+    result = job->run(job->context, world);
+    lap_world_destroy(world);
+    /* A rank that has failed does not wait for the others: the launcher ends them. */
+    if (job->end && result == LAP_CLI_OK)
+        job->end(job->context);
+    return result;
+}
+
+/* Starts this program again, once per rank, with the same arguments. */
+static int launch_ranks(const lap_ranks_t *job, char *const *argv)
+{
+    lap_launch_t launch = {
+        .name = job->name,
+        .nranks = job->nranks,
+        .program = "/proc/self/exe",
+        .argv = argv,
+        .grace_s = LAP_LAUNCH_GRACE_S,
+        .gpus = job->gpus,
+    };
+    return lap_launch(&launch);
+}
+
+/* ---- ranks that are threads ---- */
+
+typedef struct rank_thread {
+    pthread_t thread;
+    const lap_ranks_t *job;
+    lap_world_t *world;
+    int result;
+} rank_thread_t;
+
+static void *thread_main(void *arg)
+{
+    rank_thread_t *rank = arg;
+    rank->result = rank->job->run(rank->job->context, rank->world);
+    /* Peers that still wait for this rank learn that it has left. */
+    lap_world_destroy(rank->world);
+    return NULL;
+}
+
+static int run_threads(const lap_ranks_t *job)
+{
+    size_t nranks = (size_t)job->nranks;
+    lap_world_options_t options = world_options(job, job->nranks);
+    lap_world_t **worlds = lap_alloc(nranks, sizeof(*worlds));
+    rank_thread_t *ranks = lap_alloc(nranks, sizeof(*ranks));
+    int result = LAP_CLI_OK;
+    if (!worlds || !ranks) {
+        fprintf(stderr, "%s: no memory for %zu ranks\n", job->name, nranks);
+        result = LAP_CLI_FAILED;
+        goto out;
+    }
+    lap_status_t status = lap_world_create_threads(job->nranks, &options, worlds);
+    if (status != LAP_OK) {
+        result = lap_ranks_fail(job->name, 0, status);
+        goto out;
+    }
+    size_t started = 0;
+    for (; started < nranks; started++) {
+        rank_thread_t *rank = &ranks[started];
+        rank->job = job;
+        rank->world = worlds[started];
+        if (pthread_create(&rank->thread, NULL, thread_main, rank) != 0) {
+            fprintf(stderr, "%s: cannot start the thread of rank %zu\n", job->name, started);
+            result = LAP_CLI_FAILED;
+            break;
+        }
+    }
+    for (size_t i = started; i < nranks; i++)
+        lap_world_destroy(worlds[i]);
+    for (size_t i = 0; i < started; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        result = result != LAP_CLI_OK ? result : ranks[i].result;
+    }
+out:
+    lap_free(ranks);
+    lap_free(worlds);
+    return result;
+}
+
+int lap_ranks_run(const lap_ranks_t *job, char *const *argv)
+{
+    if (lap_environment_launched())
+        return join_world(job);
+    const int result = job->check(job->context, job->nranks);
+    if (result != LAP_CLI_GO)
+        return result;
+    return strcmp(job->transport, "self") == 0 ? run_threads(job) : launch_ranks(job, argv);
+}

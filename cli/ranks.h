@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Subcommands that are a job of ranks: the process that the user starts reads the command line,
+ * then starts itself once per rank, with the same arguments; or makes the ranks threads of its own.
+ * Under lap run, mpirun and their like it is a rank already, and takes part in the world there is.
+ */
+#ifndef LAP_CLI_RANKS_H
+#define LAP_CLI_RANKS_H
+
+#include <stdbool.h>
+
+#include <lap/world.h>
+
+#include "core/environment.h"
+#include "gpu_share.h"
+
+typedef struct lap_ranks {
+    const char *name; /* begins every message: "lap bench" */
+    int nranks;       /* to start; 0 where ranks exist: any number */
+    double timeout_s; /* as in lap_world_options_t, */
+    const char *device, *transport;
+    lap_gpu_mode_t gpus;
+    /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
+    int (*check)(const void *context, int nranks);
+    /* The work of one rank; its exit status. */
+    int (*run)(const void *context, lap_world_t *world);
+    /* (optional) Before a process makes its world, and after that has ended well. */
+    lap_status_t (*start)(const void *context, const lap_environment_t *environment);
+    void (*end)(const void *context);
+    const void *context;
+} lap_ranks_t;
+
+/*
+ * Runs a job to its end and returns the exit status. `argv` is as the subcommand was given it, with
+ * its name first, before parsing re-ordered it (lap_ranks_arguments keeps it).
+ */
+int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
+
+/*
+ * Whether ranks that there are, or are to be started, can use a transport; prints a sentence and
+ * returns false if not.
+ */
+bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks);
+
+/* How many of that many ranks this machine runs, or would. */
+int lap_ranks_here(int nranks);
+
+/*
+ * The command line to start ranks with: "lap", and argv[0..argc). The caller frees it with
+ * lap_free; NULL, after a sentence, when there is no memory.
+ */
+char **lap_ranks_arguments(const char *name, int argc, char **argv);
+
+/*
+ * Prints why a rank failed, with lap_last_error, and returns the exit status. `rank` is -1 when it
+ * does not know its own.
+ */
+int lap_ranks_fail(const char *name, int rank, lap_status_t status);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap train`: the groups of a rank, and the iterations. What is trained is in train_model.c, what
+ * it cost in train_measure.c.
+ */
+#include "train.h"
+
+#include "core/status.h"
+#include "ranks.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+/* ---- groups ---- */
+
+/* Ranks that share weights are neighbours; replicas of the same part of them are tp ranks apart. */
+static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
+                                lap_train_groups_t *groups)
+{
+    const int rank = lap_world_rank(world);
+    groups->world = lap_world_group(world);
+    LAP_TRY(lap_group_split(groups->world, rank / train->tp, rank, &groups->tp));
+    lap_train_say_group(train, "tensor-parallel", groups->tp);
+    if (train->replicas == 1)
+        return LAP_OK;
+    LAP_TRY(lap_group_split(groups->world, rank % train->tp, rank, &groups->dp));
+    lap_train_say_group(train, "data-parallel", groups->dp);
+    return LAP_OK;
+}
+
+/* ---- iterations ---- */
+
+/* What each GEMM of the first layer is. */
+static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_t *result)
+{
+    for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
+        lap_nn_gemm_t gemm;
+        LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
+        if (!result->gemms[gemm.gemm].kind)
+            result->gemms[gemm.gemm] = gemm;
+    }
+    return LAP_OK;
+}
+
+static double seconds_since(uint64_t begin)
+{
+    return (double)(lap_now_ns() - begin) * 1e-9;
+}
+
+static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
+                            lap_train_iteration_t *iteration)
+{
+    const lap_train_t *train = model->train;
+    const lap_group_t *tp = model->groups.tp;
+    lap_train_say(train, tp, "Iter %d%s", index + 1, way);
+    lap_train_say(train, tp, "|-- Generate random input batch");
+    LAP_TRY(lap_train_generate(model, index));
+    LAP_TRY(lap_group_barrier(model->groups.world));
+    const uint64_t begin = lap_now_ns();
+    lap_train_say(train, tp, "|-- Forward pass");
+    LAP_TRY(lap_train_begin(model));
+    iteration->issue = seconds_since(begin);
+    LAP_TRY(lap_train_wait(model));
+    iteration->passes = seconds_since(begin);
+    LAP_TRY(lap_train_step(model, &iteration->loss, &iteration->norm));
+    iteration->seconds = seconds_since(begin);
+    lap_train_say(train, tp, "|-- Compute loss: %.9g", iteration->loss);
+    lap_train_say(train, tp, "|-- Backward pass");
+    if (train->debug)
+        lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
+    lap_train_say(train, tp, "|-- Optimizer step");
+    LAP_TRY(lap_train_measure(model, iteration));
+    return lap_train_average(model->groups.world, iteration);
+}
+
+/* Makes the model of one way of training. */
+static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *groups,
+                            lap_train_model_t *model, lap_train_result_t *result)
+{
+    result->iterations = lap_alloc((size_t)train->iters, sizeof(*result->iterations));
+    if (!result->iterations)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d iterations", train->iters);
+    LAP_TRY(
+        lap_train_model_init(model, train, groups, result->overlap, train->trace, result->link));
+    LAP_TRY(list_gemms(model, result));
+    lap_train_say_gemms(train, groups->tp, result);
+    return LAP_OK;
+}
+
+/*
+ * With overlap, without, or both: these take turns, so that whatever else goes on in the machine
+ * troubles them alike.
+ */
+static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups)
+{
+    static const char *const ways[] = {", with overlap", ", without overlap"};
+    lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
+    lap_train_model_t models[2] = {{.train = NULL}, {.train = NULL}};
+    const int count = train->compare ? 2 : 1;
+    lap_link_t link;
+    LAP_TRY(lap_train_find_link(train, groups, &link));
+    lap_status_t status = LAP_OK;
+    for (int w = 0; w < count && status == LAP_OK; w++) {
+        results[w].link = link;
+        status = prepare(train, groups, &models[w], &results[w]);
+    }
+    for (int i = 0; i < count * train->iters && status == LAP_OK; i++) {
+        const int w = i % count;
+        status = iterate(&models[w], i / count, count > 1 ? ways[w] : "",
+                         &results[w].iterations[i / count]);
+    }
+    if (status == LAP_OK && lap_group_rank(groups->world) == 0)
+        lap_train_report(train, results, (size_t)count);
+    for (int w = 0; w < count; w++) {
+        if (models[w].train)
+            lap_train_model_clear(&models[w]);
+        lap_free(results[w].iterations);
+    }
+    return status;
+}
+
+/* ---- the command ---- */
+
+static int check_ranks(const void *context, int nranks)
+{
+    return lap_train_check(context, nranks);
+}
+
+static int run_rank(const void *context, lap_world_t *world)
+{
+    const lap_train_t *train = context;
+    lap_train_groups_t groups = {NULL, NULL, NULL};
+    lap_status_t status = make_groups(train, world, &groups);
+    if (status == LAP_OK)
+        status = train_all(train, &groups);
+    const int result = status == LAP_OK
+                           ? LAP_CLI_OK
+                           : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
+    lap_group_destroy(groups.dp);
+    lap_group_destroy(groups.tp);
+    return result;
+}
+
+int lap_cli_train(int argc, char **argv)
+{
+    char **again = lap_ranks_arguments(lap_train_command.name, argc, argv);
+    if (!again)
+        return LAP_CLI_FAILED;
+    lap_train_t train;
+    int result = lap_train_parse(argc, argv, &train);
+    if (result == LAP_CLI_GO) {
+        const lap_ranks_t job = {
+            .name = lap_train_command.name,
+            .nranks = train.tp * train.replicas,
+            .timeout_s = train.timeout_s,
+            .device = train.device,
+            .transport = train.transport,
+            .gpus = train.gpus,
+            .check = check_ranks,
+            .run = run_rank,
+            .context = &train,
+        };
+        result = lap_ranks_run(&job, again);
+    }
+    lap_free(again);
+    return result;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap train`: trains layers under tensor and data parallelism and says what their communication
+ * cost. What the options mean is in train_options.c, the training in train_run.c, what is measured
+ * of it in train_measure.c, and what is printed in train_report.c.
+ */
+#ifndef LAP_CLI_TRAIN_H
+#define LAP_CLI_TRAIN_H
+
+#include <stdbool.h>
+
+#include <lap/data_parallel.h>
+#include <lap/nn.h>
+#include <lap/optimizer.h>
+
+#include "cli.h"
+#include "gpu_share.h"
+
+/* What is to be done. */
+typedef struct lap_train {
+    int tp, replicas;
+    int iters;
+    size_t batch;       /* sequences of all replicas together */
+    lap_nn_desc_t desc; /* of one replica, without overlap and buffer */
+    lap_optimizer_desc_t optimizer;
+    lap_tp_overlap_t rules;  /* as the file, or the defaults, and the switches make them */
+    lap_tp_overlap_t serial; /* the same, with nothing overlapped */
+    const char *rules_path;  /* NULL: the defaults */
+    bool overlap, compare;   /* compare: with and without overlap, one after the other */
+    lap_dtype_t grad_dtype;  /* of gradients on their way to other replicas */
+    size_t bucket;           /* elements that travel together */
+    const char *device, *transport;
+    lap_gpu_mode_t gpus;
+    lap_link_arg_t link;
+    double timeout_s;
+    bool json, debug;
+    bool trace; /* look at what every GEMM does */
+} lap_train_t;
+
+extern const lap_command_t lap_train_command;
+
+/* The words for lap_fp8_recipe_t; NULL at the end. */
+extern const char *const lap_train_recipes[];
+
+/* Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. */
+int lap_train_parse(int argc, char **argv, lap_train_t *train_p);
+
+/* What can be said once the number of ranks is known. Returns as lap_train_parse. */
+int lap_train_check(const lap_train_t *train, int nranks);
+
+/* What one rank knows of its groups; dp is NULL when there is one replica. */
+typedef struct lap_train_groups {
+    lap_group_t *world, *tp, *dp;
+} lap_train_groups_t;
+
+/* ---- a model ---- */
+
+/* Layers with their optimizer, their replicas and their data. */
+typedef struct lap_train_model {
+    const lap_train_t *train;
+    lap_train_groups_t groups;
+    lap_device_t *device;
+    lap_nn_t *nn;
+    lap_optimizer_t *optimizer;
+    lap_dp_t *dp;                  /* NULL: one replica */
+    lap_tensor_t x, y, target, dx; /* dy takes the place of y */
+} lap_train_model_t;
+
+/*
+ * Makes a model with fresh weights. `overlap` says which rules it has. Collective over the world;
+ * lap_train_model_clear undoes it, also after a failure.
+ */
+lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
+                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  lap_link_t link);
+void lap_train_model_clear(lap_train_model_t *model);
+
+/* Fills x and the target with the data of an iteration, and waits for them. */
+lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
+
+/* Begins forward, loss and backward. */
+lap_status_t lap_train_begin(lap_train_model_t *model);
+
+/* Waits for them. */
+lap_status_t lap_train_wait(lap_train_model_t *model);
+
+/*
+ * Waits for the replicas and makes a step. Writes the loss of all replicas and the norm of the
+ * gradients.
+ */
+lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p);
+
+/* ---- what is measured ---- */
+
+/* Of communication, in seconds, as the mean of the ranks. */
+typedef struct lap_train_comm {
+    double total;   /* something was in flight */
+    double hidden;  /* ... while the rank computed */
+    double exposed; /* the rank stood still */
+} lap_train_comm_t;
+
+/* Figures are for each GEMM, by lap_tp_gemm_t, as sums over layers; then for others, and all. */
+enum { LAP_TRAIN_GRADIENTS = LAP_TP_GEMMS, LAP_TRAIN_ALL, LAP_TRAIN_ROWS };
+
+typedef struct lap_train_iteration {
+    double loss;    /* of all replicas */
+    double norm;    /* of the gradients; 0: not computed */
+    double seconds; /* all of it, */
+    double passes;  /* until forward and backward had ended, */
+    double issue;   /* until they were begun */
+    lap_train_comm_t rows[LAP_TRAIN_ROWS];
+} lap_train_iteration_t;
+
+/* What the latest passes of this rank have cost: adds to `iteration`. */
+lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration);
+
+/* Makes the figures of all ranks into means, the same on every rank. Collective. */
+lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration);
+
+/*
+ * The link that --link asks for. With a ratio that is measured: communication that is not
+ * overlapped takes this part of the time of the GEMMs. Collective.
+ */
+lap_status_t lap_train_find_link(const lap_train_t *train, const lap_train_groups_t *groups,
+                                 lap_link_t *link_p);
+
+/* One way of training: with or without overlap. */
+typedef struct lap_train_result {
+    bool overlap;
+    lap_link_t link;
+    lap_train_iteration_t *iterations; /* train->iters of them */
+    lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */
+} lap_train_result_t;
+
+/* ---- printing ---- */
+
+/* Who says it: "[rank4:node0] ". Nothing with --json, and from ranks that are not their group's first. */
+void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* "Created tensor-parallel group: [0, 1]", said by its first rank. */
+void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
+
+/* The symmetric memory of each GEMM, and what it is called with. */
+void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
+                         const lap_train_result_t *result);
+
+/* Tables for people, or one line of JSON, of one or two ways of training. */
+void lap_train_report(const lap_train_t *train, const lap_train_result_t *results, size_t count);
+
+#endif

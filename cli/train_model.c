@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model that `lap train` trains: layers, their optimizer, their replicas, and data that are a
+ * pure function of seed, iteration and sequence, whichever ranks they are on.
+ */
+#include <string.h>
+
+#include "core/status.h"
+#include "train.h"
+#include "util/alloc.h"
+
+/* ---- making one ---- */
+
+static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, lap_tensor_t *tensor)
+{
+    const lap_dtype_t dtype = model->train->desc.dtype;
+    void *memory;
+    *tensor = lap_tensor(NULL, dtype, part.rows, part.cols);
+    LAP_TRY(model->device->ops->alloc(model->device, part.rows * part.cols * lap_dtype_size(dtype),
+                                      &memory));
+    tensor->data = memory;
+    return LAP_OK;
+}
+
+static lap_status_t init_replicas(lap_train_model_t *model, bool overlap, bool trace,
+                                  const lap_buffer_options_t *buffer)
+{
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    if (!model->groups.dp)
+        return LAP_OK;
+    options.bucket = model->train->bucket;
+    options.wire_dtype = model->train->grad_dtype;
+    options.overlap = overlap;
+    options.buffer_options = buffer;
+    LAP_TRY(lap_dp_create(model->nn, model->groups.dp, &options, &model->dp));
+    return lap_dp_measure(model->dp, trace);
+}
+
+lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
+                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  lap_link_t link)
+{
+    lap_nn_desc_t desc = train->desc;
+    lap_buffer_options_t buffer = LAP_BUFFER_OPTIONS_INIT;
+    *model = (lap_train_model_t){.train = train, .groups = *groups};
+    buffer.transport = train->transport;
+    buffer.link = link;
+    desc.overlap = overlap ? &train->rules : &train->serial;
+    desc.buffer_options = &buffer;
+    LAP_TRY(lap_device_of(groups->world->world, &model->device));
+    LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
+    LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
+    LAP_TRY(init_replicas(model, overlap, trace, &buffer));
+    const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
+    LAP_TRY(alloc_tensor(model, in, &model->x));
+    LAP_TRY(alloc_tensor(model, in, &model->dx));
+    LAP_TRY(alloc_tensor(model, out, &model->y));
+    LAP_TRY(alloc_tensor(model, out, &model->target));
+    return lap_nn_trace(model->nn, trace);
+}
+
+void lap_train_model_clear(lap_train_model_t *model)
+{
+    const lap_tensor_t tensors[] = {model->x, model->y, model->target, model->dx};
+    lap_dp_destroy(model->dp);
+    lap_optimizer_destroy(model->optimizer);
+    lap_nn_destroy(model->nn);
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+        if (tensors[i].data)
+            model->device->ops->free(model->device, tensors[i].data);
+    memset(model, 0, sizeof(*model));
+}
+
+/* ---- data ---- */
+
+/*
+ * Fills the rows of each sequence that this rank has. Row s * batch + b of a replica is token s of
+ * its sequence b; sequence b of all replicas is a tensor of its own, [seq, columns].
+ */
+static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, lap_nn_part_t part,
+                         int iteration, float std)
+{
+    const lap_nn_desc_t *desc = &model->train->desc;
+    const size_t batch = desc->batch;
+    const size_t replica = model->groups.dp ? (size_t)lap_group_rank(model->groups.dp) : 0;
+    for (size_t b = 0; b < batch; b++) {
+        const size_t skip = (b + batch - part.first_row % batch) % batch;
+        if (skip >= part.rows)
+            continue;
+        lap_nn_part_t own = part;
+        own.rows = (part.rows - skip + batch - 1) / batch;
+        own.first_row = (part.first_row + skip) / batch;
+        own.all_rows = desc->seq;
+        lap_tensor_t rows = *matrix;
+        rows.data = (char *)matrix->data + skip * matrix->stride * lap_dtype_size(matrix->dtype);
+        rows.rows = own.rows;
+        rows.stride = batch * matrix->stride;
+        const uint64_t tensor = (uint64_t)(iteration + 1) << 32 | (replica * batch + b);
+        LAP_TRY(lap_nn_fill(model->nn, &rows, &own, desc->seed, tensor, std));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
+{
+    LAP_TRY(fill(model, &model->x, lap_nn_input(model->nn, 0), iteration, 1));
+    LAP_TRY(fill(model, &model->target, lap_nn_output(model->nn, 0), iteration, -1));
+    return lap_nn_wait(model->nn);
+}
+
+/* ---- an iteration ---- */
+
+lap_status_t lap_train_begin(lap_train_model_t *model)
+{
+    lap_nn_zero_gradients(model->nn);
+    LAP_TRY(lap_nn_forward(model->nn, model->train->desc.seq, &model->x, &model->y));
+    LAP_TRY(lap_nn_loss(model->nn, &model->y, &model->target, &model->y));
+    return lap_nn_backward(model->nn, &model->y, &model->dx);
+}
+
+/* The mean of the losses of all replicas, in their order. Collective. */
+static lap_status_t average_loss(lap_train_model_t *model, double *loss)
+{
+    void *all;
+    if (!model->groups.dp)
+        return LAP_OK;
+    const int replicas = lap_group_size(model->groups.dp);
+    LAP_TRY(lap_group_collect(model->groups.dp, loss, sizeof(*loss), &all));
+    *loss = 0;
+    for (int r = 0; r < replicas; r++)
+        *loss += ((const double *)all)[r] / replicas;
+    lap_free(all);
+    return LAP_OK;
+}
+
+lap_status_t lap_train_wait(lap_train_model_t *model)
+{
+    return lap_nn_wait(model->nn);
+}
+
+lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p)
+{
+    double loss;
+    if (model->dp)
+        LAP_TRY(lap_dp_wait(model->dp));
+    LAP_TRY(lap_optimizer_step(model->optimizer, 1.0f / (float)model->train->replicas, norm_p));
+    LAP_TRY(lap_nn_wait(model->nn));
+    LAP_TRY(lap_nn_loss_value(model->nn, &loss));
+    LAP_TRY(average_loss(model, &loss));
+    *loss_p = loss;
+    return LAP_OK;
+}

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line of `lap train`: everything that one process can find wrong is found here, before
+ * any rank starts.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/environment.h"
+#include "launch.h"
+#include "ranks.h"
+#include "train.h"
+
+enum {
+    LAYER,
+    TP,
+    REPLICAS,
+    ITERS,
+    BATCH,
+    SEQ,
+    HEADS,
+    KV_HEADS,
+    HEAD_DIM,
+    LAYERS,
+    NORM,
+    ACTIVATION,
+    RECOMPUTE,
+    NO_SEQUENCE_PARALLEL,
+    DTYPE,
+    FP8,
+    OPTIMIZER,
+    LR,
+    WARMUP,
+    WEIGHT_DECAY,
+    CLIP,
+    GRAD_DTYPE,
+    BUCKET,
+    SEED,
+    NO_OVERLAP,
+    RULES,
+    AUTO,
+    NO_AG,
+    NO_RS,
+    RS_DGRAD,
+    NO_BULK_DGRAD,
+    NO_BULK_WGRAD,
+    COMPARE,
+    LINK,
+    DEVICE,
+    TRANSPORT,
+    GPU_SHARE,
+    TIMEOUT,
+    NO_TRACE,
+    DEBUG,
+    JSON,
+    NOPTIONS
+};
+
+static const lap_option_t options[NOPTIONS] = {
+    [LAYER] = {0, "layer", "KIND",
+               "linear, layernorm_linear, layernorm_mlp, attention or transformer", "transformer"},
+    [TP] = {0, "tp", "P", "ranks that share the weights (default 4, or what a launcher started)",
+            NULL},
+    [REPLICAS] = {0, "num-replicas", "N", "groups of P ranks that share the sequences", "1"},
+    [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
+    [BATCH] = {0, "batch", "COUNT",
+               "sequences of an iteration, of all replicas together (default 2, or a sequence for "
+               "each replica)",
+               NULL},
+    [SEQ] = {0, "seq", "COUNT", "tokens of a sequence (default 256; cuda: 2048)", NULL},
+    [HEADS] = {0, "heads", "COUNT", "of attention (default 24; cuda: 64)", NULL},
+    [KV_HEADS] = {0, "kv-heads", "COUNT", "that groups of heads share (default: as --heads)", NULL},
+    [HEAD_DIM] = {0, "head-dim", "COUNT",
+                  "features of a head (default 32; cuda: 128); times the heads it is the hidden "
+                  "size",
+                  NULL},
+    [LAYERS] = {0, "layers", "COUNT", "one after the other", "1"},
+    [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
+    [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
+    [RECOMPUTE] = {0, "recompute", "WHAT", "none, selective or full", "none"},
+    [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL,
+                              "rows are whole on every rank, and sums are all-reduced", NULL},
+    [DTYPE] = {0, "dtype", "TYPE", "float32, bfloat16 or float16 (default float32; cuda: bfloat16)",
+               NULL},
+    [FP8] = {0, "fp8", "[=RECIPE]", "GEMMs in FP8, with delayed (the default) or current scaling",
+             NULL},
+    [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
+    [LR] = {0, "lr", "RATE", "learning rate (default 0.001; sgd: 1)", NULL},
+    [WARMUP] = {0, "lr-warmup-iters", "COUNT", "iterations in which it grows to that", "0"},
+    [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "of matrices (default 0.01; sgd: 0)", NULL},
+    [CLIP] = {0, "clip-grad", "NORM", "the most that the norm of all gradients may be; 0: any",
+              "1"},
+    [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
+                    "of gradients on their way to other replicas: fp32 or bf16", "fp32"},
+    [BUCKET] = {0, "bucket-size", "COUNT",
+                "elements of gradients that travel together (default 256K; cuda: 4M)", NULL},
+    [SEED] = {0, "seed", "N", "of weights and data", "1234"},
+    [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
+    [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
+               "the method and knobs of each GEMM, as in NeMo and Megatron", NULL},
+    [AUTO] = {0, "auto", NULL, "measure, and choose the method of each GEMM", NULL},
+    [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
+    [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
+    [RS_DGRAD] = {0, "tp-comm-overlap-rs-dgrad", NULL,
+                  "dgrad of qkv and fc1 is GEMM+RS, and nothing goes beside wgrad", NULL},
+    [NO_BULK_DGRAD] = {0, "disable-tp-comm-bulk-dgrad", NULL, "no gather beside dgrad", NULL},
+    [NO_BULK_WGRAD] = {0, "disable-tp-comm-bulk-wgrad", NULL, "no reduction beside wgrad", NULL},
+    [COMPARE] = {0, "compare", NULL, "train twice, with overlap and without", NULL},
+    [LINK] = {0, "link", "LINK",
+              "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
+              "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
+              "takes 0.4 of the time of the GEMMs",
+              NULL},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
+    [TRANSPORT] = {0, "transport", "NAME",
+                   "shm (ranks are processes) or self (ranks are threads of one process); under "
+                   "mpirun also mpi or hosts; with --device cuda only cuda_ipc (default: what "
+                   "fits)",
+                   NULL},
+    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
+                   "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
+                   "--device cuda, else off)",
+                   NULL},
+    [TIMEOUT] = {0, "timeout", "SECONDS",
+                 "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
+    [NO_TRACE] = {0, "no-trace", NULL,
+                  "do not look at what every GEMM does: nothing is said of communication, and on "
+                  "GPUs repeated calls are graphs",
+                  NULL},
+    [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
+    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+};
+
+const lap_command_t lap_train_command = {
+    .name = "lap train",
+    .usage = "[OPTIONS]",
+    .summary = "Trains layers whose weights are shared by P ranks, on random data, with their\n"
+               "communication laid behind their GEMMs, and says what of it was hidden.",
+    .details =
+        "The data are normal numbers x, and the layers learn to give -x: the loss is half the\n"
+        "mean square of what is missing. The same seed gives the same weights and data for any P\n"
+        "and any number of replicas.\n"
+        "\n"
+        "time           of forward, backward, replicas and the step of the optimizer\n"
+        "passes         of forward and backward alone\n"
+        "communication  something that this rank sent was under way; mean of the ranks\n"
+        "hidden         ... while it computed\n"
+        "exposed        within the GEMMs that communicate, the rank did not compute\n"
+        "\n"
+        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
+        "Exit status: 0, 1 when a rank fails, 2 when the request makes no sense.",
+    .options = options,
+    .noptions = NOPTIONS,
+};
+
+const char *const lap_train_recipes[] = {"none", "delayed", "current", NULL};
+
+/* ---- values ---- */
+
+#define COUNT_MOST INT32_MAX
+
+static bool parse_count(const lap_args_t *args, int option, const char *otherwise, size_t *count_p)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "--%s", options[option].name);
+    const char *text = args->values[option] ? args->values[option] : otherwise;
+    return lap_arg_size(&lap_train_command, what, text, 1, COUNT_MOST, count_p);
+}
+
+/* A rate: any number that is not negative. */
+static bool parse_rate(const lap_args_t *args, int option, const char *otherwise, float *rate_p)
+{
+    const char *text = args->values[option] ? args->values[option] : otherwise;
+    char *end;
+    const float rate = strtof(text, &end);
+    if (end == text || *end != '\0' || !(rate >= 0) || rate > 1e30f) {
+        lap_args_fail(&lap_train_command, "--%s is '%s'; expected a number that is not negative",
+                      options[option].name, text);
+        return false;
+    }
+    *rate_p = rate;
+    return true;
+}
+
+static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
+{
+    lap_environment_t environment;
+    if (!lap_arg_int(&lap_train_command, "--num-replicas", args->values[REPLICAS], 1,
+                     LAP_LAUNCH_MAX, &train->replicas))
+        return false;
+    train->tp = 4;
+    if (args->values[TP] &&
+        !lap_arg_int(&lap_train_command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &train->tp))
+        return false;
+    if (!args->values[TP] && lap_environment_launched() &&
+        lap_environment_read(&environment) == LAP_OK)
+        train->tp = environment.size > train->replicas ? environment.size / train->replicas : 1;
+    if (train->tp * train->replicas <= LAP_LAUNCH_MAX)
+        return true;
+    lap_args_fail(&lap_train_command,
+                  "--tp %d times --num-replicas %d is %d ranks; expected at most %d", train->tp,
+                  train->replicas, train->tp * train->replicas, LAP_LAUNCH_MAX);
+    return false;
+}
+
+static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
+{
+    static const char *const kinds[] = {"linear",    "layernorm_linear", "layernorm_mlp",
+                                        "attention", "transformer",      NULL};
+    static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
+    static const char *const activations[] = {"gelu", "swiglu", NULL};
+    static const char *const recomputes[] = {"none", "selective", "full", NULL};
+    const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
+    size_t kind, norm, activation, recompute, fp8;
+    if (!lap_arg_choice(&lap_train_command, "--layer", args->values[LAYER], kinds, &kind) ||
+        !lap_arg_choice(&lap_train_command, "--norm", args->values[NORM], norms, &norm) ||
+        !lap_arg_choice(&lap_train_command, "--activation", args->values[ACTIVATION], activations,
+                        &activation) ||
+        !lap_arg_choice(&lap_train_command, "--recompute", args->values[RECOMPUTE], recomputes,
+                        &recompute) ||
+        !lap_arg_choice(&lap_train_command, "--fp8", *recipe ? recipe : "delayed",
+                        lap_train_recipes, &fp8))
+        return false;
+    train->desc.kind = (lap_nn_kind_t)kind;
+    train->desc.norm = (lap_norm_t)norm;
+    train->desc.activation = (lap_activation_t)activation;
+    train->desc.recompute = (lap_recompute_t)recompute;
+    train->desc.fp8 = (lap_fp8_recipe_t)fp8;
+    train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
+    return true;
+}
+
+static bool parse_shape(lap_train_t *train, const lap_args_t *args)
+{
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    lap_nn_desc_t *desc = &train->desc;
+    char batch[16];
+    snprintf(batch, sizeof(batch), "%d", train->replicas > 2 ? train->replicas : 2);
+    if (!parse_count(args, BATCH, batch, &train->batch) ||
+        !parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) ||
+        !parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
+        !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
+        !parse_count(args, LAYERS, options[LAYERS].default_value, &desc->layers) ||
+        (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, "", &desc->kv_heads)) ||
+        !lap_arg_dtype(&lap_train_command, "--dtype",
+                       args->values[DTYPE] ? args->values[DTYPE]
+                       : cuda              ? "bfloat16"
+                                           : "float32",
+                       &desc->dtype))
+        return false;
+    const size_t replicas = (size_t)train->replicas;
+    if (train->batch % replicas != 0) {
+        lap_args_fail(&lap_train_command,
+                      "--batch is %zu; expected a multiple of the %zu replicas, which share it",
+                      train->batch, replicas);
+        return false;
+    }
+    desc->batch = train->batch / replicas;
+    if (__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) ||
+        desc->hidden > COUNT_MOST) {
+        lap_args_fail(&lap_train_command,
+                      "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
+                      desc->heads, desc->head_dim, COUNT_MOST);
+        return false;
+    }
+    return true;
+}
+
+static bool parse_training(lap_train_t *train, const lap_args_t *args)
+{
+    static const char *const kinds[] = {"sgd", "adamw", NULL}; /* as lap_optimizer_kind_t */
+    lap_optimizer_desc_t *optimizer = &train->optimizer;
+    size_t kind, seed, warmup;
+    if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER], kinds, &kind) ||
+        !lap_arg_int(&lap_train_command, "--iters", args->values[ITERS], 1, 1000000,
+                     &train->iters) ||
+        !parse_rate(args, LR, kind == LAP_SGD ? "1" : "0.001", &optimizer->lr) ||
+        !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? "0" : "0.01", &optimizer->weight_decay) ||
+        !parse_rate(args, CLIP, options[CLIP].default_value, &optimizer->clip_norm) ||
+        !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
+                      &warmup) ||
+        !lap_arg_size(&lap_train_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed) ||
+        !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
+                     &train->bucket) ||
+        !lap_arg_dtype(&lap_train_command, "--grad-sync-dtype", args->values[GRAD_DTYPE],
+                       &train->grad_dtype))
+        return false;
+    optimizer->kind = (lap_optimizer_kind_t)kind;
+    optimizer->warmup = warmup;
+    train->desc.seed = seed;
+    if (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16)
+        return true;
+    lap_args_fail(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
+                  args->values[GRAD_DTYPE]);
+    return false;
+}
+
+static bool parse_backends(lap_train_t *train, const lap_args_t *args)
+{
+    const lap_device_ops_t *device;
+    const lap_transport_ops_t *transport;
+    if (!lap_arg_backends(&lap_train_command, args->values[DEVICE], args->values[TRANSPORT],
+                          &device, &transport))
+        return false;
+    train->device = device->name;
+    train->transport = transport->name;
+    train->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
+    if (args->given[GPU_SHARE] &&
+        !lap_arg_gpu_share(&lap_train_command, args->values[GPU_SHARE], &train->gpus))
+        return false;
+    if (args->values[TIMEOUT] &&
+        !lap_arg_seconds(&lap_train_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
+                         &train->timeout_s))
+        return false;
+    return lap_ranks_suit(&lap_train_command, train->transport, train->tp * train->replicas);
+}
+
+/* ---- overlap ---- */
+
+/* The rules of the file, or the defaults, with the switches turned; and the same all off. */
+static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
+{
+    lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+    train->rules_path = args->values[RULES];
+    train->overlap = !args->given[NO_OVERLAP];
+    train->compare = args->given[COMPARE];
+    if (train->compare && !train->overlap) {
+        lap_args_fail(&lap_train_command,
+                      "--compare is with and without overlap; expected no --no-comm-overlap");
+        return false;
+    }
+    lap_status_t status = train->rules_path
+                              ? lap_tp_overlap_load(train->rules_path, train->tp, &train->rules)
+                              : lap_tp_overlap_init(train->tp, &train->rules);
+    switches.overlap_ag = !args->given[NO_AG];
+    switches.overlap_rs = !args->given[NO_RS];
+    switches.overlap_rs_dgrad = args->given[RS_DGRAD];
+    switches.bulk_dgrad = !args->given[NO_BULK_DGRAD];
+    switches.bulk_wgrad = !args->given[NO_BULK_WGRAD];
+    switches.automatic = args->given[AUTO];
+    if (status == LAP_OK)
+        status = lap_tp_overlap_switch(&train->rules, &switches);
+    train->serial = train->rules;
+    switches.overlap = 0;
+    if (status == LAP_OK)
+        status = lap_tp_overlap_switch(&train->serial, &switches);
+    if (status != LAP_OK)
+        lap_args_fail(&lap_train_command, "%s%s",
+                      train->rules_path ? "--tp-comm-overlap-cfg: " : "", lap_last_error());
+    return status == LAP_OK;
+}
+
+int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
+{
+    lap_args_t args;
+    const int status = lap_args_parse(&lap_train_command, argc, argv, &args);
+    if (status != LAP_CLI_GO)
+        return status;
+    lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
+    train.json = args.given[JSON];
+    train.debug = args.given[DEBUG];
+    train.trace = !args.given[NO_TRACE];
+    train.desc.debug = train.debug;
+    if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
+        !parse_kinds(&train, &args) || !parse_shape(&train, &args) ||
+        !parse_training(&train, &args) || !parse_overlap(&train, &args) ||
+        (args.values[LINK] &&
+         !lap_arg_link(&lap_train_command, "--link", args.values[LINK], &train.link)))
+        return LAP_CLI_USAGE;
+    *train_p = train;
+    return LAP_CLI_GO;
+}
+
+/* Bytes that the ranks of all replicas need for weights and activations, roughly. */
+static double bytes_needed(const lap_train_t *train)
+{
+    static const double matrices[] = {1, 1, 8, 4, 12}; /* by kind, of hidden x hidden */
+    const lap_nn_desc_t *desc = &train->desc;
+    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
+    const double weights = matrices[desc->kind] * hidden * hidden * (16 + width);
+    const double rows = (double)desc->seq * (double)desc->batch;
+    const double activations = rows * hidden * (matrices[desc->kind] + 4) * width;
+    const int ways = train->compare ? 2 : 1;
+    return (double)train->replicas * ways * (double)desc->layers * (weights + activations);
+}
+
+/* What this machine has, or as much of it as the ranks of several have on each. */
+static bool fits_memory(const lap_train_t *train, int nranks)
+{
+    const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double needed = bytes_needed(train) * lap_ranks_here(nranks) / nranks;
+    if (needed <= there || strcmp(train->device, "cuda") == 0)
+        return true;
+    lap_args_fail(&lap_train_command,
+                  "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
+                  "machine has",
+                  needed / (1 << 30), there / (1 << 30));
+    return false;
+}
+
+int lap_train_check(const lap_train_t *train, int nranks)
+{
+    lap_nn_desc_t desc = train->desc;
+    if (train->tp * train->replicas != nranks)
+        return lap_args_fail(&lap_train_command,
+                             "--tp %d times --num-replicas %d is %d, but %d ranks were started: "
+                             "let them agree",
+                             train->tp, train->replicas, train->tp * train->replicas, nranks);
+    desc.overlap = train->overlap ? &train->rules : &train->serial;
+    if (lap_nn_validate(&desc, train->tp) != LAP_OK ||
+        lap_optimizer_validate(&train->optimizer) != LAP_OK)
+        return lap_args_fail(&lap_train_command, "%s", lap_last_error());
+    return fits_memory(train, nranks) ? LAP_CLI_GO : LAP_CLI_USAGE;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `lap train` prints: lines as it goes, from the first rank of each group; at the end tables
+ * for people, or JSON for programs.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "core/world.h"
+#include "train.h"
+#include "util/alloc.h"
+
+/* ---- as it goes ---- */
+
+void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
+{
+    char text[512];
+    if (train->json || lap_group_rank(speaker) != 0)
+        return;
+    const lap_world_t *world = speaker->world;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    /* One write for each line, so that those of several ranks do not mix. */
+    printf("[rank%d:node%d] %s\n", world->rank, world->rank / world->local_size, text);
+    fflush(stdout);
+}
+
+void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group)
+{
+    char ranks[400];
+    size_t used = 0;
+    for (int r = 0; r < lap_group_size(group) && used < sizeof(ranks); r++)
+        used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s%d", r ? ", " : "",
+                                 lap_group_world_rank(group, r));
+    lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
+}
+
+void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
+                         const lap_train_result_t *result)
+{
+    char unused[256];
+    size_t most = 0;
+    if (lap_group_world_rank(tp, 0) == 0 && train->rules_path &&
+        lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) > 0)
+        lap_train_say(train, tp, "|-- %s: without effect on device %s: %s", train->rules_path,
+                      train->device, unused);
+    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+        const lap_nn_gemm_t *gemm = &result->gemms[g];
+        if (!gemm->kind || gemm->bytes == 0)
+            continue;
+        lap_train_say(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
+                      lap_tp_gemm_name((lap_tp_gemm_t)g), (double)gemm->bytes / 1024, gemm->kind,
+                      gemm->method);
+        most = gemm->bytes > most ? gemm->bytes : most;
+    }
+    if (most > 0)
+        lap_train_say(train, tp, "|-- Shared by all of them: %.1f KiB", (double)most / 1024);
+}
+
+/* ---- tables ---- */
+
+static double ms(double seconds)
+{
+    return seconds * 1e3;
+}
+
+static void print_request(const lap_train_t *train, const lap_train_result_t *result)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    char link[64];
+    lap_bench_link_text(&result->link, link, sizeof(link));
+    printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu, layers %zu,\n"
+           "device %s, transport %s, %s\n",
+           lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
+           desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq, train->batch, desc->layers,
+           train->device, train->transport, link);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of a figure, `offset` bytes into each iteration after the first, which is cold. */
+static double median(const lap_train_t *train, const lap_train_result_t *result, size_t offset,
+                     double *room)
+{
+    const int first = train->iters > 1 ? 1 : 0, count = train->iters - first;
+    for (int i = 0; i < count; i++)
+        memcpy(&room[i], (const char *)&result->iterations[first + i] + offset, sizeof(double));
+    qsort(room, (size_t)count, sizeof(double), ascending);
+    return (room[(count - 1) / 2] + room[count / 2]) / 2;
+}
+
+/* The median of every figure; zeros when there is no memory for it. */
+static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
+{
+    lap_train_iteration_t it = {0};
+    double *room = lap_alloc((size_t)train->iters, sizeof(*room));
+    if (!room)
+        return it;
+    it.seconds = median(train, result, offsetof(lap_train_iteration_t, seconds), room);
+    it.passes = median(train, result, offsetof(lap_train_iteration_t, passes), room);
+    for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
+        lap_train_comm_t *row = &it.rows[r];
+        const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
+        row->total = median(train, result, at + offsetof(lap_train_comm_t, total), room);
+        row->hidden = median(train, result, at + offsetof(lap_train_comm_t, hidden), room);
+        row->exposed = median(train, result, at + offsetof(lap_train_comm_t, exposed), room);
+    }
+    lap_free(room);
+    return it;
+}
+
+static void print_comm(const lap_train_t *train, const lap_train_comm_t *comm)
+{
+    if (!train->trace) {
+        printf("  %13s  %9s  %9s\n", "-", "-", "-");
+        return;
+    }
+    printf("  %13.3f  %9.3f  %9.3f\n", ms(comm->total), ms(comm->hidden), ms(comm->exposed));
+}
+
+static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
+{
+    printf("\n%9s  %12s  %10s  %10s  %13s  %9s  %9s\n", "iteration", "loss", "time ms", "passes",
+           "communication", "hidden", "exposed");
+    for (int i = 0; i < train->iters; i++) {
+        const lap_train_iteration_t *it = &result->iterations[i];
+        printf("%9d  %12.9f  %10.3f  %10.3f", i + 1, it->loss, ms(it->seconds), ms(it->passes));
+        print_comm(train, &it->rows[LAP_TRAIN_ALL]);
+    }
+}
+
+static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
+{
+    const lap_train_iteration_t it = typical(train, result);
+    printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
+           "hidden", "exposed", train->iters > 1 ? "   ms, median without the first" : "   ms");
+    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+        if (!result->gemms[g].kind)
+            continue;
+        printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
+               result->gemms[g].method);
+        print_comm(train, &it.rows[g]);
+    }
+    if (train->replicas > 1) {
+        printf("%-30s", "gradients to replicas");
+        print_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
+    }
+    printf("%-30s", "all");
+    print_comm(train, &it.rows[LAP_TRAIN_ALL]);
+}
+
+/* What overlap has hidden of what is exposed without it. */
+static void print_comparison(const lap_train_t *train, const lap_train_result_t *results)
+{
+    const lap_train_iteration_t with = typical(train, &results[0]);
+    const lap_train_iteration_t without = typical(train, &results[1]);
+    bool same = true;
+    for (int i = 0; i < train->iters; i++)
+        same = same && results[0].iterations[i].loss == results[1].iterations[i].loss;
+    const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
+    const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
+    printf("\n%-16s  %10s  %10s  %13s  %9s  %9s\n", "", "time ms", "passes", "communication",
+           "hidden", "exposed");
+    printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
+    print_comm(train, serial);
+    printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
+    print_comm(train, all);
+    if (serial->exposed > 0)
+        printf("\nOverlap hides %.0f %% of what is exposed without it.",
+               100 * (1 - all->exposed / serial->exposed));
+    printf("\nAn iteration is %.2f times as fast with it, forward and backward are %.2f times.\n",
+           without.seconds / with.seconds, without.passes / with.passes);
+    printf("The losses are %s.\n", same ? "the same to the last bit" : "not the same bits");
+}
+
+static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)
+{
+    print_request(train, &results[0]);
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1)
+            printf("\n%s\n", results[i].overlap ? "With overlap:" : "Without overlap:");
+        print_iterations(train, &results[i]);
+        print_rows(train, &results[i]);
+    }
+    if (count > 1)
+        print_comparison(train, results);
+}
+
+/* ---- JSON ---- */
+
+static void print_json_comm(const lap_train_t *train, const lap_train_comm_t *comm)
+{
+    if (!train->trace) {
+        printf("\"comm_ms\":null,\"exposed_ms\":null,\"hidden_ms\":null");
+        return;
+    }
+    printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
+           ms(comm->exposed), ms(comm->hidden));
+}
+
+static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
+{
+    const lap_train_iteration_t it = typical(train, result);
+    printf("\"overlap\":%s,\"iterations\":[", result->overlap ? "true" : "false");
+    for (int i = 0; i < train->iters; i++) {
+        const lap_train_iteration_t *own = &result->iterations[i];
+        printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
+               own->loss);
+        printf(",\"ms\":%.6g,", ms(own->seconds));
+        print_json_comm(train, &own->rows[LAP_TRAIN_ALL]);
+        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g}", ms(own->passes), ms(own->issue));
+    }
+    printf("],\"gemms\":[");
+    const char *comma = "";
+    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+        if (!result->gemms[g].kind)
+            continue;
+        printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
+               lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
+               result->gemms[g].bytes);
+        print_json_comm(train, &it.rows[g]);
+        printf("}");
+        comma = ",";
+    }
+    printf("],\"gradients\":{");
+    print_json_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
+    printf("}");
+}
+
+static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    printf("{\"layer\":\"%s\",\"tp\":%d,\"dp\":%d,\"dtype\":\"%s\",\"device\":\"%s\",",
+           lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
+           train->device);
+    print_json_result(train, &results[0]);
+    printf(",\"fp8\":\"%s\",", lap_train_recipes[desc->fp8]);
+    printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"layers\":%zu,\"transport\":\"%s\",",
+           desc->hidden, desc->seq, train->batch, desc->layers, train->transport);
+    lap_bench_json_link(&results[0].link);
+    if (count > 1) {
+        printf(",\"baseline\":{");
+        print_json_result(train, &results[1]);
+        printf("}");
+    }
+    printf("}\n");
+}
+
+void lap_train_report(const lap_train_t *train, const lap_train_result_t *results, size_t count)
+{
+    (train->json ? print_json : print_tables)(train, results, count);
+}

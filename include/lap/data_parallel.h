@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data parallelism: replicas of layers, each with its own part of the data, add up the gradients of
+ * their weights. Gradients are cut into buckets, in the reverse order of the parameters, which is
+ * the order in which backward makes them; each bucket travels as soon as all of it is there, behind
+ * the rest of backward. Sums are taken in fp32 in the order of ranks, and are the same bits on
+ * every rank.
+ */
+#ifndef LAP_DATA_PARALLEL_H
+#define LAP_DATA_PARALLEL_H
+
+#include <stddef.h>
+
+#include <lap/buffer.h>
+#include <lap/export.h>
+#include <lap/nn.h>
+#include <lap/status.h>
+#include <lap/tensor.h>
+#include <lap/trace.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+typedef struct lap_dp lap_dp_t;
+
+typedef struct lap_dp_options {
+    size_t size;            /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
+    size_t bucket;          /* a bucket is closed when it has so many elements; 0: 4 Mi */
+    lap_dtype_t wire_dtype; /* float32, or bfloat16: gradients and sums are rounded to it */
+    int overlap;            /* 0: buckets travel when backward has ended */
+    const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
+} lap_dp_options_t;
+
+#define LAP_DP_OPTIONS_INIT                                                                        \
+    {                                                                                              \
+        sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL                                          \
+    }
+
+/*
+ * Joins layers with their replicas: those on the other ranks of `group`, which is none of the ranks
+ * that share the weights but this one. It takes over lap_nn_on_gradient.
+ * Collective over the group. `options` may be NULL. Writes *dp_p on success; the caller destroys it
+ * before the layers and the group. Blocks until every rank has come.
+ * Returns LAP_ERR_INVALID, and as lap_op_create.
+ */
+LAP_API lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group,
+                                   const lap_dp_options_t *options, lap_dp_t **dp_p);
+
+/* Leaves the replicas. Local, NULL is fine. */
+LAP_API void lap_dp_destroy(lap_dp_t *dp);
+
+/*
+ * Ends what lap_nn_backward has begun: when it returns, lap_nn_gradients has the sums over all
+ * replicas, not their mean. Collective over the group, once after every backward; blocks.
+ * Returns as lap_op_end.
+ */
+LAP_API lap_status_t lap_dp_wait(lap_dp_t *dp);
+
+/* The number of buckets, and the elements of one, from the first that travels. Local. */
+LAP_API size_t lap_dp_buckets(const lap_dp_t *dp);
+LAP_API size_t lap_dp_bucket(const lap_dp_t *dp, size_t index);
+
+/* From the next backward on the buckets are timed, or not (the default). LAP_ERR_NO_MEMORY. */
+LAP_API lap_status_t lap_dp_measure(lap_dp_t *dp, int on);
+
+/*
+ * What the latest backward cost: for how long this rank's gradients were under way, 0 when they
+ * were not timed; and how long lap_dp_wait had to wait for them when all passes had ended. Local.
+ */
+LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p);
+
+LAP_END_DECLS
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls in the order of the caller's CUDA streams, for worlds whose device is "cuda". Needs no
+ * header of CUDA: a stream is a cudaStream_t or a CUstream, which are the same type. lap.h does not
+ * include it.
+ *
+ * On a world whose device is "cuda", the tensors of all operators are memory of this rank's GPU,
+ * from cudaMalloc, cuMemAlloc or whatever allocator: it is used where it is. Pinned host memory
+ * works too, slowly. The caller's current device and context are left as found.
+ */
+#ifndef LAP_LAP_CUDA_H
+#define LAP_LAP_CUDA_H
+
+#include <lap/export.h>
+#include <lap/op.h>
+#include <lap/status.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+struct CUstream_st;
+
+/*
+ * Runs an operator in the order of a stream: after all that the stream was given before, and before
+ * all that it is given later. There is no lap_op_end: the call ends when the stream gets there.
+ * Collective, as lap_op_begin: the calls of a world come in the same order on all ranks. `stream`
+ * is of this rank's GPU; NULL: the default stream of the current context. Does not block, but where
+ * ranks that are threads share a GPU: there it returns when its peers have called it too. The same
+ * operator may be called again at once. The memory in `args` belongs to the call until the stream
+ * has it behind it, `args` itself only until this returns; args.trace must be NULL. A call with
+ * another m than the last 16 may wait for those before.
+ *
+ * While the stream is being captured, the call becomes part of the graph and may run any number of
+ * times: every rank runs it equally often, and memory and numbers of `args` stay what they were.
+ * All launches of such graphs and all other calls of the world must come one after the other, by
+ * streams or events, in the same order on all ranks; no other call can be made until the capture
+ * has ended. The operator must live as long as the graph is launched. It is best called once
+ * without a capture before, which loads what it needs. Calls between threads that share a GPU
+ * cannot be captured.
+ *
+ * Returns LAP_ERR_INVALID (nothing was started or changed; a stream of another GPU, a capture that
+ * has failed), LAP_ERR_UNSUPPORTED (another device than "cuda"; the transport "nccl"; a capture
+ * that cannot be), LAP_ERR_BUSY when a call of lap_op_begin has not ended or another capture has
+ * not, LAP_ERR_SYSTEM or LAP_ERR_NO_MEMORY, which break the group unless the stream is being
+ * captured, or the failure that broke the group earlier, be it in a call that was enqueued. What
+ * fails later, because a peer is lost, calls another operator or does not come within the timeout,
+ * is returned by the next lap_world_synchronize or call of an operator.
+ */
+LAP_API lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
+                                    struct CUstream_st *stream);
+
+/*
+ * Waits until a stream has all behind it that it was given, as cudaStreamSynchronize, and watches
+ * meanwhile over the calls that it waits for, those in graphs included.
+ * Local to the rank; blocks. Only after it has returned LAP_OK are the results of calls in that
+ * stream sure to be right. A caller that uses cudaStreamSynchronize instead waits at most a second
+ * longer than the timeout for a peer that does not come, and then learns nothing: the stream has
+ * run on, and the next call of this or of an operator tells what happened.
+ * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
+ * signal: the groups of all operators that were enqueued are then broken; destroy everything made
+ * from them. LAP_ERR_INVALID (a stream of another GPU, or one that is being captured),
+ * LAP_ERR_UNSUPPORTED (another device than "cuda"), LAP_ERR_SYSTEM.
+ */
+LAP_API lap_status_t lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream);
+
+LAP_END_DECLS
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transformer layers under tensor parallelism, forward and backward, with the communication of
+ * each GEMM laid behind it.
+ *
+ * Rows are tokens, sequence-major: row s * batch + b is token s of sequence b. m = seq * batch is
+ * their number, h = hidden. Matrices of weights are [out, in], sharded over the P ranks of the
+ * group by whole heads or features, so these must be multiples of P; rows need not be. With
+ * sequence parallelism (the default) what is between layers is sharded by rows as lap_shard does
+ * it, and m_r is this rank's share of m; without, it is whole on every rank, and m_r below is m.
+ *
+ *   LAP_NN_LINEAR            y = x w^T + b. Column parallel: x is [m_r, h], y is [m, features / P].
+ *                            With row_parallel: x is [m, h / P], y is [m_r, features].
+ *   LAP_NN_LAYERNORM_LINEAR  y = norm(x) w^T + b; x is [m_r, h], y is [m, features / P].
+ *   LAP_NN_LAYERNORM_MLP     y = act(norm(x) w1^T + b1) w2^T + b2; x and y are [m_r, h].
+ *   LAP_NN_ATTENTION         q, k, v = norm(x) w^T + b; causal attention of each head, query heads
+ *                            sharing key and value heads in groups; y = that times w2^T + b2; x
+ *                            and y are [m_r, h].
+ *   LAP_NN_TRANSFORMER       z = x + attention(x), y = z + mlp(z); x and y are [m_r, h].
+ *
+ * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in lap/op.h,
+ * or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u.
+ *
+ * Activations and gradients of activations are of `dtype`; each matrix of weights has a copy in
+ * `dtype` beside its fp32 master; norms, sums and gradients of weights are fp32. With `fp8` the
+ * operands of GEMMs are FP8, and `dtype` is that of everything else.
+ *
+ * With one rank, or whatever P, the numbers are the same up to rounding: the weights that a seed
+ * gives do not depend on P. On the device "cpu" in float32 they are the same bits for all methods
+ * of overlap.
+ */
+#ifndef LAP_NN_H
+#define LAP_NN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lap/buffer.h>
+#include <lap/export.h>
+#include <lap/status.h>
+#include <lap/tensor.h>
+#include <lap/tp_overlap.h>
+#include <lap/trace.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+/* One or more layers of a kind, one after the other, seen from one rank of a group. */
+typedef struct lap_nn lap_nn_t;
+
+typedef enum lap_nn_kind {
+    LAP_NN_LINEAR = 0,
+    LAP_NN_LAYERNORM_LINEAR = 1,
+    LAP_NN_LAYERNORM_MLP = 2,
+    LAP_NN_ATTENTION = 3,
+    LAP_NN_TRANSFORMER = 4,
+} lap_nn_kind_t;
+
+typedef enum lap_norm {
+    LAP_LAYERNORM = 0,
+    LAP_RMSNORM = 1,
+} lap_norm_t;
+
+typedef enum lap_activation {
+    LAP_GELU = 0,
+    LAP_SWIGLU = 1,
+} lap_activation_t;
+
+/* What backward computes again, to save memory. */
+typedef enum lap_recompute {
+    LAP_RECOMPUTE_NONE = 0,
+    LAP_RECOMPUTE_SELECTIVE = 1, /* norms, activations and attention: no GEMM of a weight */
+    LAP_RECOMPUTE_FULL = 2,      /* all but the input of each half of a layer, AG+GEMM overlapped */
+} lap_recompute_t;
+
+/* How FP8 operands of GEMMs get their scales: e4m3 forward, e5m2 for gradients. */
+typedef enum lap_fp8_recipe {
+    LAP_FP8_NONE = 0,
+    LAP_FP8_DELAYED = 1, /* from the largest magnitudes of earlier passes */
+    LAP_FP8_CURRENT = 2, /* from the matrix itself: the host waits for it before each such GEMM */
+} lap_fp8_recipe_t;
+
+typedef struct lap_nn_desc {
+    size_t size; /* sizeof(lap_nn_desc_t), set by LAP_NN_DESC_INIT */
+    lap_nn_kind_t kind;
+    size_t layers;     /* how many; more than 1 only where x and y have the same shape */
+    size_t seq, batch; /* seq is a capacity: a pass may use less */
+    size_t hidden;     /* columns of the whole x */
+    size_t features;   /* of the two linear kinds: columns of the whole y; 0: hidden */
+    size_t ffn;        /* features between the GEMMs of an MLP; 0: 4 * hidden */
+    size_t heads;      /* of attention */
+    size_t kv_heads;   /* key and value heads, a divisor of heads; 0: heads */
+    size_t head_dim;   /* 0: hidden / heads */
+    lap_dtype_t dtype; /* float32, float16 or bfloat16 */
+    lap_norm_t norm;
+    lap_activation_t activation;
+    float epsilon;         /* of norms */
+    int bias;              /* linear layers have one */
+    int row_parallel;      /* LAP_NN_LINEAR */
+    int sequence_parallel; /* 0: rows are whole on every rank, and sums are all-reduced */
+    lap_recompute_t recompute;
+    lap_fp8_recipe_t fp8;
+    size_t amax_history; /* LAP_FP8_DELAYED: passes looked back on; 0: 16 */
+    /*
+     * The overlap of each GEMM; NULL: the defaults. Without sequence parallelism all that counts is
+     * whether a GEMM is serial, auto or neither.
+     */
+    const lap_tp_overlap_t *overlap;
+    lap_buffer_t *buffer;                       /* to work in; NULL: its own, */
+    const lap_buffer_options_t *buffer_options; /* made with these; NULL: the defaults */
+    uint64_t seed;    /* of the weights; biases begin with 0, weights of norms with 1 */
+    float init_std;   /* standard deviation of the weights */
+    float loss_scale; /* gradients of activations are this much larger, those of weights are not */
+    int debug;        /* proves all calls of a pass when it is made: see lap_nn_check */
+} lap_nn_desc_t;
+
+#define LAP_NN_DESC_INIT                                                                           \
+    {                                                                                              \
+        sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
+            LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
+            NULL, NULL, 1234, 0.023f, 1.0f, 0                                                      \
+    }
+
+/* ---- making them ---- */
+
+/* The name of a kind, such as "layernorm_mlp". Local. Never NULL. */
+LAP_API const char *lap_nn_kind_name(lap_nn_kind_t kind);
+
+/*
+ * Whether a description makes sense for a group of `nranks` ranks: what can be said before there
+ * are any.
+ * Local. Returns LAP_ERR_INVALID or LAP_ERR_UNSUPPORTED with the argument, its value and what was
+ * expected.
+ */
+LAP_API lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks);
+
+/*
+ * Proves that the calls of forward and backward, on the one buffer that they share, are safe
+ * together and when they are repeated: see lap_op_check. Local; needs no world. `transport` may be
+ * NULL. Rules that are "auto" are taken as serial.
+ * Returns as lap_nn_validate, LAP_ERR_CHECK, LAP_ERR_NO_MEMORY.
+ */
+LAP_API lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport);
+
+/*
+ * The symmetric memory and signal words that the layers need, to size a buffer shared by several.
+ * Local. Writes *bytes_p and *nsignals_p on success. Returns as lap_nn_validate.
+ */
+LAP_API lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *bytes_p,
+                                        size_t *nsignals_p);
+
+/*
+ * Makes layers on the device of the group's world, with weights of the seed and no gradients.
+ * Collective; every rank gives the same description. Writes *nn_p on success; the caller destroys
+ * it before its buffer and group. Blocks until every rank has come.
+ * Returns as lap_nn_validate and lap_op_create.
+ */
+LAP_API lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p);
+
+/* Ends layers. Local, NULL is fine; passes in progress are waited for. */
+LAP_API void lap_nn_destroy(lap_nn_t *nn);
+
+/*
+ * The rows and columns of this rank's x and y for `seq` active tokens of each sequence (0: the
+ * capacity), and where they are in the whole: its first row and column, and all its columns. Local.
+ */
+typedef struct lap_nn_part {
+    size_t rows, cols;
+    size_t first_row, first_col;
+    size_t all_rows, all_cols;
+} lap_nn_part_t;
+
+LAP_API lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq);
+LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
+
+/* ---- passes ---- */
+
+/*
+ * Computes y from x, and keeps what backward needs.
+ * Collective; every rank gives the same `seq`, the active tokens of each sequence: 1 to desc.seq.
+ * x and y are as lap_nn_input and lap_nn_output say, of desc.dtype, in the memory of the device. x
+ * must stay as it is until backward has ended, y until forward has; they do not overlap. Forgets
+ * the forward before.
+ * Does not block on other ranks, but for passes of the same kind that have not ended: nothing is
+ * complete before lap_nn_wait. With FP8 it first waits for all passes and exchanges magnitudes with
+ * the other ranks; with LAP_FP8_CURRENT, and in the first pass, it and backward also block inside.
+ * Returns LAP_ERR_INVALID (nothing was started or changed), and as lap_op_begin, which breaks the
+ * group; all passes in progress have ended then.
+ */
+LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
+                                    const lap_tensor_t *y);
+
+/*
+ * Computes the gradients of the weights, and dx, from the gradient dy of y: both as y and x, of the
+ * latest forward. The gradients of weights are added to what lap_nn_gradients has, or take its
+ * place after lap_nn_zero_gradients. dx overlaps neither dy nor x.
+ * Collective. dy must stay as it is until backward has ended. Blocks and returns as lap_nn_forward.
+ */
+LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx);
+
+/*
+ * Half the mean square error of y to a target, and its gradient dy, times loss_scale. The mean is
+ * over the whole y of all ranks. The three are alike, dy may be y.
+ * Local: it is issued behind the forward that makes y. Returns LAP_ERR_INVALID.
+ */
+LAP_API lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
+                                 const lap_tensor_t *dy);
+
+/*
+ * Waits for all passes. Local to the rank; blocks. What they wrote is complete then.
+ * Returns as lap_op_end.
+ */
+LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
+
+/*
+ * The value of the latest loss, after lap_nn_wait: the same bits on every rank. Collective; blocks.
+ * Writes *loss_p on success. Returns as lap_group_allgather.
+ */
+LAP_API lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p);
+
+/*
+ * Fills this rank's part of a matrix with normal numbers of mean 0 and standard deviation `std`:
+ * the element at row i and column j of the whole is the one of (seed, tensor, i * all_cols + j),
+ * whatever the number of ranks. `matrix` is [part->rows, part->cols]. Tensor numbers from 2^32 on
+ * are free for the caller: those below are of weights.
+ * Local: it is issued. Returns LAP_ERR_INVALID.
+ */
+LAP_API lap_status_t lap_nn_fill(lap_nn_t *nn, const lap_tensor_t *matrix,
+                                 const lap_nn_part_t *part, uint64_t seed, uint64_t tensor,
+                                 float std);
+
+/* ---- weights ---- */
+
+#define LAP_NN_PARTS 3 /* most places of the whole matrix in which a shard's rows lie */
+
+/*
+ * This rank's part of a matrix or vector of weights. Row i of the shard is row
+ * global_row[p] + i - (rows of the parts before) of the whole, where p is the part it lies in.
+ */
+typedef struct lap_nn_param {
+    const char *name; /* such as "layer0.qkv.weight"; lives as long as the layers */
+    size_t rows, cols;
+    size_t all_rows, all_cols; /* of the whole */
+    size_t nparts;
+    size_t part_rows[LAP_NN_PARTS], global_row[LAP_NN_PARTS];
+    size_t global_col;   /* of column 0 */
+    int replicated;      /* the same on all ranks of the group, as is its gradient */
+    lap_tensor_t weight; /* what GEMMs read: of dtype; a vector, and all of float32: the master */
+    lap_tensor_t master; /* fp32 */
+    lap_tensor_t grad;   /* fp32 */
+} lap_nn_param_t;
+
+/* The number of parameters, and one of them, in the order of forward. Local. NULL past the last. */
+LAP_API size_t lap_nn_params(const lap_nn_t *nn);
+LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
+
+/*
+ * All masters, and all gradients, as one array of *count_p floats each: the parameters lie in it in
+ * their order, each at a multiple of 16, with zeros between. Local. The memory is the device's.
+ */
+LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
+LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);
+
+/* The next backward begins the gradients anew. Local, touches no memory. */
+LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
+
+/*
+ * Called by lap_nn_backward when all that makes the gradient of parameter `index` has been issued:
+ * whatever is issued after that to the streams of the world, behind a join of them, finds it.
+ * Parameters come about in reverse order; those whose gradients the ranks must add up come at the
+ * end. A failure ends backward and is returned by it.
+ */
+typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
+LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);
+
+/*
+ * Makes the copies of the weights that GEMMs read from their masters, after those have changed.
+ * Local: it is issued. With FP8 it is collective, and blocks: the ranks agree on scales. Returns as
+ * lap_nn_wait.
+ */
+LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
+
+/* ---- what there is to see ---- */
+
+/* One GEMM of one layer. */
+typedef struct lap_nn_gemm {
+    lap_tp_gemm_t gemm; /* of the linear kinds: those of qkv, row parallel: proj */
+    size_t layer;
+    const char *kind;   /* of operator, such as "ag_gemm" */
+    const char *method; /* such as "ring" */
+    size_t m, n, k;     /* as in its description */
+    size_t bytes;       /* of the symmetric buffer that it needs */
+    lap_trace_t *trace; /* of the latest call; empty unless lap_nn_trace asked for it */
+} lap_nn_gemm_t;
+
+/*
+ * The number of GEMMs, and one of them, in the order in which a forward and a backward begin them.
+ * Local. Writes *gemm_p on success. Returns LAP_ERR_INVALID past the last.
+ */
+LAP_API size_t lap_nn_gemms(const lap_nn_t *nn);
+LAP_API lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p);
+
+/* From the next pass on calls are traced, or not (the default). Local. Returns LAP_ERR_NO_MEMORY. */
+LAP_API lap_status_t lap_nn_trace(lap_nn_t *nn, int on);
+
+/* The symmetric buffer that the layers work in. Local. */
+LAP_API lap_buffer_t *lap_nn_buffer(lap_nn_t *nn);
+
+LAP_END_DECLS
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizers: how the fp32 masters of layers follow their fp32 gradients. The same numbers on every
+ * run, and up to rounding for any number of ranks.
+ *
+ *   LAP_SGD    v = momentum v + g + weight_decay w; w -= lr v
+ *   LAP_ADAMW  w -= lr weight_decay w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+ *              w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon), in step t
+ *
+ * weight_decay is for matrices only, not for biases and norms. In the first warmup steps lr grows
+ * linearly to its value. With clip_norm, gradients whose norm over all parameters is larger are
+ * scaled down to it: g is g clip_norm / (norm + 1e-6).
+ */
+#ifndef LAP_OPTIMIZER_H
+#define LAP_OPTIMIZER_H
+
+#include <stddef.h>
+
+#include <lap/export.h>
+#include <lap/nn.h>
+#include <lap/status.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+typedef struct lap_optimizer lap_optimizer_t;
+
+typedef enum lap_optimizer_kind {
+    LAP_SGD = 0,
+    LAP_ADAMW = 1,
+} lap_optimizer_kind_t;
+
+typedef struct lap_optimizer_desc {
+    size_t size; /* sizeof(lap_optimizer_desc_t), set by LAP_OPTIMIZER_DESC_INIT */
+    lap_optimizer_kind_t kind;
+    float lr;
+    float momentum;              /* LAP_SGD */
+    float beta1, beta2, epsilon; /* LAP_ADAMW */
+    float weight_decay;
+    float clip_norm; /* 0: never clipped, and no norm is computed */
+    size_t warmup;   /* steps; 0: none */
+} lap_optimizer_desc_t;
+
+#define LAP_OPTIMIZER_DESC_INIT                                                                    \
+    {                                                                                              \
+        sizeof(lap_optimizer_desc_t), LAP_ADAMW, 1e-3f, 0.0f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.0f, 0  \
+    }
+
+/*
+ * Whether a description makes sense. Local. Returns LAP_ERR_INVALID with the field, its value and
+ * what was expected, LAP_ERR_UNSUPPORTED (a field of a newer version).
+ */
+LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
+
+/*
+ * Makes an optimizer for layers, which belong to `group`. Local. Writes *optimizer_p on success;
+ * the caller destroys it before the layers. Returns as lap_optimizer_validate,
+ * LAP_ERR_UNSUPPORTED (a device without kernels for it), LAP_ERR_NO_MEMORY.
+ */
+LAP_API lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
+                                          const lap_optimizer_desc_t *desc,
+                                          lap_optimizer_t **optimizer_p);
+
+/* Ends an optimizer. Local, NULL is fine. */
+LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
+
+/*
+ * One step: changes the masters and makes the copies of the weights anew. g is what
+ * lap_nn_gradients has, times `scale`: 1, or one over what they are too large by.
+ * Collective over the group with clip_norm, else local. Blocks until the passes have ended and,
+ * with clip_norm, until all ranks have their norm; the rest is issued. Writes the norm of the
+ * scaled gradients before clipping to *norm_p, which may be NULL; 0 without clip_norm. When that is
+ * not finite, nothing is changed.
+ * Returns what the passes failed of, or as lap_group_allgather.
+ */
+LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
+
+LAP_END_DECLS
+
+#endif

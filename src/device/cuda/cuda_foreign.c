@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The caller's own streams: what the device's streams do comes behind what such a stream was given
+ * and before what it is given next, also while the caller captures a graph from it. A stream may be
+ * of another context than the device's, such as the primary one of a GPU of which this rank has a
+ * part; what is recorded on it is an event of its own context.
+ */
+#include "device/cuda/cuda.h"
+
+/* The default streams, which have no context of their own, are those of the current one. */
+static lap_status_t context_of(const lap_cuda_device_t *device, CUstream stream,
+                               CUcontext *context_p)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUcontext context = NULL;
+    CUgreenCtx green = NULL;
+    const CUresult result = api->cuStreamGetCtx(stream, &context, &green);
+    if (result == CUDA_ERROR_INVALID_CONTEXT)
+        context = device->context;
+    else
+        LAP_TRY(lap_cuda_check(api, result, "cuStreamGetCtx"));
+    if (green)
+        LAP_TRY(lap_cuda_check(api, api->cuCtxFromGreenCtx(&context, green), "cuCtxFromGreenCtx"));
+    *context_p = context;
+    return LAP_OK;
+}
+
+static lap_status_t enter(const lap_cuda_device_t *device)
+{
+    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->foreign_context),
+                          "cuCtxPushCurrent");
+}
+
+static lap_status_t make_event(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUdevice gpu;
+    LAP_TRY(lap_cuda_check(api, api->cuCtxGetDevice(&gpu), "cuCtxGetDevice"));
+    if (gpu != device->gpu)
+        return lap_error(LAP_ERR_INVALID, "the stream is of GPU %d, expected GPU %d of this rank",
+                         (int)gpu, (int)device->gpu);
+    return lap_cuda_check(api, api->cuEventCreate(&device->foreign.event, CU_EVENT_DISABLE_TIMING),
+                          "cuEventCreate");
+}
+
+/* From one context to the next the event is made anew. */
+static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
+{
+    if (device->foreign_context == context && device->foreign.event)
+        return LAP_OK;
+    lap_cuda_foreign_close(device);
+    device->foreign_context = context;
+    device->foreign.ops = device->base.ops;
+    device->foreign.device = device;
+    LAP_TRY(enter(device));
+    return lap_cuda_leave(device, make_event(device));
+}
+
+void lap_cuda_foreign_close(lap_cuda_device_t *device)
+{
+    if (device->foreign.event)
+        (void)device->api.cuEventDestroy(device->foreign.event);
+    device->foreign.event = NULL;
+}
+
+/* While a graph is captured, other calls of this thread, such as allocations, are not part of it. */
+static lap_status_t ask_stream(lap_cuda_device_t *device, CUstream stream)
+{
+    const lap_cuda_api_t *api = &device->api;
+    CUstreamCaptureStatus state;
+    LAP_TRY(lap_cuda_check(api, api->cuStreamIsCapturing(stream, &state), "cuStreamIsCapturing"));
+    if (state == CU_STREAM_CAPTURE_STATUS_NONE)
+        return LAP_OK;
+    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return lap_error(LAP_ERR_INVALID, "the stream's capture is no longer valid: end it");
+    device->capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    LAP_TRY(lap_cuda_check(api, api->cuThreadExchangeStreamCaptureMode(&device->capture_mode),
+                           "cuThreadExchangeStreamCaptureMode"));
+    device->captures = true;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_foreign_begin(lap_device_t *handle, void *foreign, bool *keeps_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    CUcontext context;
+    device->captures = false;
+    LAP_TRY(context_of(device, foreign, &context));
+    LAP_TRY(take_context(device, context));
+    LAP_TRY(enter(device));
+    LAP_TRY(lap_cuda_leave(device, ask_stream(device, foreign)));
+    *keeps_p = device->captures;
+    return LAP_OK;
+}
+
+void lap_cuda_foreign_end(lap_device_t *handle)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    if (device->captures)
+        (void)device->api.cuThreadExchangeStreamCaptureMode(&device->capture_mode);
+    device->captures = false;
+}
+
+lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_event_t **event_p)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(enter(device));
+    LAP_TRY(lap_cuda_leave(device,
+                           lap_cuda_check(api, api->cuEventRecord(device->foreign.event, foreign),
+                                          "cuEventRecord on the caller's stream")));
+    *event_p = &device->foreign;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event)
+{
+    lap_cuda_device_t *device = event->device;
+    const lap_cuda_api_t *api = &device->api;
+    LAP_TRY(enter(device));
+    return lap_cuda_leave(device,
+                          lap_cuda_check(api, api->cuStreamWaitEvent(foreign, event->event, 0),
+                                         "cuStreamWaitEvent on the caller's stream"));
+}
+
+bool lap_cuda_is_kept(lap_stream_t *stream)
+{
+    lap_cuda_device_t *device = stream->device;
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (lap_cuda_enter(device) != LAP_OK)
+        return false;
+    (void)device->api.cuStreamIsCapturing(stream->stream, &state);
+    (void)lap_cuda_leave(device, LAP_OK);
+    return state != CU_STREAM_CAPTURE_STATUS_NONE;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of devices that are this host. All but attention are the same for `ref` and `cpu`:
+ * loops over rows that widen what they read, compute in double and round once.
+ */
+#ifndef LAP_NN_HOST_HOST_H
+#define LAP_NN_HOST_HOST_H
+
+#include "nn/kernels.h"
+
+/* The slots that both tables share. */
+size_t lap_host_norm_scratch(size_t rows, size_t cols);
+lap_status_t lap_host_norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm);
+lap_status_t lap_host_norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm);
+lap_status_t lap_host_swiglu_forward(lap_stream_t *stream, const lap_swiglu_t *swiglu);
+lap_status_t lap_host_swiglu_backward(lap_stream_t *stream, const lap_swiglu_t *swiglu);
+lap_status_t lap_host_square_loss(lap_stream_t *stream, const lap_square_loss_t *loss);
+lap_status_t lap_host_fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill);
+lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
+lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
+lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
+
+/* Row `row` of a matrix. */
+static inline void *lap_row_of(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row)
+{
+    return (char *)matrix + row * stride * lap_dtype_size(dtype);
+}
+
+/* Columns that are widened on the stack at a time. */
+#define LAP_HOST_TILE 256u
+
+static inline size_t lap_tile_of(size_t cols, size_t begin)
+{
+    return cols - begin < LAP_HOST_TILE ? cols - begin : LAP_HOST_TILE;
+}
+
+/*
+ * The columns of one head in row `s` of sequence `b` of qkv, out or their gradients; `col` is its
+ * first column.
+ */
+static inline void *lap_head_of(const lap_attention_t *attention, const void *matrix, size_t stride,
+                                size_t s, size_t b, size_t col)
+{
+    const size_t row = s * attention->batch + b;
+    return (char *)matrix + (row * stride + col) * lap_dtype_size(attention->dtype);
+}
+
+/* The first columns of query head `head`, and of the key and value heads that it uses. */
+static inline size_t lap_query_col(const lap_attention_t *attention, size_t head)
+{
+    return head * attention->dim;
+}
+
+static inline size_t lap_key_col(const lap_attention_t *attention, size_t kv_head)
+{
+    return (attention->heads + kv_head) * attention->dim;
+}
+
+static inline size_t lap_value_col(const lap_attention_t *attention, size_t kv_head)
+{
+    return (attention->heads + attention->kv_heads + kv_head) * attention->dim;
+}
+
+extern const lap_nn_kernels_t lap_nn_ref_kernels;
+extern const lap_nn_kernels_t lap_nn_cpu_kernels;
+
+#endif

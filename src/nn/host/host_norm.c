@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LayerNorm and RMSNorm on a host: row after row, in double, rounded once. The sums over rows are
+ * kept in double, in the order of rows.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/convert.h"
+#include "device/host/host.h"
+#include "nn/host/host.h"
+
+/* Scratch: rows of float for what is widened, and of double for results and sums. */
+typedef struct rows {
+    float *x, *dy, *skip;
+    double *result, *dgamma, *dbeta;
+} rows_t;
+
+size_t lap_host_norm_scratch(size_t rows, size_t cols)
+{
+    (void)rows;
+    return cols * (3 * sizeof(double) + 3 * sizeof(float));
+}
+
+static rows_t cut(void *scratch, size_t cols)
+{
+    double *doubles = scratch;
+    float *floats = (float *)(doubles + 3 * cols);
+    return (rows_t){floats,  floats + cols,  floats + 2 * cols,
+                    doubles, doubles + cols, doubles + 2 * cols};
+}
+
+static double mean_of(const float *x, size_t cols)
+{
+    double sum = 0;
+    for (size_t c = 0; c < cols; c++)
+        sum += (double)x[c];
+    return sum / (double)cols;
+}
+
+static double mean_square_of(const float *x, double mean, size_t cols)
+{
+    double sum = 0;
+    for (size_t c = 0; c < cols; c++)
+        sum += ((double)x[c] - mean) * ((double)x[c] - mean);
+    return sum / (double)cols;
+}
+
+static lap_status_t run_forward(void *arg)
+{
+    const lap_norm_forward_t *norm = arg;
+    const size_t cols = norm->cols;
+    const rows_t room = cut(norm->scratch, cols);
+    for (size_t i = 0; i < norm->rows; i++) {
+        const float *x = lap_as_float(
+            norm->dtype, lap_row_of(norm->dtype, norm->x, norm->x_stride, i), room.x, cols);
+        const double mean = norm->kind == LAP_LAYERNORM ? mean_of(x, cols) : 0;
+        const double rstd = 1 / sqrt(mean_square_of(x, mean, cols) + (double)norm->epsilon);
+        for (size_t c = 0; c < cols; c++)
+            room.result[c] = ((double)x[c] - mean) * rstd * (double)norm->gamma[c] +
+                             (norm->beta ? (double)norm->beta[c] : 0);
+        norm->mean[i] = (float)mean;
+        norm->rstd[i] = (float)rstd;
+        lap_from_double(norm->dtype, room.result,
+                        lap_row_of(norm->dtype, norm->y, norm->y_stride, i), cols);
+    }
+    return LAP_OK;
+}
+
+/*
+ * With g = dy gamma and n = (x - mean) rstd: dx = rstd (g - mean(g) - n mean(g n)), without mean(g)
+ * where x was not centred. Adds this row to the sums.
+ */
+static void turn_row(const lap_norm_backward_t *norm, size_t i, const float *x, const float *dy,
+                     const rows_t *room)
+{
+    const double mean = (double)norm->mean[i], rstd = (double)norm->rstd[i];
+    double g_sum = 0, gn_sum = 0;
+    for (size_t c = 0; c < norm->cols; c++) {
+        const double g = (double)dy[c] * (double)norm->gamma[c];
+        const double n = ((double)x[c] - mean) * rstd;
+        g_sum += g;
+        gn_sum += g * n;
+        room->dgamma[c] += (double)dy[c] * n;
+        room->dbeta[c] += (double)dy[c];
+    }
+    const double g_mean = norm->kind == LAP_LAYERNORM ? g_sum / (double)norm->cols : 0;
+    const double gn_mean = gn_sum / (double)norm->cols;
+    for (size_t c = 0; c < norm->cols; c++) {
+        const double g = (double)dy[c] * (double)norm->gamma[c];
+        const double n = ((double)x[c] - mean) * rstd;
+        room->result[c] = rstd * (g - g_mean - n * gn_mean);
+    }
+}
+
+static lap_status_t run_backward(void *arg)
+{
+    const lap_norm_backward_t *norm = arg;
+    const lap_dtype_t dtype = norm->dtype;
+    const size_t cols = norm->cols;
+    const rows_t room = cut(norm->scratch, cols);
+    memset(room.dgamma, 0, 2 * cols * sizeof(double)); /* and dbeta, which follows it */
+    for (size_t i = 0; i < norm->rows; i++) {
+        const float *x =
+            lap_as_float(dtype, lap_row_of(dtype, norm->x, norm->x_stride, i), room.x, cols);
+        const float *dy =
+            lap_as_float(dtype, lap_row_of(dtype, norm->dy, norm->dy_stride, i), room.dy, cols);
+        turn_row(norm, i, x, dy, &room);
+        if (norm->skip) {
+            const float *skip = lap_as_float(
+                dtype, lap_row_of(dtype, norm->skip, norm->skip_stride, i), room.skip, cols);
+            for (size_t c = 0; c < cols; c++)
+                room.result[c] += (double)skip[c];
+        }
+        lap_from_double(dtype, room.result, lap_row_of(dtype, norm->dx, norm->dx_stride, i), cols);
+    }
+    lap_from_double(LAP_FLOAT32, room.dgamma, norm->dgamma, cols);
+    if (norm->dbeta)
+        lap_from_double(LAP_FLOAT32, room.dbeta, norm->dbeta, cols);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm)
+{
+    return lap_host_stream_call(stream, run_forward, norm, sizeof(*norm));
+}
+
+lap_status_t lap_host_norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm)
+{
+    return lap_host_stream_call(stream, run_backward, norm, sizeof(*norm));
+}

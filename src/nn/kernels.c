@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of kernels of this build, found by the name of their device. */
+#include "nn/kernels.h"
+
+#include <string.h>
+
+#include "core/status.h"
+#include "nn/host/host.h"
+
+static const lap_nn_kernels_t *const tables[] = {
+    &lap_nn_ref_kernels,
+    &lap_nn_cpu_kernels,
+};
+
+lap_status_t lap_nn_kernels_of(const lap_device_t *device, const lap_nn_kernels_t **kernels_p)
+{
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        if (strcmp(tables[i]->device, device->ops->name) == 0) {
+            *kernels_p = tables[i];
+            return LAP_OK;
+        }
+    }
+    return lap_error(LAP_ERR_UNSUPPORTED, "device %s has no kernels for transformer layers",
+                     device->ops->name);
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In the place of tp_overlap_yaml.c, in a build without libyaml. */
+#include <lap/tp_overlap.h>
+
+#include "core/status.h"
+
+lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p)
+{
+    (void)tp;
+    (void)overlap_p;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "'%s' cannot be read: this build has no YAML, expected one with libyaml",
+                     path ? path : "");
+}

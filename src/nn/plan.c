@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a description of layers to their blocks and to the operators of a pass. Runs nothing and
+ * needs no ranks.
+ */
+#include "nn/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/options.h"
+#include "core/status.h"
+#include "overlap/overlap.h"
+#include "util/alloc.h"
+
+#define BLOCK_STEPS 7 /* most calls of a block in a forward and a backward */
+
+const char *lap_nn_kind_name(lap_nn_kind_t kind)
+{
+    static const char *const names[] = {"linear", "layernorm_linear", "layernorm_mlp", "attention",
+                                        "transformer"};
+    const size_t count = sizeof(names) / sizeof(names[0]);
+    return (size_t)kind < count ? names[kind] : "?";
+}
+
+/* ---- checking ---- */
+
+static bool has_attention(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
+}
+
+static bool has_mlp(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_LAYERNORM_MLP || desc->kind == LAP_NN_TRANSFORMER;
+}
+
+static bool is_linear(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_LINEAR || desc->kind == LAP_NN_LAYERNORM_LINEAR;
+}
+
+static lap_status_t check_size(const char *name, size_t value)
+{
+    if (value < 1 || value > LAP_SIZE_MOST)
+        return lap_error(LAP_ERR_INVALID, "%s is %zu, expected 1 to %d", name, value,
+                         LAP_SIZE_MOST);
+    return LAP_OK;
+}
+
+static lap_status_t check_choice(const char *name, int value, int count)
+{
+    if (value < 0 || value >= count)
+        return lap_error(LAP_ERR_INVALID, "%s is %d, expected 0 to %d", name, value, count - 1);
+    return LAP_OK;
+}
+
+/* What is sharded by features is sharded evenly. */
+static lap_status_t check_even(const char *name, size_t value, int nranks)
+{
+    LAP_TRY(check_size(name, value));
+    if (value % (size_t)nranks != 0)
+        return lap_error(LAP_ERR_INVALID, "%s is %zu, expected a multiple of the %d ranks", name,
+                         value, nranks);
+    return LAP_OK;
+}
+
+static void fill_defaults(lap_nn_desc_t *desc)
+{
+    if (desc->features == 0)
+        desc->features = desc->hidden;
+    if (desc->ffn == 0)
+        desc->ffn = 4 * desc->hidden;
+    if (desc->kv_heads == 0)
+        desc->kv_heads = desc->heads;
+    if (desc->head_dim == 0 && desc->heads > 0)
+        desc->head_dim = desc->hidden / desc->heads;
+    if (desc->amax_history == 0)
+        desc->amax_history = 16;
+}
+
+static lap_status_t check_choices(const lap_nn_desc_t *desc)
+{
+    LAP_TRY(check_choice("kind", (int)desc->kind, LAP_NN_TRANSFORMER + 1));
+    LAP_TRY(check_choice("norm", (int)desc->norm, LAP_RMSNORM + 1));
+    LAP_TRY(check_choice("activation", (int)desc->activation, LAP_SWIGLU + 1));
+    LAP_TRY(check_choice("recompute", (int)desc->recompute, LAP_RECOMPUTE_FULL + 1));
+    LAP_TRY(check_choice("fp8", (int)desc->fp8, LAP_FP8_CURRENT + 1));
+    if (desc->dtype != LAP_FLOAT32 && desc->dtype != LAP_FLOAT16 && desc->dtype != LAP_BFLOAT16)
+        return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %s, expected float32, float16 or bfloat16",
+                         lap_dtype_name(desc->dtype));
+    if (desc->row_parallel && desc->kind != LAP_NN_LINEAR)
+        return lap_error(LAP_ERR_INVALID,
+                         "row_parallel is %d with %s, expected 0: only linear "
+                         "layers can be",
+                         desc->row_parallel, lap_nn_kind_name(desc->kind));
+    return LAP_OK;
+}
+
+static lap_status_t check_numbers(const lap_nn_desc_t *desc)
+{
+    if (!(desc->epsilon > 0) || !isfinite(desc->epsilon))
+        return lap_error(LAP_ERR_INVALID, "epsilon is %g, expected a finite number above 0",
+                         (double)desc->epsilon);
+    if (!(desc->init_std >= 0) || !isfinite(desc->init_std))
+        return lap_error(LAP_ERR_INVALID, "init_std is %g, expected a finite number of 0 or more",
+                         (double)desc->init_std);
+    if (!(desc->loss_scale > 0) || !isfinite(desc->loss_scale))
+        return lap_error(LAP_ERR_INVALID, "loss_scale is %g, expected a finite number above 0",
+                         (double)desc->loss_scale);
+    return LAP_OK;
+}
+
+static lap_status_t check_heads(const lap_nn_desc_t *desc, const lap_nn_desc_t *given, int nranks)
+{
+    LAP_TRY(check_even("heads", desc->heads, nranks));
+    if (given->head_dim == 0 && desc->hidden % desc->heads != 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "hidden is %zu, expected a multiple of the %zu heads, or a head_dim",
+                         desc->hidden, desc->heads);
+    LAP_TRY(check_size("head_dim", desc->head_dim));
+    LAP_TRY(check_even("kv_heads", desc->kv_heads, nranks));
+    if (desc->heads % desc->kv_heads != 0)
+        return lap_error(LAP_ERR_INVALID, "kv_heads is %zu, expected a divisor of the %zu heads",
+                         desc->kv_heads, desc->heads);
+    return LAP_OK;
+}
+
+static lap_status_t check_sizes(const lap_nn_desc_t *desc, const lap_nn_desc_t *given, int nranks)
+{
+    LAP_TRY(check_size("seq", desc->seq));
+    LAP_TRY(check_size("batch", desc->batch));
+    if (desc->batch > LAP_SIZE_MOST / desc->seq)
+        return lap_error(LAP_ERR_INVALID, "seq times batch is %zu times %zu, expected at most %d",
+                         desc->seq, desc->batch, LAP_SIZE_MOST);
+    LAP_TRY(check_size("hidden", desc->hidden));
+    LAP_TRY(check_size("layers", desc->layers));
+    if (desc->layers > 1 && is_linear(desc))
+        return lap_error(LAP_ERR_INVALID, "layers is %zu with %s, expected 1: its y is no x",
+                         desc->layers, lap_nn_kind_name(desc->kind));
+    if (has_attention(desc))
+        LAP_TRY(check_heads(desc, given, nranks));
+    if (has_mlp(desc))
+        LAP_TRY(check_even("ffn", desc->ffn, nranks));
+    if (is_linear(desc) && desc->row_parallel) {
+        LAP_TRY(check_size("features", desc->features));
+        return check_even("hidden", desc->hidden, nranks);
+    }
+    return is_linear(desc) ? check_even("features", desc->features, nranks) : LAP_OK;
+}
+
+static lap_status_t choose_overlap(lap_nn_plan_t *plan)
+{
+    const lap_tp_overlap_t *given = plan->desc.overlap;
+    if (!given)
+        return lap_tp_overlap_init(plan->nranks, &plan->overlap);
+    LAP_TRY(lap_read_options(&plan->overlap, sizeof(plan->overlap), given, "LAP_TP_OVERLAP"));
+    if (given->tp != plan->nranks)
+        return lap_error(LAP_ERR_INVALID, "overlap.tp is %d, expected the %d ranks of the group",
+                         given->tp, plan->nranks);
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_plan_t *plan_p)
+{
+    lap_nn_plan_t plan = {.desc = LAP_NN_DESC_INIT, .nranks = nranks};
+    lap_nn_desc_t read = LAP_NN_DESC_INIT;
+    if (!given)
+        return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description of layers");
+    if (nranks < 1)
+        return lap_error(LAP_ERR_INVALID, "nranks is %d, expected at least 1", nranks);
+    LAP_TRY(lap_read_options(&read, sizeof(read), given, "LAP_NN_DESC"));
+    plan.desc = read;
+    fill_defaults(&plan.desc);
+    LAP_TRY(check_choices(&plan.desc));
+    LAP_TRY(check_numbers(&plan.desc));
+    LAP_TRY(check_sizes(&plan.desc, &read, nranks));
+    LAP_TRY(choose_overlap(&plan));
+    plan.m = plan.desc.seq * plan.desc.batch;
+    plan.nblocks = plan.desc.layers * (plan.desc.kind == LAP_NN_TRANSFORMER ? 2 : 1);
+    *plan_p = plan;
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks)
+{
+    lap_nn_plan_t plan = {.nranks = nranks};
+    lap_nn_step_t *steps;
+    size_t nsteps;
+    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
+    LAP_TRY(lap_nn_plan_steps(&plan, &steps, &nsteps));
+    lap_free(steps);
+    return LAP_OK;
+}
+
+/* ---- blocks ---- */
+
+static lap_nn_shape_t linear_shape(const lap_nn_desc_t *desc)
+{
+    const bool row = desc->row_parallel != 0;
+    return (lap_nn_shape_t){
+        .norm = desc->kind == LAP_NN_LAYERNORM_LINEAR,
+        .column = !row,
+        .row = row,
+        .width = desc->hidden,
+        .pre = desc->features,
+        .mid = desc->hidden,
+        .out = desc->features,
+        .column_gemm = LAP_QKV_FPROP,
+        .row_gemm = LAP_PROJ_FPROP,
+        .column_name = "linear",
+        .row_name = "linear",
+        .norm_name = "norm",
+    };
+}
+
+static lap_nn_shape_t attention_shape(const lap_nn_desc_t *desc)
+{
+    return (lap_nn_shape_t){
+        .norm = true,
+        .column = true,
+        .row = true,
+        .middle = LAP_MIDDLE_ATTENTION,
+        .width = desc->hidden,
+        .pre = (desc->heads + 2 * desc->kv_heads) * desc->head_dim,
+        .mid = desc->heads * desc->head_dim,
+        .out = desc->hidden,
+        .column_gemm = LAP_QKV_FPROP,
+        .row_gemm = LAP_PROJ_FPROP,
+        .column_name = "qkv",
+        .row_name = "proj",
+        .norm_name = "norm1",
+    };
+}
+
+static lap_nn_shape_t mlp_shape(const lap_nn_desc_t *desc)
+{
+    const bool swiglu = desc->activation == LAP_SWIGLU;
+    return (lap_nn_shape_t){
+        .norm = true,
+        .column = true,
+        .row = true,
+        .middle = swiglu ? LAP_MIDDLE_SWIGLU : LAP_MIDDLE_GELU,
+        .width = desc->hidden,
+        .pre = (swiglu ? 2 : 1) * desc->ffn,
+        .mid = desc->ffn,
+        .out = desc->hidden,
+        .column_gemm = LAP_FC1_FPROP,
+        .row_gemm = LAP_FC2_FPROP,
+        .column_name = "fc1",
+        .row_name = "fc2",
+        .norm_name = "norm2",
+    };
+}
+
+lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
+{
+    const lap_nn_desc_t *desc = &plan->desc;
+    const bool transformer = desc->kind == LAP_NN_TRANSFORMER;
+    lap_nn_shape_t shape;
+    if (is_linear(desc))
+        shape = linear_shape(desc);
+    else if (desc->kind == LAP_NN_ATTENTION || (transformer && block % 2 == 0))
+        shape = attention_shape(desc);
+    else
+        shape = mlp_shape(desc);
+    shape.layer = transformer ? block / 2 : block;
+    shape.residual = transformer;
+    return shape;
+}
+
+size_t lap_nn_plan_sums(const lap_nn_plan_t *plan)
+{
+    const lap_nn_desc_t *desc = &plan->desc;
+    const size_t vectors = desc->norm == LAP_LAYERNORM ? 2 : 1;
+    if (!desc->sequence_parallel || !lap_nn_plan_shape(plan, 0).norm)
+        return 0;
+    const size_t padded = (desc->hidden + LAP_NN_SUM_COLS - 1) / LAP_NN_SUM_COLS * LAP_NN_SUM_COLS;
+    return plan->nblocks * vectors * padded;
+}
+
+/* ---- operators ---- */
+
+static bool is_column(const lap_nn_shape_t *shape, lap_tp_gemm_t gemm)
+{
+    return shape->column && gemm >= shape->column_gemm && gemm < shape->column_gemm + 3;
+}
+
+/* Without sequence parallelism nothing is gathered, and what is summed is summed everywhere. */
+static void drop_sequence(bool column, lap_op_desc_t *desc)
+{
+    const bool sums = desc->layout == LAP_FORWARD ? !column : desc->layout == LAP_DGRAD && column;
+    const bool serial = desc->method && strcmp(desc->method, "serial") == 0;
+    const bool automatic = desc->method && strcmp(desc->method, LAP_AUTO) == 0;
+    desc->kind = sums ? LAP_GEMM_AR : LAP_GEMM;
+    desc->method = sums && automatic ? LAP_AUTO : sums && !serial ? NULL : "serial";
+    desc->aggregate = 0;
+    desc->num_splits = 0;
+}
+
+bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    const lap_tp_gemm_t dgrad = (lap_tp_gemm_t)(shape->column_gemm + 1);
+    return plan->desc.sequence_parallel &&
+           lap_tp_overlap_describe(&plan->overlap, dgrad, &desc) == LAP_OK &&
+           desc.kind == LAP_GEMM_RS;
+}
+
+/* The sizes of y = x w^T with w [out, in]: as the layout and the kind of the operator have them. */
+static void set_sizes(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, bool column,
+                      lap_op_desc_t *desc)
+{
+    const size_t out = column ? shape->pre : shape->out, in = column ? shape->width : shape->mid;
+    const size_t ranks = (size_t)plan->nranks;
+    const bool local = lap_kind_is_local(desc->kind);
+    const size_t out_r = column && local ? out / ranks : out;
+    const size_t in_r = !column && local ? in / ranks : in;
+    desc->m = plan->m;
+    desc->n = desc->layout == LAP_DGRAD ? in_r : out_r;
+    desc->k = desc->layout == LAP_DGRAD ? out_r : in_r;
+    if (lap_kind_moves(desc->kind))
+        desc->cols = shape->width;
+}
+
+static void set_epilogue(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, bool column,
+                         lap_op_desc_t *desc)
+{
+    const bool bias = plan->desc.bias != 0, gelu = shape->middle == LAP_MIDDLE_GELU;
+    if (desc->layout == LAP_FORWARD) {
+        desc->epilogue =
+            (bias ? LAP_EPILOGUE_BIAS : 0u) | (column && gelu ? LAP_EPILOGUE_GELU : 0u);
+        desc->accumulate = !column && shape->residual;
+    } else if (desc->layout == LAP_DGRAD) {
+        desc->epilogue = !column && gelu ? LAP_EPILOGUE_DGELU : LAP_EPILOGUE_NONE;
+    } else {
+        desc->epilogue = bias ? LAP_EPILOGUE_BIAS_GRAD : LAP_EPILOGUE_NONE;
+        desc->accumulate = 1;
+        desc->out_dtype = LAP_FLOAT32;
+    }
+}
+
+/*
+ * Operands are of the layers' type, or in FP8 what travels as an operand is so too; sums over ranks
+ * are not.
+ */
+static void set_types(const lap_nn_plan_t *plan, lap_op_desc_t *desc)
+{
+    desc->dtype = plan->desc.dtype;
+    if (plan->desc.fp8 == LAP_FP8_NONE)
+        return;
+    desc->dtype = desc->layout == LAP_FORWARD ? LAP_FLOAT8_E4M3 : LAP_FLOAT8_E5M2;
+    desc->b_dtype = LAP_FLOAT8_E4M3;
+    if (desc->layout != LAP_WGRAD)
+        desc->out_dtype = plan->desc.dtype;
+    if (desc->kind == LAP_BULK_AG)
+        desc->wire_dtype = LAP_FLOAT8_E4M3;
+    if (desc->kind == LAP_BULK_RS)
+        desc->wire_dtype = plan->desc.dtype;
+}
+
+static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
+                             lap_tp_gemm_t gemm, lap_op_desc_t *desc_p)
+{
+    const bool column = is_column(shape, gemm);
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    LAP_TRY(lap_tp_overlap_describe(&plan->overlap, gemm, &desc));
+    if (!plan->desc.sequence_parallel)
+        drop_sequence(column, &desc);
+    set_sizes(plan, shape, column, &desc);
+    if (desc.num_splits > desc.n)
+        desc.num_splits = desc.n;
+    set_types(plan, &desc);
+    set_epilogue(plan, shape, column, &desc);
+    if (desc.kind == LAP_AG_GEMM)
+        desc.gather_input = !column || lap_nn_plan_keeps_input(plan, shape);
+    *desc_p = desc;
+    return LAP_OK;
+}
+
+typedef struct list {
+    const lap_nn_plan_t *plan;
+    lap_nn_step_t *steps;
+    size_t count;
+} list_t;
+
+static lap_status_t add(list_t *list, size_t block, lap_tp_gemm_t gemm, bool again)
+{
+    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
+    lap_nn_step_t *step = &list->steps[list->count++];
+    *step = (lap_nn_step_t){.block = block, .gemm = gemm, .again = again};
+    return describe(list->plan, &shape, gemm, &step->desc);
+}
+
+static lap_status_t add_forward(list_t *list, size_t block)
+{
+    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
+    if (shape.column)
+        LAP_TRY(add(list, block, shape.column_gemm, false));
+    return shape.row ? add(list, block, shape.row_gemm, false) : LAP_OK;
+}
+
+static lap_status_t add_backward(list_t *list, size_t block)
+{
+    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
+    if (list->plan->desc.recompute == LAP_RECOMPUTE_FULL && shape.column && shape.row)
+        LAP_TRY(add(list, block, shape.column_gemm, true));
+    for (unsigned i = 1; i <= 2 && shape.row; i++)
+        LAP_TRY(add(list, block, (lap_tp_gemm_t)(shape.row_gemm + i), false));
+    for (unsigned i = 1; i <= 2 && shape.column; i++)
+        LAP_TRY(add(list, block, (lap_tp_gemm_t)(shape.column_gemm + i), false));
+    return LAP_OK;
+}
+
+/*
+ * The gradients of norms are summed over ranks by a reduce-scatter, beside a GEMM of one element
+ * that nobody needs, and a gather.
+ */
+static void add_sums(list_t *list)
+{
+    const size_t rows = lap_nn_plan_sums(list->plan) / LAP_NN_SUM_COLS;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    if (rows == 0)
+        return;
+    desc.m = rows;
+    desc.cols = LAP_NN_SUM_COLS;
+    desc.kind = LAP_BULK_RS;
+    desc.n = desc.k = 1;
+    list->steps[list->count++] =
+        (lap_nn_step_t){.block = LAP_NN_SUMS, .gemm = (lap_tp_gemm_t)0, .desc = desc};
+    desc.kind = LAP_EXTERNAL_AG;
+    desc.n = desc.k = 0;
+    list->steps[list->count++] =
+        (lap_nn_step_t){.block = LAP_NN_SUMS, .gemm = (lap_tp_gemm_t)1, .desc = desc};
+}
+
+lap_status_t lap_nn_plan_steps(const lap_nn_plan_t *plan, lap_nn_step_t **steps_p, size_t *nsteps_p)
+{
+    lap_status_t status = LAP_OK;
+    list_t list = {plan, lap_alloc(plan->nblocks * BLOCK_STEPS + 2, sizeof(*list.steps)), 0};
+    if (!list.steps)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu layers",
+                         plan->desc.layers);
+    for (size_t block = 0; block < plan->nblocks && status == LAP_OK; block++)
+        status = add_forward(&list, block);
+    for (size_t block = plan->nblocks; block-- > 0 && status == LAP_OK;)
+        status = add_backward(&list, block);
+    add_sums(&list);
+    if (status != LAP_OK) {
+        lap_free(list.steps);
+        return status;
+    }
+    *steps_p = list.steps;
+    *nsteps_p = list.count;
+    return LAP_OK;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What layers consist of, as a pure function of their description and the number of ranks: blocks,
+ * and the operators that a forward and a backward call, in order.
+ *
+ * A block is: norm, column-parallel GEMM, something in the middle, row-parallel GEMM, with any of
+ * these left out, and perhaps the sum with its input. A transformer layer is two of them.
+ */
+#ifndef LAP_NN_PLAN_H
+#define LAP_NN_PLAN_H
+
+#include <stdbool.h>
+
+#include <lap/nn.h>
+
+typedef enum lap_nn_middle {
+    LAP_MIDDLE_NONE = 0,
+    LAP_MIDDLE_GELU,
+    LAP_MIDDLE_SWIGLU,
+    LAP_MIDDLE_ATTENTION,
+} lap_nn_middle_t;
+
+/* The column-parallel weight is [pre, width], the row-parallel one [out, mid]. */
+typedef struct lap_nn_shape {
+    size_t layer;
+    bool norm, column, row, residual;
+    lap_nn_middle_t middle;
+    size_t width, pre, mid, out;
+    lap_tp_gemm_t column_gemm, row_gemm; /* their fprop; dgrad and wgrad follow it */
+    const char *column_name, *row_name, *norm_name;
+} lap_nn_shape_t;
+
+typedef struct lap_nn_plan {
+    lap_nn_desc_t desc; /* with its defaults filled in */
+    lap_tp_overlap_t overlap;
+    int nranks;
+    size_t m;       /* the capacity: seq * batch */
+    size_t nblocks; /* all layers' */
+} lap_nn_plan_t;
+
+/* One call of an operator in a pass. */
+typedef struct lap_nn_step {
+    size_t block;       /* LAP_NN_SUMS: the sums of gradients at the end of backward */
+    lap_tp_gemm_t gemm; /* of a block; of the sums: 0 reduces, 1 gathers */
+    bool again;         /* fprop in backward: LAP_RECOMPUTE_FULL */
+    lap_op_desc_t desc; /* without a buffer */
+} lap_nn_step_t;
+
+#define LAP_NN_SUMS SIZE_MAX
+#define LAP_NN_SUM_COLS 16u /* gradients to be summed over ranks are seen as rows of so many */
+
+/* Checks a description and fills in its defaults: see lap_nn_validate. */
+lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_plan_t *plan_p);
+
+lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
+
+/* The floats of norms' gradients that ranks hold in part, with padding; 0: none. */
+size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);
+
+/* Whether backward finds the whole input of a column-parallel GEMM kept by forward. */
+bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);
+
+/* The calls of a forward and a backward, in order. The caller frees *steps_p with lap_free. */
+lap_status_t lap_nn_plan_steps(const lap_nn_plan_t *plan, lap_nn_step_t **steps_p,
+                               size_t *nsteps_p);
+
+#endif

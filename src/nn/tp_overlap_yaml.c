@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the rules of GEMMs from a YAML file, event by event, so that every mistake has a line. A
+ * file says little: a mapping of names to mappings of names to scalars. Aliases are refused, so
+ * that no file is larger than it looks; tags are not looked at.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "core/status.h"
+#include "nn/tp_overlap.h"
+#include "util/nearest.h"
+
+#define WORD_BYTES 64 /* longer words are no names of ours, and are cut in sentences */
+
+typedef struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event; /* the latest; empty before the first */
+    const char *path;
+    int tp;
+    lap_tp_overlap_t overlap;
+    size_t lines[LAP_TP_GEMMS]; /* of the names of GEMMs; 0: not named */
+} reader_t;
+
+/* What is read of one GEMM before its method is known, which sets the defaults. */
+typedef struct draft {
+    int method; /* -1: not named */
+    int values[LAP_TP_FIELDS];
+    unsigned given;
+    size_t lines[LAP_TP_FIELDS + 1]; /* of the fields, and of the method */
+} draft_t;
+
+/* ---- events ---- */
+
+static size_t line_of(const reader_t *reader)
+{
+    return reader->event.start_mark.line + 1;
+}
+
+/* The failure of libyaml itself, in one sentence. */
+static lap_status_t parse_failed(const reader_t *reader)
+{
+    const yaml_parser_t *parser = &reader->parser;
+    if (parser->error == YAML_MEMORY_ERROR)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", reader->path);
+    const bool reading = parser->error == YAML_READER_ERROR;
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: this is not YAML: %s%s%s", reader->path,
+                     reading ? parser->mark.line + 1 : parser->problem_mark.line + 1,
+                     parser->context ? parser->context : "", parser->context ? ", " : "",
+                     parser->problem ? parser->problem : "it cannot be read");
+}
+
+static lap_status_t next(reader_t *reader)
+{
+    yaml_event_delete(&reader->event);
+    memset(&reader->event, 0, sizeof(reader->event));
+    if (!yaml_parser_parse(&reader->parser, &reader->event))
+        return parse_failed(reader);
+    if (reader->event.type == YAML_ALIAS_EVENT)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: this is an alias, expected the value itself",
+                         reader->path, line_of(reader));
+    return LAP_OK;
+}
+
+/* The scalar at hand as a printable text; returns whether that is all of it, as it was. */
+static bool word_of(const reader_t *reader, char word[WORD_BYTES])
+{
+    const yaml_char_t *value = reader->event.data.scalar.value;
+    const size_t length = reader->event.data.scalar.length;
+    size_t i = 0;
+    bool same = length < WORD_BYTES;
+    for (; i < length && i + 1 < WORD_BYTES; i++) {
+        const bool prints = value[i] >= 0x20 && value[i] != 0x7f;
+        word[i] = prints ? (char)value[i] : '?';
+        same = same && prints;
+    }
+    word[i] = '\0';
+    return same;
+}
+
+static bool is_plain(const reader_t *reader)
+{
+    return reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+/* What null is in YAML 1.1, which these files are written in. */
+static bool is_null(const reader_t *reader)
+{
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
+    char word[WORD_BYTES];
+    if (reader->event.type != YAML_SCALAR_EVENT || !is_plain(reader) || !word_of(reader, word))
+        return false;
+    for (size_t i = 0; i < sizeof(nulls) / sizeof(nulls[0]); i++)
+        if (strcmp(word, nulls[i]) == 0)
+            return true;
+    return false;
+}
+
+/* ---- names ---- */
+
+/* "a, b, c": names for a sentence. */
+static void list_names(const char *const *names, char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (size_t i = 0; names[i] && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", names[i]);
+}
+
+/* Finds the name at hand among others; `what` and `where` are for the sentence. */
+static lap_status_t find_name(const reader_t *reader, const char *what, const char *where,
+                              const char *const *names, size_t *index_p)
+{
+    char word[WORD_BYTES], all[256];
+    if (reader->event.type != YAML_SCALAR_EVENT)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is not a word, expected one",
+                         reader->path, line_of(reader), what, where);
+    const bool whole = word_of(reader, word);
+    for (size_t i = 0; whole && names[i]; i++) {
+        if (strcmp(word, names[i]) == 0) {
+            *index_p = i;
+            return LAP_OK;
+        }
+    }
+    const char *nearest = lap_nearest(word, names);
+    if (nearest)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; did you mean '%s'?",
+                         reader->path, line_of(reader), what, word, where, nearest);
+    list_names(names, all, sizeof(all));
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; expected one of %s", reader->path,
+                     line_of(reader), what, word, where, all);
+}
+
+/* "none" is another word for serial. */
+static lap_status_t read_method(const reader_t *reader, const char *where, int *method_p)
+{
+    const char *names[LAP_TP_AUTO + 3] = {NULL};
+    size_t index;
+    for (index = 0; index <= LAP_TP_AUTO; index++)
+        names[index] = lap_tp_method_names[index];
+    names[index] = "none";
+    LAP_TRY(find_name(reader, "method", where, names, &index));
+    *method_p = index > LAP_TP_AUTO ? LAP_TP_SERIAL : (int)index;
+    return LAP_OK;
+}
+
+/* ---- values ---- */
+
+/* The words for yes and no of YAML 1.1. */
+static bool read_truth(const char *word, int *value_p)
+{
+    static const char *const words[] = {"false", "true", "False", "True", "FALSE", "TRUE",
+                                        "no",    "yes",  "No",    "Yes",  "NO",    "YES",
+                                        "off",   "on",   "Off",   "On",   "OFF",   "ON"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(word, words[i]) == 0) {
+            *value_p = (int)(i % 2);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool read_int(const char *word, long least, long most, int *value_p)
+{
+    char *end;
+    errno = 0;
+    const long value = strtol(word, &end, 10);
+    if (end == word || *end != '\0' || errno != 0 || value < least || value > most)
+        return false;
+    *value_p = (int)value;
+    return true;
+}
+
+static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *field,
+                               const char *where, int *value_p)
+{
+    const bool truth = field->least == 0 && field->most == 1;
+    char word[WORD_BYTES] = "a list or a mapping";
+    const bool scalar = reader->event.type == YAML_SCALAR_EVENT;
+    const bool whole = scalar && word_of(reader, word) && is_plain(reader);
+    if (whole && truth && read_truth(word, value_p))
+        return LAP_OK;
+    if (whole && read_int(word, field->least, field->most, value_p))
+        return LAP_OK;
+    const char *quote = scalar ? "'" : "";
+    if (truth)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: %s%s is %s%s%s, expected 0 or 1, or false or true", reader->path,
+                         line_of(reader), field->name, where, quote, word, quote);
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s%s is %s%s%s, expected a whole number, %d to %d",
+                     reader->path, line_of(reader), field->name, where, quote, word, quote,
+                     field->least, field->most);
+}
+
+/* ---- the rule of one GEMM ---- */
+
+/* Reads one field; the event at hand is its name, and afterwards its value. */
+static lap_status_t read_field(reader_t *reader, const char *where, draft_t *draft)
+{
+    const char *names[LAP_TP_FIELDS + 2] = {NULL};
+    size_t field;
+    for (field = 0; field < LAP_TP_FIELDS; field++)
+        names[field] = lap_tp_fields[field].name;
+    names[field] = "method";
+    LAP_TRY(find_name(reader, "field", where, names, &field));
+    if (draft->lines[field] != 0)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: %s%s is there twice, first in line %zu",
+                         reader->path, line_of(reader), names[field], where, draft->lines[field]);
+    draft->lines[field] = line_of(reader);
+    LAP_TRY(next(reader));
+    if (is_null(reader))
+        return LAP_OK;
+    if (field == LAP_TP_FIELDS)
+        return read_method(reader, where, &draft->method);
+    draft->given |= 1u << field;
+    return read_value(reader, &lap_tp_fields[field], where, &draft->values[field]);
+}
+
+/* Puts a sentence of the rules, which know no files, behind the line that it is about. */
+static lap_status_t at_line(const reader_t *reader, size_t line, lap_status_t status)
+{
+    char sentence[LAP_ERROR_TEXT];
+    if (status == LAP_OK)
+        return LAP_OK;
+    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
+    return lap_error(status, "%s:%zu: %s", reader->path, line, sentence);
+}
+
+/* The rule that a draft makes: the defaults of its method, and what was given over them. */
+static lap_status_t finish_rule(reader_t *reader, lap_tp_gemm_t gemm, const draft_t *draft)
+{
+    lap_tp_rule_t *rule = &reader->overlap.rules[gemm];
+    if (draft->method >= 0)
+        *rule = lap_tp_rule_default(gemm, (lap_tp_method_t)draft->method, reader->tp);
+    rule->given = draft->given;
+    for (size_t i = 0; i < LAP_TP_FIELDS; i++)
+        if ((draft->given >> i & 1) != 0)
+            lap_tp_set_field(rule, i, draft->values[i]);
+    const size_t line = draft->lines[LAP_TP_FIELDS];
+    return at_line(reader, line ? line : reader->lines[gemm],
+                   lap_tp_rule_check(gemm, rule, reader->tp));
+}
+
+/* Reads what belongs to a GEMM: fields, or null. The event at hand is its name. */
+static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
+{
+    draft_t draft = {.method = -1};
+    char where[32];
+    snprintf(where, sizeof(where), " of %s", lap_tp_gemm_names[gemm]);
+    LAP_TRY(next(reader));
+    if (is_null(reader)) {
+        draft.method = LAP_TP_SERIAL;
+        return finish_rule(reader, gemm, &draft);
+    }
+    if (reader->event.type != YAML_MAPPING_START_EVENT)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: %s is no mapping, expected fields such as 'method: %s', or null",
+                         reader->path, line_of(reader), lap_tp_gemm_names[gemm],
+                         lap_tp_method_names[reader->overlap.rules[gemm].method]);
+    LAP_TRY(next(reader));
+    while (reader->event.type != YAML_MAPPING_END_EVENT) {
+        LAP_TRY(read_field(reader, where, &draft));
+        LAP_TRY(next(reader));
+    }
+    return finish_rule(reader, gemm, &draft);
+}
+
+/* ---- the file ---- */
+
+static lap_status_t read_rules(reader_t *reader)
+{
+    while (reader->event.type != YAML_MAPPING_END_EVENT) {
+        size_t gemm = 0;
+        LAP_TRY(find_name(reader, "key", "", lap_tp_gemm_names, &gemm));
+        if (reader->lines[gemm] != 0)
+            return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
+                             reader->path, line_of(reader), lap_tp_gemm_names[gemm],
+                             reader->lines[gemm]);
+        reader->lines[gemm] = line_of(reader);
+        LAP_TRY(read_rule(reader, (lap_tp_gemm_t)gemm));
+        LAP_TRY(next(reader));
+    }
+    return LAP_OK;
+}
+
+/* One document, which is a mapping. */
+static lap_status_t read_stream(reader_t *reader)
+{
+    LAP_TRY(next(reader)); /* the start of the stream */
+    LAP_TRY(next(reader));
+    if (reader->event.type == YAML_STREAM_END_EVENT)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:1: the file is empty, expected rules such as 'qkv_fprop:'",
+                         reader->path);
+    LAP_TRY(next(reader));
+    if (reader->event.type != YAML_MAPPING_START_EVENT)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: this is no mapping, expected rules such as 'qkv_fprop:'",
+                         reader->path, line_of(reader));
+    LAP_TRY(next(reader));
+    LAP_TRY(read_rules(reader));
+    LAP_TRY(next(reader)); /* the end of the document */
+    LAP_TRY(next(reader));
+    if (reader->event.type != YAML_STREAM_END_EVENT)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: a second document begins, expected one",
+                         reader->path, line_of(reader));
+    return LAP_OK;
+}
+
+/* A dgrad that reduces leaves nothing to do beside its wgrad. */
+static lap_status_t check_pairs(reader_t *reader)
+{
+    for (int gemm = LAP_QKV_DGRAD; gemm < LAP_TP_GEMMS; gemm++) {
+        lap_tp_rule_t *rule = &reader->overlap.rules[gemm];
+        if (!lap_tp_is_beside((lap_tp_gemm_t)gemm) || !rule[-1].is_reduce_scatter)
+            continue;
+        if (reader->lines[gemm] != 0 && rule->method != LAP_TP_SERIAL)
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: %s is %s, but %s reduces by itself (%s): expected null, or "
+                             "%s with method bulk",
+                             reader->path, reader->lines[gemm], lap_tp_gemm_names[gemm],
+                             lap_tp_method_names[rule->method], lap_tp_gemm_names[gemm - 1],
+                             lap_tp_method_names[rule[-1].method], lap_tp_gemm_names[gemm - 1]);
+        rule->method = LAP_TP_SERIAL;
+    }
+    return LAP_OK;
+}
+
+/* Opens a regular file. Not a pipe: each rank reads it again, and one would wait for ever. */
+static lap_status_t open_file(const char *path, FILE **file_p)
+{
+    struct stat about = {0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return lap_error_errno("'%s' cannot be opened", path);
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(fd);
+        return lap_error(LAP_ERR_INVALID, "'%s' is %s, expected a YAML file", path,
+                         S_ISDIR(about.st_mode) ? "a directory" : "no regular file");
+    }
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
+    }
+    *file_p = file;
+    return LAP_OK;
+}
+
+lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p)
+{
+    reader_t reader = {.path = path, .tp = tp};
+    FILE *file = NULL;
+    if (!path || !overlap_p)
+        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected %s", path ? "overlap_p" : "path",
+                         path ? "where to write the rules" : "the name of a file");
+    LAP_TRY(lap_tp_overlap_init(tp, &reader.overlap));
+    LAP_TRY(open_file(path, &file));
+    lap_status_t status;
+    if (!yaml_parser_initialize(&reader.parser)) {
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
+        goto close_file;
+    }
+    yaml_parser_set_input_file(&reader.parser, file);
+    status = read_stream(&reader);
+    if (status == LAP_OK)
+        status = check_pairs(&reader);
+    yaml_event_delete(&reader.event);
+    yaml_parser_delete(&reader.parser);
+    if (status == LAP_OK)
+        *overlap_p = reader.overlap;
+close_file:
+    fclose(file);
+    return status;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls in the order of a stream of the caller's, see lap_cuda.h: begun and ended by the stream,
+ * with no call to wait for them. What became of them comes out of the next call that asks.
+ */
+#include <stdio.h>
+
+#include <lap/lap_cuda.h>
+
+#include "core/options.h"
+#include "core/world.h"
+#include "overlap/op.h"
+
+static lap_status_t check_transport(const lap_op_t *op)
+{
+    if (lap_transport_enqueues(op->buffer->ops, op->engine->device->ops))
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "transport %s has no calls in the order of a stream: use lap_op_begin and "
+                     "lap_op_end",
+                     op->buffer->ops->name);
+}
+
+static lap_status_t check_device(const lap_engine_t *engine)
+{
+    if (engine->device->ops->foreign_begin)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "calls in the order of a stream need device cuda; this world has device %s",
+                     engine->device->ops->name);
+}
+
+/* A failure of a call that runs leaves the peers without this rank's part. */
+static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
+{
+    lap_op_entry_t *entry;
+    lap_binding_t binding;
+    lap_status_t status = lap_op_ready(op, args, &entry, &binding);
+    if (status == LAP_OK)
+        status = lap_program_enqueue(entry->program, &binding, stream);
+    if (status == LAP_OK || status == LAP_ERR_BUSY)
+        return status;
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_op_break(op, status);
+    lap_engine_fail(op->engine, status, NULL);
+    return lap_error(status, "%s", story);
+}
+
+/* One of a call that is kept for later is the caller's business alone. */
+static lap_status_t keep(lap_op_t *op, const lap_op_args_t *args, void *stream)
+{
+    lap_op_entry_t *entry;
+    lap_binding_t binding;
+    LAP_TRY(lap_op_ready(op, args, &entry, &binding));
+    entry->kept = true;
+    binding.chaos = 0; /* functions on a stream are called once */
+    return lap_program_keep(entry->program, &binding, stream);
+}
+
+lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)
+{
+    if (!op || !given)
+        return lap_error(LAP_ERR_INVALID, "lap_op_enqueue: %s is NULL", op ? "args" : "op");
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
+    LAP_TRY(check_device(op->engine));
+    LAP_TRY(check_transport(op));
+    if (args.trace)
+        return lap_error(LAP_ERR_INVALID, "trace is given, expected NULL: a call in the order of a "
+                                          "stream has no end at which it could be read");
+    LAP_TRY(lap_op_check_usable(op));
+    LAP_TRY(lap_args_check(op, &args));
+    if (!op->is_guest) {
+        op->guest.group = op->group;
+        lap_engine_add_guest(op->engine, &op->guest);
+        op->is_guest = true;
+    }
+    lap_device_t *device = op->engine->device;
+    bool keeps;
+    LAP_TRY(device->ops->foreign_begin(device, stream, &keeps));
+    const lap_status_t status = keeps ? keep(op, &args, stream) : run(op, &args, stream);
+    device->ops->foreign_end(device);
+    return status;
+}
+
+lap_status_t lap_world_synchronize(lap_world_t *world, struct CUstream_st *stream)
+{
+    lap_engine_t *engine;
+    if (!world)
+        return lap_error(LAP_ERR_INVALID, "lap_world_synchronize: world is NULL");
+    LAP_TRY(lap_engine_get(world, &engine));
+    LAP_TRY(check_device(engine));
+    return lap_engine_synchronize(engine, stream);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The trial of methods: each becomes an operator and is called as a user would call it. The first
+ * call finds kernels, the second is kept as a graph where the device has such; what follows is
+ * timed. What other work at the same time would change is not known here.
+ */
+#include "overlap/trial.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <lap/lap_cuda.h>
+
+#include "core/status.h"
+#include "overlap/op.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define ALIGNMENT 256u
+#define WARM_UP 2
+#define CALLS 4 /* in the order of a stream, that are timed at once */
+#define ROUNDS_LEAST 5
+#define ROUNDS_MOST 15
+#define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds */
+#define HOPELESS 1.2 /* over the best: not tried again */
+#define NOISE 0.005  /* by how much overlap must beat serial */
+
+struct lap_trial {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    lap_op_desc_t desc;       /* with a buffer */
+    lap_buffer_t *own_buffer; /* NULL: the caller gave one */
+    lap_problem_t problem;    /* of this rank */
+    lap_op_args_t args;
+    char *memory;
+};
+
+/* ---- memory ---- */
+
+static size_t bytes_of(const lap_tensor_t *tensor)
+{
+    return tensor->rows * tensor->stride * lap_dtype_size(tensor->dtype);
+}
+
+/* Lays the tensors out one after the other; returns the bytes they need. */
+static size_t lay_out(lap_tensor_t *const *tensors, size_t count, char *memory)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (memory)
+            tensors[i]->data = memory + used;
+        used += (bytes_of(tensors[i]) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    }
+    return used;
+}
+
+/* Local. */
+static lap_status_t make_memory(lap_trial_t *trial)
+{
+    const lap_device_ops_t *ops = trial->engine->device->ops;
+    lap_stream_t *stream = trial->engine->streams[LAP_STREAM_COMPUTE];
+    lap_tensor_t *tensors[LAP_ARGS_TENSORS];
+    void *memory;
+    trial->args.m = trial->desc.m;
+    const size_t count = lap_args_shape(&trial->problem, &trial->args, tensors);
+    const size_t scales = lay_out(tensors, count, NULL);
+    LAP_TRY(ops->alloc(trial->engine->device,
+                       scales + (size_t)trial->group->size * sizeof(float) + ALIGNMENT, &memory));
+    trial->memory = memory;
+    lay_out(tensors, count, trial->memory);
+    trial->args.scales = (float *)(void *)(trial->memory + scales);
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(ops->fill(stream, tensors[i]->dtype, tensors[i]->data,
+                          tensors[i]->rows * tensors[i]->stride, i + 1));
+    return ops->stream_synchronize(stream);
+}
+
+static lap_status_t begin(lap_trial_t *trial)
+{
+    const lap_builder_t *builder;
+    size_t bytes, nsignals;
+    LAP_TRY(lap_problem_init(&trial->problem, &builder, &trial->desc, trial->group->size, ~0u));
+    trial->problem.rank = trial->group->rank;
+    LAP_TRY(lap_op_buffer_size(&trial->desc, trial->group->size, &bytes, &nsignals));
+    if (!trial->desc.buffer)
+        LAP_TRY(lap_buffer_create(trial->group, bytes, nsignals, NULL, &trial->own_buffer));
+    if (trial->own_buffer)
+        trial->desc.buffer = trial->own_buffer;
+    return lap_group_agree(trial->group, make_memory(trial));
+}
+
+lap_status_t lap_trial_begin(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
+                             lap_trial_t **trial_p)
+{
+    lap_trial_t *trial = lap_alloc(1, sizeof(*trial));
+    LAP_TRY(lap_group_agree(group, trial ? LAP_OK
+                                         : lap_error(LAP_ERR_NO_MEMORY, "no memory for a trial")));
+    *trial = (lap_trial_t){.group = group, .engine = engine, .desc = *desc};
+    trial->args = (lap_op_args_t)LAP_OP_ARGS_INIT;
+    const lap_status_t status = begin(trial);
+    if (status != LAP_OK) {
+        lap_trial_end(trial);
+        return status;
+    }
+    *trial_p = trial;
+    return LAP_OK;
+}
+
+void lap_trial_end(lap_trial_t *trial)
+{
+    if (!trial)
+        return;
+    if (trial->memory)
+        trial->engine->device->ops->free(trial->engine->device, trial->memory);
+    lap_buffer_destroy(trial->own_buffer);
+    lap_free(trial);
+}
+
+/* ---- calls ---- */
+
+/* The largest of what the ranks say. Collective. */
+static lap_status_t slowest(lap_group_t *group, double *seconds)
+{
+    void *memory;
+    LAP_TRY(lap_group_collect(group, seconds, sizeof(*seconds), &memory));
+    const double *all = memory;
+    for (int r = 0; r < group->size; r++)
+        *seconds = fmax(*seconds, all[r]);
+    lap_free(memory);
+    return LAP_OK;
+}
+
+/* Calls in a row, where several can be issued at once, as in a training step. */
+static lap_status_t make_calls(lap_trial_t *trial, lap_op_t *op, int calls)
+{
+    const bool in_order =
+        lap_transport_enqueues(trial->desc.buffer->ops, trial->engine->device->ops);
+    for (int i = 0; i < calls; i++)
+        LAP_TRY(in_order ? lap_op_enqueue(op, &trial->args, NULL) : lap_op_run(op, &trial->args));
+    return in_order ? lap_world_synchronize(trial->group->world, NULL) : LAP_OK;
+}
+
+/* The seconds of a call on the slowest rank, in a round of several. Collective. */
+static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, double *seconds_p)
+{
+    LAP_TRY(lap_group_barrier(trial->group));
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(make_calls(trial, op, CALLS));
+    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9 / CALLS;
+    return slowest(trial->group, seconds_p);
+}
+
+static lap_status_t make_op(const lap_trial_t *trial, const lap_candidate_t *candidate,
+                            lap_op_t **op_p)
+{
+    lap_op_desc_t desc = trial->desc;
+    desc.method = candidate->builder->name;
+    desc.aggregate = candidate->problem.aggregate;
+    desc.num_sm = candidate->problem.num_sm;
+    if (candidate->builder->knobs & (LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS))
+        desc.num_splits = candidate->problem.num_splits;
+    if (candidate->builder->knobs & LAP_KNOB_BLOCK_ROWS)
+        desc.block_rows = candidate->problem.block_rows;
+    return lap_op_create(trial->group, &desc, op_p);
+}
+
+/* Whether a candidate is serial, or one of the fastest of another forecast. */
+static bool is_among(const lap_forecast_t *among, size_t most, size_t index)
+{
+    size_t faster = 0;
+    for (size_t i = 0; i < among->count; i++)
+        faster += among->seconds[i] < among->seconds[index];
+    return index == 0 || faster < most;
+}
+
+/* The candidates of one number of rows, those that are tried as operators. */
+typedef struct field {
+    lap_op_t *ops[LAP_AUTO_CANDIDATES];               /* NULL: not tried */
+    double seconds[LAP_AUTO_CANDIDATES][ROUNDS_MOST]; /* from fast to slow */
+    int rounds[LAP_AUTO_CANDIDATES];
+    size_t count;
+} field_t;
+
+/* By the median: a GPU has good and bad moments. */
+static double seconds_of(const field_t *field, size_t i)
+{
+    return field->rounds[i] ? field->seconds[i][field->rounds[i] / 2] : 0;
+}
+
+static void add_round(field_t *field, size_t i, double seconds)
+{
+    int at = field->rounds[i]++;
+    for (; at > 0 && field->seconds[i][at - 1] > seconds; at--)
+        field->seconds[i][at] = field->seconds[i][at - 1];
+    field->seconds[i][at] = seconds;
+}
+
+static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecast,
+                               const lap_forecast_t *among, size_t most, field_t *field)
+{
+    const bool all = !among || among->count != forecast->count;
+    for (size_t i = 0; i < forecast->count; i++) {
+        if (!all && !is_among(among, most, i))
+            continue;
+        LAP_TRY(make_op(trial, &forecast->candidates[i], &field->ops[i]));
+        LAP_TRY(make_calls(trial, field->ops[i], WARM_UP));
+    }
+    return LAP_OK;
+}
+
+/*
+ * All in turn, each round with another one first, so that what disturbs one disturbs all; who is
+ * far behind falls out.
+ */
+static lap_status_t run_field(lap_trial_t *trial, field_t *field)
+{
+    int rounds = ROUNDS_LEAST;
+    double best = INFINITY;
+    for (int round = 0; round < rounds; round++) {
+        for (size_t turn = 0; turn < field->count; turn++) {
+            const size_t i = (turn + (size_t)round) % field->count;
+            double seconds;
+            if (!field->ops[i] || seconds_of(field, i) > HOPELESS * best)
+                continue;
+            LAP_TRY(time_round(trial, field->ops[i], &seconds));
+            add_round(field, i, seconds);
+            best = fmin(best, seconds_of(field, i));
+        }
+        if (round == 0)
+            rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / best / CALLS));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *among, size_t most,
+                           lap_forecast_t *forecast)
+{
+    lap_tensor_t *tensors[LAP_ARGS_TENSORS];
+    field_t field = {.count = forecast->count};
+    trial->args.m = m;
+    lap_args_shape(&trial->problem, &trial->args, tensors);
+    lap_status_t status = make_field(trial, forecast, among, most, &field);
+    if (status == LAP_OK)
+        status = run_field(trial, &field);
+    size_t best = 0;
+    for (size_t i = 0; i < field.count; i++) {
+        forecast->seconds[i] = field.ops[i] ? seconds_of(&field, i) : among ? among->seconds[i] : 0;
+        if (field.ops[i] && forecast->seconds[i] < forecast->seconds[best])
+            best = i;
+        lap_op_destroy(field.ops[i]);
+    }
+    if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0])
+        best = 0;
+    forecast->picked = best;
+    return status;
+}

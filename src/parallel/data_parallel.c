@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data parallelism: buckets of gradients, each a reduce-scatter and then an all-gather in the
+ * background of backward. Sharding the optimizer, so that the all-gather is of weights, is left
+ * out.
+ */
+#include <lap/data_parallel.h>
+
+#include <stdio.h>
+
+#include "core/options.h"
+#include "core/status.h"
+#include "core/world.h"
+#include "schedule/run.h"
+#include "schedule/trace.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define BUCKET_ELEMENTS ((size_t)4 << 20)
+#define ALIGNED 16u     /* floats: parameters begin at multiples of it */
+#define COLS_MOST 4096u /* of a bucket as a matrix */
+
+/* A matrix does not care where its rows came from: a bucket is one, so that its rows can be shared. */
+typedef struct bucket {
+    size_t first, last;  /* parameters */
+    size_t begin, count; /* floats of all gradients */
+    size_t rows, cols;
+    size_t missing; /* parameters whose gradients are still to come in this backward */
+    lap_op_t *scatter, *gather;
+    lap_trace_t *traces[2];
+    lap_reduce_t cast, uncast; /* gradients to the wire's type and back */
+    const void *sources[2];    /* of the two */
+    size_t source_strides[2];
+    bool begun;
+} bucket_t;
+
+struct lap_dp {
+    lap_nn_t *nn;
+    lap_group_t *group;
+    lap_dp_options_t options;
+    lap_engine_t *engine; /* in whose background the buckets travel */
+    lap_engine_t *side;   /* ... on these streams */
+    lap_buffer_t *buffer;
+    bucket_t *buckets;
+    size_t nbuckets;
+    void *sum;  /* the own rows of the bucket that travels, summed */
+    void *wire; /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
+    lap_event_t *end;
+    bool measures;
+    double total_s, exposed_s;
+};
+
+/* ---- buckets ---- */
+
+static size_t begin_of(lap_nn_t *nn, size_t param)
+{
+    size_t count;
+    float *all = lap_nn_gradients(nn, &count);
+    return param < lap_nn_params(nn) ? (size_t)((float *)lap_nn_param(nn, param)->grad.data - all)
+                                     : count;
+}
+
+/* Rows as long as their number allows: sums and copies go row by row. */
+static void shape_bucket(bucket_t *bucket)
+{
+    const size_t units = bucket->count / ALIGNED;
+    size_t wide = 1;
+    for (size_t d = 2; d <= COLS_MOST / ALIGNED; d++)
+        wide = units % d == 0 ? d : wide;
+    bucket->cols = wide * ALIGNED;
+    bucket->rows = units / wide;
+}
+
+/* From the last parameter to the first: a bucket is closed when it is full. */
+static lap_status_t cut_buckets(lap_dp_t *dp)
+{
+    const size_t nparams = lap_nn_params(dp->nn);
+    dp->buckets = lap_alloc(nparams, sizeof(*dp->buckets));
+    if (!dp->buckets)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for buckets of %zu parameters", nparams);
+    for (size_t last = nparams; last-- > 0;) {
+        bucket_t *bucket = &dp->buckets[dp->nbuckets++];
+        const size_t end = begin_of(dp->nn, last + 1);
+        size_t first = last;
+        while (first > 0 && end - begin_of(dp->nn, first) < dp->options.bucket)
+            first--;
+        *bucket = (bucket_t){.first = first, .last = last, .begin = begin_of(dp->nn, first)};
+        bucket->count = end - bucket->begin;
+        shape_bucket(bucket);
+        last = first;
+    }
+    return LAP_OK;
+}
+
+static void reset(lap_dp_t *dp)
+{
+    for (size_t i = 0; i < dp->nbuckets; i++) {
+        dp->buckets[i].missing = dp->buckets[i].last - dp->buckets[i].first + 1;
+        dp->buckets[i].begun = false;
+    }
+}
+
+/* ---- making it ---- */
+
+static lap_op_desc_t describe(const lap_dp_t *dp, const bucket_t *bucket, lap_op_kind_t kind)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = bucket->rows;
+    desc.cols = bucket->cols;
+    desc.dtype = dp->options.wire_dtype;
+    desc.method = "direct";
+    desc.buffer = dp->buffer;
+    desc.background = 1;
+    return desc;
+}
+
+/* One buffer for all buckets: they travel one after the other. Collective. */
+static lap_status_t make_buffer(lap_dp_t *dp)
+{
+    static const lap_op_kind_t kinds[] = {LAP_EXTERNAL_RS, LAP_EXTERNAL_AG};
+    size_t bytes = 0, nsignals = 0;
+    for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
+        size_t own_bytes, own_signals;
+        const lap_op_desc_t desc = describe(dp, &dp->buckets[i / 2], kinds[i % 2]);
+        LAP_TRY(lap_op_buffer_size(&desc, dp->group->size, &own_bytes, &own_signals));
+        bytes = own_bytes > bytes ? own_bytes : bytes;
+        nsignals = own_signals > nsignals ? own_signals : nsignals;
+    }
+    return lap_buffer_create(dp->group, bytes, nsignals, dp->options.buffer_options, &dp->buffer);
+}
+
+static lap_status_t make_operators(lap_dp_t *dp)
+{
+    for (size_t i = 0; i < dp->nbuckets; i++) {
+        bucket_t *bucket = &dp->buckets[i];
+        const lap_op_desc_t scatter = describe(dp, bucket, LAP_EXTERNAL_RS);
+        const lap_op_desc_t gather = describe(dp, bucket, LAP_EXTERNAL_AG);
+        LAP_TRY(lap_op_create(dp->group, &scatter, &bucket->scatter));
+        LAP_TRY(lap_op_create(dp->group, &gather, &bucket->gather));
+    }
+    return LAP_OK;
+}
+
+static size_t own_rows(const lap_dp_t *dp, const bucket_t *bucket)
+{
+    return lap_shard(bucket->rows, dp->group->size, dp->group->rank, NULL);
+}
+
+/* Memory for the largest bucket. */
+static lap_status_t alloc_memory(lap_dp_t *dp)
+{
+    lap_device_t *device = dp->engine->device;
+    const size_t width = lap_dtype_size(dp->options.wire_dtype);
+    size_t most = 1, most_own = 1;
+    for (size_t i = 0; i < dp->nbuckets; i++) {
+        const bucket_t *bucket = &dp->buckets[i];
+        const size_t own = own_rows(dp, bucket) * bucket->cols;
+        most = bucket->count > most ? bucket->count : most;
+        most_own = own > most_own ? own : most_own;
+    }
+    LAP_TRY(device->ops->alloc(device, most_own * width, &dp->sum));
+    if (dp->options.wire_dtype != LAP_FLOAT32)
+        LAP_TRY(device->ops->alloc(device, most * width, &dp->wire));
+    return device->ops->event_create(device, &dp->end);
+}
+
+/* The conversions of a bucket; what they are given must live as long as they run. */
+static void set_casts(lap_dp_t *dp, bucket_t *bucket)
+{
+    size_t count;
+    float *grads = lap_nn_gradients(dp->nn, &count) + bucket->begin;
+    const lap_dtype_t wire = dp->options.wire_dtype;
+    const size_t narrow = bucket->cols * lap_dtype_size(wire), wide = bucket->cols * sizeof(float);
+    bucket->sources[0] = grads;
+    bucket->sources[1] = dp->wire;
+    bucket->source_strides[0] = wide;
+    bucket->source_strides[1] = narrow;
+    const lap_reduce_t both = {.nsrc = 1, .rows = bucket->rows, .cols = bucket->cols};
+    bucket->cast = bucket->uncast = both;
+    bucket->cast.from = bucket->uncast.to = LAP_FLOAT32;
+    bucket->cast.to = bucket->uncast.from = wire;
+    bucket->cast.dst = dp->wire;
+    bucket->cast.dst_stride = narrow;
+    bucket->cast.srcs = &bucket->sources[0];
+    bucket->cast.src_strides = &bucket->source_strides[0];
+    bucket->uncast.dst = grads;
+    bucket->uncast.dst_stride = wide;
+    bucket->uncast.srcs = &bucket->sources[1];
+    bucket->uncast.src_strides = &bucket->source_strides[1];
+}
+
+static lap_status_t on_gradient(void *context, size_t index);
+
+/* Local: all that needs no other rank. */
+static lap_status_t plan(lap_dp_t *dp)
+{
+    LAP_TRY(cut_buckets(dp));
+    reset(dp);
+    LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
+    LAP_TRY(lap_engine_side(dp->engine, &dp->side));
+    LAP_TRY(alloc_memory(dp));
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        set_casts(dp, &dp->buckets[i]);
+    return LAP_OK;
+}
+
+static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t *options_p)
+{
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    if (given)
+        LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_DP_OPTIONS"));
+    if (options.wire_dtype != LAP_FLOAT32 && options.wire_dtype != LAP_BFLOAT16)
+        return lap_error(LAP_ERR_UNSUPPORTED, "wire_dtype is %s, expected float32 or bfloat16",
+                         lap_dtype_name(options.wire_dtype));
+    if (options.bucket == 0)
+        options.bucket = BUCKET_ELEMENTS;
+    *options_p = options;
+    return LAP_OK;
+}
+
+lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
+                           lap_dp_t **dp_p)
+{
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    if (!nn || !group || !dp_p)
+        return lap_error(LAP_ERR_INVALID, "lap_dp_create: %s is NULL",
+                         !nn     ? "nn"
+                         : group ? "dp_p"
+                                 : "group");
+    LAP_TRY(read_options(given, &options));
+    lap_dp_t *dp = lap_alloc(1, sizeof(*dp));
+    lap_status_t status = LAP_OK;
+    if (dp) {
+        dp->nn = nn;
+        dp->group = group;
+        dp->options = options;
+        status = plan(dp);
+    } else {
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for replicas");
+    }
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = make_buffer(dp);
+    if (status == LAP_OK)
+        status = make_operators(dp);
+    if (status != LAP_OK) {
+        lap_dp_destroy(dp);
+        return status;
+    }
+    if (options.overlap)
+        lap_nn_on_gradient(nn, on_gradient, dp);
+    *dp_p = dp;
+    return LAP_OK;
+}
+
+void lap_dp_destroy(lap_dp_t *dp)
+{
+    if (!dp)
+        return;
+    lap_nn_on_gradient(dp->nn, NULL, NULL);
+    for (size_t i = 0; i < dp->nbuckets; i++) {
+        lap_op_destroy(dp->buckets[i].scatter);
+        lap_op_destroy(dp->buckets[i].gather);
+        lap_trace_destroy(dp->buckets[i].traces[0]);
+        lap_trace_destroy(dp->buckets[i].traces[1]);
+    }
+    if (dp->side) {
+        lap_device_t *device = dp->side->device;
+        (void)device->ops->stream_synchronize(dp->side->streams[LAP_STREAM_COMPUTE]);
+        device->ops->free(device, dp->sum);
+        device->ops->free(device, dp->wire);
+        if (dp->end)
+            device->ops->event_destroy(dp->end);
+    }
+    lap_buffer_destroy(dp->buffer);
+    lap_free(dp->buckets);
+    lap_free(dp);
+}
+
+/* ---- travelling ---- */
+
+/* Issues a conversion behind all that the bucket's streams have, and before all that follows. */
+static lap_status_t issue_cast(lap_dp_t *dp, const lap_reduce_t *cast)
+{
+    if (!dp->wire)
+        return LAP_OK;
+    LAP_TRY(lap_engine_join(dp->side));
+    LAP_TRY(dp->side->device->ops->reduce(dp->side->streams[LAP_STREAM_COMPUTE], cast));
+    return lap_engine_join(dp->side);
+}
+
+/* Issues all that a bucket needs, behind all that was issued to make its gradients. */
+static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
+{
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    size_t count;
+    float *grads = lap_nn_gradients(dp->nn, &count) + bucket->begin;
+    const lap_dtype_t wire = dp->options.wire_dtype;
+    const lap_tensor_t all =
+        lap_tensor(dp->wire ? dp->wire : grads, wire, bucket->rows, bucket->cols);
+    const lap_tensor_t own = lap_tensor(dp->sum, wire, own_rows(dp, bucket), bucket->cols);
+    bucket->begun = true;
+    if (dp->wire) /* else the operators do so themselves */
+        LAP_TRY(lap_engine_follow(dp->side, dp->engine));
+    LAP_TRY(issue_cast(dp, &bucket->cast));
+    args.m = bucket->rows;
+    args.x = all;
+    args.y = own;
+    args.trace = dp->measures ? bucket->traces[0] : NULL;
+    LAP_TRY(lap_op_begin(bucket->scatter, &args));
+    args.x = own;
+    args.y = all;
+    args.trace = dp->measures ? bucket->traces[1] : NULL;
+    LAP_TRY(lap_op_begin(bucket->gather, &args));
+    return issue_cast(dp, &bucket->uncast);
+}
+
+/* Buckets travel in their order, the same on every rank. */
+static lap_status_t begin_ready(lap_dp_t *dp)
+{
+    for (size_t i = 0; i < dp->nbuckets; i++) {
+        if (dp->buckets[i].begun)
+            continue;
+        if (dp->buckets[i].missing > 0)
+            break;
+        LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t on_gradient(void *context, size_t index)
+{
+    lap_dp_t *dp = context;
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        if (index >= dp->buckets[i].first && index <= dp->buckets[i].last)
+            dp->buckets[i].missing--;
+    return begin_ready(dp);
+}
+
+/* Ends what was begun, also after a failure, which is then the first one. */
+static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
+{
+    char story[LAP_ERROR_TEXT];
+    if (status != LAP_OK)
+        snprintf(story, sizeof(story), "%s", lap_last_error());
+    for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
+        bucket_t *bucket = &dp->buckets[i / 2];
+        if (!bucket->begun)
+            continue;
+        const lap_status_t own = lap_op_end(i % 2 ? bucket->gather : bucket->scatter);
+        if (status == LAP_OK && own != LAP_OK) {
+            status = own;
+            snprintf(story, sizeof(story), "%s", lap_last_error());
+        }
+    }
+    return status == LAP_OK ? LAP_OK : lap_error(status, "%s", story);
+}
+
+static lap_status_t finish(lap_dp_t *dp)
+{
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        dp->buckets[i].missing = 0;
+    LAP_TRY(end_buckets(dp, begin_ready(dp)));
+    const lap_device_ops_t *ops = dp->side->device->ops;
+    LAP_TRY(ops->event_record(dp->end, dp->side->streams[LAP_STREAM_COMPUTE]));
+    return lap_engine_await(dp->side, dp->end);
+}
+
+/* ---- what it cost ---- */
+
+static lap_status_t measure(lap_dp_t *dp)
+{
+    dp->total_s = 0;
+    for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
+        lap_trace_t *trace = dp->buckets[i / 2].traces[i % 2];
+        lap_trace_view_t view;
+        lap_trace_trim(trace);
+        LAP_TRY(lap_trace_view(trace, dp->group->rank, &view));
+        dp->total_s += (double)view.flight_ns * 1e-9;
+        lap_trace_view_clear(&view);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_dp_wait(lap_dp_t *dp)
+{
+    if (!dp)
+        return lap_error(LAP_ERR_INVALID, "lap_dp_wait: dp is NULL");
+    LAP_TRY(lap_nn_wait(dp->nn));
+    const uint64_t begin = lap_now_ns();
+    const lap_status_t status = finish(dp);
+    dp->exposed_s = (double)(lap_now_ns() - begin) * 1e-9;
+    reset(dp);
+    LAP_TRY(status);
+    return dp->measures ? measure(dp) : LAP_OK;
+}
+
+lap_status_t lap_dp_measure(lap_dp_t *dp, int on)
+{
+    if (!dp)
+        return lap_error(LAP_ERR_INVALID, "lap_dp_measure: dp is NULL");
+    for (size_t i = 0; on && i < 2 * dp->nbuckets; i++)
+        if (!dp->buckets[i / 2].traces[i % 2])
+            LAP_TRY(lap_trace_create(&dp->buckets[i / 2].traces[i % 2]));
+    dp->measures = on != 0;
+    return LAP_OK;
+}
+
+void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p)
+{
+    *total_s_p = dp->measures ? dp->total_s : 0;
+    *exposed_s_p = dp->exposed_s;
+}
+
+size_t lap_dp_buckets(const lap_dp_t *dp)
+{
+    return dp ? dp->nbuckets : 0;
+}
+
+size_t lap_dp_bucket(const lap_dp_t *dp, size_t index)
+{
+    return dp && index < dp->nbuckets ? dp->buckets[index].count : 0;
+}

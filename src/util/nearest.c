@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which of several names somebody may have meant. It counts letters and knows no language; names of
+ * 32 letters and more are not compared.
+ */
+#include "util/nearest.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The number of insertions, deletions, replacements and swaps that make one name of another. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    enum { MOST = 32 };
+    size_t n = strlen(a), m = strlen(b);
+    if (n >= MOST || m >= MOST)
+        return SIZE_MAX;
+    size_t d[MOST][MOST];
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            size_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best)
+                best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best)
+                best = d[i][j - 1] + 1;
+            bool swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swap && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *lap_nearest(const char *text, const char *const *names)
+{
+    /* Up to a third of a name may be wrong, but a name cut short is always recognised. */
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX, length = strlen(text);
+    for (; *names; names++) {
+        size_t longer = length > strlen(*names) ? length : strlen(*names);
+        size_t distance = edit_distance(text, *names);
+        if (length >= 2 && strncmp(text, *names, length) == 0)
+            distance = 1;
+        if (distance <= (longer + 2) / 3 && distance < best) {
+            best = distance;
+            nearest = *names;
+        }
+    }
+    return nearest;
+}

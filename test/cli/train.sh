@@ -1,0 +1,249 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap train` as a user sees it: what it prints and refuses, that losses do not depend on how the ranks are laid out, and
+# what happens when a rank dies. The layers are tiny: nothing here depends on how fast the machine is.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+tiny='--seq 12 --heads 12 --head-dim 4 --iters 3'
+
+# train ARGUMENTS...: as lap, with tiny layers.
+# shellcheck disable=SC2086
+train() {
+    lap train $tiny "$@"
+}
+
+# losses ARGUMENTS...: what the iterations of a run ended with, in $losses; one line each.
+losses() {
+    train --json "$@"
+    is "'lap train $*' ends well" "$status$err" 0
+    losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
+}
+
+# near LOSSES OTHERS PART: each loss and its partner differ by less than that part of them.
+near() {
+    awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN {
+        n = split(a, x, "\n")
+        m = split(b, y, "\n")
+        for (i = 1; i <= n; i++) {
+            d = x[i] - y[i]
+            bad = bad || !(d < part * x[i] && -d < part * x[i])
+        }
+        exit bad || n != m || n == 0
+    }'
+}
+
+# Each loss is below the one before.
+falls() {
+    awk -v a="$1" 'BEGIN {
+        n = split(a, x, "\n")
+        for (i = 2; i <= n; i++)
+            bad = bad || !(x[i] < x[i - 1])
+        exit bad || n < 2
+    }'
+}
+
+# refuse WORDS ARGUMENTS...: status 2, nothing on standard output, one line that says the words.
+refuse() {
+    local words=$1
+    shift
+    lap train "$@"
+    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has '... that says why' "$err" "$words"
+}
+
+lap train --help
+is '--help ends well' "$status$err" 0
+has '... and tells about options' "$out" --layer --tp --num-replicas --iters --batch --seq --heads --head-dim \
+    --layers --seed --lr --optimizer --dtype --fp8 --no-comm-overlap --tp-comm-overlap-cfg --grad-sync-dtype \
+    --debug --json --link 'adamw or sgd'
+is '... in lines of a page' "$(awk 'length > 100' "$work/out")" ''
+lap --help
+has 'lap --help tells about train' "$out" '  train '
+
+# ---- what makes no sense costs a sentence, before any rank starts ----
+
+refuse "heads is 24, expected a multiple of the 5 ranks" --tp 5
+refuse "--seq is '0'" --seq 0
+refuse "--layer is 'mlp'" --layer mlp
+refuse "did you mean 'transformer'?" --layer trasformer
+refuse "--tp is '0'" --tp 0
+refuse "--tp 600 times --num-replicas 2 is 1200 ranks" --tp 600 --num-replicas 2
+refuse "--batch is 3; expected a multiple of the 2 replicas" --batch 3 --num-replicas 2
+refuse "--iters is '0'" --iters 0
+refuse "--lr is '-1'" --lr -1
+refuse "--lr is 'fast'" --lr fast
+refuse "did you mean 'adamw'?" --optimizer adam
+refuse "--grad-sync-dtype is 'fp16'; expected fp32 or bf16" --grad-sync-dtype fp16
+refuse "--fp8 is 'late'; expected none, delayed or current" --fp8=late
+refuse 'of memory; expected at most' --layers 1000 --heads 400 --head-dim 128 --tp 4
+refuse 'of memory; expected at most' --seq 100M
+refuse 'dtype is float8_e4m3' --dtype e4m3
+refuse "layers is 2 with linear" --layers 2 --layer linear
+refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
+refuse "unexpected argument 'now'" now
+refuse 'expected no --no-comm-overlap' --compare --no-comm-overlap
+refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
+refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
+printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
+if "$LAP" info | grep -q '  libyaml .*not found'; then
+    yaml=no
+    refuse 'this build has no YAML' --tp-comm-overlap-cfg "$work/bad.yaml"
+else
+    yaml=yes
+    refuse "$work/bad.yaml:2: method of fc1_fprop is pipeline" --tp-comm-overlap-cfg "$work/bad.yaml"
+fi
+lap run -n 3 "$LAP" train --tp 2
+is 'ranks that are too many are refused' "$status$out" 2
+has '... by each of them' "$err" '--tp 2 times --num-replicas 1 is 2, but 3 ranks were started'
+
+# ---- what it prints ----
+
+train --layer layernorm_mlp --tp 2 --num-replicas 2 --debug
+is 'two replicas of two ranks' "$status$err" 0
+for line in '[rank0:node0] |-- Created tensor-parallel group: [0, 1]' \
+    '[rank2:node0] |-- Created tensor-parallel group: [2, 3]' \
+    '[rank0:node0] |-- Created data-parallel group: [0, 2]' \
+    '[rank1:node0] |-- Created data-parallel group: [1, 3]' \
+    '[rank0:node0] |-- Register buffer: fc1_fprop ' '[rank2:node0] |-- Register buffer: fc1_fprop ' \
+    '[rank0:node0] Iter 3' '[rank2:node0] Iter 3' '[rank0:node0] |-- Generate random input batch' \
+    '[rank0:node0] |-- Forward pass' '[rank0:node0] |-- Compute loss: 0.' '[rank0:node0] |-- Backward pass' \
+    '[rank0:node0] |-- Norm of the gradients: ' '[rank0:node0] |-- Optimizer step'; do
+    has "... says '$line'" "$out" "$line"
+done
+is '... and one rank of a group speaks' "$(grep -c 'Iter ' "$work/out")" 6
+has '... then a table of iterations' "$out" 'iteration          loss' 'communication     hidden    exposed'
+for gemm in 'fc1_fprop   ag_gemm   ring' 'fc1_dgrad   bulk_ag   direct' 'fc1_wgrad   bulk_rs   direct' \
+    'fc2_fprop   gemm_rs   pipeline' 'fc2_dgrad   ag_gemm   ring' 'fc2_wgrad   gemm' 'gradients to replicas' 'all  '; do
+    has "... and of '$gemm'" "$out" "$gemm"
+done
+is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
+
+number='-?[0-9.]+(e[-+][0-9]+)?'
+comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number"
+iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number\}"
+gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
+train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
+is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
+form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},"
+form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
+ok '... of the promised form' grep -qE "$form" "$work/out"
+is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | sort -u)" '"method":"serial"'
+
+train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
+is '--compare ends well' "$status$err" 0
+has '... and compares' "$out" 'Iter 3, with overlap' 'Iter 3, without overlap' 'With overlap:' 'Without overlap:' 'without overlap  ' 'emulated link' \
+    'The losses are the same to the last bit.'
+
+train --layer layernorm_mlp --tp 2 --no-trace --json
+has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"exposed_ms":null' '"passes_ms":'
+train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
+is '... nor in tables' "$status$err" 0
+has '... where dashes stand for it' "$out" '-          -          -' 'An iteration is'
+
+# ---- rules ----
+
+if [ $yaml = yes ]; then
+    printf '%s\n' 'fc1_fprop: {method: ring_exchange, aggregate: 1, num_sm: 2}' 'fc2_fprop: {method: ring_exchange}' \
+        'fc1_dgrad: {method: pipeline, num_splits: 2, cga_size: 2}' 'fc1_wgrad: null' >"$work/good.yaml"
+    train --layer layernorm_mlp --tp 2 --num-replicas 2 --tp-comm-overlap-cfg "$work/good.yaml"
+    is 'rules from a file' "$status$err" 0
+    has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
+    is '... and what has no effect is told once' "$(grep -o 'without effect.*' "$work/out")" \
+        'without effect on device cpu: num_sm, cga_size'
+fi
+train --layer layernorm_mlp --tp 2 --tp-comm-overlap-rs-dgrad --disable-tp-comm-overlap-ag
+has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
+train --layer layernorm_mlp --tp 2 --disable-tp-comm-bulk-dgrad --disable-tp-comm-overlap-rs
+has 'other switches' "$out" 'fc1_dgrad   bulk_ag   serial' 'fc1_wgrad   bulk_rs   direct' 'fc2_fprop   gemm_rs   serial'
+train --layer layernorm_mlp --tp 2 --auto --iters 1
+is 'methods chosen by measuring' "$status$err" 0
+
+# ---- losses do not depend on the layout ----
+
+# Sums of at most 192 products in float32, four in a row, are off by less than 4 * 192 * 2^-24 of their terms, which are
+# about as large as they are; a step follows the gradients, which are sums of the same kind.
+bound=5e-5
+for layer in layernorm_mlp transformer; do
+    losses --layer $layer --tp 1 --optimizer sgd
+    alone=$losses
+    ok "$layer: the loss falls" falls "$losses"
+    for layout in '--tp 2' '--tp 3' '--tp 4' '--tp 1 --num-replicas 2' '--tp 2 --num-replicas 2'; do
+        # shellcheck disable=SC2086
+        losses --layer $layer --optimizer sgd $layout
+        ok "$layer $layout: the losses of one rank" near "$losses" "$alone" $bound ||
+            printf '# %s\n' $losses against $alone
+        overlapped=$losses
+        # shellcheck disable=SC2086
+        losses --layer $layer --optimizer sgd $layout --no-comm-overlap
+        is "$layer $layout: the same bits without overlap" "$losses" "$overlapped"
+    done
+    losses --layer $layer --tp 1 --optimizer sgd --seed 4321
+    ok "$layer: another seed has losses that are not near" eval '! near "$losses" "$alone" $bound'
+done
+losses --layer transformer --tp 2 --num-replicas 2 --bucket-size 100 --optimizer sgd
+is 'the size of buckets changes nothing' "$losses" "$overlapped"
+losses --layer transformer --tp 2 --num-replicas 2 --transport self --optimizer sgd
+is 'nor that ranks are threads' "$losses" "$overlapped"
+losses --layer transformer --tp 2 --num-replicas 2 --grad-sync-dtype bf16 --optimizer sgd
+ok 'gradients that travel as bf16 are not the same' test "$losses" != "$overlapped"
+ok '... but near' near "$losses" "$overlapped" 1e-2
+lap run -n 4 "$LAP" train $tiny --num-replicas 2 --optimizer sgd
+is 'ranks of lap run take part' "$status$err" 0
+has '... as they are' "$out" 'tensor-parallel group: [0, 1]' 'data-parallel group: [0, 2]'
+for more in '--optimizer adamw --lr-warmup-iters 2 --weight-decay 0.1' '--dtype bf16 --norm rmsnorm --activation swiglu' \
+    '--layers 2 --recompute full' '--no-sequence-parallel' '--kv-heads 4 --device ref' '--clip-grad 0' \
+    '--layer linear' '--layer layernorm_linear --dtype half' '--fp8 --dtype bf16' '--fp8=current --num-replicas 2'; do
+    # shellcheck disable=SC2086
+    losses --tp 2 $more
+    ok "$more: the loss falls" falls "$losses"
+done
+
+# ---- ranks that die ----
+
+# start ARGUMENTS...: trains for ever in the background; returns when the ranks are at it.
+start() {
+    : >"$work/out"
+    # shellcheck disable=SC2086
+    "$LAP" train $tiny --tp 2 --num-replicas 2 --iters 1000000 "$@" >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+    until_true grep -q 'Iter 3$' "$work/out"
+}
+
+# pid_of RANK: of the launcher's children.
+pid_of() {
+    local pid
+    for pid in $(cat "/proc/$launcher/task/$launcher/children"); do
+        if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "LAP_RANK=$1"; then
+            echo "$pid"
+        fi
+    done
+}
+
+ended() { ! kill -0 "$launcher" 2>/dev/null; }
+
+collect() {
+    until_true ended || kill -9 "$launcher"
+    wait "$launcher" 2>/dev/null
+    status=$?
+    err=$(cat "$work/err")
+}
+
+start
+victim=$(pid_of 2)
+ok 'a rank is killed' kill -9 "$victim"
+collect
+is '... and its status is that of all' "$status" 137
+has '... and the others name it' "$err" "lap train: rank 2 (pid $victim) was killed by signal 9" \
+    "rank 2 (pid $victim)" 'then 3 of the other 3 ranks failed too'
+ok '... which are not ended by force' test "${err/had to be ended/}" = "$err"
+ok '... in what they were doing' grep -qE 'lap train: rank [013]: .*rank [0-9]+ ' "$work/err"
+
+start --timeout 5
+victim=$(pid_of 3)
+kill -STOP "$victim"
+collect
+kill -9 "$victim" 2>/dev/null
+ok 'a rank that stands still ends the others' test "$status" != 0
+has '... which say who' "$err" 'rank 3' 'is stopped'
+finish

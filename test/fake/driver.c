@@ -1,0 +1,662 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fake driver but for its streams: what GPUs there are, memory, memory of other processes, and
+ * how its functions are found. See fake.h. Functions that are not here fail as not supported.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fake.h"
+
+#define PAGE 4096u
+#define PEERS 64
+
+int fake_number(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
+}
+
+/* ---- what there is ---- */
+
+FAKE_EXPORT CUresult cuInit(unsigned flags)
+{
+    (void)flags;
+    return fake_number("FAKE_GPUS", 1) > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+FAKE_EXPORT CUresult cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuDeviceGetCount(int *count)
+{
+    *count = fake_number("FAKE_GPUS", 1);
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+{
+    (void)device;
+    snprintf(name, (size_t)length, "Fake GPU");
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = (size_t)fake_number("FAKE_MEMORY", 1536) << 20;
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    (void)device;
+    switch ((int)attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = fake_number("FAKE_SMS", 132);
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = fake_number("FAKE_CAPABILITY", 90) / 10;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = fake_number("FAKE_CAPABILITY", 90) % 10;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+        *value = 1;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: /* or as a driver that does not know of it */
+        *value = fake_number("FAKE_MULTICAST", 0);
+        return *value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+        *value = 0;
+        return CUDA_SUCCESS;
+    }
+}
+
+FAKE_EXPORT CUresult cuGetErrorName(CUresult error, const char **text)
+{
+    static const struct {
+        CUresult error;
+        const char *name;
+    } names[] = {
+        {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+        {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
+        {CUDA_ERROR_MPS_CLIENT_TERMINATED, "CUDA_ERROR_MPS_CLIENT_TERMINATED"},
+    };
+    *text = "CUDA_ERROR_FAKE";
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (names[i].error == error)
+            *text = names[i].name;
+    return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "fake error";
+    return CUDA_SUCCESS;
+}
+
+/* ---- contexts ---- */
+
+/* A context, or a handle like it, is a number: its kind, and the GPU that it is of. */
+#define PRIMARY 0x1000u
+#define GREEN 0x3000u
+#define GPU_OF 0xfffu
+#define DEPTH 16
+
+static _Thread_local CUcontext pushed[DEPTH];
+static _Thread_local int depth;
+
+CUcontext fake_context(void)
+{
+    return depth > 0 ? pushed[depth - 1] : NULL;
+}
+
+CUgreenCtx fake_green(CUcontext context)
+{
+    return (uintptr_t)context & GREEN & ~PRIMARY ? (CUgreenCtx)context : NULL;
+}
+
+CUcontext fake_primary(CUcontext context)
+{
+    return (CUcontext)(((uintptr_t)context & GPU_OF) | PRIMARY);
+}
+
+static CUresult retain(CUcontext *context_p, CUdevice device)
+{
+    *context_p = (CUcontext)(uintptr_t)(PRIMARY | (unsigned)device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult push(CUcontext context)
+{
+    if (!context || depth == DEPTH)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pushed[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop(CUcontext *context_p)
+{
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *context_p = pushed[--depth];
+    return CUDA_SUCCESS;
+}
+
+static CUresult tell_device(CUdevice *device_p)
+{
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device_p = (CUdevice)((uintptr_t)fake_context() & GPU_OF);
+    return CUDA_SUCCESS;
+}
+
+static CUresult priorities(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+static CUresult resource(CUdevice device, CUdevResource *resource_p, CUdevResourceType type)
+{
+    (void)device;
+    memset(resource_p, 0, sizeof(*resource_p));
+    resource_p->type = type;
+    resource_p->sm.smCount = (unsigned)fake_number("FAKE_SMS", 132);
+    return CUDA_SUCCESS;
+}
+
+static CUresult split(CUdevResource *parts, unsigned *count, const CUdevResource *all,
+                      CUdevResource *rest, unsigned flags, unsigned each)
+{
+    (void)rest, (void)flags;
+    if (*count > all->sm.smCount / each)
+        *count = all->sm.smCount / each;
+    for (unsigned i = 0; i < *count; i++) {
+        parts[i] = *all;
+        parts[i].sm.smCount = each;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult describe(CUdevResourceDesc *description_p, CUdevResource *resources, unsigned count)
+{
+    (void)resources, (void)count;
+    *description_p = (CUdevResourceDesc)(uintptr_t)0x2000;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_green(CUgreenCtx *context_p, CUdevResourceDesc description, CUdevice device,
+                             unsigned flags)
+{
+    (void)description, (void)flags;
+    *context_p = (CUgreenCtx)(uintptr_t)(GREEN | (unsigned)device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult from_green(CUcontext *context_p, CUgreenCtx green)
+{
+    *context_p = (CUcontext)green;
+    return CUDA_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+typedef struct memory {
+    CUdeviceptr address; /* as it is told to others: see FAKE_BIT */
+    char *data;
+    size_t bytes;
+    int file;
+    unsigned gpu;
+    struct memory *next;
+} memory_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static memory_t *memories;                               /* of this process, */
+static memory_t *mapped;                                 /* of others, */
+static memory_t *pinned;                                 /* and of the host */
+static size_t used;
+static int peers[PEERS]; /* processes whose memory was mapped */
+static int npeers;
+
+static CUresult map(int file, size_t bytes, char **data_p)
+{
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (data == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *data_p = data;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
+{
+    size_t total;
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    memory_t *memory = calloc(1, sizeof(*memory));
+    memory->bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    memory->file = memfd_create("fake GPU", MFD_CLOEXEC);
+    memory->gpu = (uintptr_t)fake_context() & GPU_OF;
+    cuDeviceTotalMem(&total, 0);
+    pthread_mutex_lock(&lock);
+    bool fits = bytes > 0 && memory->bytes >= bytes && memory->bytes <= total - used &&
+                ftruncate(memory->file, (off_t)memory->bytes) == 0 &&
+                map(memory->file, memory->bytes, &memory->data) == CUDA_SUCCESS;
+    if (fits) {
+        used += memory->bytes;
+        memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
+        memory->next = memories;
+        memories = memory;
+    }
+    pthread_mutex_unlock(&lock);
+    if (fits)
+        return CUDA_SUCCESS;
+    close(memory->file);
+    free(memory);
+    return bytes > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Takes memory out of a list, and away; returns its bytes, or 0 when it is not there. */
+static size_t take(memory_t **list, CUdeviceptr address)
+{
+    pthread_mutex_lock(&lock);
+    while (*list && (*list)->address != address)
+        list = &(*list)->next;
+    memory_t *memory = *list;
+    const size_t bytes = memory ? memory->bytes : 0;
+    if (memory) {
+        *list = memory->next;
+        munmap(memory->data, memory->bytes);
+        close(memory->file);
+        free(memory);
+    }
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+/* As a GPU, it first ends what it was given. */
+static CUresult release(CUdeviceptr address)
+{
+    if (fake_fate() != CUDA_SUCCESS) /* what runs still uses it */
+        return fake_fate();
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    fake_settle();
+    const size_t bytes = take(&memories, address);
+    pthread_mutex_lock(&lock);
+    used -= bytes;
+    pthread_mutex_unlock(&lock);
+    return bytes > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult tell_memory(size_t *free_p, size_t *total_p)
+{
+    pthread_mutex_lock(&lock);
+    cuDeviceTotalMem(total_p, 0);
+    *free_p = *total_p - used;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult pin(void **memory_p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memory_t *memory = calloc(1, sizeof(*memory));
+    *memory = (memory_t){.address = (CUdeviceptr)data, .data = data, .bytes = bytes, .file = -1};
+    pthread_mutex_lock(&lock);
+    memory->next = pinned;
+    pinned = memory;
+    pthread_mutex_unlock(&lock);
+    *memory_p = data;
+    return CUDA_SUCCESS;
+}
+
+/* All of the host's memory passes for pinned, and all of a GPU's for that of the first one. */
+static CUresult unpin(void *memory)
+{
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    return take(&pinned, (CUdeviceptr)memory) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The one that has this address in it; NULL: none. With the lock. */
+static const memory_t *find(const memory_t *list, CUdeviceptr address)
+{
+    while (list && address - list->address >= list->bytes)
+        list = list->next;
+    return list;
+}
+
+static CUresult ask_pointer(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    unsigned *number = value;
+    pthread_mutex_lock(&lock);
+    const memory_t *of_gpu = find(memories, address);
+    if (!of_gpu)
+        of_gpu = find(mapped, address);
+    const bool by_vmm = fake_vmm_has(address);
+    const bool known = of_gpu || by_vmm || find(pinned, address);
+    const unsigned gpu = of_gpu ? of_gpu->gpu : 0;
+    pthread_mutex_unlock(&lock);
+    if (!known)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *number = of_gpu || by_vmm ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *number = gpu;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *number = 0;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* Where another process finds memory. */
+typedef struct handle {
+    int pid, file;
+    size_t bytes;
+    unsigned gpu;
+} handle_t;
+
+static CUresult get_handle(CUipcMemHandle *handle_p, CUdeviceptr address)
+{
+    handle_t handle = {.pid = getpid(), .file = -1};
+    if (fake_number("FAKE_NO_IPC", 0) == 1)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    for (const memory_t *memory = memories; memory; memory = memory->next)
+        if (memory->address == address) {
+            handle.file = memory->file;
+            handle.bytes = memory->bytes;
+            handle.gpu = memory->gpu;
+        }
+    pthread_mutex_unlock(&lock);
+    memset(handle_p, 0, sizeof(*handle_p));
+    memcpy(handle_p, &handle, sizeof(handle));
+    return handle.file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Keeps in mind whose memory is mapped here. With the lock. */
+static void note_peer(int pid)
+{
+    for (int i = 0; i < npeers; i++)
+        if (peers[i] == pid)
+            return;
+    if (npeers < PEERS)
+        peers[npeers++] = pid;
+}
+
+static CUresult open_handle(CUdeviceptr *address_p, CUipcMemHandle given, unsigned flags)
+{
+    handle_t handle;
+    char path[64];
+    (void)flags;
+    if (fake_number("FAKE_NO_IPC", 0) == 2)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    memcpy(&handle, &given, sizeof(handle));
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", handle.pid, handle.file);
+    memory_t *memory = calloc(1, sizeof(*memory));
+    memory->bytes = handle.bytes;
+    memory->gpu = handle.gpu;
+    memory->file = open(path, O_RDWR | O_CLOEXEC);
+    if (memory->file < 0 || map(memory->file, memory->bytes, &memory->data) != CUDA_SUCCESS) {
+        close(memory->file);
+        free(memory);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
+    pthread_mutex_lock(&lock);
+    note_peer(handle.pid);
+    memory->next = mapped;
+    mapped = memory;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult close_handle(CUdeviceptr address)
+{
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    fake_settle();
+    return take(&mapped, address) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Whether a process has ended; one that nobody has waited for yet has, too. */
+static bool has_died(int pid)
+{
+    char path[64], line[512] = "";
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return true;
+    const char *name_end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return !name_end || strstr(name_end, ") Z") == name_end || strstr(name_end, ") X") == name_end;
+}
+
+CUresult fake_fate(void)
+{
+    static atomic_bool doomed;
+    static atomic_int shared = -1;
+    if (shared < 0)
+        shared = fake_number("FAKE_SHARED_FATE", 0);
+    if (!shared)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < npeers && !doomed; i++)
+        doomed = has_died(peers[i]);
+    pthread_mutex_unlock(&lock);
+    return doomed ? CUDA_ERROR_MPS_CLIENT_TERMINATED : CUDA_SUCCESS;
+}
+
+/* ---- work of streams ---- */
+
+typedef struct set {
+    CUdeviceptr dst;
+    size_t count, width; /* of elements, and the bytes of each */
+    unsigned value;
+} set_t;
+
+static void run_set(void *args)
+{
+    const set_t *set = args;
+    char *dst = fake_at((void *)set->dst);
+    for (size_t i = 0; i < set->count; i++)
+        memcpy(dst + i * set->width, &set->value, set->width);
+}
+
+static CUresult set_bytes(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+{
+    const set_t set = {dst, count, 1, value};
+    return fake_issue(stream, run_set, &set, sizeof(set), false);
+}
+
+static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
+{
+    const set_t set = {dst, count, sizeof(value), value};
+    return fake_issue(stream, run_set, &set, sizeof(set), false);
+}
+
+static void run_copy(void *args)
+{
+    const CUDA_MEMCPY2D *copy = args;
+    char *dst = fake_at((void *)copy->dstDevice);
+    const char *src = fake_at((void *)copy->srcDevice);
+    for (size_t row = 0; row < copy->Height; row++)
+        memmove(dst + row * copy->dstPitch, src + row * copy->srcPitch, copy->WidthInBytes);
+}
+
+static CUresult copy_rows(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+    if (copy->srcPitch < copy->WidthInBytes || copy->dstPitch < copy->WidthInBytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    return fake_issue(stream, run_copy, copy, sizeof(*copy), false);
+}
+
+static CUresult copy_bytes(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    const CUDA_MEMCPY2D copy = {.dstDevice = dst,
+                                .srcDevice = src,
+                                .WidthInBytes = bytes,
+                                .dstPitch = bytes,
+                                .srcPitch = bytes,
+                                .Height = 1};
+    return copy_rows(&copy, stream);
+}
+
+typedef struct host_call {
+    CUhostFn fn;
+    void *arg;
+} host_call_t;
+
+static void run_host_call(void *args)
+{
+    const host_call_t *call = args;
+    call->fn(call->arg);
+}
+
+static CUresult call_host(CUstream stream, CUhostFn fn, void *arg)
+{
+    const host_call_t call = {fn, arg};
+    return fake_issue(stream, run_host_call, &call, sizeof(call), false);
+}
+
+/* ---- kernels ---- */
+
+static CUresult load_library(CUlibrary *library_p)
+{
+    *library_p = (CUlibrary)(uintptr_t)0x4000;
+    return CUDA_SUCCESS;
+}
+
+/* One that is not known here can be found, and cannot be launched. */
+static CUresult get_kernel(CUkernel *kernel_p, CUlibrary library, const char *name)
+{
+    static const fake_kernel_t unknown = {.name = "unknown"};
+    const fake_kernel_t *kernel = fake_kernel(name);
+    (void)library;
+    *kernel_p = (CUkernel)(uintptr_t)(kernel ? kernel : &unknown);
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_function(CUfunction *function_p, CUkernel kernel)
+{
+    *function_p = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                       CUstream stream, void **params, void **extra)
+{
+    const fake_kernel_t *kernel = (const fake_kernel_t *)(const void *)function;
+    (void)shared, (void)extra;
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!grid_x || !grid_y || !grid_z || grid_y > 65535 || block_x * block_y * block_z > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!kernel->work)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return fake_issue(stream, kernel->work, params[0], kernel->bytes, kernel->waits);
+}
+
+/* ---- finding all of it ---- */
+
+static CUresult succeed(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult not_supported(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+#define CALL(name, function)                                                                       \
+    {                                                                                              \
+        name, (fake_function_t)(function)                                                          \
+    }
+
+static const fake_call_t calls[] = {
+    CALL("cuInit", cuInit),
+    CALL("cuDriverGetVersion", cuDriverGetVersion),
+    CALL("cuGetErrorName", cuGetErrorName),
+    CALL("cuGetErrorString", cuGetErrorString),
+    CALL("cuDeviceGet", cuDeviceGet),
+    CALL("cuDeviceGetCount", cuDeviceGetCount),
+    CALL("cuDeviceGetName", cuDeviceGetName),
+    CALL("cuDeviceGetAttribute", cuDeviceGetAttribute),
+    CALL("cuDevicePrimaryCtxRetain", retain),
+    CALL("cuDevicePrimaryCtxRelease", succeed),
+    CALL("cuCtxPushCurrent", push),
+    CALL("cuCtxPopCurrent", pop),
+    CALL("cuCtxGetDevice", tell_device),
+    CALL("cuCtxEnablePeerAccess", succeed),
+    CALL("cuCtxGetStreamPriorityRange", priorities),
+    CALL("cuDeviceGetDevResource", resource),
+    CALL("cuDevSmResourceSplitByCount", split),
+    CALL("cuDevResourceGenerateDesc", describe),
+    CALL("cuGreenCtxCreate", create_green),
+    CALL("cuGreenCtxDestroy", succeed),
+    CALL("cuCtxFromGreenCtx", from_green),
+    CALL("cuMemAlloc", allocate),
+    CALL("cuMemFree", release),
+    CALL("cuMemGetInfo", tell_memory),
+    CALL("cuMemHostAlloc", pin),
+    CALL("cuMemFreeHost", unpin),
+    CALL("cuPointerGetAttribute", ask_pointer),
+    CALL("cuMemsetD8Async", set_bytes),
+    CALL("cuMemsetD32Async", set_words),
+    CALL("cuMemcpyAsync", copy_bytes),
+    CALL("cuMemcpy2DAsync", copy_rows),
+    CALL("cuIpcGetMemHandle", get_handle),
+    CALL("cuIpcOpenMemHandle", open_handle),
+    CALL("cuIpcCloseMemHandle", close_handle),
+    CALL("cuLaunchKernel", launch),
+    CALL("cuLaunchHostFunc", call_host),
+    CALL("cuLibraryLoadData", load_library),
+    CALL("cuLibraryUnload", succeed),
+    CALL("cuLibraryGetKernel", get_kernel),
+    CALL("cuKernelGetFunction", get_function),
+    CALL("cuFuncLoad", succeed),
+    {NULL, NULL},
+};
+
+FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int version,
+                                      cuuint64_t flags, CUdriverProcAddressQueryResult *result)
+{
+    const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_vmm_calls};
+    fake_function_t function = (fake_function_t)not_supported;
+    (void)version, (void)flags, (void)result;
+    for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
+        for (const fake_call_t *call = tables[t]; call->name; call++)
+            if (strcmp(call->name, name) == 0)
+                function = call->function;
+    memcpy(function_p, &function, sizeof(function));
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A driver and a cuBLASLt without a GPU, for tests of the host code that calls them: streams are
+ * threads, and what kernels do is done by loops over host memory. Nothing of it tells anything
+ * about kernels.cu, or about the speed of anything. Over it there is an NCCL: see nccl.c.
+ *
+ * The environment says what it is like:
+ *
+ *   FAKE_GPUS, FAKE_SMS, FAKE_CAPABILITY   1 GPU of 132 multiprocessors, compute capability 90
+ *   FAKE_MEMORY        MiB of memory that a process finds there; 1536
+ *   FAKE_ONE_QUEUE=1   all streams share a queue, where a wait holds up whatever comes after it, and
+ *                      a graph runs step by step in any order that its edges allow: the worst that
+ *                      a GPU may do
+ *   FAKE_SHARED_FATE=1 when a process whose memory is mapped here dies, every call fails, as it may
+ *                      for clients of one MPS server
+ *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
+ *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
+ *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
+ */
+#ifndef LAP_TEST_FAKE_FAKE_H
+#define LAP_TEST_FAKE_FAKE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+/*
+ * Added to addresses of its memory, so that a host that uses one crashes, as it would with a GPU's.
+ */
+#define FAKE_BIT ((uintptr_t)1 << 52)
+#define FAKE_EXPORT __attribute__((visibility("default")))
+
+/* Where memory of the GPU, or of the host, really is. */
+static inline void *fake_at(const void *address)
+{
+    return (void *)((uintptr_t)address & ~FAKE_BIT);
+}
+
+FAKE_EXPORT int fake_number(const char *name, int otherwise);
+
+/* ---- streams ---- */
+
+typedef void (*fake_work_t)(void *args);
+
+/* Runs work(copy of args) in the order of the stream. `waits`: it may wait for a signal. */
+FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *args, size_t bytes,
+                                bool waits);
+/* Returns when all that was issued to all streams has run, where they share a queue. */
+void fake_settle(void);
+/* Whether a capture forbids this thread calls that might wait for streams, or make them wait. */
+bool fake_forbids(void);
+
+/* ---- contexts ---- */
+
+/* The current one of this thread; NULL: none. */
+CUcontext fake_context(void);
+/* The green one that a context belongs to; NULL: none, it is a primary one. */
+CUgreenCtx fake_green(CUcontext context);
+/* The primary context of the same GPU. */
+CUcontext fake_primary(CUcontext context);
+
+/* ---- kernels ---- */
+
+typedef struct fake_kernel {
+    const char *name;
+    fake_work_t work;
+    size_t bytes; /* of its arguments */
+    bool waits;
+} fake_kernel_t;
+
+/* NULL: there is no such kernel. */
+const fake_kernel_t *fake_kernel(const char *name);
+
+FAKE_EXPORT double fake_gelu(double x);
+FAKE_EXPORT double fake_gelu_slope(double x);
+
+/* ---- the table of cuGetProcAddress ---- */
+
+typedef void (*fake_function_t)(void);
+
+typedef struct fake_call {
+    const char *name;
+    fake_function_t function;
+} fake_call_t;
+
+extern const fake_call_t fake_stream_calls[]; /* these two end with a name that is NULL */
+extern const fake_call_t fake_vmm_calls[];
+
+/* Whether there is memory of cuMemCreate at an address. */
+bool fake_vmm_has(CUdeviceptr address);
+
+/* CUDA_SUCCESS, or what every call fails of since a process died; see FAKE_SHARED_FATE. */
+CUresult fake_fate(void);
+
+#endif

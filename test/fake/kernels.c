@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels of the device `cuda` do, as loops: see fake.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/convert.h"
+#include "device/cuda/cuda_kernels.h"
+#include "fake.h"
+
+enum { BIAS = 1, GELU = 2, DGELU = 4 }; /* as lap_epilogue_t */
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+/* ---- elements ---- */
+
+static float load(int32_t dtype, const void *memory, size_t i)
+{
+    float value;
+    const char *x = fake_at(memory);
+    lap_to_float((lap_dtype_t)dtype, x + i * lap_dtype_size((lap_dtype_t)dtype), &value, 1);
+    return value;
+}
+
+static void store(int32_t dtype, void *memory, size_t i, float value)
+{
+    char *x = fake_at(memory);
+    lap_from_float((lap_dtype_t)dtype, &value, x + i * lap_dtype_size((lap_dtype_t)dtype), 1);
+}
+
+/* Between 0 and 1: gelu(x) = x gate(x). */
+static double gate(double x)
+{
+    return 1 / (1 + exp(-2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+double fake_gelu(double x)
+{
+    return x < -40 ? 0 : x * gate(x);
+}
+
+double fake_gelu_slope(double x)
+{
+    const double inner = 2 * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * x * x);
+    return fabs(x) > 40 ? x > 0 : gate(x) + x * gate(x) * gate(-x) * inner;
+}
+
+static float finish(const lap_cuda_finish_t *f, float sum, int32_t dtype, const void *d, size_t row,
+                    size_t col)
+{
+    double x = sum;
+    if (f->plain)
+        return sum;
+    void *aux = f->aux ? (char *)f->aux + row * f->aux_stride : NULL;
+    if (f->beta != 0)
+        x += (double)f->beta * (double)load(dtype, d, col);
+    if (f->epilogue & BIAS)
+        x += (double)load(f->bias_dtype, f->bias, col);
+    if (f->epilogue & GELU) {
+        if (aux)
+            store(f->aux_dtype, aux, col, (float)x);
+        x = fake_gelu(x);
+    }
+    if (f->epilogue & DGELU)
+        x *= fake_gelu_slope((double)load(f->aux_dtype, aux, col));
+    return (float)(x / (double)f->scale);
+}
+
+/* ---- signals ---- */
+
+static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
+{
+    return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
+}
+
+/* Nothing is raised after a wait that gave up. */
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost)
+{
+    lap_cuda_word_t *word = fake_at(raise->word);
+    if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_ACQUIRE) != 0)
+        return;
+    __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
+    __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
+}
+
+static void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t *wait, uint32_t come,
+                   uint32_t state)
+{
+    __atomic_store_n(&slot->state, LAP_CUDA_RUNS, __ATOMIC_SEQ_CST);
+    slot->buffer = wait->buffer;
+    slot->story = wait->story;
+    slot->peer = wait->peer;
+    slot->signal = wait->signal;
+    slot->count = wait->count;
+    slot->come = come;
+    __atomic_fetch_add(&slot->number, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
+}
+
+static bool aborted(const lap_cuda_board_t *board)
+{
+    return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) != LAP_CUDA_GO;
+}
+
+/* Naps, unless all waits end, or this one does for its limit. */
+static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, uint32_t come,
+                     uint32_t state, uint64_t since)
+{
+    if (aborted(waits->board))
+        return false;
+    if (now() - since <= waits->limit_ns) {
+        nap();
+        return true;
+    }
+    if (__atomic_exchange_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_ACQ_REL) == 0) {
+        report(&waits->board->late, wait, come, state);
+        __atomic_store_n(&waits->board->abort, LAP_CUDA_GAVE_UP, __ATOMIC_RELEASE);
+    }
+    return false;
+}
+
+/* False: it has ended before the signals had come. */
+static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, bool *told_p)
+{
+    const lap_cuda_word_t *word = fake_at(wait->word);
+    const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
+    uint64_t since = 0;
+    for (;;) {
+        const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
+        if ((int32_t)(come - wait->count) >= 0)
+            return true;
+        if (since == 0) {
+            report(waits->slot, wait, come, LAP_CUDA_STALLED);
+            since = now();
+        }
+        *told_p = true;
+        if (!waits_on(waits, wait, come, LAP_CUDA_STALLED, since))
+            return false;
+    }
+}
+
+static void run_wait(void *args)
+{
+    const lap_cuda_waits_t *waits = args;
+    bool told = false;
+    for (uint32_t i = 0; i < waits->n; i++)
+        if (!await_signals(waits, &waits->at[i], &told))
+            return;
+    for (uint32_t i = 0; i < waits->n && waits->checks_tag; i++) {
+        const lap_cuda_wait_t *wait = &waits->at[i];
+        const lap_cuda_word_t *word = fake_at(wait->word);
+        if (__atomic_load_n(&word->tag, __ATOMIC_RELAXED) == full_tag(wait->tag, wait->calls))
+            continue;
+        report(waits->slot, wait, 0, LAP_CUDA_MISMATCH);
+        for (const uint64_t since = now(); waits_on(waits, wait, 0, LAP_CUDA_MISMATCH, since);)
+            continue;
+        return;
+    }
+    if (told)
+        __atomic_store_n(&waits->slot->state, LAP_CUDA_RUNS, __ATOMIC_RELEASE);
+}
+
+static void run_raise(void *args)
+{
+    const lap_cuda_raises_t *raises = args;
+    for (uint32_t i = 0; i < raises->n; i++)
+        raise_word(&raises->at[i], raises->lost);
+}
+
+static void run_advance(void *args)
+{
+    const lap_cuda_advance_t *advance = args;
+    uint32_t *consumed = fake_at(advance->consumed);
+    if (advance->calls)
+        ++*(uint32_t *)fake_at(advance->calls);
+    for (uint32_t i = 0; i < advance->n; i++)
+        consumed[i] += advance->raised[i];
+}
+
+static void run_stamp(void *args)
+{
+    const lap_cuda_stamp_t *stamp = args;
+    __atomic_store_n((uint64_t *)fake_at(stamp->at), now(), __ATOMIC_RELEASE);
+}
+
+static void run_pace(void *args)
+{
+    const lap_cuda_pace_t *pace = args;
+    uint64_t due = *(const uint64_t *)fake_at(pace->issued);
+    if (pace->link_free) {
+        uint64_t *link_free = fake_at(pace->link_free);
+        due = (due > *link_free ? due : *link_free) + pace->carry_ns;
+        *link_free = due;
+    }
+    due += pace->latency_ns;
+    while (now() < due && !aborted(pace->board))
+        nap();
+    raise_word(&pace->raise, pace->lost);
+}
+
+/* ---- arithmetic ---- */
+
+static void run_reduce(void *args)
+{
+    const lap_cuda_reduce_t *r = args;
+    for (size_t row = 0; row < r->rows; row++) {
+        char *d = (char *)r->dst + row * r->dst_stride;
+        for (size_t col = 0; col < r->cols; col++) {
+            float x = 0;
+            for (uint32_t s = 0; s < r->nsrc; s++) {
+                const char *src = (const char *)r->srcs[s] + row * r->strides[s];
+                const float scale = r->scales[s] ? *(const float *)fake_at(r->scales[s]) : 1;
+                const float term = load(r->from, src, col) * scale;
+                x = s == 0 ? term : x + term;
+            }
+            store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
+        }
+    }
+}
+
+static void run_column_sums(void *args)
+{
+    const lap_cuda_column_sums_t *s = args;
+    char *dst = fake_at(s->dst);
+    for (size_t col = 0; col < s->cols; col++) {
+        double sum = 0;
+        for (size_t row = 0; row < s->rows; row++)
+            sum += (double)load(s->from, (const char *)s->src + row * s->src_stride, col);
+        sum *= (double)s->scale;
+        lap_from_double((lap_dtype_t)s->to, &sum, dst + col * lap_dtype_size((lap_dtype_t)s->to),
+                        1);
+    }
+}
+
+/* op(x) as fp32, packed: [rows, depth]; stored so, or turned. */
+static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, size_t rows,
+                      size_t depth)
+{
+    float *wide = malloc((rows * depth + 1) * sizeof(float));
+    for (size_t row = 0; row < rows; row++)
+        for (size_t k = 0; k < depth; k++)
+            wide[row * depth + k] =
+                load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+    return wide;
+}
+
+static void run_multiply(void *args)
+{
+    const lap_cuda_multiply_t *g = args;
+    const float scale = g->scale * (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
+    float *a = operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, g->rows, g->k);
+    float *b = operand(g->b_dtype, g->b, g->b_stride, g->b_plain, g->n, g->k);
+    for (size_t row = 0; row < g->rows; row++) {
+        char *d = (char *)g->d + row * g->d_stride;
+        for (size_t col = 0; col < g->n; col++) {
+            float x = 0;
+            for (size_t k = 0; k < g->k; k++)
+                x += a[row * g->k + k] * b[col * g->k + k];
+            store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
+        }
+    }
+    free(a);
+    free(b);
+}
+
+static void run_cast(void *args)
+{
+    const lap_cuda_cast_t *c = args;
+    const float scale = c->scale ? *(const float *)fake_at(c->scale) : 1;
+    float *amax = c->amax ? fake_at(c->amax) : NULL;
+    uint32_t most = amax ? lap_bits_of_float(*amax) : 0;
+    for (size_t row = 0; row < c->rows; row++)
+        for (size_t col = 0; col < c->cols; col++) {
+            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            const uint32_t size = lap_bits_of_float(x) & 0x7fffffff;
+            most = size > most ? size : most;
+            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+        }
+    if (amax)
+        *amax = lap_float_of_bits(most);
+}
+
+/* What is not aligned as the kernel is told would be an error on a GPU. */
+static void run_copy(void *args)
+{
+    const lap_cuda_copy_t *c = args;
+    char *dst = fake_at(c->dst);
+    const char *src = fake_at(c->src);
+    if (((uintptr_t)dst | (uintptr_t)src | c->dst_stride | c->src_stride) % c->vector != 0)
+        return;
+    for (size_t row = 0; row < c->rows; row++)
+        memcpy(dst + row * c->dst_stride, src + row * c->src_stride, c->row_bytes);
+}
+
+static void run_fill(void *args)
+{
+    const lap_cuda_fill_t *fill = args;
+    for (size_t i = 0; i < fill->count; i++) {
+        uint64_t x = (fill->seed + i) * 0x9e3779b97f4a7c15u;
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+        store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
+    }
+}
+
+const fake_kernel_t *fake_kernel(const char *name)
+{
+    static const fake_kernel_t kernels[] = {
+        {"lap_wait", run_wait, sizeof(lap_cuda_waits_t), true},
+        {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
+        {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
+        {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},
+        {"lap_pace", run_pace, sizeof(lap_cuda_pace_t), false},
+        {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
+        {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
+        {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
+        {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
+        {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
+        {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+    };
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            return &kernels[i];
+    return NULL;
+}

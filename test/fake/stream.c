@@ -1,0 +1,675 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams, events and graphs of the fake driver: see fake.h. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "fake.h"
+
+#define BRANCHES 16 /* streams that may take part in a graph */
+
+/* An event that was recorded once. The event has it, and whatever was issued with it. */
+typedef struct record {
+    atomic_int users, done;
+    struct timespec when;
+} record_t;
+
+typedef struct event {
+    CUcontext context;
+    record_t *latest;
+    struct graph *graph; /* the latest record was kept in this one, as number `mark` */
+    int mark;
+} event_t;
+
+typedef struct op {
+    enum { WORK, RECORD, AWAIT, GRAPH } kind;
+    bool waits;
+    fake_work_t work;
+    record_t *record;
+    struct graph *graph;
+    struct stream *branch; /* in a graph: whose it is, */
+    int mark;              /* and the record that it makes or waits for */
+    struct op *next;
+    _Alignas(16) unsigned char args[];
+} op_t;
+
+/* What was kept. The driver's graph has it, its executable form, each launch, and events. */
+typedef struct graph {
+    atomic_int users;
+    atomic_bool ended; /* nothing more is kept in it */
+    op_t *first, *last;
+    int marks;
+} graph_t;
+
+typedef struct queue {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t more, less;
+    op_t *first, *last;
+    uint64_t issued, done;
+    bool ends;
+} queue_t;
+
+typedef struct stream {
+    CUcontext context;
+    bool is_default; /* of its context */
+    queue_t *queue;
+    graph_t *kept; /* what is issued goes there */
+    CUstreamCaptureMode mode;
+    struct stream *next;
+} stream_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static stream_t *streams;
+static queue_t *shared; /* with FAKE_ONE_QUEUE */
+static atomic_uint launches;
+static atomic_int strict;             /* captures that forbid things to all threads, */
+static _Thread_local int strict_here; /* and to this one only */
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+static void drop_record(record_t *record)
+{
+    if (record && atomic_fetch_sub(&record->users, 1) == 1)
+        free(record);
+}
+
+static record_t *use_record(record_t *record)
+{
+    if (record)
+        atomic_fetch_add(&record->users, 1);
+    return record;
+}
+
+static void drop_graph(graph_t *graph)
+{
+    if (!graph || atomic_fetch_sub(&graph->users, 1) != 1)
+        return;
+    while (graph->first) {
+        op_t *op = graph->first;
+        graph->first = op->next;
+        drop_record(op->record);
+        free(op);
+    }
+    free(graph);
+}
+
+/* ---- running ---- */
+
+/* A graph that runs, with a mark for each record in it. */
+typedef struct run {
+    const graph_t *graph;
+    stream_t *branches[BRANCHES];
+    int nbranches;
+    atomic_int *marks;
+} run_t;
+
+/* Whatever is no graph; `marks` of the graph that it is in, or NULL. */
+static void run_op(op_t *op, atomic_int *marks)
+{
+    switch (op->kind) {
+    case WORK:
+        op->work(op->args);
+        break;
+    case RECORD:
+        if (!marks)
+            clock_gettime(CLOCK_MONOTONIC, &op->record->when);
+        atomic_store(marks ? &marks[op->mark] : &op->record->done, 1);
+        break;
+    case AWAIT:
+        while (marks ? !atomic_load(&marks[op->mark])
+                     : op->record && !atomic_load(&op->record->done))
+            nap();
+        break;
+    case GRAPH:
+        break;
+    }
+}
+
+static op_t *next_of(op_t *op, const stream_t *branch)
+{
+    while (op && op->branch != branch)
+        op = op->next;
+    return op;
+}
+
+typedef struct branch {
+    const run_t *run;
+    stream_t *stream;
+} branch_t;
+
+static void *run_branch(void *arg)
+{
+    const branch_t *branch = arg;
+    for (op_t *op = next_of(branch->run->graph->first, branch->stream); op;
+         op = next_of(op->next, branch->stream))
+        run_op(op, branch->run->marks);
+    return NULL;
+}
+
+/* All branches at once. */
+static void run_side_by_side(const run_t *run)
+{
+    branch_t branches[BRANCHES];
+    pthread_t threads[BRANCHES];
+    for (int i = 0; i < run->nbranches; i++) {
+        branches[i] = (branch_t){run, run->branches[i]};
+        pthread_create(&threads[i], NULL, run_branch, &branches[i]);
+    }
+    for (int i = 0; i < run->nbranches; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* One by one: mostly the waits first, as soon as they may, so that they hold up all the rest. */
+static void run_in_line(const run_t *run)
+{
+    op_t *at[BRANCHES];
+    unsigned seed = atomic_fetch_add(&launches, 1);
+    for (int i = 0; i < run->nbranches; i++)
+        at[i] = next_of(run->graph->first, run->branches[i]);
+    for (;;) {
+        int ready[BRANCHES], count = 0, wait = -1;
+        bool left = false;
+        for (int i = 0; i < run->nbranches; i++) {
+            left = left || at[i];
+            if (!at[i] || (at[i]->kind == AWAIT && !atomic_load(&run->marks[at[i]->mark])))
+                continue;
+            ready[count++] = i;
+            if (at[i]->waits)
+                wait = i;
+        }
+        if (!left)
+            return;
+        if (count == 0) {
+            fprintf(stderr, "fake: a graph waits for itself\n");
+            abort();
+        }
+        const int i = wait >= 0 && rand_r(&seed) & 3 ? wait : ready[rand_r(&seed) % count];
+        run_op(at[i], run->marks);
+        at[i] = next_of(at[i]->next, run->branches[i]);
+    }
+}
+
+static void run_graph(const graph_t *graph)
+{
+    run_t run = {.graph = graph, .marks = calloc((size_t)graph->marks + 1, sizeof(atomic_int))};
+    for (const op_t *op = graph->first; op; op = op->next) {
+        int i = 0;
+        while (i < run.nbranches && run.branches[i] != op->branch)
+            i++;
+        if (i == run.nbranches)
+            run.branches[run.nbranches++] = op->branch;
+    }
+    if (shared)
+        run_in_line(&run);
+    else
+        run_side_by_side(&run);
+    free(run.marks);
+}
+
+static void *run_queue(void *arg)
+{
+    queue_t *queue = arg;
+    pthread_mutex_lock(&queue->mutex);
+    while (queue->first || !queue->ends) {
+        op_t *op = queue->first;
+        if (!op) {
+            pthread_cond_wait(&queue->more, &queue->mutex);
+            continue;
+        }
+        queue->first = op->next;
+        pthread_mutex_unlock(&queue->mutex);
+        if (op->kind == GRAPH) {
+            run_graph(op->graph);
+            drop_graph(op->graph);
+        }
+        run_op(op, NULL);
+        drop_record(op->record);
+        free(op);
+        pthread_mutex_lock(&queue->mutex);
+        queue->done++;
+        pthread_cond_broadcast(&queue->less);
+    }
+    pthread_mutex_unlock(&queue->mutex);
+    return NULL;
+}
+
+/* ---- issuing ---- */
+
+static op_t *new_op(int kind, size_t bytes)
+{
+    op_t *op = calloc(1, sizeof(*op) + bytes);
+    op->kind = kind;
+    return op;
+}
+
+static CUresult issue(stream_t *stream, op_t *op)
+{
+    queue_t *queue = stream->queue;
+    graph_t *graph = stream->kept;
+    if (graph) {
+        op->branch = stream;
+        *(graph->first ? &graph->last->next : &graph->first) = op;
+        graph->last = op;
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&queue->mutex);
+    *(queue->first ? &queue->last->next : &queue->first) = op;
+    queue->last = op;
+    queue->issued++;
+    pthread_cond_signal(&queue->more);
+    pthread_mutex_unlock(&queue->mutex);
+    return CUDA_SUCCESS;
+}
+
+/* ---- streams ---- */
+
+static queue_t *new_queue(void)
+{
+    queue_t *queue = calloc(1, sizeof(*queue));
+    pthread_mutex_init(&queue->mutex, NULL);
+    pthread_cond_init(&queue->more, NULL);
+    pthread_cond_init(&queue->less, NULL);
+    pthread_create(&queue->thread, NULL, run_queue, queue);
+    return queue;
+}
+
+static void settle(queue_t *queue)
+{
+    pthread_mutex_lock(&queue->mutex);
+    const uint64_t issued = queue->issued;
+    while (queue->done < issued)
+        pthread_cond_wait(&queue->less, &queue->mutex);
+    pthread_mutex_unlock(&queue->mutex);
+}
+
+void fake_settle(void)
+{
+    pthread_mutex_lock(&lock);
+    queue_t *queue = shared;
+    pthread_mutex_unlock(&lock);
+    if (queue)
+        settle(queue);
+}
+
+/* With the lock. */
+static stream_t *create(CUcontext context)
+{
+    stream_t *stream = calloc(1, sizeof(*stream));
+    if (!shared && fake_number("FAKE_ONE_QUEUE", 0))
+        shared = new_queue();
+    stream->queue = shared ? shared : new_queue();
+    stream->context = context;
+    stream->next = streams;
+    streams = stream;
+    return stream;
+}
+
+static CUresult cu_stream_create(CUstream *stream_p, unsigned flags, int priority)
+{
+    (void)priority;
+    if (!fake_context() || flags != CU_STREAM_NON_BLOCKING) /* others wait for the default stream */
+        return fake_context() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
+    *stream_p = (CUstream)create(fake_context());
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_green_stream_create(CUstream *stream_p, CUgreenCtx context, unsigned flags,
+                                       int priority)
+{
+    (void)flags, (void)priority;
+    pthread_mutex_lock(&lock);
+    *stream_p = (CUstream)create((CUcontext)context);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+/* NULL is the default stream of the current context, made when it is first used, and kept. */
+static stream_t *stream_of(CUstream handle)
+{
+    CUcontext context = fake_context();
+    if (handle || !context)
+        return (stream_t *)handle;
+    pthread_mutex_lock(&lock);
+    stream_t *stream = streams;
+    while (stream && !(stream->is_default && stream->context == context))
+        stream = stream->next;
+    if (!stream)
+        stream = create(context);
+    stream->is_default = true;
+    pthread_mutex_unlock(&lock);
+    return stream;
+}
+
+CUresult fake_issue(CUstream handle, fake_work_t work, const void *args, size_t bytes, bool waits)
+{
+    stream_t *stream = stream_of(handle);
+    if (!stream || fake_fate() != CUDA_SUCCESS)
+        return stream ? fake_fate() : CUDA_ERROR_INVALID_CONTEXT;
+    op_t *op = new_op(WORK, bytes);
+    op->work = work;
+    op->waits = waits;
+    memcpy(op->args, args, bytes);
+    return issue(stream, op);
+}
+
+bool fake_forbids(void)
+{
+    return (atomic_load(&strict) > 0 || strict_here > 0) &&
+           thread_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+static CUresult cu_exchange_mode(CUstreamCaptureMode *mode)
+{
+    const CUstreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_stream_context(CUstream handle, CUcontext *context_p, CUgreenCtx *green_p)
+{
+    CUcontext context = handle ? ((stream_t *)handle)->context : fake_context();
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *green_p = fake_green(context);
+    *context_p = fake_primary(context);
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_stream_synchronize(CUstream handle)
+{
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->kept || fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (fake_fate() == CUDA_SUCCESS)
+        settle(stream->queue);
+    return fake_fate();
+}
+
+static CUresult cu_stream_query(CUstream handle)
+{
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->kept || fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    queue_t *queue = stream->queue;
+    pthread_mutex_lock(&queue->mutex);
+    const bool done = queue->done == queue->issued;
+    pthread_mutex_unlock(&queue->mutex);
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+/* A GPU ends what its streams were given; so does this. */
+static CUresult cu_stream_destroy(CUstream handle)
+{
+    stream_t *stream = (stream_t *)handle;
+    queue_t *queue = stream->queue;
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    settle(queue);
+    pthread_mutex_lock(&lock);
+    stream_t **link = &streams;
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
+    pthread_mutex_unlock(&lock);
+    free(stream);
+    if (queue == shared)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&queue->mutex);
+    queue->ends = true;
+    pthread_cond_signal(&queue->more);
+    pthread_mutex_unlock(&queue->mutex);
+    pthread_join(queue->thread, NULL);
+    pthread_cond_destroy(&queue->more);
+    pthread_cond_destroy(&queue->less);
+    pthread_mutex_destroy(&queue->mutex);
+    free(queue);
+    return CUDA_SUCCESS;
+}
+
+/* ---- events ---- */
+
+static CUresult cu_event_create(CUevent *event_p, unsigned flags)
+{
+    (void)flags;
+    if (!fake_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    event_t *event = calloc(1, sizeof(*event));
+    event->context = fake_context();
+    *event_p = (CUevent)event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_event_destroy(CUevent handle)
+{
+    event_t *event = (event_t *)handle;
+    drop_record(event->latest);
+    drop_graph(event->graph);
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_event_record(CUevent handle, CUstream to)
+{
+    event_t *event = (event_t *)handle;
+    stream_t *stream = stream_of(to);
+    if (!stream || stream->context != event->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    op_t *op = new_op(RECORD, 0);
+    drop_graph(event->graph);
+    event->graph = stream->kept;
+    if (stream->kept) {
+        atomic_fetch_add(&stream->kept->users, 1);
+        op->mark = event->mark = stream->kept->marks++;
+    } else {
+        drop_record(event->latest);
+        event->latest = calloc(1, sizeof(record_t));
+        atomic_store(&event->latest->users, 2);
+        op->record = event->latest;
+    }
+    return issue(stream, op);
+}
+
+static CUresult cu_stream_wait_event(CUstream of, CUevent handle, unsigned flags)
+{
+    (void)flags;
+    const event_t *event = (event_t *)handle;
+    stream_t *stream = stream_of(of);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (event->graph && atomic_load(&event->graph->ended))
+        return CUDA_ERROR_CAPTURED_EVENT;
+    if (stream->kept && !event->graph)
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    if (stream->kept && stream->kept != event->graph)
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    op_t *op = new_op(AWAIT, 0);
+    stream->kept = event->graph; /* it takes part from here on */
+    op->mark = event->mark;
+    op->record = event->graph ? NULL : use_record(event->latest);
+    return issue(stream, op);
+}
+
+static CUresult cu_event_query(CUevent handle)
+{
+    const event_t *event = (event_t *)handle;
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    if (fake_forbids())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (event->graph)
+        return CUDA_ERROR_CAPTURED_EVENT;
+    return !event->latest || atomic_load(&event->latest->done) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult cu_event_elapsed(float *ms_p, CUevent from, CUevent to)
+{
+    const record_t *begin = ((event_t *)from)->latest, *end = ((event_t *)to)->latest;
+    if (!begin || !end)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!atomic_load(&begin->done) || !atomic_load(&end->done))
+        return CUDA_ERROR_NOT_READY;
+    *ms_p = (float)(end->when.tv_sec - begin->when.tv_sec) * 1e3f +
+            (float)(end->when.tv_nsec - begin->when.tv_nsec) * 1e-6f;
+    return CUDA_SUCCESS;
+}
+
+/* ---- graphs ---- */
+
+static CUresult cu_begin_capture(CUstream handle, CUstreamCaptureMode mode)
+{
+    stream_t *stream = (stream_t *)handle;
+    if (!stream) /* the default stream */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->kept)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    stream->kept = calloc(1, sizeof(graph_t));
+    atomic_store(&stream->kept->users, 1);
+    stream->mode = mode;
+    atomic_fetch_add(&strict, mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    strict_here += mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    return CUDA_SUCCESS;
+}
+
+/* Whether the first stream has everything of that branch behind it. */
+static bool is_joined(const graph_t *graph, const stream_t *branch)
+{
+    const op_t *last = NULL;
+    for (const op_t *op = graph->first; op; op = op->next)
+        if (op->branch == branch)
+            last = op;
+    return !last || last->kind == RECORD || last->kind == AWAIT;
+}
+
+static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
+{
+    const stream_t *stream = (stream_t *)handle;
+    graph_t *graph = stream->kept;
+    CUresult result = CUDA_SUCCESS;
+    if (!graph)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    atomic_fetch_sub(&strict, stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    strict_here -= stream->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    atomic_store(&graph->ended, true);
+    pthread_mutex_lock(&lock);
+    for (stream_t *other = streams; other; other = other->next) {
+        if (other->kept != graph)
+            continue;
+        if (other != stream && !is_joined(graph, other))
+            result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        other->kept = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (result != CUDA_SUCCESS) {
+        drop_graph(graph);
+        graph = NULL;
+    }
+    *graph_p = (CUgraph)graph;
+    return result;
+}
+
+static CUresult cu_is_capturing(CUstream handle, CUstreamCaptureStatus *status_p)
+{
+    const stream_t *stream = stream_of(handle);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *status_p = stream->kept ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_graph_destroy(CUgraph graph)
+{
+    drop_graph((graph_t *)graph);
+    return CUDA_SUCCESS;
+}
+
+typedef struct exec {
+    graph_t *graph;
+} exec_t;
+
+static CUresult cu_graph_update(CUgraphExec handle, CUgraph graph,
+                                CUgraphExecUpdateResultInfo *info)
+{
+    exec_t *exec = (exec_t *)handle;
+    memset(info, 0, sizeof(*info));
+    drop_graph(exec->graph);
+    exec->graph = (graph_t *)graph;
+    atomic_fetch_add(&exec->graph->users, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_graph_instantiate(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
+{
+    (void)flags;
+    CUgraphExecUpdateResultInfo info;
+    exec_t *exec = calloc(1, sizeof(*exec));
+    *exec_p = (CUgraphExec)exec;
+    return cu_graph_update(*exec_p, graph, &info);
+}
+
+static CUresult cu_graph_exec_destroy(CUgraphExec handle)
+{
+    drop_graph(((exec_t *)handle)->graph);
+    free(handle);
+    return CUDA_SUCCESS;
+}
+
+static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
+{
+    stream_t *stream = stream_of(of);
+    if (!stream || stream->kept) /* a graph within a graph is not known here */
+        return stream ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
+    if (fake_fate() != CUDA_SUCCESS)
+        return fake_fate();
+    op_t *op = new_op(GRAPH, 0);
+    op->graph = ((exec_t *)handle)->graph;
+    atomic_fetch_add(&op->graph->users, 1);
+    return issue(stream, op);
+}
+
+#define CALL(name, function)                                                                       \
+    {                                                                                              \
+        name, (fake_function_t)(function)                                                          \
+    }
+
+const fake_call_t fake_stream_calls[] = {
+    CALL("cuStreamCreateWithPriority", cu_stream_create),
+    CALL("cuGreenCtxStreamCreate", cu_green_stream_create),
+    CALL("cuStreamSynchronize", cu_stream_synchronize),
+    CALL("cuStreamQuery", cu_stream_query),
+    CALL("cuStreamDestroy", cu_stream_destroy),
+    CALL("cuStreamWaitEvent", cu_stream_wait_event),
+    CALL("cuStreamBeginCapture", cu_begin_capture),
+    CALL("cuStreamEndCapture", cu_end_capture),
+    CALL("cuStreamIsCapturing", cu_is_capturing),
+    CALL("cuStreamGetCtx", cu_stream_context),
+    CALL("cuThreadExchangeStreamCaptureMode", cu_exchange_mode),
+    CALL("cuEventCreate", cu_event_create),
+    CALL("cuEventDestroy", cu_event_destroy),
+    CALL("cuEventRecord", cu_event_record),
+    CALL("cuEventQuery", cu_event_query),
+    CALL("cuEventElapsedTime", cu_event_elapsed),
+    CALL("cuGraphDestroy", cu_graph_destroy),
+    CALL("cuGraphInstantiateWithFlags", cu_graph_instantiate),
+    CALL("cuGraphExecUpdate", cu_graph_update),
+    CALL("cuGraphExecDestroy", cu_graph_exec_destroy),
+    CALL("cuGraphLaunch", cu_graph_launch),
+    {NULL, NULL},
+};

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every so many-th allocation of the library fails once while layers are made and run, as in
+ * overlap/no_memory.c: each failure must come back as a status on every rank, without a hang. Leaks
+ * are the business of AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "tap.h"
+
+void *__real_lap_alloc(size_t count, size_t size);
+void *__real_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+void *__wrap_lap_alloc(size_t count, size_t size);
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+
+static atomic_int countdown; /* the allocation that reaches 0 fails */
+
+static bool fails(void)
+{
+    return atomic_fetch_sub(&countdown, 1) == 1;
+}
+
+void *__wrap_lap_alloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_alloc(count, size);
+}
+
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_realloc(old, old_count, count, size);
+}
+
+enum { RANKS = 2, STRIDE = 7 };
+
+typedef struct job {
+    lap_world_t *world;
+    lap_fp8_recipe_t fp8;
+    lap_status_t status;
+} job_t;
+
+static lap_status_t pass(lap_nn_t *nn)
+{
+    const lap_nn_part_t part = lap_nn_input(nn, 0);
+    const size_t count = part.rows * part.cols;
+    float *memory = calloc(4 * count, sizeof(float));
+    lap_tensor_t t[4];
+    double loss;
+    for (size_t i = 0; i < 4; i++)
+        t[i] = lap_tensor(memory + i * count, LAP_FLOAT32, part.rows, part.cols);
+    lap_status_t status = lap_nn_trace(nn, 1);
+    if (status == LAP_OK)
+        status = lap_nn_forward(nn, 4, &t[0], &t[1]);
+    if (status == LAP_OK)
+        status = lap_nn_loss(nn, &t[1], &t[0], &t[2]);
+    if (status == LAP_OK)
+        status = lap_nn_backward(nn, &t[2], &t[3]);
+    const lap_status_t waited = lap_nn_wait(nn);
+    if (status == LAP_OK)
+        status = waited;
+    if (status == LAP_OK)
+        status = lap_nn_loss_value(nn, &loss);
+    free(memory);
+    return status;
+}
+
+static void *rank_main(void *arg)
+{
+    job_t *job = arg;
+    lap_group_t *group = lap_world_group(job->world);
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    lap_nn_t *nn = NULL;
+    desc.seq = 4;
+    desc.hidden = 8;
+    desc.heads = 2;
+    desc.ffn = 8;
+    desc.fp8 = job->fp8;
+    job->status = lap_nn_create(group, &desc, &nn);
+    if (job->status == LAP_OK)
+        job->status = pass(nn);
+    lap_nn_destroy(nn);
+    /* Who had all it needed from a rank before that failed learns of it here. */
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    lap_world_destroy(job->world);
+    return NULL;
+}
+
+/* Returns whether an allocation was made to fail. */
+static bool round_of(lap_fp8_recipe_t fp8, int nth)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    lap_world_t *worlds[RANKS];
+    job_t jobs[RANKS];
+    pthread_t threads[RANKS];
+    options.timeout_s = 30;
+    atomic_store(&countdown, nth);
+    lap_status_t status = lap_world_create_threads(RANKS, &options, worlds);
+    if (status != LAP_OK) {
+        tap_ok(status == LAP_ERR_NO_MEMORY, "allocation %d fails: no world", nth);
+        return true;
+    }
+    for (int r = 0; r < RANKS; r++) {
+        jobs[r] = (job_t){worlds[r], fp8, LAP_OK};
+        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
+            exit(1);
+    }
+    int failed = 0;
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(threads[r], NULL);
+        failed += jobs[r].status != LAP_OK;
+    }
+    const bool injected = atomic_load(&countdown) <= 0;
+    tap_ok(failed == (injected ? RANKS : 0), "allocation %d fails: %d ranks return it", nth,
+           failed);
+    return injected;
+}
+
+int main(void)
+{
+    for (int fp8 = LAP_FP8_NONE; fp8 <= LAP_FP8_DELAYED; fp8++) {
+        int nth = 1;
+        while (round_of((lap_fp8_recipe_t)fp8, nth) && nth < 10000)
+            nth += STRIDE;
+        tap_ok(nth > 100, "allocations were made to fail up to %d", nth - 1);
+    }
+    return tap_done();
+}

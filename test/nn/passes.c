@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What passes promise besides their numbers: weights that do not depend on the number of ranks,
+ * gradients that add up, scaled losses, fewer tokens than the capacity, who is told of gradients
+ * and when, traces, and that all calls on the one buffer are safe together.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+#include "util/random.h"
+
+#define SEQ 6
+#define BATCH 2
+
+static lap_nn_desc_t small(lap_nn_kind_t kind)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    desc.kind = kind;
+    desc.seq = SEQ;
+    desc.batch = BATCH;
+    desc.hidden = 24;
+    desc.heads = 12;
+    desc.ffn = 36;
+    desc.init_std = 0.1f;
+    return desc;
+}
+
+/* Layers with all that a pass needs, in float32. */
+typedef struct state {
+    lap_nn_t *nn;
+    size_t seq;
+    lap_tensor_t x, y, target, dy, dx;
+} state_t;
+
+static lap_tensor_t alloc(const lap_nn_part_t *part)
+{
+    return lap_tensor(calloc(part->rows * part->cols + 1, sizeof(float)), LAP_FLOAT32, part->rows,
+                      part->cols);
+}
+
+static bool open_state(lap_world_t *world, const lap_nn_desc_t *desc, size_t seq, state_t *state)
+{
+    if (!tap_success(lap_nn_create(lap_world_group(world), desc, &state->nn), "%s",
+                     lap_nn_kind_name(desc->kind)))
+        return false;
+    const lap_nn_part_t in = lap_nn_input(state->nn, seq), out = lap_nn_output(state->nn, seq);
+    state->seq = seq;
+    state->x = alloc(&in);
+    state->dx = alloc(&in);
+    state->y = alloc(&out);
+    state->dy = alloc(&out);
+    state->target = alloc(&out);
+    lap_status_t status = lap_nn_fill(state->nn, &state->x, &in, 5, (uint64_t)1 << 32, 1);
+    if (status == LAP_OK)
+        status = lap_nn_fill(state->nn, &state->target, &out, 6, (uint64_t)1 << 32, 1);
+    return tap_success(status, "data are made");
+}
+
+static void close_state(state_t *state)
+{
+    free(state->x.data);
+    free(state->y.data);
+    free(state->target.data);
+    free(state->dy.data);
+    free(state->dx.data);
+    lap_nn_destroy(state->nn);
+}
+
+static bool step(state_t *state)
+{
+    lap_status_t status = lap_nn_forward(state->nn, state->seq, &state->x, &state->y);
+    if (status == LAP_OK)
+        status = lap_nn_loss(state->nn, &state->y, &state->target, &state->dy);
+    if (status == LAP_OK)
+        status = lap_nn_backward(state->nn, &state->dy, &state->dx);
+    if (status == LAP_OK)
+        status = lap_nn_wait(state->nn);
+    return tap_success(status, "a step");
+}
+
+static float *copy_of(const float *values, size_t count)
+{
+    float *copy = malloc(count * sizeof(float) + 1);
+    memcpy(copy, values, count * sizeof(float));
+    return copy;
+}
+
+/* Whether x times `factor` is y, to so many parts of the largest element. */
+static bool is_near(const float *x, float factor, const float *y, size_t count, double parts)
+{
+    double largest = 0, most = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double size = fabs((double)y[i]);
+        const double off = fabs((double)x[i] * (double)factor - (double)y[i]);
+        if (size > largest)
+            largest = size;
+        if (!(off <= most))
+            most = off;
+    }
+    return most <= parts * largest;
+}
+
+/* ---- weights ---- */
+
+static void check_weights(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    lap_nn_t *nn;
+    if (!tap_success(lap_nn_create(lap_world_group(world), desc, &nn), "layers"))
+        return;
+    bool same = true;
+    for (size_t p = 0; p < lap_nn_params(nn); p++) {
+        const lap_nn_param_t *param = lap_nn_param(nn, p);
+        const float *values = param->master.data;
+        size_t row = 0;
+        for (size_t part = 0; part < param->nparts && param->all_cols > 1; part++)
+            for (size_t i = 0; i < param->part_rows[part]; i++, row++)
+                for (size_t c = 0; c < param->cols; c++) {
+                    const uint64_t index =
+                        (param->global_row[part] + i) * param->all_cols + param->global_col + c;
+                    same &= values[row * param->cols + c] ==
+                            desc->init_std * lap_random_normal(desc->seed, p, index);
+                }
+    }
+    tap_ok(same, "rank %d of %d has its part of the seed's weights", lap_world_rank(world),
+           lap_world_size(world));
+    lap_nn_destroy(nn);
+}
+
+/* ---- gradients ---- */
+
+static void check_accumulation(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    state_t state;
+    size_t count;
+    if (!open_state(world, desc, SEQ, &state) || !step(&state))
+        return;
+    float *grads = lap_nn_gradients(state.nn, &count);
+    float *once = copy_of(grads, count);
+    tap_ok(step(&state) && is_near(once, 2, grads, count, 1e-5), "a second backward adds");
+    lap_nn_zero_gradients(state.nn);
+    tap_ok(step(&state) && memcmp(once, grads, count * sizeof(float)) == 0,
+           "after zero it begins anew, with the same bits");
+    free(once);
+    close_state(&state);
+}
+
+static void check_scale(lap_world_t *world, void *arg)
+{
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg;
+    state_t plain, scaled;
+    size_t count;
+    if (!open_state(world, &desc, SEQ, &plain))
+        return;
+    desc.loss_scale = 1024;
+    if (!open_state(world, &desc, SEQ, &scaled) || !step(&plain) || !step(&scaled))
+        return;
+    const float *grads = lap_nn_gradients(plain.nn, &count);
+    tap_ok(memcmp(grads, lap_nn_gradients(scaled.nn, &count), count * sizeof(float)) == 0,
+           "a loss scaled by 1024 gives the same gradients of weights");
+    tap_ok(is_near(plain.dx.data, 1024, scaled.dx.data, plain.dx.rows * plain.dx.cols, 0),
+           "and 1024 times the gradient of x");
+    close_state(&plain);
+    close_state(&scaled);
+}
+
+/* ---- the loss ---- */
+
+static void check_loss(lap_world_t *world, void *arg)
+{
+    state_t state;
+    double value = 0, mine = 0, all[8], sum = 0;
+    if (!open_state(world, arg, SEQ, &state) || !step(&state))
+        return;
+    const lap_nn_part_t out = lap_nn_output(state.nn, SEQ);
+    const double count = (double)(out.all_rows * out.all_cols);
+    const float *y = state.y.data, *target = state.target.data, *dy = state.dy.data;
+    bool slope = true;
+    for (size_t i = 0; i < out.rows * out.cols; i++) {
+        const double error = (double)y[i] - (double)target[i];
+        mine += error * error;
+        slope &= fabs((double)dy[i] - error / count) <= 1e-6 * fabs(error / count);
+    }
+    tap_ok(slope, "the gradient of the loss is the error over the number of elements");
+    tap_success(lap_nn_loss_value(state.nn, &value), "the loss has a value");
+    (void)lap_group_allgather(lap_world_group(world), &mine, sizeof(mine), all);
+    for (int r = 0; r < lap_world_size(world); r++)
+        sum += all[r];
+    tap_ok(fabs(value - 0.5 * sum / count) <= 1e-12 * value, "which is half the mean square: %g",
+           value);
+    close_state(&state);
+}
+
+/* ---- fewer tokens ---- */
+
+/* Gathers y of all ranks, in rows. */
+static float *whole_y(lap_world_t *world, const state_t *state)
+{
+    const size_t room = (size_t)SEQ * BATCH * state->y.cols;
+    float *mine = calloc(room, sizeof(float)), *all, *whole = calloc(room, sizeof(float));
+    const int size = lap_world_size(world);
+    all = calloc(room * (size_t)size, sizeof(float));
+    memcpy(mine, state->y.data, state->y.rows * state->y.cols * sizeof(float));
+    (void)lap_group_allgather(lap_world_group(world), mine, room * sizeof(float), all);
+    for (int r = 0; r < size; r++) {
+        size_t begin, rows = lap_shard(state->seq * BATCH, size, r, &begin);
+        memcpy(whole + begin * state->y.cols, all + (size_t)r * room,
+               rows * state->y.cols * sizeof(float));
+    }
+    free(mine);
+    free(all);
+    return whole;
+}
+
+/* Attention is causal and the rest is by rows: the first tokens do not know of later ones. */
+static void check_prefix(lap_world_t *world, void *arg)
+{
+    state_t whole, part;
+    const size_t seq = SEQ - 2;
+    if (!open_state(world, arg, SEQ, &whole) || !open_state(world, arg, seq, &part))
+        return;
+    if (step(&whole) && step(&part)) {
+        float *y = whole_y(world, &whole), *first = whole_y(world, &part);
+        tap_ok(is_near(first, 1, y, seq * BATCH * whole.y.cols, 1e-5),
+               "the results of the first tokens are those of the first tokens");
+        free(y);
+        free(first);
+    }
+    close_state(&whole);
+    close_state(&part);
+}
+
+/* ---- who is told ---- */
+
+typedef struct told {
+    size_t order[64], count;
+    size_t fail_at; /* SIZE_MAX: never */
+} told_t;
+
+static lap_status_t on_gradient(void *context, size_t index)
+{
+    told_t *told = context;
+    if (index == told->fail_at)
+        return LAP_ERR_INTERNAL;
+    told->order[told->count++] = index;
+    return LAP_OK;
+}
+
+static void check_told(lap_world_t *world, void *arg)
+{
+    state_t state;
+    told_t told = {.fail_at = SIZE_MAX};
+    bool falls = true, seen[64] = {false};
+    size_t last = SIZE_MAX, different = 0;
+    if (!open_state(world, arg, SEQ, &state))
+        return;
+    lap_nn_on_gradient(state.nn, on_gradient, &told);
+    (void)step(&state);
+    for (size_t i = 0; i < told.count; i++) {
+        const lap_nn_param_t *param = lap_nn_param(state.nn, told.order[i]);
+        different += !seen[told.order[i]];
+        seen[told.order[i]] = true;
+        if (param->all_cols == 1)
+            continue;
+        falls &= told.order[i] < last;
+        last = told.order[i];
+    }
+    tap_ok(told.count == lap_nn_params(state.nn) && different == told.count,
+           "every gradient is told of once");
+    tap_ok(falls, "those of matrices in reverse order");
+    told.fail_at = last;
+    lap_status_t status = lap_nn_forward(state.nn, SEQ, &state.x, &state.y);
+    if (status == LAP_OK)
+        status = lap_nn_backward(state.nn, &state.dy, &state.dx);
+    tap_ok(status == LAP_ERR_INTERNAL, "who is told may fail, and backward does");
+    close_state(&state);
+}
+
+/* ---- traces and what there is to see ---- */
+
+static void check_seen(lap_world_t *world, void *arg)
+{
+    state_t state;
+    lap_nn_gemm_t gemm;
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg;
+    bool named = true, traced = true;
+    desc.debug = 1;
+    if (!open_state(world, &desc, SEQ, &state))
+        return;
+    tap_success(lap_nn_trace(state.nn, 1), "passes are traced");
+    (void)step(&state);
+    tap_ok(lap_nn_gemms(state.nn) == 12, "a transformer layer has twelve GEMMs");
+    for (size_t i = 0; i < lap_nn_gemms(state.nn); i++) {
+        named &= lap_nn_gemm(state.nn, i, &gemm) == LAP_OK && gemm.method[0] != '\0';
+        traced &= lap_trace_gather(gemm.trace, lap_world_group(world)) == LAP_OK;
+    }
+    tap_ok(named, "each has a method");
+    tap_ok(traced, "and a trace");
+    tap_failure(lap_nn_gemm(state.nn, 12, &gemm), LAP_ERR_INVALID, "12", NULL);
+    close_state(&state);
+}
+
+/* ---- the proof ---- */
+
+static void check_proofs(void)
+{
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++) {
+            lap_nn_desc_t desc = small((lap_nn_kind_t)kind);
+            desc.recompute = LAP_RECOMPUTE_FULL;
+            tap_success(lap_nn_check(&desc, ranks, NULL), "%s of %d ranks is safe",
+                        lap_nn_kind_name(desc.kind), ranks);
+        }
+        lap_tp_overlap_t overlap;
+        lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+        lap_nn_desc_t desc = small(LAP_NN_TRANSFORMER);
+        switches.overlap_rs_dgrad = 1;
+        (void)lap_tp_overlap_init(ranks, &overlap);
+        (void)lap_tp_overlap_switch(&overlap, &switches);
+        desc.overlap = &overlap;
+        desc.layers = 3;
+        tap_success(lap_nn_check(&desc, ranks, NULL), "so is rs_dgrad of %d ranks", ranks);
+    }
+}
+
+int main(void)
+{
+    lap_nn_desc_t desc = small(LAP_NN_TRANSFORMER), row = small(LAP_NN_LINEAR);
+    lap_nn_desc_t swiglu = small(LAP_NN_TRANSFORMER), column = small(LAP_NN_LAYERNORM_LINEAR);
+    swiglu.activation = LAP_SWIGLU;
+    swiglu.kv_heads = 6;
+    swiglu.layers = 2;
+    row.row_parallel = 1;
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        tap_ranks(ranks, NULL, check_weights, &swiglu);
+        tap_ranks(ranks, NULL, check_weights, &row);
+        tap_ranks(ranks, NULL, check_accumulation, &desc);
+        tap_ranks(ranks, NULL, check_scale, &desc);
+        tap_ranks(ranks, NULL, check_loss, &column);
+        tap_ranks(ranks, NULL, check_loss, &desc);
+        tap_ranks(ranks, NULL, check_prefix, &swiglu);
+        tap_ranks(ranks, NULL, check_told, &swiglu);
+        tap_ranks(ranks, NULL, check_seen, &desc);
+    }
+    check_proofs();
+    return tap_done();
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bad luck with calls in the order of a caller's stream, on a GPU, where nobody need be waiting in
+ * the library: a peer that does not come, or calls something else, or ends. Streams must run on,
+ * and the library tell what happened when it is next asked.
+ *
+ * interop_faults deadline|late|mismatch|graph-mismatch|exit
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lap/lap_cuda.h>
+
+#include "caller.h"
+#include "tap.h"
+#include "util/clock.h"
+
+enum { OPS = 2 };
+
+/* What the ranks have for a fault. */
+typedef struct scene {
+    lap_world_t *world;
+    caller_t caller;
+    lap_buffer_t *flags; /* of the host: one word per rank, to meet without the group */
+    lap_buffer_t *buffer;
+    lap_op_t *ops[OPS]; /* on the buffer */
+    test_call_t calls[OPS];
+    lap_op_args_t args[OPS];
+    CUdeviceptr memory[OPS];
+} scene_t;
+
+static bool prepare(scene_t *scene, lap_world_t *world)
+{
+    static const test_method_t methods[OPS] = {{LAP_AG_GEMM, "ring", 0, 0, 0, 0},
+                                               {LAP_GEMM_RS, "ring", 0, 0, 0, 0}};
+    static const test_shape_t shape = {37, 24, 16};
+    const test_flavour_t plain = test_plain();
+    lap_group_t *group = lap_world_group(world);
+    lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
+    mapped.transport = "shm";
+    scene->world = world;
+    if (!caller_begin(&scene->caller, group) ||
+        !tap_success(lap_buffer_create(group, 64, 0, &mapped, &scene->flags), "flags"))
+        return false;
+    scene->buffer = test_buffer(group, &plain, 1, &shape);
+    for (int i = 0; i < OPS; i++) {
+        scene->ops[i] = test_op(group, scene->buffer, &methods[i], &plain, &shape);
+        if (!scene->ops[i])
+            return false;
+        scene->calls[i] = test_call(group, &methods[i], &plain, &shape, shape.m, 1, true);
+        test_call_init(&scene->calls[i]);
+        CALLER_DO(&scene->caller, cuMemAlloc(&scene->memory[i], test_call_bytes(&scene->calls[i])));
+        scene->args[i] = test_call_args_at(&scene->calls[i], caller_pointer(scene->memory[i]));
+    }
+    return true;
+}
+
+static void take_down(scene_t *scene)
+{
+    for (int i = OPS - 1; i >= 0; i--) {
+        lap_op_destroy(scene->ops[i]);
+        test_call_clear(&scene->calls[i]);
+        CALLER_DO(&scene->caller, cuMemFree(scene->memory[i]));
+    }
+    lap_buffer_destroy(scene->buffer);
+    lap_buffer_destroy(scene->flags);
+    caller_end(&scene->caller);
+}
+
+static void set_flag(scene_t *scene)
+{
+    _Atomic int *flag = lap_buffer_data(scene->flags, lap_world_rank(scene->world));
+    atomic_store(flag, 1);
+}
+
+static void await_flag(scene_t *scene, int rank)
+{
+    const _Atomic int *flag = lap_buffer_data(scene->flags, rank);
+    while (atomic_load(flag) == 0)
+        usleep(1000);
+}
+
+/* ---- the faults ---- */
+
+static CUgraphExec capture(scene_t *scene, int which)
+{
+    caller_t *caller = &scene->caller;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CALLER_DO(caller, cuStreamBeginCapture(caller->streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    tap_success(lap_op_enqueue(scene->ops[which], &scene->args[which], caller->streams[0]),
+                "a call is captured");
+    CALLER_DO(caller, cuStreamEndCapture(caller->streams[0], &graph));
+    CALLER_DO(caller, cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CALLER_DO(caller, cuGraphDestroy(graph));
+    return exec;
+}
+
+/* The peers never come; the caller waits by means of the driver, or of the library. */
+static void come_alone(scene_t *scene, bool by_driver)
+{
+    CUstream stream = scene->caller.streams[0];
+    if (lap_world_rank(scene->world) != 0) {
+        await_flag(scene, 0);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call alone");
+    const uint64_t begin = lap_now_ns();
+    if (by_driver)
+        CALLER_DO(&scene->caller, cuStreamSynchronize(stream));
+    const lap_status_t status = by_driver ? lap_op_enqueue(scene->ops[1], &scene->args[1], stream)
+                                          : lap_world_synchronize(scene->world, stream);
+    const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    tap_failure(status, LAP_ERR_TIMEOUT, "ag_gemm", "ring", "signal", "rank 0 waited", NULL);
+    tap_note("after %.3f s: %s", seconds, lap_last_error());
+    tap_ok(lap_op_run(scene->ops[0], &scene->args[0]) == LAP_ERR_TIMEOUT,
+           "later calls fail in the same way");
+    tap_ok(lap_world_synchronize(scene->world, stream) == LAP_ERR_TIMEOUT,
+           "so does waiting for the stream");
+    set_flag(scene);
+}
+
+/* Rank 0 calls one operator, the others another. */
+static void differ(scene_t *scene, bool in_graph)
+{
+    caller_t *caller = &scene->caller;
+    const int which = lap_world_rank(scene->world) == 0 ? 0 : 1;
+    CUgraphExec exec = in_graph ? capture(scene, which) : NULL;
+    if (in_graph)
+        CALLER_DO(caller, cuGraphLaunch(exec, caller->streams[0]));
+    else
+        tap_success(lap_op_enqueue(scene->ops[which], &scene->args[which], caller->streams[0]),
+                    "a call of operator %d", which);
+    const lap_status_t status = lap_world_synchronize(scene->world, caller->streams[0]);
+    tap_failure(status, LAP_ERR_MISMATCH, "calls operator", "m = 37", NULL);
+    tap_note("%s", lap_last_error());
+    if (exec)
+        CALLER_DO(caller, cuGraphExecDestroy(exec));
+}
+
+/* The last rank ends while the others replay a graph. */
+static void lose_one(scene_t *scene)
+{
+    caller_t *caller = &scene->caller;
+    const int last = lap_world_size(scene->world) - 1;
+    CUgraphExec exec = capture(scene, 0);
+    lap_status_t status = LAP_OK;
+    for (int i = 0; status == LAP_OK; i++) {
+        if (i == 5 && lap_world_rank(scene->world) == last) {
+            tap_done();
+            _exit(0);
+        }
+        CALLER_DO(caller, cuGraphLaunch(exec, caller->streams[0]));
+        status = lap_world_synchronize(scene->world, caller->streams[0]);
+    }
+    tap_failure(status, LAP_ERR_PEER_LOST, "has died", NULL);
+    tap_note("%s", lap_last_error());
+    CALLER_DO(caller, cuGraphExecDestroy(exec));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    const char *fault = argv[1];
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    options.device = "cuda";
+    if (strcmp(fault, "deadline") == 0 || strcmp(fault, "late") == 0)
+        options.timeout_s = 1;
+    lap_world_t *world;
+    if (!tap_success(lap_world_create(&options, &world), "a world"))
+        return tap_done();
+    scene_t scene = {.world = NULL};
+    if (prepare(&scene, world)) {
+        if (strcmp(fault, "exit") == 0)
+            lose_one(&scene);
+        else if (strcmp(fault, "mismatch") == 0 || strcmp(fault, "graph-mismatch") == 0)
+            differ(&scene, strcmp(fault, "mismatch") != 0);
+        else
+            come_alone(&scene, strcmp(fault, "deadline") == 0);
+        take_down(&scene);
+    }
+    lap_world_destroy(world);
+    return tap_done();
+}

@@ -72,6 +72,15 @@ static void shape_bucket(bucket_t *bucket)
     bucket->rows = units / wide;
 }
 
+/*
+ * What every rank that shares weights has alike, the ranks had to add up: it is there when backward
+ * ends, and would hold up whatever shares its bucket.
+ */
+static bool is_late(const lap_dp_t *dp, size_t param)
+{
+    return lap_nn_param(dp->nn, param)->replicated;
+}
+
 /* From the last parameter to the first: a bucket is closed when it is full. */
 static lap_status_t cut_buckets(lap_dp_t *dp)
 {
@@ -83,7 +92,8 @@ static lap_status_t cut_buckets(lap_dp_t *dp)
         bucket_t *bucket = &dp->buckets[dp->nbuckets++];
         const size_t end = begin_of(dp->nn, last + 1);
         size_t first = last;
-        while (first > 0 && end - begin_of(dp->nn, first) < dp->options.bucket)
+        while (first > 0 && is_late(dp, first - 1) == is_late(dp, last) &&
+               end - begin_of(dp->nn, first) < dp->options.bucket)
             first--;
         *bucket = (bucket_t){.first = first, .last = last, .begin = begin_of(dp->nn, first)};
         bucket->count = end - bucket->begin;
@@ -318,16 +328,12 @@ static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
     return issue_cast(dp, &bucket->uncast);
 }
 
-/* Buckets travel in their order, the same on every rank. */
+/* Buckets travel as they are filled: the same layers fill them in the same order on every rank. */
 static lap_status_t begin_ready(lap_dp_t *dp)
 {
-    for (size_t i = 0; i < dp->nbuckets; i++) {
-        if (dp->buckets[i].begun)
-            continue;
-        if (dp->buckets[i].missing > 0)
-            break;
-        LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
-    }
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        if (!dp->buckets[i].begun && dp->buckets[i].missing == 0)
+            LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
     return LAP_OK;
 }
 

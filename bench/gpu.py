@@ -21,7 +21,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SHAPES = ["4096,49152,12288", "8192,16384,4096", "4096,8192,4096", "1024,49152,12288"]
 TOLERANCE = 1.02  # how much slower than PyTorch is still noise
-METHODS = ["serial", "ring", "direct", "pipeline", "fused"]
+METHODS = ["serial", "ring", "direct", "pipeline", "pull", "fused"]
 
 
 def fail(sentence):

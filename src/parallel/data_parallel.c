@@ -41,6 +41,7 @@ struct lap_dp {
     lap_engine_t *engine; /* in whose background the buckets travel */
     lap_engine_t *side;   /* ... on these streams */
     lap_buffer_t *buffer;
+    size_t bytes, nsignals; /* of the buffer */
     bucket_t *buckets;
     size_t nbuckets;
     void *sum;  /* the own rows of the bucket that travels, summed */
@@ -71,6 +72,15 @@ static void shape_bucket(bucket_t *bucket)
     bucket->rows = units / wide;
 }
 
+/*
+ * What every rank that shares weights has alike, the ranks had to add up: it is there when backward
+ * ends, and would hold up whatever shares its bucket.
+ */
+static bool is_late(const lap_dp_t *dp, size_t param)
+{
+    return lap_nn_param(dp->nn, param)->replicated;
+}
+
 /* From the last parameter to the first: a bucket is closed when it is full. */
 static lap_status_t cut_buckets(lap_dp_t *dp)
 {
@@ -82,7 +92,8 @@ static lap_status_t cut_buckets(lap_dp_t *dp)
         bucket_t *bucket = &dp->buckets[dp->nbuckets++];
         const size_t end = begin_of(dp->nn, last + 1);
         size_t first = last;
-        while (first > 0 && end - begin_of(dp->nn, first) < dp->options.bucket)
+        while (first > 0 && is_late(dp, first - 1) == is_late(dp, last) &&
+               end - begin_of(dp->nn, first) < dp->options.bucket)
             first--;
         *bucket = (bucket_t){.first = first, .last = last, .begin = begin_of(dp->nn, first)};
         bucket->count = end - bucket->begin;
@@ -115,23 +126,25 @@ static lap_op_desc_t describe(const lap_dp_t *dp, const bucket_t *bucket, lap_op
     return desc;
 }
 
-/* One buffer for all buckets: they travel one after the other. Collective. */
-static lap_status_t make_buffer(lap_dp_t *dp)
+/* One buffer for all buckets: they travel one after the other. */
+static lap_status_t size_buffer(lap_dp_t *dp)
 {
     static const lap_op_kind_t kinds[] = {LAP_EXTERNAL_RS, LAP_EXTERNAL_AG};
-    size_t bytes = 0, nsignals = 0;
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         size_t own_bytes, own_signals;
         const lap_op_desc_t desc = describe(dp, &dp->buckets[i / 2], kinds[i % 2]);
         LAP_TRY(lap_op_buffer_size(&desc, dp->group->size, &own_bytes, &own_signals));
-        bytes = own_bytes > bytes ? own_bytes : bytes;
-        nsignals = own_signals > nsignals ? own_signals : nsignals;
+        dp->bytes = own_bytes > dp->bytes ? own_bytes : dp->bytes;
+        dp->nsignals = own_signals > dp->nsignals ? own_signals : dp->nsignals;
     }
-    return lap_buffer_create(dp->group, bytes, nsignals, dp->options.buffer_options, &dp->buffer);
+    return LAP_OK;
 }
 
+/* Collective. */
 static lap_status_t make_operators(lap_dp_t *dp)
 {
+    LAP_TRY(lap_buffer_create(dp->group, dp->bytes, dp->nsignals, dp->options.buffer_options,
+                              &dp->buffer));
     for (size_t i = 0; i < dp->nbuckets; i++) {
         bucket_t *bucket = &dp->buckets[i];
         const lap_op_desc_t scatter = describe(dp, bucket, LAP_EXTERNAL_RS);
@@ -192,19 +205,6 @@ static void set_casts(lap_dp_t *dp, bucket_t *bucket)
 
 static lap_status_t on_gradient(void *context, size_t index);
 
-/* Local: all that needs no other rank. */
-static lap_status_t plan(lap_dp_t *dp)
-{
-    LAP_TRY(cut_buckets(dp));
-    reset(dp);
-    LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
-    LAP_TRY(lap_engine_side(dp->engine, &dp->side));
-    LAP_TRY(alloc_memory(dp));
-    for (size_t i = 0; i < dp->nbuckets; i++)
-        set_casts(dp, &dp->buckets[i]);
-    return LAP_OK;
-}
-
 static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t *options_p)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
@@ -219,36 +219,46 @@ static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t
     return LAP_OK;
 }
 
+/* Local: all that needs no other rank, and can fail on one alone. */
+static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
+{
+    LAP_TRY(read_options(given, &dp->options));
+    LAP_TRY(cut_buckets(dp));
+    LAP_TRY(size_buffer(dp));
+    reset(dp);
+    LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
+    LAP_TRY(lap_engine_side(dp->engine, &dp->side));
+    LAP_TRY(alloc_memory(dp));
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        set_casts(dp, &dp->buckets[i]);
+    return LAP_OK;
+}
+
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
                            lap_dp_t **dp_p)
 {
-    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     if (!nn || !group || !dp_p)
         return lap_error(LAP_ERR_INVALID, "lap_dp_create: %s is NULL",
                          !nn     ? "nn"
                          : group ? "dp_p"
                                  : "group");
-    LAP_TRY(read_options(given, &options));
     lap_dp_t *dp = lap_alloc(1, sizeof(*dp));
     lap_status_t status = LAP_OK;
     if (dp) {
         dp->nn = nn;
         dp->group = group;
-        dp->options = options;
-        status = plan(dp);
+        status = plan(dp, given);
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for replicas");
     }
     status = lap_group_agree(group, status);
-    if (status == LAP_OK)
-        status = make_buffer(dp);
     if (status == LAP_OK)
         status = make_operators(dp);
     if (status != LAP_OK) {
         lap_dp_destroy(dp);
         return status;
     }
-    if (options.overlap)
+    if (dp->options.overlap)
         lap_nn_on_gradient(nn, on_gradient, dp);
     *dp_p = dp;
     return LAP_OK;
@@ -268,8 +278,10 @@ void lap_dp_destroy(lap_dp_t *dp)
     if (dp->side) {
         lap_device_t *device = dp->side->device;
         (void)device->ops->stream_synchronize(dp->side->streams[LAP_STREAM_COMPUTE]);
-        device->ops->free(device, dp->sum);
-        device->ops->free(device, dp->wire);
+        if (dp->sum)
+            device->ops->free(device, dp->sum);
+        if (dp->wire)
+            device->ops->free(device, dp->wire);
         if (dp->end)
             device->ops->event_destroy(dp->end);
     }
@@ -316,16 +328,12 @@ static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
     return issue_cast(dp, &bucket->uncast);
 }
 
-/* Buckets travel in their order, the same on every rank. */
+/* Buckets travel as they are filled: the same layers fill them in the same order on every rank. */
 static lap_status_t begin_ready(lap_dp_t *dp)
 {
-    for (size_t i = 0; i < dp->nbuckets; i++) {
-        if (dp->buckets[i].begun)
-            continue;
-        if (dp->buckets[i].missing > 0)
-            break;
-        LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
-    }
+    for (size_t i = 0; i < dp->nbuckets; i++)
+        if (!dp->buckets[i].begun && dp->buckets[i].missing == 0)
+            LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
     return LAP_OK;
 }
 

@@ -82,14 +82,14 @@ refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
 refuse 'expected no --no-comm-overlap' --compare --no-comm-overlap
-refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
-refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
 printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
 if "$LAP" info | grep -q '  libyaml .*not found'; then
     yaml=no
     refuse 'this build has no YAML' --tp-comm-overlap-cfg "$work/bad.yaml"
 else
     yaml=yes
+    refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
+    refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
     refuse "$work/bad.yaml:2: method of fc1_fprop is pipeline" --tp-comm-overlap-cfg "$work/bad.yaml"
 fi
 lap run -n 3 "$LAP" train --tp 2

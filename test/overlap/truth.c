@@ -346,9 +346,15 @@ bool test_call_spoil(test_call_t *call, test_result_t which)
     const size_t i = result->rows / 2, j = result->cols / 2;
     const number_t truth = truth_of(call, which, i, j);
     const double scale = (double)scale_of(call, which);
-    /* Half a unit more, so that it is still beyond when it has been rounded. */
-    const double least = (truth.value + 1.001 * truth.error) / scale;
-    const double beyond = least + 1.001 * rounding(result->dtype, fabs(least));
-    test_set(result, i, j, nextafterf((float)beyond, INFINITY));
+    /*
+     * Half a unit more, so that it is still beyond when it has been rounded; and towards zero, where
+     * nothing saturates.
+     */
+    const double way = truth.value > 0 ? -1 : 1;
+    const double least = (truth.value + way * 1.001 * truth.error) / scale;
+    double beyond = least + way * 1.001 * rounding(result->dtype, fabs(least));
+    if (beyond == 0) /* what has to be 0 is far off with any number that the type has */
+        beyond = way;
+    test_set(result, i, j, nextafterf((float)beyond, (float)way * INFINITY));
     return true;
 }

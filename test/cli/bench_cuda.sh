@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap bench` on the device cuda, over a driver that is a fake: calls in the order of a stream, the choice by trial, and an
+# emulated link. FAKE_CUDA is the folder of the fake; its times mean nothing.
+. "$(dirname "$0")/tap.bash"
+
+if [ ! -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then
+    echo '1..0 # SKIP this build has no CUDA'
+    exit 77
+fi
+export LD_LIBRARY_PATH=$FAKE_CUDA
+
+# right NAME: every method that was measured gave right results, and there are that many.
+right() {
+    is "$1: status" "$status" 0
+    is "$1: methods that are right" "$(grep -o '"ok":true' <<<"$out" | wc -l)" "$2"
+    ok "$1: none is wrong" test -z "$(grep -o '"ok":false' <<<"$out")"
+}
+
+lap bench ag 48 32 16 --device cuda --ranks 2 --method all,auto --iters 1 --warmup 1 --json
+right 'AG' 5
+has 'calls go in a row, in the order of a stream, and the host is timed' "$out" '"calls":10' '"host_us":'
+ok 'auto has called the methods: it knows their times' \
+    test "$(grep -o '"predicted_ms":[0-9]' <<<"$out" | wc -l)" -ge 4
+ok '... and says what it picked' grep -q '"method":"auto",.*"picked":"' <<<"$out"
+
+lap bench rs 48 32 16 --device cuda --ranks 3 --method all,auto --iters 1 --warmup 1 --calls 3 --link 1GB/s --json
+right 'RS over a link' 6
+has 'the number of calls is as asked' "$out" '"calls":3'
+
+lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
+has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
+lap bench ag 48 32 16 --calls 0
+is 'no calls: status' "$status" 2
+has 'no calls: a sentence' "$err" '--calls' '0'
+finish

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One allocation after another fails while replicas and optimizers are made and used, as in
+ * nn/no_memory.c, which sees to the layers: each failure must come back as a status on every rank,
+ * without a hang. Leaks are the business of AddressSanitizer. Linked with --wrap for lap_alloc and
+ * lap_realloc.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "tap.h"
+
+void *__real_lap_alloc(size_t count, size_t size);
+void *__real_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+void *__wrap_lap_alloc(size_t count, size_t size);
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
+
+static atomic_int countdown; /* the allocation that reaches 0 fails */
+
+static bool fails(void)
+{
+    return atomic_fetch_sub(&countdown, 1) == 1;
+}
+
+void *__wrap_lap_alloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_alloc(count, size);
+}
+
+void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size)
+{
+    return fails() ? NULL : __real_lap_realloc(old, old_count, count, size);
+}
+
+enum { RANKS = 2, SEQ = 4, HIDDEN = 8, STRIDE = 5 };
+
+typedef struct job {
+    lap_world_t *world;
+    lap_group_t *weights; /* this rank alone: its replica is the other one */
+    int nth;
+    lap_status_t status;
+} job_t;
+
+/* A pass, the sums of its gradients, and a step. */
+static lap_status_t train(lap_nn_t *nn, lap_dp_t *dp, lap_optimizer_t *optimizer)
+{
+    static const float input[SEQ * HIDDEN];
+    float memory[3][SEQ * HIDDEN];
+    const lap_tensor_t x = lap_tensor((void *)input, LAP_FLOAT32, SEQ, HIDDEN);
+    const lap_tensor_t y = lap_tensor(memory[0], LAP_FLOAT32, SEQ, HIDDEN);
+    const lap_tensor_t dy = lap_tensor(memory[1], LAP_FLOAT32, SEQ, HIDDEN);
+    const lap_tensor_t dx = lap_tensor(memory[2], LAP_FLOAT32, SEQ, HIDDEN);
+    lap_status_t status = lap_dp_measure(dp, 1);
+    if (status == LAP_OK)
+        status = lap_nn_forward(nn, SEQ, &x, &y);
+    if (status == LAP_OK)
+        status = lap_nn_loss(nn, &y, &x, &dy);
+    if (status == LAP_OK)
+        status = lap_nn_backward(nn, &dy, &dx);
+    if (status == LAP_OK)
+        status = lap_dp_wait(dp);
+    else
+        (void)lap_nn_wait(nn); /* its memory is on this stack */
+    return status == LAP_OK ? lap_optimizer_step(optimizer, 0.5f, NULL) : status;
+}
+
+static lap_status_t run(job_t *job, lap_nn_t *nn)
+{
+    lap_group_t *group = lap_world_group(job->world);
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
+    lap_dp_t *dp = NULL;
+    lap_optimizer_t *optimizer = NULL;
+    options.bucket = 300;
+    options.wire_dtype = LAP_BFLOAT16;
+    how.clip_norm = 1;
+    lap_status_t status = lap_dp_create(nn, group, &options, &dp);
+    if (status == LAP_OK)
+        status = lap_optimizer_create(nn, job->weights, &how, &optimizer);
+    if (status == LAP_OK)
+        status = train(nn, dp, optimizer);
+    lap_optimizer_destroy(optimizer);
+    lap_dp_destroy(dp);
+    return status;
+}
+
+static void *rank_main(void *arg)
+{
+    job_t *job = arg;
+    lap_group_t *group = lap_world_group(job->world);
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    lap_nn_t *nn = NULL;
+    desc.kind = LAP_NN_LAYERNORM_MLP;
+    desc.seq = SEQ;
+    desc.hidden = HIDDEN;
+    job->status = lap_group_split(group, lap_world_rank(job->world), 0, &job->weights);
+    if (job->status == LAP_OK)
+        job->status = lap_nn_create(job->weights, &desc, &nn);
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    if (job->status == LAP_OK && lap_world_rank(job->world) == 0)
+        atomic_store(&countdown, job->nth);
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    if (job->status == LAP_OK)
+        job->status = run(job, nn);
+    lap_nn_destroy(nn);
+    /* Who had all it needed from a rank before that failed learns of it here. */
+    if (job->status == LAP_OK)
+        job->status = lap_group_barrier(group);
+    lap_group_destroy(job->weights);
+    lap_world_destroy(job->world);
+    return NULL;
+}
+
+/* Returns whether an allocation was made to fail. */
+static bool round_of(int nth)
+{
+    lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
+    lap_world_t *worlds[RANKS];
+    job_t jobs[RANKS];
+    pthread_t threads[RANKS];
+    options.timeout_s = 30;
+    atomic_store(&countdown, 0);
+    if (lap_world_create_threads(RANKS, &options, worlds) != LAP_OK)
+        exit(1);
+    for (int r = 0; r < RANKS; r++) {
+        jobs[r] = (job_t){worlds[r], NULL, nth, LAP_OK};
+        if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
+            exit(1);
+    }
+    int failed = 0, late = 0;
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(threads[r], NULL);
+        failed += jobs[r].status != LAP_OK;
+        late += jobs[r].status == LAP_ERR_TIMEOUT;
+    }
+    const bool injected = atomic_load(&countdown) <= 0;
+    tap_ok(failed == (injected ? RANKS : 0) && late == 0,
+           "allocation %d fails: %d ranks return it, %d of them late", nth, failed, late);
+    return injected;
+}
+
+int main(void)
+{
+    int nth = 1;
+    while (round_of(nth) && nth < 10000)
+        nth += STRIDE;
+    tap_ok(nth > 50, "allocations were made to fail up to %d", nth - 1);
+    return tap_done();
+}

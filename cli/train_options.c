@@ -150,7 +150,9 @@ const lap_command_t lap_train_command = {
         "exposed        within the GEMMs that communicate, the rank did not compute\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
-        "Exit status: 0, 1 when a rank fails, 2 when the request makes no sense.",
+        "Exit status: 0; that of the first rank that failed, or 128 and the signal that ended it; "
+        "2\n"
+        "when the request makes no sense.",
     .options = options,
     .noptions = NOPTIONS,
 };

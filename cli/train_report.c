@@ -165,9 +165,10 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 {
     const lap_train_iteration_t with = typical(train, &results[0]);
     const lap_train_iteration_t without = typical(train, &results[1]);
-    bool same = true;
+    bool same = true; /* by their bits: what is not a number is not equal to itself */
     for (int i = 0; i < train->iters; i++)
-        same = same && results[0].iterations[i].loss == results[1].iterations[i].loss;
+        same = same && memcmp(&results[0].iterations[i].loss, &results[1].iterations[i].loss,
+                              sizeof(results[0].iterations[i].loss)) == 0;
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
     const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
     printf("\n%-16s  %10s  %10s  %13s  %9s  %9s\n", "", "time ms", "passes", "communication",
@@ -176,9 +177,12 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     print_comm(train, serial);
     printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
     print_comm(train, all);
-    if (serial->exposed > 0)
+    if (serial->exposed > 0 && all->exposed <= serial->exposed)
         printf("\nOverlap hides %.0f %% of what is exposed without it.",
                100 * (1 - all->exposed / serial->exposed));
+    else if (serial->exposed > 0)
+        printf("\nOverlap exposes %.0f %% more than is exposed without it.",
+               100 * (all->exposed / serial->exposed - 1));
     printf("\nAn iteration is %.2f times as fast with it, forward and backward are %.2f times.\n",
            without.seconds / with.seconds, without.passes / with.passes);
     printf("The losses are %s.\n", same ? "the same to the last bit" : "not the same bits");

@@ -51,6 +51,11 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
         lap_args_fail(command, "--transport: %s", lap_last_error());
         return false;
     }
+    if (!lap_transport_fits(*transport_p, device)) {
+        lap_args_fail(command, "--transport %s cannot reach the memory of --device %s", name,
+                      device->name);
+        return false;
+    }
     *device_p = device;
     return true;
 }

@@ -30,6 +30,9 @@ has 'the number of calls is as asked' "$out" '"calls":3'
 
 lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
 has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
+lap bench ag 48 32 16 --ranks 2 --transport cuda_ipc
+is 'a transport of another device: status and sentence' "$status $err" \
+    '2 lap bench: --transport cuda_ipc cannot reach the memory of --device cpu'
 lap bench ag 48 32 16 --calls 0
 is 'no calls: status' "$status" 2
 has 'no calls: a sentence' "$err" '--calls' '0'

@@ -3,12 +3,25 @@
  * Marks by NVTX, which is all header: it loads the profiler's library if the profiler has named one
  * in the environment, and does nothing else.
  */
+#include <pthread.h>
+
 #include <nvtx3/nvToolsExt.h>
 
 #include "schedule/marks.h"
 
+static void begin(void)
+{
+    nvtxInitialize(NULL);
+}
+
+/*
+ * NVTX is one for the process, and finds its profiler when it is first called: several threads at
+ * once would write and read what it finds without an order.
+ */
 lap_marks_t *lap_marks_open(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, begin);
     return (lap_marks_t *)nvtxDomainCreateA("lap");
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The builders of a GEMM alone, and of a reduce-scatter alone or beside a GEMM that it has nothing
- * to do with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add them up
- * in rank order, as the partial results of GEMM+RS do (see partial.h); here they are there from the
- * beginning.
+ * to do with: y = rows m_r of the sum over ranks of x. The rows of x go to their owners, who add
+ * them up in rank order, as the partial results of GEMM+RS do (see partial.h); here they are there
+ * from the beginning.
  */
 #include "overlap/partial.h"
 #include "transport/transport.h"

@@ -9,29 +9,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "failing_alloc.h"
 #include "tap.h"
-
-void *__real_lap_alloc(size_t count, size_t size);
-void *__real_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
-void *__wrap_lap_alloc(size_t count, size_t size);
-void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size);
-
-static atomic_int countdown; /* the allocation that reaches 0 fails */
-
-static bool fails(void)
-{
-    return atomic_fetch_sub(&countdown, 1) == 1;
-}
-
-void *__wrap_lap_alloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_lap_alloc(count, size);
-}
-
-void *__wrap_lap_realloc(void *old, size_t old_count, size_t count, size_t size)
-{
-    return fails() ? NULL : __real_lap_realloc(old, old_count, count, size);
-}
 
 enum { RANKS = 2, SEQ = 4, HIDDEN = 8, STRIDE = 5 };
 

@@ -5,91 +5,13 @@
  * are looked at when a kernel runs: every thread takes the same way, and memory is what these
  * kernels wait for.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
+#include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_kernels.h"
 
 namespace
 {
 
-/* As lap_dtype_t and lap_epilogue_t number them. */
-enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, E4M3 = 3, E5M2 = 4 };
-enum { BIAS = 1, GELU = 2, DGELU = 4 };
-
-/* ---- elements ---- */
-
-__device__ float load(int dtype, const void *memory, size_t i)
-{
-    switch (dtype) {
-    case FLOAT16:
-        return __half2float(static_cast<const __half *>(memory)[i]);
-    case BFLOAT16:
-        return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
-    case E4M3:
-        return static_cast<float>(static_cast<const __nv_fp8_e4m3 *>(memory)[i]);
-    case E5M2:
-        return static_cast<float>(static_cast<const __nv_fp8_e5m2 *>(memory)[i]);
-    default:
-        return static_cast<const float *>(memory)[i];
-    }
-}
-
-__device__ void store(int dtype, void *memory, size_t i, float x)
-{
-    switch (dtype) {
-    case FLOAT16:
-        static_cast<__half *>(memory)[i] = __float2half_rn(x);
-        break;
-    case BFLOAT16:
-        static_cast<__nv_bfloat16 *>(memory)[i] = __float2bfloat16_rn(x);
-        break;
-    case E4M3:
-        static_cast<__nv_fp8_storage_t *>(memory)[i] =
-            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-        break;
-    case E5M2:
-        static_cast<__nv_fp8_storage_t *>(memory)[i] =
-            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
-        break;
-    default:
-        static_cast<float *>(memory)[i] = x;
-    }
-}
-
-__device__ size_t size_of(int dtype)
-{
-    return dtype == FLOAT32 ? 4 : dtype == FLOAT16 || dtype == BFLOAT16 ? 2 : 1;
-}
-
-/* LAP_CUDA_VECTOR elements at once: of 2 bytes in one access, of 4 in two. The address allows it. */
-__device__ void load_vector(int dtype, const void *memory, float *x)
-{
-    if (dtype == FLOAT32) {
-        const float4 low = static_cast<const float4 *>(memory)[0];
-        const float4 high = static_cast<const float4 *>(memory)[1];
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-        return;
-    }
-    const uint4 bits = *static_cast<const uint4 *>(memory);
-    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
-        x[i] = load(dtype, &bits, i);
-}
-
-__device__ void store_vector(int dtype, void *memory, const float *x)
-{
-    if (dtype == FLOAT32) {
-        static_cast<float4 *>(memory)[0] = make_float4(x[0], x[1], x[2], x[3]);
-        static_cast<float4 *>(memory)[1] = make_float4(x[4], x[5], x[6], x[7]);
-        return;
-    }
-    uint4 bits;
-    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
-        store(dtype, &bits, i, x[i]);
-    *static_cast<uint4 *>(memory) = bits;
-}
+enum { BIAS = 1, GELU = 2, DGELU = 4 }; /* as lap_epilogue_t numbers them */
 
 /* ---- the way of a result to d, as host_finish.c has it ---- */
 
@@ -450,15 +372,6 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const 
     } else {
         reduce_rows<-1, -1>(r);
     }
-}
-
-/* For a narrower type the last bit tells that something was cut off, so that it is rounded once. */
-__device__ static float narrow(int dtype, double x)
-{
-    if (dtype == FLOAT32)
-        return __double2float_rn(x);
-    const float cut = __double2float_rz(x);
-    return cut == x || isnan(x) ? cut : __uint_as_float(__float_as_uint(cut) | 1);
 }
 
 /* A block has 32 columns; its rows of threads take every eighth row and are added up in order. */

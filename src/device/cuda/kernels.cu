@@ -632,3 +632,93 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const la
     if (c.amax && threadIdx.x % 32 == 0)
         atomicMax(reinterpret_cast<unsigned *>(c.amax), most);
 }
+
+/* ---- transposes ---- */
+
+namespace
+{
+
+constexpr unsigned turn = LAP_CUDA_TURN;
+
+/* Byte i of out[j] is byte j of in[i]. */
+__device__ void turn_words(const uint32_t *in, uint32_t *out)
+{
+    const uint32_t low01 = __byte_perm(in[0], in[1], 0x5140);
+    const uint32_t low23 = __byte_perm(in[2], in[3], 0x5140);
+    const uint32_t high01 = __byte_perm(in[0], in[1], 0x7362);
+    const uint32_t high23 = __byte_perm(in[2], in[3], 0x7362);
+    out[0] = __byte_perm(low01, low23, 0x5410);
+    out[1] = __byte_perm(low01, low23, 0x7632);
+    out[2] = __byte_perm(high01, high23, 0x5410);
+    out[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+/*
+ * A thread reads 4 rows of 16 bytes, of which 4 threads of a warp below each other make 16 columns
+ * of 16 bytes in the shared memory. The 8 vectors of a column stand in an order that differs from
+ * one 16 columns to the next, so that neither these stores nor the loads of whole columns meet in
+ * a bank.
+ */
+__device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t col0,
+                             uint32_t *tile)
+{
+    const unsigned j = threadIdx.x % 8, g = threadIdx.x / 8;
+    const char *src = static_cast<const char *>(t.src) + (row0 + 4 * g) * t.src_stride + col0;
+    uint4 in[4] = {};
+    if (row0 + 4 * g < t.rows && col0 + 16 * j < t.cols) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            in[r] = *reinterpret_cast<const uint4 *>(src + r * t.src_stride + 16 * j);
+    }
+    const uint32_t quads[4][4] = {{in[0].x, in[1].x, in[2].x, in[3].x},
+                                  {in[0].y, in[1].y, in[2].y, in[3].y},
+                                  {in[0].z, in[1].z, in[2].z, in[3].z},
+                                  {in[0].w, in[1].w, in[2].w, in[3].w}};
+#pragma unroll
+    for (unsigned q = 0; q < 4; q++) {
+        uint32_t out[4];
+        turn_words(quads[q], out);
+#pragma unroll
+        for (unsigned c = 0; c < 4; c++)
+            tile[(16 * j + 4 * q + c) * (turn / 4) + ((g / 4) ^ j) * 4 + g % 4] = out[c];
+    }
+    __syncthreads();
+    const uint4 *vectors = reinterpret_cast<const uint4 *>(tile);
+#pragma unroll
+    for (unsigned c = g; c < turn; c += LAP_CUDA_THREADS / 8)
+        if (col0 + c < t.cols && row0 + 16 * j < t.rows)
+            *reinterpret_cast<uint4 *>(static_cast<char *>(t.dst) + (col0 + c) * t.dst_stride +
+                                       row0 + 16 * j) = vectors[c * 8 + (j ^ (c / 16))];
+}
+
+/* Of any size and alignment. */
+__device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t col0, char *tile)
+{
+    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
+        const unsigned r = i / turn, c = i % turn;
+        if (row0 + r < t.rows && col0 + c < t.cols)
+            tile[c * turn + r] =
+                static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c];
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
+        const unsigned c = i / turn, r = i % turn;
+        if (row0 + r < t.rows && col0 + c < t.cols)
+            static_cast<char *>(t.dst)[(col0 + c) * t.dst_stride + row0 + r] = tile[i];
+    }
+}
+
+} // namespace
+
+/* A block takes a square. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS)
+    lap_transpose(const lap_cuda_transpose_t t)
+{
+    __shared__ uint4 tile[turn * turn / 16];
+    const size_t across = (t.cols + turn - 1) / turn;
+    const size_t row0 = blockIdx.x / across * turn, col0 = blockIdx.x % across * turn;
+    if (t.vectors)
+        turn_vectors(t, row0, col0, reinterpret_cast<uint32_t *>(tile));
+    else
+        turn_bytes(t, row0, col0, reinterpret_cast<char *>(tile));
+}

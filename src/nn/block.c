@@ -266,7 +266,7 @@ static lap_status_t row_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_
     lap_nn_call_t *dgrad = block->row_calls[DGRAD];
     lap_nn_operand_t gradient;
     LAP_TRY(lap_nn_fp8_take(nn, &block->dy8, dy, &gradient));
-    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->row));
+    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->row));
     args.d = d;
     args.scales = nn->scales;
     if (block->shape.middle == LAP_MIDDLE_GELU)
@@ -314,7 +314,7 @@ static lap_status_t column_backward(lap_nn_t *nn, lap_nn_block_t *block, const l
     const lap_tensor_t own = column_input(nn, block), part = tensor(nn, nn->dx_part, rows, width);
     lap_nn_operand_t input = lap_nn_fp8_kept(nn, &block->input8, &own), gradient;
     LAP_TRY(lap_nn_fp8_take(nn, &block->dpre8, dpre, &gradient));
-    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->column));
+    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->column));
     args.d = bulk ? part : d;
     args.scales = nn->scales;
     if (bulk) {

@@ -7,7 +7,7 @@
  * Delayed scaling takes the largest magnitude of the passes before, which is exchanged once per
  * forward: nothing waits in between. Current scaling takes that of the matrix itself: the host
  * waits for it and for the other ranks. A matrix that has not been seen yet is scaled so too, and
- * weights are always, all at once.
+ * weights are always, all at once. Weights have a second copy that is transposed, for dgrad.
  */
 #include <math.h>
 
@@ -158,6 +158,31 @@ lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
                               fp8->scale};
 }
 
+lap_nn_operand_t lap_nn_fp8_turned(const lap_nn_t *nn, const lap_nn_weight_t *weight)
+{
+    const lap_nn_param_t *param = &weight->param;
+    if (!is_on(nn))
+        return (lap_nn_operand_t){param->weight, 1};
+    return (lap_nn_operand_t){
+        lap_tensor(weight->turned, weight->fp8.dtype, param->cols, param->rows), weight->fp8.scale};
+}
+
+/* Transposes the copy of a weight. */
+static lap_status_t turn(lap_nn_t *nn, const lap_nn_weight_t *weight)
+{
+    const lap_transpose_t transpose = {
+        .src = weight->fp8.data,
+        .dst = weight->turned,
+        .rows = weight->param.rows,
+        .cols = weight->param.cols,
+        .src_stride = weight->param.cols,
+        .dst_stride = weight->param.rows,
+    };
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->engine->device->ops->transpose(stream, &transpose);
+}
+
 lap_status_t lap_nn_fp8_weights(lap_nn_t *nn)
 {
     for (size_t i = 0; i < nn->nweights; i++)
@@ -171,6 +196,7 @@ lap_status_t lap_nn_fp8_weights(lap_nn_t *nn)
             continue;
         fp8->scale = scale_of(fp8->dtype, nn->amax[fp8->index]);
         LAP_TRY(cast(nn, fp8, &nn->weights[i].param.master));
+        LAP_TRY(turn(nn, &nn->weights[i]));
     }
     return LAP_OK;
 }

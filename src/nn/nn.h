@@ -51,6 +51,7 @@ typedef struct lap_nn_weight {
     bool summed;    /* ranks hold it in part: it is among the sums */
     lap_nn_reduction_t reduction;
     lap_nn_fp8_t fp8; /* matrices, with FP8 */
+    void *turned;     /* the same, transposed: what dgrad takes */
 } lap_nn_weight_t;
 
 /* Memory of a block that only its own passes use, or that all blocks share: as recompute says. */
@@ -149,6 +150,9 @@ lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t
 
 /* Makes the copies of all weights, scaled by themselves. Collective; waits. */
 lap_status_t lap_nn_fp8_weights(lap_nn_t *nn);
+
+/* A weight as dgrad takes it: [out, in], with FP8 [in, out]. */
+lap_nn_operand_t lap_nn_fp8_turned(const lap_nn_t *nn, const lap_nn_weight_t *weight);
 
 /* The same operand again, with nothing issued. */
 lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,

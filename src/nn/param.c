@@ -151,7 +151,7 @@ static lap_status_t alloc_copy(lap_nn_t *nn, lap_nn_weight_t *weight)
     if (nn->plan.desc.fp8 != LAP_FP8_NONE) {
         LAP_TRY(lap_nn_fp8_add(nn, &weight->fp8, LAP_FLOAT8_E4M3, param->rows * param->cols));
         param->weight = lap_tensor(weight->fp8.data, LAP_FLOAT8_E4M3, param->rows, param->cols);
-        return LAP_OK;
+        return lap_nn_alloc(nn, param->rows * param->cols, &weight->turned);
     }
     if (dtype == LAP_FLOAT32)
         return LAP_OK;

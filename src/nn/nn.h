@@ -33,7 +33,6 @@ typedef struct lap_nn_fp8 {
     void *data;   /* packed */
     size_t index; /* of its magnitudes */
     float scale;  /* 0: none yet */
-    lap_nn_reduction_t cast;
 } lap_nn_fp8_t;
 
 /* What a GEMM takes, and its scale: 1 unless it is FP8. */
@@ -98,14 +97,17 @@ struct lap_nn {
     void *dy_full, *dmid, *dpre, *dx_part, *dnorm, *dx[2]; /* of the block in work */
     void *scratch;                                         /* of kernels */
     void *dy8, *dpre8;                                     /* of the block in work, with FP8 */
-    float *scales;     /* P of them: where gathers put those of what they gather */
-    size_t nfp8;       /* matrices that are FP8 */
-    float *amax;       /* shared memory: the magnitude of each in its latest use here, */
-    float *history;    /* [nfp8, amax_history] and those of all ranks before */
-    size_t passes;     /* that have gone into it */
-    double *loss;      /* shared memory: the sum of squares of the latest loss here, */
-    size_t loss_count; /* and how many elements the whole has */
-    float *grad_scale; /* shared memory: 1 / loss_scale */
+    float *scales;      /* P of them: where gathers put those of what they gather */
+    size_t nfp8;        /* matrices that are FP8 */
+    float *cast_scales; /* device memory: what casts divide each by, */
+    float *cast_amax;   /* and the magnitudes that they have found since these were exchanged */
+    float *amax;        /* shared memory: the magnitude of each in its latest use here, */
+    float *found;       /* room for a copy of cast_amax, */
+    float *history;     /* [nfp8, amax_history] and the magnitudes of all ranks before */
+    size_t passes;      /* that have gone into it */
+    double *loss;       /* shared memory: the sum of squares of the latest loss here, */
+    size_t loss_count;  /* and how many elements the whole has */
+    float *grad_scale;  /* shared memory: 1 / loss_scale */
 
     lap_event_t *end;       /* of the compute stream, when all is waited for */
     lap_nn_call_t **flight; /* calls that have not ended */

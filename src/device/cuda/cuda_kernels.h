@@ -27,6 +27,7 @@
 #define LAP_CUDA_PIECE 16384 /* bytes of a row that a warp of lap_copy moves in one go */
 #define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
+#define LAP_CUDA_SUMMERS 32  /* warps of a block of lap_column_sums */
 #define LAP_CUDA_TURN 128    /* rows and columns of a block of lap_transpose */
 
 /* A signal word in device memory, with the tag of its latest raise; a cache line each. */

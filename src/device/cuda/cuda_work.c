@@ -188,7 +188,8 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         .scale = sums->scale,
         .dst = sums->dst,
     };
-    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
+    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, LAP_CUDA_SUMMERS,
+                  &args);
 }
 
 static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)

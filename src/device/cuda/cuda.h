@@ -28,6 +28,29 @@ typedef enum lap_cuda_kernel {
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
+/*
+ * Kernels of a layer above, which has a constant of this type for each fatbin. Its address is what
+ * a device knows them by once it has loaded them.
+ */
+typedef struct lap_cuda_code {
+    const unsigned char *fatbin;
+    const struct lap_cuda_entry {
+        const char *name;
+        size_t shared; /* the most dynamic shared memory of a block, if that is more than 48 KiB */
+    } * entries;
+    size_t count;
+    size_t stream_bytes; /* device memory that each stream has for them; zero at first */
+} lap_cuda_code_t;
+
+/* How a kernel is launched. */
+typedef struct lap_cuda_grid {
+    size_t x, y;      /* blocks; y 0 is 1 */
+    unsigned threads; /* of a block */
+    size_t shared;    /* dynamic shared memory of a block */
+} lap_cuda_grid_t;
+
+typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
+
 struct lap_event {
     const lap_device_ops_t *ops;
     struct lap_cuda_device *device;
@@ -59,19 +82,21 @@ typedef struct lap_cuda_device {
     int urgent, lazy;  /* priorities */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
-    lap_cuda_board_t *board; /* pinned */
-    uint32_t *lost;          /* device memory: as in lap_cuda_waits_t */
-    uint64_t limit_ns;       /* of waits on the GPU */
-    CUstream side;           /* for what is not on a stream of the caller */
-    CUevent joint;           /* where streams part and meet while a graph is made */
-    lap_stream_t *streams;   /* all of them */
-    uint64_t slots_used;     /* bits: those of board->slots that streams have */
+    lap_cuda_loaded_t *loaded; /* of layers above */
+    int shared_most;           /* bytes of shared memory that a block may ask for */
+    lap_cuda_board_t *board;   /* pinned */
+    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t */
+    uint64_t limit_ns;         /* of waits on the GPU */
+    CUstream side;             /* for what is not on a stream of the caller */
+    CUevent joint;             /* where streams part and meet while a graph is made */
+    lap_stream_t *streams;     /* all of them */
+    uint64_t slots_used;       /* bits: those of board->slots that streams have */
     /*
      * Signals that were issued one after the other to one stream wait here to be launched as one,
      * before anything else is launched on any stream.
      */
     lap_stream_t *held_for; /* NULL: none */
-    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES } held;
+    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
@@ -118,6 +143,18 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
 lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                                  lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
                                  unsigned block_x, unsigned block_y, const void *args);
+/*
+ * Loads the kernels, unless the device has them: all of them, and now, for to load one when it is
+ * first launched might mean to wait for those that run. They end with the device.
+ */
+lap_status_t lap_cuda_code_load(lap_cuda_device_t *device, const lap_cuda_code_t *code);
+/* Launches entry `kernel` of kernels that are loaded; no blocks: nothing. Enters and leaves. */
+lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *code, size_t kernel,
+                                  lap_cuda_grid_t grid, const void *args);
+/* The stream's memory for kernels that are loaded: code->stream_bytes. */
+void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
+/* Between enter and leave: unloads all kernels of layers above. */
+void lap_cuda_code_unload(lap_cuda_device_t *device);
 /* Launches the signals that are held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
 
@@ -131,7 +168,7 @@ lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 /* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
@@ -147,6 +184,8 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Destroys the event on the caller's stream, if there is one. */
 void lap_cuda_foreign_close(lap_cuda_device_t *device);
 
+/* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
+lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
 void lap_cuda_plans_free(lap_cuda_device_t *device);

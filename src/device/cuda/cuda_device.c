@@ -143,6 +143,11 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
                            api->cuDeviceGetAttribute(
                                &device->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->gpu),
                            "cuDeviceGetAttribute"));
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuDeviceGetAttribute(
+                               &device->shared_most,
+                               CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device->gpu),
+                           "cuDeviceGetAttribute"));
     if (!given || !*given)
         return LAP_OK;
     LAP_TRY(read_part(given, &part, &parts));
@@ -309,6 +314,7 @@ static void close_inside(lap_cuda_device_t *device)
         (void)api->cuMemFreeHost(device->board);
     if (device->stamps)
         (void)api->cuMemFreeHost(device->stamps);
+    lap_cuda_code_unload(device);
     if (device->library)
         (void)api->cuLibraryUnload(device->library);
 }

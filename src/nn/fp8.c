@@ -178,23 +178,10 @@ static lap_status_t scale_now(lap_nn_t *nn, lap_nn_fp8_t *fp8)
 static lap_status_t cast(lap_nn_t *nn, const lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
                          bool looks)
 {
-    const lap_cast_t cast = {
-        .from = matrix->dtype,
-        .to = fp8->dtype,
-        .src = matrix->data,
-        .dst = fp8->data,
-        .src_stride = matrix->stride * lap_dtype_size(matrix->dtype),
-        .dst_stride = matrix->cols,
-        .rows = matrix->rows,
-        .cols = matrix->cols,
-        .scale = &nn->cast_scales[fp8->index],
-        .amax = looks ? &nn->cast_amax[fp8->index] : NULL,
-    };
-    lap_stream_t *stream;
     if (looks)
         nn->amax[fp8->index] = 0; /* until it is collected */
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->cast(stream, &cast);
+    return lap_nn_cast(nn, matrix, fp8->dtype, fp8->data, &nn->cast_scales[fp8->index],
+                       looks ? &nn->cast_amax[fp8->index] : NULL);
 }
 
 /* The scale is that of the matrix itself. */

@@ -41,16 +41,20 @@ typedef struct lap_nn_operand {
     float scale;
 } lap_nn_operand_t;
 
-/* A parameter. A matrix has a copy in another type, a vector a gradient of one backward. */
+/*
+ * A parameter. What GEMMs read, matrices and their biases, may have a copy in another type; vectors
+ * have a gradient of one backward.
+ */
 typedef struct lap_nn_weight {
     lap_nn_param_t param;
     char name[48];
     size_t index;
+    bool of_norm;
     float *partial; /* vectors: their gradient in the latest backward, times loss_scale */
     bool summed;    /* ranks hold it in part: it is among the sums */
-    lap_nn_reduction_t reduction;
-    lap_nn_fp8_t fp8; /* matrices, with FP8 */
-    void *turned;     /* the same, transposed: what dgrad takes */
+    lap_nn_reduction_t reduction; /* of that */
+    lap_nn_fp8_t fp8;             /* matrices, with FP8 */
+    void *turned;                 /* the same, transposed: what dgrad takes */
 } lap_nn_weight_t;
 
 /* Memory of a block that only its own passes use, or that all blocks share: as recompute says. */
@@ -170,6 +174,13 @@ lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);
 
 /* Begins an operator behind all kernels issued so far. args->m and args->trace are filled in. */
 lap_status_t lap_nn_begin(lap_nn_t *nn, lap_nn_call_t *call, lap_op_args_t *args);
+
+/*
+ * dst = src, rounded to its type, which is packed. FP8 has a scale to be divided by, in memory of
+ * the device, and perhaps a place for the largest magnitude; else both are NULL.
+ */
+lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
+                         const float *scale, float *amax);
 
 /* dst = src, scaled and finished as the reduction says; both are packed [rows, cols]. */
 lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtype_t from,

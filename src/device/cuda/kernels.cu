@@ -626,6 +626,8 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const la
         most = cast_rows<BFLOAT16, E5M2>(c);
     else if (c.from == FLOAT32 && c.to == E4M3)
         most = cast_rows<FLOAT32, E4M3>(c);
+    else if (c.from == FLOAT32 && c.to == BFLOAT16)
+        most = cast_rows<FLOAT32, BFLOAT16>(c);
     else
         most = cast_rows<-1, -1>(c);
     most = __reduce_max_sync(~0u, most);

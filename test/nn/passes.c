@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/convert.h"
 #include "tap.h"
 #include "util/random.h"
 
@@ -126,6 +127,37 @@ static void check_weights(lap_world_t *world, void *arg)
     }
     tap_ok(same, "rank %d of %d has its part of the seed's weights", lap_world_rank(world),
            lap_world_size(world));
+    lap_nn_destroy(nn);
+}
+
+/* What GEMMs read is of their type and follows the masters; what norms read is the master. */
+static void check_copies(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    lap_nn_t *nn;
+    size_t count, wrong = 0;
+    if (!tap_success(lap_nn_create(lap_world_group(world), desc, &nn), "layers"))
+        return;
+    float *masters = lap_nn_masters(nn, &count);
+    for (size_t i = 0; i < count; i++)
+        masters[i] = (float)i / 3;
+    tap_success(lap_nn_refresh(nn), "copies");
+    tap_success(lap_nn_wait(nn), "are made");
+    for (size_t p = 0; p < lap_nn_params(nn); p++) {
+        const lap_nn_param_t *param = lap_nn_param(nn, p);
+        const bool norm = strstr(param->name, "norm") != NULL;
+        const lap_dtype_t dtype = norm                               ? LAP_FLOAT32
+                                  : desc->fp8 && param->all_cols > 1 ? LAP_FLOAT8_E4M3
+                                                                     : desc->dtype;
+        wrong += param->weight.dtype != dtype || (norm && param->weight.data != param->master.data);
+        for (size_t i = 0; i < param->rows * param->cols && dtype == LAP_BFLOAT16; i++) {
+            float value;
+            lap_to_float(dtype, (uint16_t *)param->weight.data + i, &value, 1);
+            wrong += value != tap_rounded(dtype, ((const float *)param->master.data)[i]);
+        }
+    }
+    tap_ok(wrong == 0, "%s: copies of weights and biases, but not of norms",
+           desc->fp8 ? "FP8" : lap_dtype_name(desc->dtype));
     lap_nn_destroy(nn);
 }
 
@@ -345,6 +377,12 @@ int main(void)
         tap_ranks(ranks, NULL, check_told, &swiglu);
         tap_ranks(ranks, NULL, check_seen, &desc);
     }
+    for (int dtype = LAP_FLOAT32; dtype <= LAP_BFLOAT16; dtype++)
+        for (int fp8 = LAP_FP8_NONE; fp8 <= LAP_FP8_DELAYED; fp8++) {
+            desc.dtype = (lap_dtype_t)dtype;
+            desc.fp8 = (lap_fp8_recipe_t)fp8;
+            tap_ranks(2, NULL, check_copies, &desc);
+        }
     check_proofs();
     return tap_done();
 }

@@ -328,12 +328,12 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+        {NULL, NULL, 0, false},
     };
-    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        if (strcmp(kernels[i].name, name) == 0)
-            return &kernels[i];
-    for (const fake_kernel_t *kernel = fake_nn_kernels; kernel->name; kernel++)
-        if (strcmp(kernel->name, name) == 0)
-            return kernel;
+    const fake_kernel_t *const tables[] = {kernels, fake_nn_kernels, fake_attention_kernels};
+    for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
+        for (const fake_kernel_t *kernel = tables[t]; kernel->name; kernel++)
+            if (strcmp(kernel->name, name) == 0)
+                return kernel;
     return NULL;
 }

@@ -349,15 +349,15 @@ int main(void)
     swiglu.layers = 2;
     row.row_parallel = 1;
     for (int ranks = 1; ranks <= 3; ranks++) {
-        tap_ranks(ranks, NULL, check_weights, &swiglu);
-        tap_ranks(ranks, NULL, check_weights, &row);
-        tap_ranks(ranks, NULL, check_accumulation, &desc);
-        tap_ranks(ranks, NULL, check_scale, &desc);
-        tap_ranks(ranks, NULL, check_loss, &column);
-        tap_ranks(ranks, NULL, check_loss, &desc);
-        tap_ranks(ranks, NULL, check_prefix, &swiglu);
-        tap_ranks(ranks, NULL, check_told, &swiglu);
-        tap_ranks(ranks, NULL, check_seen, &desc);
+        tap_launched_ranks(ranks, NULL, check_weights, &swiglu);
+        tap_launched_ranks(ranks, NULL, check_weights, &row);
+        tap_launched_ranks(ranks, NULL, check_accumulation, &desc);
+        tap_launched_ranks(ranks, NULL, check_scale, &desc);
+        tap_launched_ranks(ranks, NULL, check_loss, &column);
+        tap_launched_ranks(ranks, NULL, check_loss, &desc);
+        tap_launched_ranks(ranks, NULL, check_prefix, &swiglu);
+        tap_launched_ranks(ranks, NULL, check_told, &swiglu);
+        tap_launched_ranks(ranks, NULL, check_seen, &desc);
     }
     check_proofs();
     return tap_done();

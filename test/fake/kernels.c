@@ -25,7 +25,7 @@ static void nap(void)
 
 /* ---- elements ---- */
 
-static float load(int32_t dtype, const void *memory, size_t i)
+float fake_load(int32_t dtype, const void *memory, size_t i)
 {
     float value;
     const char *x = fake_at(memory);
@@ -33,7 +33,7 @@ static float load(int32_t dtype, const void *memory, size_t i)
     return value;
 }
 
-static void store(int32_t dtype, void *memory, size_t i, float value)
+void fake_store(int32_t dtype, void *memory, size_t i, float value)
 {
     char *x = fake_at(memory);
     lap_from_float((lap_dtype_t)dtype, &value, x + i * lap_dtype_size((lap_dtype_t)dtype), 1);
@@ -64,16 +64,16 @@ static float finish(const lap_cuda_finish_t *f, float sum, int32_t dtype, const 
         return sum;
     void *aux = f->aux ? (char *)f->aux + row * f->aux_stride : NULL;
     if (f->beta != 0)
-        x += (double)f->beta * (double)load(dtype, d, col);
+        x += (double)f->beta * (double)fake_load(dtype, d, col);
     if (f->epilogue & BIAS)
-        x += (double)load(f->bias_dtype, f->bias, col);
+        x += (double)fake_load(f->bias_dtype, f->bias, col);
     if (f->epilogue & GELU) {
         if (aux)
-            store(f->aux_dtype, aux, col, (float)x);
+            fake_store(f->aux_dtype, aux, col, (float)x);
         x = fake_gelu(x);
     }
     if (f->epilogue & DGELU)
-        x *= fake_gelu_slope((double)load(f->aux_dtype, aux, col));
+        x *= fake_gelu_slope((double)fake_load(f->aux_dtype, aux, col));
     return (float)(x / (double)f->scale);
 }
 
@@ -84,12 +84,47 @@ static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
 }
 
+/* When a transfer over an emulated link comes. */
+static uint64_t carry(const lap_cuda_transit_t *transit)
+{
+    const uint64_t issued = transit->issued ? *(const uint64_t *)fake_at(transit->issued) : now();
+    uint64_t due = issued;
+    if (transit->link_free) {
+        uint64_t *link_free = fake_at(transit->link_free);
+        uint64_t seen = __atomic_load_n(link_free, __ATOMIC_RELAXED);
+        do {
+            due = (issued > seen ? issued : seen) + transit->carry_ns;
+        } while (!__atomic_compare_exchange_n(link_free, &seen, due, false, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    }
+    return due + transit->latency_ns;
+}
+
+static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)
+{
+    const uint64_t due = carry(transit);
+    const uint32_t nth = __atomic_load_n(&word->value, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&word->due[nth % LAP_CUDA_DUES], (uint32_t)(due >> LAP_CUDA_DUE_SHIFT),
+                     __ATOMIC_RELAXED);
+    if (transit->arrival)
+        __atomic_store_n(transit->arrival, due, __ATOMIC_RELEASE);
+}
+
+static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
+{
+    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
+    const uint32_t due = __atomic_load_n(&word->due[known % LAP_CUDA_DUES], __ATOMIC_RELAXED);
+    return (int32_t)(due - (uint32_t)(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+}
+
 /* Nothing is raised after a wait that gave up. */
-static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost)
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced)
 {
     lap_cuda_word_t *word = fake_at(raise->word);
     if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_ACQUIRE) != 0)
         return;
+    if (paced)
+        set_due(word, &raise->transit);
     __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
     __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
 }
@@ -137,8 +172,10 @@ static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *
     const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
     uint64_t since = 0;
     for (;;) {
-        const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
-        if ((int32_t)(come - wait->count) >= 0)
+        const uint32_t value = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE);
+        const uint32_t come = value - base;
+        if ((int32_t)(come - wait->count) >= 0 &&
+            (!wait->paced || is_due(word, base + wait->count, value)))
             return true;
         if (since == 0) {
             report(waits->slot, wait, come, LAP_CUDA_STALLED);
@@ -175,7 +212,7 @@ static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
     for (uint32_t i = 0; i < raises->n; i++)
-        raise_word(&raises->at[i], raises->lost);
+        raise_word(&raises->at[i], raises->lost, raises->paced);
 }
 
 static void run_advance(void *args)
@@ -194,21 +231,6 @@ static void run_stamp(void *args)
     __atomic_store_n((uint64_t *)fake_at(stamp->at), now(), __ATOMIC_RELEASE);
 }
 
-static void run_pace(void *args)
-{
-    const lap_cuda_pace_t *pace = args;
-    uint64_t due = *(const uint64_t *)fake_at(pace->issued);
-    if (pace->link_free) {
-        uint64_t *link_free = fake_at(pace->link_free);
-        due = (due > *link_free ? due : *link_free) + pace->carry_ns;
-        *link_free = due;
-    }
-    due += pace->latency_ns;
-    while (now() < due && !aborted(pace->board))
-        nap();
-    raise_word(&pace->raise, pace->lost);
-}
-
 /* ---- arithmetic ---- */
 
 static void run_reduce(void *args)
@@ -221,10 +243,10 @@ static void run_reduce(void *args)
             for (uint32_t s = 0; s < r->nsrc; s++) {
                 const char *src = (const char *)r->srcs[s] + row * r->strides[s];
                 const float scale = r->scales[s] ? *(const float *)fake_at(r->scales[s]) : 1;
-                const float term = load(r->from, src, col) * scale;
+                const float term = fake_load(r->from, src, col) * scale;
                 x = s == 0 ? term : x + term;
             }
-            store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
+            fake_store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
         }
     }
 }
@@ -236,7 +258,7 @@ static void run_column_sums(void *args)
     for (size_t col = 0; col < s->cols; col++) {
         double sum = 0;
         for (size_t row = 0; row < s->rows; row++)
-            sum += (double)load(s->from, (const char *)s->src + row * s->src_stride, col);
+            sum += (double)fake_load(s->from, (const char *)s->src + row * s->src_stride, col);
         sum *= (double)s->scale;
         lap_from_double((lap_dtype_t)s->to, &sum, dst + col * lap_dtype_size((lap_dtype_t)s->to),
                         1);
@@ -251,7 +273,7 @@ static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, 
     for (size_t row = 0; row < rows; row++)
         for (size_t k = 0; k < depth; k++)
             wide[row * depth + k] =
-                load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+                fake_load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
     return wide;
 }
 
@@ -267,7 +289,7 @@ static void run_multiply(void *args)
             float x = 0;
             for (size_t k = 0; k < g->k; k++)
                 x += a[row * g->k + k] * b[col * g->k + k];
-            store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
+            fake_store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
         }
     }
     free(a);
@@ -282,10 +304,10 @@ static void run_cast(void *args)
     uint32_t most = amax ? lap_bits_of_float(*amax) : 0;
     for (size_t row = 0; row < c->rows; row++)
         for (size_t col = 0; col < c->cols; col++) {
-            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            const float x = fake_load(c->from, (const char *)c->src + row * c->src_stride, col);
             const uint32_t size = lap_bits_of_float(x) & 0x7fffffff;
             most = size > most ? size : most;
-            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+            fake_store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
         }
     if (amax)
         *amax = lap_float_of_bits(most);
@@ -310,7 +332,7 @@ static void run_fill(void *args)
         uint64_t x = (fill->seed + i) * 0x9e3779b97f4a7c15u;
         x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
         x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-        store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
+        fake_store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
     }
 }
 
@@ -321,16 +343,18 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
         {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},
-        {"lap_pace", run_pace, sizeof(lap_cuda_pace_t), false},
         {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
         {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+        {NULL, NULL, 0, false},
     };
-    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        if (strcmp(kernels[i].name, name) == 0)
-            return &kernels[i];
+    const fake_kernel_t *const tables[] = {kernels, fake_nn_kernels, fake_attention_kernels};
+    for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
+        for (const fake_kernel_t *kernel = tables[t]; kernel->name; kernel++)
+            if (strcmp(kernel->name, name) == 0)
+                return kernel;
     return NULL;
 }

@@ -96,7 +96,7 @@ typedef struct lap_cuda_device {
      * before anything else is launched on any stream.
      */
     lap_stream_t *held_for; /* NULL: none */
-    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES } held;
+    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
@@ -168,7 +168,7 @@ lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 /* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
@@ -184,6 +184,8 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Destroys the event on the caller's stream, if there is one. */
 void lap_cuda_foreign_close(lap_cuda_device_t *device);
 
+/* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
+lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
 void lap_cuda_plans_free(lap_cuda_device_t *device);

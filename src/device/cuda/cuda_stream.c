@@ -87,11 +87,12 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise)
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
-    LAP_TRY(make_room(stream, LAP_CUDA_RAISES, &device->raises.n));
-    device->held = LAP_CUDA_RAISES;
+    LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, &device->raises.n));
+    device->held = paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES;
+    device->raises.paced = paced;
     device->raises.lost = device->lost;
     device->raises.at[device->raises.n++] = *raise;
     return LAP_OK;

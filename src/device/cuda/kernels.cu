@@ -116,15 +116,55 @@ __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *calls * 0xd1b54a32d192ed03u;
 }
 
+/* Sends a transfer over the link, behind all before it; returns when it comes. */
+__device__ uint64_t carry(const lap_cuda_transit_t &transit)
+{
+    const uint64_t issued = transit.issued ? *transit.issued : now();
+    uint64_t due = issued;
+    if (transit.link_free) {
+        auto *link_free = reinterpret_cast<unsigned long long *>(transit.link_free);
+        uint64_t seen = load_relaxed(transit.link_free), expected;
+        do {
+            expected = seen;
+            due = (issued > expected ? issued : expected) + transit.carry_ns;
+            seen = atomicCAS(link_free, expected, due);
+        } while (seen != expected);
+    }
+    return due + transit.latency_ns;
+}
+
+/* Notes when the next raise of a word, which only this thread makes, is due. */
+__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit)
+{
+    const uint64_t due = carry(transit);
+    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES],
+                  static_cast<uint32_t>(due >> LAP_CUDA_DUE_SHIFT));
+    if (transit.arrival)
+        *transit.arrival = due;
+}
+
+/*
+ * Whether raise `nth` of a word that shows `value` is due. Of one so long ago that its time is
+ * forgotten, the oldest that is known has to do, which is later.
+ */
+__device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
+{
+    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
+    const uint32_t due = load_relaxed(&word->due[known % LAP_CUDA_DUES]);
+    return static_cast<int32_t>(due - static_cast<uint32_t>(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+}
+
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
  * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
  * is told of it.
  */
-__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost)
+__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, bool paced)
 {
     if (load_relaxed(lost) != 0)
         return;
+    if (paced)
+        set_due(raise.word, raise.transit);
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -173,8 +213,10 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     for (int round = 0;; round++) {
         if (waiting) {
             /* Acquires what the peer's raise_word released. */
-            come = load_acquire(&mine.word->value) - base;
-            waiting = static_cast<int32_t>(come - mine.count) < 0;
+            const uint32_t value = load_acquire(&mine.word->value);
+            come = value - base;
+            waiting = static_cast<int32_t>(come - mine.count) < 0 ||
+                      (mine.paced && !is_due(mine.word, base + mine.count, value));
         }
         const unsigned left = __ballot_sync(~0u, waiting);
         if (left == 0)
@@ -217,10 +259,13 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     }
 }
 
+/* Transfers go over a link in the order in which they were issued. */
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
-    if (threadIdx.x < raises.n)
-        raise_word(raises.at[threadIdx.x], raises.lost);
+    if (!raises.paced && threadIdx.x < raises.n)
+        raise_word(raises.at[threadIdx.x], raises.lost, false);
+    for (uint32_t i = 0; raises.paced && threadIdx.x == 0 && i < raises.n; i++)
+        raise_word(raises.at[i], raises.lost, true);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -236,21 +281,6 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
 extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
-}
-
-/* Books the transfer and raises its signal when it is over; one thread that sleeps. */
-extern "C" __global__ void SMALL lap_pace(const lap_cuda_pace_t pace)
-{
-    uint64_t due = *pace.issued;
-    if (pace.link_free) {
-        due = due > *pace.link_free ? due : *pace.link_free;
-        due += pace.carry_ns;
-        *pace.link_free = due;
-    }
-    due += pace.latency_ns;
-    while (now() < due && load_relaxed(&pace.board->abort) == LAP_CUDA_GO)
-        __nanosleep(200);
-    raise_word(pace.raise, pace.lost);
 }
 
 /* ---- arithmetic ---- */

@@ -146,8 +146,12 @@ static void check_copies(lap_world_t *world, void *arg)
     if (!tap_success(lap_nn_create(lap_world_group(world), desc, &nn), "layers"))
         return;
     float *masters = lap_nn_masters(nn, &count);
+    float *values = nn_fetch(nn, masters, count);
+    if (!tap_ok(values != NULL, "the masters"))
+        return;
     for (size_t i = 0; i < count; i++)
-        masters[i] = (float)i / 3;
+        values[i] = (float)i / 3;
+    tap_ok(nn_copy(nn, masters, values, count * sizeof(float)), "other masters");
     tap_success(lap_nn_refresh(nn), "copies");
     tap_success(lap_nn_wait(nn), "are made");
     for (size_t p = 0; p < lap_nn_params(nn); p++) {
@@ -157,12 +161,18 @@ static void check_copies(lap_world_t *world, void *arg)
                                   : desc->fp8 && param->all_cols > 1 ? LAP_FLOAT8_E4M3
                                                                      : desc->dtype;
         wrong += param->weight.dtype != dtype || (norm && param->weight.data != param->master.data);
-        for (size_t i = 0; i < param->rows * param->cols && dtype == LAP_BFLOAT16; i++) {
+        const float *whole = values + ((const float *)param->master.data - masters);
+        const size_t n = dtype == LAP_BFLOAT16 ? param->rows * param->cols : 0;
+        uint16_t *copies = calloc(n + 1, sizeof(*copies));
+        wrong += !copies || !nn_copy(nn, copies, param->weight.data, n * sizeof(*copies));
+        for (size_t i = 0; i < n && copies; i++) {
             float value;
-            lap_to_float(dtype, (uint16_t *)param->weight.data + i, &value, 1);
-            wrong += value != tap_rounded(dtype, ((const float *)param->master.data)[i]);
+            lap_to_float(dtype, copies + i, &value, 1);
+            wrong += value != tap_rounded(dtype, whole[i]);
         }
+        free(copies);
     }
+    free(values);
     tap_ok(wrong == 0, "%s: copies of weights and biases, but not of norms",
            desc->fp8 ? "FP8" : lap_dtype_name(desc->dtype));
     lap_nn_destroy(nn);

@@ -5,17 +5,26 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "lap_config.h"
 #include "nn/host/host.h"
+#if LAP_HAVE_CUDA
+#include "nn/cuda/nn_cuda.h"
+#endif
 
 static const lap_nn_kernels_t *const tables[] = {
     &lap_nn_ref_kernels,
     &lap_nn_cpu_kernels,
+#if LAP_HAVE_CUDA
+    &lap_nn_cuda_kernels,
+#endif
 };
 
-lap_status_t lap_nn_kernels_of(const lap_device_t *device, const lap_nn_kernels_t **kernels_p)
+lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)
 {
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (strcmp(tables[i]->device, device->ops->name) == 0) {
+            if (tables[i]->prepare)
+                LAP_TRY(tables[i]->prepare(device));
             *kernels_p = tables[i];
             return LAP_OK;
         }

@@ -16,6 +16,7 @@
 
 #define PAGE 4096u
 #define PEERS 64
+#define SHARED_MOST (227 * 1024) /* bytes of shared memory of a block */
 
 int fake_number(const char *name, int otherwise)
 {
@@ -75,6 +76,9 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *value = fake_number("FAKE_CAPABILITY", 90) % 10;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        *value = SHARED_MOST;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         *value = 1;
@@ -187,13 +191,15 @@ static CUresult resource(CUdevice device, CUdevResource *resource_p, CUdevResour
 static CUresult split(CUdevResource *parts, unsigned *count, const CUdevResource *all,
                       CUdevResource *rest, unsigned flags, unsigned each)
 {
-    (void)rest, (void)flags;
+    (void)flags;
     if (*count > all->sm.smCount / each)
         *count = all->sm.smCount / each;
     for (unsigned i = 0; i < *count; i++) {
         parts[i] = *all;
         parts[i].sm.smCount = each;
     }
+    *rest = *all;
+    rest->sm.smCount = all->sm.smCount - *count * each;
     return CUDA_SUCCESS;
 }
 
@@ -570,15 +576,24 @@ static CUresult get_function(CUfunction *function_p, CUkernel kernel)
     return CUDA_SUCCESS;
 }
 
+static CUresult set_attribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+    (void)function;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > SHARED_MOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
 static CUresult launch(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                        CUstream stream, void **params, void **extra)
 {
     const fake_kernel_t *kernel = (const fake_kernel_t *)(const void *)function;
-    (void)shared, (void)extra;
+    (void)extra;
     if (depth == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!grid_x || !grid_y || !grid_z || grid_y > 65535 || block_x * block_y * block_z > 1024)
+    if (!grid_x || !grid_y || !grid_z || grid_y > 65535 || block_x * block_y * block_z > 1024 ||
+        !block_x || shared > SHARED_MOST)
         return CUDA_ERROR_INVALID_VALUE;
     if (!kernel->work)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -644,6 +659,7 @@ static const fake_call_t calls[] = {
     CALL("cuLibraryGetKernel", get_kernel),
     CALL("cuKernelGetFunction", get_function),
     CALL("cuFuncLoad", succeed),
+    CALL("cuFuncSetAttribute", set_attribute),
     {NULL, NULL},
 };
 

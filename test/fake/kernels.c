@@ -84,12 +84,47 @@ static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
 }
 
+/* When a transfer over an emulated link comes. */
+static uint64_t carry(const lap_cuda_transit_t *transit)
+{
+    const uint64_t issued = transit->issued ? *(const uint64_t *)fake_at(transit->issued) : now();
+    uint64_t due = issued;
+    if (transit->link_free) {
+        uint64_t *link_free = fake_at(transit->link_free);
+        uint64_t seen = __atomic_load_n(link_free, __ATOMIC_RELAXED);
+        do {
+            due = (issued > seen ? issued : seen) + transit->carry_ns;
+        } while (!__atomic_compare_exchange_n(link_free, &seen, due, false, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    }
+    return due + transit->latency_ns;
+}
+
+static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)
+{
+    const uint64_t due = carry(transit);
+    const uint32_t nth = __atomic_load_n(&word->value, __ATOMIC_RELAXED) + 1;
+    __atomic_store_n(&word->due[nth % LAP_CUDA_DUES], (uint32_t)(due >> LAP_CUDA_DUE_SHIFT),
+                     __ATOMIC_RELAXED);
+    if (transit->arrival)
+        __atomic_store_n(transit->arrival, due, __ATOMIC_RELEASE);
+}
+
+static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
+{
+    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
+    const uint32_t due = __atomic_load_n(&word->due[known % LAP_CUDA_DUES], __ATOMIC_RELAXED);
+    return (int32_t)(due - (uint32_t)(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+}
+
 /* Nothing is raised after a wait that gave up. */
-static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost)
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced)
 {
     lap_cuda_word_t *word = fake_at(raise->word);
     if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_ACQUIRE) != 0)
         return;
+    if (paced)
+        set_due(word, &raise->transit);
     __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
     __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
 }
@@ -137,13 +172,16 @@ static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *
     const uint32_t base = *(const uint32_t *)fake_at(wait->consumed);
     uint64_t since = 0;
     for (;;) {
-        const uint32_t come = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE) - base;
-        if ((int32_t)(come - wait->count) >= 0)
+        const uint32_t value = __atomic_load_n(&word->value, __ATOMIC_ACQUIRE);
+        const uint32_t come = value - base;
+        if ((int32_t)(come - wait->count) >= 0 &&
+            (!wait->paced || is_due(word, base + wait->count, value)))
             return true;
         if (since == 0) {
             report(waits->slot, wait, come, LAP_CUDA_STALLED);
             since = now();
         }
+        __atomic_store_n(&waits->slot->come, come, __ATOMIC_RELAXED);
         *told_p = true;
         if (!waits_on(waits, wait, come, LAP_CUDA_STALLED, since))
             return false;
@@ -175,7 +213,7 @@ static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
     for (uint32_t i = 0; i < raises->n; i++)
-        raise_word(&raises->at[i], raises->lost);
+        raise_word(&raises->at[i], raises->lost, raises->paced);
 }
 
 static void run_advance(void *args)
@@ -192,21 +230,6 @@ static void run_stamp(void *args)
 {
     const lap_cuda_stamp_t *stamp = args;
     __atomic_store_n((uint64_t *)fake_at(stamp->at), now(), __ATOMIC_RELEASE);
-}
-
-static void run_pace(void *args)
-{
-    const lap_cuda_pace_t *pace = args;
-    uint64_t due = *(const uint64_t *)fake_at(pace->issued);
-    if (pace->link_free) {
-        uint64_t *link_free = fake_at(pace->link_free);
-        due = (due > *link_free ? due : *link_free) + pace->carry_ns;
-        *link_free = due;
-    }
-    due += pace->latency_ns;
-    while (now() < due && !aborted(pace->board))
-        nap();
-    raise_word(&pace->raise, pace->lost);
 }
 
 /* ---- arithmetic ---- */
@@ -321,7 +344,6 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
         {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},
-        {"lap_pace", run_pace, sizeof(lap_cuda_pace_t), false},
         {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
         {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},

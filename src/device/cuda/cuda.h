@@ -28,6 +28,29 @@ typedef enum lap_cuda_kernel {
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
+/*
+ * Kernels of a layer above, which has a constant of this type for each fatbin. Its address is what
+ * a device knows them by once it has loaded them.
+ */
+typedef struct lap_cuda_code {
+    const unsigned char *fatbin;
+    const struct lap_cuda_entry {
+        const char *name;
+        size_t shared; /* the most dynamic shared memory of a block, if that is more than 48 KiB */
+    } * entries;
+    size_t count;
+    size_t stream_bytes; /* device memory that each stream has for them; zero at first */
+} lap_cuda_code_t;
+
+/* How a kernel is launched. */
+typedef struct lap_cuda_grid {
+    size_t x, y;      /* blocks; y 0 is 1 */
+    unsigned threads; /* of a block */
+    size_t shared;    /* dynamic shared memory of a block */
+} lap_cuda_grid_t;
+
+typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
+
 struct lap_event {
     const lap_device_ops_t *ops;
     struct lap_cuda_device *device;
@@ -45,6 +68,14 @@ typedef struct lap_cuda_lodger {
     struct lap_cuda_lodger *next;
 } lap_cuda_lodger_t;
 
+/* Multiprocessors for signals, see cuda_aside.c; no green context: there are none. */
+typedef struct lap_cuda_aside {
+    CUgreenCtx green;
+    CUcontext context;
+    CUfunction kernels[LAP_CUDA_KERNELS]; /* those that are signals */
+    CUevent joint;                        /* as that of the device */
+} lap_cuda_aside_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
@@ -60,19 +91,22 @@ typedef struct lap_cuda_device {
     int urgent, lazy;  /* priorities */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
-    lap_cuda_board_t *board; /* pinned */
-    uint32_t *lost;          /* device memory: as in lap_cuda_waits_t */
-    uint64_t limit_ns;       /* of waits on the GPU */
-    CUstream side;           /* for what is not on a stream of the caller */
-    CUevent joint;           /* where streams part and meet while a graph is made */
-    lap_stream_t *streams;   /* all of them */
-    uint64_t slots_used;     /* bits: those of board->slots that streams have */
+    lap_cuda_loaded_t *loaded; /* of layers above */
+    int shared_most;           /* bytes of shared memory that a block may ask for */
+    lap_cuda_board_t *board;   /* pinned */
+    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t */
+    uint64_t limit_ns;         /* of waits on the GPU */
+    CUstream side;             /* for what is not on a stream of the caller */
+    CUevent joint;             /* where streams part and meet */
+    lap_cuda_aside_t aside;
+    lap_stream_t *streams; /* all of them */
+    uint64_t slots_used;   /* bits: those of board->slots that streams have */
     /*
      * Signals that were issued one after the other to one stream wait here to be launched as one,
      * before anything else is launched on any stream.
      */
     lap_stream_t *held_for; /* NULL: none */
-    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES } held;
+    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
@@ -98,6 +132,8 @@ struct lap_stream {
     const lap_device_ops_t *ops;
     lap_cuda_device_t *device;
     CUstream stream;
+    CUstream aside; /* its companion for signals; NULL: none */
+    bool parted;    /* the companion was given something that the stream does not wait for */
     unsigned slot;
     CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
     CUdeviceptr scratch;   /* fp32 results on their way to being finished */
@@ -120,8 +156,38 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
 lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                                  lap_cuda_kernel_t kernel, size_t grid_x, size_t grid_y,
                                  unsigned block_x, unsigned block_y, const void *args);
+/*
+ * Loads the kernels, unless the device has them: all of them, and now, for to load one when it is
+ * first launched might mean to wait for those that run. They end with the device.
+ */
+lap_status_t lap_cuda_code_load(lap_cuda_device_t *device, const lap_cuda_code_t *code);
+/* Launches entry `kernel` of kernels that are loaded; no blocks: nothing. Enters and leaves. */
+lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *code, size_t kernel,
+                                  lap_cuda_grid_t grid, const void *args);
+/* The stream's memory for kernels that are loaded: code->stream_bytes. */
+void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
+/* Between enter and leave: unloads all kernels of layers above. */
+void lap_cuda_code_unload(lap_cuda_device_t *device);
+/* The same with a signal, a kernel of one block, in the stream's companion where it has one. */
+lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kernel, unsigned threads,
+                                   const void *args);
+/* The stream goes on when its companion is here. */
+lap_status_t lap_cuda_meet(lap_stream_t *stream);
 /* Launches the signals that are held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
+
+/* A kernel of the device by its number. */
+lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
+                                  CUkernel *kernel_p);
+
+/*
+ * The multiprocessors that no part of the GPU has: chosen with the part, opened when the kernels
+ * have been loaded. Where that fails there are none. A stream's companion: NULL stays.
+ */
+void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest);
+void lap_cuda_aside_open(lap_cuda_device_t *device);
+void lap_cuda_aside_close(lap_cuda_device_t *device);
+lap_status_t lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
@@ -133,7 +199,7 @@ lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 /* The signals of a transport. Those of a stream that follow one another become one launch. */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
                                   bool checks_tag);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
@@ -149,6 +215,10 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Destroys the event on the caller's stream, if there is one. */
 void lap_cuda_foreign_close(lap_cuda_device_t *device);
 
+/* Writes the GPU's time, in the order of the stream, into memory that the GPU reaches. */
+lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
+/* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
+lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
 void lap_cuda_plans_free(lap_cuda_device_t *device);

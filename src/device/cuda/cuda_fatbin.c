@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The compiled kernels, as bytes of this library. The build says where they are. */
-__asm__(".section .rodata, \"a\"\n"
-        ".global lap_cuda_fatbin\n"
-        ".hidden lap_cuda_fatbin\n"
-        ".balign 64\n"
-        "lap_cuda_fatbin:\n"
-        ".incbin \"" LAP_CUDA_FATBIN "\"\n"
-        ".byte 0\n"
-        ".previous\n");
+/* The compiled kernels of the device. */
+#include "device/cuda/cuda_fatbin.h"
 
-extern const unsigned char lap_cuda_fatbin[];
+LAP_CUDA_EMBED(lap_cuda_fatbin, LAP_CUDA_FATBIN);

@@ -13,7 +13,7 @@
 #define LAP_CUDA_KERNEL_LIST(X)                                                                    \
     X(wait)                                                                                        \
     X(raise)                                                                                       \
-    X(advance) X(stamp) X(pace) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast)
+    X(advance) X(stamp) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast)
 
 #define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_ADVANCE 256 /* words of one launch */
@@ -27,12 +27,17 @@
 #define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
 
-/* A signal word in device memory, with the tag of its latest raise; a cache line each. */
+/*
+ * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
+ * emulated link: when its latest raises are due, raise n at n modulo their number.
+ */
+#define LAP_CUDA_DUES 12
+#define LAP_CUDA_DUE_SHIFT 6 /* such times are in units of 64 ns, and wrap */
 typedef struct lap_cuda_word {
     uint32_t value;
     uint32_t reserved;
     uint64_t tag;
-    uint64_t rest[6];
+    uint32_t due[LAP_CUDA_DUES];
 } lap_cuda_word_t;
 
 enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2 };
@@ -65,7 +70,8 @@ typedef struct lap_cuda_wait {
     uint64_t tag;
     uint64_t buffer, story;
     int32_t peer;
-    uint32_t signal, count, reserved;
+    uint32_t signal, count;
+    uint32_t paced; /* what came counts when it is due */
 } lap_cuda_wait_t;
 
 typedef struct lap_cuda_waits {
@@ -77,16 +83,26 @@ typedef struct lap_cuda_waits {
     lap_cuda_wait_t at[LAP_CUDA_BATCH];
 } lap_cuda_waits_t;
 
+/* The way of a transfer over an emulated link. */
+typedef struct lap_cuda_transit {
+    const uint64_t *issued; /* when it began; NULL: now */
+    uint64_t *link_free;    /* when the last one so far leaves the link; NULL: carries nothing */
+    uint64_t carry_ns, latency_ns;
+    uint64_t *arrival; /* pinned: where to write when it comes; NULL: nobody asks */
+} lap_cuda_transit_t;
+
 /* The tag that goes with a signal is that of the call, and the number of calls before it. */
 typedef struct lap_cuda_raise {
     lap_cuda_word_t *word;
     const uint32_t *calls; /* this rank's count, which lap_advance adds to */
     uint64_t tag;
+    lap_cuda_transit_t transit; /* if it is paced */
 } lap_cuda_raise_t;
 
 typedef struct lap_cuda_raises {
     const uint32_t *lost; /* as in lap_cuda_waits_t */
-    uint32_t n, reserved;
+    uint32_t n;
+    uint32_t paced; /* all of them, or none */
     lap_cuda_raise_t at[LAP_CUDA_BATCH];
 } lap_cuda_raises_t;
 
@@ -100,16 +116,6 @@ typedef struct lap_cuda_advance {
 typedef struct lap_cuda_stamp {
     uint64_t *at; /* pinned or device memory */
 } lap_cuda_stamp_t;
-
-/* A signal of an emulated link: raised when the link would have delivered it. */
-typedef struct lap_cuda_pace {
-    lap_cuda_board_t *board;
-    const uint64_t *issued; /* when the transfer was */
-    uint64_t *link_free; /* when the last transfer so far leaves the link; NULL: carries nothing */
-    uint64_t carry_ns, latency_ns;
-    const uint32_t *lost; /* as in lap_cuda_waits_t */
-    lap_cuda_raise_t raise;
-} lap_cuda_pace_t;
 
 /* lap_finish_t; plain: only the rounding is left to do. */
 typedef struct lap_cuda_finish {

@@ -85,6 +85,7 @@
     X(cuLibraryGetKernel, 12000)                                                                   \
     X(cuKernelGetFunction, 12000)                                                                  \
     X(cuFuncLoad, 12040)                                                                           \
+    X(cuFuncSetAttribute, 9000)                                                                    \
     X(cuGraphDestroy, 10000)                                                                       \
     X(cuGraphInstantiateWithFlags, 11040)                                                          \
     X(cuGraphExecUpdate, 12000)                                                                    \

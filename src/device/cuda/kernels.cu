@@ -5,91 +5,13 @@
  * are looked at when a kernel runs: every thread takes the same way, and memory is what these
  * kernels wait for.
  */
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
+#include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_kernels.h"
 
 namespace
 {
 
-/* As lap_dtype_t and lap_epilogue_t number them. */
-enum { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, E4M3 = 3, E5M2 = 4 };
-enum { BIAS = 1, GELU = 2, DGELU = 4 };
-
-/* ---- elements ---- */
-
-__device__ float load(int dtype, const void *memory, size_t i)
-{
-    switch (dtype) {
-    case FLOAT16:
-        return __half2float(static_cast<const __half *>(memory)[i]);
-    case BFLOAT16:
-        return __bfloat162float(static_cast<const __nv_bfloat16 *>(memory)[i]);
-    case E4M3:
-        return static_cast<float>(static_cast<const __nv_fp8_e4m3 *>(memory)[i]);
-    case E5M2:
-        return static_cast<float>(static_cast<const __nv_fp8_e5m2 *>(memory)[i]);
-    default:
-        return static_cast<const float *>(memory)[i];
-    }
-}
-
-__device__ void store(int dtype, void *memory, size_t i, float x)
-{
-    switch (dtype) {
-    case FLOAT16:
-        static_cast<__half *>(memory)[i] = __float2half_rn(x);
-        break;
-    case BFLOAT16:
-        static_cast<__nv_bfloat16 *>(memory)[i] = __float2bfloat16_rn(x);
-        break;
-    case E4M3:
-        static_cast<__nv_fp8_storage_t *>(memory)[i] =
-            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-        break;
-    case E5M2:
-        static_cast<__nv_fp8_storage_t *>(memory)[i] =
-            __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
-        break;
-    default:
-        static_cast<float *>(memory)[i] = x;
-    }
-}
-
-__device__ size_t size_of(int dtype)
-{
-    return dtype == FLOAT32 ? 4 : dtype == FLOAT16 || dtype == BFLOAT16 ? 2 : 1;
-}
-
-/* LAP_CUDA_VECTOR elements at once: of 2 bytes in one access, of 4 in two. The address allows it. */
-__device__ void load_vector(int dtype, const void *memory, float *x)
-{
-    if (dtype == FLOAT32) {
-        const float4 low = static_cast<const float4 *>(memory)[0];
-        const float4 high = static_cast<const float4 *>(memory)[1];
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-        return;
-    }
-    const uint4 bits = *static_cast<const uint4 *>(memory);
-    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
-        x[i] = load(dtype, &bits, i);
-}
-
-__device__ void store_vector(int dtype, void *memory, const float *x)
-{
-    if (dtype == FLOAT32) {
-        static_cast<float4 *>(memory)[0] = make_float4(x[0], x[1], x[2], x[3]);
-        static_cast<float4 *>(memory)[1] = make_float4(x[4], x[5], x[6], x[7]);
-        return;
-    }
-    uint4 bits;
-    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
-        store(dtype, &bits, i, x[i]);
-    *static_cast<uint4 *>(memory) = bits;
-}
+enum { BIAS = 1, GELU = 2, DGELU = 4 }; /* as lap_epilogue_t numbers them */
 
 /* ---- the way of a result to d, as host_finish.c has it ---- */
 
@@ -194,15 +116,55 @@ __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *calls * 0xd1b54a32d192ed03u;
 }
 
+/* Sends a transfer over the link, behind all before it; returns when it comes. */
+__device__ uint64_t carry(const lap_cuda_transit_t &transit)
+{
+    const uint64_t issued = transit.issued ? *transit.issued : now();
+    uint64_t due = issued;
+    if (transit.link_free) {
+        auto *link_free = reinterpret_cast<unsigned long long *>(transit.link_free);
+        uint64_t seen = load_relaxed(transit.link_free), expected;
+        do {
+            expected = seen;
+            due = (issued > expected ? issued : expected) + transit.carry_ns;
+            seen = atomicCAS(link_free, expected, due);
+        } while (seen != expected);
+    }
+    return due + transit.latency_ns;
+}
+
+/* Notes when the next raise of a word, which only this thread makes, is due. */
+__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit)
+{
+    const uint64_t due = carry(transit);
+    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES],
+                  static_cast<uint32_t>(due >> LAP_CUDA_DUE_SHIFT));
+    if (transit.arrival)
+        *transit.arrival = due;
+}
+
+/*
+ * Whether raise `nth` of a word that shows `value` is due. Of one so long ago that its time is
+ * forgotten, the oldest that is known has to do, which is later.
+ */
+__device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
+{
+    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
+    const uint32_t due = load_relaxed(&word->due[known % LAP_CUDA_DUES]);
+    return static_cast<int32_t>(due - static_cast<uint32_t>(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+}
+
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
  * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
  * is told of it.
  */
-__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost)
+__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, bool paced)
 {
     if (load_relaxed(lost) != 0)
         return;
+    if (paced)
+        set_due(raise.word, raise.transit);
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -251,8 +213,10 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     for (int round = 0;; round++) {
         if (waiting) {
             /* Acquires what the peer's raise_word released. */
-            come = load_acquire(&mine.word->value) - base;
-            waiting = static_cast<int32_t>(come - mine.count) < 0;
+            const uint32_t value = load_acquire(&mine.word->value);
+            come = value - base;
+            waiting = static_cast<int32_t>(come - mine.count) < 0 ||
+                      (mine.paced && !is_due(mine.word, base + mine.count, value));
         }
         const unsigned left = __ballot_sync(~0u, waiting);
         if (left == 0)
@@ -295,10 +259,13 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     }
 }
 
+/* Transfers go over a link in the order in which they were issued. */
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
-    if (threadIdx.x < raises.n)
-        raise_word(raises.at[threadIdx.x], raises.lost);
+    if (!raises.paced && threadIdx.x < raises.n)
+        raise_word(raises.at[threadIdx.x], raises.lost, false);
+    for (uint32_t i = 0; raises.paced && threadIdx.x == 0 && i < raises.n; i++)
+        raise_word(raises.at[i], raises.lost, true);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -314,21 +281,6 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
 extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
-}
-
-/* Books the transfer and raises its signal when it is over; one thread that sleeps. */
-extern "C" __global__ void SMALL lap_pace(const lap_cuda_pace_t pace)
-{
-    uint64_t due = *pace.issued;
-    if (pace.link_free) {
-        due = due > *pace.link_free ? due : *pace.link_free;
-        due += pace.carry_ns;
-        *pace.link_free = due;
-    }
-    due += pace.latency_ns;
-    while (now() < due && load_relaxed(&pace.board->abort) == LAP_CUDA_GO)
-        __nanosleep(200);
-    raise_word(pace.raise, pace.lost);
 }
 
 /* ---- arithmetic ---- */
@@ -420,15 +372,6 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const 
     } else {
         reduce_rows<-1, -1>(r);
     }
-}
-
-/* For a narrower type the last bit tells that something was cut off, so that it is rounded once. */
-__device__ static float narrow(int dtype, double x)
-{
-    if (dtype == FLOAT32)
-        return __double2float_rn(x);
-    const float cut = __double2float_rz(x);
-    return cut == x || isnan(x) ? cut : __uint_as_float(__float_as_uint(cut) | 1);
 }
 
 /* A block has 32 columns; its rows of threads take every eighth row and are added up in order. */

@@ -47,23 +47,24 @@ static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise
     return LAP_OK;
 }
 
-static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
+/* Raises a signal whose transfer began at `issued`, NULL: now, and tells when it has come. */
+static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise,
+                               const uint64_t *issued)
 {
-    const lap_cuda_raise_t args = lap_part_raise(buffer->part, raise);
-    LAP_TRY(lap_cuda_stream_raise(stream, &args));
-    return tell_launched(buffer, raise);
-}
-
-/* What a rank sends to itself, and what carries no signal, needs no link. */
-static bool is_paced(const lap_buffer_t *buffer, int peer, uint32_t signal)
-{
-    return buffer->part->paced && peer != buffer->group->rank && signal != LAP_NO_SIGNAL;
+    const struct lap_part *part = buffer->part;
+    lap_cuda_raise_t args = {
+        &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {NULL}};
+    if (part->paced)
+        LAP_TRY(lap_paced_transit(buffer, raise, issued, &args.transit));
+    LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced));
+    LAP_TRY(tell_launched(buffer, raise));
+    return raise->span && !part->paced ? lap_cuda_stamp(stream, &raise->span->end) : LAP_OK;
 }
 
 static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
                                      lap_stream_t *stream, const lap_put_t *put)
 {
-    const bool paced = is_paced(buffer, put->peer, put->signal);
+    const bool signals = put->signal != LAP_NO_SIGNAL;
     const uint64_t *issued = NULL;
     const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
                              .src = put->src,
@@ -73,35 +74,23 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .src_stride = put->src_stride,
                              .sms = put->sms};
     const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
-                               paced ? put->span : NULL};
+                               put->span};
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
-    if (paced)
+    if (signals && buffer->part->paced)
         LAP_TRY(lap_paced_note(buffer->part, stream, &issued));
     LAP_TRY(device->copy(stream, &copy));
-    if (paced) {
-        LAP_TRY(lap_paced_raise(buffer, stream, issued, &raise));
-        return tell_launched(buffer, &raise);
-    }
-    if (put->signal != LAP_NO_SIGNAL)
-        LAP_TRY(raise_word(buffer, stream, &raise));
+    if (signals)
+        return raise_word(buffer, stream, &raise, issued);
     return put->span ? device->stamp(stream, &put->span->end) : LAP_OK;
 }
 
 static lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_ops_t *device,
                                        lap_stream_t *stream, const lap_raise_t *raise)
 {
-    const uint64_t *issued = NULL;
     if (raise->span)
         LAP_TRY(device->stamp(stream, &raise->span->begin));
-    if (is_paced(buffer, raise->peer, raise->signal) &&
-        (raise->bytes > 0 || buffer->link.latency_s > 0)) {
-        LAP_TRY(lap_paced_note(buffer->part, stream, &issued));
-        LAP_TRY(lap_paced_raise(buffer, stream, issued, raise));
-        return tell_launched(buffer, raise);
-    }
-    LAP_TRY(raise_word(buffer, stream, raise));
-    return raise->span ? device->stamp(stream, &raise->span->end) : LAP_OK;
+    return raise_word(buffer, stream, raise, NULL);
 }
 
 static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
@@ -120,11 +109,10 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
         .peer = wait->peer,
         .signal = wait->signal,
         .count = wait->count,
+        .paced = part->paced != NULL,
     };
     if (part->in_turn)
         LAP_TRY(lap_host_wait_now(buffer, wait));
-    if (part->paced)
-        LAP_TRY(lap_paced_before_wait(part, stream));
     return lap_cuda_stream_wait(stream, &args, wait->story != NULL);
 }
 
@@ -136,8 +124,6 @@ static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device
     struct lap_part *part = buffer->part;
     if (buffer->group->size == 1)
         return LAP_OK;
-    if (part->paced)
-        LAP_TRY(lap_paced_join(part, stream));
     return lap_cuda_stream_advance(stream, part->consumed, part->calls, raised, nsignals);
 }
 

@@ -37,12 +37,6 @@ static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int r
     return (lap_cuda_word_t *)(void *)part->bases[rank];
 }
 
-static inline lap_cuda_raise_t lap_part_raise(const struct lap_part *part, const lap_raise_t *raise)
-{
-    return (lap_cuda_raise_t){&lap_part_words(part, raise->peer)[raise->signal], part->calls,
-                              raise->tag};
-}
-
 /* Slots of the table. */
 lap_status_t lap_cuda_ipc_buffer_create(lap_buffer_t *buffer);
 void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer);
@@ -70,13 +64,10 @@ lap_status_t lap_multicast_map(lap_buffer_t *buffer);
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer);
 void lap_paced_free(struct lap_part *part);
 
-/* The time at which a transfer begins, noted on its stream; for lap_paced_raise. */
+/* The time at which a transfer begins, noted on its stream; for lap_paced_transit. */
 lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, const uint64_t **issued_p);
-/* Raises when the link would have carried `raise->bytes` bytes; the stream goes on at once. */
-lap_status_t lap_paced_raise(lap_buffer_t *buffer, lap_stream_t *stream, const uint64_t *issued,
-                             const lap_raise_t *raise);
-/* Before a wait, and at the end of a call: the stream goes on when all on its way has come. */
-lap_status_t lap_paced_before_wait(struct lap_part *part, lap_stream_t *stream);
-lap_status_t lap_paced_join(struct lap_part *part, lap_stream_t *stream);
+/* The way of a signal with `raise->bytes` bytes of data; raise->span: its end will be known. */
+lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
+                               const uint64_t *issued, lap_cuda_transit_t *transit_p);
 
 #endif

@@ -178,8 +178,8 @@ static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_cuda_word_t *word, uint64_t tag)
 {
-    const lap_cuda_raise_t raise = {word, buffer->stage->calls, tag};
-    return lap_cuda_stream_raise(buffer->stage->comm->wire, &raise);
+    const lap_cuda_raise_t raise = {.word = word, .calls = buffer->stage->calls, .tag = tag};
+    return lap_cuda_stream_raise(buffer->stage->comm->wire, &raise, false);
 }
 
 static lap_status_t begin(lap_buffer_t *buffer, const lap_round_t *round)

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compiled kernels as bytes of this library: the build says in which file they are. */
+#ifndef LAP_DEVICE_CUDA_CUDA_FATBIN_H
+#define LAP_DEVICE_CUDA_CUDA_FATBIN_H
+
+#define LAP_CUDA_EMBED(symbol, path)                                                               \
+    __asm__(".section .rodata, \"a\"\n"                                                            \
+            ".global " #symbol "\n"                                                                \
+            ".hidden " #symbol "\n"                                                                \
+            ".balign 64\n" #symbol ":\n"                                                           \
+            ".incbin \"" path "\"\n"                                                               \
+            ".byte 0\n"                                                                            \
+            ".previous\n");                                                                        \
+    extern const unsigned char symbol[]
+
+#endif

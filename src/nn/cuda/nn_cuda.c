@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The slots of a GPU's table but attention: how many threads a kernel gets, and how they stand over
+ * what they work on. Where a sum is taken, that depends on sizes alone, so that its bits do not
+ * change from call to call.
+ */
+#include "nn/cuda/nn_cuda.h"
+
+#include "nn/cuda/nn_cuda_kernels.h"
+
+#define BLOCKS_PER_SM 8u
+#define NORM_PARTS 264u /* blocks of lap_norm_backward at most: two for each multiprocessor */
+
+enum {
+#define NUMBER(kernel) KERNEL_##kernel,
+    LAP_NN_CUDA_KERNEL_LIST(NUMBER)
+#undef NUMBER
+        KERNELS
+};
+
+static const struct lap_cuda_entry entries[] = {
+#define ENTRY(kernel) {.name = "lap_" #kernel},
+    LAP_NN_CUDA_KERNEL_LIST(ENTRY)
+#undef ENTRY
+};
+
+static const lap_cuda_code_t code = {
+    .fatbin = lap_nn_cuda_fatbin,
+    .entries = entries,
+    .count = KERNELS,
+    .stream_bytes = sizeof(lap_nn_cuda_parts_t),
+};
+
+static lap_status_t prepare(lap_device_t *device)
+{
+    LAP_TRY(lap_cuda_code_load((lap_cuda_device_t *)device, &code));
+    return lap_nn_cuda_attention_prepare((lap_cuda_device_t *)device);
+}
+
+/* ---- where threads stand ---- */
+
+static size_t smaller(size_t x, size_t y)
+{
+    return x < y ? x : y;
+}
+
+/* A matrix that a kernel reads or writes. */
+typedef struct operand {
+    const void *data;
+    size_t stride;
+} operand_t;
+
+/* LAP_NN_CUDA_VECTOR where all operands, which end with one without data, allow it; else 1. */
+static uint32_t vector_of(lap_dtype_t dtype, size_t rows, size_t cols, const operand_t *operands)
+{
+    const size_t size = lap_dtype_size(dtype);
+    bool aligned = size > 1 && cols % LAP_NN_CUDA_VECTOR == 0;
+    for (; operands->data; operands++)
+        aligned = aligned &&
+                  ((uintptr_t)operands->data | (rows > 1 ? operands->stride * size : 0)) % 16 == 0;
+    return aligned ? LAP_NN_CUDA_VECTOR : 1;
+}
+
+static lap_nn_cuda_span_t span_of(size_t rows, size_t cols, uint32_t vector)
+{
+    lap_nn_cuda_span_t span = {.rows = rows, .cols = cols, .vector = vector};
+    while ((1u << span.shift) < LAP_NN_CUDA_THREADS && (size_t)vector << span.shift < cols)
+        span.shift++;
+    return span;
+}
+
+/* Blocks for all of a matrix, `most` at most: threads walk on over the rest. */
+static lap_cuda_grid_t grid_of(const lap_nn_cuda_span_t *span, size_t most)
+{
+    const size_t wide = (size_t)span->vector << span->shift;
+    const size_t high = LAP_NN_CUDA_THREADS >> span->shift;
+    const size_t across = smaller((span->cols + wide - 1) / wide, most);
+    const size_t down = smaller((span->rows + high - 1) / high, across ? most / across : 0);
+    return (lap_cuda_grid_t){.x = down ? across : 0, .y = down, .threads = LAP_NN_CUDA_THREADS};
+}
+
+static size_t busy(const lap_stream_t *stream)
+{
+    return (size_t)stream->device->sms * BLOCKS_PER_SM;
+}
+
+/* A sum is made of parts, of which there is one at least. */
+static lap_cuda_grid_t grid_of_parts(const lap_nn_cuda_span_t *span)
+{
+    lap_cuda_grid_t grid = grid_of(span, LAP_NN_CUDA_PARTS);
+    grid.x = grid.x ? grid.x : 1;
+    return grid;
+}
+
+/* ---- norms ---- */
+
+static size_t norm_parts(size_t rows)
+{
+    return smaller(rows, NORM_PARTS);
+}
+
+static size_t norm_scratch(size_t rows, size_t cols)
+{
+    return 2 * norm_parts(rows) * cols * sizeof(float);
+}
+
+/* A block for a row, with a thread for every `each` elements, in whole warps. */
+static unsigned norm_threads(size_t cols, size_t each)
+{
+    const size_t threads = ((cols + each - 1) / each + 31) / 32 * 32;
+    return (unsigned)smaller(threads, LAP_NN_CUDA_NORM);
+}
+
+static lap_status_t norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm)
+{
+    LAP_TRY(lap_device_check_dtype("a norm", norm->dtype));
+    const operand_t operands[] = {{norm->x, norm->x_stride},
+                                  {norm->y, norm->y_stride},
+                                  {norm->gamma, 0},
+                                  {norm->beta, 0},
+                                  {NULL, 0}};
+    lap_nn_cuda_norm_forward_t args = {
+        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
+    if (norm->cols > (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_TURNS * LAP_NN_CUDA_VECTOR)
+        args.vector = 1;
+    const unsigned threads = norm_threads(norm->cols, (size_t)args.vector * LAP_NN_CUDA_TURNS);
+    const lap_cuda_grid_t grid = {.x = smaller(norm->rows, busy(stream)), .threads = threads};
+    return lap_cuda_code_launch(stream, &code, KERNEL_norm_forward, grid, &args);
+}
+
+static lap_status_t add_parts(lap_stream_t *stream, const lap_norm_backward_t *norm, size_t parts,
+                              size_t first, float *sums)
+{
+    const lap_column_sums_t columns = {
+        .from = LAP_FLOAT32,
+        .to = LAP_FLOAT32,
+        .src = (const float *)norm->scratch + first * norm->cols,
+        .src_stride = 2 * norm->cols * sizeof(float),
+        .rows = parts,
+        .cols = norm->cols,
+        .scale = 1,
+        .dst = sums,
+    };
+    return lap_cuda_column_sums(stream, &columns);
+}
+
+static lap_status_t norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm)
+{
+    LAP_TRY(lap_device_check_dtype("the gradient of a norm", norm->dtype));
+    const operand_t operands[] = {{norm->x, norm->x_stride},
+                                  {norm->dy, norm->dy_stride},
+                                  {norm->dx, norm->dx_stride},
+                                  {norm->gamma, 0},
+                                  {norm->scratch, 0},
+                                  {norm->skip, norm->skip_stride},
+                                  {NULL, 0}};
+    lap_nn_cuda_norm_backward_t args = {
+        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
+    if (norm->cols > (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_VECTOR)
+        args.vector = 1;
+    const size_t parts = smaller(norm_parts(norm->rows), (size_t)stream->device->sms * 2);
+    const lap_cuda_grid_t grid = {.x = parts, .threads = norm_threads(norm->cols, args.vector)};
+    LAP_TRY(lap_cuda_code_launch(stream, &code, KERNEL_norm_backward, grid, &args));
+    LAP_TRY(add_parts(stream, norm, parts, 0, norm->dgamma));
+    return norm->dbeta ? add_parts(stream, norm, parts, 1, norm->dbeta) : LAP_OK;
+}
+
+/* ---- elements ---- */
+
+static lap_status_t launch_swiglu(lap_stream_t *stream, const lap_swiglu_t *swiglu, size_t kernel,
+                                  const operand_t *operands)
+{
+    LAP_TRY(lap_device_check_dtype("SwiGLU", swiglu->dtype));
+    const uint32_t vector = vector_of(swiglu->dtype, swiglu->rows, swiglu->cols, operands);
+    const lap_nn_cuda_swiglu_t args = {.swiglu = *swiglu,
+                                       .span = span_of(swiglu->rows, swiglu->cols, vector)};
+    return lap_cuda_code_launch(stream, &code, kernel, grid_of(&args.span, busy(stream)), &args);
+}
+
+static lap_status_t swiglu_forward(lap_stream_t *stream, const lap_swiglu_t *swiglu)
+{
+    const operand_t operands[] = {
+        {swiglu->pre, swiglu->pre_stride}, {swiglu->out, swiglu->out_stride}, {NULL, 0}};
+    return launch_swiglu(stream, swiglu, KERNEL_swiglu_forward, operands);
+}
+
+static lap_status_t swiglu_backward(lap_stream_t *stream, const lap_swiglu_t *swiglu)
+{
+    const operand_t operands[] = {{swiglu->pre, swiglu->pre_stride},
+                                  {swiglu->dpre, swiglu->pre_stride},
+                                  {swiglu->dout, swiglu->out_stride},
+                                  {NULL, 0}};
+    return launch_swiglu(stream, swiglu, KERNEL_swiglu_backward, operands);
+}
+
+static lap_status_t square_loss(lap_stream_t *stream, const lap_square_loss_t *loss)
+{
+    LAP_TRY(lap_device_check_dtype("the square loss", loss->dtype));
+    const operand_t operands[] = {{loss->y, loss->y_stride},
+                                  {loss->target, loss->target_stride},
+                                  {loss->dy, loss->dy_stride},
+                                  {NULL, 0}};
+    const uint32_t vector = vector_of(loss->dtype, loss->rows, loss->cols, operands);
+    const lap_nn_cuda_square_loss_t args = {.loss = *loss,
+                                            .span = span_of(loss->rows, loss->cols, vector),
+                                            .parts = lap_cuda_code_memory(stream, &code)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_square_loss, grid_of_parts(&args.span),
+                                &args);
+}
+
+static lap_status_t fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill)
+{
+    LAP_TRY(lap_device_check_dtype("what is to be filled", fill->dtype));
+    const lap_nn_cuda_fill_normal_t args = {.fill = *fill,
+                                            .span = span_of(fill->rows, fill->cols, 1)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_fill_normal,
+                                grid_of(&args.span, busy(stream)), &args);
+}
+
+static lap_status_t amax(lap_stream_t *stream, const lap_amax_t *amax)
+{
+    LAP_TRY(lap_device_check_dtype("the largest magnitude", amax->dtype));
+    const operand_t operands[] = {{amax->src, amax->stride}, {NULL, 0}};
+    const uint32_t vector = vector_of(amax->dtype, amax->rows, amax->cols, operands);
+    const lap_nn_cuda_amax_t args = {.amax = *amax,
+                                     .span = span_of(amax->rows, amax->cols, vector),
+                                     .parts = lap_cuda_code_memory(stream, &code)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_amax, grid_of_parts(&args.span), &args);
+}
+
+/* ---- optimizers ---- */
+
+/* A thread has about this many numbers where there are few. */
+#define SQUARES 4u
+
+static lap_status_t sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum)
+{
+    const lap_nn_cuda_sum_squares_t args = {.sum = *sum,
+                                            .parts = lap_cuda_code_memory(stream, &code)};
+    const size_t each = (size_t)LAP_NN_CUDA_THREADS * SQUARES;
+    const size_t blocks = smaller((sum->count + each - 1) / each, LAP_NN_CUDA_PARTS);
+    const lap_cuda_grid_t grid = {.x = blocks ? blocks : 1, .threads = LAP_NN_CUDA_THREADS};
+    return lap_cuda_code_launch(stream, &code, KERNEL_sum_squares, grid, &args);
+}
+
+static lap_status_t update(lap_stream_t *stream, const lap_update_t *update)
+{
+    const lap_nn_cuda_update_t args = {.update = *update};
+    const lap_nn_cuda_span_t span = span_of(1, update->count, 1);
+    return lap_cuda_code_launch(stream, &code, KERNEL_update, grid_of(&span, busy(stream)), &args);
+}
+
+const lap_nn_kernels_t lap_nn_cuda_kernels = {
+    .device = "cuda",
+    .prepare = prepare,
+    .norm_scratch = norm_scratch,
+    .norm_forward = norm_forward,
+    .norm_backward = norm_backward,
+    .attention_scratch = lap_nn_cuda_attention_scratch,
+    .attention_forward = lap_nn_cuda_attention_forward,
+    .attention_backward = lap_nn_cuda_attention_backward,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
+    .square_loss = square_loss,
+    .fill_normal = fill_normal,
+    .amax = amax,
+    .sum_squares = sum_squares,
+    .update = update,
+};

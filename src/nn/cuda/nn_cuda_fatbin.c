@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The compiled kernels of transformer layers. */
+#include "device/cuda/cuda_fatbin.h"
+
+LAP_CUDA_EMBED(lap_nn_cuda_fatbin, LAP_NN_CUDA_FATBIN);
+LAP_CUDA_EMBED(lap_nn_cuda_attention_fatbin, LAP_ATTENTION_FATBIN);

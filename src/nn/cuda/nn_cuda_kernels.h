@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What nn_cuda.c and the kernels of nn_kernels.cu have in common: the arguments of each kernel, one
+ * structure by value. Plain C that is C++ as well.
+ */
+#ifndef LAP_NN_CUDA_NN_CUDA_KERNELS_H
+#define LAP_NN_CUDA_NN_CUDA_KERNELS_H
+
+#include <stdint.h>
+
+#include "nn/kernel_args.h"
+
+/* The kernels, by the names of their functions in nn_kernels.cu. */
+#define LAP_NN_CUDA_KERNEL_LIST(X)                                                                 \
+    X(norm_forward)                                                                                \
+    X(norm_backward)                                                                               \
+    X(swiglu_forward)                                                                              \
+    X(swiglu_backward) X(square_loss) X(fill_normal) X(amax) X(sum_squares) X(update)
+
+#define LAP_NN_CUDA_VECTOR 8u    /* elements that a thread takes at a time where it can */
+#define LAP_NN_CUDA_THREADS 256u /* of a block of all but the norms */
+#define LAP_NN_CUDA_NORM 1024u   /* of a block of the norms, at most */
+#define LAP_NN_CUDA_TURNS 2u     /* vectors of a row that a thread of lap_norm_forward keeps */
+#define LAP_NN_CUDA_PARTS 512u   /* blocks whose sums become one, at most */
+
+/*
+ * How threads stand over a matrix: 2^shift of a block side by side in a row, the others below. Each
+ * takes `vector` elements at a time: 1, or LAP_NN_CUDA_VECTOR where addresses, strides and columns
+ * allow it.
+ */
+typedef struct lap_nn_cuda_span {
+    size_t rows, cols;
+    uint32_t vector, shift;
+} lap_nn_cuda_span_t;
+
+/*
+ * Where blocks leave their parts of a sum, or of a maximum; the last of them adds them up, in
+ * order. `left` counts blocks that have, and is 0 again afterwards.
+ */
+typedef struct lap_nn_cuda_parts {
+    double part[LAP_NN_CUDA_PARTS];
+    uint32_t left;
+    uint32_t reserved[15];
+} lap_nn_cuda_parts_t;
+
+typedef struct lap_nn_cuda_norm_forward {
+    lap_norm_forward_t norm;
+    uint32_t vector, reserved;
+} lap_nn_cuda_norm_forward_t;
+
+/* Block i leaves its sums in rows 2 i (of dgamma) and 2 i + 1 (of dbeta) of scratch. */
+typedef struct lap_nn_cuda_norm_backward {
+    lap_norm_backward_t norm;
+    uint32_t vector, reserved;
+} lap_nn_cuda_norm_backward_t;
+
+typedef struct lap_nn_cuda_swiglu {
+    lap_swiglu_t swiglu;
+    lap_nn_cuda_span_t span;
+} lap_nn_cuda_swiglu_t;
+
+typedef struct lap_nn_cuda_square_loss {
+    lap_square_loss_t loss;
+    lap_nn_cuda_span_t span;
+    lap_nn_cuda_parts_t *parts;
+} lap_nn_cuda_square_loss_t;
+
+typedef struct lap_nn_cuda_fill_normal {
+    lap_fill_normal_t fill;
+    lap_nn_cuda_span_t span;
+} lap_nn_cuda_fill_normal_t;
+
+typedef struct lap_nn_cuda_amax {
+    lap_amax_t amax;
+    lap_nn_cuda_span_t span;
+    lap_nn_cuda_parts_t *parts;
+} lap_nn_cuda_amax_t;
+
+typedef struct lap_nn_cuda_sum_squares {
+    lap_sum_squares_t sum;
+    lap_nn_cuda_parts_t *parts;
+} lap_nn_cuda_sum_squares_t;
+
+typedef struct lap_nn_cuda_update {
+    lap_update_t update;
+} lap_nn_cuda_update_t;
+
+#endif

@@ -338,7 +338,6 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
         ranks = latency ? "2" : "4";
     if (!iters)
         iters = latency ? "1000" : bench->mode == LAP_BENCH_DEMO ? "7" : "10";
-    size_t seed;
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
                      &bench->ranks) ||
         !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
@@ -346,11 +345,10 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
                      1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
-        !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
+        !lap_arg_number(&lap_bench_command, "--seed", args->values[SEED], &bench->seed))
         return false;
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
-    bench->seed = seed;
     return !args->values[TIMEOUT] ||
            lap_arg_seconds(&lap_bench_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
                            &bench->timeout_s);

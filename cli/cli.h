@@ -166,7 +166,8 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
                    lap_dtype_t *dtype_p);
 
 /*
- * A device by its name, and a transport: that of a name, or what fits when that is NULL.
+ * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the environment
+ * say, or else cpu and what fits the device and where the ranks are.
  */
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,

@@ -113,11 +113,11 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
               "takes 0.4 of the time of the GEMMs",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL},
     [TRANSPORT] = {0, "transport", "NAME",
                    "shm (ranks are processes) or self (ranks are threads of one process); under "
-                   "mpirun also mpi or hosts; with --device cuda only cuda_ipc (default: what "
-                   "fits)",
+                   "mpirun also mpi or hosts; with --device cuda cuda_ipc or nccl (default "
+                   "LAP_TRANSPORT, or else what fits)",
                    NULL},
     [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
                    "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "

@@ -113,6 +113,13 @@ typedef struct lap_cast {
     float *amax; /* NULL: not asked for; at least 0 before, and nobody else's meanwhile */
 } lap_cast_t;
 
+/* dst[j][i] = src[i][j], elements of one byte: for a GEMM that takes FP8 matrices one way only. */
+typedef struct lap_transpose {
+    const void *src; /* [rows, cols] */
+    void *dst;       /* [cols, rows] */
+    size_t rows, cols, src_stride, dst_stride;
+} lap_transpose_t;
+
 /*
  * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
  * are what the wait was issued with.
@@ -202,6 +209,12 @@ struct lap_device_ops {
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
     /*
+     * (optional, both or none) Between them the calling thread makes a row of the calls that follow
+     * here: what each needs for itself is then done once. Rows may be parts of rows.
+     */
+    lap_status_t (*calls_begin)(lap_device_t *device);
+    void (*calls_end)(lap_device_t *device);
+    /*
      * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
      * types; without it, it multiplies all.
      */
@@ -272,6 +285,7 @@ struct lap_device_ops {
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
+    lap_status_t (*transpose)(lap_stream_t *stream, const lap_transpose_t *transpose);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
      * (optional) Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in

@@ -31,15 +31,30 @@ lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
     if (device->dead)
         return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
                          device->ordinal);
-    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
-                          "cuCtxPushCurrent");
+    if (device->entered == 0)
+        LAP_TRY(lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
+                               "cuCtxPushCurrent"));
+    device->entered++;
+    return LAP_OK;
 }
 
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
 {
     CUcontext context;
+    if (--device->entered > 0)
+        return status;
     const CUresult result = device->api.cuCtxPopCurrent(&context);
     return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+}
+
+lap_status_t lap_cuda_calls_begin(lap_device_t *device)
+{
+    return lap_cuda_enter((lap_cuda_device_t *)device);
+}
+
+void lap_cuda_calls_end(lap_device_t *device)
+{
+    (void)lap_cuda_leave((lap_cuda_device_t *)device, LAP_OK);
 }
 
 /* A whole number at *text, which is moved behind it. */
@@ -101,7 +116,7 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
 static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUdevResource all, groups[PARTS_MOST], rest;
+    CUdevResource all, groups[PARTS_MOST], rest = {.type = CU_DEV_RESOURCE_TYPE_INVALID};
     CUdevResourceDesc description;
     unsigned count = (unsigned)parts;
     LAP_TRY(lap_cuda_check(api,
@@ -127,6 +142,7 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                                                  CU_GREEN_CTX_DEFAULT_STREAM),
                            "cuGreenCtxCreate"));
     device->sms = (int)groups[part].sm.smCount;
+    lap_cuda_aside_choose(device, &rest);
     return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->green),
                           "cuCtxFromGreenCtx");
 }
@@ -156,8 +172,8 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
 
 /* ---- what it needs ---- */
 
-/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
-static lap_status_t load_kernels(lap_cuda_device_t *device)
+lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
+                                  CUkernel *kernel_p)
 {
     static const char *const names[] = {
 #define NAME(name) "lap_" #name,
@@ -165,17 +181,24 @@ static lap_status_t load_kernels(lap_cuda_device_t *device)
 #undef NAME
     };
     const lap_cuda_api_t *api = &device->api;
+    return lap_cuda_check(api, api->cuLibraryGetKernel(kernel_p, device->library, names[kernel]),
+                          names[kernel]);
+}
+
+/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
+static lap_status_t load_kernels(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_check(
         api,
         api->cuLibraryLoadData(&device->library, lap_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0),
         "cuLibraryLoadData"));
     for (int i = 0; i < LAP_CUDA_KERNELS; i++) {
         CUkernel kernel;
-        LAP_TRY(lap_cuda_check(api, api->cuLibraryGetKernel(&kernel, device->library, names[i]),
-                               names[i]));
-        LAP_TRY(
-            lap_cuda_check(api, api->cuKernelGetFunction(&device->kernels[i], kernel), names[i]));
-        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(device->kernels[i]), names[i]));
+        LAP_TRY(lap_cuda_kernel_find(device, (lap_cuda_kernel_t)i, &kernel));
+        LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(&device->kernels[i], kernel),
+                               "cuKernelGetFunction"));
+        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(device->kernels[i]), "cuFuncLoad"));
     }
     return LAP_OK;
 }
@@ -235,6 +258,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
+    lap_cuda_aside_open(device);
     LAP_TRY(pin(device, sizeof(*device->board), &board));
     device->board = board;
     const CUresult result =
@@ -331,6 +355,7 @@ void lap_cuda_close(lap_device_t *handle)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
+    lap_cuda_aside_close(device);
     if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
     if (device->retained && !device->dead)
@@ -491,6 +516,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
+    .calls_begin = lap_cuda_calls_begin,
+    .calls_end = lap_cuda_calls_end,
     .gemm_check = lap_cuda_gemm_check,
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,
@@ -515,6 +542,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
     .cast = lap_cuda_cast,
+    .transpose = lap_cuda_transpose,
     .gemm = lap_cuda_gemm,
     .gemm_prepare = lap_cuda_gemm_prepare,
     .set = lap_cuda_set,

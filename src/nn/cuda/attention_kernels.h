@@ -19,7 +19,8 @@
  * worked on; with keys of its own, two numbers for each query of the latter, too.
  */
 #define LAP_CUDA_ATTENTION_SHARED(dim) ((size_t)12 * LAP_CUDA_ATTENTION_TILE * (dim))
-#define LAP_CUDA_KEYS_SHARED(dim) (LAP_CUDA_ATTENTION_SHARED(dim) + 16 * LAP_CUDA_ATTENTION_TILE)
+#define LAP_CUDA_KEYS_SHARED(dim)                                                                  \
+    (LAP_CUDA_ATTENTION_SHARED(dim) + (size_t)16 * LAP_CUDA_ATTENTION_TILE)
 #define LAP_CUDA_PLAIN_SHARED(tiles, dim) ((size_t)4 * LAP_CUDA_PLAIN_TILE * (tiles) * ((dim) | 1))
 
 /*

@@ -90,7 +90,7 @@ static void fill_rows(const layout_t *l, char *matrix, size_t cols, size_t strid
         }
 }
 
-/* Inputs from row `first_row` on; dout is half as large. */
+/* Inputs from row `first_row` on. */
 static void fill(const layout_t *l, char *memory, uint64_t seed, size_t first_row)
 {
     fill_rows(l, memory + l->at[QKV], l->qkv_cols, l->attention.qkv_stride, seed, first_row);
@@ -147,7 +147,7 @@ typedef struct truth {
 static double *widen(const lap_attention_t *a, const void *matrix, size_t cols, size_t stride)
 {
     const size_t rows = a->seq * a->batch;
-    double *wide = malloc(rows * cols * sizeof(double));
+    double *wide = malloc((rows * cols + 1) * sizeof(double));
     for (size_t i = 0; i < rows * cols; i++) {
         float x;
         const size_t at = i / cols * stride + i % cols;
@@ -168,7 +168,7 @@ static void add(number_t *sum, double term, double off, double factor)
 #define ROW(truth, matrix, cols, s, b, head)                                                       \
     ((truth)->matrix + ((s) * (truth)->a->batch + (b)) * (truth)->cols + (head) * (truth)->a->dim)
 
-/* The probabilities of query i. Returns by what part of themselves they may be off, before rounding. */
+/* The probabilities of query i. Returns what part of themselves they may be off, unrounded. */
 static double soften(truth_t *t, size_t b, size_t head, size_t kv, size_t i, number_t *lse)
 {
     const size_t dim = t->a->dim, keys = t->a->heads + kv;
@@ -201,7 +201,7 @@ static void turn(truth_t *t, size_t b, size_t head, size_t kv, size_t i)
     const lap_attention_t *a = t->a;
     const size_t dim = a->dim, keys = a->heads + kv, values = keys + a->kv_heads;
     const double *q = ROW(t, qkv, qkv_cols, i, b, head), *dout = ROW(t, dout, out_cols, i, b, head);
-    const double scale = (double)a->scale, terms = (double)(a->seq * a->heads / a->kv_heads);
+    const double scale = (double)a->scale, terms = (double)(a->seq * a->heads);
     number_t *out = ROW(t, out, out_cols, i, b, head), *dq = ROW(t, dqkv, qkv_cols, i, b, head);
     number_t *lse = &t->lse[(head * a->batch + b) * a->seq + i], mean = {0, 0};
     const double off = soften(t, b, head, kv, i, lse);
@@ -245,10 +245,10 @@ static truth_t find_truth(const layout_t *l, const lap_attention_t *a)
                  .out_cols = l->out_cols,
                  .qkv = widen(a, a->qkv, l->qkv_cols, a->qkv_stride),
                  .dout = widen(a, a->dout, l->out_cols, a->out_stride),
-                 .out = calloc(rows * l->out_cols, sizeof(number_t)),
-                 .dqkv = calloc(rows * l->qkv_cols, sizeof(number_t)),
-                 .lse = calloc(rows * a->heads, sizeof(number_t)),
-                 .p = malloc(3 * a->seq * sizeof(double)),
+                 .out = calloc(rows * l->out_cols + 1, sizeof(number_t)),
+                 .dqkv = calloc(rows * l->qkv_cols + 1, sizeof(number_t)),
+                 .lse = calloc(rows * a->heads + 1, sizeof(number_t)),
+                 .p = malloc((3 * a->seq + 1) * sizeof(double)),
                  .rounding = tap_half_unit(a->dtype, 1),
                  .tiny = tap_half_unit(a->dtype, 0)};
     t.dp = t.p + a->seq;
@@ -509,9 +509,8 @@ static void close_device(void)
 int main(int argc, char **argv)
 {
     const bool speed = argc > 1 && strcmp(argv[1], "--speed") == 0;
-    const char *only = speed                                          ? "cuda"
-                       : argc > 2 && strcmp(argv[1], "--device") == 0 ? argv[2]
-                                                                      : NULL;
+    const bool one = argc > 2 && strcmp(argv[1], "--device") == 0;
+    const char *only = speed ? "cuda" : one ? argv[2] : NULL;
     for (size_t i = 0; lap_device_at(i); i++) {
         ops = lap_device_at(i);
         if (only && strcmp(ops->name, only) != 0)

@@ -137,12 +137,20 @@ static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
             watcher->streams[watcher->nstreams++] = engine->streams[s];
 }
 
-/* Whether the stream is still in that wait a moment later. */
-static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall)
+/* Whether all signals are there and an emulated link holds them back: no peer is missed then. */
+static bool has_come(const lap_stall_t *stall)
+{
+    return !stall->mismatch && (int32_t)(stall->come - stall->count) >= 0;
+}
+
+/* Whether the stream is still in that wait a moment later, for that reason. */
+static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall,
+                          lap_status_t reason)
 {
     lap_stall_t later;
     lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
-    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number;
+    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number &&
+           (reason == LAP_ERR_TIMEOUT || !has_come(&later));
 }
 
 static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
@@ -154,8 +162,9 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
         watcher->numbers[stream] = stall->number;
     }
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
-    lap_status_t status =
-        stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
+    lap_status_t status = LAP_OK;
+    if (!has_come(stall))
+        status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
     if (status == LAP_OK)
         status = stall->failed;
     if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
@@ -165,7 +174,7 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
     char text[LAP_ERROR_TEXT];
     snprintf(text, sizeof(text), "%s", lap_last_error());
     /* A signal that came at the last moment wins: the peer may have raised it and then left. */
-    return still_stalled(watcher, stream, stall) ? lap_error(status, "%s", text) : LAP_OK;
+    return still_stalled(watcher, stream, stall, status) ? lap_error(status, "%s", text) : LAP_OK;
 }
 
 static lap_status_t look_at_streams(void *context)

@@ -191,13 +191,15 @@ static CUresult resource(CUdevice device, CUdevResource *resource_p, CUdevResour
 static CUresult split(CUdevResource *parts, unsigned *count, const CUdevResource *all,
                       CUdevResource *rest, unsigned flags, unsigned each)
 {
-    (void)rest, (void)flags;
+    (void)flags;
     if (*count > all->sm.smCount / each)
         *count = all->sm.smCount / each;
     for (unsigned i = 0; i < *count; i++) {
         parts[i] = *all;
         parts[i].sm.smCount = each;
     }
+    *rest = *all;
+    rest->sm.smCount = all->sm.smCount - *count * each;
     return CUDA_SUCCESS;
 }
 

@@ -181,6 +181,7 @@ static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *
             report(waits->slot, wait, come, LAP_CUDA_STALLED);
             since = now();
         }
+        __atomic_store_n(&waits->slot->come, come, __ATOMIC_RELAXED);
         *told_p = true;
         if (!waits_on(waits, wait, come, LAP_CUDA_STALLED, since))
             return false;

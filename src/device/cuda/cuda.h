@@ -68,6 +68,14 @@ typedef struct lap_cuda_lodger {
     struct lap_cuda_lodger *next;
 } lap_cuda_lodger_t;
 
+/* Multiprocessors for signals, see cuda_aside.c; no green context: there are none. */
+typedef struct lap_cuda_aside {
+    CUgreenCtx green;
+    CUcontext context;
+    CUfunction kernels[LAP_CUDA_KERNELS]; /* those that are signals */
+    CUevent joint;                        /* as that of the device */
+} lap_cuda_aside_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
@@ -88,9 +96,10 @@ typedef struct lap_cuda_device {
     uint32_t *lost;            /* device memory: as in lap_cuda_waits_t */
     uint64_t limit_ns;         /* of waits on the GPU */
     CUstream side;             /* for what is not on a stream of the caller */
-    CUevent joint;             /* where streams part and meet while a graph is made */
-    lap_stream_t *streams;     /* all of them */
-    uint64_t slots_used;       /* bits: those of board->slots that streams have */
+    CUevent joint;             /* where streams part and meet */
+    lap_cuda_aside_t aside;
+    lap_stream_t *streams; /* all of them */
+    uint64_t slots_used;   /* bits: those of board->slots that streams have */
     /*
      * Signals that were issued one after the other to one stream wait here to be launched as one,
      * before anything else is launched on any stream.
@@ -122,6 +131,8 @@ struct lap_stream {
     const lap_device_ops_t *ops;
     lap_cuda_device_t *device;
     CUstream stream;
+    CUstream aside; /* its companion for signals; NULL: none */
+    bool parted;    /* the companion was given something that the stream does not wait for */
     unsigned slot;
     CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
     CUdeviceptr scratch;   /* fp32 results on their way to being finished */
@@ -155,8 +166,26 @@ lap_status_t lap_cuda_code_launch(lap_stream_t *stream, const lap_cuda_code_t *c
 void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
 /* Between enter and leave: unloads all kernels of layers above. */
 void lap_cuda_code_unload(lap_cuda_device_t *device);
+/* The same with a signal, a kernel of one block, in the stream's companion where it has one. */
+lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kernel, unsigned threads,
+                                   const void *args);
+/* The stream goes on when its companion is here. */
+lap_status_t lap_cuda_meet(lap_stream_t *stream);
 /* Launches the signals that are held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
+
+/* A kernel of the device by its number. */
+lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
+                                  CUkernel *kernel_p);
+
+/*
+ * The multiprocessors that no part of the GPU has: chosen with the part, opened when the kernels
+ * have been loaded. Where that fails there are none. A stream's companion: NULL stays.
+ */
+void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest);
+void lap_cuda_aside_open(lap_cuda_device_t *device);
+void lap_cuda_aside_close(lap_cuda_device_t *device);
+lap_status_t lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
@@ -184,6 +213,8 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Destroys the event on the caller's stream, if there is one. */
 void lap_cuda_foreign_close(lap_cuda_device_t *device);
 
+/* Writes the GPU's time, in the order of the stream, into memory that the GPU reaches. */
+lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
 /* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
 lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Brings the times that have come to where they belong. */

@@ -101,7 +101,7 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
 static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
 {
     const lap_cuda_api_t *api = &device->api;
-    CUdevResource all, groups[PARTS_MOST], rest;
+    CUdevResource all, groups[PARTS_MOST], rest = {.type = CU_DEV_RESOURCE_TYPE_INVALID};
     CUdevResourceDesc description;
     unsigned count = (unsigned)parts;
     LAP_TRY(lap_cuda_check(api,
@@ -127,6 +127,7 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                                                  CU_GREEN_CTX_DEFAULT_STREAM),
                            "cuGreenCtxCreate"));
     device->sms = (int)groups[part].sm.smCount;
+    lap_cuda_aside_choose(device, &rest);
     return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->green),
                           "cuCtxFromGreenCtx");
 }
@@ -156,8 +157,8 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
 
 /* ---- what it needs ---- */
 
-/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
-static lap_status_t load_kernels(lap_cuda_device_t *device)
+lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
+                                  CUkernel *kernel_p)
 {
     static const char *const names[] = {
 #define NAME(name) "lap_" #name,
@@ -165,17 +166,24 @@ static lap_status_t load_kernels(lap_cuda_device_t *device)
 #undef NAME
     };
     const lap_cuda_api_t *api = &device->api;
+    return lap_cuda_check(api, api->cuLibraryGetKernel(kernel_p, device->library, names[kernel]),
+                          names[kernel]);
+}
+
+/* Loaded now: to load one when it is first launched might mean to wait for those that run. */
+static lap_status_t load_kernels(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_check(
         api,
         api->cuLibraryLoadData(&device->library, lap_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0),
         "cuLibraryLoadData"));
     for (int i = 0; i < LAP_CUDA_KERNELS; i++) {
         CUkernel kernel;
-        LAP_TRY(lap_cuda_check(api, api->cuLibraryGetKernel(&kernel, device->library, names[i]),
-                               names[i]));
-        LAP_TRY(
-            lap_cuda_check(api, api->cuKernelGetFunction(&device->kernels[i], kernel), names[i]));
-        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(device->kernels[i]), names[i]));
+        LAP_TRY(lap_cuda_kernel_find(device, (lap_cuda_kernel_t)i, &kernel));
+        LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(&device->kernels[i], kernel),
+                               "cuKernelGetFunction"));
+        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(device->kernels[i]), "cuFuncLoad"));
     }
     return LAP_OK;
 }
@@ -235,6 +243,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
+    lap_cuda_aside_open(device);
     LAP_TRY(pin(device, sizeof(*device->board), &board));
     device->board = board;
     const CUresult result =
@@ -331,6 +340,7 @@ void lap_cuda_close(lap_device_t *handle)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
+    lap_cuda_aside_close(device);
     if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
     if (device->retained && !device->dead)

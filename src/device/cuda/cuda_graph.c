@@ -17,6 +17,7 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(lap_cuda_flush(from->device));
+    LAP_TRY(lap_cuda_meet(from));
     LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
     return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
                           "cuStreamWaitEvent");
@@ -27,6 +28,8 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 {
     const lap_cuda_api_t *api = &streams[0]->device->api;
     LAP_TRY(lap_cuda_flush(streams[0]->device));
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(lap_cuda_meet(streams[i]));
     LAP_TRY(lap_cuda_check(
         api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
         "cuStreamBeginCapture"));
@@ -56,6 +59,8 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
         status = join(streams[i], streams[0]);
     if (status == LAP_OK)
         status = lap_cuda_flush(streams[0]->device);
+    if (status == LAP_OK)
+        status = lap_cuda_meet(streams[0]);
     CUgraph captured = NULL;
     const CUresult result = api->cuStreamEndCapture(streams[0]->stream, &captured);
     if (status == LAP_OK)

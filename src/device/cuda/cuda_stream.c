@@ -38,14 +38,16 @@ lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
 
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
 {
-    const lap_stream_t *stream = device->held_for;
+    lap_stream_t *stream = device->held_for;
     if (!stream)
         return LAP_OK;
     device->held_for = NULL;
     const bool waits = device->held == LAP_CUDA_WAITS;
-    return lap_cuda_launch_raw(device, stream->stream,
-                               waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
-                               waits ? (const void *)&device->waits : &device->raises);
+    const bool paced = waits ? device->waits.at[0].paced : device->raises.paced;
+    const lap_cuda_kernel_t kernel = waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise;
+    const void *args = waits ? (const void *)&device->waits : &device->raises;
+    return paced ? lap_cuda_launch_aside(stream, kernel, 32, args)
+                 : lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, 32, 1, args);
 }
 
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
@@ -102,6 +104,8 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
                             const uint32_t *raised, size_t n)
 {
     lap_cuda_advance_t args;
+    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_meet(stream)); /* raises read what it changes */
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;
         args.calls = begin == 0 ? calls : NULL;
@@ -121,7 +125,7 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
 
 /* ---- streams ---- */
 
-static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
+static lap_status_t create_own(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
 {
     const lap_cuda_api_t *api = &device->api;
     const int priority = urgent ? device->urgent : device->lazy;
@@ -133,6 +137,15 @@ static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, CUstre
     return lap_cuda_check(
         api, api->cuStreamCreateWithPriority(stream_p, CU_STREAM_NON_BLOCKING, priority),
         "cuStreamCreateWithPriority");
+}
+
+static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, lap_stream_t *stream)
+{
+    LAP_TRY(create_own(device, urgent, &stream->stream));
+    const lap_status_t status = lap_cuda_aside_stream(device, &stream->aside);
+    if (status != LAP_OK)
+        (void)device->api.cuStreamDestroy(stream->stream);
+    return status;
 }
 
 lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_stream_t **stream_p)
@@ -148,7 +161,7 @@ lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_strea
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a stream");
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK)
-        status = lap_cuda_leave(device, create_stream(device, urgent, &stream->stream));
+        status = lap_cuda_leave(device, create_stream(device, urgent, stream));
     if (status != LAP_OK) {
         lap_free(stream);
         return status;
@@ -177,6 +190,8 @@ void lap_cuda_stream_destroy(lap_stream_t *stream)
         for (unsigned i = 0; i < stream->noutgrown; i++)
             (void)api->cuMemFree(stream->outgrown[i]);
         (void)api->cuStreamDestroy(stream->stream);
+        if (stream->aside)
+            (void)api->cuStreamDestroy(stream->aside);
         (void)lap_cuda_leave(device, LAP_OK);
     }
     lap_stream_t **link = &device->streams;
@@ -236,6 +251,7 @@ static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_meet(stream));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
 
@@ -286,6 +302,7 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_meet(stream));
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 

@@ -279,11 +279,24 @@ lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uin
     return LAP_OK;
 }
 
+static lap_status_t note_flushed(lap_stream_t *stream, const lap_cuda_stamp_t *args)
+{
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
+}
+
+lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
+{
+    const lap_cuda_stamp_t args = {at};
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, note_flushed(stream, &args));
+}
+
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
-    lap_cuda_stamp_t args;
-    LAP_TRY(lap_cuda_await_stamp(stream->device, ns_p, &args.at));
-    return launch(stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1, &args);
+    uint64_t *at = NULL;
+    LAP_TRY(lap_cuda_await_stamp(stream->device, ns_p, &at));
+    return lap_cuda_note(stream, at);
 }
 
 void lap_cuda_read_stamps(lap_cuda_device_t *device)

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Signals beside the arithmetic. The blocks of a GEMM fill a multiprocessor, so that a kernel of one
+ * warp that waits for a peer, or tells it something, finds room only when the GEMM ends. Where ranks
+ * share a GPU its multiprocessors seldom divide evenly: those that no part has are for such kernels,
+ * those of all ranks. They are a second green context of each rank, and each stream has a companion
+ * there. What runs in it begins when the stream is there; only after a wait does the stream wait for
+ * its companion, or where all that it has been given must have ended.
+ *
+ * A change of contexts takes some 10 us, so that only what is paced goes there, which takes its
+ * time, and what takes the time of others.
+ */
+#include "device/cuda/cuda.h"
+
+static bool is_signal(lap_cuda_kernel_t kernel)
+{
+    return kernel == LAP_CUDA_KERNEL_wait || kernel == LAP_CUDA_KERNEL_raise ||
+           kernel == LAP_CUDA_KERNEL_stamp;
+}
+
+static lap_status_t enter(const lap_cuda_device_t *device)
+{
+    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->aside.context),
+                          "cuCtxPushCurrent");
+}
+
+static lap_status_t leave(const lap_cuda_device_t *device, lap_status_t status)
+{
+    CUcontext context;
+    const CUresult result = device->api.cuCtxPopCurrent(&context);
+    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+}
+
+/* ---- opening and closing ---- */
+
+static lap_status_t open_inside(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    lap_cuda_aside_t *aside = &device->aside;
+    for (int i = 0; i < LAP_CUDA_KERNELS; i++) {
+        CUkernel kernel;
+        if (!is_signal((lap_cuda_kernel_t)i))
+            continue;
+        LAP_TRY(lap_cuda_kernel_find(device, (lap_cuda_kernel_t)i, &kernel));
+        LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(&aside->kernels[i], kernel),
+                               "cuKernelGetFunction"));
+        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(aside->kernels[i]), "cuFuncLoad"));
+    }
+    return lap_cuda_check(api, api->cuEventCreate(&aside->joint, CU_EVENT_DISABLE_TIMING),
+                          "cuEventCreate");
+}
+
+static lap_status_t create(lap_cuda_device_t *device, CUdevResource *rest)
+{
+    const lap_cuda_api_t *api = &device->api;
+    lap_cuda_aside_t *aside = &device->aside;
+    CUdevResourceDesc description;
+    LAP_TRY(lap_cuda_check(api, api->cuDevResourceGenerateDesc(&description, rest, 1),
+                           "cuDevResourceGenerateDesc"));
+    LAP_TRY(lap_cuda_check(
+        api,
+        api->cuGreenCtxCreate(&aside->green, description, device->gpu, CU_GREEN_CTX_DEFAULT_STREAM),
+        "cuGreenCtxCreate"));
+    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&aside->context, aside->green),
+                          "cuCtxFromGreenCtx");
+}
+
+void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest)
+{
+    if (rest->type == CU_DEV_RESOURCE_TYPE_SM && rest->sm.smCount > 0 &&
+        create(device, rest) != LAP_OK)
+        lap_cuda_aside_close(device);
+}
+
+void lap_cuda_aside_open(lap_cuda_device_t *device)
+{
+    if (device->aside.green &&
+        (enter(device) != LAP_OK || leave(device, open_inside(device)) != LAP_OK))
+        lap_cuda_aside_close(device);
+}
+
+void lap_cuda_aside_close(lap_cuda_device_t *device)
+{
+    const lap_cuda_api_t *api = &device->api;
+    lap_cuda_aside_t *aside = &device->aside;
+    if (aside->joint && enter(device) == LAP_OK) {
+        (void)api->cuEventDestroy(aside->joint);
+        (void)leave(device, LAP_OK);
+    }
+    if (aside->green && !device->dead)
+        (void)api->cuGreenCtxDestroy(aside->green);
+    *aside = (lap_cuda_aside_t){NULL};
+}
+
+lap_status_t lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p)
+{
+    if (!device->aside.green)
+        return LAP_OK;
+    return lap_cuda_check(&device->api,
+                          device->api.cuGreenCtxStreamCreate(stream_p, device->aside.green,
+                                                             CU_STREAM_NON_BLOCKING,
+                                                             device->urgent),
+                          "cuGreenCtxStreamCreate");
+}
+
+/* ---- launching ---- */
+
+static lap_status_t launch_inside(const lap_stream_t *stream, lap_cuda_kernel_t kernel,
+                                  unsigned threads, const void *args)
+{
+    const lap_cuda_device_t *device = stream->device;
+    const lap_cuda_api_t *api = &device->api;
+    void *params[] = {(void *)(uintptr_t)args};
+    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(stream->aside, device->joint, 0),
+                           "cuStreamWaitEvent"));
+    return lap_cuda_check(api,
+                          api->cuLaunchKernel(device->aside.kernels[kernel], 1, 1, 1, threads, 1, 1,
+                                              0, stream->aside, params, NULL),
+                          "a signal");
+}
+
+lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kernel, unsigned threads,
+                                   const void *args)
+{
+    lap_cuda_device_t *device = stream->device;
+    const lap_cuda_api_t *api = &device->api;
+    if (!stream->aside)
+        return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, threads, 1, args);
+    LAP_TRY(
+        lap_cuda_check(api, api->cuEventRecord(device->joint, stream->stream), "cuEventRecord"));
+    LAP_TRY(enter(device));
+    LAP_TRY(leave(device, launch_inside(stream, kernel, threads, args)));
+    stream->parted = true;
+    return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_meet(stream) : LAP_OK;
+}
+
+/* The latest record of the event may have been another stream's. */
+static lap_status_t meet_inside(const lap_stream_t *stream)
+{
+    const lap_cuda_device_t *device = stream->device;
+    return lap_cuda_check(&device->api,
+                          device->api.cuEventRecord(device->aside.joint, stream->aside),
+                          "cuEventRecord");
+}
+
+lap_status_t lap_cuda_meet(lap_stream_t *stream)
+{
+    const lap_cuda_device_t *device = stream->device;
+    if (!stream->parted)
+        return LAP_OK;
+    stream->parted = false;
+    LAP_TRY(enter(device));
+    LAP_TRY(leave(device, meet_inside(stream)));
+    return lap_cuda_check(&device->api,
+                          device->api.cuStreamWaitEvent(stream->stream, device->aside.joint, 0),
+                          "cuStreamWaitEvent");
+}

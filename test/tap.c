@@ -139,6 +139,23 @@ void tap_ranks(int nranks, const lap_world_options_t *options,
     free(worlds);
 }
 
+void tap_launched_ranks(int nranks, const lap_world_options_t *options,
+                        void (*fn)(lap_world_t *world, void *arg), void *arg)
+{
+    const char *launched = getenv("LAP_SIZE");
+    lap_world_t *world;
+    if (!launched) {
+        tap_ranks(nranks, options, fn, arg);
+        return;
+    }
+    if (atoi(launched) != nranks)
+        return;
+    if (!tap_success(lap_world_create(options, &world), "a world of %d ranks", nranks))
+        exit(tap_done());
+    fn(world, arg);
+    lap_world_destroy(world);
+}
+
 uint64_t tap_random(uint64_t seed, uint64_t index)
 {
     uint64_t x = seed * 0x9e3779b97f4a7c15u + index * 0xd1b54a32d192ed03u + 0x8cb92ba72f3d8dd7u;

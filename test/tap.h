@@ -40,6 +40,13 @@ void tap_ranks(int nranks, const lap_world_options_t *options,
                void (*fn)(lap_world_t *world, void *arg), void *arg);
 
 /*
+ * The same, but where a launcher has started this process, the ranks are its ranks; nothing is done
+ * if they are not `nranks`.
+ */
+void tap_launched_ranks(int nranks, const lap_world_options_t *options,
+                        void (*fn)(lap_world_t *world, void *arg), void *arg);
+
+/*
  * A counter-based generator: the same numbers for the same seed and index, on any rank, in any
  * order.
  */

@@ -26,6 +26,19 @@ is() {
     ok "$1" test "$2" = "$3" || printf '%s\n' "got:      $2" "expected: $3" | sed 's/^/# /'
 }
 
+# near NUMBERS OTHERS PART: each number and its partner, a line each, differ by less than that part of them.
+near() {
+    awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN {
+        n = split(a, x, "\n")
+        m = split(b, y, "\n")
+        for (i = 1; i <= n; i++) {
+            d = x[i] - y[i]
+            bad = bad || !(d < part * x[i] && -d < part * x[i])
+        }
+        exit bad || n != m || n == 0
+    }'
+}
+
 # has NAME TEXT WORD...: a text should contain all of the words.
 has() {
     local name=$1 text=$2 word

@@ -19,19 +19,6 @@ losses() {
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
 }
 
-# near LOSSES OTHERS PART: each loss and its partner differ by less than that part of them.
-near() {
-    awk -v a="$1" -v b="$2" -v part="$3" 'BEGIN {
-        n = split(a, x, "\n")
-        m = split(b, y, "\n")
-        for (i = 1; i <= n; i++) {
-            d = x[i] - y[i]
-            bad = bad || !(d < part * x[i] && -d < part * x[i])
-        }
-        exit bad || n != m || n == 0
-    }'
-}
-
 # Each loss is below the one before.
 falls() {
     awk -v a="$1" 'BEGIN {

@@ -492,7 +492,9 @@ static void run_set(void *args)
 {
     const set_t *set = args;
     char *dst = fake_at((void *)set->dst);
-    for (size_t i = 0; i < set->count; i++)
+    if (set->width == 1)
+        memset(dst, (int)set->value, set->count);
+    for (size_t i = 0; set->width > 1 && i < set->count; i++)
         memcpy(dst + i * set->width, &set->value, set->width);
 }
 

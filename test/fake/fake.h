@@ -75,6 +75,14 @@ typedef struct fake_kernel {
 /* NULL: there is no such kernel. */
 const fake_kernel_t *fake_kernel(const char *name);
 
+extern const fake_kernel_t
+    fake_nn_kernels[]; /* those of src/nn; they end with a name that is NULL */
+extern const fake_kernel_t fake_attention_kernels[];
+
+/* Element `i` of memory of the GPU. */
+float fake_load(int32_t dtype, const void *memory, size_t i);
+void fake_store(int32_t dtype, void *memory, size_t i, float value);
+
 FAKE_EXPORT double fake_gelu(double x);
 FAKE_EXPORT double fake_gelu_slope(double x);
 

@@ -25,7 +25,7 @@ static void nap(void)
 
 /* ---- elements ---- */
 
-static float load(int32_t dtype, const void *memory, size_t i)
+float fake_load(int32_t dtype, const void *memory, size_t i)
 {
     float value;
     const char *x = fake_at(memory);
@@ -33,7 +33,7 @@ static float load(int32_t dtype, const void *memory, size_t i)
     return value;
 }
 
-static void store(int32_t dtype, void *memory, size_t i, float value)
+void fake_store(int32_t dtype, void *memory, size_t i, float value)
 {
     char *x = fake_at(memory);
     lap_from_float((lap_dtype_t)dtype, &value, x + i * lap_dtype_size((lap_dtype_t)dtype), 1);
@@ -64,16 +64,16 @@ static float finish(const lap_cuda_finish_t *f, float sum, int32_t dtype, const 
         return sum;
     void *aux = f->aux ? (char *)f->aux + row * f->aux_stride : NULL;
     if (f->beta != 0)
-        x += (double)f->beta * (double)load(dtype, d, col);
+        x += (double)f->beta * (double)fake_load(dtype, d, col);
     if (f->epilogue & BIAS)
-        x += (double)load(f->bias_dtype, f->bias, col);
+        x += (double)fake_load(f->bias_dtype, f->bias, col);
     if (f->epilogue & GELU) {
         if (aux)
-            store(f->aux_dtype, aux, col, (float)x);
+            fake_store(f->aux_dtype, aux, col, (float)x);
         x = fake_gelu(x);
     }
     if (f->epilogue & DGELU)
-        x *= fake_gelu_slope((double)load(f->aux_dtype, aux, col));
+        x *= fake_gelu_slope((double)fake_load(f->aux_dtype, aux, col));
     return (float)(x / (double)f->scale);
 }
 
@@ -244,10 +244,10 @@ static void run_reduce(void *args)
             for (uint32_t s = 0; s < r->nsrc; s++) {
                 const char *src = (const char *)r->srcs[s] + row * r->strides[s];
                 const float scale = r->scales[s] ? *(const float *)fake_at(r->scales[s]) : 1;
-                const float term = load(r->from, src, col) * scale;
+                const float term = fake_load(r->from, src, col) * scale;
                 x = s == 0 ? term : x + term;
             }
-            store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
+            fake_store(r->to, d, col, finish(&r->finish, x, r->to, d, row, col));
         }
     }
 }
@@ -259,7 +259,7 @@ static void run_column_sums(void *args)
     for (size_t col = 0; col < s->cols; col++) {
         double sum = 0;
         for (size_t row = 0; row < s->rows; row++)
-            sum += (double)load(s->from, (const char *)s->src + row * s->src_stride, col);
+            sum += (double)fake_load(s->from, (const char *)s->src + row * s->src_stride, col);
         sum *= (double)s->scale;
         lap_from_double((lap_dtype_t)s->to, &sum, dst + col * lap_dtype_size((lap_dtype_t)s->to),
                         1);
@@ -274,7 +274,7 @@ static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, 
     for (size_t row = 0; row < rows; row++)
         for (size_t k = 0; k < depth; k++)
             wide[row * depth + k] =
-                load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
+                fake_load(dtype, (const char *)x + (turned ? k : row) * stride, turned ? row : k);
     return wide;
 }
 
@@ -290,7 +290,7 @@ static void run_multiply(void *args)
             float x = 0;
             for (size_t k = 0; k < g->k; k++)
                 x += a[row * g->k + k] * b[col * g->k + k];
-            store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
+            fake_store(g->d_dtype, d, col, finish(&g->finish, x * scale, g->d_dtype, d, row, col));
         }
     }
     free(a);
@@ -305,10 +305,10 @@ static void run_cast(void *args)
     uint32_t most = amax ? lap_bits_of_float(*amax) : 0;
     for (size_t row = 0; row < c->rows; row++)
         for (size_t col = 0; col < c->cols; col++) {
-            const float x = load(c->from, (const char *)c->src + row * c->src_stride, col);
+            const float x = fake_load(c->from, (const char *)c->src + row * c->src_stride, col);
             const uint32_t size = lap_bits_of_float(x) & 0x7fffffff;
             most = size > most ? size : most;
-            store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
+            fake_store(c->to, (char *)c->dst + row * c->dst_stride, col, x / scale);
         }
     if (amax)
         *amax = lap_float_of_bits(most);
@@ -348,7 +348,7 @@ static void run_fill(void *args)
         uint64_t x = (fill->seed + i) * 0x9e3779b97f4a7c15u;
         x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
         x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-        store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
+        fake_store(fill->dtype, fill->memory, i, (float)(x >> 40) * 0x1p-23f - 1.0f);
     }
 }
 
@@ -366,9 +366,12 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_transpose", run_transpose, sizeof(lap_cuda_transpose_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
+        {NULL, NULL, 0, false},
     };
-    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        if (strcmp(kernels[i].name, name) == 0)
-            return &kernels[i];
+    const fake_kernel_t *const tables[] = {kernels, fake_nn_kernels, fake_attention_kernels};
+    for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
+        for (const fake_kernel_t *kernel = tables[t]; kernel->name; kernel++)
+            if (strcmp(kernel->name, name) == 0)
+                return kernel;
     return NULL;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * FP8. With numbers that FP8 holds exactly, linear layers must give the very bits that they give
- * without it: every scale is where it belongs, and follows when they change. With others the results are off by what FP8 rounds,
- * on average. Activations that are recomputed change nothing. And 200 steps of training end where
- * those of bfloat16 do.
+ * without it: every scale is where it belongs, and follows when they change. With others the
+ * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing.
+ * And 200 steps of training end where those of bfloat16 do.
  */
 #include <math.h>
 #include <stdlib.h>

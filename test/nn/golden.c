@@ -7,6 +7,7 @@
  * the GEMM gives the same ones to parts of a product and to the whole.
  *
  *     golden [--device cpu|ref|cuda] [--dtype float32|float16|bfloat16] [--ranks n] [--chaos seed]
+ *            [--layers name]
  *
  * Ranks are threads, or those that `lap run` has started. With --chaos the steps of operators are
  * delayed at random: kernels that do not wait for them, or that they do not wait for, show.
@@ -17,7 +18,7 @@
 #include <string.h>
 
 #include "core/convert.h"
-#include "nn/nn.h"
+#include "memory.h"
 #include "overlap/op.h"
 #include "tap.h"
 
@@ -192,14 +193,6 @@ static size_t whole_row(const lap_nn_param_t *param, size_t i)
     return param->global_row[p] + i;
 }
 
-/* Copies between the host and the device, whichever that is. */
-static bool transfer(lap_nn_t *nn, void *dst, const void *src, size_t bytes)
-{
-    const lap_copy_t copy = {dst, src, 1, bytes, bytes, bytes, 0};
-    lap_stream_t *stream = nn->engine->streams[LAP_STREAM_COMPUTE];
-    return nn->engine->device->ops->copy(stream, &copy) == LAP_OK && lap_nn_wait(nn) == LAP_OK;
-}
-
 /* A matrix of the device, with what a matrix of the host holds. */
 static lap_tensor_t on_device(lap_nn_t *nn, const lap_tensor_t *host)
 {
@@ -207,7 +200,7 @@ static lap_tensor_t on_device(lap_nn_t *nn, const lap_tensor_t *host)
     lap_tensor_t tensor = *host;
     if (nn->engine->device->ops->alloc(nn->engine->device, bytes + 1, &tensor.data) != LAP_OK)
         exit(1);
-    (void)transfer(nn, tensor.data, host->data, bytes);
+    (void)nn_copy(nn, tensor.data, host->data, bytes);
     return tensor;
 }
 
@@ -230,7 +223,7 @@ static bool load_params(lap_nn_t *nn, const golden_t *golden)
                    matrix->values + whole_row(param, i) * matrix->cols + param->global_col,
                    param->cols * sizeof(float));
     }
-    found = masters && transfer(nn, device, masters, count * sizeof(float)) && found;
+    found = masters && nn_copy(nn, device, masters, count * sizeof(float)) && found;
     free(masters);
     return found && lap_nn_refresh(nn) == LAP_OK;
 }
@@ -336,8 +329,8 @@ static bool pass(lap_nn_t *nn, const lap_tensor_t *host)
     const bool ran = tap_success(lap_nn_forward(nn, SEQ, &t[X], &t[Y]), "forward") &&
                      tap_success(lap_nn_backward(nn, &t[DY], &t[DX]), "backward") &&
                      tap_success(lap_nn_wait(nn), "both end") &&
-                     transfer(nn, host[Y].data, t[Y].data, t[Y].rows * t[Y].cols * element) &&
-                     transfer(nn, host[DX].data, t[DX].data, t[DX].rows * t[DX].cols * element);
+                     nn_copy(nn, host[Y].data, t[Y].data, t[Y].rows * t[Y].cols * element) &&
+                     nn_copy(nn, host[DX].data, t[DX].data, t[DX].rows * t[DX].cols * element);
     for (size_t i = 0; i < TENSORS; i++)
         ops->free(nn->engine->device, t[i].data);
     return ran;
@@ -363,7 +356,7 @@ static bits_t run_way(lap_world_t *world, const setting_t *setting, const way_t 
     memset(tensors[DX].data, 0, in.rows * in.cols * lap_dtype_size(setting->dtype));
     float *grads = calloc(nn->nfloats, sizeof(float));
     bool good = grads && load_params(nn, setting->golden) && pass(nn, tensors) &&
-                transfer(nn, grads, nn->grads, nn->nfloats * sizeof(float));
+                nn_copy(nn, grads, nn->grads, nn->nfloats * sizeof(float));
     if (good) {
         good &= check_tensor(setting, "y", "y", &tensors[Y], &out);
         good &= check_tensor(setting, "dx", "x.grad", &tensors[DX], &in);
@@ -475,12 +468,15 @@ int main(int argc, char **argv)
 {
     setting_t setting = {.device = "cpu", .dtype = LAP_FLOAT32};
     lap_world_t *world = NULL;
+    const char *only = NULL;
     int ranks = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--device") == 0)
             setting.device = argv[i + 1];
         else if (strcmp(argv[i], "--ranks") == 0)
             ranks = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--layers") == 0)
+            only = argv[i + 1];
         else if (strcmp(argv[i], "--chaos") == 0)
             setting.chaos = strtoull(argv[i + 1], NULL, 10);
         else if (lap_dtype_parse(argv[i + 1], &setting.dtype) != LAP_OK)
@@ -500,7 +496,8 @@ int main(int argc, char **argv)
         return tap_done();
     for (size_t i = 0; i < sizeof(all_layers) / sizeof(all_layers[0]); i++) {
         setting.layers = &all_layers[i];
-        run_layers(&setting, &options, ranks, world);
+        if (!only || strcmp(only, all_layers[i].file) == 0)
+            run_layers(&setting, &options, ranks, world);
     }
     lap_world_destroy(world);
     return tap_done();

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients against finite differences, on the device that sums in double. The loss is the sum of y
- * times fixed numbers, added up in double. For x and each parameter the derivative in a random
- * direction of plus and minus ones must be the gradient times that direction. Central differences
- * of two steps, extrapolated, are off by the fourth power of the step; what y is rounded by, over
- * the step, is the rest.
+ * Gradients against finite differences, on the device that LAP_DEVICE names, or else on the one
+ * that sums in double. The loss is the sum of y times fixed numbers, added up in double. For x and
+ * each parameter the derivative in a random direction of plus and minus ones must be the gradient
+ * times that direction. Central differences of two steps, extrapolated, are off by the fourth power
+ * of the step; what y is rounded by, over the step, is the rest.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "tap.h"
 #include "util/random.h"
 
@@ -28,6 +29,7 @@ typedef struct state {
     lap_nn_t *nn;
     lap_nn_part_t in, out;
     float *x, *y, *dy, *dx;
+    float *masters; /* the test's copy */
 } state_t;
 
 static lap_tensor_t matrix(float *data, const lap_nn_part_t *part)
@@ -85,11 +87,21 @@ static double direction(const variable_t *v, size_t i)
     return tap_random(v->seed, whole_index(v, i)) & 1 ? 1 : -1;
 }
 
+/* Brings the copy of the weights to the layers. */
+static void set_masters(state_t *state)
+{
+    size_t count;
+    float *masters = lap_nn_masters(state->nn, &count);
+    if (!nn_copy(state->nn, masters, state->masters, count * sizeof(float)) ||
+        lap_nn_refresh(state->nn) != LAP_OK)
+        tap_ok(false, "weights are set");
+}
+
 static double loss_at(state_t *state, const variable_t *v, const float *kept, double step)
 {
     for (size_t i = 0; i < v->count; i++)
         v->values[i] = (float)((double)kept[i] + step * direction(v, i));
-    (void)lap_nn_refresh(state->nn);
+    set_masters(state);
     return loss(state);
 }
 
@@ -114,7 +126,7 @@ static void check_variable(state_t *state, const variable_t *v, const char *exam
     const double wide = slope(state, v, kept, STEP), narrow = slope(state, v, kept, STEP / 2);
     const double estimate = (4 * narrow - wide) / 3;
     memcpy(v->values, kept, v->count * sizeof(float));
-    (void)lap_nn_refresh(state->nn);
+    set_masters(state);
     /* The directional derivative is of the size of the gradient's norm. */
     const double bound = 4e-4 * sqrt(squares) + 1e-5;
     tap_ok(fabs(product - estimate) <= bound,
@@ -131,17 +143,27 @@ static void fill(float *values, const lap_nn_part_t *part, uint64_t seed)
                 seed, 1, (part->first_row + i) * part->all_cols + part->first_col + j);
 }
 
-/* Parameters that begin with 0 or 1 would hide much: all are moved. */
-static void move_params(lap_nn_t *nn)
+/* Where the copy of a parameter's master, or gradient, is in the copy of all of them. */
+static float *copy_in(lap_nn_t *nn, const lap_nn_param_t *param, float *all)
 {
-    for (size_t p = 0; p < lap_nn_params(nn); p++) {
-        const lap_nn_param_t *param = lap_nn_param(nn, p);
+    size_t count;
+    return all + ((float *)param->master.data - lap_nn_masters(nn, &count));
+}
+
+/* Parameters that begin with 0 or 1 would hide much: all are moved. */
+static void move_params(state_t *state)
+{
+    size_t count;
+    const float *masters = lap_nn_masters(state->nn, &count);
+    state->masters = nn_fetch(state->nn, masters, count);
+    for (size_t p = 0; p < lap_nn_params(state->nn); p++) {
+        const lap_nn_param_t *param = lap_nn_param(state->nn, p);
         variable_t v = {.cols = param->cols, .param = param};
-        float *values = param->master.data;
+        float *values = copy_in(state->nn, param, state->masters);
         for (size_t i = 0; i < param->rows * param->cols; i++)
             values[i] += 0.2f * lap_random_normal(7, p, whole_index(&v, i));
     }
-    (void)lap_nn_refresh(nn);
+    set_masters(state);
 }
 
 static void check_all(state_t *state, const example_t *example)
@@ -157,12 +179,15 @@ static void check_all(state_t *state, const example_t *example)
     const variable_t input = {
         "x", state->x, state->dx, state->in.rows * state->in.cols, state->in.cols, whole_x,
         99,  NULL,     &state->in};
+    size_t count;
+    const float *all = lap_nn_gradients(state->nn, &count);
+    float *grads = nn_fetch(state->nn, all, count);
     check_variable(state, &input, example->name);
     for (size_t p = 0; p < lap_nn_params(state->nn); p++) {
         const lap_nn_param_t *param = lap_nn_param(state->nn, p);
         const variable_t v = {param->name,
-                              param->master.data,
-                              param->grad.data,
+                              copy_in(state->nn, param, state->masters),
+                              copy_in(state->nn, param, grads),
                               param->rows * param->cols,
                               param->cols,
                               param->replicated != 0,
@@ -171,6 +196,7 @@ static void check_all(state_t *state, const example_t *example)
                               NULL};
         check_variable(state, &v, example->name);
     }
+    free(grads);
 }
 
 static void run_rank(lap_world_t *world, void *arg)
@@ -182,18 +208,19 @@ static void run_rank(lap_world_t *world, void *arg)
     state.in = lap_nn_input(state.nn, 0);
     state.out = lap_nn_output(state.nn, 0);
     const size_t in = state.in.rows * state.in.cols, out = state.out.rows * state.out.cols;
-    state.x = malloc(in * sizeof(float) + 1);
-    state.dx = malloc(in * sizeof(float) + 1);
-    state.y = malloc(out * sizeof(float) + 1);
-    state.dy = malloc(out * sizeof(float) + 1);
+    state.x = nn_new(state.nn, in * sizeof(float));
+    state.dx = nn_new(state.nn, in * sizeof(float));
+    state.y = nn_new(state.nn, out * sizeof(float));
+    state.dy = nn_new(state.nn, out * sizeof(float));
     fill(state.x, &state.in, 1);
     fill(state.dy, &state.out, 2);
-    move_params(state.nn);
+    move_params(&state);
     check_all(&state, example);
-    free(state.x);
-    free(state.y);
-    free(state.dy);
-    free(state.dx);
+    nn_free(state.nn, state.x);
+    nn_free(state.nn, state.y);
+    nn_free(state.nn, state.dy);
+    nn_free(state.nn, state.dx);
+    free(state.masters);
     lap_nn_destroy(state.nn);
 }
 
@@ -227,9 +254,9 @@ int main(void)
     examples[6].desc.kv_heads = 2;
     examples[6].desc.recompute = LAP_RECOMPUTE_FULL;
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    options.device = "ref";
+    options.device = getenv("LAP_DEVICE") ? NULL : "ref";
     for (size_t i = 0; i < sizeof(examples) / sizeof(examples[0]); i++)
         for (int ranks = 1; ranks <= 2; ranks++)
-            tap_ranks(ranks, &options, run_rank, &examples[i]);
+            tap_launched_ranks(ranks, &options, run_rank, &examples[i]);
     return tap_done();
 }

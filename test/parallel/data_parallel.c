@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/convert.h"
+#include "nn/memory.h"
 #include "tap.h"
 #include "util/random.h"
 
@@ -35,11 +36,12 @@ typedef struct rank {
     lap_group_t *tp, *dp;
     lap_nn_t *nn;
     size_t count; /* floats of gradients */
-    float x[SEQ * BATCH * HIDDEN], y[SEQ * BATCH * HIDDEN], dx[SEQ * BATCH * HIDDEN];
+    float *x, *y, *dx;
 } rank_t;
 
 static lap_status_t make_layers(rank_t *rank)
 {
+    const size_t bytes = sizeof(float) * SEQ * BATCH * HIDDEN;
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
     desc.kind = LAP_NN_TRANSFORMER;
     desc.layers = 2;
@@ -47,7 +49,30 @@ static lap_status_t make_layers(rank_t *rank)
     desc.batch = BATCH;
     desc.hidden = HIDDEN;
     desc.heads = 4;
-    return lap_nn_create(rank->tp, &desc, &rank->nn);
+    const lap_status_t status = lap_nn_create(rank->tp, &desc, &rank->nn);
+    if (status != LAP_OK)
+        return status;
+    rank->x = nn_new(rank->nn, bytes);
+    rank->y = nn_new(rank->nn, bytes);
+    rank->dx = nn_new(rank->nn, bytes);
+    return LAP_OK;
+}
+
+static void free_layers(rank_t *rank)
+{
+    if (!rank->nn)
+        return;
+    nn_free(rank->nn, rank->x);
+    nn_free(rank->nn, rank->y);
+    nn_free(rank->nn, rank->dx);
+    lap_nn_destroy(rank->nn);
+}
+
+/* All gradients, in memory of the test. */
+static float *gradients(const rank_t *rank, size_t *count_p)
+{
+    const float *grads = lap_nn_gradients(rank->nn, count_p);
+    return nn_fetch(rank->nn, grads, *count_p);
 }
 
 /* A forward and a backward on data of this replica, begun and not waited for. */
@@ -73,13 +98,15 @@ static bool expected_sums(rank_t *rank, float *sums)
     enum { PIECE = 256 };
     size_t count;
     const int replicas = rank->trial->replicas;
-    const float *own = lap_nn_gradients(rank->nn, &count);
+    float *own = gradients(rank, &count);
     const bool narrow = rank->trial->wire == LAP_BFLOAT16;
     float all[8 * PIECE];
     for (size_t i = 0; i < count; i += PIECE) {
         const size_t n = count - i < PIECE ? count - i : PIECE;
-        if (lap_group_allgather(rank->dp, own + i, n * sizeof(float), all) != LAP_OK)
+        if (!own || lap_group_allgather(rank->dp, own + i, n * sizeof(float), all) != LAP_OK) {
+            free(own);
             return false;
+        }
         for (size_t j = 0; j < n; j++) {
             float sum = 0;
             for (int r = 0; r < replicas; r++) {
@@ -89,6 +116,7 @@ static bool expected_sums(rank_t *rank, float *sums)
             sums[i + j] = narrow ? tap_rounded(LAP_BFLOAT16, sum) : sum;
         }
     }
+    free(own);
     return true;
 }
 
@@ -96,7 +124,7 @@ static void compare(rank_t *rank, const float *sums, int pass)
 {
     size_t count, wrong = 0, some = 0;
     const trial_t *t = rank->trial;
-    const float *grads = lap_nn_gradients(rank->nn, &count);
+    float *grads = gradients(rank, &count);
     for (size_t i = 0; i < count; i++) {
         wrong += grads[i] != sums[i];
         some += grads[i] != 0;
@@ -104,6 +132,7 @@ static void compare(rank_t *rank, const float *sums, int pass)
     tap_ok(wrong == 0 && some > count / 2,
            "tp %d, %d replicas, buckets of %zu, %s, overlap %d, pass %d: %zu sums are wrong", t->tp,
            t->replicas, t->bucket, lap_dtype_name(t->wire), t->overlap, pass, wrong);
+    free(grads);
 }
 
 /* First without replicas, to have the parts of the sums; then with them. */
@@ -154,7 +183,7 @@ static void run_rank(lap_world_t *world, void *arg)
     tap_success(lap_group_split(lap_world_group(world), own % tp, own, &rank->dp), "dp");
     if (tap_success(make_layers(rank), "layers"))
         run_passes(rank);
-    lap_nn_destroy(rank->nn);
+    free_layers(rank);
     lap_group_destroy(rank->dp);
     lap_group_destroy(rank->tp);
     free(rank);
@@ -174,13 +203,13 @@ static void run_mistakes(lap_world_t *world, void *arg)
     tap_failure(lap_dp_wait(NULL), LAP_ERR_INVALID, "dp is NULL", NULL);
     tap_ok(!dp, "nothing was made");
     lap_dp_destroy(NULL);
-    lap_nn_destroy(rank.nn);
+    free_layers(&rank);
 }
 
 int main(void)
 {
     for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
-        tap_ranks(trials[i].tp * trials[i].replicas, NULL, run_rank, (void *)&trials[i]);
-    tap_ranks(1, NULL, run_mistakes, (void *)&trials[0]);
+        tap_launched_ranks(trials[i].tp * trials[i].replicas, NULL, run_rank, (void *)&trials[i]);
+    tap_launched_ranks(1, NULL, run_mistakes, (void *)&trials[0]);
     return tap_done();
 }

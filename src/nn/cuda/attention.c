@@ -1,27 +1,177 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention on a GPU: it has none yet. */
+/*
+ * Attention on a GPU: which kernels do it, and how many blocks they get. Heads of 64 or 128 columns
+ * of a 16-bit type go to tensor cores when rows can be read in pieces of 16 bytes, and all others
+ * to plain kernels. The bits of a result do not change from call to call.
+ */
+#include "nn/cuda/attention_kernels.h"
+
+#include "core/status.h"
 #include "nn/cuda/nn_cuda.h"
+
+#define BLOCKS_Y 65535u /* that a grid can have */
+
+enum {
+#define NUMBER(kernel, shared) KERNEL_##kernel,
+    LAP_CUDA_ATTENTION_LIST(NUMBER)
+#undef NUMBER
+        KERNELS
+};
+
+static const struct lap_cuda_entry entries[] = {
+#define ENTRY(kernel, bytes) {.name = "lap_" #kernel, .shared = (bytes)},
+    LAP_CUDA_ATTENTION_LIST(ENTRY)
+#undef ENTRY
+};
+
+static const lap_cuda_code_t code = {
+    .fatbin = lap_nn_cuda_attention_fatbin,
+    .entries = entries,
+    .count = KERNELS,
+};
 
 lap_status_t lap_nn_cuda_attention_prepare(lap_cuda_device_t *device)
 {
-    (void)device;
+    return lap_cuda_code_load(device, &code);
+}
+
+/* ---- what is asked for ---- */
+
+static size_t blocks_of(size_t count, size_t each)
+{
+    return (count + each - 1) / each;
+}
+
+/* The kernels count in 32 bits, and grids have their limits. */
+static lap_status_t check(const lap_attention_t *a)
+{
+    if (a->dtype != LAP_FLOAT32 && a->dtype != LAP_FLOAT16 && a->dtype != LAP_BFLOAT16)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention of type %d on device cuda: expected float32, float16 or "
+                         "bfloat16",
+                         (int)a->dtype);
+    if (a->dim < 1 || a->dim > LAP_CUDA_PLAIN_DIM)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "heads of %zu columns: device cuda has attention for 1 to %d", a->dim,
+                         LAP_CUDA_PLAIN_DIM);
+    if (blocks_of(a->seq, LAP_CUDA_PLAIN_TILE) > BLOCKS_Y)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention over %zu tokens: device cuda has it for %u at most", a->seq,
+                         BLOCKS_Y * LAP_CUDA_PLAIN_TILE);
+    if (a->batch > INT32_MAX / 4 / (a->heads + a->kv_heads))
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention of %zu heads in %zu sequences: device cuda has it for %d at "
+                         "most in all",
+                         a->heads, a->batch, INT32_MAX / 4);
     return LAP_OK;
 }
 
+/* Whether rows of a matrix can be read in pieces of 16 bytes. */
+static bool is_aligned(const void *data, size_t stride)
+{
+    return (uintptr_t)data % 16 == 0 && stride % 8 == 0;
+}
+
+/* The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. */
+static bool uses_tiles(const lap_attention_t *a)
+{
+    return a->dtype != LAP_FLOAT32 && (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
+           is_aligned(a->qkv, a->qkv_stride) && is_aligned(a->out, a->out_stride) &&
+           is_aligned(a->dout, a->out_stride) && is_aligned(a->dqkv, a->qkv_stride);
+}
+
+static lap_cuda_attention_t arguments(const lap_attention_t *a)
+{
+    return (lap_cuda_attention_t){
+        .qkv = a->qkv,
+        .out = a->out,
+        .lse = a->lse,
+        .dout = a->dout,
+        .dqkv = a->dqkv,
+        .delta = a->scratch,
+        .qkv_stride = a->qkv_stride,
+        .out_stride = a->out_stride,
+        .scale = a->scale,
+        .dtype = (int32_t)a->dtype,
+        .seq = (int32_t)a->seq,
+        .batch = (int32_t)a->batch,
+        .heads = (int32_t)a->heads,
+        .kv_heads = (int32_t)a->kv_heads,
+        .dim = (int32_t)a->dim,
+        .vector = uses_tiles(a) ? LAP_CUDA_VECTOR : 1,
+    };
+}
+
+/* ---- launches ---- */
+
+/* `first` is a kernel's variant for float16 and 64 columns; a block takes `rows` of a head. */
+static lap_status_t launch_tiles(lap_stream_t *stream, const lap_attention_t *a, int first,
+                                 size_t heads, size_t rows)
+{
+    const lap_cuda_attention_t args = arguments(a);
+    const int kernel = first + (a->dtype == LAP_BFLOAT16 ? 2 : 0) + (a->dim == 128 ? 1 : 0);
+    return lap_cuda_code_launch(stream, &code, (size_t)kernel,
+                                (lap_cuda_grid_t){.x = heads * a->batch,
+                                                  .y = blocks_of(a->seq, rows),
+                                                  .threads = LAP_CUDA_ATTENTION_THREADS,
+                                                  .shared = entries[kernel].shared},
+                                &args);
+}
+
+static lap_status_t launch_plain(lap_stream_t *stream, const lap_attention_t *a, int kernel,
+                                 size_t heads, size_t tiles)
+{
+    const lap_cuda_attention_t args = arguments(a);
+    return lap_cuda_code_launch(stream, &code, (size_t)kernel,
+                                (lap_cuda_grid_t){.x = heads * a->batch,
+                                                  .y = blocks_of(a->seq, LAP_CUDA_PLAIN_TILE),
+                                                  .threads = LAP_CUDA_PLAIN_THREADS,
+                                                  .shared = LAP_CUDA_PLAIN_SHARED(tiles, a->dim)},
+                                &args);
+}
+
+static lap_status_t launch_delta(lap_stream_t *stream, const lap_attention_t *a)
+{
+    const lap_cuda_attention_t args = arguments(a);
+    const size_t lanes = uses_tiles(a) ? a->dim / LAP_CUDA_VECTOR : 32;
+    const size_t threads = a->seq * a->batch * a->heads * lanes;
+    return lap_cuda_code_launch(stream, &code, KERNEL_attention_delta,
+                                (lap_cuda_grid_t){.x = blocks_of(threads, LAP_CUDA_DELTA_THREADS),
+                                                  .threads = LAP_CUDA_DELTA_THREADS},
+                                &args);
+}
+
+/* ---- the slots ---- */
+
+/* For delta: a number for each query of each head. */
 size_t lap_nn_cuda_attention_scratch(const lap_attention_t *attention)
 {
-    (void)attention;
-    return 1;
+    return attention->heads * attention->batch * attention->seq * sizeof(float);
 }
 
 lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    (void)stream;
-    (void)attention;
-    return lap_error(LAP_ERR_UNSUPPORTED, "device cuda has no attention");
+    LAP_TRY(check(attention));
+    if (attention->seq == 0)
+        return LAP_OK;
+    if (uses_tiles(attention))
+        return launch_tiles(stream, attention, KERNEL_attention_forward_f16_64, attention->heads,
+                            LAP_CUDA_ATTENTION_ROWS);
+    return launch_plain(stream, attention, KERNEL_attention_plain_forward, attention->heads, 3);
 }
 
 lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    return lap_nn_cuda_attention_forward(stream, attention);
+    LAP_TRY(check(attention));
+    if (attention->seq == 0)
+        return LAP_OK;
+    LAP_TRY(launch_delta(stream, attention));
+    if (uses_tiles(attention)) {
+        LAP_TRY(launch_tiles(stream, attention, KERNEL_attention_keys_f16_64, attention->kv_heads,
+                             LAP_CUDA_ATTENTION_TILE));
+        return launch_tiles(stream, attention, KERNEL_attention_queries_f16_64, attention->heads,
+                            LAP_CUDA_ATTENTION_TILE);
+    }
+    LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads, 4));
+    return launch_plain(stream, attention, KERNEL_attention_plain_queries, attention->heads, 4);
 }

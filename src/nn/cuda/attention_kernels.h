@@ -1,6 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention.c and attention.cu have in common. Plain C that is C++ as well. */
+/* What attention.c and the kernels of attention have in common. Plain C that is C++ as well. */
 #ifndef LAP_NN_CUDA_ATTENTION_KERNELS_H
 #define LAP_NN_CUDA_ATTENTION_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LAP_CUDA_ATTENTION_THREADS 128 /* of a block of the kernels for tensor cores */
+#define LAP_CUDA_ATTENTION_TILE 64     /* keys or queries that such a block takes at a time, */
+#define LAP_CUDA_ATTENTION_ROWS 128    /* and the queries that are a block's own in forward */
+#define LAP_CUDA_PLAIN_THREADS 256     /* the same of the plain kernels, for keys and queries */
+#define LAP_CUDA_PLAIN_TILE 32
+#define LAP_CUDA_PLAIN_DIM 256     /* columns of a head that they can do at most */
+#define LAP_CUDA_DELTA_THREADS 256 /* of attention_delta */
+
+/*
+ * Shared memory of a block. On tensor cores: two tiles of its own, two that come and two that are
+ * worked on; with keys of its own, two numbers for each query of the latter, too.
+ */
+#define LAP_CUDA_ATTENTION_SHARED(dim) (6 * 2 * LAP_CUDA_ATTENTION_TILE * (dim))
+#define LAP_CUDA_KEYS_SHARED(dim) (LAP_CUDA_ATTENTION_SHARED(dim) + 4 * LAP_CUDA_ATTENTION_TILE * 4)
+#define LAP_CUDA_PLAIN_SHARED(tiles, dim) (4 * LAP_CUDA_PLAIN_TILE * (tiles) * ((dim) | 1))
+
+/*
+ * The kernels, by the names of their functions in attention.cu, and the most shared memory that
+ * they take. Those with a type and a number of columns of a head use tensor cores, and are in the
+ * order in which attention.c counts; the plain ones take all that there is.
+ */
+#define LAP_CUDA_ATTENTION_LIST(X)                                                                 \
+    X(attention_delta, 0)                                                                          \
+    X(attention_forward_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                                     \
+    X(attention_forward_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                                   \
+    X(attention_forward_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                                    \
+    X(attention_forward_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                                  \
+    X(attention_keys_f16_64, LAP_CUDA_KEYS_SHARED(64))                                             \
+    X(attention_keys_f16_128, LAP_CUDA_KEYS_SHARED(128))                                           \
+    X(attention_keys_bf16_64, LAP_CUDA_KEYS_SHARED(64))                                            \
+    X(attention_keys_bf16_128, LAP_CUDA_KEYS_SHARED(128))                                          \
+    X(attention_queries_f16_64, LAP_CUDA_ATTENTION_SHARED(64))                                     \
+    X(attention_queries_f16_128, LAP_CUDA_ATTENTION_SHARED(128))                                   \
+    X(attention_queries_bf16_64, LAP_CUDA_ATTENTION_SHARED(64))                                    \
+    X(attention_queries_bf16_128, LAP_CUDA_ATTENTION_SHARED(128))                                  \
+    X(attention_plain_forward, LAP_CUDA_PLAIN_SHARED(3, LAP_CUDA_PLAIN_DIM))                       \
+    X(attention_plain_keys, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))                          \
+    X(attention_plain_queries, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))
+
+/* lap_attention_t; strides are in elements, here too. */
+typedef struct lap_cuda_attention {
+    const void *qkv;
+    void *out;
+    float *lse;
+    const void *dout;
+    void *dqkv;
+    float *delta; /* as lse: the sums of dout out over the columns of a head */
+    size_t qkv_stride, out_stride;
+    float scale;
+    int32_t dtype;
+    int32_t seq, batch, heads, kv_heads, dim;
+    int32_t vector; /* attention_delta: elements of a thread at a time, 1 or 8 */
+} lap_cuda_attention_t;
 
 #endif

@@ -9,7 +9,8 @@
 #include "nn/cuda/nn_cuda_kernels.h"
 
 #define BLOCKS_PER_SM 8u
-#define NORM_PARTS 264u /* blocks of lap_norm_backward at most: two for each multiprocessor */
+#define NORM_BLOCKS 264u   /* of lap_norm_backward, two for each multiprocessor; more of them */
+#define NORM_COLUMNS 4096u /* where there are fewer columns than these */
 
 enum {
 #define NUMBER(kernel) KERNEL_##kernel,
@@ -94,21 +95,34 @@ static lap_cuda_grid_t grid_of_parts(const lap_nn_cuda_span_t *span)
 
 /* ---- norms ---- */
 
-static size_t norm_parts(size_t rows)
+/* Blocks of lap_norm_backward at most. */
+static size_t norm_parts(size_t rows, size_t cols)
 {
-    return smaller(rows, NORM_PARTS);
+    return smaller(rows, NORM_BLOCKS * (cols < NORM_COLUMNS ? NORM_COLUMNS / cols : 1));
 }
 
 static size_t norm_scratch(size_t rows, size_t cols)
 {
-    return 2 * norm_parts(rows) * cols * sizeof(float);
+    return 2 * norm_parts(rows, cols) * cols * sizeof(float);
 }
 
-/* A block for a row, with a thread for every `each` elements, in whole warps. */
-static unsigned norm_threads(size_t cols, size_t each)
+/* A thread for every vector, in whole warps. */
+static unsigned norm_threads(size_t cols, uint32_t vector)
 {
-    const size_t threads = ((cols + each - 1) / each + 31) / 32 * 32;
-    return (unsigned)smaller(threads, LAP_NN_CUDA_NORM);
+    return (unsigned)smaller((cols / vector + 31) / 32 * 32, LAP_NN_CUDA_NORM);
+}
+
+/* Blocks of so many threads that a multiprocessor has at a time. */
+static size_t norm_busy(const lap_stream_t *stream, unsigned threads)
+{
+    return (size_t)stream->device->sms * (LAP_NN_CUDA_NORM / threads);
+}
+
+/* Vectors where a thread can have all of its row in one. */
+static uint32_t norm_vector(lap_dtype_t dtype, size_t rows, size_t cols, const operand_t *operands)
+{
+    const bool fits = cols <= (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_VECTOR;
+    return fits ? vector_of(dtype, rows, cols, operands) : 1;
 }
 
 static lap_status_t norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm)
@@ -117,14 +131,13 @@ static lap_status_t norm_forward(lap_stream_t *stream, const lap_norm_forward_t 
     const operand_t operands[] = {{norm->x, norm->x_stride},
                                   {norm->y, norm->y_stride},
                                   {norm->gamma, 0},
-                                  {norm->beta, 0},
+                                  {norm->beta, 0}, /* NULL: there is none, nor anything after it */
                                   {NULL, 0}};
-    lap_nn_cuda_norm_forward_t args = {
-        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
-    if (norm->cols > (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_TURNS * LAP_NN_CUDA_VECTOR)
-        args.vector = 1;
-    const unsigned threads = norm_threads(norm->cols, (size_t)args.vector * LAP_NN_CUDA_TURNS);
-    const lap_cuda_grid_t grid = {.x = smaller(norm->rows, busy(stream)), .threads = threads};
+    const lap_nn_cuda_norm_forward_t args = {
+        .norm = *norm, .vector = norm_vector(norm->dtype, norm->rows, norm->cols, operands)};
+    const unsigned threads = norm_threads(norm->cols, args.vector);
+    const size_t blocks = smaller(norm->rows, 2 * norm_busy(stream, threads));
+    const lap_cuda_grid_t grid = {.x = blocks, .threads = threads};
     return lap_cuda_code_launch(stream, &code, KERNEL_norm_forward, grid, &args);
 }
 
@@ -155,11 +168,11 @@ static lap_status_t norm_backward(lap_stream_t *stream, const lap_norm_backward_
                                   {norm->skip, norm->skip_stride},
                                   {NULL, 0}};
     lap_nn_cuda_norm_backward_t args = {
-        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
-    if (norm->cols > (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_VECTOR)
-        args.vector = 1;
-    const size_t parts = smaller(norm_parts(norm->rows), (size_t)stream->device->sms * 2);
-    const lap_cuda_grid_t grid = {.x = parts, .threads = norm_threads(norm->cols, args.vector)};
+        .norm = *norm, .vector = norm_vector(norm->dtype, norm->rows, norm->cols, operands)};
+    const unsigned threads = norm_threads(norm->cols, args.vector);
+    const size_t parts = smaller(norm_parts(norm->rows, norm->cols), norm_busy(stream, threads));
+    const lap_cuda_grid_t grid = {.x = parts, .threads = threads};
+    args.parts = (uint32_t)parts;
     LAP_TRY(lap_cuda_code_launch(stream, &code, KERNEL_norm_backward, grid, &args));
     LAP_TRY(add_parts(stream, norm, parts, 0, norm->dgamma));
     return norm->dbeta ? add_parts(stream, norm, parts, 1, norm->dbeta) : LAP_OK;
@@ -231,12 +244,18 @@ static lap_status_t amax(lap_stream_t *stream, const lap_amax_t *amax)
 /* ---- optimizers ---- */
 
 /* A thread has about this many numbers where there are few. */
-#define SQUARES 4u
+#define SQUARES 8u
+
+static uint32_t is_aligned(uintptr_t addresses)
+{
+    return addresses % (LAP_NN_CUDA_FLOATS * sizeof(float)) == 0;
+}
 
 static lap_status_t sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum)
 {
     const lap_nn_cuda_sum_squares_t args = {.sum = *sum,
-                                            .parts = lap_cuda_code_memory(stream, &code)};
+                                            .parts = lap_cuda_code_memory(stream, &code),
+                                            .aligned = is_aligned((uintptr_t)sum->src)};
     const size_t each = (size_t)LAP_NN_CUDA_THREADS * SQUARES;
     const size_t blocks = smaller((sum->count + each - 1) / each, LAP_NN_CUDA_PARTS);
     const lap_cuda_grid_t grid = {.x = blocks ? blocks : 1, .threads = LAP_NN_CUDA_THREADS};
@@ -245,8 +264,11 @@ static lap_status_t sum_squares(lap_stream_t *stream, const lap_sum_squares_t *s
 
 static lap_status_t update(lap_stream_t *stream, const lap_update_t *update)
 {
-    const lap_nn_cuda_update_t args = {.update = *update};
-    const lap_nn_cuda_span_t span = span_of(1, update->count, 1);
+    const lap_nn_cuda_update_t args = {
+        .update = *update,
+        .aligned = is_aligned((uintptr_t)update->master | (uintptr_t)update->grad |
+                              (uintptr_t)update->first | (uintptr_t)update->second)};
+    const lap_nn_cuda_span_t span = span_of(1, update->count, LAP_NN_CUDA_FLOATS);
     return lap_cuda_code_launch(stream, &code, KERNEL_update, grid_of(&span, busy(stream)), &args);
 }
 

@@ -20,7 +20,7 @@
 #define LAP_NN_CUDA_VECTOR 8u    /* elements that a thread takes at a time where it can */
 #define LAP_NN_CUDA_THREADS 256u /* of a block of all but the norms */
 #define LAP_NN_CUDA_NORM 1024u   /* of a block of the norms, at most */
-#define LAP_NN_CUDA_TURNS 2u     /* vectors of a row that a thread of lap_norm_forward keeps */
+#define LAP_NN_CUDA_FLOATS 4u    /* of an array, that a thread takes at a time */
 #define LAP_NN_CUDA_PARTS 512u   /* blocks whose sums become one, at most */
 
 /*
@@ -48,10 +48,10 @@ typedef struct lap_nn_cuda_norm_forward {
     uint32_t vector, reserved;
 } lap_nn_cuda_norm_forward_t;
 
-/* Block i leaves its sums in rows 2 i (of dgamma) and 2 i + 1 (of dbeta) of scratch. */
+/* Block i of `parts` leaves its sums in rows 2 i (of dgamma) and 2 i + 1 (of dbeta) of scratch. */
 typedef struct lap_nn_cuda_norm_backward {
     lap_norm_backward_t norm;
-    uint32_t vector, reserved;
+    uint32_t vector, parts;
 } lap_nn_cuda_norm_backward_t;
 
 typedef struct lap_nn_cuda_swiglu {
@@ -79,10 +79,12 @@ typedef struct lap_nn_cuda_amax {
 typedef struct lap_nn_cuda_sum_squares {
     lap_sum_squares_t sum;
     lap_nn_cuda_parts_t *parts;
+    uint32_t aligned, reserved; /* as float4 is */
 } lap_nn_cuda_sum_squares_t;
 
 typedef struct lap_nn_cuda_update {
     lap_update_t update;
+    uint32_t aligned, reserved;
 } lap_nn_cuda_update_t;
 
 #endif

@@ -1,5 +1,610 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of transformer layers on a GPU but attention. */
+/*
+ * The kernels of transformer layers on a GPU but attention: norms, SwiGLU, the square loss, normal
+ * numbers, the largest magnitude, and what optimizers do. Memory bounds all of them: each reads and
+ * writes its matrices once, 16 bytes at a time where they are aligned. What is summed over blocks
+ * is summed in an order that depends on sizes alone; no result is added to with atomics.
+ */
 #include "device/cuda/cuda_elements.cuh"
 #include "nn/cuda/nn_cuda_kernels.h"
 #include "util/random.h"
+
+namespace
+{
+
+constexpr int width = LAP_NN_CUDA_VECTOR;
+constexpr int ANY = -1; /* a type that is looked at when the kernel runs */
+constexpr unsigned all_lanes = ~0u;
+
+/* ---- elements ---- */
+
+/* The type that a kernel is compiled for, or else the one that it is given. */
+template <int fixed> __device__ int type_of(int dtype)
+{
+    return fixed == ANY ? dtype : fixed;
+}
+
+/* One element of any type, or a vector of a known one: from element `at` of a matrix on. */
+template <int fixed>
+__device__ void take(int dtype, const void *matrix, size_t at, float (&x)[fixed == ANY ? 1 : width])
+{
+    if (fixed == ANY)
+        x[0] = load(dtype, matrix, at);
+    else
+        load_vector(fixed, static_cast<const char *>(matrix) + at * size_of(fixed), x);
+}
+
+template <int fixed>
+__device__ void put(int dtype, void *matrix, size_t at, const float (&x)[fixed == ANY ? 1 : width])
+{
+    if (fixed == ANY)
+        store(dtype, matrix, at, x[0]);
+    else
+        store_vector(fixed, static_cast<char *>(matrix) + at * size_of(fixed), x);
+}
+
+/* Calls body(row, col) for the elements, or the first ones of vectors, that this thread has. */
+template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, body_t body)
+{
+    const unsigned side = 1u << span.shift, high = blockDim.x >> span.shift;
+    const size_t below = static_cast<size_t>(gridDim.y) * high;
+    const size_t across = static_cast<size_t>(gridDim.x) * side * span.vector;
+    const size_t first_row = static_cast<size_t>(blockIdx.y) * high + (threadIdx.x >> span.shift);
+    const size_t first_col =
+        (static_cast<size_t>(blockIdx.x) * side + (threadIdx.x & (side - 1))) * span.vector;
+    for (size_t row = first_row; row < span.rows; row += below)
+        for (size_t col = first_col; col < span.cols; col += across)
+            body(row, col);
+}
+
+/* ---- sums and maxima over blocks ---- */
+
+/* Every lane gets the same bits: at each step both of a pair add the same two numbers. */
+template <typename number> __device__ number warp_sum(number x)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(all_lanes, x, distance);
+    return x;
+}
+
+/*
+ * Sums over the block, for all its threads. `room` has a place for each warp; it may be used again
+ * when all threads have met once more.
+ */
+template <typename number, int count>
+__device__ void block_sums(number (&x)[count], number (*room)[32])
+{
+    const unsigned lane = threadIdx.x % 32;
+    for (int i = 0; i < count; i++) {
+        x[i] = warp_sum(x[i]);
+        if (lane == 0)
+            room[i][threadIdx.x / 32] = x[i];
+    }
+    __syncthreads();
+    for (int i = 0; i < count; i++)
+        x[i] = warp_sum(lane < blockDim.x / 32 ? room[i][lane] : number{0});
+}
+
+/* Thread 0 leaves the block's part. True in the block that comes last: it finds all of them. */
+__device__ bool leave_part(lap_nn_cuda_parts_t *parts, double part)
+{
+    __shared__ bool last;
+    if (threadIdx.x == 0) {
+        parts->part[blockIdx.y * gridDim.x + blockIdx.x] = part;
+        __threadfence(); /* the part is there when the count tells of it */
+        last = atomicAdd(&parts->left, 1) == gridDim.x * gridDim.y - 1;
+        __threadfence(); /* and this block reads the others' after that */
+        if (last)
+            parts->left = 0; /* for the next kernel on this stream */
+    }
+    __syncthreads();
+    return last;
+}
+
+/* All blocks' parts of a sum become *sum. */
+__device__ void finish_sum(lap_nn_cuda_parts_t *parts, double x, double *sum)
+{
+    __shared__ double room[2][1][32];
+    double total[1] = {x};
+    block_sums(total, room[0]);
+    if (!leave_part(parts, total[0]))
+        return;
+    total[0] = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x * gridDim.y; i += blockDim.x)
+        total[0] += __ldcg(&parts->part[i]);
+    block_sums(total, room[1]);
+    if (threadIdx.x == 0)
+        *sum = total[0];
+}
+
+/* Magnitudes are compared by their bits, where NaN is above infinity. */
+__device__ uint32_t larger(uint32_t most, float x)
+{
+    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
+    return size > most ? size : most;
+}
+
+__device__ uint32_t block_max(uint32_t x, uint32_t *room)
+{
+    const unsigned lane = threadIdx.x % 32;
+    x = __reduce_max_sync(all_lanes, x);
+    if (lane == 0)
+        room[threadIdx.x / 32] = x;
+    __syncthreads();
+    return __reduce_max_sync(all_lanes, lane < blockDim.x / 32 ? room[lane] : 0);
+}
+
+/* ---- norms: a block takes a row at a time ---- */
+
+/*
+ * The mean over a row of what threads have of it. Two rooms are used in turn: all threads meet in
+ * the one before any of them writes the other again.
+ */
+template <int count>
+__device__ void row_means(float (&x)[count], size_t cols, float (*rooms)[count][32], unsigned &turn)
+{
+    block_sums(x, rooms[turn]);
+    turn ^= 1;
+    for (int i = 0; i < count; i++)
+        x[i] /= static_cast<float>(cols);
+}
+
+/* Thread 0 keeps them for backward. */
+__device__ float keep_moments(const lap_norm_forward_t &n, size_t row, float mean, float variance)
+{
+    const float rstd = 1.0f / sqrtf(variance + n.epsilon);
+    if (threadIdx.x == 0) {
+        n.mean[row] = mean;
+        n.rstd[row] = rstd;
+    }
+    return rstd;
+}
+
+/*
+ * The row stays in registers, as do gamma and beta for all rows: a thread has the same columns of
+ * each. Differences to the mean are what is squared, so that nothing cancels.
+ */
+template <int fixed> __device__ void normalize_vectors(const lap_norm_forward_t &n)
+{
+    __shared__ float rooms[2][1][32];
+    const size_t col = static_cast<size_t>(threadIdx.x) * width;
+    const bool mine = col < n.cols;
+    float gamma[width] = {}, beta[width] = {}, x[width] = {};
+    unsigned turn = 0;
+    if (mine)
+        load_vector(FLOAT32, n.gamma + col, gamma);
+    if (mine && n.beta)
+        load_vector(FLOAT32, n.beta + col, beta);
+    for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+        float mean[1] = {0}, square[1] = {0};
+        if (mine)
+            take<fixed>(fixed, n.x, row * n.x_stride + col, x);
+        if (n.kind == LAP_LAYERNORM) {
+            for (int i = 0; i < width; i++)
+                mean[0] += x[i];
+            row_means(mean, n.cols, rooms, turn);
+        }
+        for (int i = 0; i < width && mine; i++)
+            square[0] += (x[i] - mean[0]) * (x[i] - mean[0]);
+        row_means(square, n.cols, rooms, turn);
+        const float rstd = keep_moments(n, row, mean[0], square[0]);
+        for (int i = 0; i < width; i++)
+            x[i] = (x[i] - mean[0]) * rstd * gamma[i] + beta[i];
+        if (mine)
+            put<fixed>(fixed, n.y, row * n.y_stride + col, x);
+    }
+}
+
+/* Any type, size and alignment: reads the row again where the other remembers it. */
+__device__ void normalize_elements(const lap_norm_forward_t &n)
+{
+    __shared__ float rooms[2][1][32];
+    unsigned turn = 0;
+    for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+        const size_t x = row * n.x_stride, y = row * n.y_stride;
+        float mean[1] = {0}, square[1] = {0};
+        if (n.kind == LAP_LAYERNORM) {
+            for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x)
+                mean[0] += load(n.dtype, n.x, x + col);
+            row_means(mean, n.cols, rooms, turn);
+        }
+        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
+            const float apart = load(n.dtype, n.x, x + col) - mean[0];
+            square[0] += apart * apart;
+        }
+        row_means(square, n.cols, rooms, turn);
+        const float rstd = keep_moments(n, row, mean[0], square[0]);
+        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
+            const float normal = (load(n.dtype, n.x, x + col) - mean[0]) * rstd;
+            store(n.dtype, n.y, y + col, normal * n.gamma[col] + (n.beta ? n.beta[col] : 0.0f));
+        }
+    }
+}
+
+/* Where a block leaves its sums over rows: dgamma, then dbeta. */
+__device__ float *sums_of_block(const lap_norm_backward_t &n)
+{
+    return static_cast<float *>(n.scratch) + 2 * static_cast<size_t>(blockIdx.x) * n.cols;
+}
+
+/*
+ * With g = dy gamma and n = (x - mean) rstd: dx = rstd (g - mean(g) - n mean(g n)), without mean(g)
+ * where x was not centred. `means` are those two.
+ */
+__device__ float turn_element(const lap_norm_backward_t &n, float normal, float g, float rstd,
+                              const float (&means)[2])
+{
+    const float centre = n.kind == LAP_LAYERNORM ? means[0] : 0.0f;
+    return rstd * (g - centre - normal * means[1]);
+}
+
+/* What a thread adds up over rows for its columns is in registers, as is the row. */
+template <int fixed> __device__ void turn_vectors(const lap_norm_backward_t &n)
+{
+    __shared__ float rooms[2][2][32];
+    const size_t col = static_cast<size_t>(threadIdx.x) * width;
+    const bool mine = col < n.cols;
+    float gamma[width] = {}, dgamma[width] = {}, dbeta[width] = {};
+    float x[width] = {}, g[width] = {}, skip[width] = {};
+    unsigned turn = 0;
+    if (mine)
+        load_vector(FLOAT32, n.gamma + col, gamma);
+    for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+        const float mean = n.mean[row], rstd = n.rstd[row];
+        float means[2] = {0, 0};
+        if (mine) {
+            take<fixed>(fixed, n.x, row * n.x_stride + col, x);
+            take<fixed>(fixed, n.dy, row * n.dy_stride + col, g);
+        }
+        if (mine && n.skip)
+            take<fixed>(fixed, n.skip, row * n.skip_stride + col, skip);
+        for (int i = 0; i < width && mine; i++) {
+            x[i] = (x[i] - mean) * rstd;
+            dgamma[i] += g[i] * x[i];
+            dbeta[i] += g[i];
+            g[i] *= gamma[i];
+            means[0] += g[i];
+            means[1] += g[i] * x[i];
+        }
+        row_means(means, n.cols, rooms, turn);
+        for (int i = 0; i < width; i++)
+            x[i] = turn_element(n, x[i], g[i], rstd, means) + skip[i];
+        if (mine)
+            put<fixed>(fixed, n.dx, row * n.dx_stride + col, x);
+    }
+    if (mine) {
+        store_vector(FLOAT32, sums_of_block(n) + col, dgamma);
+        store_vector(FLOAT32, sums_of_block(n) + n.cols + col, dbeta);
+    }
+}
+
+/* Any type, size and alignment; the sums over rows grow where they are left. */
+__device__ void turn_elements(const lap_norm_backward_t &n)
+{
+    __shared__ float rooms[2][2][32];
+    float *dgamma = sums_of_block(n), *dbeta = dgamma + n.cols;
+    unsigned turn = 0;
+    for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+        const float mean = n.mean[row], rstd = n.rstd[row];
+        const bool first = row == blockIdx.x;
+        float means[2] = {0, 0};
+        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
+            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
+            const float dy = load(n.dtype, n.dy, row * n.dy_stride + col);
+            dgamma[col] = (first ? 0.0f : dgamma[col]) + dy * normal;
+            dbeta[col] = (first ? 0.0f : dbeta[col]) + dy;
+            means[0] += dy * n.gamma[col];
+            means[1] += dy * n.gamma[col] * normal;
+        }
+        row_means(means, n.cols, rooms, turn);
+        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
+            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
+            const float g = load(n.dtype, n.dy, row * n.dy_stride + col) * n.gamma[col];
+            const float skip = n.skip ? load(n.dtype, n.skip, row * n.skip_stride + col) : 0.0f;
+            store(n.dtype, n.dx, row * n.dx_stride + col,
+                  turn_element(n, normal, g, rstd, means) + skip);
+        }
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_forward(const lap_nn_cuda_norm_forward_t args)
+{
+    if (args.vector == 1)
+        normalize_elements(args.norm);
+    else if (args.norm.dtype == LAP_BFLOAT16)
+        normalize_vectors<BFLOAT16>(args.norm);
+    else if (args.norm.dtype == LAP_FLOAT16)
+        normalize_vectors<FLOAT16>(args.norm);
+    else
+        normalize_vectors<FLOAT32>(args.norm);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_backward(const lap_nn_cuda_norm_backward_t args)
+{
+    if (args.vector == 1)
+        turn_elements(args.norm);
+    else if (args.norm.dtype == LAP_BFLOAT16)
+        turn_vectors<BFLOAT16>(args.norm);
+    else if (args.norm.dtype == LAP_FLOAT16)
+        turn_vectors<FLOAT16>(args.norm);
+    else
+        turn_vectors<FLOAT32>(args.norm);
+}
+
+/* ---- SwiGLU ---- */
+
+namespace
+{
+
+/* Of a narrow type, which hides what the fast functions lose, or of any. */
+template <int fixed> __device__ float sigmoid(float x)
+{
+    if (fixed == FLOAT16 || fixed == BFLOAT16)
+        return __fdividef(1.0f, 1.0f + __expf(-x));
+    return 1.0f / (1.0f + expf(-x));
+}
+
+template <int fixed> __device__ void gate(const lap_nn_cuda_swiglu_t &args)
+{
+    const lap_swiglu_t &s = args.swiglu;
+    constexpr int count = fixed == ANY ? 1 : width;
+    walk(args.span, [&](size_t row, size_t col) {
+        float g[count], u[count];
+        take<fixed>(s.dtype, s.pre, row * s.pre_stride + col, g);
+        take<fixed>(s.dtype, s.pre, row * s.pre_stride + s.cols + col, u);
+        for (int i = 0; i < count; i++)
+            g[i] *= sigmoid<fixed>(g[i]) * u[i];
+        put<fixed>(s.dtype, s.out, row * s.out_stride + col, g);
+    });
+}
+
+template <int fixed> __device__ void turn_gate(const lap_nn_cuda_swiglu_t &args)
+{
+    const lap_swiglu_t &s = args.swiglu;
+    constexpr int count = fixed == ANY ? 1 : width;
+    walk(args.span, [&](size_t row, size_t col) {
+        float g[count], u[count], d[count];
+        take<fixed>(s.dtype, s.pre, row * s.pre_stride + col, g);
+        take<fixed>(s.dtype, s.pre, row * s.pre_stride + s.cols + col, u);
+        take<fixed>(s.dtype, s.dout, row * s.out_stride + col, d);
+        for (int i = 0; i < count; i++) {
+            const float x = g[i], open = sigmoid<fixed>(x);
+            g[i] = d[i] * u[i] * open * (1.0f + x * (1.0f - open));
+            u[i] = d[i] * x * open;
+        }
+        put<fixed>(s.dtype, s.dpre, row * s.pre_stride + col, g);
+        put<fixed>(s.dtype, s.dpre, row * s.pre_stride + s.cols + col, u);
+    });
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_swiglu_forward(const lap_nn_cuda_swiglu_t args)
+{
+    if (args.span.vector == 1)
+        gate<ANY>(args);
+    else if (args.swiglu.dtype == LAP_BFLOAT16)
+        gate<BFLOAT16>(args);
+    else if (args.swiglu.dtype == LAP_FLOAT16)
+        gate<FLOAT16>(args);
+    else
+        gate<FLOAT32>(args);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_swiglu_backward(const lap_nn_cuda_swiglu_t args)
+{
+    if (args.span.vector == 1)
+        turn_gate<ANY>(args);
+    else if (args.swiglu.dtype == LAP_BFLOAT16)
+        turn_gate<BFLOAT16>(args);
+    else if (args.swiglu.dtype == LAP_FLOAT16)
+        turn_gate<FLOAT16>(args);
+    else
+        turn_gate<FLOAT32>(args);
+}
+
+/* ---- the square loss, the largest magnitude, normal numbers ---- */
+
+namespace
+{
+
+/* In double, so that the sum is worth its digits. Returns this thread's part of it. */
+template <int fixed> __device__ double lose(const lap_nn_cuda_square_loss_t &args)
+{
+    const lap_square_loss_t &l = args.loss;
+    constexpr int count = fixed == ANY ? 1 : width;
+    const int dtype = type_of<fixed>(l.dtype);
+    double sum = 0;
+    walk(args.span, [&](size_t row, size_t col) {
+        float y[count], target[count];
+        take<fixed>(dtype, l.y, row * l.y_stride + col, y);
+        take<fixed>(dtype, l.target, row * l.target_stride + col, target);
+        for (int i = 0; i < count; i++) {
+            const double error = static_cast<double>(y[i]) - static_cast<double>(target[i]);
+            sum += error * error;
+            y[i] = narrow(dtype, error * static_cast<double>(l.scale));
+        }
+        put<fixed>(dtype, l.dy, row * l.dy_stride + col, y);
+    });
+    return sum;
+}
+
+template <int fixed> __device__ uint32_t find_largest(const lap_nn_cuda_amax_t &args)
+{
+    constexpr int count = fixed == ANY ? 1 : width;
+    uint32_t most = 0;
+    walk(args.span, [&](size_t row, size_t col) {
+        float x[count];
+        take<fixed>(args.amax.dtype, args.amax.src, row * args.amax.stride + col, x);
+        for (int i = 0; i < count; i++)
+            most = larger(most, x[i]);
+    });
+    return most;
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_square_loss(const lap_nn_cuda_square_loss_t args)
+{
+    double sum;
+    if (args.span.vector == 1)
+        sum = lose<ANY>(args);
+    else if (args.loss.dtype == LAP_BFLOAT16)
+        sum = lose<BFLOAT16>(args);
+    else if (args.loss.dtype == LAP_FLOAT16)
+        sum = lose<FLOAT16>(args);
+    else
+        sum = lose<FLOAT32>(args);
+    finish_sum(args.parts, sum, args.loss.sum);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_amax(const lap_nn_cuda_amax_t args)
+{
+    __shared__ uint32_t room[2][32];
+    uint32_t most;
+    if (args.span.vector == 1)
+        most = find_largest<ANY>(args);
+    else if (args.amax.dtype == LAP_BFLOAT16)
+        most = find_largest<BFLOAT16>(args);
+    else if (args.amax.dtype == LAP_FLOAT16)
+        most = find_largest<FLOAT16>(args);
+    else
+        most = find_largest<FLOAT32>(args);
+    const uint32_t infinity = 0x7f800000;
+    most = block_max(most, room[0]);
+    most = most < infinity ? most : infinity;
+    if (!leave_part(args.parts, __uint_as_float(most)))
+        return;
+    most = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x * gridDim.y; i += blockDim.x)
+        most = larger(most, static_cast<float>(__ldcg(&args.parts->part[i])));
+    most = block_max(most, room[1]);
+    if (threadIdx.x == 0)
+        *args.amax.amax = __uint_as_float(most);
+}
+
+/*
+ * The numbers of util/random.h. The logarithm and cosine of a GPU may differ from those of a host
+ * in the last bits of a double; rounded to float that shows in very few numbers, by one bit.
+ */
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_fill_normal(const lap_nn_cuda_fill_normal_t args)
+{
+    const lap_fill_normal_t &f = args.fill;
+    walk(args.span, [&](size_t row, size_t col) {
+        float x = f.mean;
+        if (f.std != 0) {
+            const uint64_t index = f.first + row * f.row_step + col;
+            x = __fadd_rn(x, __fmul_rn(f.std, lap_random_normal(f.seed, f.tensor, index)));
+        }
+        store(f.dtype, f.out, row * f.stride + col, x);
+    });
+}
+
+/* ---- optimizers ---- */
+
+namespace
+{
+
+constexpr unsigned four = LAP_NN_CUDA_FLOATS;
+
+/* Numbers [at, at + four) of an array; in one access if it is `aligned`. */
+__device__ void take_four(const float *array, size_t at, bool aligned, float (&x)[four])
+{
+    if (aligned) {
+        const float4 all = *reinterpret_cast<const float4 *>(array + at);
+        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+        return;
+    }
+    for (unsigned i = 0; i < four; i++)
+        x[i] = array[at + i];
+}
+
+__device__ void put_four(float *array, size_t at, const float (&x)[four])
+{
+    *reinterpret_cast<float4 *>(array + at) = make_float4(x[0], x[1], x[2], x[3]);
+}
+
+/* One weight w with its gradient and its moments. */
+__device__ void sgd(const lap_update_t &u, float &w, float grad, float &v)
+{
+    v = u.momentum * v + (grad * u.scale + u.decay * w);
+    w -= u.lr * v;
+}
+
+__device__ void adamw(const lap_update_t &u, float &w, float grad, float &m, float &v)
+{
+    const float keep = 1.0f - u.lr * u.decay, rate = u.lr / u.correction1;
+    const float g = grad * u.scale;
+    m = u.beta1 * m + (1.0f - u.beta1) * g;
+    v = u.beta2 * v + (1.0f - u.beta2) * (g * g);
+    w = w * keep - rate * (m / (sqrtf(v) / sqrtf(u.correction2) + u.epsilon));
+}
+
+__device__ void update_four(const lap_update_t &u, size_t at)
+{
+    float w[four], grad[four], m[four], v[four];
+    take_four(u.master, at, true, w);
+    take_four(u.grad, at, true, grad);
+    take_four(u.first, at, true, m);
+    if (u.kind == LAP_SGD) {
+        for (unsigned i = 0; i < four; i++)
+            sgd(u, w[i], grad[i], m[i]);
+    } else {
+        take_four(u.second, at, true, v);
+        for (unsigned i = 0; i < four; i++)
+            adamw(u, w[i], grad[i], m[i], v[i]);
+        put_four(u.second, at, v);
+    }
+    put_four(u.first, at, m);
+    put_four(u.master, at, w);
+}
+
+__device__ void update_one(const lap_update_t &u, size_t at)
+{
+    if (u.kind == LAP_SGD)
+        sgd(u, u.master[at], u.grad[at], u.first[at]);
+    else
+        adamw(u, u.master[at], u.grad[at], u.first[at], u.second[at]);
+}
+
+} // namespace
+
+/* Which numbers a thread takes does not depend on where they lie, so that the sum does not. */
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_sum_squares(const lap_nn_cuda_sum_squares_t args)
+{
+    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+    const size_t first = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const size_t fours = args.sum.count / four;
+    double sum = 0;
+    for (size_t i = first; i < fours; i += step) {
+        float x[four];
+        take_four(args.sum.src, i * four, args.aligned, x);
+        for (unsigned j = 0; j < four; j++)
+            sum += static_cast<double>(x[j]) * static_cast<double>(x[j]);
+    }
+    for (size_t i = fours * four + first; i < args.sum.count; i += step)
+        sum += static_cast<double>(args.sum.src[i]) * static_cast<double>(args.sum.src[i]);
+    finish_sum(args.parts, sum, args.sum.sum);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_update(const lap_nn_cuda_update_t args)
+{
+    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+    const size_t first = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const size_t fours = args.aligned ? args.update.count / four : 0;
+    for (size_t i = first; i < fours; i += step)
+        update_four(args.update, i * four);
+    for (size_t i = fours * four + first; i < args.update.count; i += step)
+        update_one(args.update, i);
+}

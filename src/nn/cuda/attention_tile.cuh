@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Causal attention on tensor cores, for heads of 64 or 128 columns of a 16-bit type: forward as
+ * FlashAttention-2 does it, and backward as two kernels, one for the gradients of keys and values
+ * and one for those of queries, which both compute the scores again: no sum depends on the order
+ * in which blocks run.
+ *
+ * A tile is some rows of one head in shared memory, each of `dim` elements in chunks of 16 bytes.
+ * Chunk c of row r lies at c ^ r % 8, so that the same chunk of 8 rows that follow one another is
+ * read from all banks. While a tile is worked on, the next comes in; a barrier per tile is enough:
+ * behind it the copies of all threads are visible, and nobody reads the tile before any more.
+ *
+ * Rows behind the end of a sequence are zeros, and what becomes of them is not stored. Nothing else
+ * is needed for them: a key there is masked for all queries that matter, and a query there adds
+ * zeros to the sums of keys.
+ */
+#ifndef LAP_NN_CUDA_ATTENTION_TILE_CUH
+#define LAP_NN_CUDA_ATTENTION_TILE_CUH
+
+#include "nn/cuda/attention_kernels.h"
+#include "nn/cuda/mma.cuh"
+
+namespace lap
+{
+
+constexpr int tile_rows = LAP_CUDA_ATTENTION_TILE;
+constexpr int own_rows = LAP_CUDA_ATTENTION_ROWS;
+constexpr int tile_threads = LAP_CUDA_ATTENTION_THREADS;
+constexpr float log2_e = 1.4426950408889634f;
+
+/* The rows of one head in one sequence; row s is at data + s * stride. */
+template <typename T> struct head_rows {
+    T *data;
+    size_t stride;
+};
+
+template <typename T>
+__device__ head_rows<T> rows_of(const lap_cuda_attention_t &a, T *matrix, size_t stride, int b,
+                                int column_head)
+{
+    return {matrix + b * stride + static_cast<size_t>(column_head) * a.dim, a.batch * stride};
+}
+
+/* ---- tiles ---- */
+
+template <int dim> constexpr int row_bytes = dim * 2;
+template <int dim> constexpr int tile_bytes = tile_rows *row_bytes<dim>;
+
+template <int dim> __device__ uint32_t chunk_at(int row, int chunk)
+{
+    return row * row_bytes<dim> + ((chunk ^ (row & 7)) << 4);
+}
+
+/* Begins to copy `count` rows from row `first` on. */
+template <int count, int dim, typename T>
+__device__ void load_tile(uint32_t tile, const head_rows<const T> &rows, int first, int seq)
+{
+    constexpr int chunks = row_bytes<dim> / 16, step = tile_threads / chunks;
+    static_assert(step % 8 == 0, "the swizzle of a thread's rows is the same");
+    const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
+    const uint32_t dst = tile + chunk_at<dim>(row, chunk);
+    const T *src = rows.data + (first + row) * rows.stride + chunk * 8;
+#pragma unroll
+    for (int i = 0; i < count; i += step) {
+        const bool there = first + row + i < seq;
+        copy16_async(dst + i * row_bytes<dim>, there ? src + i * rows.stride : rows.data, there);
+    }
+}
+
+/*
+ * Where lane l reads block (0, 0) of 16 x 16 elements of a tile as four matrices: `down` has those
+ * of the first 8 columns before those of the last, `across` those of the first 8 rows.
+ */
+template <int dim> __device__ uint32_t down(int lane)
+{
+    return chunk_at<dim>(lane & 15, lane >> 4);
+}
+
+template <int dim> __device__ uint32_t across(int lane)
+{
+    return chunk_at<dim>((lane & 7) | (lane >> 4) << 3, lane >> 3 & 1);
+}
+
+/* The same of block (row, column); tiles lie at multiples of a row. */
+template <int dim> __device__ uint32_t block_at(uint32_t address, int row, int column)
+{
+    return (address ^ (column << 5)) + row * 16 * row_bytes<dim>;
+}
+
+/* ---- products ---- */
+
+/* c = x y^T, x [16 * blocks, dim] and y [64, dim] from tiles; x is read `down`, y `across`. */
+template <typename T, int dim, int blocks>
+__device__ void multiply_rows(float (&c)[blocks][8][4], uint32_t x, uint32_t y)
+{
+#pragma unroll
+    for (int m = 0; m < blocks; m++)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            c[m][i / 4][i % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < dim / 16; k++) {
+        uint32_t a[blocks][4];
+#pragma unroll
+        for (int m = 0; m < blocks; m++)
+            load_matrices(a[m], block_at<dim>(x, m, k));
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b[4];
+            load_matrices(b, block_at<dim>(y, n, k));
+#pragma unroll
+            for (int m = 0; m < blocks; m++) {
+                multiply_add<T>(c[m][2 * n], a[m], b[0], b[1]);
+                multiply_add<T>(c[m][2 * n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* The same for 16 rows x that are in registers: blocks (0, k) of a tile, read `down`. */
+template <typename T, int dim>
+__device__ void multiply_kept(float (&c)[8][4], const uint32_t (&x)[dim / 16][4], uint32_t y)
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        c[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < dim / 16; k++)
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            uint32_t b[4];
+            load_matrices(b, block_at<dim>(y, n, k));
+            multiply_add<T>(c[2 * n], x[k], b[0], b[1]);
+            multiply_add<T>(c[2 * n + 1], x[k], b[2], b[3]);
+        }
+}
+
+/* c += x y, x [16 * blocks, 64] and y [64, dim]; y is read `down`. */
+template <typename T, int dim, int blocks>
+__device__ void add_product(float (&c)[blocks][dim / 8][4], const uint32_t (&x)[blocks][4][4],
+                            uint32_t y)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int n = 0; n < dim / 16; n++) {
+            uint32_t b[4];
+            load_matrices_turned(b, block_at<dim>(y, k, n));
+#pragma unroll
+            for (int m = 0; m < blocks; m++) {
+                multiply_add<T>(c[m][2 * n], x[m][k], b[0], b[1]);
+                multiply_add<T>(c[m][2 * n + 1], x[m][k], b[2], b[3]);
+            }
+        }
+}
+
+/* Sums of a product, rounded, as the left factor of another: the lanes have what they need. */
+template <typename T> __device__ void round_factor(const float (&c)[8][4], uint32_t (&x)[4][4])
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[k][i] = pack<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+/* ---- results ---- */
+
+/*
+ * Stores 16 rows of sums by way of the 16 rows of a tile at `tile`, which only this warp uses. They
+ * are rows [first, first + 16) of the head.
+ */
+template <typename T, int dim>
+__device__ void store_rows(const float (&c)[dim / 8][4], float low_factor, float high_factor,
+                           uint32_t tile, const head_rows<T> &rows, int first, int seq)
+{
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < dim / 8; n++) {
+        store_shared(tile + chunk_at<dim>(g, n) + t * 4,
+                     pack<T>(c[n][0] * low_factor, c[n][1] * low_factor));
+        store_shared(tile + chunk_at<dim>(g + 8, n) + t * 4,
+                     pack<T>(c[n][2] * high_factor, c[n][3] * high_factor));
+    }
+    __syncwarp();
+    constexpr int chunks = row_bytes<dim> / 16;
+#pragma unroll
+    for (int i = lane; i < 16 * chunks; i += 32) {
+        const int row = i / chunks, chunk = i % chunks;
+        const uint4 x = load_shared16(tile + chunk_at<dim>(row, chunk));
+        if (first + row < seq)
+            *reinterpret_cast<uint4 *>(rows.data + (first + row) * rows.stride + chunk * 8) = x;
+    }
+}
+
+/* ---- forward ---- */
+
+/* Of 16 rows of scores: those of keys behind the query of a row count nothing. */
+__device__ inline void mask_keys(float (&s)[8][4], int query, int key)
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if (key + i / 4 * 8 + i % 2 > query + i % 4 / 2 * 8)
+            s[i / 4][i % 4] = -INFINITY;
+}
+
+/* The largest, or the sum, over the four lanes that share a row. */
+__device__ inline float row_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ inline float row_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/*
+ * Takes 16 rows of scores into their largest so far and the sums of the lane, makes powers of them
+ * and scales what has been summed with the powers before. `scale` is for powers of 2. Row 0 is row
+ * g, row 1 row g + 8. The first tile has a key for each query: `most` is a number after it.
+ */
+template <int dim>
+__device__ void soften(float (&s)[8][4], float (&o)[dim / 8][4], float (&most)[2], float (&sum)[2],
+                       float scale)
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float largest = most[row];
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            largest = fmaxf(largest, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
+        largest = row_max(largest);
+        const float factor = power_of_2((most[row] - largest) * scale), shift = largest * scale;
+        most[row] = largest;
+        sum[row] *= factor;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 2 * row; i < 2 * row + 2; i++) {
+                s[n][i] = power_of_2(fmaf(s[n][i], scale, -shift));
+                sum[row] += s[n][i];
+            }
+#pragma unroll
+        for (int n = 0; n < dim / 8; n++) {
+            o[n][2 * row] *= factor;
+            o[n][2 * row + 1] *= factor;
+        }
+    }
+}
+
+/*
+ * A block of four warps takes 128 queries of a head, those with the most keys first. Shared memory:
+ * the queries, then twice a tile of keys and one of values.
+ */
+template <typename T, int dim> __device__ void forward(const lap_cuda_attention_t &a)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
+    const int kv = head / (a.heads / a.kv_heads);
+    const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * own_rows;
+    const T *qkv = static_cast<const T *>(a.qkv);
+    const head_rows<const T> k = rows_of(a, qkv, a.qkv_stride, b, a.heads + kv);
+    const head_rows<const T> v = rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv);
+    const uint32_t q_tile = shared_address(memory), kv_tiles = q_tile + own_rows * row_bytes<dim>;
+    load_tile<own_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
+    load_tile<tile_rows, dim>(kv_tiles, k, 0, a.seq);
+    load_tile<tile_rows, dim>(kv_tiles + tile_bytes<dim>, v, 0, a.seq);
+
+    const int mine = query0 + warp * 32; /* the first query of the warp */
+    const uint32_t q_mine = q_tile + warp * 32 * row_bytes<dim>;
+    const int end = min(query0 + own_rows, a.seq);
+    float o[2][dim / 8][4] = {}, sum[2][2] = {};
+    float most[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+    for (int key0 = 0, turn = 0; key0 < end; key0 += tile_rows, turn ^= 1) {
+        const uint32_t k_tile = kv_tiles + turn * 2 * tile_bytes<dim>;
+        const uint32_t next = kv_tiles + (turn ^ 1) * 2 * tile_bytes<dim>;
+        copies_wait();
+        __syncthreads();
+        if (key0 + tile_rows < end) {
+            load_tile<tile_rows, dim>(next, k, key0 + tile_rows, a.seq);
+            load_tile<tile_rows, dim>(next + tile_bytes<dim>, v, key0 + tile_rows, a.seq);
+        }
+        if (key0 > mine + 31) /* all of these keys are behind the warp's queries */
+            continue;
+        float s[2][8][4];
+        uint32_t p[2][4][4];
+        multiply_rows<T, dim>(s, q_mine + down<dim>(lane), k_tile + across<dim>(lane));
+        if (key0 + tile_rows - 1 > mine) {
+            mask_keys(s[0], mine + lane / 4, key0 + lane % 4 * 2);
+            mask_keys(s[1], mine + 16 + lane / 4, key0 + lane % 4 * 2);
+        }
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            soften<dim>(s[m], o[m], most[m], sum[m], a.scale * log2_e);
+            round_factor<T>(s[m], p[m]);
+        }
+        add_product<T, dim>(o, p, k_tile + tile_bytes<dim> + down<dim>(lane));
+    }
+
+    const head_rows<T> out = rows_of(a, static_cast<T *>(a.out), a.out_stride, b, head);
+    float *lse = a.lse + static_cast<size_t>(head * a.batch + b) * a.seq;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const int first = mine + m * 16;
+        float inverse[2];
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const float all = row_sum(sum[m][row]);
+            inverse[row] = 1 / all;
+            if (lane % 4 == 0 && first + row * 8 + lane / 4 < a.seq)
+                lse[first + row * 8 + lane / 4] = most[m][row] * a.scale + logf(all);
+        }
+        store_rows<T, dim>(o[m], inverse[0], inverse[1], q_mine + m * 16 * row_bytes<dim>, out,
+                           first, a.seq);
+    }
+}
+
+/* ---- backward ---- */
+
+/* As mask_keys, of turned scores. */
+__device__ inline void mask_queries(float (&s)[8][4], int query, int key)
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if (key + i % 4 / 2 * 8 > query + i / 4 * 8 + i % 2)
+            s[i / 4][i % 4] = -INFINITY;
+}
+
+/*
+ * Makes probabilities of turned scores, and then gradients of scores of probabilities and their
+ * gradients dp: p (dp - delta), without the scale. `lse` and `delta` are where this lane's first
+ * two columns are.
+ */
+__device__ inline void soften_columns(float (&s)[8][4], uint32_t lse, float scale)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 shift = load_shared_pair(lse + n * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = power_of_2(fmaf(s[n][i], scale, (i % 2 == 0 ? shift.x : shift.y) * -log2_e));
+    }
+}
+
+__device__ inline void turn_columns(float (&p)[8][4], const float (&dp)[8][4], uint32_t delta)
+{
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        const float2 shift = load_shared_pair(delta + n * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[n][i] *= dp[n][i] - (i % 2 == 0 ? shift.x : shift.y);
+    }
+}
+
+/*
+ * A block of four warps takes 64 keys and values of a head, 16 to a warp, and goes through the
+ * queries of all heads that use them, in their order. Scores are turned: keys are rows. Shared
+ * memory: the keys, the values, then twice a tile of queries and one of dout, then lse and delta
+ * of both.
+ */
+template <typename T, int dim> __device__ void backward_keys(const lap_cuda_attention_t &a)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    constexpr uint32_t step = 2 * tile_bytes<dim>;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int kv = blockIdx.x % a.kv_heads, b = blockIdx.x / a.kv_heads;
+    const int key0 = blockIdx.y * tile_rows, group = a.heads / a.kv_heads;
+    const int k_head = a.heads + kv, v_head = k_head + a.kv_heads;
+    const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
+    const uint32_t k_tile = shared_address(memory), v_tile = k_tile + tile_bytes<dim>;
+    const uint32_t q_tiles = k_tile + step, sums = q_tiles + 2 * step;
+    load_tile<tile_rows, dim>(k_tile, rows_of(a, qkv, a.qkv_stride, b, k_head), key0, a.seq);
+    load_tile<tile_rows, dim>(v_tile, rows_of(a, qkv, a.qkv_stride, b, v_head), key0, a.seq);
+
+    /* The queries from `query0` on of head `head`, with their dout, lse and delta. */
+    const auto load = [&](int turn, int head, int query0) {
+        const uint32_t tile = q_tiles + turn * step;
+        load_tile<tile_rows, dim>(tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
+        load_tile<tile_rows, dim>(tile + tile_bytes<dim>, rows_of(a, douts, a.out_stride, b, head),
+                                  query0, a.seq);
+        const float *from = threadIdx.x < tile_rows ? a.lse : a.delta;
+        const int query = query0 + static_cast<int>(threadIdx.x % tile_rows);
+        const bool there = query < a.seq;
+        const size_t at = static_cast<size_t>(head * a.batch + b) * a.seq + query;
+        copy4_async(sums + (turn * tile_threads + threadIdx.x) * 4, there ? from + at : from,
+                    there);
+    };
+
+    const uint32_t mine = warp * 16 * row_bytes<dim>;
+    float dk[1][dim / 8][4] = {}, dv[1][dim / 8][4] = {};
+    int head = kv * group, query0 = key0;
+    load(0, head, query0);
+    for (int turn = 0; head < (kv + 1) * group; turn ^= 1) {
+        const bool last = query0 + tile_rows >= a.seq, diagonal = query0 == key0;
+        head += last;
+        query0 = last ? key0 : query0 + tile_rows;
+        copies_wait();
+        __syncthreads();
+        if (head < (kv + 1) * group)
+            load(turn ^ 1, head, query0);
+        const uint32_t q_tile = q_tiles + turn * step, d_tile = q_tile + tile_bytes<dim>;
+        const uint32_t lse = sums + turn * tile_threads * 4 + lane % 4 * 8;
+        float s[1][8][4], dp[1][8][4];
+        uint32_t x[1][4][4];
+        multiply_rows<T, dim>(s, k_tile + mine + down<dim>(lane), q_tile + across<dim>(lane));
+        multiply_rows<T, dim>(dp, v_tile + mine + down<dim>(lane), d_tile + across<dim>(lane));
+        if (diagonal)
+            mask_queries(s[0], lane % 4 * 2, warp * 16 + lane / 4);
+        soften_columns(s[0], lse, a.scale * log2_e);
+        round_factor<T>(s[0], x[0]);
+        add_product<T, dim>(dv, x, d_tile + down<dim>(lane));
+        turn_columns(s[0], dp[0], lse + tile_rows * 4);
+        round_factor<T>(s[0], x[0]);
+        add_product<T, dim>(dk, x, q_tile + down<dim>(lane));
+    }
+
+    T *dqkv = static_cast<T *>(a.dqkv);
+    const int first = key0 + warp * 16;
+    store_rows<T, dim>(dk[0], a.scale, a.scale, k_tile + mine,
+                       rows_of(a, dqkv, a.qkv_stride, b, k_head), first, a.seq);
+    store_rows<T, dim>(dv[0], 1, 1, v_tile + mine, rows_of(a, dqkv, a.qkv_stride, b, v_head), first,
+                       a.seq);
+}
+
+/*
+ * A block of four warps takes 64 queries of a head, 16 to a warp, those with the most keys first.
+ * The queries and their dout stay in registers. Shared memory: the queries, dout, then twice a
+ * tile of keys and one of values.
+ */
+template <typename T, int dim> __device__ void backward_queries(const lap_cuda_attention_t &a)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    constexpr uint32_t step = 2 * tile_bytes<dim>;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
+    const int kv = head / (a.heads / a.kv_heads);
+    const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
+    const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
+    const head_rows<const T> k = rows_of(a, qkv, a.qkv_stride, b, a.heads + kv);
+    const head_rows<const T> v = rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv);
+    const uint32_t q_tile = shared_address(memory), d_tile = q_tile + tile_bytes<dim>;
+    const uint32_t kv_tiles = q_tile + step;
+    load_tile<tile_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
+    load_tile<tile_rows, dim>(d_tile, rows_of(a, douts, a.out_stride, b, head), query0, a.seq);
+    load_tile<tile_rows, dim>(kv_tiles, k, 0, a.seq);
+    load_tile<tile_rows, dim>(kv_tiles + tile_bytes<dim>, v, 0, a.seq);
+
+    const int mine = query0 + warp * 16;
+    const uint32_t q_mine = q_tile + warp * 16 * row_bytes<dim>;
+    const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
+    float shift[2], delta[2];
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        const int query = mine + row * 8 + lane / 4;
+        shift[row] = query < a.seq ? a.lse[sums + query] * -log2_e : 0;
+        delta[row] = query < a.seq ? a.delta[sums + query] : 0;
+    }
+    uint32_t q[dim / 16][4], d[dim / 16][4];
+    copies_wait();
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < dim / 16; n++) {
+        load_matrices(q[n], block_at<dim>(q_mine + down<dim>(lane), 0, n));
+        load_matrices(d[n], block_at<dim>(q_mine + tile_bytes<dim> + down<dim>(lane), 0, n));
+    }
+
+    float dq[1][dim / 8][4] = {};
+    for (int key0 = 0, turn = 0; key0 <= query0; key0 += tile_rows, turn ^= 1) {
+        const uint32_t k_tile = kv_tiles + turn * step, next = kv_tiles + (turn ^ 1) * step;
+        copies_wait();
+        __syncthreads();
+        if (key0 < query0) {
+            load_tile<tile_rows, dim>(next, k, key0 + tile_rows, a.seq);
+            load_tile<tile_rows, dim>(next + tile_bytes<dim>, v, key0 + tile_rows, a.seq);
+        }
+        float s[8][4], dp[8][4];
+        uint32_t x[1][4][4];
+        multiply_kept<T, dim>(s, q, k_tile + across<dim>(lane));
+        multiply_kept<T, dim>(dp, d, k_tile + tile_bytes<dim> + across<dim>(lane));
+        if (key0 == query0)
+            mask_keys(s, mine + lane / 4, key0 + lane % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            const int row = i % 4 / 2;
+            const float p = power_of_2(fmaf(s[i / 4][i % 4], a.scale * log2_e, shift[row]));
+            s[i / 4][i % 4] = p * (dp[i / 4][i % 4] - delta[row]);
+        }
+        round_factor<T>(s, x[0]);
+        add_product<T, dim>(dq, x, k_tile + down<dim>(lane));
+    }
+    store_rows<T, dim>(dq[0], a.scale, a.scale, q_mine,
+                       rows_of(a, static_cast<T *>(a.dqkv), a.qkv_stride, b, head), mine, a.seq);
+}
+
+} // namespace lap
+
+#endif

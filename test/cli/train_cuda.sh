@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap train` on the device cuda, over a driver that is a fake: losses are those of the CPU, however the ranks are laid out.
+# FAKE_CUDA is the folder of the fake; its times mean nothing.
+. "$(dirname "$0")/tap.bash"
+
+if [ ! -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then
+    echo '1..0 # SKIP this build has no CUDA'
+    exit 77
+fi
+export LD_LIBRARY_PATH=$FAKE_CUDA PATH=$LAP_SOURCE_DIR/test/fake:$PATH FAKE_RECORD=/dev/null LAP_GPU_TUNE=0
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+# losses ARGUMENTS...: what the iterations of a run with tiny layers ended with, in $losses; one line each.
+losses() {
+    lap train --json --seq 12 --heads 12 --head-dim 4 --iters 3 "$@"
+    is "'lap train $*' ends well" "$status$err" 0
+    losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
+}
+
+# same PART ARGUMENTS...: losses on both devices differ by less than that part of them.
+same() {
+    local part=$1 cpu
+    shift
+    losses --device cpu "$@"
+    cpu=$losses
+    losses --device cuda "$@"
+    ok '... with the losses of the CPU' near "$losses" "$cpu" "$part"
+}
+
+same 1e-6 --dtype fp32 --tp 2
+two=$losses
+losses --device cuda --dtype fp32 --tp 4
+ok '... and with those of two ranks' near "$losses" "$two" 1e-6
+losses --device cuda --dtype fp32 --tp 2 --num-replicas 2
+ok '... and with those of one replica' near "$losses" "$two" 1e-6
+losses --device cuda --dtype fp32 --tp 2 --no-comm-overlap
+ok '... and with those of overlap' near "$losses" "$two" 1e-6
+same 1e-3 --dtype bf16 --tp 2 --layers 2 --optimizer sgd
+same 1e-3 --dtype bf16 --tp 2 --head-dim 64
+same 1e-2 --dtype bf16 --tp 2 --fp8
+same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype bf16
+lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 2 --compare
+is '--compare ends well' "$status$err" 0
+finish

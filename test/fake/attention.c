@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels of attention do, as loops: see fake.h. The variants for types and numbers of
+ * columns differ in speed alone, and so not here.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/convert.h"
+#include "fake.h"
+#include "nn/cuda/attention_kernels.h"
+
+/* One sequence of a head, or of a key or value head, as [seq, dim] doubles; the caller frees. */
+static double *open_head(const lap_cuda_attention_t *a, const void *matrix, size_t stride, int b,
+                         int head)
+{
+    const size_t dim = (size_t)a->dim;
+    double *values = malloc(((size_t)a->seq * dim + 1) * sizeof(double));
+    for (size_t s = 0; s < (size_t)a->seq; s++)
+        for (size_t c = 0; c < dim; c++)
+            values[s * dim + c] = (double)fake_load(a->dtype, matrix,
+                                                    (s * (size_t)a->batch + (size_t)b) * stride +
+                                                        (size_t)head * dim + c);
+    return values;
+}
+
+/* Stores it, times `scale`, and frees it. */
+static void close_head(const lap_cuda_attention_t *a, double *values, double scale, void *matrix,
+                       size_t stride, int b, int head)
+{
+    const size_t dim = (size_t)a->dim;
+    for (size_t s = 0; s < (size_t)a->seq; s++)
+        for (size_t c = 0; c < dim; c++)
+            fake_store(a->dtype, matrix,
+                       (s * (size_t)a->batch + (size_t)b) * stride + (size_t)head * dim + c,
+                       (float)(values[s * dim + c] * scale));
+    free(values);
+}
+
+/* The queries of a head, or with another number its keys or values, and the rest that it needs. */
+typedef struct head {
+    double *q, *k, *v, *dout;
+    float *lse, *delta;
+} head_t;
+
+static head_t take_head(const lap_cuda_attention_t *a, int b, int query)
+{
+    const int kv = query / (a->heads / a->kv_heads);
+    const size_t first = (size_t)(query * a->batch + b) * (size_t)a->seq;
+    return (head_t){
+        open_head(a, a->qkv, a->qkv_stride, b, query),
+        open_head(a, a->qkv, a->qkv_stride, b, a->heads + kv),
+        open_head(a, a->qkv, a->qkv_stride, b, a->heads + a->kv_heads + kv),
+        a->dout ? open_head(a, a->dout, a->out_stride, b, query) : NULL,
+        (float *)fake_at(a->lse) + first,
+        a->delta ? (float *)fake_at(a->delta) + first : NULL,
+    };
+}
+
+static void leave_head(head_t *head)
+{
+    free(head->q);
+    free(head->k);
+    free(head->v);
+    free(head->dout);
+}
+
+static double dot(const lap_cuda_attention_t *a, const double *x, int row_x, const double *y,
+                  int row_y)
+{
+    double sum = 0;
+    for (int c = 0; c < a->dim; c++)
+        sum += x[row_x * a->dim + c] * y[row_y * a->dim + c];
+    return sum;
+}
+
+/* Row `row` of sums += factor times row `from` of x. */
+static void add(const lap_cuda_attention_t *a, double *sums, int row, double factor,
+                const double *x, int from)
+{
+    for (int c = 0; c < a->dim; c++)
+        sums[row * a->dim + c] += factor * x[from * a->dim + c];
+}
+
+static double *new_sums(const lap_cuda_attention_t *a)
+{
+    return calloc((size_t)a->seq * (size_t)a->dim + 1, sizeof(double));
+}
+
+static void attend(const lap_cuda_attention_t *a, int b, int query)
+{
+    head_t head = take_head(a, b, query);
+    double *out = new_sums(a), *scores = calloc((size_t)a->seq + 1, sizeof(double));
+    for (int i = 0; i < a->seq; i++) {
+        double most = -INFINITY, sum = 0;
+        for (int j = 0; j <= i; j++) {
+            scores[j] = (double)a->scale * dot(a, head.q, i, head.k, j);
+            most = fmax(most, scores[j]);
+        }
+        for (int j = 0; j <= i; j++)
+            sum += exp(scores[j] - most);
+        const double lse = most + log(sum);
+        for (int j = 0; j <= i; j++)
+            add(a, out, i, exp(scores[j] - lse), head.v, j);
+        head.lse[i] = (float)lse;
+    }
+    close_head(a, out, 1, a->out, a->out_stride, b, query);
+    free(scores);
+    leave_head(&head);
+}
+
+static void run_forward(void *args)
+{
+    const lap_cuda_attention_t *a = args;
+    for (int i = 0; i < a->batch * a->heads; i++)
+        attend(a, i / a->heads, i % a->heads);
+}
+
+static void run_delta(void *args)
+{
+    const lap_cuda_attention_t *a = args;
+    for (int i = 0; i < a->batch * a->heads; i++) {
+        const int b = i / a->heads, query = i % a->heads;
+        head_t head = take_head(a, b, query);
+        double *out = open_head(a, a->out, a->out_stride, b, query);
+        for (int s = 0; s < a->seq; s++)
+            head.delta[s] = (float)dot(a, out, s, head.dout, s);
+        free(out);
+        leave_head(&head);
+    }
+}
+
+/* The probability of key j for query i, and in *ds_p the gradient of the score. */
+static double turn_score(const lap_cuda_attention_t *a, const head_t *head, int i, int j,
+                         double *ds_p)
+{
+    const double p = exp((double)a->scale * dot(a, head->q, i, head->k, j) - (double)head->lse[i]);
+    *ds_p = p * (dot(a, head->dout, i, head->v, j) - (double)head->delta[i]);
+    return p;
+}
+
+static void run_queries(void *args)
+{
+    const lap_cuda_attention_t *a = args;
+    for (int n = 0; n < a->batch * a->heads; n++) {
+        const int b = n / a->heads, query = n % a->heads;
+        head_t head = take_head(a, b, query);
+        double *dq = new_sums(a), ds;
+        for (int i = 0; i < a->seq; i++)
+            for (int j = 0; j <= i; j++) {
+                turn_score(a, &head, i, j, &ds);
+                add(a, dq, i, ds, head.k, j);
+            }
+        close_head(a, dq, (double)a->scale, a->dqkv, a->qkv_stride, b, query);
+        leave_head(&head);
+    }
+}
+
+static void turn_keys(const lap_cuda_attention_t *a, int b, int kv)
+{
+    const int group = a->heads / a->kv_heads;
+    double *dk = new_sums(a), *dv = new_sums(a), ds;
+    for (int query = kv * group; query < (kv + 1) * group; query++) {
+        head_t head = take_head(a, b, query);
+        for (int i = 0; i < a->seq; i++)
+            for (int j = 0; j <= i; j++) {
+                add(a, dv, j, turn_score(a, &head, i, j, &ds), head.dout, i);
+                add(a, dk, j, ds, head.q, i);
+            }
+        leave_head(&head);
+    }
+    close_head(a, dk, (double)a->scale, a->dqkv, a->qkv_stride, b, a->heads + kv);
+    close_head(a, dv, 1, a->dqkv, a->qkv_stride, b, a->heads + a->kv_heads + kv);
+}
+
+static void run_keys(void *args)
+{
+    const lap_cuda_attention_t *a = args;
+    for (int i = 0; i < a->batch * a->kv_heads; i++)
+        turn_keys(a, i / a->kv_heads, i % a->kv_heads);
+}
+
+#define KERNEL(name, work)                                                                         \
+    {                                                                                              \
+        name, work, sizeof(lap_cuda_attention_t), false                                            \
+    }
+#define VARIANTS(name, work)                                                                       \
+    KERNEL(name "_f16_64", work), KERNEL(name "_f16_128", work), KERNEL(name "_bf16_64", work),    \
+        KERNEL(name "_bf16_128", work)
+
+const fake_kernel_t fake_attention_kernels[] = {
+    VARIANTS("lap_attention_forward", run_forward),
+    VARIANTS("lap_attention_keys", run_keys),
+    VARIANTS("lap_attention_queries", run_queries),
+    KERNEL("lap_attention_plain_forward", run_forward),
+    KERNEL("lap_attention_plain_keys", run_keys),
+    KERNEL("lap_attention_plain_queries", run_queries),
+    KERNEL("lap_attention_delta", run_delta),
+    {NULL, NULL, 0, false},
+};

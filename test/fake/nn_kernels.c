@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels of transformer layers on a GPU do, as loops: see fake.h. What a kernel would
+ * read or write in pieces that its memory does not allow is left undone.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/convert.h"
+#include "fake.h"
+#include "nn/cuda/nn_cuda_kernels.h"
+#include "util/random.h"
+
+/* Element (row, col) of a matrix. */
+static double at(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row, size_t col)
+{
+    return (double)fake_load((int32_t)dtype, matrix, row * stride + col);
+}
+
+static void set(lap_dtype_t dtype, void *matrix, size_t stride, size_t row, size_t col,
+                double value)
+{
+    fake_store((int32_t)dtype, matrix, row * stride + col, (float)value);
+}
+
+/* Whether vectors of a matrix can be read, if that is what the kernel does; there may be none. */
+static bool fits(uint32_t vector, lap_dtype_t dtype, const void *matrix, size_t rows, size_t stride)
+{
+    const uintptr_t bytes = rows > 1 ? stride * lap_dtype_size(dtype) : 0;
+    return vector == 1 || ((uintptr_t)matrix | bytes) % 16 == 0;
+}
+
+/* ---- norms ---- */
+
+static void run_norm_forward(void *args)
+{
+    const lap_nn_cuda_norm_forward_t *forward = args;
+    const lap_norm_forward_t *n = &forward->norm;
+    const float *gamma = fake_at(n->gamma), *beta = n->beta ? fake_at(n->beta) : NULL;
+    float *means = fake_at(n->mean), *rstds = fake_at(n->rstd);
+    if (!fits(forward->vector, n->dtype, n->x, n->rows, n->x_stride) ||
+        !fits(forward->vector, n->dtype, n->y, n->rows, n->y_stride))
+        return;
+    for (size_t row = 0; row < n->rows; row++) {
+        double mean = 0, square = 0;
+        for (size_t col = 0; col < n->cols && n->kind == LAP_LAYERNORM; col++)
+            mean += at(n->dtype, n->x, n->x_stride, row, col) / (double)n->cols;
+        for (size_t col = 0; col < n->cols; col++)
+            square += pow(at(n->dtype, n->x, n->x_stride, row, col) - mean, 2) / (double)n->cols;
+        const double rstd = 1 / sqrt(square + (double)n->epsilon);
+        for (size_t col = 0; col < n->cols; col++)
+            set(n->dtype, n->y, n->y_stride, row, col,
+                (at(n->dtype, n->x, n->x_stride, row, col) - mean) * rstd * (double)gamma[col] +
+                    (beta ? (double)beta[col] : 0));
+        means[row] = (float)mean;
+        rstds[row] = (float)rstd;
+    }
+}
+
+/* All rows are the first block's, and the others leave zeros. */
+static void run_norm_backward(void *args)
+{
+    const lap_nn_cuda_norm_backward_t *backward = args;
+    const lap_norm_backward_t *n = &backward->norm;
+    const float *gamma = fake_at(n->gamma), *means = fake_at(n->mean), *rstds = fake_at(n->rstd);
+    float *sums = fake_at(n->scratch);
+    if (!fits(backward->vector, n->dtype, n->x, n->rows, n->x_stride) ||
+        !fits(backward->vector, n->dtype, n->dy, n->rows, n->dy_stride) ||
+        !fits(backward->vector, n->dtype, n->skip, n->rows, n->skip_stride) ||
+        !fits(backward->vector, n->dtype, n->dx, n->rows, n->dx_stride))
+        return;
+    for (size_t i = 0; i < 2 * backward->parts * n->cols; i++)
+        sums[i] = 0;
+    for (size_t row = 0; row < n->rows; row++) {
+        const double mean = (double)means[row], rstd = (double)rstds[row];
+        double g_mean = 0, gn_mean = 0;
+        for (size_t col = 0; col < n->cols; col++) {
+            const double normal = (at(n->dtype, n->x, n->x_stride, row, col) - mean) * rstd;
+            const double dy = at(n->dtype, n->dy, n->dy_stride, row, col);
+            sums[col] += (float)(dy * normal);
+            sums[n->cols + col] += (float)dy;
+            g_mean += dy * (double)gamma[col] / (double)n->cols;
+            gn_mean += dy * (double)gamma[col] * normal / (double)n->cols;
+        }
+        g_mean = n->kind == LAP_LAYERNORM ? g_mean : 0;
+        for (size_t col = 0; col < n->cols; col++) {
+            const double normal = (at(n->dtype, n->x, n->x_stride, row, col) - mean) * rstd;
+            const double g = at(n->dtype, n->dy, n->dy_stride, row, col) * (double)gamma[col];
+            const double skip = n->skip ? at(n->dtype, n->skip, n->skip_stride, row, col) : 0;
+            set(n->dtype, n->dx, n->dx_stride, row, col,
+                rstd * (g - g_mean - normal * gn_mean) + skip);
+        }
+    }
+}
+
+/* ---- elements ---- */
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static void run_swiglu_forward(void *args)
+{
+    const lap_nn_cuda_swiglu_t *forward = args;
+    const lap_swiglu_t *s = &forward->swiglu;
+    if (!fits(forward->span.vector, s->dtype, s->pre, s->rows, s->pre_stride) ||
+        !fits(forward->span.vector, s->dtype, s->out, s->rows, s->out_stride))
+        return;
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t col = 0; col < s->cols; col++) {
+            const double g = at(s->dtype, s->pre, s->pre_stride, row, col);
+            const double u = at(s->dtype, s->pre, s->pre_stride, row, s->cols + col);
+            set(s->dtype, s->out, s->out_stride, row, col, g * sigmoid(g) * u);
+        }
+}
+
+static void run_swiglu_backward(void *args)
+{
+    const lap_nn_cuda_swiglu_t *backward = args;
+    const lap_swiglu_t *s = &backward->swiglu;
+    if (!fits(backward->span.vector, s->dtype, s->pre, s->rows, s->pre_stride) ||
+        !fits(backward->span.vector, s->dtype, s->dpre, s->rows, s->pre_stride) ||
+        !fits(backward->span.vector, s->dtype, s->dout, s->rows, s->out_stride))
+        return;
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t col = 0; col < s->cols; col++) {
+            const double g = at(s->dtype, s->pre, s->pre_stride, row, col), gate = sigmoid(g);
+            const double u = at(s->dtype, s->pre, s->pre_stride, row, s->cols + col);
+            const double d = at(s->dtype, s->dout, s->out_stride, row, col);
+            set(s->dtype, s->dpre, s->pre_stride, row, col, d * u * gate * (1 + g * (1 - gate)));
+            set(s->dtype, s->dpre, s->pre_stride, row, s->cols + col, d * g * gate);
+        }
+}
+
+static void run_square_loss(void *args)
+{
+    const lap_nn_cuda_square_loss_t *loss = args;
+    const lap_square_loss_t *l = &loss->loss;
+    double sum = 0;
+    if (!fits(loss->span.vector, l->dtype, l->y, l->rows, l->y_stride) ||
+        !fits(loss->span.vector, l->dtype, l->target, l->rows, l->target_stride) ||
+        !fits(loss->span.vector, l->dtype, l->dy, l->rows, l->dy_stride))
+        return;
+    for (size_t row = 0; row < l->rows; row++)
+        for (size_t col = 0; col < l->cols; col++) {
+            const double error = at(l->dtype, l->y, l->y_stride, row, col) -
+                                 at(l->dtype, l->target, l->target_stride, row, col);
+            sum += error * error;
+            set(l->dtype, l->dy, l->dy_stride, row, col, error * (double)l->scale);
+        }
+    *l->sum = sum;
+}
+
+static void run_fill_normal(void *args)
+{
+    const lap_fill_normal_t *f = &((const lap_nn_cuda_fill_normal_t *)args)->fill;
+    for (size_t row = 0; row < f->rows; row++)
+        for (size_t col = 0; col < f->cols; col++) {
+            float x = f->mean;
+            if (f->std != 0)
+                x += f->std *
+                     lap_random_normal(f->seed, f->tensor, f->first + row * f->row_step + col);
+            fake_store((int32_t)f->dtype, f->out, row * f->stride + col, x);
+        }
+}
+
+static void run_amax(void *args)
+{
+    const lap_nn_cuda_amax_t *amax = args;
+    const lap_amax_t *a = &amax->amax;
+    double most = 0;
+    if (!fits(amax->span.vector, a->dtype, a->src, a->rows, a->stride))
+        return;
+    for (size_t row = 0; row < a->rows; row++)
+        for (size_t col = 0; col < a->cols; col++) {
+            const double x = at(a->dtype, a->src, a->stride, row, col);
+            most = fmax(most, isnan(x) ? INFINITY : fabs(x));
+        }
+    *a->amax = (float)most;
+}
+
+/* ---- optimizers ---- */
+
+static void run_sum_squares(void *args)
+{
+    const lap_nn_cuda_sum_squares_t *squares = args;
+    const lap_sum_squares_t *s = &squares->sum;
+    const float *src = fake_at(s->src);
+    double sum = 0;
+    if (squares->aligned && (uintptr_t)src % 16 != 0)
+        return;
+    for (size_t i = 0; i < s->count; i++)
+        sum += (double)src[i] * (double)src[i];
+    *s->sum = sum;
+}
+
+static void run_update(void *args)
+{
+    const lap_nn_cuda_update_t *update = args;
+    const lap_update_t *u = &update->update;
+    float *w = fake_at(u->master), *first = fake_at(u->first), *second = fake_at(u->second);
+    const float *grad = fake_at(u->grad);
+    if (update->aligned &&
+        ((uintptr_t)w | (uintptr_t)first | (uintptr_t)second | (uintptr_t)grad) % 16 != 0)
+        return;
+    for (size_t i = 0; i < u->count; i++) {
+        const float g = grad[i] * u->scale;
+        if (u->kind == LAP_SGD) {
+            first[i] = u->momentum * first[i] + (g + u->decay * w[i]);
+            w[i] -= u->lr * first[i];
+            continue;
+        }
+        first[i] = u->beta1 * first[i] + (1 - u->beta1) * g;
+        second[i] = u->beta2 * second[i] + (1 - u->beta2) * (g * g);
+        w[i] = w[i] * (1 - u->lr * u->decay) -
+               u->lr / u->correction1 *
+                   (first[i] / (sqrtf(second[i]) / sqrtf(u->correction2) + u->epsilon));
+    }
+}
+
+const fake_kernel_t fake_nn_kernels[] = {
+    {"lap_norm_forward", run_norm_forward, sizeof(lap_nn_cuda_norm_forward_t), false},
+    {"lap_norm_backward", run_norm_backward, sizeof(lap_nn_cuda_norm_backward_t), false},
+    {"lap_swiglu_forward", run_swiglu_forward, sizeof(lap_nn_cuda_swiglu_t), false},
+    {"lap_swiglu_backward", run_swiglu_backward, sizeof(lap_nn_cuda_swiglu_t), false},
+    {"lap_square_loss", run_square_loss, sizeof(lap_nn_cuda_square_loss_t), false},
+    {"lap_fill_normal", run_fill_normal, sizeof(lap_nn_cuda_fill_normal_t), false},
+    {"lap_amax", run_amax, sizeof(lap_nn_cuda_amax_t), false},
+    {"lap_sum_squares", run_sum_squares, sizeof(lap_nn_cuda_sum_squares_t), false},
+    {"lap_update", run_update, sizeof(lap_nn_cuda_update_t), false},
+    {NULL, NULL, 0, false},
+};

@@ -1,0 +1,660 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of transformer layers of every device, but attention, against loops in double: many
+ * shapes, types, strides and alignments. A result may be off by the rounding to its type and by
+ * what sums and functions of fp32 lose on the way, which the bounds count in units of 2^-24 of the
+ * terms. What lies between rows must stay as it is, and all calls must give the same bits.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/convert.h"
+#include "device/shared.h"
+#include "nn/kernels.h"
+#include "tap.h"
+#include "util/random.h"
+
+#define GUARD 0x5a
+#define UNIT 0x1p-24
+#define STEPS 64 /* roundings of fp32 in a sum over a row and what follows it, at most */
+
+static const lap_device_ops_t *ops;
+static lap_device_t *device;
+static lap_stream_t *stream;
+static const lap_nn_kernels_t *kernels;
+
+/* ---- matrices ---- */
+
+typedef struct shape {
+    size_t rows, cols, gap, shift; /* gap behind rows, and elements before the first */
+} shape_t;
+
+static const shape_t shapes[] = {{1, 1, 0, 0},   {3, 8, 0, 0},    {5, 40, 8, 0},  {4, 33, 2, 1},
+                                 {70, 7, 1, 3},  {2, 260, 0, 0},  {3, 600, 4, 0}, {300, 64, 16, 8},
+                                 {700, 5, 0, 0}, {3, 4096, 0, 0}, {2, 8208, 0, 0}};
+#define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+static const lap_dtype_t dtypes[] = {LAP_FLOAT32, LAP_FLOAT16, LAP_BFLOAT16};
+#define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+/* What is in memory of the device, and the same as numbers, packed. */
+typedef struct matrix {
+    lap_dtype_t dtype;
+    shape_t shape;
+    size_t stride, bytes;
+    unsigned char *memory;
+    void *data;
+    double *values;
+} matrix_t;
+
+static double uniform(uint64_t seed, uint64_t i)
+{
+    return (double)(tap_random(seed, i) >> 11) * 0x1p-52 - 1;
+}
+
+/* Numbers of [-2.5, 3.5), or with seed 0 none: a place for results. */
+static matrix_t new_matrix(uint64_t seed, lap_dtype_t dtype, shape_t shape)
+{
+    matrix_t m = {.dtype = dtype, .shape = shape, .stride = shape.cols + shape.gap};
+    const size_t size = lap_dtype_size(dtype);
+    m.bytes = (shape.shift + shape.rows * m.stride) * size;
+    m.memory = new_shared(device, m.bytes);
+    m.data = m.memory + shape.shift * size;
+    m.values = calloc(shape.rows * shape.cols + 1, sizeof(double));
+    memset(m.memory, GUARD, m.bytes);
+    for (size_t i = 0; seed && i < shape.rows * shape.cols; i++) {
+        const float x = tap_rounded(dtype, (float)(3 * uniform(seed, i) + 0.5));
+        m.values[i] = (double)x;
+        lap_from_float(dtype, &x,
+                       (char *)m.data + (i / shape.cols * m.stride + i % shape.cols) * size, 1);
+    }
+    return m;
+}
+
+static void free_matrix(matrix_t *m)
+{
+    free_shared(device, m->memory);
+    free(m->values);
+}
+
+static double element(const matrix_t *m, size_t row, size_t col)
+{
+    float x;
+    lap_to_float(m->dtype,
+                 (const char *)m->data + (row * m->stride + col) * lap_dtype_size(m->dtype), &x, 1);
+    return (double)x;
+}
+
+/* Whether a result is what it should be, but for its rounding and for `lost`. */
+static bool is_near(lap_dtype_t dtype, double x, double expected, double lost)
+{
+    return fabs(x - expected) <=
+           tap_half_unit(dtype, expected) + lost + UNIT * fabs(expected) + 0x1p-140;
+}
+
+/* Elements that are not m->values, up to lost[i] * UNIT; and bytes that should not have changed. */
+static size_t count_wrong(const matrix_t *m, const double *lost)
+{
+    const size_t size = lap_dtype_size(m->dtype);
+    size_t wrong = 0;
+    for (size_t i = 0; i < m->shape.rows * m->shape.cols; i++)
+        wrong += !is_near(m->dtype, element(m, i / m->shape.cols, i % m->shape.cols), m->values[i],
+                          UNIT * lost[i]);
+    for (size_t i = 0; i < m->bytes; i++) {
+        const size_t at = i / size - m->shape.shift;
+        const bool outside = i / size < m->shape.shift || at % m->stride >= m->shape.cols;
+        wrong += outside && m->memory[i] != GUARD;
+    }
+    return wrong;
+}
+
+static float *new_floats(uint64_t seed, size_t count)
+{
+    float *x = new_shared(device, count * sizeof(float));
+    for (size_t i = 0; i < count; i++)
+        x[i] = (float)(3 * uniform(seed, i) + 0.5);
+    return x;
+}
+
+static size_t finish(lap_status_t status)
+{
+    const lap_status_t ended = ops->stream_synchronize(stream);
+    return (status != LAP_OK) + (ended != LAP_OK);
+}
+
+/* ---- norms ---- */
+
+static size_t try_norm_forward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype, shape_t shape)
+{
+    matrix_t x = new_matrix(seed, dtype, shape), y = new_matrix(0, dtype, shape);
+    const size_t rows = shape.rows, cols = shape.cols;
+    float *gamma = new_floats(seed + 1, cols), *moments = new_floats(seed, 2 * rows);
+    float *beta = kind == LAP_LAYERNORM ? new_floats(seed + 2, cols) : NULL;
+    double *lost = calloc(rows * cols + 1, sizeof(double));
+    void *scratch = new_shared(device, kernels->norm_scratch(rows, cols));
+    const lap_norm_forward_t norm = {.kind = kind,
+                                     .dtype = dtype,
+                                     .rows = rows,
+                                     .cols = cols,
+                                     .x_stride = x.stride,
+                                     .y_stride = y.stride,
+                                     .x = x.data,
+                                     .y = y.data,
+                                     .gamma = gamma,
+                                     .beta = beta,
+                                     .mean = moments,
+                                     .rstd = moments + rows,
+                                     .scratch = scratch,
+                                     .epsilon = 1e-5f};
+    size_t wrong = finish(kernels->norm_forward(stream, &norm));
+    for (size_t i = 0; i < rows; i++) {
+        const double *row = x.values + i * cols;
+        double mean = 0, size = 0, square = 0;
+        for (size_t c = 0; c < cols; c++) {
+            mean += kind == LAP_LAYERNORM ? row[c] / (double)cols : 0;
+            size += fabs(row[c]) / (double)cols;
+        }
+        for (size_t c = 0; c < cols; c++)
+            square += (row[c] - mean) * (row[c] - mean) / (double)cols;
+        const double rstd = 1 / sqrt(square + (double)norm.epsilon);
+        /* A difference to the mean is lost where it is small against both. */
+        const double loss = STEPS * (1 + 4 * rstd);
+        wrong += fabs((double)moments[i] - mean) > UNIT * STEPS * size;
+        wrong += fabs((double)moments[rows + i] - rstd) > UNIT * loss * rstd;
+        for (size_t c = 0; c < cols; c++) {
+            const double normal = (row[c] - mean) * rstd, g = (double)gamma[c];
+            y.values[i * cols + c] = normal * g + (beta ? (double)beta[c] : 0);
+            lost[i * cols + c] = loss * (fabs(normal) + (fabs(row[c]) + size) * rstd) * fabs(g) +
+                                 (beta ? fabs((double)beta[c]) : 0);
+        }
+    }
+    wrong += count_wrong(&y, lost);
+    free_matrix(&x);
+    free_matrix(&y);
+    free_shared(device, gamma);
+    free_shared(device, moments);
+    if (beta)
+        free_shared(device, beta);
+    free_shared(device, scratch);
+    free(lost);
+    return wrong;
+}
+
+/* What a backward is given and leaves. */
+typedef struct backward {
+    lap_norm_backward_t norm;
+    matrix_t x, dy, skip, dx;
+    float *gamma, *moments, *sums; /* [cols], mean and rstd of rows, dgamma and dbeta */
+    void *scratch;
+} backward_t;
+
+static backward_t new_backward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype, shape_t shape,
+                               bool skips)
+{
+    backward_t b = {.x = new_matrix(seed, dtype, shape),
+                    .dy = new_matrix(seed + 1, dtype, shape),
+                    .skip = new_matrix(seed + 2, dtype, shape),
+                    .dx = new_matrix(0, dtype, shape),
+                    .gamma = new_floats(seed + 3, shape.cols),
+                    .moments = new_floats(seed + 4, 2 * shape.rows),
+                    .sums = new_floats(seed + 5, 2 * shape.cols),
+                    .scratch = new_shared(device, kernels->norm_scratch(shape.rows, shape.cols))};
+    for (size_t i = 0; i < shape.rows && kind == LAP_RMSNORM; i++)
+        b.moments[i] = 0;
+    b.norm = (lap_norm_backward_t){.kind = kind,
+                                   .dtype = dtype,
+                                   .rows = shape.rows,
+                                   .cols = shape.cols,
+                                   .x_stride = b.x.stride,
+                                   .dy_stride = b.dy.stride,
+                                   .skip_stride = b.skip.stride,
+                                   .dx_stride = b.dx.stride,
+                                   .x = b.x.data,
+                                   .dy = b.dy.data,
+                                   .skip = skips ? b.skip.data : NULL,
+                                   .dx = b.dx.data,
+                                   .gamma = b.gamma,
+                                   .mean = b.moments,
+                                   .rstd = b.moments + shape.rows,
+                                   .dgamma = b.sums,
+                                   .dbeta = kind == LAP_LAYERNORM ? b.sums + shape.cols : NULL,
+                                   .scratch = b.scratch};
+    return b;
+}
+
+static void free_backward(backward_t *b)
+{
+    free_matrix(&b->x);
+    free_matrix(&b->dy);
+    free_matrix(&b->skip);
+    free_matrix(&b->dx);
+    free_shared(device, b->gamma);
+    free_shared(device, b->moments);
+    free_shared(device, b->sums);
+    free_shared(device, b->scratch);
+}
+
+/* One row: what dx is, and what it may lose. `size` is what a number is at most before it cancels. */
+static void expect_row(const backward_t *b, size_t i, double *lost)
+{
+    const lap_norm_backward_t *n = &b->norm;
+    const double *x = b->x.values + i * n->cols, *dy = b->dy.values + i * n->cols;
+    const double mean = (double)n->mean[i], rstd = (double)n->rstd[i];
+    double means[2] = {0, 0}, sizes[2] = {0, 0};
+    for (size_t c = 0; c < n->cols; c++) {
+        const double g = dy[c] * (double)n->gamma[c] / (double)n->cols,
+                     normal = (x[c] - mean) * rstd;
+        means[0] += n->kind == LAP_LAYERNORM ? g : 0;
+        means[1] += g * normal;
+        sizes[0] += fabs(g);
+        sizes[1] += fabs(g) * (fabs(x[c]) + fabs(mean)) * fabs(rstd);
+    }
+    for (size_t c = 0; c < n->cols; c++) {
+        const size_t at = i * n->cols + c;
+        const double g = dy[c] * (double)n->gamma[c], normal = (x[c] - mean) * rstd;
+        const double skip = n->skip ? b->skip.values[at] : 0;
+        const double size = (fabs(x[c]) + fabs(mean)) * fabs(rstd);
+        b->dx.values[at] = rstd * (g - means[0] - normal * means[1]) + skip;
+        lost[at] = STEPS * fabs(rstd) * (fabs(g) + sizes[0] + size * sizes[1]) + STEPS * fabs(skip);
+    }
+}
+
+static size_t check_sums(const backward_t *b)
+{
+    const lap_norm_backward_t *n = &b->norm;
+    size_t wrong = 0;
+    for (size_t c = 0; c < n->cols; c++) {
+        double dgamma = 0, dbeta = 0, sizes[2] = {0, 0};
+        for (size_t i = 0; i < n->rows; i++) {
+            const double mean = (double)n->mean[i], rstd = (double)n->rstd[i];
+            const double dy = b->dy.values[i * n->cols + c], x = b->x.values[i * n->cols + c];
+            dgamma += dy * (x - mean) * rstd;
+            dbeta += dy;
+            sizes[0] += fabs(dy) * (fabs(x) + fabs(mean)) * fabs(rstd);
+            sizes[1] += fabs(dy);
+        }
+        const double roundings = UNIT * (double)(n->rows + 8);
+        wrong += fabs((double)n->dgamma[c] - dgamma) > roundings * sizes[0];
+        wrong += n->dbeta && fabs((double)n->dbeta[c] - dbeta) > roundings * sizes[1];
+    }
+    return wrong;
+}
+
+static size_t try_norm_backward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype, shape_t shape,
+                                bool skips)
+{
+    backward_t b = new_backward(seed, kind, dtype, shape, skips);
+    double *lost = calloc(shape.rows * shape.cols + 1, sizeof(double));
+    size_t wrong = finish(kernels->norm_backward(stream, &b.norm));
+    for (size_t i = 0; i < shape.rows; i++)
+        expect_row(&b, i, lost);
+    wrong += count_wrong(&b.dx, lost) + check_sums(&b);
+    free_backward(&b);
+    free(lost);
+    return wrong;
+}
+
+static void test_norms(void)
+{
+    size_t wrong = 0, wrong_back = 0;
+    uint64_t seed = 1;
+    for (size_t d = 0; d < DTYPES; d++)
+        for (size_t i = 0; i < SHAPES; i++)
+            for (lap_norm_t kind = LAP_LAYERNORM; kind <= LAP_RMSNORM; kind++, seed += 10) {
+                wrong += try_norm_forward(seed, kind, dtypes[d], shapes[i]);
+                wrong_back += try_norm_backward(seed, kind, dtypes[d], shapes[i], seed % 4 < 2);
+            }
+    tap_ok(wrong == 0, "%s: norms: %zu wrong", ops->name, wrong);
+    tap_ok(wrong_back == 0, "%s: gradients of norms: %zu wrong", ops->name, wrong_back);
+    const shape_t none = {0, 24, 0, 0};
+    tap_ok(try_norm_forward(7, LAP_LAYERNORM, LAP_BFLOAT16, none) +
+                   try_norm_backward(7, LAP_LAYERNORM, LAP_BFLOAT16, none, true) ==
+               0,
+           "%s: norms of no rows, whose sums are zero", ops->name);
+}
+
+/* ---- elements ---- */
+
+static size_t try_swiglu(uint64_t seed, lap_dtype_t dtype, shape_t shape)
+{
+    shape_t wide = shape;
+    wide.cols *= 2;
+    const size_t rows = shape.rows, cols = shape.cols;
+    matrix_t pre = new_matrix(seed, dtype, wide), dpre = new_matrix(0, dtype, wide);
+    matrix_t dout = new_matrix(seed + 1, dtype, shape), out = new_matrix(0, dtype, shape);
+    double *lost = calloc(rows * cols + 1, sizeof(double));
+    double *lost_back = calloc(2 * rows * cols + 1, sizeof(double));
+    const lap_swiglu_t swiglu = {.dtype = dtype,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .pre_stride = pre.stride,
+                                 .out_stride = out.stride,
+                                 .pre = pre.data,
+                                 .out = out.data,
+                                 .dout = dout.data,
+                                 .dpre = dpre.data};
+    size_t wrong = finish(kernels->swiglu_forward(stream, &swiglu));
+    wrong += finish(kernels->swiglu_backward(stream, &swiglu));
+    for (size_t i = 0; i < rows * cols; i++) {
+        const size_t at = i / cols * 2 * cols + i % cols;
+        const double g = pre.values[at], u = pre.values[at + cols], d = dout.values[i];
+        const double gate = 1 / (1 + exp(-g)), rest = 1 / (1 + exp(g));
+        out.values[i] = g * gate * u;
+        lost[i] = STEPS * fabs(out.values[i]);
+        dpre.values[at] = d * u * gate * (1 + g * rest);
+        dpre.values[at + cols] = d * g * gate;
+        lost_back[at] = STEPS * fabs(d * u) * gate * (1 + fabs(g) * rest);
+        lost_back[at + cols] = STEPS * fabs(d * g) * gate;
+    }
+    wrong += count_wrong(&out, lost) + count_wrong(&dpre, lost_back);
+    free_matrix(&pre);
+    free_matrix(&dpre);
+    free_matrix(&dout);
+    free_matrix(&out);
+    free(lost);
+    free(lost_back);
+    return wrong;
+}
+
+static size_t try_loss(uint64_t seed, lap_dtype_t dtype, shape_t shape, bool in_place)
+{
+    matrix_t y = new_matrix(seed, dtype, shape), target = new_matrix(seed + 1, dtype, shape);
+    matrix_t apart = new_matrix(0, dtype, shape), *dy = in_place ? &y : &apart;
+    const size_t count = shape.rows * shape.cols;
+    double *lost = calloc(count + 1, sizeof(double));
+    double *sum = new_shared(device, sizeof(double)), expected = 0;
+    const lap_square_loss_t loss = {.dtype = dtype,
+                                    .rows = shape.rows,
+                                    .cols = shape.cols,
+                                    .y_stride = y.stride,
+                                    .target_stride = target.stride,
+                                    .dy_stride = dy->stride,
+                                    .y = y.data,
+                                    .target = target.data,
+                                    .dy = dy->data,
+                                    .scale = 0.37f,
+                                    .sum = sum};
+    *sum = -1;
+    size_t wrong = finish(kernels->square_loss(stream, &loss));
+    for (size_t i = 0; i < count; i++) {
+        const double error = y.values[i] - target.values[i];
+        expected += error * error;
+        dy->values[i] = error * (double)loss.scale;
+        lost[i] = 2 * fabs(dy->values[i]);
+    }
+    wrong += count_wrong(dy, lost);
+    wrong += fabs(*sum - expected) > 0x1p-40 * expected;
+    free_matrix(&y);
+    free_matrix(&target);
+    free_matrix(&apart);
+    free_shared(device, sum);
+    free(lost);
+    return wrong;
+}
+
+static void test_elements(void)
+{
+    size_t wrong = 0, wrong_loss = 0;
+    uint64_t seed = 1000;
+    for (size_t d = 0; d < DTYPES; d++)
+        for (size_t i = 0; i < SHAPES; i++, seed += 10) {
+            wrong += try_swiglu(seed, dtypes[d], shapes[i]);
+            wrong_loss += try_loss(seed, dtypes[d], shapes[i], i % 2 == 0);
+        }
+    const shape_t none = {0, 16, 0, 0};
+    wrong += try_swiglu(seed, LAP_FLOAT32, none);
+    wrong_loss += try_loss(seed, LAP_FLOAT32, none, false);
+    tap_ok(wrong == 0, "%s: SwiGLU and its gradients: %zu wrong", ops->name, wrong);
+    tap_ok(wrong_loss == 0, "%s: square losses and their gradients: %zu wrong", ops->name,
+           wrong_loss);
+}
+
+/* The numbers are those of util/random.h; a GPU's may be off by one bit of float32, but few are. */
+static size_t try_fill(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_t *others)
+{
+    matrix_t out = new_matrix(0, dtype, shape);
+    const size_t count = shape.rows * shape.cols;
+    const bool exact = !ops->transport;
+    double *lost = calloc(count + 1, sizeof(double));
+    const lap_fill_normal_t fill = {.dtype = dtype,
+                                    .mean = seed % 2 ? 0.25f : 0,
+                                    .std = seed % 5 ? 0.02f : 0,
+                                    .rows = shape.rows,
+                                    .cols = shape.cols,
+                                    .stride = out.stride,
+                                    .out = out.data,
+                                    .seed = seed,
+                                    .tensor = seed + 3,
+                                    .first = seed << 33 | 5,
+                                    .row_step = shape.cols + 9};
+    size_t wrong = finish(kernels->fill_normal(stream, &fill));
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t index = fill.first + i / shape.cols * fill.row_step + i % shape.cols;
+        float x = fill.mean;
+        if (fill.std != 0)
+            x += fill.std * lap_random_normal(fill.seed, fill.tensor, index);
+        out.values[i] = (double)tap_rounded(dtype, x);
+        lost[i] = 2 * fabs((double)x);
+        *others += element(&out, i / shape.cols, i % shape.cols) != out.values[i];
+    }
+    wrong += count_wrong(&out, lost);
+    wrong += exact && *others > 0;
+    free_matrix(&out);
+    free(lost);
+    return wrong;
+}
+
+static size_t try_amax(uint64_t seed, lap_dtype_t dtype, shape_t shape, float special)
+{
+    matrix_t src = new_matrix(seed, dtype, shape);
+    float *most = new_shared(device, sizeof(float));
+    const lap_amax_t amax = {.dtype = dtype,
+                             .rows = shape.rows,
+                             .cols = shape.cols,
+                             .stride = src.stride,
+                             .src = src.data,
+                             .amax = most};
+    const size_t count = shape.rows * shape.cols, at = count ? seed % count : 0;
+    double expected = 0;
+    *most = 1e30f; /* of before: it does not count */
+    for (size_t i = 0; i < count; i++)
+        expected = fmax(expected, fabs(src.values[i]));
+    if (count && special != 0) {
+        lap_from_float(dtype, &special,
+                       (char *)src.data +
+                           (at / shape.cols * src.stride + at % shape.cols) * lap_dtype_size(dtype),
+                       1);
+        expected = isnan(special) ? INFINITY : fabs((double)special);
+    }
+    size_t wrong = finish(kernels->amax(stream, &amax));
+    wrong += (double)*most != expected;
+    free_matrix(&src);
+    free_shared(device, most);
+    return wrong;
+}
+
+static void test_numbers(void)
+{
+    static const float specials[] = {0, -512, NAN, -INFINITY, 0};
+    size_t wrong = 0, wrong_amax = 0, others = 0, all = 0;
+    uint64_t seed = 2000;
+    for (size_t d = 0; d < DTYPES; d++)
+        for (size_t i = 0; i < SHAPES; i++, seed++) {
+            wrong += try_fill(seed, dtypes[d], shapes[i], &others);
+            all += shapes[i].rows * shapes[i].cols;
+            wrong_amax += try_amax(seed, dtypes[d], shapes[i], specials[seed % 5]);
+        }
+    wrong_amax += try_amax(seed, LAP_FLOAT16, (shape_t){0, 8, 0, 0}, 0);
+    tap_ok(wrong == 0, "%s: normal numbers: %zu wrong", ops->name, wrong);
+    tap_ok(others * 1000 <= all, "%s: %zu of %zu of them by a bit", ops->name, others, all);
+    tap_ok(wrong_amax == 0, "%s: largest magnitudes: %zu wrong", ops->name, wrong_amax);
+}
+
+/* ---- optimizers ---- */
+
+/* The same sum wherever the numbers lie. */
+static size_t try_squares(uint64_t seed, size_t count)
+{
+    float *src = new_floats(seed, count + 4);
+    double *sums = new_shared(device, 2 * sizeof(double)), expected = 0;
+    lap_sum_squares_t sum = {.src = src, .count = count, .sum = &sums[0]};
+    size_t wrong = finish(kernels->sum_squares(stream, &sum));
+    for (size_t i = 0; i < count; i++)
+        expected += (double)src[i] * (double)src[i];
+    memmove(src + 1, src, count * sizeof(float));
+    sum.src = src + 1;
+    sum.sum = &sums[1];
+    wrong += finish(kernels->sum_squares(stream, &sum));
+    wrong += fabs(sums[0] - expected) > 0x1p-40 * expected;
+    wrong += sums[1] != sums[0];
+    free_shared(device, src);
+    free_shared(device, sums);
+    return wrong;
+}
+
+/* One weight with its gradient and moments: what they become, and what is lost of each. */
+static size_t check_weight(const lap_update_t *u, const float *before, const float *after)
+{
+    const double w = (double)before[0], g = (double)before[1] * (double)u->scale;
+    const double m = (double)before[2], v = (double)before[3], lr = (double)u->lr;
+    if (u->kind == LAP_SGD) {
+        const double kept = (double)u->momentum * m, decay = (double)u->decay * w;
+        const double lost = 8 * UNIT * (fabs(kept) + fabs(g) + fabs(decay));
+        const double first = kept + g + decay;
+        return (fabs((double)after[2] - first) > lost) +
+               (fabs((double)after[0] - (w - lr * first)) >
+                lr * lost + 8 * UNIT * (fabs(w) + fabs(lr * first)));
+    }
+    const double b1 = (double)u->beta1, b2 = (double)u->beta2;
+    const double first = b1 * m + (1 - b1) * g, second = b2 * v + (1 - b2) * g * g;
+    const double lost = 8 * UNIT * (fabs(b1 * m) + fabs((1 - b1) * g));
+    const double rate = lr / (double)u->correction1 /
+                        (sqrt(second) / sqrt((double)u->correction2) + (double)u->epsilon);
+    const double result = w * (1 - lr * (double)u->decay) - rate * first;
+    return (fabs((double)after[2] - first) > lost) +
+           (fabs((double)after[3] - second) > 8 * UNIT * second) +
+           (fabs((double)after[0] - result) >
+            rate * lost + 32 * UNIT * (fabs(w) + rate * fabs(first)));
+}
+
+static size_t try_update(uint64_t seed, lap_optimizer_kind_t kind, size_t count, size_t shift)
+{
+    float *arrays[4], *before = malloc(4 * (count + 1) * sizeof(float));
+    size_t wrong = 0;
+    for (size_t a = 0; a < 4; a++) {
+        arrays[a] = new_floats(seed + a, count + shift + 1);
+        for (size_t i = 0; i < count; i++) {
+            if (a == 3) /* squares */
+                arrays[a][shift + i] = fabsf(arrays[a][shift + i]);
+            before[4 * i + a] = arrays[a][shift + i];
+        }
+    }
+    const float guard = arrays[0][shift + count];
+    const lap_update_t update = {.kind = kind,
+                                 .count = count,
+                                 .master = arrays[0] + shift,
+                                 .grad = arrays[1] + shift,
+                                 .first = arrays[2] + shift,
+                                 .second = kind == LAP_SGD ? NULL : arrays[3] + shift,
+                                 .scale = 0.7f,
+                                 .lr = 0.01f,
+                                 .decay = 0.1f,
+                                 .momentum = 0.9f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.95f,
+                                 .epsilon = 1e-8f,
+                                 .correction1 = 0.271f,
+                                 .correction2 = 0.142625f};
+    wrong += finish(kernels->update(stream, &update));
+    for (size_t i = 0; i < count; i++) {
+        const float after[] = {arrays[0][shift + i], arrays[1][shift + i], arrays[2][shift + i],
+                               arrays[3][shift + i]};
+        wrong += check_weight(&update, before + 4 * i, after) + (after[1] != before[4 * i + 1]);
+    }
+    wrong += arrays[0][shift + count] != guard;
+    for (size_t a = 0; a < 4; a++)
+        free_shared(device, arrays[a]);
+    free(before);
+    return wrong;
+}
+
+static void test_optimizers(void)
+{
+    static const size_t counts[] = {0, 1, 3, 4, 29, 1000, 2048, 30011};
+    size_t wrong = 0, wrong_update = 0;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        wrong += try_squares(3000 + i, counts[i]);
+        for (lap_optimizer_kind_t kind = LAP_SGD; kind <= LAP_ADAMW; kind++)
+            for (size_t shift = 0; shift < 5; shift += 4 - i % 4)
+                wrong_update += try_update(4000 + i, kind, counts[i], shift);
+    }
+    tap_ok(wrong == 0, "%s: sums of squares: %zu wrong", ops->name, wrong);
+    tap_ok(wrong_update == 0, "%s: steps of optimizers: %zu wrong", ops->name, wrong_update);
+}
+
+/* ---- the same bits ---- */
+
+/* Sums over many blocks of a GPU, which end in any order. */
+static void test_repeats(void)
+{
+    const shape_t shape = {500, 264, 0, 0};
+    const size_t count = shape.rows * shape.cols;
+    backward_t b = new_backward(50, LAP_LAYERNORM, LAP_BFLOAT16, shape, true);
+    matrix_t dy = new_matrix(0, LAP_BFLOAT16, shape);
+    float *floats = new_floats(51, count), first[2 * 264];
+    double *sums = new_shared(device, 4 * sizeof(double));
+    const lap_square_loss_t loss = {.dtype = LAP_BFLOAT16,
+                                    .rows = shape.rows,
+                                    .cols = shape.cols,
+                                    .y_stride = shape.cols,
+                                    .target_stride = shape.cols,
+                                    .dy_stride = shape.cols,
+                                    .y = b.x.data,
+                                    .target = b.dy.data,
+                                    .dy = dy.data,
+                                    .scale = 1,
+                                    .sum = &sums[0]};
+    const lap_sum_squares_t squares = {.src = floats, .count = count, .sum = &sums[1]};
+    size_t wrong = 0, others = 0;
+    for (int i = 0; i < 20; i++) {
+        wrong += finish(kernels->norm_backward(stream, &b.norm));
+        wrong += finish(kernels->square_loss(stream, &loss));
+        wrong += finish(kernels->sum_squares(stream, &squares));
+        if (i == 0) {
+            memcpy(first, b.sums, sizeof(first));
+            memcpy(&sums[2], &sums[0], 2 * sizeof(double));
+        }
+        others += memcmp(first, b.sums, sizeof(first)) != 0;
+        others += memcmp(&sums[2], &sums[0], 2 * sizeof(double)) != 0;
+    }
+    tap_ok(wrong == 0 && others == 0, "%s: the same bits in 20 calls: %zu others", ops->name,
+           others);
+    free_backward(&b);
+    free_matrix(&dy);
+    free_shared(device, floats);
+    free_shared(device, sums);
+}
+
+int main(void)
+{
+    for (size_t i = 0; lap_device_at(i); i++) {
+        ops = lap_device_at(i);
+        if (ops->probe && ops->probe() != LAP_OK) {
+            tap_skip("%s: %s", ops->name, lap_last_error());
+            continue;
+        }
+        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
+                         ops->name) ||
+            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name) ||
+            !tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+            return tap_done();
+        test_norms();
+        test_elements();
+        test_numbers();
+        test_optimizers();
+        test_repeats();
+        ops->stream_destroy(stream);
+        ops->close(device);
+    }
+    return tap_done();
+}

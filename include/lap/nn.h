@@ -21,9 +21,9 @@
  * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in lap/op.h,
  * or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u.
  *
- * Activations and gradients of activations are of `dtype`; each matrix of weights has a copy in
- * `dtype` beside its fp32 master; norms, sums and gradients of weights are fp32. With `fp8` the
- * operands of GEMMs are FP8, and `dtype` is that of everything else.
+ * Activations and gradients of activations are of `dtype`; each matrix of weights, and each bias of
+ * a linear layer, has a copy in `dtype` beside its fp32 master; norms, sums and gradients of weights
+ * are fp32. With `fp8` the operands of GEMMs are FP8, and `dtype` is that of everything else.
  *
  * With one rank, or whatever P, the numbers are the same up to rounding: the weights that a seed
  * gives do not depend on P. On the device "cpu" in float32 they are the same bits for all methods
@@ -245,7 +245,8 @@ typedef struct lap_nn_param {
     size_t part_rows[LAP_NN_PARTS], global_row[LAP_NN_PARTS];
     size_t global_col;   /* of column 0 */
     int replicated;      /* the same on all ranks of the group, as is its gradient */
-    lap_tensor_t weight; /* what GEMMs read: of dtype; a vector, and all of float32: the master */
+    lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; of norms, and where
+                            dtype is float32: the master */
     lap_tensor_t master; /* fp32 */
     lap_tensor_t grad;   /* fp32 */
 } lap_nn_param_t;

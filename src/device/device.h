@@ -113,6 +113,13 @@ typedef struct lap_cast {
     float *amax; /* NULL: not asked for; at least 0 before, and nobody else's meanwhile */
 } lap_cast_t;
 
+/* dst[j][i] = src[i][j], elements of one byte: for a GEMM that takes FP8 matrices one way only. */
+typedef struct lap_transpose {
+    const void *src; /* [rows, cols] */
+    void *dst;       /* [cols, rows] */
+    size_t rows, cols, src_stride, dst_stride;
+} lap_transpose_t;
+
 /*
  * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
  * are what the wait was issued with.
@@ -272,6 +279,7 @@ struct lap_device_ops {
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);
     lap_status_t (*column_sums)(lap_stream_t *stream, const lap_column_sums_t *sums);
     lap_status_t (*cast)(lap_stream_t *stream, const lap_cast_t *cast);
+    lap_status_t (*transpose)(lap_stream_t *stream, const lap_transpose_t *transpose);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
      * (optional) Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in

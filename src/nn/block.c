@@ -51,10 +51,10 @@ static lap_tensor_t row_input(const lap_nn_t *nn, const lap_nn_block_t *block)
     return block->shape.column ? mid_tensor(nn, block, block->mid) : block->x;
 }
 
-/* A vector of a parameter, as operators want it. */
-static lap_tensor_t vector(const lap_nn_weight_t *weight, void *data)
+/* A column, as operators want it. */
+static lap_tensor_t vector(lap_tensor_t column)
 {
-    return lap_tensor(data, LAP_FLOAT32, 1, weight->param.rows);
+    return lap_tensor(column.data, column.dtype, 1, column.rows);
 }
 
 /* The two operands of a GEMM. */
@@ -108,7 +108,7 @@ static lap_status_t multiply_column(lap_nn_t *nn, const lap_nn_block_t *block, l
     args.scales = nn->scales;
     args.d = block->shape.row ? pre_tensor(nn, block, block->pre) : *y;
     if (block->column_bias)
-        args.bias = vector(block->column_bias, block->column_bias->param.master.data);
+        args.bias = vector(block->column_bias->param.weight);
     if (block->shape.middle == LAP_MIDDLE_GELU) {
         args.aux = args.d;
         args.d = mid_tensor(nn, block, block->mid);
@@ -196,7 +196,7 @@ static lap_status_t multiply_row(lap_nn_t *nn, lap_nn_block_t *block, const lap_
     args.d = *y;
     args.beta = block->shape.residual ? 1.0f : 0.0f;
     if (block->row_bias)
-        args.bias = vector(block->row_bias, block->row_bias->param.master.data);
+        args.bias = vector(block->row_bias->param.weight);
     return lap_nn_begin(nn, block->row_calls[FPROP], &args);
 }
 
@@ -254,7 +254,7 @@ static lap_op_args_t wgrad_args(const lap_nn_t *nn, const lap_nn_weight_t *weigh
     args.alpha = 1 / nn->plan.desc.loss_scale;
     args.beta = nn->fresh ? 0.0f : 1.0f;
     if (bias)
-        args.bias_grad = vector(bias, bias->partial);
+        args.bias_grad = lap_tensor(bias->partial, LAP_FLOAT32, 1, bias->param.rows);
     return args;
 }
 
@@ -266,7 +266,7 @@ static lap_status_t row_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_
     lap_nn_call_t *dgrad = block->row_calls[DGRAD];
     lap_nn_operand_t gradient;
     LAP_TRY(lap_nn_fp8_take(nn, &block->dy8, dy, &gradient));
-    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->row));
+    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->row));
     args.d = d;
     args.scales = nn->scales;
     if (block->shape.middle == LAP_MIDDLE_GELU)
@@ -314,7 +314,7 @@ static lap_status_t column_backward(lap_nn_t *nn, lap_nn_block_t *block, const l
     const lap_tensor_t own = column_input(nn, block), part = tensor(nn, nn->dx_part, rows, width);
     lap_nn_operand_t input = lap_nn_fp8_kept(nn, &block->input8, &own), gradient;
     LAP_TRY(lap_nn_fp8_take(nn, &block->dpre8, dpre, &gradient));
-    lap_op_args_t args = operands_of(gradient, weight_of(nn, block->column));
+    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->column));
     args.d = bulk ? part : d;
     args.scales = nn->scales;
     if (bulk) {

@@ -33,7 +33,6 @@ typedef struct lap_nn_fp8 {
     void *data;   /* packed */
     size_t index; /* of its magnitudes */
     float scale;  /* 0: none yet */
-    lap_nn_reduction_t cast;
 } lap_nn_fp8_t;
 
 /* What a GEMM takes, and its scale: 1 unless it is FP8. */
@@ -42,15 +41,20 @@ typedef struct lap_nn_operand {
     float scale;
 } lap_nn_operand_t;
 
-/* A parameter. A matrix has a copy in another type, a vector a gradient of one backward. */
+/*
+ * A parameter. What GEMMs read, matrices and their biases, may have a copy in another type; vectors
+ * have a gradient of one backward.
+ */
 typedef struct lap_nn_weight {
     lap_nn_param_t param;
     char name[48];
     size_t index;
+    bool of_norm;
     float *partial; /* vectors: their gradient in the latest backward, times loss_scale */
     bool summed;    /* ranks hold it in part: it is among the sums */
-    lap_nn_reduction_t reduction;
-    lap_nn_fp8_t fp8; /* matrices, with FP8 */
+    lap_nn_reduction_t reduction; /* of that */
+    lap_nn_fp8_t fp8;             /* matrices, with FP8 */
+    void *turned;                 /* the same, transposed: what dgrad takes */
 } lap_nn_weight_t;
 
 /* Memory of a block that only its own passes use, or that all blocks share: as recompute says. */
@@ -97,14 +101,17 @@ struct lap_nn {
     void *dy_full, *dmid, *dpre, *dx_part, *dnorm, *dx[2]; /* of the block in work */
     void *scratch;                                         /* of kernels */
     void *dy8, *dpre8;                                     /* of the block in work, with FP8 */
-    float *scales;     /* P of them: where gathers put those of what they gather */
-    size_t nfp8;       /* matrices that are FP8 */
-    float *amax;       /* shared memory: the magnitude of each in its latest use here, */
-    float *history;    /* [nfp8, amax_history] and those of all ranks before */
-    size_t passes;     /* that have gone into it */
-    double *loss;      /* shared memory: the sum of squares of the latest loss here, */
-    size_t loss_count; /* and how many elements the whole has */
-    float *grad_scale; /* shared memory: 1 / loss_scale */
+    float *scales;      /* P of them: where gathers put those of what they gather */
+    size_t nfp8;        /* matrices that are FP8 */
+    float *cast_scales; /* device memory: what casts divide each by, */
+    float *cast_amax;   /* and the magnitudes that they have found since these were exchanged */
+    float *amax;        /* shared memory: the magnitude of each in its latest use here, */
+    float *found;       /* room for a copy of cast_amax, */
+    float *history;     /* [nfp8, amax_history] and the magnitudes of all ranks before */
+    size_t passes;      /* that have gone into it */
+    double *loss;       /* shared memory: the sum of squares of the latest loss here, */
+    size_t loss_count;  /* and how many elements the whole has */
+    float *grad_scale;  /* shared memory: 1 / loss_scale */
 
     lap_event_t *end;       /* of the compute stream, when all is waited for */
     lap_nn_call_t **flight; /* calls that have not ended */
@@ -150,6 +157,9 @@ lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t
 /* Makes the copies of all weights, scaled by themselves. Collective; waits. */
 lap_status_t lap_nn_fp8_weights(lap_nn_t *nn);
 
+/* A weight as dgrad takes it: [out, in], with FP8 [in, out]. */
+lap_nn_operand_t lap_nn_fp8_turned(const lap_nn_t *nn, const lap_nn_weight_t *weight);
+
 /* The same operand again, with nothing issued. */
 lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
                                  const lap_tensor_t *matrix);
@@ -164,6 +174,13 @@ lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);
 
 /* Begins an operator behind all kernels issued so far. args->m and args->trace are filled in. */
 lap_status_t lap_nn_begin(lap_nn_t *nn, lap_nn_call_t *call, lap_op_args_t *args);
+
+/*
+ * dst = src, rounded to its type, which is packed. FP8 has a scale to be divided by, in memory of
+ * the device, and perhaps a place for the largest magnitude; else both are NULL.
+ */
+lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
+                         const float *scale, float *amax);
 
 /* dst = src, scaled and finished as the reduction says; both are packed [rows, cols]. */
 lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtype_t from,

@@ -74,18 +74,22 @@ static void cut_cols(const lap_nn_t *nn, lap_nn_param_t *param)
     param->global_col = param->cols * (size_t)nn->group->rank;
 }
 
+/* Of a norm. */
+static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *what)
+{
+    lap_nn_weight_t *weight = add_weight(nn, shape, shape->norm_name, what, shape->width, 1);
+    weight->param.replicated = 1;
+    weight->of_norm = true;
+    weight->summed = nn->plan.desc.sequence_parallel != 0;
+    return weight;
+}
+
 static void list_norm(lap_nn_t *nn, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
-    block->gamma = add_weight(nn, shape, shape->norm_name, "weight", shape->width, 1);
+    block->gamma = add_vector(nn, shape, "weight");
     if (nn->plan.desc.norm == LAP_LAYERNORM)
-        block->beta = add_weight(nn, shape, shape->norm_name, "bias", shape->width, 1);
-    block->gamma->param.replicated = 1;
-    block->gamma->summed = nn->plan.desc.sequence_parallel != 0;
-    if (block->beta) {
-        block->beta->param.replicated = 1;
-        block->beta->summed = block->gamma->summed;
-    }
+        block->beta = add_vector(nn, shape, "bias");
 }
 
 static void list_block(lap_nn_t *nn, lap_nn_block_t *block)
@@ -146,22 +150,15 @@ static lap_status_t alloc_copy(lap_nn_t *nn, lap_nn_weight_t *weight)
     const lap_dtype_t dtype = nn->plan.desc.dtype;
     void *memory;
     param->weight = param->master;
-    if (param->all_cols == 1)
-        return LAP_OK;
-    if (nn->plan.desc.fp8 != LAP_FP8_NONE) {
+    if (nn->plan.desc.fp8 != LAP_FP8_NONE && param->all_cols != 1) {
         LAP_TRY(lap_nn_fp8_add(nn, &weight->fp8, LAP_FLOAT8_E4M3, param->rows * param->cols));
         param->weight = lap_tensor(weight->fp8.data, LAP_FLOAT8_E4M3, param->rows, param->cols);
-        return LAP_OK;
+        return lap_nn_alloc(nn, param->rows * param->cols, &weight->turned);
     }
-    if (dtype == LAP_FLOAT32)
+    if (dtype == LAP_FLOAT32 || weight->of_norm)
         return LAP_OK;
     LAP_TRY(lap_nn_alloc(nn, param->rows * param->cols * lap_dtype_size(dtype), &memory));
     param->weight = lap_tensor(memory, dtype, param->rows, param->cols);
-    weight->reduction = (lap_nn_reduction_t){
-        .src = param->master.data,
-        .src_stride = param->cols * sizeof(float),
-        .finish = {.scale = 1},
-    };
     return LAP_OK;
 }
 
@@ -280,16 +277,14 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
     nn->kernel_last = false;
-    if (nn->plan.desc.fp8 != LAP_FP8_NONE)
-        return lap_nn_fp8_weights(nn);
     for (size_t i = 0; i < nn->nweights; i++) {
-        lap_nn_weight_t *weight = &nn->weights[i];
-        const lap_nn_param_t *param = &weight->param;
-        if (param->weight.data != param->master.data)
-            LAP_TRY(lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, param->weight.dtype,
-                                  param->weight.data, param->rows, param->cols));
+        const lap_nn_param_t *param = &nn->weights[i].param;
+        const lap_tensor_t all =
+            lap_tensor(param->master.data, LAP_FLOAT32, 1, param->rows * param->cols);
+        if (param->weight.data != param->master.data && !nn->weights[i].fp8.data)
+            LAP_TRY(lap_nn_cast(nn, &all, param->weight.dtype, param->weight.data, NULL, NULL));
     }
-    return LAP_OK;
+    return nn->plan.desc.fp8 != LAP_FP8_NONE ? lap_nn_fp8_weights(nn) : LAP_OK;
 }
 
 size_t lap_nn_params(const lap_nn_t *nn)

@@ -46,6 +46,26 @@ lap_status_t lap_nn_begin(lap_nn_t *nn, lap_nn_call_t *call, lap_op_args_t *args
     return LAP_OK;
 }
 
+lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
+                         const float *scale, float *amax)
+{
+    const lap_cast_t cast = {
+        .from = src->dtype,
+        .to = to,
+        .src = src->data,
+        .dst = dst,
+        .src_stride = src->stride * lap_dtype_size(src->dtype),
+        .dst_stride = src->cols * lap_dtype_size(to),
+        .rows = src->rows,
+        .cols = src->cols,
+        .scale = scale,
+        .amax = amax,
+    };
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->engine->device->ops->cast(stream, &cast);
+}
+
 lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtype_t from,
                            lap_dtype_t to, void *dst, size_t rows, size_t cols)
 {

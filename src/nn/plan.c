@@ -342,7 +342,8 @@ static void set_epilogue(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
 
 /*
  * Operands are of the layers' type, or in FP8 what travels as an operand is so too; sums over ranks
- * are not.
+ * are not. What multiplies FP8 wants k along the rows of both: weights have a copy that is turned,
+ * so that dgrad takes it as fprop takes the other.
  */
 static void set_types(const lap_nn_plan_t *plan, lap_op_desc_t *desc)
 {
@@ -372,6 +373,8 @@ static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *sh
         desc.num_splits = desc.n;
     set_types(plan, &desc);
     set_epilogue(plan, shape, column, &desc);
+    if (plan->desc.fp8 != LAP_FP8_NONE && desc.layout == LAP_DGRAD)
+        desc.layout = LAP_FORWARD;
     if (desc.kind == LAP_AG_GEMM)
         desc.gather_input = !column || lap_nn_plan_keeps_input(plan, shape);
     *desc_p = desc;

@@ -398,7 +398,10 @@ static void report(const char *what, double loosest)
     unnoticed = 0;
 }
 
-/* Every pair of types of a and b that has a use and some that have none, every d, and layout. */
+/*
+ * Every pair of types of a and b that has a use and some that have none, every d, and layout. k is
+ * no multiple of 16, with which a GPU may add up FP8 with fewer bits: that is in gemm.c.
+ */
 static void test_types(void)
 {
     static const lap_dtype_t pairs[][2] = {
@@ -413,8 +416,9 @@ static void test_types(void)
             for (int layout = 0; layout < 4; layout++)
                 for (size_t v = 0; v < VARIANTS; v++, seed++) {
                     const lap_dtype_t types[3] = {pairs[pair][0], pairs[pair][1], d};
+                    const size_t k = 1 + tap_random(3, seed) % 40;
                     try_problem(seed, types, &variants[v], layout, 1 + tap_random(1, seed) % 9,
-                                1 + tap_random(2, seed) % 9, 1 + tap_random(3, seed) % 40);
+                                1 + tap_random(2, seed) % 9, k + (k % 16 == 0));
                 }
     report("all mixtures of types, layouts and epilogues", 1e-4);
 }

@@ -566,7 +566,8 @@ static CUresult load_library(CUlibrary *library_p)
 static CUresult get_kernel(CUkernel *kernel_p, CUlibrary library, const char *name)
 {
     static const fake_kernel_t unknown = {.name = "unknown"};
-    const fake_kernel_t *kernel = fake_kernel(name);
+    const char *without = getenv("FAKE_WITHOUT");
+    const fake_kernel_t *kernel = without && strcmp(without, name) == 0 ? NULL : fake_kernel(name);
     (void)library;
     *kernel_p = (CUkernel)(uintptr_t)(kernel ? kernel : &unknown);
     return CUDA_SUCCESS;

@@ -16,6 +16,8 @@
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
  *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
+ *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must
+ *                      do what it can
  */
 #ifndef LAP_TEST_FAKE_FAKE_H
 #define LAP_TEST_FAKE_FAKE_H

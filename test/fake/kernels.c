@@ -326,6 +326,21 @@ static void run_copy(void *args)
         memcpy(dst + row * c->dst_stride, src + row * c->src_stride, c->row_bytes);
 }
 
+/* Likewise. */
+static void run_transpose(void *args)
+{
+    const lap_cuda_transpose_t *t = args;
+    const char *src = fake_at(t->src);
+    char *dst = fake_at(t->dst);
+    const size_t all =
+        (size_t)t->src | (size_t)t->dst | t->rows | t->cols | t->src_stride | t->dst_stride;
+    if (t->vectors && all % 16 != 0)
+        return;
+    for (size_t row = 0; row < t->rows; row++)
+        for (size_t col = 0; col < t->cols; col++)
+            dst[col * t->dst_stride + row] = src[row * t->src_stride + col];
+}
+
 static void run_fill(void *args)
 {
     const lap_cuda_fill_t *fill = args;
@@ -348,6 +363,7 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},
         {"lap_multiply", run_multiply, sizeof(lap_cuda_multiply_t), false},
         {"lap_cast", run_cast, sizeof(lap_cuda_cast_t), false},
+        {"lap_transpose", run_transpose, sizeof(lap_cuda_transpose_t), false},
         {"lap_copy", run_copy, sizeof(lap_cuda_copy_t), false},
         {"lap_fill", run_fill, sizeof(lap_cuda_fill_t), false},
         {NULL, NULL, 0, false},

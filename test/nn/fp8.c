@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * FP8. With numbers that FP8 holds exactly, linear layers must give the very bits that they give
- * without it: every scale is where it belongs. With others the results are off by what FP8 rounds,
- * on average. Activations that are recomputed change nothing. And 200 steps of training end where
- * those of bfloat16 do.
+ * without it: every scale is where it belongs, and follows when they change. With others the
+ * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing.
+ * And 200 steps of training end where those of bfloat16 do.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -110,6 +110,54 @@ static void check_exact(lap_world_t *world, void *arg)
                    "recipe %d, %s parallel, %d ranks: exact numbers stay exact", (int)desc.fp8,
                    desc.row_parallel ? "row" : "column", lap_world_size(world));
         }
+    close_state(&fp8);
+    close_state(&without);
+}
+
+/* ---- scales that follow ---- */
+
+static bool run_times(state_t *state, float factor, bool backward)
+{
+    for (size_t i = 0; i < state->x.rows * state->x.cols; i++)
+        ((float *)state->x.data)[i] = factor * whole_number(1, i);
+    for (size_t i = 0; i < state->y.rows * state->y.cols; i++)
+        ((float *)state->dy.data)[i] = factor * whole_number(2, i);
+    lap_nn_zero_gradients(state->nn);
+    return tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
+           (!backward ||
+            tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward")) &&
+           tap_success(lap_nn_wait(state->nn), "it ends");
+}
+
+/*
+ * Delayed scaling: numbers that have become 2^18 times larger are too large at first, and exact
+ * from the next pass on; when they become small again, once the history has forgotten. Gradients
+ * keep their scale over passes that have none.
+ */
+static void check_follows(lap_world_t *world, void *arg)
+{
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
+    static const struct {
+        float factor;
+        int forwards;
+        bool exact;
+    } stages[] = {{1, 0, true},       {0x1p18f, 0, false},  {0x1p18f, 0, true},
+                  {0x1p18f, 4, true}, {0x1p-18f, 0, false}, {0x1p-18f, 0, false},
+                  {0x1p-18f, 0, true}};
+    state_t fp8, without;
+    plain.fp8 = LAP_FP8_NONE;
+    bool opened = open_state(lap_world_group(world), &desc, &fp8);
+    opened = open_state(lap_world_group(world), &plain, &without) && opened;
+    opened = opened && run_whole(&fp8) && run_whole(&without);
+    for (size_t i = 0; opened && i < sizeof(stages) / sizeof(stages[0]); i++) {
+        for (int j = 0; j < stages[i].forwards; j++)
+            run_times(&fp8, stages[i].factor, false);
+        tap_ok(run_times(&fp8, stages[i].factor, true) &&
+                   run_times(&without, stages[i].factor, true) &&
+                   same_bits(&fp8, &without) == stages[i].exact,
+               "%d ranks, numbers times %g: %s", lap_world_size(world), (double)stages[i].factor,
+               stages[i].exact ? "exact" : "the scale is still another");
+    }
     close_state(&fp8);
     close_state(&without);
 }
@@ -337,6 +385,10 @@ int main(void)
             tap_ranks(way == 0 ? 1 : 2, NULL, check_rounded, &layers);
         }
     }
+    linear.fp8 = LAP_FP8_DELAYED;
+    linear.amax_history = 2;
+    for (int ranks = 1; ranks <= 2; ranks++)
+        tap_ranks(ranks, NULL, check_follows, &linear);
     layers.sequence_parallel = 1;
     layers.activation = LAP_GELU;
     tap_ranks(2, NULL, check_training, &layers);

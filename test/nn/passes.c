@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/convert.h"
 #include "memory.h"
 #include "tap.h"
 #include "util/random.h"
@@ -133,6 +134,51 @@ static void check_weights(lap_world_t *world, void *arg)
     }
     tap_ok(same, "rank %d of %d has its part of the seed's weights", lap_world_rank(world),
            lap_world_size(world));
+    lap_nn_destroy(nn);
+}
+
+/* Numbers of a copy that are not those of the masters, rounded. */
+static size_t count_others(lap_nn_t *nn, const lap_nn_param_t *param)
+{
+    const size_t count = param->rows * param->cols, size = lap_dtype_size(param->weight.dtype);
+    float *masters = nn_fetch(nn, param->master.data, count), value;
+    char *copy = malloc(count * size);
+    size_t others = copy && masters && nn_copy(nn, copy, param->weight.data, count * size) ? 0 : 1;
+    for (size_t i = 0; i < count && others == 0; i++) {
+        lap_to_float(param->weight.dtype, copy + i * size, &value, 1);
+        others += value != tap_rounded(param->weight.dtype, masters[i]);
+    }
+    free(masters);
+    free(copy);
+    return others;
+}
+
+/* What GEMMs read is of their type and follows the masters; what norms read is the master. */
+static void check_copies(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    lap_nn_t *nn;
+    size_t count, wrong = 0;
+    if (!tap_success(lap_nn_create(lap_world_group(world), desc, &nn), "layers"))
+        return;
+    float *masters = lap_nn_masters(nn, &count), *values = malloc(count * sizeof(float));
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)i / 3;
+    tap_ok(nn_copy(nn, masters, values, count * sizeof(float)), "weights");
+    free(values);
+    tap_success(lap_nn_refresh(nn), "copies");
+    tap_success(lap_nn_wait(nn), "are made");
+    for (size_t p = 0; p < lap_nn_params(nn); p++) {
+        const lap_nn_param_t *param = lap_nn_param(nn, p);
+        const bool norm = strstr(param->name, "norm") != NULL;
+        const lap_dtype_t dtype = norm                               ? LAP_FLOAT32
+                                  : desc->fp8 && param->all_cols > 1 ? LAP_FLOAT8_E4M3
+                                                                     : desc->dtype;
+        wrong += param->weight.dtype != dtype || (norm && param->weight.data != param->master.data);
+        wrong += dtype == LAP_BFLOAT16 && count_others(nn, param) > 0;
+    }
+    tap_ok(wrong == 0, "%s: copies of weights and biases, but not of norms",
+           desc->fp8 ? "FP8" : lap_dtype_name(desc->dtype));
     lap_nn_destroy(nn);
 }
 
@@ -273,6 +319,7 @@ static void check_told(lap_world_t *world, void *arg)
         return;
     lap_nn_on_gradient(state.nn, on_gradient, &told);
     (void)step(&state);
+    (void)lap_group_barrier(lap_world_group(world)); /* all have, before the first fails */
     for (size_t i = 0; i < told.count; i++) {
         const lap_nn_param_t *param = lap_nn_param(state.nn, told.order[i]);
         different += !seen[told.order[i]];
@@ -359,6 +406,12 @@ int main(void)
         tap_launched_ranks(ranks, NULL, check_told, &swiglu);
         tap_launched_ranks(ranks, NULL, check_seen, &desc);
     }
+    for (int dtype = LAP_FLOAT32; dtype <= LAP_BFLOAT16; dtype++)
+        for (int fp8 = LAP_FP8_NONE; fp8 <= LAP_FP8_DELAYED; fp8++) {
+            desc.dtype = (lap_dtype_t)dtype;
+            desc.fp8 = (lap_fp8_recipe_t)fp8;
+            tap_launched_ranks(2, NULL, check_copies, &desc);
+        }
     check_proofs();
     return tap_done();
 }

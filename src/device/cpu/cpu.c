@@ -208,6 +208,7 @@ const lap_device_ops_t lap_cpu_ops = {
     .reduce = lap_host_reduce,
     .column_sums = lap_host_column_sums,
     .cast = lap_host_cast,
+    .transpose = lap_host_transpose,
     .gemm = lap_cpu_gemm,
     .fill = lap_host_fill,
 };

@@ -525,6 +525,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,
     .cast = lap_cuda_cast,
+    .transpose = lap_cuda_transpose,
     .gemm = lap_cuda_gemm,
     .gemm_prepare = lap_cuda_gemm_prepare,
     .set = lap_cuda_set,

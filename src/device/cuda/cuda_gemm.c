@@ -3,7 +3,8 @@
  * GEMM on a GPU: by cuBLASLt, whose choice of a kernel is kept for each shape; sums are fp32 and
  * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
  * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
- * stream, and a reduction of one source finishes them. What it cannot do at all, such as FP8
+ * stream, and a reduction of one source finishes them. FP8 matrices it takes only with k along their
+ * rows: others are turned first, into memory of the stream. What it cannot do at all, such as FP8
  * matrices with odd sizes, a plain kernel does, slowly. Its own GELU is an approximation, taken
  * only by those who ask for it with LAP_GPU_GELU=fast.
  *
@@ -215,40 +216,127 @@ typedef enum way {
     IN_TWO,   /* it writes sums into memory of the stream, which a reduction then finishes */
 } way_t;
 
-/* The way of a block, and its plan where it has one. */
-static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
-                             const lap_gemm_block_t *block, bool timed, way_t *way_p,
-                             lap_cuda_plan_t **plan_p)
+/*
+ * A block as cuBLASLt is to do it. Pointers to memory of the stream are NULL, which is aligned as
+ * that memory is, until the job has its place there.
+ */
+typedef struct job {
+    way_t way;
+    lap_cuda_plan_t *plan;
+    lap_gemm_t gemm;
+    lap_gemm_block_t block;
+    bool turns_a, turns_b;
+    size_t b_at, sums_at, bytes; /* in the memory of the stream, where a turned comes first */
+    void *sums;
+} job_t;
+
+static size_t aligned(size_t bytes)
 {
+    return (bytes + ALIGNMENT_MOST - 1) / ALIGNMENT_MOST * ALIGNMENT_MOST;
+}
+
+/* Tensor cores take FP8 operands as [rows, k] and [n, k]; what is not so is to become so. */
+static void turn_operands(job_t *job)
+{
+    lap_gemm_t *gemm = &job->gemm;
+    if (!lap_dtype_is_fp8(gemm->a_dtype) || !lap_dtype_is_fp8(gemm->b_dtype))
+        return;
+    job->turns_a = gemm->a_transposed;
+    job->turns_b = gemm->b_plain;
+    if (job->turns_a) {
+        job->block.a = NULL;
+        job->block.a_stride = gemm->k;
+        job->bytes = aligned(job->block.rows * gemm->k);
+    }
+    job->b_at = job->bytes;
+    if (job->turns_b) {
+        gemm->b = NULL;
+        gemm->b_stride = gemm->k;
+        job->bytes += aligned(gemm->n * gemm->k);
+    }
+    gemm->a_transposed = gemm->b_plain = false;
+}
+
+/* Asks cuBLASLt for a plan: first for all of it, then for the sums. */
+static lap_status_t find_plan(lap_cuda_device_t *device, bool timed, job_t *job)
+{
+    const lap_gemm_t *gemm = &job->gemm;
+    const lap_gemm_block_t *block = &job->block;
     const uint32_t epilogue = epilogue_of(device, gemm, block);
     const target_t d = {block->d, block->d_stride, gemm->d_dtype};
-    /* Memory of the stream is aligned as NULL is. */
     const target_t sums = {NULL, gemm->n * sizeof(float), LAP_FLOAT32};
-    *way_p = block->rows == 0 || gemm->n == 0 ? NOTHING : PLAINLY;
-    /* cuBLASLt knows scales of FP8 only. */
-    if (*way_p == NOTHING || gemm->k == 0 || (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
-        return LAP_OK;
     if (epilogue) {
         lap_cuda_gemm_key_t key = key_of(device, gemm, block, &d);
         add_epilogue(&key, gemm->finish, block->aux, epilogue);
-        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
-        *way_p = (*plan_p)->found ? DIRECTLY : PLAINLY;
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, &job->plan));
+        job->way = job->plan->found ? DIRECTLY : PLAINLY;
     }
-    if (*way_p == PLAINLY) {
+    if (job->way == PLAINLY) {
         const lap_cuda_gemm_key_t key = key_of(device, gemm, block, &sums);
-        LAP_TRY(lap_cuda_plan_get(device, &key, timed, plan_p));
-        *way_p = (*plan_p)->found ? IN_TWO : PLAINLY;
+        LAP_TRY(lap_cuda_plan_get(device, &key, timed, &job->plan));
+        job->way = job->plan->found ? IN_TWO : PLAINLY;
     }
+    job->sums_at = job->bytes;
+    if (job->way == IN_TWO)
+        job->bytes += block->rows * sums.stride;
     return LAP_OK;
 }
 
-static lap_status_t run_in_two(lap_stream_t *stream, const lap_gemm_t *gemm,
-                               const lap_gemm_block_t *block, const lap_cuda_plan_t *plan)
+static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
+                             const lap_gemm_block_t *block, bool timed, job_t *job_p)
 {
+    *job_p = (job_t){.way = PLAINLY, .gemm = *gemm, .block = *block};
+    if (block->rows == 0 || gemm->n == 0)
+        job_p->way = NOTHING;
+    /* cuBLASLt knows scales of FP8 only. */
+    if (job_p->way == NOTHING || gemm->k == 0 ||
+        (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
+        return LAP_OK;
+    turn_operands(job_p);
+    return find_plan(device, timed, job_p);
+}
+
+/* Gives the job its place in the memory of the stream. */
+static lap_status_t place(lap_stream_t *stream, job_t *job)
+{
+    LAP_TRY(grow_scratch(stream, job->bytes));
+    char *scratch = (char *)(uintptr_t)stream->scratch;
+    if (job->turns_a)
+        job->block.a = scratch;
+    if (job->turns_b)
+        job->gemm.b = scratch + job->b_at;
+    job->sums = scratch + job->sums_at;
+    return LAP_OK;
+}
+
+/* The operands that are to be turned, from where the caller has them. */
+static lap_status_t run_turns(lap_stream_t *stream, const lap_gemm_t *gemm,
+                              const lap_gemm_block_t *block, const job_t *job)
+{
+    const lap_transpose_t a = {.src = block->a,
+                               .dst = (void *)job->block.a,
+                               .rows = gemm->k,
+                               .cols = block->rows,
+                               .src_stride = block->a_stride,
+                               .dst_stride = gemm->k};
+    const lap_transpose_t b = {.src = gemm->b,
+                               .dst = (void *)job->gemm.b,
+                               .rows = gemm->k,
+                               .cols = gemm->n,
+                               .src_stride = gemm->b_stride,
+                               .dst_stride = gemm->k};
+    if (job->turns_a)
+        LAP_TRY(lap_cuda_transpose(stream, &a));
+    return job->turns_b ? lap_cuda_transpose(stream, &b) : LAP_OK;
+}
+
+static lap_status_t run_in_two(lap_stream_t *stream, const job_t *job)
+{
+    const lap_gemm_t *gemm = &job->gemm;
+    const lap_gemm_block_t *block = &job->block;
     const size_t stride = gemm->n * sizeof(float);
-    LAP_TRY(grow_scratch(stream, block->rows * stride));
-    const void *const sums = (const void *)(uintptr_t)stream->scratch;
-    LAP_TRY(multiply(stream, gemm, block, plan, (void *)(uintptr_t)stream->scratch, 0));
+    const void *const sums = job->sums;
+    LAP_TRY(multiply(stream, gemm, block, job->plan, job->sums, 0));
     const lap_reduce_t reduce = {
         .from = LAP_FLOAT32,
         .to = gemm->d_dtype,
@@ -268,20 +356,18 @@ static lap_status_t run_in_two(lap_stream_t *stream, const lap_gemm_t *gemm,
 static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
                               const lap_gemm_block_t *block)
 {
-    lap_cuda_plan_t *plan = NULL;
-    way_t way;
-    LAP_TRY(find_way(stream->device, gemm, block, false, &way, &plan));
-    switch (way) {
-    case PLAINLY:
+    job_t job;
+    LAP_TRY(find_way(stream->device, gemm, block, false, &job));
+    if (job.way == NOTHING)
+        return LAP_OK;
+    if (job.way == PLAINLY)
         return multiply_plainly(stream, gemm, block);
-    case DIRECTLY:
-        return multiply(stream, gemm, block, plan, block->d, gemm->finish ? gemm->finish->beta : 0);
-    case IN_TWO:
-        return run_in_two(stream, gemm, block, plan);
-    case NOTHING:
-        break;
-    }
-    return LAP_OK;
+    LAP_TRY(place(stream, &job));
+    LAP_TRY(run_turns(stream, gemm, block, &job));
+    if (job.way == IN_TWO)
+        return run_in_two(stream, &job);
+    return multiply(stream, &job.gemm, &job.block, job.plan, block->d,
+                    gemm->finish ? gemm->finish->beta : 0);
 }
 
 static lap_status_t check_types(const lap_gemm_t *gemm)
@@ -306,8 +392,7 @@ lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
  * any more: for ever, if what runs waits for a peer that is held up in the same way. So it is loaded
  * before, as part of a graph that nobody launches. Where that fails, the launch will say why.
  */
-static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_gemm_block_t *block,
-                        lap_cuda_plan_t *plan, void *d)
+static void load_kernel(lap_stream_t *stream, const job_t *job)
 {
     const lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
@@ -315,10 +400,12 @@ static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     aside.stream = device->side;
-    plan->loaded = true;
+    job->plan->loaded = true;
     if (api->cuStreamBeginCapture(device->side, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
         return;
-    (void)multiply(&aside, gemm, block, plan, d, plan->key.accumulates ? 1.0f : 0.0f);
+    (void)multiply(&aside, &job->gemm, &job->block, job->plan,
+                   job->way == IN_TWO ? job->sums : job->block.d,
+                   job->plan->key.accumulates ? 1.0f : 0.0f);
     if (api->cuStreamEndCapture(device->side, &graph) != CUDA_SUCCESS || !graph)
         return;
     if (api->cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS)
@@ -330,17 +417,14 @@ static void load_kernel(lap_stream_t *stream, const lap_gemm_t *gemm, const lap_
 static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
                                   const lap_gemm_block_t *block, bool tries)
 {
-    lap_cuda_plan_t *plan = NULL;
-    way_t way;
-    LAP_TRY(find_way(stream->device, gemm, block, tries, &way, &plan));
-    if (way != DIRECTLY && way != IN_TWO)
+    job_t job;
+    LAP_TRY(find_way(stream->device, gemm, block, tries, &job));
+    if (job.way != DIRECTLY && job.way != IN_TWO)
         return LAP_OK;
     LAP_TRY(get_workspace(stream));
-    if (way == IN_TWO)
-        LAP_TRY(grow_scratch(stream, block->rows * gemm->n * sizeof(float)));
-    if (!plan->loaded)
-        load_kernel(stream, gemm, block, plan,
-                    way == IN_TWO ? (void *)(uintptr_t)stream->scratch : block->d);
+    LAP_TRY(place(stream, &job));
+    if (!job.plan->loaded)
+        load_kernel(stream, &job);
     return LAP_OK;
 }
 

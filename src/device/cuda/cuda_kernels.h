@@ -13,7 +13,8 @@
 #define LAP_CUDA_KERNEL_LIST(X)                                                                    \
     X(wait)                                                                                        \
     X(raise)                                                                                       \
-    X(advance) X(stamp) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast)
+    X(advance)                                                                                     \
+    X(stamp) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
 
 #define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_ADVANCE 256 /* words of one launch */
@@ -26,6 +27,8 @@
 #define LAP_CUDA_PIECE 16384 /* bytes of a row that a warp of lap_copy moves in one go */
 #define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
 #define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
+#define LAP_CUDA_SUMMERS 32  /* warps of a block of lap_column_sums */
+#define LAP_CUDA_TURN 128    /* rows and columns of a block of lap_transpose */
 
 /*
  * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
@@ -175,6 +178,14 @@ typedef struct lap_cuda_cast {
     float *amax;               /* NULL: none */
     uint32_t vector, reserved; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
 } lap_cuda_cast_t;
+
+/* Of bytes. `vectors`: all of it is in multiples of 16, addresses and strides too. */
+typedef struct lap_cuda_transpose {
+    const void *src;
+    void *dst;
+    size_t rows, cols, src_stride, dst_stride;
+    uint32_t vectors, reserved;
+} lap_cuda_transpose_t;
 
 typedef struct lap_cuda_fill {
     int32_t dtype;

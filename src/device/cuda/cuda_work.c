@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of a GPU do besides GEMMs: copies, sums, casts, times, and memory to be filled. */
+/* What streams of a GPU do besides GEMMs: copies, sums, casts, transposes, times, and memory to be filled. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -188,7 +188,8 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         .scale = sums->scale,
         .dst = sums->dst,
     };
-    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, 8, &args);
+    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, LAP_CUDA_SUMMERS,
+                  &args);
 }
 
 static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)
@@ -233,6 +234,25 @@ lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast)
     const size_t strips = (cast->cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP * cast->rows;
     return launch(stream, LAP_CUDA_KERNEL_cast, blocks_for(stream->device, strips * 32),
                   LAP_CUDA_THREADS, 1, &args);
+}
+
+lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *transpose)
+{
+    const lap_transpose_t *t = transpose;
+    const size_t turn = LAP_CUDA_TURN;
+    const lap_cuda_transpose_t args = {
+        .src = t->src,
+        .dst = t->dst,
+        .rows = t->rows,
+        .cols = t->cols,
+        .src_stride = t->src_stride,
+        .dst_stride = t->dst_stride,
+        .vectors = common_width((uintptr_t)t->src | (uintptr_t)t->dst | t->rows | t->cols |
+                                t->src_stride | t->dst_stride) == 16,
+    };
+    return launch(stream, LAP_CUDA_KERNEL_transpose,
+                  (t->rows + turn - 1) / turn * ((t->cols + turn - 1) / turn), LAP_CUDA_THREADS, 1,
+                  &args);
 }
 
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,

@@ -374,19 +374,34 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const 
     }
 }
 
-/* A block has 32 columns; its rows of threads take every eighth row and are added up in order. */
-extern "C" __global__ void __launch_bounds__(256) lap_column_sums(const lap_cuda_column_sums_t s)
+/*
+ * A block has 32 columns; its warps take every 32nd row each and are added up in order. What several
+ * rows have is asked for before it is added.
+ */
+extern "C" __global__ void __launch_bounds__(32 * LAP_CUDA_SUMMERS)
+    lap_column_sums(const lap_cuda_column_sums_t s)
 {
-    __shared__ double parts[8][32];
+    constexpr int depth = 8;
+    __shared__ double parts[LAP_CUDA_SUMMERS][32];
     const size_t col = static_cast<size_t>(blockIdx.x) * 32 + threadIdx.x;
+    const size_t near = col < s.cols ? col : s.cols - 1;
     double total = 0;
-    for (size_t row = threadIdx.y; row < s.rows && col < s.cols; row += 8)
-        total += load(s.from, static_cast<const char *>(s.src) + row * s.src_stride, col);
+    for (size_t row0 = threadIdx.y; row0 < s.rows; row0 += depth * LAP_CUDA_SUMMERS) {
+        float x[depth];
+#pragma unroll
+        for (int i = 0; i < depth; i++) {
+            const size_t row = row0 + i * LAP_CUDA_SUMMERS, there = row < s.rows ? row : row0;
+            x[i] = load(s.from, static_cast<const char *>(s.src) + there * s.src_stride, near);
+        }
+#pragma unroll
+        for (int i = 0; i < depth; i++)
+            total += row0 + i * LAP_CUDA_SUMMERS < s.rows ? x[i] : 0;
+    }
     parts[threadIdx.y][threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.y != 0 || col >= s.cols)
         return;
-    for (int i = 1; i < 8; i++)
+    for (int i = 1; i < LAP_CUDA_SUMMERS; i++)
         total += parts[i][threadIdx.x];
     store(s.to, s.dst, col, narrow(s.to, total * s.scale));
 }
@@ -521,44 +536,69 @@ __device__ void store_cast(int dtype, void *memory, const float *x)
         store_vector(dtype, memory, x);
         return;
     }
-    uint2 bits;
-    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
-        store(dtype, &bits, i, x[i]);
-    *static_cast<uint2 *>(memory) = bits;
+    const __nv_fp8_interpretation_t kind = dtype == E4M3 ? __NV_E4M3 : __NV_E5M2;
+    uint32_t pairs[LAP_CUDA_VECTOR / 2];
+    for (int i = 0; i < LAP_CUDA_VECTOR / 2; i++)
+        pairs[i] =
+            __nv_cvt_float2_to_fp8x2(make_float2(x[2 * i], x[2 * i + 1]), __NV_SATFINITE, kind);
+    *static_cast<uint2 *>(memory) =
+        make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
-/* One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. */
+/*
+ * 1 / scale where that is exact, for powers of two; else 0. Products with it are the same numbers as
+ * quotients, in less time.
+ */
+__device__ float exact_inverse(float scale)
+{
+    const uint32_t bits = __float_as_uint(scale), exponent = bits >> 23;
+    return (bits & 0x7fffff) == 0 && exponent > 1 && exponent < 253 ? 1 / scale : 0;
+}
+
+/*
+ * One warp: elements [begin, end) of a row. Returns the largest size among those of the lane. A
+ * type that is known when this is compiled costs no questions.
+ */
+template <int known_from, int known_to>
 __device__ uint32_t cast_strip(const lap_cuda_cast_t &c, size_t row, size_t begin, size_t end,
                                float scale)
 {
+    const int from = known_from < 0 ? c.from : known_from, to = known_to < 0 ? c.to : known_to;
     const char *src = static_cast<const char *>(c.src) + row * c.src_stride;
     char *dst = static_cast<char *>(c.dst) + row * c.dst_stride;
     const unsigned lane = threadIdx.x % 32;
+    const float inverse = exact_inverse(scale);
     uint32_t most = 0;
     if (c.vector == 1) {
         for (size_t i = begin + lane; i < end; i += 32) {
-            const float x = load(c.from, src, i);
+            const float x = load(from, src, i);
             most = larger(most, x);
-            store(c.to, dst, i, __fdiv_rn(x, scale));
+            store(to, dst, i, __fdiv_rn(x, scale));
         }
         return most;
     }
+#pragma unroll 2
     for (size_t i = begin + lane * LAP_CUDA_VECTOR; i < end; i += 32 * LAP_CUDA_VECTOR) {
         float x[LAP_CUDA_VECTOR];
-        load_vector(c.from, src + i * size_of(c.from), x);
-        for (int j = 0; j < LAP_CUDA_VECTOR; j++) {
+        load_vector(from, src + i * size_of(from), x);
+#pragma unroll
+        for (int j = 0; j < LAP_CUDA_VECTOR; j++)
             most = larger(most, x[j]);
-            x[j] = __fdiv_rn(x[j], scale);
+        if (inverse != 0) {
+#pragma unroll
+            for (int j = 0; j < LAP_CUDA_VECTOR; j++)
+                x[j] *= inverse;
+        } else {
+            for (int j = 0; j < LAP_CUDA_VECTOR; j++)
+                x[j] = __fdiv_rn(x[j], scale);
         }
-        store_cast(c.to, dst + i * size_of(c.to), x);
+        store_cast(to, dst + i * size_of(to), x);
     }
     return most;
 }
 
-} // namespace
-
-/* A warp takes a strip of a row at a time. The largest of all does not depend on their order. */
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const lap_cuda_cast_t c)
+/* A warp takes a strip of a row at a time. */
+template <int from, int to> __device__ uint32_t cast_rows(const lap_cuda_cast_t &c)
 {
     const size_t warps = blockDim.x / 32, strips = (c.cols + LAP_CUDA_STRIP - 1) / LAP_CUDA_STRIP;
     const float scale = c.scale ? *c.scale : 1.0f;
@@ -568,10 +608,119 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const la
         const size_t begin = s % strips * LAP_CUDA_STRIP;
         const size_t end =
             c.cols - begin < LAP_CUDA_STRIP ? c.cols : begin + size_t{LAP_CUDA_STRIP};
-        const uint32_t found = cast_strip(c, s / strips, begin, end, scale);
+        const uint32_t found = cast_strip<from, to>(c, s / strips, begin, end, scale);
         most = found > most ? found : most;
     }
+    return most;
+}
+
+} // namespace
+
+/* The largest of all does not depend on their order. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_cast(const lap_cuda_cast_t c)
+{
+    uint32_t most;
+    if (c.from == BFLOAT16 && c.to == E4M3)
+        most = cast_rows<BFLOAT16, E4M3>(c);
+    else if (c.from == BFLOAT16 && c.to == E5M2)
+        most = cast_rows<BFLOAT16, E5M2>(c);
+    else if (c.from == FLOAT32 && c.to == E4M3)
+        most = cast_rows<FLOAT32, E4M3>(c);
+    else if (c.from == FLOAT32 && c.to == BFLOAT16)
+        most = cast_rows<FLOAT32, BFLOAT16>(c);
+    else
+        most = cast_rows<-1, -1>(c);
     most = __reduce_max_sync(~0u, most);
     if (c.amax && threadIdx.x % 32 == 0)
         atomicMax(reinterpret_cast<unsigned *>(c.amax), most);
+}
+
+/* ---- transposes ---- */
+
+namespace
+{
+
+constexpr unsigned turn = LAP_CUDA_TURN;
+
+/* Byte i of out[j] is byte j of in[i]. */
+__device__ void turn_words(const uint32_t *in, uint32_t *out)
+{
+    const uint32_t low01 = __byte_perm(in[0], in[1], 0x5140);
+    const uint32_t low23 = __byte_perm(in[2], in[3], 0x5140);
+    const uint32_t high01 = __byte_perm(in[0], in[1], 0x7362);
+    const uint32_t high23 = __byte_perm(in[2], in[3], 0x7362);
+    out[0] = __byte_perm(low01, low23, 0x5410);
+    out[1] = __byte_perm(low01, low23, 0x7632);
+    out[2] = __byte_perm(high01, high23, 0x5410);
+    out[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+/*
+ * A thread reads 4 rows of 16 bytes, of which 4 threads of a warp below each other make 16 columns
+ * of 16 bytes in the shared memory. The 8 vectors of a column stand in an order that differs from
+ * one 16 columns to the next, so that neither these stores nor the loads of whole columns meet in
+ * a bank.
+ */
+__device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t col0,
+                             uint32_t *tile)
+{
+    const unsigned j = threadIdx.x % 8, g = threadIdx.x / 8;
+    const char *src = static_cast<const char *>(t.src) + (row0 + 4 * g) * t.src_stride + col0;
+    uint4 in[4] = {};
+    if (row0 + 4 * g < t.rows && col0 + 16 * j < t.cols) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            in[r] = *reinterpret_cast<const uint4 *>(src + r * t.src_stride + 16 * j);
+    }
+    const uint32_t quads[4][4] = {{in[0].x, in[1].x, in[2].x, in[3].x},
+                                  {in[0].y, in[1].y, in[2].y, in[3].y},
+                                  {in[0].z, in[1].z, in[2].z, in[3].z},
+                                  {in[0].w, in[1].w, in[2].w, in[3].w}};
+#pragma unroll
+    for (unsigned q = 0; q < 4; q++) {
+        uint32_t out[4];
+        turn_words(quads[q], out);
+#pragma unroll
+        for (unsigned c = 0; c < 4; c++)
+            tile[(16 * j + 4 * q + c) * (turn / 4) + ((g / 4) ^ j) * 4 + g % 4] = out[c];
+    }
+    __syncthreads();
+    const uint4 *vectors = reinterpret_cast<const uint4 *>(tile);
+#pragma unroll
+    for (unsigned c = g; c < turn; c += LAP_CUDA_THREADS / 8)
+        if (col0 + c < t.cols && row0 + 16 * j < t.rows)
+            *reinterpret_cast<uint4 *>(static_cast<char *>(t.dst) + (col0 + c) * t.dst_stride +
+                                       row0 + 16 * j) = vectors[c * 8 + (j ^ (c / 16))];
+}
+
+/* Of any size and alignment. */
+__device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t col0, char *tile)
+{
+    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
+        const unsigned r = i / turn, c = i % turn;
+        if (row0 + r < t.rows && col0 + c < t.cols)
+            tile[c * turn + r] =
+                static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c];
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
+        const unsigned c = i / turn, r = i % turn;
+        if (row0 + r < t.rows && col0 + c < t.cols)
+            static_cast<char *>(t.dst)[(col0 + c) * t.dst_stride + row0 + r] = tile[i];
+    }
+}
+
+} // namespace
+
+/* A block takes a square. */
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS)
+    lap_transpose(const lap_cuda_transpose_t t)
+{
+    __shared__ uint4 tile[turn * turn / 16];
+    const size_t across = (t.cols + turn - 1) / turn;
+    const size_t row0 = blockIdx.x / across * turn, col0 = blockIdx.x % across * turn;
+    if (t.vectors)
+        turn_vectors(t, row0, col0, reinterpret_cast<uint32_t *>(tile));
+    else
+        turn_bytes(t, row0, col0, reinterpret_cast<char *>(tile));
 }

@@ -38,6 +38,7 @@ lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 lap_status_t lap_host_cast(lap_stream_t *stream, const lap_cast_t *cast);
+lap_status_t lap_host_transpose(lap_stream_t *stream, const lap_transpose_t *transpose);
 lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);
 

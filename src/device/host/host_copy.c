@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of rows, at once and on a stream, sums of matrices and of rows, casts, and memory filled
- * with numbers, in host memory.
+ * Copies of rows, at once and on a stream, sums of matrices and of rows, casts, transposes, and
+ * memory filled with numbers, in host memory.
  */
 #include <assert.h>
 #include <string.h>
@@ -15,6 +15,8 @@
  * type.
  */
 #define TILE 256u
+
+#define LINE 64u /* bytes of a line of the cache, or so */
 
 void lap_copy_now(const lap_copy_t *copy)
 {
@@ -173,6 +175,25 @@ lap_status_t lap_host_cast(lap_stream_t *stream, const lap_cast_t *cast)
     return lap_host_stream_call(stream, run_cast, cast, sizeof(*cast));
 }
 
+/* By squares of a line each way, so that lines are still there for their next row. */
+static lap_status_t run_transpose(void *arg)
+{
+    const lap_transpose_t *t = arg;
+    const char *src = t->src;
+    char *dst = t->dst;
+    for (size_t row = 0; row < t->rows; row += LINE)
+        for (size_t col = 0; col < t->cols; col += LINE)
+            for (size_t i = row; i < t->rows && i < row + LINE; i++)
+                for (size_t j = col; j < t->cols && j < col + LINE; j++)
+                    dst[j * t->dst_stride + i] = src[i * t->src_stride + j];
+    return LAP_OK;
+}
+
+lap_status_t lap_host_transpose(lap_stream_t *stream, const lap_transpose_t *transpose)
+{
+    return lap_host_stream_call(stream, run_transpose, transpose, sizeof(*transpose));
+}
+
 typedef struct fill_task {
     lap_dtype_t dtype;
     char *memory;
@@ -215,3 +236,4 @@ static_assert(sizeof(lap_copy_t) <= LAP_STREAM_ARG_BYTES, "a copy is an argument
 static_assert(sizeof(lap_reduce_t) <= LAP_STREAM_ARG_BYTES, "and so is a reduction");
 static_assert(sizeof(lap_column_sums_t) <= LAP_STREAM_ARG_BYTES, "and so are sums of columns");
 static_assert(sizeof(lap_cast_t) <= LAP_STREAM_ARG_BYTES, "and so is a cast");
+static_assert(sizeof(lap_transpose_t) <= LAP_STREAM_ARG_BYTES, "and so is a transpose");

@@ -232,6 +232,7 @@ const lap_device_ops_t lap_ref_ops = {
     .reduce = lap_host_reduce,
     .column_sums = lap_host_column_sums,
     .cast = lap_host_cast,
+    .transpose = lap_host_transpose,
     .gemm = lap_ref_gemm,
     .fill = lap_host_fill,
 };

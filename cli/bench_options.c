@@ -89,12 +89,13 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
               "time of the GEMM",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL},
     [TRANSPORT] = {0, "transport", "NAME",
                    "shm (ranks are processes) or self (ranks are threads of one process); under "
                    "mpirun also mpi (messages between all ranks) or hosts (messages between hosts, "
-                   "shm inside); with --device cuda only cuda_ipc",
-                   "shm"},
+                   "shm inside); with --device cuda cuda_ipc or nccl (default LAP_TRANSPORT, or "
+                   "else what fits)",
+                   NULL},
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
                          "the method to draw (default: the best that overlaps)", NULL},
@@ -338,7 +339,6 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
         ranks = latency ? "2" : "4";
     if (!iters)
         iters = latency ? "1000" : bench->mode == LAP_BENCH_DEMO ? "7" : "10";
-    size_t seed;
     if (!lap_arg_int(&lap_bench_command, "--ranks", ranks, latency ? 2 : 1, LAP_LAUNCH_MAX,
                      &bench->ranks) ||
         !lap_arg_int(&lap_bench_command, "--iters", iters, 1, 1000000, &bench->iters) ||
@@ -346,11 +346,10 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
                      1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
-        !lap_arg_size(&lap_bench_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed))
+        !lap_arg_number(&lap_bench_command, "--seed", args->values[SEED], &bench->seed))
         return false;
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
-    bench->seed = seed;
     return !args->values[TIMEOUT] ||
            lap_arg_seconds(&lap_bench_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
                            &bench->timeout_s);
@@ -384,9 +383,8 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
-    if (!lap_arg_backends(&lap_bench_command, args->values[DEVICE],
-                          args->given[TRANSPORT] ? args->values[TRANSPORT] : NULL, &device,
-                          &transport))
+    if (!lap_arg_backends(&lap_bench_command, args->values[DEVICE], args->values[TRANSPORT],
+                          &device, &transport))
         return false;
     bench->device = device->name;
     if (lap_transport_enqueues(transport, device) && !args->given[CALLS])

@@ -337,6 +337,30 @@ static bool parse_ranks(const char *text, int *first_p, int *last_p)
            lap_arg_int(&command, "--ranks", colon + 1, *first_p, MAX_RANKS, last_p);
 }
 
+/* What an operator has no use for. All of them together take what each can. */
+static bool check_sense(const lap_args_t *args, const checks_t *checks)
+{
+    const lap_op_kind_t kind = (lap_op_kind_t)checks->op;
+    int useless = -1;
+    if (checks->op == LAP_KINDS)
+        return true;
+    if (args->given[WIRE_DTYPE] && (kind == LAP_AG_GEMM || kind == LAP_GEMM))
+        useless = WIRE_DTYPE;
+    if (args->given[EPILOGUE] && !lap_kind_multiplies(kind))
+        useless = EPILOGUE;
+    if (args->given[N] && !lap_kind_multiplies(kind))
+        useless = N;
+    if (useless >= 0)
+        lap_args_fail(&command, "%s has no option --%s", args->positionals[0],
+                      options[useless].name);
+    else if (kind == LAP_BULK_RS && (checks->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD))
+        lap_args_fail(&command, "--epilogue is '%s'; bulk-rs can have bias-grad",
+                      args->values[EPILOGUE]);
+    else
+        return true;
+    return false;
+}
+
 static bool parse(const lap_args_t *args, checks_t *checks)
 {
     const size_t most = (size_t)1 << 20;
@@ -354,7 +378,8 @@ static bool parse(const lap_args_t *args, checks_t *checks)
         !lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &checks->dtype) ||
         (args->values[WIRE_DTYPE] &&
          !lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &checks->wire_dtype)) ||
-        !lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &checks->epilogue))
+        !lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &checks->epilogue) ||
+        !check_sense(args, checks))
         return false;
     for (size_t kind = 0; kind < LAP_KINDS; kind++)
         checks->kinds[kind] = checks->op == LAP_KINDS || checks->op == kind;

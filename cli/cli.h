@@ -27,6 +27,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include <lap/buffer.h>
@@ -80,7 +81,9 @@ typedef struct lap_args {
     /* By index of the option: the last value given, or the default; "" for one without a value. */
     const char *values[LAP_OPTIONS_MAX];
     bool given[LAP_OPTIONS_MAX]; /* tells a default from the same value given */
-    char **positionals;          /* in argv itself, which is re-ordered; ends with NULL */
+    /* The option before, while its value may be left out and is; and a positional behind one. */
+    const char *open, *apart, *apart_from;
+    char **positionals; /* in argv itself, which is re-ordered; ends with NULL */
     size_t npositionals;
 } lap_args_t;
 
@@ -104,6 +107,10 @@ int lap_args_fail(const lap_command_t *command, const char *format, ...)
 /* A whole number from `min` to `max`. */
 bool lap_arg_int(const lap_command_t *command, const char *what, const char *text, int min, int max,
                  int *value_p);
+
+/* Any whole number that is not negative. */
+bool lap_arg_number(const lap_command_t *command, const char *what, const char *text,
+                    uint64_t *value_p);
 
 /* A size from `min` to `max`, such as 2048, 64K, 1M or 2G; the letters are powers of 1024. */
 bool lap_arg_size(const lap_command_t *command, const char *what, const char *text, size_t min,
@@ -159,7 +166,8 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
                    lap_dtype_t *dtype_p);
 
 /*
- * A device by its name, and a transport: that of a name, or what fits when that is NULL.
+ * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the environment
+ * say, or else cpu and what fits the device and where the ranks are.
  */
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,

@@ -2,6 +2,8 @@
 /* The command `lap`: finds the subcommand and runs it. Everything else is in the subcommands. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,13 +101,23 @@ static void take_standard_fds(void)
             open("/dev/null", modes[fd]);
 }
 
+/* Whether anybody reads what we write, as far as that can be known. */
+static bool is_read(void)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    return poll(&output, 1, 0) <= 0 || (output.revents & POLLERR) == 0;
+}
+
 int main(int argc, char **argv)
 {
     take_standard_fds();
     int status = dispatch(argc, argv);
     /* A full disk must not look like success. */
     errno = 0;
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == LAP_CLI_OK) {
+    const bool failed = fflush(stdout) != 0 || ferror(stdout);
+    if (failed && status == LAP_CLI_OK && !is_read())
+        return 128 + SIGPIPE; /* nobody wants to hear of it either */
+    if (failed && status == LAP_CLI_OK) {
         fprintf(stderr, "lap: cannot write standard output: %s\n",
                 errno ? strerror(errno) : "the output is incomplete");
         status = LAP_CLI_FAILED;

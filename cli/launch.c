@@ -26,6 +26,7 @@
 
 #define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
+#define POLLS 3              /* besides those of the ranks */
 
 /* Where a job stands. What a deadline brings is in escalate(). */
 typedef enum phase {
@@ -48,7 +49,7 @@ typedef struct rank {
 typedef struct job {
     const lap_launch_t *launch;
     rank_t *ranks;
-    struct pollfd *polls; /* signals, output, then two per rank */
+    struct pollfd *polls; /* signals, output, who reads that, then two per rank */
     lap_gpu_share_t gpus;
     lap_spawn_t spawn;
     lap_outbox_t outbox;
@@ -347,6 +348,14 @@ static void output_broke(job_t *job, int fd, int error)
         terminate(job);
 }
 
+/* The same where the ranks write by themselves: they are to say no more, and so are we. */
+static void reader_left(job_t *job)
+{
+    if (job->result < 0)
+        job->result = 128 + SIGPIPE;
+    terminate(job);
+}
+
 static void no_memory(job_t *job, lap_lines_t *lines)
 {
     lap_lines_clear(lines);
@@ -366,10 +375,12 @@ static lap_lines_t *lines_at(job_t *job, size_t i)
 static void turn(job_t *job)
 {
     size_t nlines = 2 * (size_t)job->launch->nranks;
-    struct pollfd *signals = &job->polls[0], *out = &job->polls[1], *in = &job->polls[2];
+    struct pollfd *signals = &job->polls[0], *out = &job->polls[1], *reader = &job->polls[2];
+    struct pollfd *in = &job->polls[POLLS];
     bool full = job->outbox.pending >= LAP_OUTBOX_FULL, open = false;
     *signals = (struct pollfd){.fd = job->signals, .events = POLLIN};
     *out = (struct pollfd){.fd = lap_outbox_fd(&job->outbox), .events = POLLOUT};
+    *reader = (struct pollfd){.fd = job->launch->heard && job->phase < TERM ? STDOUT_FILENO : -1};
     for (size_t i = 0; i < nlines; i++) {
         int fd = lines_at(job, i)->fd;
         open = open || fd >= 0;
@@ -386,7 +397,7 @@ static void turn(job_t *job)
         uint64_t now = lap_now_ns(), left = job->deadline > now ? job->deadline - now : 0;
         wait_ms = (int)(left / 1000000u) + (left > 0);
     }
-    if (poll(job->polls, (nfds_t)(2 + nlines), wait_ms) < 0)
+    if (poll(job->polls, (nfds_t)(POLLS + nlines), wait_ms) < 0)
         return;
     for (size_t i = 0; i < nlines; i++)
         if (in[i].revents && !lap_lines_read(lines_at(job, i), &job->outbox))
@@ -398,6 +409,8 @@ static void turn(job_t *job)
     }
     if (signals->revents)
         take_signals(job);
+    if ((reader->revents & POLLERR) != 0 && job->phase < TERM)
+        reader_left(job);
     if (job->deadline && lap_now_ns() >= job->deadline)
         escalate(job);
 }
@@ -418,7 +431,7 @@ static bool prepare(job_t *job)
 {
     size_t nranks = (size_t)job->launch->nranks;
     job->ranks = calloc(nranks, sizeof(*job->ranks));
-    job->polls = calloc(2 + 2 * nranks, sizeof(*job->polls));
+    job->polls = calloc(POLLS + 2 * nranks, sizeof(*job->polls));
     for (size_t i = 0; job->ranks && i < 2 * nranks; i++)
         lines_at(job, i)->fd = -1;
     if (!job->ranks || !job->polls) {

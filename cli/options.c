@@ -140,6 +140,7 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (needed && !value)
         return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
                              option->name, option->value);
+    args->open = is_optional(option) && !value ? option->name : NULL;
     args->values[o] = value ? value : "";
     args->given[o] = true;
     return LAP_CLI_GO;
@@ -152,10 +153,15 @@ static bool is_option(const char *arg)
 
 static int check_positionals(const lap_command_t *command, const lap_args_t *args)
 {
-    if (args->npositionals > command->max_positionals)
-        return lap_args_fail(command, "unexpected argument '%s'; usage: %s %s",
-                             args->positionals[command->max_positionals], command->name,
-                             command->usage);
+    const char *unexpected = args->npositionals > command->max_positionals
+                                 ? args->positionals[command->max_positionals]
+                                 : NULL;
+    if (unexpected && unexpected == args->apart)
+        return lap_args_fail(command, "unexpected argument '%s'; did you mean '--%s=%s'?",
+                             unexpected, args->apart_from, unexpected);
+    if (unexpected)
+        return lap_args_fail(command, "unexpected argument '%s'; usage: %s %s", unexpected,
+                             command->name, command->usage);
     if (args->npositionals < command->min_positionals)
         return lap_args_fail(command, "%s; usage: %s %s",
                              args->npositionals ? "arguments are missing" : "arguments are needed",
@@ -178,6 +184,11 @@ int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args
             if (status != LAP_CLI_GO)
                 return status;
         } else {
+            if (args.open && !args.apart) {
+                args.apart = argv[i];
+                args.apart_from = args.open;
+            }
+            args.open = NULL;
             /* Positionals move to the front; each is read before its place is written. */
             args.positionals[args.npositionals++] = argv[i];
             options_end = options_end || command->stop_at_positional;
@@ -203,6 +214,21 @@ bool lap_arg_int(const lap_command_t *command, const char *what, const char *tex
         return false;
     }
     *value_p = (int)value;
+    return true;
+}
+
+bool lap_arg_number(const lap_command_t *command, const char *what, const char *text,
+                    uint64_t *value_p)
+{
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long value = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+    if (!end || *end != '\0' || errno != 0) {
+        lap_args_fail(command, "%s is '%s'; expected a whole number, 0 to %llu", what, text,
+                      (unsigned long long)UINT64_MAX);
+        return false;
+    }
+    *value_p = value;
     return true;
 }
 

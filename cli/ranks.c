@@ -113,6 +113,7 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv)
         .argv = argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
         .gpus = job->gpus,
+        .heard = true,
     };
     return lap_launch(&launch);
 }
@@ -175,8 +176,20 @@ out:
     return result;
 }
 
+/* A setting that every rank would stumble over. */
+static bool check_timeout(const lap_ranks_t *job)
+{
+    uint64_t ns;
+    if (job->timeout_s > 0 || lap_environment_timeout(&ns) == LAP_OK)
+        return true;
+    fprintf(stderr, "%s: %s\n", job->name, lap_last_error());
+    return false;
+}
+
 int lap_ranks_run(const lap_ranks_t *job, char *const *argv)
 {
+    if (!check_timeout(job))
+        return LAP_CLI_USAGE;
     if (lap_environment_launched())
         return join_world(job);
     const int result = job->check(job->context, job->nranks);

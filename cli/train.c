@@ -56,18 +56,16 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));
     const uint64_t begin = lap_now_ns();
-    lap_train_say(train, tp, "|-- Forward pass");
-    LAP_TRY(lap_train_begin(model));
+    LAP_TRY(lap_train_begin(model, true));
     iteration->issue = seconds_since(begin);
     LAP_TRY(lap_train_wait(model));
     iteration->passes = seconds_since(begin);
+    lap_train_say(train, tp, "|-- Optimizer step");
     LAP_TRY(lap_train_step(model, &iteration->loss, &iteration->norm));
     iteration->seconds = seconds_since(begin);
-    lap_train_say(train, tp, "|-- Compute loss: %.9g", iteration->loss);
-    lap_train_say(train, tp, "|-- Backward pass");
+    lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     if (train->debug)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
-    lap_train_say(train, tp, "|-- Optimizer step");
     LAP_TRY(lap_train_measure(model, iteration));
     return lap_train_average(model->groups.world, iteration);
 }
@@ -97,6 +95,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
     lap_train_model_t models[2] = {{.train = NULL}, {.train = NULL}};
     const int count = train->compare ? 2 : 1;
     lap_link_t link;
+    lap_train_say_unused(train, groups->world);
     LAP_TRY(lap_train_find_link(train, groups, &link));
     lap_status_t status = LAP_OK;
     for (int w = 0; w < count && status == LAP_OK; w++) {

@@ -78,8 +78,8 @@ void lap_train_model_clear(lap_train_model_t *model);
 /* Fills x and the target with the data of an iteration, and waits for them. */
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 
-/* Begins forward, loss and backward. */
-lap_status_t lap_train_begin(lap_train_model_t *model);
+/* Begins forward, loss and backward; if it `says` so, as they are begun. */
+lap_status_t lap_train_begin(lap_train_model_t *model, bool says);
 
 /* Waits for them. */
 lap_status_t lap_train_wait(lap_train_model_t *model);
@@ -140,6 +140,9 @@ void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const c
 
 /* "Created tensor-parallel group: [0, 1]", said by its first rank. */
 void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
+
+/* The fields of the file of rules that nothing comes of; on standard error with --json. */
+void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
 
 /* The symmetric memory of each GEMM, and what it is called with. */
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,

@@ -119,7 +119,7 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
         double loss, norm;
         LAP_TRY(lap_train_generate(model, i));
         LAP_TRY(lap_group_barrier(model->groups.world));
-        LAP_TRY(lap_train_begin(model));
+        LAP_TRY(lap_train_begin(model, false));
         LAP_TRY(lap_train_wait(model));
         LAP_TRY(lap_train_step(model, &loss, &norm));
     }

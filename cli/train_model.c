@@ -110,11 +110,19 @@ lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 
 /* ---- an iteration ---- */
 
-lap_status_t lap_train_begin(lap_train_model_t *model)
+lap_status_t lap_train_begin(lap_train_model_t *model, bool says)
 {
+    const lap_train_t *train = model->train;
+    const lap_group_t *tp = model->groups.tp;
     lap_nn_zero_gradients(model->nn);
-    LAP_TRY(lap_nn_forward(model->nn, model->train->desc.seq, &model->x, &model->y));
+    if (says)
+        lap_train_say(train, tp, "|-- Forward pass");
+    LAP_TRY(lap_nn_forward(model->nn, train->desc.seq, &model->x, &model->y));
+    if (says)
+        lap_train_say(train, tp, "|-- Compute loss");
     LAP_TRY(lap_nn_loss(model->nn, &model->y, &model->target, &model->y));
+    if (says)
+        lap_train_say(train, tp, "|-- Backward pass");
     return lap_nn_backward(model->nn, &model->y, &model->dx);
 }
 

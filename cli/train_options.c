@@ -113,11 +113,11 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
               "takes 0.4 of the time of the GEMMs",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda", "cpu"},
+    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL},
     [TRANSPORT] = {0, "transport", "NAME",
                    "shm (ranks are processes) or self (ranks are threads of one process); under "
-                   "mpirun also mpi or hosts; with --device cuda only cuda_ipc (default: what "
-                   "fits)",
+                   "mpirun also mpi or hosts; with --device cuda cuda_ipc or nccl (default "
+                   "LAP_TRANSPORT, or else what fits)",
                    NULL},
     [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
                    "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
@@ -171,15 +171,16 @@ static bool parse_count(const lap_args_t *args, int option, const char *otherwis
     return lap_arg_size(&lap_train_command, what, text, 1, COUNT_MOST, count_p);
 }
 
-/* A rate: any number that is not negative. */
+#define RATE_MOST 1e30f
+
 static bool parse_rate(const lap_args_t *args, int option, const char *otherwise, float *rate_p)
 {
     const char *text = args->values[option] ? args->values[option] : otherwise;
     char *end;
     const float rate = strtof(text, &end);
-    if (end == text || *end != '\0' || !(rate >= 0) || rate > 1e30f) {
-        lap_args_fail(&lap_train_command, "--%s is '%s'; expected a number that is not negative",
-                      options[option].name, text);
+    if (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST) {
+        lap_args_fail(&lap_train_command, "--%s is '%s'; expected a number, 0 to %g",
+                      options[option].name, text, (double)RATE_MOST);
         return false;
     }
     *rate_p = rate;
@@ -234,6 +235,21 @@ static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
+/* FP8 is no type of weights and activations, but of what GEMMs multiply. */
+static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
+{
+    lap_dtype_t dtype;
+    const bool known = lap_dtype_parse(text, &dtype) == LAP_OK;
+    if (strncmp(text, "fp8", 3) == 0 || (known && lap_dtype_is_fp8(dtype))) {
+        lap_args_fail(&lap_train_command,
+                      "--dtype is '%s'; expected float32, bfloat16 or float16 (for GEMMs in FP8, "
+                      "add --fp8)",
+                      text);
+        return false;
+    }
+    return lap_arg_dtype(&lap_train_command, "--dtype", text, dtype_p);
+}
+
 static bool parse_shape(lap_train_t *train, const lap_args_t *args)
 {
     const bool cuda = strcmp(train->device, "cuda") == 0;
@@ -246,11 +262,10 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
         !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
         !parse_count(args, LAYERS, options[LAYERS].default_value, &desc->layers) ||
         (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, "", &desc->kv_heads)) ||
-        !lap_arg_dtype(&lap_train_command, "--dtype",
-                       args->values[DTYPE] ? args->values[DTYPE]
-                       : cuda              ? "bfloat16"
-                                           : "float32",
-                       &desc->dtype))
+        !parse_dtype(args->values[DTYPE] ? args->values[DTYPE]
+                     : cuda              ? "bfloat16"
+                                         : "float32",
+                     &desc->dtype))
         return false;
     const size_t replicas = (size_t)train->replicas;
     if (train->batch % replicas != 0) {
@@ -274,7 +289,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     static const char *const kinds[] = {"sgd", "adamw", NULL}; /* as lap_optimizer_kind_t */
     lap_optimizer_desc_t *optimizer = &train->optimizer;
-    size_t kind, seed, warmup;
+    size_t kind, warmup;
     if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER], kinds, &kind) ||
         !lap_arg_int(&lap_train_command, "--iters", args->values[ITERS], 1, 1000000,
                      &train->iters) ||
@@ -283,7 +298,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !parse_rate(args, CLIP, options[CLIP].default_value, &optimizer->clip_norm) ||
         !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
-        !lap_arg_size(&lap_train_command, "--seed", args->values[SEED], 0, SIZE_MAX, &seed) ||
+        !lap_arg_number(&lap_train_command, "--seed", args->values[SEED], &train->desc.seed) ||
         !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                      &train->bucket) ||
         !lap_arg_dtype(&lap_train_command, "--grad-sync-dtype", args->values[GRAD_DTYPE],
@@ -291,7 +306,6 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         return false;
     optimizer->kind = (lap_optimizer_kind_t)kind;
     optimizer->warmup = warmup;
-    train->desc.seed = seed;
     if (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16)
         return true;
     lap_args_fail(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
@@ -321,18 +335,58 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
 
 /* ---- overlap ---- */
 
+/* False, after a sentence, when one of some options was given. */
+static bool refuse(const lap_args_t *args, const int *refused, size_t count, const char *why)
+{
+    for (size_t i = 0; i < count; i++)
+        if (args->given[refused[i]]) {
+            lap_args_fail(&lap_train_command, "--%s %s", options[refused[i]].name, why);
+            return false;
+        }
+    return true;
+}
+
+/* Options that say nothing beside the others. */
+static bool check_sense(const lap_train_t *train, const lap_args_t *args)
+{
+    static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION};
+    static const int of_norm[] = {NORM, RECOMPUTE}, of_replicas[] = {GRAD_DTYPE, BUCKET};
+    static const int of_overlap[] = {COMPARE, AUTO,          RULES,        NO_AG,
+                                     NO_RS,   NO_BULK_DGRAD, NO_BULK_WGRAD};
+    static const int of_ranks[] = {COMPARE, LINK};
+    const lap_nn_kind_t kind = train->desc.kind;
+    const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
+    if (!all && kind != LAP_NN_ATTENTION &&
+        !refuse(args, of_attention, 1,
+                "is of attention; expected --layer attention or transformer"))
+        return false;
+    if (!all && !mlp &&
+        !refuse(args, of_mlp, 1, "is of the MLP; expected --layer layernorm_mlp or transformer"))
+        return false;
+    if (kind == LAP_NN_LINEAR &&
+        !refuse(args, of_norm, 2, "says nothing of --layer linear; expected another layer"))
+        return false;
+    if (train->replicas == 1 &&
+        !refuse(
+            args, of_replicas, 2,
+            "is of gradients on their way to other replicas; expected --num-replicas 2 or more"))
+        return false;
+    if (train->tp * train->replicas == 1 &&
+        !refuse(args, of_ranks, 2, "is of ranks that communicate; expected 2 ranks or more"))
+        return false;
+    return !args->given[NO_OVERLAP] ||
+           refuse(args, of_overlap, sizeof(of_overlap) / sizeof(int),
+                  "is about overlap; expected no --no-comm-overlap with it");
+}
+
 /* The rules of the file, or the defaults, with the switches turned; and the same all off. */
 static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
 {
     lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
     train->rules_path = args->values[RULES];
-    train->overlap = !args->given[NO_OVERLAP];
+    train->overlap = !args->given[NO_OVERLAP] && train->tp * train->replicas > 1;
     train->compare = args->given[COMPARE];
-    if (train->compare && !train->overlap) {
-        lap_args_fail(&lap_train_command,
-                      "--compare is with and without overlap; expected no --no-comm-overlap");
-        return false;
-    }
+    switches.overlap = train->tp > 1;
     lap_status_t status = train->rules_path
                               ? lap_tp_overlap_load(train->rules_path, train->tp, &train->rules)
                               : lap_tp_overlap_init(train->tp, &train->rules);
@@ -354,6 +408,23 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     return status == LAP_OK;
 }
 
+static bool parse_link(lap_train_t *train, const char *text)
+{
+    if (!text)
+        return true;
+    if (!lap_arg_link(&lap_train_command, "--link", text, &train->link))
+        return false;
+    if (train->link.ratio > 0 && train->tp == 1) {
+        lap_args_fail(
+            &lap_train_command,
+            "--link %s is of the time of GEMMs that communicate; expected --tp 2 or more, "
+            "or a rate",
+            text);
+        return false;
+    }
+    return true;
+}
+
 int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
 {
     lap_args_t args;
@@ -367,9 +438,8 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !parse_kinds(&train, &args) || !parse_shape(&train, &args) ||
-        !parse_training(&train, &args) || !parse_overlap(&train, &args) ||
-        (args.values[LINK] &&
-         !lap_arg_link(&lap_train_command, "--link", args.values[LINK], &train.link)))
+        !parse_training(&train, &args) || !check_sense(&train, &args) ||
+        !parse_overlap(&train, &args) || !parse_link(&train, args.values[LINK]))
         return LAP_CLI_USAGE;
     *train_p = train;
     return LAP_CLI_GO;

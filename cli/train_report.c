@@ -42,15 +42,23 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
+void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
+{
+    char unused[256];
+    if (!train->rules_path ||
+        lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) == 0)
+        return;
+    lap_train_say(train, world, "|-- %s: without effect on device %s: %s", train->rules_path,
+                  train->device, unused);
+    if (train->json && lap_group_rank(world) == 0)
+        fprintf(stderr, "%s: %s: without effect on device %s: %s\n", lap_train_command.name,
+                train->rules_path, train->device, unused);
+}
+
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
-    char unused[256];
     size_t most = 0;
-    if (lap_group_world_rank(tp, 0) == 0 && train->rules_path &&
-        lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) > 0)
-        lap_train_say(train, tp, "|-- %s: without effect on device %s: %s", train->rules_path,
-                      train->device, unused);
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
         const lap_nn_gemm_t *gemm = &result->gemms[g];
         if (!gemm->kind || gemm->bytes == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The words for operators, types and epilogues that several subcommands read and print. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -31,32 +32,53 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
     return false;
 }
 
+/* What a world would choose by itself for ranks where they are. */
+static const char *fitting_transport(const lap_device_ops_t *device)
+{
+    lap_environment_t environment;
+    const lap_transport_ops_t *ops;
+    const bool far = lap_environment_read(&environment) == LAP_OK && environment.hosts[0];
+    if (!device->transport)
+        return far && lap_transport_find("hosts", &ops) == LAP_OK ? "hosts" : "shm";
+    for (size_t i = 0; far && (ops = lap_transport_at(i)) != NULL; i++)
+        if (lap_transport_fits(ops, device) && (ops->can & LAP_CAN_SPAN))
+            return ops->name;
+    return device->transport;
+}
+
+/* What an option says, or else the environment, or else NULL; `source_p` is which of the two. */
+static const char *choose_name(const char *given, const char *option, const char *variable,
+                               const char **source_p)
+{
+    const char *name = getenv(variable);
+    *source_p = given ? option : variable;
+    return given ? given : name && *name ? name : NULL;
+}
+
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,
                       const lap_transport_ops_t **transport_p)
 {
     const lap_device_ops_t *device;
-    lap_environment_t environment;
-    const char *name = transport_name ? transport_name : "shm";
-    if (lap_device_find(device_name, &device) != LAP_OK) {
-        lap_args_fail(command, "--device: %s", lap_last_error());
+    const lap_transport_ops_t *transport;
+    const char *source;
+    const char *name = choose_name(device_name, "--device", "LAP_DEVICE", &source);
+    if (lap_device_find(name ? name : "cpu", &device) != LAP_OK) {
+        lap_args_fail(command, "%s: %s", source, lap_last_error());
         return false;
     }
-    if (!transport_name && lap_environment_read(&environment) == LAP_OK && environment.hosts[0] &&
-        lap_transport_find("hosts", transport_p) == LAP_OK)
-        name = "hosts"; /* as a world that spans hosts would choose by itself */
-    if (!transport_name && device->transport)
-        name = device->transport;
-    if (lap_transport_find(name, transport_p) != LAP_OK) {
-        lap_args_fail(command, "--transport: %s", lap_last_error());
+    name = choose_name(transport_name, "--transport", "LAP_TRANSPORT", &source);
+    if (lap_transport_find(name ? name : fitting_transport(device), &transport) != LAP_OK) {
+        lap_args_fail(command, "%s: %s", source, lap_last_error());
         return false;
     }
-    if (!lap_transport_fits(*transport_p, device)) {
-        lap_args_fail(command, "--transport %s cannot reach the memory of --device %s", name,
-                      device->name);
+    if (!lap_transport_fits(transport, device)) {
+        lap_args_fail(command, "%s %s cannot reach the memory of --device %s", source,
+                      transport->name, device->name);
         return false;
     }
     *device_p = device;
+    *transport_p = transport;
     return true;
 }
 

@@ -64,7 +64,7 @@ typedef struct lap_tp_rule {
     int set_sm_margin;     /* (0; 1) the GEMM leaves these SMs alone */
     int num_splits;        /* (P; 4) pipeline: parts of the columns, 1 to 1024 */
     int aggregate;         /* (0) ring_exchange of an AG: pairs of shards; P must be even */
-    int atomic_gemm;       /* (0) one GEMM with signals for its blocks, not one GEMM per part */
+    int atomic_gemm;       /* (0) one GEMM with signals for its blocks, in FP8 or not */
     int use_ce;            /* (1) copy engines copy, not kernels */
     int fp8_buf;           /* (1 when the GEMM gathers) FP8 travels as FP8 */
     int comm_priority;     /* (-5) of streams, as CUDA counts: -5, the highest, to 0 */

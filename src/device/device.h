@@ -209,6 +209,12 @@ struct lap_device_ops {
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
     /*
+     * (optional, both or none) Between them the calling thread makes a row of the calls that follow
+     * here: what each needs for itself is then done once. Rows may be parts of rows.
+     */
+    lap_status_t (*calls_begin)(lap_device_t *device);
+    void (*calls_end)(lap_device_t *device);
+    /*
      * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
      * types; without it, it multiplies all.
      */

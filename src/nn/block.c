@@ -234,12 +234,22 @@ static lap_status_t recompute(lap_nn_t *nn, lap_nn_block_t *block)
     return middle_forward(nn, block);
 }
 
+/*
+ * Where backward puts the gradient of a vector: to be summed, scaled or added to the one before; or
+ * right where it belongs, when there is nothing of that to do.
+ */
+static float *partial_of(const lap_nn_t *nn, const lap_nn_weight_t *weight)
+{
+    const bool done = nn->fresh && !weight->summed && nn->plan.desc.loss_scale == 1;
+    return done ? weight->param.grad.data : weight->partial;
+}
+
 /* The gradient of a parameter is on its way. */
 static lap_status_t ready(lap_nn_t *nn, lap_nn_weight_t *weight)
 {
     if (!weight || weight->summed)
         return LAP_OK;
-    if (weight->partial)
+    if (weight->partial && partial_of(nn, weight) == weight->partial)
         LAP_TRY(lap_nn_add_partial(nn, weight));
     return nn->ready ? nn->ready(nn->ready_context, weight->index) : LAP_OK;
 }
@@ -254,7 +264,7 @@ static lap_op_args_t wgrad_args(const lap_nn_t *nn, const lap_nn_weight_t *weigh
     args.alpha = 1 / nn->plan.desc.loss_scale;
     args.beta = nn->fresh ? 0.0f : 1.0f;
     if (bias)
-        args.bias_grad = lap_tensor(bias->partial, LAP_FLOAT32, 1, bias->param.rows);
+        args.bias_grad = lap_tensor(partial_of(nn, bias), LAP_FLOAT32, 1, bias->param.rows);
     return args;
 }
 
@@ -355,8 +365,8 @@ static lap_status_t norm_backward(lap_nn_t *nn, const lap_nn_block_t *block, con
         .gamma = block->gamma->param.master.data,
         .mean = block->mean,
         .rstd = block->rstd,
-        .dgamma = block->gamma->partial,
-        .dbeta = block->beta ? block->beta->partial : NULL,
+        .dgamma = partial_of(nn, block->gamma),
+        .dbeta = block->beta ? partial_of(nn, block->beta) : NULL,
         .scratch = nn->scratch,
     };
     lap_stream_t *stream;

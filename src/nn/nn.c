@@ -441,15 +441,15 @@ lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
     return part_of(nn, seq, shape->row, shape->row ? shape->out : shape->pre, !shape->row);
 }
 
+/* The sums come after all GEMMs. */
 size_t lap_nn_gemms(const lap_nn_t *nn)
 {
-    size_t count = 0;
-    for (size_t i = 0; nn && i < nn->ncalls; i++)
-        count += nn->calls[i].step.block != LAP_NN_SUMS;
+    size_t count = nn ? nn->ncalls : 0;
+    while (count > 0 && nn->calls[count - 1].step.block == LAP_NN_SUMS)
+        count--;
     return count;
 }
 
-/* The sums come after all GEMMs. */
 lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p)
 {
     if (!nn || !gemm_p)

@@ -219,7 +219,10 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     nn->seq = seq;
     nn->in_forward = true;
     nn->kernel_last = false; /* others may have issued something */
-    return finish(nn, issue_forward(nn, x, y));
+    LAP_TRY(lap_engine_calls_begin(nn->engine));
+    const lap_status_t status = issue_forward(nn, x, y);
+    lap_engine_calls_end(nn->engine);
+    return finish(nn, status);
 }
 
 /* Sums over ranks what they hold in part, and adds it to the gradients. */
@@ -276,7 +279,10 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
         LAP_TRY(lap_nn_wait(nn));
     nn->in_backward = true;
     nn->kernel_last = false;
-    LAP_TRY(finish(nn, issue_backward(nn, dy, dx)));
+    LAP_TRY(lap_engine_calls_begin(nn->engine));
+    const lap_status_t status = issue_backward(nn, dy, dx);
+    lap_engine_calls_end(nn->engine);
+    LAP_TRY(finish(nn, status));
     nn->fresh = false;
     return LAP_OK;
 }

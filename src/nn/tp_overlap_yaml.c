@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -198,6 +199,15 @@ static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *fie
                      field->least, field->most);
 }
 
+/* For who knows Python better than YAML; the event at hand is a value. */
+static const char *none_hint(const reader_t *reader)
+{
+    char word[WORD_BYTES];
+    const bool none = reader->event.type == YAML_SCALAR_EVENT && word_of(reader, word) &&
+                      strcasecmp(word, "none") == 0;
+    return none ? ", which YAML has for None" : "";
+}
+
 /* ---- the rule of one GEMM ---- */
 
 /* Reads one field; the event at hand is its name, and afterwards its value. */
@@ -260,9 +270,11 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
     }
     if (reader->event.type != YAML_MAPPING_START_EVENT)
         return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: %s is no mapping, expected fields such as 'method: %s', or null",
+                         "%s:%zu: %s is no mapping, expected fields such as 'method: %s', or null"
+                         "%s",
                          reader->path, line_of(reader), lap_tp_gemm_names[gemm],
-                         lap_tp_method_names[reader->overlap.rules[gemm].method]);
+                         lap_tp_method_names[reader->overlap.rules[gemm].method],
+                         none_hint(reader));
     LAP_TRY(next(reader));
     while (reader->event.type != YAML_MAPPING_END_EVENT) {
         LAP_TRY(read_field(reader, where, &draft));

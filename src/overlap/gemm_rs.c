@@ -234,7 +234,7 @@ static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
 
 /*
  * The same with a GEMM for the rows of each owner, side by side with others. The own rows come
- * first, while the credits of the peers are on their way.
+ * last: their time hides the last transfer.
  */
 static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
 {
@@ -246,16 +246,16 @@ static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range
             credit = s->nsteps;
             lap_await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
         }
-    for (int i = 0; i < p->size; i++) {
+    for (int i = 1; i <= p->size; i++) {
         int owner = lap_peer_at(p, i);
         size_t first, rows = lap_shard(p->m, p->size, owner, &first);
         if (rows == 0)
             continue;
-        lap_range_t d = i == 0 ? own : lap_slot(p, owner, p->rank, all);
-        const uint16_t lane = lap_lane(p, (size_t)i);
+        lap_range_t d = owner == p->rank ? own : lap_slot(p, owner, p->rank, all);
+        const uint16_t lane = lap_lane(p, (size_t)(p->size - i));
         uint32_t gemm = lap_add_gemm(s, lane, lap_partial_weight(p, all), false);
         lap_gemm_rows(s, lap_partial_input(p, first, rows), d);
-        if (i == 0)
+        if (owner == p->rank)
             continue;
         if (!credited[lane])
             lap_add_dep(s, gemm, credit);

@@ -8,6 +8,8 @@
 
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
+#define ALL_STREAMS ((1u << LAP_STREAMS) - 1)
+#define COMPUTE (1u << LAP_STREAM_COMPUTE)
 
 static void close_streams(lap_engine_t *engine)
 {
@@ -16,9 +18,12 @@ static void close_streams(lap_engine_t *engine)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
     /* Only now: the last thing that a stream does may be to wait for another's. */
-    for (int s = 0; s < LAP_STREAMS; s++)
+    for (int s = 0; s < LAP_STREAMS; s++) {
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
+        if (engine->meets[s])
+            ops->event_destroy(engine->meets[s]);
+    }
     if (engine->tail)
         ops->event_destroy(engine->tail);
     if (engine->kept)
@@ -44,7 +49,6 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     if (!engine)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
-    engine->tail_stream = -1;
     engine->marks = lap_marks_open();
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
@@ -54,6 +58,8 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         status = ops->stream_create(device, !computes, &engine->streams[s]);
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
+        if (status == LAP_OK)
+            status = ops->event_create(engine->device, &engine->meets[s]);
     }
     if (status == LAP_OK)
         status = ops->event_create(engine->device, &engine->tail);
@@ -91,33 +97,82 @@ lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
     return LAP_OK;
 }
 
-lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
+lap_status_t lap_engine_calls_begin(const lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
+    return ops->calls_begin ? ops->calls_begin(engine->device) : LAP_OK;
+}
+
+void lap_engine_calls_end(const lap_engine_t *engine)
+{
+    if (engine->device->ops->calls_end)
+        engine->device->ops->calls_end(engine->device);
+}
+
+/* `to` goes on when stream s of an engine is here. */
+static lap_status_t await_stream(lap_stream_t *to, const lap_engine_t *engine, int s)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
+    return ops->stream_wait_event(to, engine->joins[s]);
+}
+
+/* The stream goes on when all is done that was issued to the streams of an engine but COMPUTE. */
+static lap_status_t await_others(lap_stream_t *to, const lap_engine_t *engine)
+{
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (first->streams[s])
-            LAP_TRY(ops->event_record(first->joins[s], first->streams[s]));
-    for (int s = 0; s < LAP_STREAMS; s++)
-        for (int other = 0; other < LAP_STREAMS; other++)
-            if (engine->streams[s] && first->streams[other])
-                LAP_TRY(ops->stream_wait_event(engine->streams[s], first->joins[other]));
+        if (engine->used >> s & 1)
+            LAP_TRY(await_stream(to, engine, s));
     return LAP_OK;
 }
 
-/* A stream that has been given nothing since the last join has nothing to be waited for. */
+static void put_behind(lap_engine_t *engine)
+{
+    engine->behind = ALL_STREAMS & ~COMPUTE;
+    engine->recorded = false;
+}
+
+lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
+{
+    lap_stream_t *compute = engine->streams[LAP_STREAM_COMPUTE];
+    LAP_TRY(await_stream(compute, first, LAP_STREAM_COMPUTE));
+    LAP_TRY(await_others(compute, first));
+    put_behind(engine);
+    return LAP_OK;
+}
+
 lap_status_t lap_engine_join(lap_engine_t *engine)
 {
-    const lap_device_ops_t *ops = engine->device->ops;
-    const unsigned used = engine->used | 1u << LAP_STREAM_COMPUTE;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (used >> s & 1)
-            LAP_TRY(ops->event_record(engine->joins[s], engine->streams[s]));
-    for (int s = 0; s < LAP_STREAMS; s++)
-        for (int other = 0; other < LAP_STREAMS; other++)
-            if (other != s && engine->streams[s] && (used >> other & 1))
-                LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[other]));
-    engine->used = 0;
+    LAP_TRY(await_others(engine->streams[LAP_STREAM_COMPUTE], engine));
+    engine->used = engine->untailed = 0;
+    put_behind(engine);
     return LAP_OK;
+}
+
+lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
+{
+    const lap_device_ops_t *ops = engine->device->ops;
+    const unsigned behind = engine->behind & streams, untailed = engine->untailed & streams;
+    if (behind && !engine->recorded)
+        LAP_TRY(ops->event_record(engine->joins[LAP_STREAM_COMPUTE],
+                                  engine->streams[LAP_STREAM_COMPUTE]));
+    engine->recorded = engine->recorded || behind;
+    for (int s = 0; s < LAP_STREAMS; s++) {
+        if (behind >> s & 1)
+            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[LAP_STREAM_COMPUTE]));
+        if (untailed >> s & 1)
+            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->tail));
+    }
+    engine->behind &= ~streams;
+    engine->untailed &= ~streams;
+    engine->used |= streams & ~COMPUTE;
+    return LAP_OK;
+}
+
+void lap_engine_tailed(lap_engine_t *engine, int stream)
+{
+    engine->tailed = true;
+    engine->untailed = ALL_STREAMS & ~(1u << stream);
 }
 
 /* What is seen of the waits of a device while the host waits for it. */
@@ -301,7 +356,7 @@ static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
 
 lap_status_t lap_engine_settle(lap_engine_t *engine)
 {
-    return engine->tail_stream < 0 ? LAP_OK : await_guests(engine, engine->tail);
+    return engine->tailed ? await_guests(engine, engine->tail) : LAP_OK;
 }
 
 lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)

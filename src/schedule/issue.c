@@ -218,11 +218,11 @@ static lap_status_t issue_blocks(issue_t *issue, lap_stream_t *stream, lap_gemm_
                                  const lap_step_t *step)
 {
     lap_program_t *program = issue->program;
-    lap_event_t *const *joins = program->engine->joins;
+    lap_event_t *const *meets = program->engine->meets;
     lap_stream_t *lanes[2] = {stream, stream_beside(program, step)};
     uint16_t awaited[2] = {deps_to_begin(step), deps_to_begin(step)};
     if (lanes[1])
-        LAP_TRY(follow(issue, joins[step->stream], stream, lanes[1]));
+        LAP_TRY(follow(issue, meets[step->stream], stream, lanes[1]));
     for (uint32_t b = 0; b < step->count; b++) {
         const int lane = lanes[1] && b % 2;
         if (program->blocks[step->first + b].has_wait) {
@@ -231,7 +231,7 @@ static lap_status_t issue_blocks(issue_t *issue, lap_stream_t *stream, lap_gemm_
         }
         LAP_TRY(issue_block(issue, lanes[lane], gemm, b));
     }
-    return lanes[1] ? follow(issue, joins[LAP_STREAM_BESIDE], lanes[1], stream) : LAP_OK;
+    return lanes[1] ? follow(issue, meets[LAP_STREAM_BESIDE], lanes[1], stream) : LAP_OK;
 }
 
 /* What the device is given for a GEMM step that has blocks, with all of its blocks. */
@@ -487,8 +487,7 @@ static lap_status_t end_call(issue_t *issue)
     for (int s = first + 1; s < LAP_STREAMS; s++) {
         if (!program->ends[s])
             continue;
-        LAP_TRY(issue->device->event_record(engine->joins[s], engine->streams[s]));
-        LAP_TRY(issue->device->stream_wait_event(engine->streams[first], engine->joins[s]));
+        LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
     }
     return buffer->ops->end_call(buffer, issue->device, streams[0], program->schedule.raised,
                                  program->schedule.nsignals);

@@ -29,12 +29,12 @@ struct lap_program {
     lap_finish_t *finishes;      /* per step: what becomes of its results */
     struct lap_meeting *meeting; /* where puts must be met: see meet.h; else NULL */
     bool sends_scale;            /* some step reads LAP_SCALE */
-    int ended[2];       /* of `ends`, those recorded by the latest call: the first, the last */
-    lap_binding_t last; /* of the latest call, */
-    bool called;        /* if there was one */
-    lap_graph_t *graph; /* of calls bound as the latest; NULL: none */
-    bool kept;          /* the graph is that of `last` */
-    char label[64];     /* for a profiler */
+    unsigned ended;              /* bits: of `ends`, those recorded by the latest call */
+    lap_binding_t last;          /* of the latest call, */
+    bool called;                 /* if there was one */
+    lap_graph_t *graph;          /* of calls bound as the latest; NULL: none */
+    bool kept;                   /* the graph is that of `last` */
+    char label[64];              /* for a profiler */
 };
 
 /* The streams that the program uses, the first of them first; returns how many. */

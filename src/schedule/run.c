@@ -198,13 +198,22 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-static lap_status_t record_ends(lap_program_t *program, int first, int last)
+/* The same as bits; only the first if the call is launched there as a graph. */
+static unsigned stream_bits(const lap_program_t *program, bool launched)
+{
+    unsigned bits = 0;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (program->ends[s] && !(launched && bits))
+            bits |= 1u << s;
+    return bits;
+}
+
+static lap_status_t record_ends(lap_program_t *program, unsigned streams)
 {
     const lap_engine_t *engine = program->engine;
-    program->ended[0] = first;
-    program->ended[1] = last;
-    for (int s = first; s <= last; s++)
-        if (program->ends[s])
+    program->ended = streams;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (streams >> s & 1)
             LAP_TRY(engine->device->ops->event_record(program->ends[s], engine->streams[s]));
     return LAP_OK;
 }
@@ -229,8 +238,7 @@ static lap_status_t launch(lap_program_t *program, const lap_binding_t *binding)
         LAP_TRY(ended);
         program->kept = true;
     }
-    LAP_TRY(device->graph_launch(program->graph, streams[0]));
-    return record_ends(program, first, first);
+    return device->graph_launch(program->graph, streams[0]);
 }
 
 /* Whether this call is bound as the latest one was; it is the latest one from now on. */
@@ -241,16 +249,6 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
     program->last = *binding;
     program->called = true;
     return same;
-}
-
-/* A call goes on when the latest one in the order of a caller's stream has ended. */
-static lap_status_t await_tail(const lap_engine_t *engine, lap_stream_t *const *streams,
-                               size_t count)
-{
-    for (size_t i = 0; i < count && engine->tail_stream >= 0; i++)
-        if (streams[i] != engine->streams[engine->tail_stream])
-            LAP_TRY(engine->device->ops->stream_wait_event(streams[i], engine->tail));
-    return LAP_OK;
 }
 
 /* Whether the call is launched as a graph. It is the latest one from now on. */
@@ -269,52 +267,44 @@ static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
         buffer->consumed[s] += schedule->raised[s];
 }
 
-static void note_used(const lap_program_t *program)
-{
-    for (int s = 0; s < LAP_STREAMS; s++)
-        program->engine->used |= (unsigned)(program->ends[s] != NULL) << s;
-}
-
 static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
     lap_engine_t *engine = program->engine;
-    lap_stream_t *streams[LAP_STREAMS];
-    int first;
+    const bool launched = is_launched(program, binding);
+    const unsigned streams = stream_bits(program, launched);
     if (buffer && buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
-    note_used(program);
-    LAP_TRY(await_tail(engine, streams, lap_program_streams(program, streams, &first)));
+    LAP_TRY(lap_engine_take(engine, streams));
     if (buffer)
         announce(program, binding, false);
-    if (is_launched(program, binding)) {
-        LAP_TRY(launch(program, binding));
-    } else {
-        LAP_TRY(lap_program_issue_steps(program, binding));
-        LAP_TRY(record_ends(program, 0, LAP_STREAMS - 1));
-    }
+    LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
+    LAP_TRY(record_ends(program, streams));
     count_signals(&program->schedule, buffer);
     return LAP_OK;
 }
 
-static void begin_mark(const lap_program_t *program)
+/* What is around all that a call gives the device: a mark for a profiler, and a row of calls. */
+static lap_status_t open_call(const lap_program_t *program)
 {
+    LAP_TRY(lap_engine_calls_begin(program->engine));
     if (program->engine->marks)
         lap_marks_push(program->engine->marks, program->label);
+    return LAP_OK;
 }
 
-static void end_mark(const lap_program_t *program)
+static lap_status_t close_call(const lap_program_t *program, lap_status_t status)
 {
     if (program->engine->marks)
         lap_marks_pop(program->engine->marks);
+    lap_engine_calls_end(program->engine);
+    return status;
 }
 
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding)
 {
-    begin_mark(program);
-    const lap_status_t status = issue(program, binding);
-    end_mark(program);
-    return status;
+    LAP_TRY(open_call(program));
+    return close_call(program, issue(program, binding));
 }
 
 /* ---- in the order of a caller's stream ---- */
@@ -341,16 +331,15 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     const size_t count = lap_program_streams(program, streams, &first);
     if (count == 0)
         return LAP_OK;
+    const bool launched = is_launched(program, binding);
     if (binding->buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
-    note_used(program);
+    LAP_TRY(lap_engine_take(engine, stream_bits(program, launched)));
     announce(program, binding, false);
-    const bool launched = is_launched(program, binding);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
-    LAP_TRY(await_tail(engine, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
     LAP_TRY(ops->event_record(engine->tail, streams[0]));
-    engine->tail_stream = first;
+    lap_engine_tailed(engine, first);
     count_signals(&program->schedule, binding->buffer);
     return ops->foreign_wait_event(foreign, engine->tail);
 }
@@ -359,10 +348,8 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
                                  void *foreign)
 {
     LAP_TRY(lap_engine_check_free(program->engine));
-    begin_mark(program);
-    const lap_status_t status = enqueue(program, binding, foreign);
-    end_mark(program);
-    return status;
+    LAP_TRY(open_call(program));
+    return close_call(program, enqueue(program, binding, foreign));
 }
 
 /* With nothing that happens outside of the graph: there is only its own order in it. */
@@ -389,16 +376,14 @@ lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *bindi
         return lap_error(
             LAP_ERR_UNSUPPORTED,
             "calls cannot be captured in a graph where ranks that are threads share a GPU");
-    begin_mark(program);
-    const lap_status_t status = keep(program, binding, foreign);
-    end_mark(program);
-    return status;
+    LAP_TRY(open_call(program));
+    return close_call(program, keep(program, binding, foreign));
 }
 
 lap_status_t lap_program_wait(lap_program_t *program)
 {
-    for (int s = program->ended[0]; s <= program->ended[1]; s++)
-        if (program->ends[s])
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (program->ended >> s & 1)
             LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
     return LAP_OK;
 }

@@ -22,10 +22,15 @@ typedef struct lap_engine lap_engine_t;
 struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
-    lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another */
-    unsigned used;     /* since the last join: a bit for each stream that programs were issued to */
+    lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another, */
+    lap_event_t *meets[LAP_STREAMS];    /* and those of one call, within it */
+    /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
+    unsigned used;     /* given something since the last join; not of COMPUTE */
+    unsigned behind;   /* must wait for COMPUTE, as it was at the last join or later, */
+    bool recorded;     /* of which joins[COMPUTE] tells */
+    unsigned untailed; /* must wait for `tail` */
     lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
-    int tail_stream;   /* on this stream; -1: there was none */
+    bool tailed;       /* if there was one */
     lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
     bool lent;         /* streams may still be part of a graph that a caller is making */
     lap_engine_guest_t *guests;
@@ -51,8 +56,21 @@ lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first);
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
-/* Whatever is issued from now on, to any stream, runs after all that was issued so far, to any. */
+/*
+ * Whatever is issued from now on, to any stream, runs after all that was issued so far, to any:
+ * to COMPUTE at once, to the others once they are taken.
+ */
 lap_status_t lap_engine_join(lap_engine_t *engine);
+
+/* After `tail` was recorded on a stream: whatever is taken from now on waits for it. */
+void lap_engine_tailed(lap_engine_t *engine, int stream);
+
+/* Around whatever is given the device in a row, as calls_begin and calls_end of its table. */
+lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);
+void lap_engine_calls_end(const lap_engine_t *engine);
+
+/* Before something is issued to these streams (bits), other than directly behind a join. */
+lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
 
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits

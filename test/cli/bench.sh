@@ -115,6 +115,9 @@ refuse "ring twice" -- ag 8 8 8 --method ring,ring
 refuse 3GHz -- ag 8 8 8 --link 3GHz
 refuse gpu9 -- ag 8 8 8 --device gpu9
 refuse pigeon -- ag 8 8 8 --transport pigeon
+LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
+LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8
+refuse 'a whole number' -- ag 8 8 8 --seed 2K
 refuse "$folder/none/x.svg" -- ag 8 8 8 --timeline "$folder/none/x.svg"
 refuse --timeline-method fused -- ag 8 8 8 --method ring --timeline "$folder/x.svg" \
     --timeline-method fused
@@ -132,6 +135,8 @@ refuse "such as ag" -- sweep --m 1:8 --n 8 --k 8
 refuse "--timeline" sweep -- sweep ag --m 1:8 --n 8 --k 8 --timeline "$folder/x.svg"
 refuse "no option --m" -- ag 8 8 8 --m 1:8
 
+LAP_DEVICE=ref LAP_TRANSPORT=self bench ag 16 12 8 --ranks 2 --iters 1 --json
+report ag_gemm 16 12 8 2 ref self null
 for op in ag rs; do
     kind=$([[ $op == ag ]] && echo ag_gemm || echo gemm_rs)
     methods=$([[ $op == ag ]] && echo serial ring direct fused || echo serial ring pipeline fused)

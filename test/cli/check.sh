@@ -112,6 +112,11 @@ wrong --dtype "'float99'" float8_e4m3 -- all --dtype float99
 wrong --wire-dtype "'float99'" -- all --wire-dtype float99
 wrong --epilogue "'relu'" gelu bias-grad -- all --epilogue relu
 wrong --epilogue 'not both' -- all --epilogue gelu,dgelu
+wrong 'ag has no option --wire-dtype' -- ag --wire-dtype bf16
+wrong 'gemm has no option --wire-dtype' -- gemm --wire-dtype bf16
+wrong 'external-ag has no option --epilogue' -- external-ag --epilogue gelu
+wrong 'external-rs has no option --n' -- external-rs --n 12
+wrong 'bulk-rs can have bias-grad' -- bulk-rs --epilogue gelu
 wrong "'rs'" -- ag rs
 wrong "'--frob'" -- all --frob
 finish

@@ -130,6 +130,11 @@ for transport in mpi hosts; do
     ok '... over the link: not faster than it allows' \
         awk -F '"serial_ms":' '{ exit !($2 + 0 > 9) }' "$work/out"
 done
+if [ -e "${FAKE_CUDA:-}/libnccl.so.2" ]; then
+    hosts env LD_LIBRARY_PATH="$FAKE_CUDA" LAP_GPU_TUNE=0 "$LAP" bench ag 48 32 16 --device cuda --method ring --iters 1 --json
+    is 'GPUs of two hosts' "$status $(grep -o '"ok":[a-z]*' <<<"$out" | sort -u)" '0 "ok":true'
+    has '... take the transport that spans them' "$out" '"transport":"nccl"'
+fi
 nothing_left 'a world'
 
 finish

@@ -59,16 +59,34 @@ refuse "--batch is 3; expected a multiple of the 2 replicas" --batch 3 --num-rep
 refuse "--iters is '0'" --iters 0
 refuse "--lr is '-1'" --lr -1
 refuse "--lr is 'fast'" --lr fast
+refuse "--lr is 'inf'; expected a number, 0 to 1e+30" --lr inf
+refuse "--lr is '1e31'; expected a number, 0 to 1e+30" --lr 1e31
+refuse "--seed is 'abc'; expected a whole number" --seed abc
+refuse "--seed is '-1'; expected a whole number" --seed -1
 refuse "did you mean 'adamw'?" --optimizer adam
 refuse "--grad-sync-dtype is 'fp16'; expected fp32 or bf16" --grad-sync-dtype fp16
 refuse "--fp8 is 'late'; expected none, delayed or current" --fp8=late
 refuse 'of memory; expected at most' --layers 1000 --heads 400 --head-dim 128 --tp 4
 refuse 'of memory; expected at most' --seq 100M
-refuse 'dtype is float8_e4m3' --dtype e4m3
+refuse "--dtype is 'e4m3'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype e4m3
+refuse "--dtype is 'fp8'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype fp8
+refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --fp8 delayed
 refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
-refuse 'expected no --no-comm-overlap' --compare --no-comm-overlap
+for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad; do
+    # shellcheck disable=SC2086
+    refuse "${more% *} is about overlap; expected no --no-comm-overlap" $more --no-comm-overlap
+done
+refuse '--kv-heads is of attention' --layer linear --kv-heads 3
+refuse '--kv-heads is of attention' --layer layernorm_mlp --kv-heads 3
+refuse '--activation is of the MLP' --layer attention --activation swiglu
+refuse '--norm says nothing of --layer linear' --layer linear --norm rmsnorm
+refuse '--bucket-size is of gradients on their way to other replicas' --bucket-size 100
+refuse '--compare is of ranks that communicate' --compare --tp 1
+refuse '--link is of ranks that communicate' --link 1GB/s --tp 1
+refuse 'expected --tp 2 or more, or a rate' --link ratio:0.4 --tp 1 --num-replicas 2
+LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds" --tp 2
 printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
 if "$LAP" info | grep -q '  libyaml .*not found'; then
     yaml=no
@@ -78,6 +96,8 @@ else
     refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
     refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
     refuse "$work/bad.yaml:2: method of fc1_fprop is pipeline" --tp-comm-overlap-cfg "$work/bad.yaml"
+    printf 'qkv_fprop: None\n' >"$work/none_.yaml"
+    refuse 'or null, which YAML has for None' --tp-comm-overlap-cfg "$work/none_.yaml"
 fi
 lap run -n 3 "$LAP" train --tp 2
 is 'ranks that are too many are refused' "$status$out" 2
@@ -93,8 +113,8 @@ for line in '[rank0:node0] |-- Created tensor-parallel group: [0, 1]' \
     '[rank1:node0] |-- Created data-parallel group: [1, 3]' \
     '[rank0:node0] |-- Register buffer: fc1_fprop ' '[rank2:node0] |-- Register buffer: fc1_fprop ' \
     '[rank0:node0] Iter 3' '[rank2:node0] Iter 3' '[rank0:node0] |-- Generate random input batch' \
-    '[rank0:node0] |-- Forward pass' '[rank0:node0] |-- Compute loss: 0.' '[rank0:node0] |-- Backward pass' \
-    '[rank0:node0] |-- Norm of the gradients: ' '[rank0:node0] |-- Optimizer step'; do
+    '[rank0:node0] |-- Forward pass' '[rank0:node0] |-- Compute loss' '[rank0:node0] |-- Backward pass' \
+    '[rank0:node0] |-- Optimizer step' '[rank0:node0] |-- Loss: 0.' '[rank0:node0] |-- Norm of the gradients: '; do
     has "... says '$line'" "$out" "$line"
 done
 is '... and one rank of a group speaks' "$(grep -c 'Iter ' "$work/out")" 6
@@ -122,6 +142,16 @@ is '--compare ends well' "$status$err" 0
 has '... and compares' "$out" 'Iter 3, with overlap' 'Iter 3, without overlap' 'With overlap:' 'Without overlap:' 'without overlap  ' 'emulated link' \
     'The losses are the same to the last bit.'
 
+train --layer layernorm_mlp --tp 1 --iters 1
+is 'one rank overlaps nothing' "$status$err$(grep -cE 'ring|pipeline|direct' "$work/out")" 00
+
+# Somebody who has read enough leaves: nothing is said of it, and it ends as anything does that writes to nobody.
+for more in '' '--transport self'; do
+    # shellcheck disable=SC2086
+    "$LAP" train $tiny --tp 2 --iters 1000000 $more 2>"$work/err" </dev/null | head -c 1 >/dev/null
+    is "a reader that leaves $more" "${PIPESTATUS[0]}$(cat "$work/err")" 141
+done
+
 train --layer layernorm_mlp --tp 2 --no-trace --json
 has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"exposed_ms":null' '"passes_ms":'
 train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
@@ -138,6 +168,11 @@ if [ $yaml = yes ]; then
     has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
     is '... and what has no effect is told once' "$(grep -o 'without effect.*' "$work/out")" \
         'without effect on device cpu: num_sm, cga_size'
+    train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1
+    is '... also by --compare' "$(grep -c 'without effect' "$work/out")" 1
+    train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1 --json
+    is '... and by --json' "$status$err $(wc -l <"$work/out")" \
+        "0lap train: $work/good.yaml: without effect on device cpu: num_sm, cga_size 1"
 fi
 train --layer layernorm_mlp --tp 2 --tp-comm-overlap-rs-dgrad --disable-tp-comm-overlap-ag
 has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '

@@ -91,27 +91,43 @@ static int count_wrong(lap_op_t *op, test_call_t first)
     return wrong;
 }
 
+static void try_often(lap_group_t *group, const test_method_t *v, const test_flavour_t *flavour,
+                      const test_shape_t *shape)
+{
+    char text[64];
+    lap_op_t *op = test_op(group, NULL, v, flavour, shape);
+    if (!op)
+        return;
+    /* Strides are the same for seeds that are, modulo 3. */
+    const test_call_t call = test_call(group, v, flavour, shape, shape->m, 4000, false);
+    const int others = count_other_bits(op, call);
+    const int wrong = count_wrong(op, call);
+    tap_ok(others == 0 && wrong == 0,
+           "%s, %d times: %d without the bits of the first; with other data each time: %d wrong",
+           test_label(v, flavour, text, sizeof(text)), CALLS, others, wrong);
+    lap_op_destroy(op);
+}
+
+/* Every method, and a GEMM of operands that a GPU turns for its tensor cores. */
 static void suite(lap_group_t *group)
 {
     const test_flavour_t plain = test_plain();
+    const test_flavour_t turned = {.name = "e5m2 e4m3 wgrad",
+                                   .a = LAP_FLOAT8_E5M2,
+                                   .b = LAP_FLOAT8_E4M3,
+                                   .out = LAP_FLOAT32,
+                                   .wire = LAP_DTYPE_DEFAULT,
+                                   .y = LAP_DTYPE_DEFAULT,
+                                   .layout = LAP_WGRAD,
+                                   .epilogue = LAP_EPILOGUE_BIAS_GRAD};
     const test_shape_t shape = {5 * (size_t)lap_group_size(group) + 2, 19, 33};
-    char text[64];
+    const test_shape_t even = {16 * (size_t)lap_group_size(group), 32, 48};
     for (int i = 0; i < TEST_METHODS; i++) {
         const test_method_t *v = &test_methods[i];
-        if (!test_suits(v, &plain, lap_group_size(group)) || (test_setting.quick && i % 3 != 1))
-            continue;
-        lap_op_t *op = test_op(group, NULL, v, &plain, &shape);
-        if (!op)
-            continue;
-        /* Strides are the same for seeds that are, modulo 3. */
-        const test_call_t call = test_call(group, v, &plain, &shape, shape.m, 4000, false);
-        const int others = count_other_bits(op, call);
-        const int wrong = count_wrong(op, call);
-        tap_ok(
-            others == 0 && wrong == 0,
-            "%s, %d times: %d without the bits of the first; with other data each time: %d wrong",
-            test_label(v, &plain, text, sizeof(text)), CALLS, others, wrong);
-        lap_op_destroy(op);
+        if (test_suits(v, &plain, lap_group_size(group)) && (!test_setting.quick || i % 3 == 1))
+            try_often(group, v, &plain, &shape);
+        if (v->kind == LAP_GEMM && test_suits(v, &turned, lap_group_size(group)))
+            try_often(group, v, &turned, &even);
     }
 }
 

@@ -84,6 +84,7 @@ typedef struct lap_cuda_device {
     int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
+    unsigned entered;  /* so often, by the thread whose device it is: it is current */
     bool retained;     /* the primary context */
     bool dead;         /* it did not end its work when it had to: nothing waits for it any more */
     int sms;           /* multiprocessors of the context */
@@ -143,6 +144,7 @@ struct lap_stream {
     struct lap_stream *next;
 };
 
+/* Makes the context current, if it is not yet; each is followed by a leave. */
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
 /* Returns the status given, or what went wrong here. */
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);
@@ -225,6 +227,8 @@ void lap_cuda_plans_free(lap_cuda_device_t *device);
 lap_status_t lap_cuda_probe(void);
 lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p);
 void lap_cuda_close(lap_device_t *device);
+lap_status_t lap_cuda_calls_begin(lap_device_t *device);
+void lap_cuda_calls_end(lap_device_t *device);
 lap_status_t lap_cuda_gemm_check(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
 int lap_cuda_gemm_threads(lap_device_t *device);
 lap_status_t lap_cuda_alloc(lap_device_t *device, size_t bytes, void **memory_p);

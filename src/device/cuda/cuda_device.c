@@ -31,15 +31,30 @@ lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
     if (device->dead)
         return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
                          device->ordinal);
-    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
-                          "cuCtxPushCurrent");
+    if (device->entered == 0)
+        LAP_TRY(lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
+                               "cuCtxPushCurrent"));
+    device->entered++;
+    return LAP_OK;
 }
 
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
 {
     CUcontext context;
+    if (--device->entered > 0)
+        return status;
     const CUresult result = device->api.cuCtxPopCurrent(&context);
     return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+}
+
+lap_status_t lap_cuda_calls_begin(lap_device_t *device)
+{
+    return lap_cuda_enter((lap_cuda_device_t *)device);
+}
+
+void lap_cuda_calls_end(lap_device_t *device)
+{
+    (void)lap_cuda_leave((lap_cuda_device_t *)device, LAP_OK);
 }
 
 /* A whole number at *text, which is moved behind it. */
@@ -501,6 +516,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
+    .calls_begin = lap_cuda_calls_begin,
+    .calls_end = lap_cuda_calls_end,
     .gemm_check = lap_cuda_gemm_check,
     .gemm_threads = lap_cuda_gemm_threads,
     .alloc = lap_cuda_alloc,

@@ -25,10 +25,22 @@ static lap_status_t context_of(const lap_cuda_device_t *device, CUstream stream,
     return LAP_OK;
 }
 
-static lap_status_t enter(const lap_cuda_device_t *device)
+/* Between enter and leave nothing else of the device is called: its context need not be current. */
+static lap_status_t enter(lap_cuda_device_t *device)
 {
+    if (device->foreign_context == device->context)
+        return lap_cuda_enter(device);
     return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->foreign_context),
                           "cuCtxPushCurrent");
+}
+
+static lap_status_t leave(lap_cuda_device_t *device, lap_status_t status)
+{
+    CUcontext context;
+    if (device->foreign_context == device->context)
+        return lap_cuda_leave(device, status);
+    const CUresult result = device->api.cuCtxPopCurrent(&context);
+    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
 }
 
 static lap_status_t make_event(lap_cuda_device_t *device)
@@ -53,7 +65,7 @@ static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
     device->foreign.ops = device->base.ops;
     device->foreign.device = device;
     LAP_TRY(enter(device));
-    return lap_cuda_leave(device, make_event(device));
+    return leave(device, make_event(device));
 }
 
 void lap_cuda_foreign_close(lap_cuda_device_t *device)
@@ -80,15 +92,23 @@ static lap_status_t ask_stream(lap_cuda_device_t *device, CUstream stream)
     return LAP_OK;
 }
 
+static lap_status_t take_stream(lap_cuda_device_t *device, CUcontext context, CUstream stream)
+{
+    LAP_TRY(take_context(device, context));
+    LAP_TRY(enter(device));
+    return leave(device, ask_stream(device, stream));
+}
+
 lap_status_t lap_cuda_foreign_begin(lap_device_t *handle, void *foreign, bool *keeps_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUcontext context;
     device->captures = false;
     LAP_TRY(context_of(device, foreign, &context));
-    LAP_TRY(take_context(device, context));
-    LAP_TRY(enter(device));
-    LAP_TRY(lap_cuda_leave(device, ask_stream(device, foreign)));
+    LAP_TRY(lap_cuda_enter(device));
+    const lap_status_t status = take_stream(device, context, foreign);
+    if (status != LAP_OK)
+        return lap_cuda_leave(device, status);
     *keeps_p = device->captures;
     return LAP_OK;
 }
@@ -99,6 +119,7 @@ void lap_cuda_foreign_end(lap_device_t *handle)
     if (device->captures)
         (void)device->api.cuThreadExchangeStreamCaptureMode(&device->capture_mode);
     device->captures = false;
+    (void)lap_cuda_leave(device, LAP_OK);
 }
 
 lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_event_t **event_p)
@@ -106,9 +127,8 @@ lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_ev
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
-    LAP_TRY(lap_cuda_leave(device,
-                           lap_cuda_check(api, api->cuEventRecord(device->foreign.event, foreign),
-                                          "cuEventRecord on the caller's stream")));
+    LAP_TRY(leave(device, lap_cuda_check(api, api->cuEventRecord(device->foreign.event, foreign),
+                                         "cuEventRecord on the caller's stream")));
     *event_p = &device->foreign;
     return LAP_OK;
 }
@@ -118,9 +138,8 @@ lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event)
     lap_cuda_device_t *device = event->device;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
-    return lap_cuda_leave(device,
-                          lap_cuda_check(api, api->cuStreamWaitEvent(foreign, event->event, 0),
-                                         "cuStreamWaitEvent on the caller's stream"));
+    return leave(device, lap_cuda_check(api, api->cuStreamWaitEvent(foreign, event->event, 0),
+                                        "cuStreamWaitEvent on the caller's stream"));
 }
 
 bool lap_cuda_is_kept(lap_stream_t *stream)

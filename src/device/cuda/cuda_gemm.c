@@ -5,8 +5,11 @@
  * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
  * stream, and a reduction of one source finishes them. FP8 matrices it takes only with k along their
  * rows: others are turned first, into memory of the stream. What it cannot do at all, such as FP8
- * matrices with odd sizes, a plain kernel does, slowly. Its own GELU is an approximation, taken
- * only by those who ask for it with LAP_GPU_GELU=fast.
+ * matrices with odd sizes, a plain kernel does, slowly.
+ *
+ * Its own GELU is an approximation, taken only by those who ask for it with LAP_GPU_GELU=fast. With
+ * a tanh that is off by 2^-11, as the GPU's is, 1 + tanh is off by more than bfloat16 rounds where x
+ * is negative: by a fifth of itself at -3.
  *
  * cuBLASLt thinks in columns: d^T [n, rows] = op(b)^T op(a)^T, so that b is its first operand.
  */

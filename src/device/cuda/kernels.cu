@@ -54,6 +54,66 @@ __device__ float finish(const lap_cuda_finish_t &f, float x, int dtype, const vo
     return f.scale == 1 ? x : __fdiv_rn(x, f.scale);
 }
 
+/* Whether LAP_CUDA_VECTOR elements from there on can be had at once. */
+__device__ bool is_whole(int dtype, const void *memory)
+{
+    return size_of(dtype) > 1 && reinterpret_cast<uintptr_t>(memory) % 16 == 0;
+}
+
+__device__ void load_some(int dtype, const void *memory, float *x)
+{
+    if (is_whole(dtype, memory)) {
+        load_vector(dtype, memory, x);
+        return;
+    }
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        x[i] = load(dtype, memory, i);
+}
+
+__device__ void store_some(int dtype, void *memory, const float *x)
+{
+    if (is_whole(dtype, memory)) {
+        store_vector(dtype, memory, x);
+        return;
+    }
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        store(dtype, memory, i, x[i]);
+}
+
+/* LAP_CUDA_VECTOR elements from `col` on, as finish does one; `d` is where they go. */
+__device__ void finish_vector(const lap_cuda_finish_t &f, float *x, int dtype, const void *d,
+                              size_t row, size_t col)
+{
+    constexpr int width = LAP_CUDA_VECTOR;
+    float y[width];
+    char *aux = static_cast<char *>(f.aux);
+    if (aux)
+        aux += row * f.aux_stride + col * size_of(f.aux_dtype);
+    if (f.beta != 0) {
+        load_vector(dtype, d, y);
+        for (int i = 0; i < width; i++)
+            x[i] = __fadd_rn(x[i], __fmul_rn(f.beta, y[i]));
+    }
+    if (f.epilogue & BIAS) {
+        load_some(f.bias_dtype, static_cast<const char *>(f.bias) + col * size_of(f.bias_dtype), y);
+        for (int i = 0; i < width; i++)
+            x[i] = __fadd_rn(x[i], y[i]);
+    }
+    if (f.epilogue & GELU) {
+        if (aux)
+            store_some(f.aux_dtype, aux, x);
+        for (int i = 0; i < width; i++)
+            x[i] = gelu(x[i]);
+    }
+    if (f.epilogue & DGELU) {
+        load_some(f.aux_dtype, aux, y);
+        for (int i = 0; i < width; i++)
+            x[i] *= gelu_slope(y[i]);
+    }
+    for (int i = 0; i < width && f.scale != 1; i++)
+        x[i] = __fdiv_rn(x[i], f.scale);
+}
+
 /* ---- signals ---- */
 
 __device__ uint32_t load_acquire(const uint32_t *word)
@@ -312,12 +372,13 @@ __device__ void reduce_element(const lap_cuda_reduce_t &r, size_t row, size_t co
 /*
  * Vectors of a row from `first` on, those of a thread LAP_CUDA_THREADS apart: what they need is
  * asked for before anything is added up, for it is the memory's answer that takes time. A type that
- * is known when this is compiled costs no questions.
+ * is known when this is compiled costs no questions. What is to be finished has other things on
+ * their way, and needs the registers.
  */
-template <int from, int to>
+template <int from, int to, bool plain>
 __device__ void reduce_vectors(const lap_cuda_reduce_t &r, size_t row, size_t first)
 {
-    constexpr int width = LAP_CUDA_VECTOR, turns = LAP_CUDA_TURNS;
+    constexpr int width = LAP_CUDA_VECTOR, turns = plain ? LAP_CUDA_TURNS : 1;
     const int from_type = from < 0 ? r.from : from, to_type = to < 0 ? r.to : to;
     float x[turns][width];
 #pragma unroll 4
@@ -343,22 +404,32 @@ __device__ void reduce_vectors(const lap_cuda_reduce_t &r, size_t row, size_t fi
         const size_t col = (first + t * LAP_CUDA_THREADS) * width;
         if (col >= r.cols)
             continue;
-        if (!r.finish.plain)
-            for (int i = 0; i < width; i++)
-                x[t][i] = finish(r.finish, x[t][i], to_type, d, row, col + i);
-        store_vector(to_type, d + col * size_of(to_type), x[t]);
+        char *at = d + col * size_of(to_type);
+        if (!plain)
+            finish_vector(r.finish, x[t], to_type, at, row, col);
+        store_vector(to_type, at, x[t]);
     }
+}
+
+template <int from, int to, bool plain> __device__ void reduce_tiles(const lap_cuda_reduce_t &r)
+{
+    const uint32_t vectors = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
+    const uint32_t tile = LAP_CUDA_THREADS * (plain ? LAP_CUDA_TURNS : 1);
+    const uint32_t tiles = (vectors + tile - 1) / tile;
+    for (uint32_t i = blockIdx.x; i < tiles * r.rows; i += gridDim.x)
+        reduce_vectors<from, to, plain>(r, i / tiles, i % tiles * tile + threadIdx.x);
 }
 
 template <int from, int to> __device__ void reduce_rows(const lap_cuda_reduce_t &r)
 {
-    const uint32_t vectors = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
-    const uint32_t tile = LAP_CUDA_THREADS * LAP_CUDA_TURNS, tiles = (vectors + tile - 1) / tile;
-    for (uint32_t i = blockIdx.x; i < tiles * r.rows; i += gridDim.x)
-        reduce_vectors<from, to>(r, i / tiles, i % tiles * tile + threadIdx.x);
+    if (r.finish.plain)
+        reduce_tiles<from, to, true>(r);
+    else
+        reduce_tiles<from, to, false>(r);
 }
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const lap_cuda_reduce_t r)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, 3)
+    lap_reduce(const lap_cuda_reduce_t r)
 {
     if (r.vector == 1) {
         const size_t all = r.cols * r.rows, step = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -369,6 +440,8 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS) lap_reduce(const 
         reduce_rows<BFLOAT16, BFLOAT16>(r);
     } else if (r.from == FLOAT16 && r.to == FLOAT16) {
         reduce_rows<FLOAT16, FLOAT16>(r);
+    } else if (r.from == FLOAT32 && r.to == BFLOAT16) {
+        reduce_rows<FLOAT32, BFLOAT16>(r);
     } else {
         reduce_rows<-1, -1>(r);
     }

@@ -66,18 +66,18 @@ static lap_status_t check(const lap_attention_t *a)
     return LAP_OK;
 }
 
-/* Whether rows of a matrix can be read in pieces of 16 bytes. */
-static bool is_aligned(const void *data, size_t stride)
+/* Whether rows of a matrix can be read in pieces of 16 bytes; 16 tokens are counted in 32 bits. */
+static bool fits_tiles(const lap_attention_t *a, const void *data, size_t stride)
 {
-    return (uintptr_t)data % 16 == 0 && stride % 8 == 0;
+    return (uintptr_t)data % 16 == 0 && stride % 8 == 0 && stride <= UINT32_MAX / 16 / a->batch;
 }
 
 /* The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. */
 static bool uses_tiles(const lap_attention_t *a)
 {
     return a->dtype != LAP_FLOAT32 && (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
-           is_aligned(a->qkv, a->qkv_stride) && is_aligned(a->out, a->out_stride) &&
-           is_aligned(a->dout, a->out_stride) && is_aligned(a->dqkv, a->qkv_stride);
+           fits_tiles(a, a->qkv, a->qkv_stride) && fits_tiles(a, a->out, a->out_stride) &&
+           fits_tiles(a, a->dout, a->out_stride) && fits_tiles(a, a->dqkv, a->qkv_stride);
 }
 
 static lap_cuda_attention_t arguments(const lap_attention_t *a)
@@ -152,7 +152,7 @@ size_t lap_nn_cuda_attention_scratch(const lap_attention_t *attention)
 lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_attention_t *attention)
 {
     LAP_TRY(check(attention));
-    if (attention->seq == 0)
+    if (attention->seq * attention->batch == 0)
         return LAP_OK;
     if (uses_tiles(attention))
         return launch_tiles(stream, attention, KERNEL_attention_forward_f16_64, attention->heads,
@@ -163,7 +163,7 @@ lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_atten
 lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_attention_t *attention)
 {
     LAP_TRY(check(attention));
-    if (attention->seq == 0)
+    if (attention->seq * attention->batch == 0)
         return LAP_OK;
     LAP_TRY(launch_delta(stream, attention));
     if (uses_tiles(attention)) {

@@ -18,9 +18,10 @@
  * Shared memory of a block. On tensor cores: two tiles of its own, two that come and two that are
  * worked on; with keys of its own, two numbers for each query of the latter, too.
  */
-#define LAP_CUDA_ATTENTION_SHARED(dim) (6 * 2 * LAP_CUDA_ATTENTION_TILE * (dim))
-#define LAP_CUDA_KEYS_SHARED(dim) (LAP_CUDA_ATTENTION_SHARED(dim) + 4 * LAP_CUDA_ATTENTION_TILE * 4)
-#define LAP_CUDA_PLAIN_SHARED(tiles, dim) (4 * LAP_CUDA_PLAIN_TILE * (tiles) * ((dim) | 1))
+#define LAP_CUDA_ATTENTION_SHARED(dim) ((size_t)12 * LAP_CUDA_ATTENTION_TILE * (dim))
+#define LAP_CUDA_KEYS_SHARED(dim)                                                                  \
+    (LAP_CUDA_ATTENTION_SHARED(dim) + (size_t)16 * LAP_CUDA_ATTENTION_TILE)
+#define LAP_CUDA_PLAIN_SHARED(tiles, dim) ((size_t)4 * LAP_CUDA_PLAIN_TILE * (tiles) * ((dim) | 1))
 
 /*
  * The kernels, by the names of their functions in attention.cu, and the most shared memory that

@@ -59,11 +59,16 @@ __device__ void load_tile(uint32_t tile, const head_rows<const T> &rows, int fir
     static_assert(step % 8 == 0, "the swizzle of a thread's rows is the same");
     const int row = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
     const uint32_t dst = tile + chunk_at<dim>(row, chunk);
-    const T *src = rows.data + (first + row) * rows.stride + chunk * 8;
+    const T *block = rows.data + first * rows.stride; /* the same for all threads */
+    const uint32_t mine = row * static_cast<uint32_t>(rows.stride) + chunk * 8;
+    if (first + count <= seq) {
 #pragma unroll
-    for (int i = 0; i < count; i += step) {
-        const bool there = first + row + i < seq;
-        copy16_async(dst + i * row_bytes<dim>, there ? src + i * rows.stride : rows.data, there);
+        for (int i = 0; i < count; i += step, block += step * rows.stride)
+            copy16_async(dst + i * row_bytes<dim>, block + mine, true);
+    } else {
+#pragma unroll
+        for (int i = 0; i < count; i += step, block += step * rows.stride)
+            copy16_async(dst + i * row_bytes<dim>, block + mine, first + row + i < seq);
     }
 }
 
@@ -218,15 +223,21 @@ __device__ inline float row_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/* How much larger than `most` a score may be, in powers of 2, before it is corrected. */
+constexpr float headroom = 8;
+
 /*
- * Takes 16 rows of scores into their largest so far and the sums of the lane, makes powers of them
- * and scales what has been summed with the powers before. `scale` is for powers of 2. Row 0 is row
- * g, row 1 row g + 8. The first tile has a key for each query: `most` is a number after it.
+ * Makes powers of 16 rows of scores, each less `most` of its row, and adds them to the sums of the
+ * lane. `most` is the largest so far, or not much below it: then the powers are above 1, which
+ * does no harm, and what has been summed with the powers before need not be scaled. `scale` is for
+ * powers of 2. Row 0 is row g, row 1 row g + 8. The first tile has a key for each query: `most` is
+ * a number after it.
  */
 template <int dim>
 __device__ void soften(float (&s)[8][4], float (&o)[dim / 8][4], float (&most)[2], float (&sum)[2],
                        float scale)
 {
+    float factor[2];
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         float largest = most[row];
@@ -234,22 +245,28 @@ __device__ void soften(float (&s)[8][4], float (&o)[dim / 8][4], float (&most)[2
         for (int n = 0; n < 8; n++)
             largest = fmaxf(largest, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
         largest = row_max(largest);
-        const float factor = power_of_2((most[row] - largest) * scale), shift = largest * scale;
-        most[row] = largest;
-        sum[row] *= factor;
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 2 * row; i < 2 * row + 2; i++) {
-                s[n][i] = power_of_2(fmaf(s[n][i], scale, -shift));
-                sum[row] += s[n][i];
-            }
-#pragma unroll
-        for (int n = 0; n < dim / 8; n++) {
-            o[n][2 * row] *= factor;
-            o[n][2 * row + 1] *= factor;
+        factor[row] = 1;
+        if ((largest - most[row]) * scale > headroom) {
+            factor[row] = power_of_2((most[row] - largest) * scale);
+            most[row] = largest;
         }
     }
+    if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+        for (int n = 0; n < dim / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[n][i] *= factor[i / 2];
+        sum[0] *= factor[0];
+        sum[1] *= factor[1];
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[n][i] = power_of_2(fmaf(s[n][i], scale, -most[i / 2] * scale));
+            sum[i / 2] += s[n][i];
+        }
 }
 
 /*
@@ -264,12 +281,17 @@ template <typename T, int dim> __device__ void forward(const lap_cuda_attention_
     const int kv = head / (a.heads / a.kv_heads);
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * own_rows;
     const T *qkv = static_cast<const T *>(a.qkv);
-    const head_rows<const T> k = rows_of(a, qkv, a.qkv_stride, b, a.heads + kv);
-    const head_rows<const T> v = rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv);
+    /* The keys from `key0` on, and their values. */
+    const auto load = [&](uint32_t tile, int key0) {
+        load_tile<tile_rows, dim>(tile, rows_of(a, qkv, a.qkv_stride, b, a.heads + kv), key0,
+                                  a.seq);
+        load_tile<tile_rows, dim>(tile + tile_bytes<dim>,
+                                  rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv), key0,
+                                  a.seq);
+    };
     const uint32_t q_tile = shared_address(memory), kv_tiles = q_tile + own_rows * row_bytes<dim>;
     load_tile<own_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
-    load_tile<tile_rows, dim>(kv_tiles, k, 0, a.seq);
-    load_tile<tile_rows, dim>(kv_tiles + tile_bytes<dim>, v, 0, a.seq);
+    load(kv_tiles, 0);
 
     const int mine = query0 + warp * 32; /* the first query of the warp */
     const uint32_t q_mine = q_tile + warp * 32 * row_bytes<dim>;
@@ -281,10 +303,8 @@ template <typename T, int dim> __device__ void forward(const lap_cuda_attention_
         const uint32_t next = kv_tiles + (turn ^ 1) * 2 * tile_bytes<dim>;
         copies_wait();
         __syncthreads();
-        if (key0 + tile_rows < end) {
-            load_tile<tile_rows, dim>(next, k, key0 + tile_rows, a.seq);
-            load_tile<tile_rows, dim>(next + tile_bytes<dim>, v, key0 + tile_rows, a.seq);
-        }
+        if (key0 + tile_rows < end)
+            load(next, key0 + tile_rows);
         if (key0 > mine + 31) /* all of these keys are behind the warp's queries */
             continue;
         float s[2][8][4];
@@ -442,14 +462,19 @@ template <typename T, int dim> __device__ void backward_queries(const lap_cuda_a
     const int kv = head / (a.heads / a.kv_heads);
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * tile_rows;
     const T *qkv = static_cast<const T *>(a.qkv), *douts = static_cast<const T *>(a.dout);
-    const head_rows<const T> k = rows_of(a, qkv, a.qkv_stride, b, a.heads + kv);
-    const head_rows<const T> v = rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv);
+    /* The keys from `key0` on, and their values. */
+    const auto load = [&](uint32_t tile, int key0) {
+        load_tile<tile_rows, dim>(tile, rows_of(a, qkv, a.qkv_stride, b, a.heads + kv), key0,
+                                  a.seq);
+        load_tile<tile_rows, dim>(tile + tile_bytes<dim>,
+                                  rows_of(a, qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv), key0,
+                                  a.seq);
+    };
     const uint32_t q_tile = shared_address(memory), d_tile = q_tile + tile_bytes<dim>;
     const uint32_t kv_tiles = q_tile + step;
     load_tile<tile_rows, dim>(q_tile, rows_of(a, qkv, a.qkv_stride, b, head), query0, a.seq);
     load_tile<tile_rows, dim>(d_tile, rows_of(a, douts, a.out_stride, b, head), query0, a.seq);
-    load_tile<tile_rows, dim>(kv_tiles, k, 0, a.seq);
-    load_tile<tile_rows, dim>(kv_tiles + tile_bytes<dim>, v, 0, a.seq);
+    load(kv_tiles, 0);
 
     const int mine = query0 + warp * 16;
     const uint32_t q_mine = q_tile + warp * 16 * row_bytes<dim>;
@@ -475,10 +500,8 @@ template <typename T, int dim> __device__ void backward_queries(const lap_cuda_a
         const uint32_t k_tile = kv_tiles + turn * step, next = kv_tiles + (turn ^ 1) * step;
         copies_wait();
         __syncthreads();
-        if (key0 < query0) {
-            load_tile<tile_rows, dim>(next, k, key0 + tile_rows, a.seq);
-            load_tile<tile_rows, dim>(next + tile_bytes<dim>, v, key0 + tile_rows, a.seq);
-        }
+        if (key0 < query0)
+            load(next, key0 + tile_rows);
         float s[8][4], dp[8][4];
         uint32_t x[1][4][4];
         multiply_kept<T, dim>(s, q, k_tile + across<dim>(lane));

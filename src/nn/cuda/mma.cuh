@@ -19,7 +19,7 @@ __device__ inline uint32_t shared_address(const void *memory)
     return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/* 16 bytes from global to shared memory, or zeros where they are not there to be read. */
+/* 16 bytes from global to shared memory; zeros, and nothing is read, where they are not there. */
 __device__ inline void copy16_async(uint32_t dst, const void *src, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),

@@ -106,7 +106,7 @@ static bool same_bits(state_t *one, state_t *other)
     size_t count;
     float *grads = gradients(one, &count), *others = gradients(other, &count);
     const size_t element = lap_dtype_size(one->y.dtype);
-    const bool same = grads && others && memcmp(grads, others, count * sizeof(float)) == 0;
+    const bool same = memcmp(grads, others, count * sizeof(float)) == 0;
     free(grads);
     free(others);
     return same && memcmp(one->y.data, other->y.data, one->y.rows * one->y.cols * element) == 0 &&
@@ -331,10 +331,9 @@ static bool descend(state_t *state)
     size_t count;
     float *weights = lap_nn_masters(state->nn, &count);
     float *masters = nn_fetch(state->nn, weights, count), *grads = gradients(state, &count);
-    for (size_t j = 0; j < count && masters && grads; j++)
+    for (size_t j = 0; j < count; j++)
         masters[j] -= 2.0f * grads[j];
-    const bool done =
-        masters && grads && nn_copy(state->nn, weights, masters, count * sizeof(float));
+    const bool done = nn_copy(state->nn, weights, masters, count * sizeof(float));
     free(masters);
     free(grads);
     return done;

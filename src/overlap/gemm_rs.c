@@ -67,9 +67,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
     lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
-    for (int i = 1; i < p->size; i++)
-        if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
-            add_send(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i), all);
+    lap_add_parts(p, s, LAP_STREAM_COMPUTE);
     if (lap_rows_of(p, p->rank) > 0)
         add_sum(p, s, LAP_STREAM_COMPUTE, 1, all, lap_partial_of(p, p->rank, all));
 }

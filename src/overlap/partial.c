@@ -40,12 +40,9 @@ size_t lap_align(size_t bytes)
 
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count)
 {
-    return (lap_range_t){LAP_SYMMETRIC,
-                         rank,
-                         lap_align(bytes) + (size_t)first * SCALE_STRIDE,
-                         (size_t)count,
-                         sizeof(float),
-                         SCALE_STRIDE};
+    return (lap_range_t){
+        LAP_SYMMETRIC, rank,          lap_align(bytes) + (size_t)first * SCALE_STRIDE,
+        (size_t)count, sizeof(float), SCALE_STRIDE};
 }
 
 size_t lap_scales_end(size_t bytes, int count)
@@ -159,16 +156,61 @@ void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s)
     lap_gemm_rows(s, lap_partial_input(p, 0, p->m), s->output);
 }
 
-uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
-                      lap_columns_t columns, lap_range_t src)
+static uint32_t add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                         lap_columns_t columns, lap_range_t src, uint32_t signal)
 {
     uint32_t first = s->nsteps;
     if (lap_is_scaled(p) && columns.begin == 0)
         lap_add_put(s, stream, owner, LAP_NO_SIGNAL, lap_own_scale(p),
                     slot_scale(p, owner, p->rank));
-    lap_add_put(s, stream, owner, lap_signal_data(p->rank), src,
-                lap_slot(p, owner, p->rank, columns));
+    lap_add_put(s, stream, owner, signal, src, lap_slot(p, owner, p->rank, columns));
     return first;
+}
+
+uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                      lap_columns_t columns, lap_range_t src)
+{
+    return add_part(p, s, stream, owner, columns, src, lap_signal_data(p->rank));
+}
+
+static void add_in_turn(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    const lap_columns_t all = lap_all_columns(p);
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, i);
+        if (lap_rows_of(p, owner) == 0)
+            continue;
+        lap_await_credit(p, s, stream, owner);
+        lap_add_part(p, s, stream, owner, all, lap_partial_of(p, owner, all));
+    }
+}
+
+/* First all credits, then all rows, then all signals. */
+static void add_together(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    const lap_columns_t all = lap_all_columns(p);
+    for (int i = 1; i < p->size; i++)
+        if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
+            lap_await_credit(p, s, stream, lap_peer_at(p, i));
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, i);
+        if (lap_rows_of(p, owner) > 0)
+            add_part(p, s, stream, owner, all, lap_partial_of(p, owner, all), LAP_NO_SIGNAL);
+    }
+    for (int i = 1; i < p->size; i++) {
+        const lap_range_t rows = lap_partial_of(p, lap_peer_at(p, i), all);
+        if (rows.rows > 0)
+            lap_add_raise(s, stream, lap_peer_at(p, i), lap_signal_data(p->rank),
+                          lap_range_bytes(&rows));
+    }
+}
+
+void lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    if (p->lanes)
+        add_together(p, s, stream);
+    else
+        add_in_turn(p, s, stream);
 }
 
 void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s)

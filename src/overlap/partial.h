@@ -66,6 +66,12 @@ size_t lap_row_blocks(const lap_problem_t *p, int owner);
 uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
                       lap_columns_t columns, lap_range_t src);
 
+/*
+ * Sends all owners their rows, when they have given credit. Where there are lanes, on a GPU, signals
+ * are launches that cost as much as a small copy: they go together.
+ */
+void lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream);
+
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                          lap_columns_t columns);

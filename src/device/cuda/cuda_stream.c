@@ -89,9 +89,22 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
     return LAP_OK;
 }
 
+/* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
+static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
+{
+    for (uint32_t i = 0; i < device->raises.n; i++)
+        if (device->raises.at[i].word == word)
+            return true;
+    return false;
+}
+
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
+    if (paced && device->held_for && is_held(device, raise->word)) {
+        LAP_TRY(lap_cuda_enter(device));
+        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
+    }
     LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, &device->raises.n));
     device->held = paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES;
     device->raises.paced = paced;

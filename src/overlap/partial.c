@@ -4,7 +4,8 @@
 
 #include "transport/transport.h"
 
-#define ALIGNMENT 64u /* a multiple of every element's size, and of what vectors like */
+#define ALIGNMENT 64u    /* a multiple of every element's size, and of what vectors like */
+#define SCALE_STRIDE 16u /* from scale to scale: cuBLASLt takes them at such addresses only */
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
@@ -39,14 +40,17 @@ size_t lap_align(size_t bytes)
 
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count)
 {
-    return lap_range_packed(LAP_SYMMETRIC, rank, lap_align(bytes) + (size_t)first * sizeof(float),
-                            1, (size_t)count * sizeof(float));
+    return (lap_range_t){LAP_SYMMETRIC,
+                         rank,
+                         lap_align(bytes) + (size_t)first * SCALE_STRIDE,
+                         (size_t)count,
+                         sizeof(float),
+                         SCALE_STRIDE};
 }
 
 size_t lap_scales_end(size_t bytes, int count)
 {
-    lap_range_t scales = lap_scale_range(0, bytes, 0, count);
-    return scales.offset + scales.row_bytes;
+    return lap_align(bytes) + (size_t)count * SCALE_STRIDE;
 }
 
 /*

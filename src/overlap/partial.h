@@ -25,7 +25,7 @@ lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t
 /* Where elements of another type may begin after `bytes` bytes. */
 size_t lap_align(size_t bytes);
 
-/* The scale of what this rank sends; and floats [first, first + count) after `bytes` bytes. */
+/* The scale of what this rank sends; and scales [first, first + count) after `bytes` bytes. */
 lap_range_t lap_own_scale(const lap_problem_t *p);
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count);
 size_t lap_scales_end(size_t bytes, int count);

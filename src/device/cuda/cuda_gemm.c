@@ -13,6 +13,7 @@
  *
  * cuBLASLt thinks in columns: d^T [n, rows] = op(b)^T op(a)^T, so that b is its first operand.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "device/cuda/cuda_plan.h"
@@ -89,6 +90,23 @@ static lap_status_t get_workspace(lap_stream_t *stream)
     return lap_cuda_memory(stream->device, LAP_CUDA_WORKSPACE, &stream->workspace);
 }
 
+/* Names the GEMM that failed. */
+static lap_status_t check_matmul(const lap_cuda_api_t *api, const lap_cuda_gemm_key_t *key,
+                                 cublasStatus_t result)
+{
+    char what[200];
+    if (result == CUBLAS_STATUS_SUCCESS)
+        return LAP_OK;
+    snprintf(what, sizeof(what),
+             "cublasLtMatmul of %s [%llu, %llu]%s and %s [%llu]%s to %s, epilogue %u%s%s",
+             lap_dtype_name((lap_dtype_t)key->a_dtype), (unsigned long long)key->rows,
+             (unsigned long long)key->k, key->a_transposed ? " transposed" : "",
+             lap_dtype_name((lap_dtype_t)key->b_dtype), (unsigned long long)key->n,
+             key->b_plain ? " plain" : "", lap_dtype_name((lap_dtype_t)key->d_dtype), key->epilogue,
+             key->accumulates ? ", accumulating" : "", key->scaled ? ", scaled" : "");
+    return lap_cublas_check(api, result, what);
+}
+
 static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
                              const lap_gemm_block_t *block, const lap_cuda_plan_t *plan, void *d,
                              float beta)
@@ -103,13 +121,12 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
         .aux = block->aux,
     };
     LAP_TRY(lap_cuda_plan_point(plan, api, &pointers));
-    return lap_cublas_check(api,
-                            api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale,
-                                                gemm->b, plan->b, block->a, plan->a, &beta, d,
-                                                plan->d, d, plan->d, &plan->algorithm,
-                                                (void *)(uintptr_t)stream->workspace,
-                                                LAP_CUDA_WORKSPACE, stream->stream),
-                            "cublasLtMatmul");
+    return check_matmul(api, &plan->key,
+                        api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale, gemm->b,
+                                            plan->b, block->a, plan->a, &beta, d, plan->d, d,
+                                            plan->d, &plan->algorithm,
+                                            (void *)(uintptr_t)stream->workspace,
+                                            LAP_CUDA_WORKSPACE, stream->stream));
 }
 
 /* What cuBLASLt cannot do. */

@@ -24,7 +24,7 @@ static void add_sends(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
         lap_add_raise(s, stream, peer, lap_signal_credit(p->size, p->rank), 0);
         lap_expect(s, lap_signal_data(peer));
     }
-    lap_add_parts(p, s, stream);
+    (void)lap_add_parts(p, s, stream, lap_all_columns(p));
 }
 
 /* Adds up the own rows when all parts are here. */

@@ -67,7 +67,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
     lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
-    lap_add_parts(p, s, LAP_STREAM_COMPUTE);
+    (void)lap_add_parts(p, s, LAP_STREAM_COMPUTE, all);
     if (lap_rows_of(p, p->rank) > 0)
         add_sum(p, s, LAP_STREAM_COMPUTE, 1, all, lap_partial_of(p, p->rank, all));
 }
@@ -102,15 +102,9 @@ static void add_split(const lap_problem_t *p, lap_schedule_t *s, size_t i)
 {
     lap_columns_t columns = lap_split_columns(p, i);
     uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns);
-    bool first = true;
-    for (int j = 1; j < p->size; j++) {
-        if (lap_rows_of(p, lap_peer_at(p, j)) == 0)
-            continue;
-        uint32_t put = add_send(p, s, LAP_STREAM_SEND, lap_peer_at(p, j), columns);
-        if (first)
-            lap_add_dep(s, put, gemm);
-        first = false;
-    }
+    const uint32_t put = lap_add_parts(p, s, LAP_STREAM_SEND, columns);
+    if (put != LAP_NO_STEP)
+        lap_add_dep(s, put, gemm);
     if (lap_rows_of(p, p->rank) > 0) {
         uint32_t sum =
             add_sum(p, s, LAP_STREAM_RECEIVE, i + 1, columns, lap_partial_of(p, p->rank, columns));

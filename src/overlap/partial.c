@@ -173,44 +173,59 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
     return add_part(p, s, stream, owner, columns, src, lap_signal_data(p->rank));
 }
 
-static void add_in_turn(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+/* The first columns wait for the credit of their owner. */
+static void await_owner(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                        lap_columns_t columns)
 {
-    const lap_columns_t all = lap_all_columns(p);
+    if (columns.begin == 0)
+        lap_await_credit(p, s, stream, owner);
+}
+
+static uint32_t add_in_turn(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                            lap_columns_t columns)
+{
+    uint32_t first = LAP_NO_STEP;
     for (int i = 1; i < p->size; i++) {
         const int owner = lap_peer_at(p, i);
         if (lap_rows_of(p, owner) == 0)
             continue;
-        lap_await_credit(p, s, stream, owner);
-        lap_add_part(p, s, stream, owner, all, lap_partial_of(p, owner, all));
+        await_owner(p, s, stream, owner, columns);
+        const uint32_t part =
+            lap_add_part(p, s, stream, owner, columns, lap_partial_of(p, owner, columns));
+        first = first == LAP_NO_STEP ? part : first;
     }
+    return first;
 }
 
 /* First all credits, then all rows, then all signals. */
-static void add_together(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+static uint32_t add_together(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                             lap_columns_t columns)
 {
-    const lap_columns_t all = lap_all_columns(p);
     for (int i = 1; i < p->size; i++)
         if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
-            lap_await_credit(p, s, stream, lap_peer_at(p, i));
+            await_owner(p, s, stream, lap_peer_at(p, i), columns);
+    const uint32_t first = s->nsteps;
     for (int i = 1; i < p->size; i++) {
         const int owner = lap_peer_at(p, i);
         if (lap_rows_of(p, owner) > 0)
-            add_part(p, s, stream, owner, all, lap_partial_of(p, owner, all), LAP_NO_SIGNAL);
+            add_part(p, s, stream, owner, columns, lap_partial_of(p, owner, columns),
+                     LAP_NO_SIGNAL);
     }
+    if (s->nsteps == first)
+        return LAP_NO_STEP;
     for (int i = 1; i < p->size; i++) {
-        const lap_range_t rows = lap_partial_of(p, lap_peer_at(p, i), all);
+        const lap_range_t rows = lap_partial_of(p, lap_peer_at(p, i), columns);
         if (rows.rows > 0)
             lap_add_raise(s, stream, lap_peer_at(p, i), lap_signal_data(p->rank),
                           lap_range_bytes(&rows));
     }
+    return first;
 }
 
-void lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+uint32_t lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                       lap_columns_t columns)
 {
-    if (p->lanes)
-        add_together(p, s, stream);
-    else
-        add_in_turn(p, s, stream);
+    return p->lanes ? add_together(p, s, stream, columns) : add_in_turn(p, s, stream, columns);
 }
 
 void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s)

@@ -68,9 +68,12 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
 
 /*
  * Sends all owners their rows, when they have given credit. Where there are lanes, on a GPU, signals
- * are launches that cost as much as a small copy: they go together.
+ * are launches that cost as much as a small copy: they go together. Returns the first step that
+ * reads the rows; LAP_NO_STEP: no owner has any.
  */
-void lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream);
+#define LAP_NO_STEP UINT32_MAX
+uint32_t lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                       lap_columns_t columns);
 
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,

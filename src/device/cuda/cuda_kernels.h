@@ -16,19 +16,20 @@
     X(advance)                                                                                     \
     X(stamp) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
 
-#define LAP_CUDA_BATCH 32    /* waits or raises of one launch: a lane each */
-#define LAP_CUDA_ADVANCE 256 /* words of one launch */
-#define LAP_CUDA_SOURCES 64  /* of a reduction */
-#define LAP_CUDA_SLOTS 64    /* streams of a device */
-#define LAP_CUDA_VECTOR 8    /* elements that a thread takes at a time where it can */
-#define LAP_CUDA_THREADS 256 /* of a block of the arithmetic that needs no other number */
-#define LAP_CUDA_TURNS 2     /* vectors of each source that a thread of lap_reduce has in hand */
-#define LAP_CUDA_MOVERS 1024 /* threads of a block of lap_copy: most of a multiprocessor */
-#define LAP_CUDA_PIECE 16384 /* bytes of a row that a warp of lap_copy moves in one go */
-#define LAP_CUDA_STRIP 2048  /* elements of a row that a warp of lap_cast takes in one go */
-#define LAP_CUDA_TILE 16     /* rows and columns of d of a block of lap_multiply */
-#define LAP_CUDA_SUMMERS 32  /* warps of a block of lap_column_sums */
-#define LAP_CUDA_TURN 128    /* rows and columns of a block of lap_transpose */
+#define LAP_CUDA_BATCH 32     /* waits or raises of one launch: a lane each */
+#define LAP_CUDA_ADVANCE 256  /* words of one launch */
+#define LAP_CUDA_SOURCES 64   /* of a reduction */
+#define LAP_CUDA_SLOTS 64     /* streams of a device */
+#define LAP_CUDA_VECTOR 8     /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256  /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_REDUCERS 3   /* blocks of lap_reduce that a multiprocessor has at a time */
+#define LAP_CUDA_MOVERS 1024  /* threads of a block of lap_copy: most of a multiprocessor */
+#define LAP_CUDA_PIECE 16384  /* bytes of a row that a warp of lap_copy moves in one go */
+#define LAP_CUDA_STRIP 2048   /* elements of a row that a warp of lap_cast takes in one go */
+#define LAP_CUDA_TILE 16      /* rows and columns of d of a block of lap_multiply */
+#define LAP_CUDA_SUMMERS 1024 /* threads of a block of lap_column_sums, */
+#define LAP_CUDA_ACROSS 16    /* and vectors of a row that it takes, at most */
+#define LAP_CUDA_TURN 128     /* rows and columns of a block of lap_transpose */
 
 /*
  * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
@@ -130,11 +131,19 @@ typedef struct lap_cuda_finish {
     size_t aux_stride;
 } lap_cuda_finish_t;
 
+/*
+ * How lap_reduce finishes vectors. Only LAP_CUDA_ANY is for all types: others are for float32 into
+ * any type but FP8, or for one of those into itself; bias and aux, if there are any, are of the
+ * result's type and aligned as it is, and the scale is 1. LAP_CUDA_LINEAR: beta or a bias.
+ */
+enum { LAP_CUDA_ANY, LAP_CUDA_PLAIN, LAP_CUDA_LINEAR, LAP_CUDA_GELU, LAP_CUDA_DGELU };
+
 typedef struct lap_cuda_reduce {
     int32_t from, to;
     void *dst;
     size_t dst_stride, rows, cols;
     uint32_t nsrc, vector; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
+    uint32_t kind, reserved;
     lap_cuda_finish_t finish;
     const void *srcs[LAP_CUDA_SOURCES];
     size_t strides[LAP_CUDA_SOURCES];
@@ -146,6 +155,7 @@ typedef struct lap_cuda_column_sums {
     const void *src;
     size_t src_stride, rows, cols;
     float scale;
+    uint32_t vector, across; /* elements of a thread; threads of a block side by side, 4 to 32 */
     void *dst;
 } lap_cuda_column_sums_t;
 

@@ -139,6 +139,45 @@ static bool is_packed(const lap_reduce_t *reduce)
     return packed;
 }
 
+/* Whether vectors of what a finish reads and writes beside d are as those of d, whose type is. */
+static bool is_alike(const lap_cuda_reduce_t *args)
+{
+    const lap_cuda_finish_t *f = &args->finish;
+    const lap_dtype_t to = (lap_dtype_t)args->to;
+    const bool biased = f->epilogue & LAP_EPILOGUE_BIAS;
+    const bool keeps = f->aux && f->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
+    return f->scale == 1 &&
+           (!biased || (f->bias_dtype == args->to && is_aligned(f->bias, 0, 1, to))) &&
+           (!keeps ||
+            (f->aux_dtype == args->to && is_aligned(f->aux, f->aux_stride, args->rows, to)));
+}
+
+static uint32_t kind_of(const lap_cuda_reduce_t *args)
+{
+    if ((args->from != LAP_FLOAT32 && args->from != args->to) || !is_alike(args))
+        return LAP_CUDA_ANY;
+    if (args->finish.plain)
+        return LAP_CUDA_PLAIN;
+    switch (args->finish.epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU)) {
+    case LAP_EPILOGUE_NONE:
+        return LAP_CUDA_LINEAR;
+    case LAP_EPILOGUE_GELU:
+        return LAP_CUDA_GELU;
+    case LAP_EPILOGUE_DGELU:
+        return LAP_CUDA_DGELU;
+    default:
+        return LAP_CUDA_ANY;
+    }
+}
+
+/* Blocks that multiprocessors have at the same time, no more: each takes a like share. */
+static size_t reducers_for(const lap_cuda_device_t *device, size_t pieces)
+{
+    const size_t most = (size_t)device->sms * LAP_CUDA_REDUCERS;
+    const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
+    return blocks < most ? blocks : most;
+}
+
 lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
 {
     LAP_TRY(lap_device_check_dtype("a reduction", reduce->from));
@@ -165,20 +204,28 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
         vectors = vectors && is_aligned(args.srcs[s], args.strides[s], reduce->rows, reduce->from);
     }
     args.vector = vectors ? LAP_CUDA_VECTOR : 1;
+    args.kind = kind_of(&args);
     if (vectors && args.finish.plain && is_packed(reduce)) {
         args.cols *= args.rows;
         args.rows = 1;
     }
     const size_t pieces = reduce->rows * (reduce->cols / args.vector);
-    return launch(stream, LAP_CUDA_KERNEL_reduce, blocks_for(stream->device, pieces),
+    return launch(stream, LAP_CUDA_KERNEL_reduce, reducers_for(stream->device, pieces),
                   LAP_CUDA_THREADS, 1, &args);
 }
 
+static size_t blocks_of_columns(const lap_cuda_column_sums_t *args)
+{
+    const size_t cols = (size_t)args->across * args->vector;
+    return (args->cols + cols - 1) / cols;
+}
+
+/* Blocks are as wide as leaves one for every multiprocessor, so that rows are read in long pieces. */
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
 {
     LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
     LAP_TRY(lap_device_check_dtype("the result of a sum of rows", sums->to));
-    const lap_cuda_column_sums_t args = {
+    lap_cuda_column_sums_t args = {
         .from = (int32_t)sums->from,
         .to = (int32_t)sums->to,
         .src = sums->src,
@@ -186,10 +233,21 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         .rows = sums->rows,
         .cols = sums->cols,
         .scale = sums->scale,
+        .vector = 1,
+        .across = 32,
         .dst = sums->dst,
     };
-    return launch(stream, LAP_CUDA_KERNEL_column_sums, (sums->cols + 31) / 32, 32, LAP_CUDA_SUMMERS,
-                  &args);
+    const size_t bytes = LAP_CUDA_VECTOR * lap_dtype_size(sums->from);
+    const uintptr_t src = (uintptr_t)sums->src | (sums->rows > 1 ? sums->src_stride : 0);
+    if (sums->cols % LAP_CUDA_VECTOR == 0 && src % (bytes < 16 ? bytes : 16) == 0) {
+        args.vector = LAP_CUDA_VECTOR;
+        args.across = LAP_CUDA_ACROSS;
+    }
+    while (args.vector > 1 && args.across > 4 &&
+           blocks_of_columns(&args) < (size_t)stream->device->sms)
+        args.across /= 2;
+    return launch(stream, LAP_CUDA_KERNEL_column_sums, blocks_of_columns(&args), LAP_CUDA_SUMMERS,
+                  1, &args);
 }
 
 static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)

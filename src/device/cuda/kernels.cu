@@ -16,20 +16,43 @@ enum { BIAS = 1, GELU = 2, DGELU = 4 }; /* as lap_epilogue_t numbers them */
 /* ---- the way of a result to d, as host_finish.c has it ---- */
 
 constexpr float limit = 12.0f;
-constexpr float slope = 1.595769167f;   /* 2 sqrt(2/pi) */
-constexpr float cubic = 0.07135481387f; /* and times 0.044715 */
+constexpr float slope = 1.595769167f;      /* 2 sqrt(2/pi) */
+constexpr float cubic = 0.07135481387f;    /* and times 0.044715 */
+constexpr float slope_of_2 = 2.302208198f; /* both over ln 2, for powers of 2 */
+constexpr float cubic_of_2 = 0.10294323974f;
+
+/*
+ * 2^-|t|, off by 2 units in the last place at most. Below 2^-126 it is 0, which is as good: 1 is
+ * added to it. The quotient of 1 is off by one such unit. With these the bounds of host_finish.c
+ * still hold, for where e^-|t| matters most, left of 0, gelu is small.
+ */
+__device__ float power_of_2(float t)
+{
+    float w;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(-fabsf(t)));
+    return w;
+}
+
+/* For 1 <= x <= 2. */
+__device__ float inverse(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 __device__ float gelu(float x)
 {
     const float z = x < -limit ? -limit : x;
-    const float t = z * (slope + cubic * (z * z)), w = expf(-fabsf(t));
-    return z * (t >= 0 ? 1.0f : w) / (1 + w);
+    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(t);
+    return z * (t >= 0 ? 1.0f : w) * inverse(1 + w);
 }
 
 __device__ float gelu_slope(float x)
 {
     const float z = x < -limit ? -limit : x > limit ? limit : x;
-    const float t = z * (slope + cubic * (z * z)), w = expf(-fabsf(t)), q = 1 / (1 + w);
+    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(t);
+    const float q = inverse(1 + w);
     return (t >= 0 ? 1.0f : w) * q + z * (slope + 3 * cubic * (z * z)) * (w * q * q);
 }
 
@@ -356,84 +379,230 @@ __device__ float scale_of(const lap_cuda_reduce_t &r, uint32_t s)
     return r.scales[s] ? *r.scales[s] : 1.0f;
 }
 
-/* Part `s` of a sum is rounded before it is added, so that nothing is fused. */
-__device__ float add_part(uint32_t s, float x, float part, float scale)
+/* What a sum begins with: any first part, a zero of either sign too, stays as it is. */
+constexpr float nothing = -0.0f;
+
+/* A part of a sum is rounded before it is added, so that nothing is fused. */
+__device__ float add_part(float x, float part, float scale)
 {
-    const float term = __fmul_rn(part, scale);
-    return s == 0 ? term : __fadd_rn(x, term);
+    return __fadd_rn(x, __fmul_rn(part, scale));
 }
 
 __device__ void reduce_element(const lap_cuda_reduce_t &r, size_t row, size_t col)
 {
-    float x = 0;
+    float x = nothing;
     for (uint32_t s = 0; s < r.nsrc; s++) {
         const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
-        x = add_part(s, x, load(r.from, src, col), scale_of(r, s));
+        x = add_part(x, load(r.from, src, col), scale_of(r, s));
     }
     char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
     store(r.to, d, col, finish(r.finish, x, r.to, d, row, col));
 }
 
-/*
- * Vectors of a row from `first` on, those of a thread LAP_CUDA_THREADS apart: what they need is
- * asked for before anything is added up, for it is the memory's answer that takes time. A type that
- * is known when this is compiled costs no questions. What is to be finished has other things on
- * their way, and needs the registers.
- */
-template <int from, int to, bool plain>
-__device__ void reduce_vectors(const lap_cuda_reduce_t &r, size_t row, size_t first)
+/* LAP_CUDA_VECTOR elements as they are in memory; of a type that is not known, as float. */
+template <int dtype> struct alignas(16) packed {
+    uint4 bits[dtype == FLOAT32 || dtype < 0 ? 2 : 1];
+};
+
+template <int dtype> __device__ void fetch(int type, const void *memory, packed<dtype> *x)
 {
-    constexpr int width = LAP_CUDA_VECTOR, turns = plain ? LAP_CUDA_TURNS : 1;
-    const int from_type = from < 0 ? r.from : from, to_type = to < 0 ? r.to : to;
-    float x[turns][width];
-#pragma unroll 4
-    for (uint32_t s = 0; s < r.nsrc; s++) {
-        const char *src = static_cast<const char *>(r.srcs[s]) + row * r.strides[s];
-        const float scale = scale_of(r, s);
-        float part[turns][width];
+    if (dtype < 0)
+        load_vector(type, memory, reinterpret_cast<float *>(x));
+    else
+        *x = *static_cast<const packed<dtype> *>(memory);
+}
+
+template <int dtype> __device__ void unpack(const packed<dtype> &packed, float *x)
+{
+    load_vector(dtype < 0 ? FLOAT32 : dtype, &packed, x);
+}
+
+/* A vector of a matrix: its row, and its number there. */
+struct place {
+    uint32_t row, at;
+};
+
+/* What a finish needs beside the sums. */
+template <int dtype> struct needs {
+    packed<dtype> d, bias, aux;
+};
+
+template <int to, int kind>
+__device__ void fetch_needs(const lap_cuda_reduce_t &r, place p, needs<to> *n)
+{
+    const size_t bytes = p.at * sizeof(packed<to>);
+    const lap_cuda_finish_t &f = r.finish;
+    if (f.beta != 0)
+        fetch(to, static_cast<const char *>(r.dst) + p.row * r.dst_stride + bytes, &n->d);
+    if (f.epilogue & BIAS)
+        fetch(to, static_cast<const char *>(f.bias) + bytes, &n->bias);
+    if (kind == LAP_CUDA_DGELU)
+        fetch(to, static_cast<const char *>(f.aux) + p.row * f.aux_stride + bytes, &n->aux);
+}
+
+/* As finish_vector, where bias and aux are of the type of d and aligned, and the scale is 1. */
+template <int to, int kind>
+__device__ void finish_known(const lap_cuda_finish_t &f, const needs<to> &n, place p, float *x)
+{
+    constexpr int width = LAP_CUDA_VECTOR;
+    float y[width];
+    if (f.beta != 0) {
+        unpack(n.d, y);
 #pragma unroll
-        for (int t = 0; t < turns; t++) {
-            const size_t col = (first + t * LAP_CUDA_THREADS) * width;
-            if (col < r.cols)
-                load_vector(from_type, src + col * size_of(from_type), part[t]);
+        for (int i = 0; i < width; i++)
+            x[i] = __fadd_rn(x[i], __fmul_rn(f.beta, y[i]));
+    }
+    if (f.epilogue & BIAS) {
+        unpack(n.bias, y);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            x[i] = __fadd_rn(x[i], y[i]);
+    }
+    if (kind == LAP_CUDA_GELU) {
+        if (f.aux)
+            store_vector(
+                to, static_cast<char *>(f.aux) + p.row * f.aux_stride + p.at * sizeof(packed<to>),
+                x);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            x[i] = gelu(x[i]);
+    }
+    if (kind == LAP_CUDA_DGELU) {
+        unpack(n.aux, y);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            x[i] *= gelu_slope(y[i]);
+    }
+}
+
+/*
+ * How many vectors a thread takes in one go, and how many sources of each then: as much as its
+ * registers hold beside what the finish needs.
+ */
+template <int from, int to, int kind> struct measure {
+    static constexpr bool plain = kind == LAP_CUDA_PLAIN;
+    static constexpr int turns = plain || (from == FLOAT32 && to != FLOAT32) ? 2 : 1;
+    static constexpr int room = plain ? 8 : kind == LAP_CUDA_ANY ? 2 : 4;
+    static constexpr int group = room / (turns * sizeof(packed<from>) / 16);
+};
+
+/* The sums at each of a thread's places. */
+template <int from, int turns, int group>
+__device__ void add_sources(const lap_cuda_reduce_t &r, const place *p, float (*x)[LAP_CUDA_VECTOR])
+{
+    constexpr int width = LAP_CUDA_VECTOR;
+    const int type = from < 0 ? r.from : from;
+#pragma unroll
+    for (int i = 0; i < turns * width; i++)
+        x[i / width][i % width] = nothing;
+#pragma unroll 1
+    for (uint32_t s0 = 0; s0 < r.nsrc; s0 += group) {
+        packed<from> parts[group][turns];
+        float scales[group];
+#pragma unroll
+        for (int g = 0; g < group; g++) {
+            if (s0 + g >= r.nsrc)
+                break;
+            const char *src = static_cast<const char *>(r.srcs[s0 + g]);
+            scales[g] = scale_of(r, s0 + g);
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+                fetch(type, src + p[t].row * r.strides[s0 + g] + p[t].at * width * size_of(type),
+                      &parts[g][t]);
         }
 #pragma unroll
-        for (int t = 0; t < turns; t++)
+        for (int g = 0; g < group; g++) {
+            if (s0 + g >= r.nsrc)
+                break;
 #pragma unroll
-            for (int i = 0; i < width; i++)
-                x[t][i] = add_part(s, x[t][i], part[t][i], scale);
+            for (int t = 0; t < turns; t++) {
+                float part[width];
+                unpack(parts[g][t], part);
+#pragma unroll
+                for (int i = 0; i < width; i++)
+                    x[t][i] = add_part(x[t][i], part[i], scales[g]);
+            }
+        }
     }
-    char *d = static_cast<char *>(r.dst) + row * r.dst_stride;
+}
+
+/*
+ * What all vectors in one go need is asked for before anything is added up, for it is the memory's
+ * answer that takes time. Types and a finish that are known when this is compiled cost no questions.
+ * A place behind the end is read as if it were the first of
+ * those, and not written.
+ */
+template <int from, int to, int kind>
+__device__ void reduce_places(const lap_cuda_reduce_t &r, const place *p)
+{
+    using size = measure<from, to, kind>;
+    constexpr int width = LAP_CUDA_VECTOR, turns = size::turns;
+    const int to_type = to < 0 ? r.to : to;
+    constexpr bool known = kind != LAP_CUDA_PLAIN && kind != LAP_CUDA_ANY;
+    needs<to> n[turns];
+    float x[turns][width];
+    place near[turns];
 #pragma unroll
     for (int t = 0; t < turns; t++) {
-        const size_t col = (first + t * LAP_CUDA_THREADS) * width;
-        if (col >= r.cols)
-            continue;
-        char *at = d + col * size_of(to_type);
-        if (!plain)
-            finish_vector(r.finish, x[t], to_type, at, row, col);
-        store_vector(to_type, at, x[t]);
+        near[t] = p[t].row < r.rows ? p[t] : p[0];
+        if (known)
+            fetch_needs<to, kind>(r, near[t], &n[t]);
+    }
+    add_sources<from, turns, size::group>(r, near, x);
+#pragma unroll
+    for (int t = 0; t < turns; t++) {
+        if (p[t].row >= r.rows)
+            break;
+        const size_t col = static_cast<size_t>(p[t].at) * width;
+        char *d = static_cast<char *>(r.dst) + p[t].row * r.dst_stride + col * size_of(to_type);
+        if (known)
+            finish_known<to, kind>(r.finish, n[t], p[t], x[t]);
+        else if (kind == LAP_CUDA_ANY && !r.finish.plain)
+            finish_vector(r.finish, x[t], to_type, d, p[t].row, col);
+        store_vector(to_type, d, x[t]);
     }
 }
 
-template <int from, int to, bool plain> __device__ void reduce_tiles(const lap_cuda_reduce_t &r)
+/* The vectors of a thread are as many apart as there are threads: only the first needs a division. */
+template <int from, int to, int kind> __device__ void reduce_vectors(const lap_cuda_reduce_t &r)
 {
-    const uint32_t vectors = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
-    const uint32_t tile = LAP_CUDA_THREADS * (plain ? LAP_CUDA_TURNS : 1);
-    const uint32_t tiles = (vectors + tile - 1) / tile;
-    for (uint32_t i = blockIdx.x; i < tiles * r.rows; i += gridDim.x)
-        reduce_vectors<from, to, plain>(r, i / tiles, i % tiles * tile + threadIdx.x);
+    constexpr int turns = measure<from, to, kind>::turns;
+    const uint32_t across = static_cast<uint32_t>(r.cols / LAP_CUDA_VECTOR);
+    const uint32_t first = blockIdx.x * LAP_CUDA_THREADS + threadIdx.x;
+    const uint32_t step = gridDim.x * LAP_CUDA_THREADS;
+    const uint32_t down = step / across, right = step % across;
+    place next = {first / across, first % across};
+    while (next.row < r.rows) {
+        place p[turns];
+#pragma unroll
+        for (int t = 0; t < turns; t++) {
+            const bool wraps = next.at >= across - right;
+            p[t] = next;
+            next.row += down + wraps;
+            next.at = wraps ? next.at - (across - right) : next.at + right;
+        }
+        reduce_places<from, to, kind>(r, p);
+    }
 }
 
-template <int from, int to> __device__ void reduce_rows(const lap_cuda_reduce_t &r)
+template <int from, int to> __device__ void reduce_kind(const lap_cuda_reduce_t &r)
 {
-    if (r.finish.plain)
-        reduce_tiles<from, to, true>(r);
-    else
-        reduce_tiles<from, to, false>(r);
+    switch (r.kind) {
+    case LAP_CUDA_PLAIN:
+        reduce_vectors<from, to, LAP_CUDA_PLAIN>(r);
+        break;
+    case LAP_CUDA_LINEAR:
+        reduce_vectors<from, to, LAP_CUDA_LINEAR>(r);
+        break;
+    case LAP_CUDA_GELU:
+        reduce_vectors<from, to, LAP_CUDA_GELU>(r);
+        break;
+    default:
+        reduce_vectors<from, to, LAP_CUDA_DGELU>(r);
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
     lap_reduce(const lap_cuda_reduce_t r)
 {
     if (r.vector == 1) {
@@ -441,47 +610,108 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, 3)
         for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all;
              i += step)
             reduce_element(r, i / r.cols, i % r.cols);
-    } else if (r.from == BFLOAT16 && r.to == BFLOAT16) {
-        reduce_rows<BFLOAT16, BFLOAT16>(r);
-    } else if (r.from == FLOAT16 && r.to == FLOAT16) {
-        reduce_rows<FLOAT16, FLOAT16>(r);
-    } else if (r.from == FLOAT32 && r.to == BFLOAT16) {
-        reduce_rows<FLOAT32, BFLOAT16>(r);
+    } else if (r.kind == LAP_CUDA_ANY) {
+        reduce_vectors<-1, -1, LAP_CUDA_ANY>(r);
+    } else if (r.from == BFLOAT16) {
+        reduce_kind<BFLOAT16, BFLOAT16>(r);
+    } else if (r.from == FLOAT16) {
+        reduce_kind<FLOAT16, FLOAT16>(r);
+    } else if (r.to == BFLOAT16) {
+        reduce_kind<FLOAT32, BFLOAT16>(r);
+    } else if (r.to == FLOAT16) {
+        reduce_kind<FLOAT32, FLOAT16>(r);
     } else {
-        reduce_rows<-1, -1>(r);
+        reduce_kind<FLOAT32, FLOAT32>(r);
     }
 }
 
+/* `width` elements at once as float. The address allows it. */
+template <int dtype, int width> __device__ void load_width(int type, const void *memory, float *x)
+{
+    if (width == 1) {
+        x[0] = load(type, memory, 0);
+    } else if (dtype != E4M3 && dtype != E5M2) {
+        load_vector(dtype, memory, x);
+    } else {
+        const uint2 bits = *static_cast<const uint2 *>(memory);
+#pragma unroll
+        for (int i = 0; i < width; i++)
+            x[i] = load(dtype, &bits, i);
+    }
+}
+
+/* Adds `depth` rows, which are asked for before any of them is added. */
+template <int dtype, int width, int depth>
+__device__ void add_rows(const lap_cuda_column_sums_t &s, const char *src, size_t apart,
+                         double *total)
+{
+    float x[depth][width];
+#pragma unroll
+    for (int i = 0; i < depth; i++)
+        load_width<dtype, width>(s.from, src + i * apart, x[i]);
+#pragma unroll
+    for (int i = 0; i < depth; i++)
+#pragma unroll
+        for (int j = 0; j < width; j++)
+            total[j] += x[i][j];
+}
+
 /*
- * A block has 32 columns; its warps take every 32nd row each and are added up in order. What several
- * rows have is asked for before it is added.
+ * A block has the columns of `across` threads side by side, and as many rows at a time as then fit.
+ * What its threads have found is added up in an order that is always the same: first in each warp,
+ * then over the warps.
  */
-extern "C" __global__ void __launch_bounds__(32 * LAP_CUDA_SUMMERS)
+template <int dtype, int width>
+__device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)
+{
+    constexpr int depth = dtype == FLOAT32 ? 2 : 4;
+    const unsigned at = threadIdx.x % s.across, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const size_t high = LAP_CUDA_SUMMERS / s.across, apart = high * s.src_stride;
+    const size_t col0 = static_cast<size_t>(blockIdx.x) * s.across * width;
+    const size_t col = col0 + at * width;
+    double total[width] = {};
+    if (col < s.cols) {
+        size_t row = threadIdx.x / s.across;
+        const char *src =
+            static_cast<const char *>(s.src) + row * s.src_stride + col * size_of(s.from);
+        for (; row + (depth - 1) * high < s.rows; row += depth * high, src += depth * apart)
+            add_rows<dtype, width, depth>(s, src, apart, total);
+        for (; row < s.rows; row += high, src += apart)
+            add_rows<dtype, width, 1>(s, src, apart, total);
+    }
+    for (unsigned other = s.across; other < 32; other *= 2)
+#pragma unroll
+        for (int j = 0; j < width; j++)
+            total[j] += __shfl_xor_sync(~0u, total[j], other);
+    const unsigned cols = s.across * width;
+    for (int j = 0; lane < s.across && j < width; j++)
+        parts[warp * cols + at * width + j] = total[j];
+    __syncthreads();
+    if (threadIdx.x >= cols || col0 + threadIdx.x >= s.cols)
+        return;
+    double sum = 0;
+    for (unsigned i = 0; i < LAP_CUDA_SUMMERS / 32; i++)
+        sum += parts[i * cols + threadIdx.x];
+    store(s.to, s.dst, col0 + threadIdx.x, narrow(s.to, sum * s.scale));
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_SUMMERS)
     lap_column_sums(const lap_cuda_column_sums_t s)
 {
-    constexpr int depth = 8;
-    __shared__ double parts[LAP_CUDA_SUMMERS][32];
-    const size_t col = static_cast<size_t>(blockIdx.x) * 32 + threadIdx.x;
-    const size_t near = col < s.cols ? col : s.cols - 1;
-    double total = 0;
-    for (size_t row0 = threadIdx.y; row0 < s.rows; row0 += depth * LAP_CUDA_SUMMERS) {
-        float x[depth];
-#pragma unroll
-        for (int i = 0; i < depth; i++) {
-            const size_t row = row0 + i * LAP_CUDA_SUMMERS, there = row < s.rows ? row : row0;
-            x[i] = load(s.from, static_cast<const char *>(s.src) + there * s.src_stride, near);
-        }
-#pragma unroll
-        for (int i = 0; i < depth; i++)
-            total += row0 + i * LAP_CUDA_SUMMERS < s.rows ? x[i] : 0;
-    }
-    parts[threadIdx.y][threadIdx.x] = total;
-    __syncthreads();
-    if (threadIdx.y != 0 || col >= s.cols)
-        return;
-    for (int i = 1; i < LAP_CUDA_SUMMERS; i++)
-        total += parts[i][threadIdx.x];
-    store(s.to, s.dst, col, narrow(s.to, total * s.scale));
+    __shared__ double parts[LAP_CUDA_SUMMERS / 32 * LAP_CUDA_ACROSS * LAP_CUDA_VECTOR];
+    constexpr int width = LAP_CUDA_VECTOR;
+    if (s.vector == 1)
+        sum_columns<-1, 1>(s, parts);
+    else if (s.from == FLOAT32)
+        sum_columns<FLOAT32, width>(s, parts);
+    else if (s.from == FLOAT16)
+        sum_columns<FLOAT16, width>(s, parts);
+    else if (s.from == BFLOAT16)
+        sum_columns<BFLOAT16, width>(s, parts);
+    else if (s.from == E4M3)
+        sum_columns<E4M3, width>(s, parts);
+    else
+        sum_columns<E5M2, width>(s, parts);
 }
 
 /* Element [row, k] of op(x), stored [row, k] or turned; 0 outside. */

@@ -494,7 +494,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
-        .trace = args->trace,
+        .traced = args->trace != NULL,
         .chaos = op->chaos ? op->chaos + op->calls : 0,
     };
     if (p->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU))
@@ -615,9 +615,10 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
 }
 
 /* Steps that do not wait were ready when they began. */
-static void finish_trace(lap_trace_t *trace)
+static void finish_trace(lap_trace_t *trace, const lap_program_t *program)
 {
     trace->end = lap_now_ns();
+    lap_program_read_trace(program, trace);
     for (size_t i = 0; i < trace->nrecords; i++) {
         lap_trace_record_t *record = &trace->records[i];
         if (record->span.ready == 0)
@@ -641,10 +642,10 @@ lap_status_t lap_op_end(lap_op_t *op)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
-    op->program = NULL;
     op->buffer->in_flight--;
     if (op->trace)
-        finish_trace(op->trace);
+        finish_trace(op->trace, op->program);
+    op->program = NULL;
     op->trace = NULL;
     if (op->engine->failures != op->failures_before)
         return lap_op_break(op, lap_error(op->engine->status, "%s", op->engine->text));

@@ -474,6 +474,7 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
     (void)lap_cuda_flush(device);
     device->dead = !drain(device, until);
     (void)lap_cuda_leave(device, LAP_OK);
+    lap_cuda_forget_stamps(device);
     if (device->dead)
         return;
     forget_lost(device);

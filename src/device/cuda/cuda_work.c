@@ -214,13 +214,29 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
                   LAP_CUDA_THREADS, 1, &args);
 }
 
-static size_t blocks_of_columns(const lap_cuda_column_sums_t *args)
+static size_t blocks_of_columns(const lap_cuda_column_sums_t *args, uint32_t across)
 {
-    const size_t cols = (size_t)args->across * args->vector;
+    const size_t cols = (size_t)across * args->vector;
     return (args->cols + cols - 1) / cols;
 }
 
-/* Blocks are as wide as leaves one for every multiprocessor, so that rows are read in long pieces. */
+/*
+ * As wide as leaves no multiprocessor, which has one block at a time, much more to do than others:
+ * rows are read in long pieces then. A block costs about 2 vectors more than those of its rows.
+ */
+static uint32_t width_of_blocks(const lap_cuda_device_t *device, const lap_cuda_column_sums_t *args)
+{
+    const size_t sms = (size_t)device->sms;
+    uint32_t best = LAP_CUDA_ACROSS;
+    size_t least = SIZE_MAX;
+    for (uint32_t across = LAP_CUDA_ACROSS; across >= LAP_CUDA_ACROSS / 4; across /= 2) {
+        const size_t cost = (blocks_of_columns(args, across) + sms - 1) / sms * (across + 2);
+        best = cost < least ? across : best;
+        least = cost < least ? cost : least;
+    }
+    return best;
+}
+
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums)
 {
     LAP_TRY(lap_device_check_dtype("the sum of rows", sums->from));
@@ -241,13 +257,10 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
     const uintptr_t src = (uintptr_t)sums->src | (sums->rows > 1 ? sums->src_stride : 0);
     if (sums->cols % LAP_CUDA_VECTOR == 0 && src % (bytes < 16 ? bytes : 16) == 0) {
         args.vector = LAP_CUDA_VECTOR;
-        args.across = LAP_CUDA_ACROSS;
+        args.across = width_of_blocks(stream->device, &args);
     }
-    while (args.vector > 1 && args.across > 4 &&
-           blocks_of_columns(&args) < (size_t)stream->device->sms)
-        args.across /= 2;
-    return launch(stream, LAP_CUDA_KERNEL_column_sums, blocks_of_columns(&args), LAP_CUDA_SUMMERS,
-                  1, &args);
+    return launch(stream, LAP_CUDA_KERNEL_column_sums, blocks_of_columns(&args, args.across),
+                  LAP_CUDA_SUMMERS, 1, &args);
 }
 
 static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value)

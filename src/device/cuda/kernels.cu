@@ -400,8 +400,14 @@ __device__ void reduce_element(const lap_cuda_reduce_t &r, size_t row, size_t co
 }
 
 /* LAP_CUDA_VECTOR elements as they are in memory; of a type that is not known, as float. */
-template <int dtype> struct alignas(16) packed {
+template <int dtype> struct packed {
     uint4 bits[dtype == FLOAT32 || dtype < 0 ? 2 : 1];
+};
+template <> struct packed<E4M3> {
+    uint2 bits;
+};
+template <> struct packed<E5M2> {
+    uint2 bits;
 };
 
 template <int dtype> __device__ void fetch(int type, const void *memory, packed<dtype> *x)
@@ -414,7 +420,9 @@ template <int dtype> __device__ void fetch(int type, const void *memory, packed<
 
 template <int dtype> __device__ void unpack(const packed<dtype> &packed, float *x)
 {
-    load_vector(dtype < 0 ? FLOAT32 : dtype, &packed, x);
+#pragma unroll
+    for (int i = 0; i < LAP_CUDA_VECTOR; i++)
+        x[i] = load(dtype < 0 ? FLOAT32 : dtype, &packed, i);
 }
 
 /* A vector of a matrix: its row, and its number there. */
@@ -625,35 +633,40 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS
     }
 }
 
-/* `width` elements at once as float. The address allows it. */
-template <int dtype, int width> __device__ void load_width(int type, const void *memory, float *x)
+/* Adds up `left` elements below each other, of which the first is given. */
+__device__ void add_column(int dtype, const char *src, size_t apart, uint32_t left, double *total)
 {
-    if (width == 1) {
-        x[0] = load(type, memory, 0);
-    } else if (dtype != E4M3 && dtype != E5M2) {
-        load_vector(dtype, memory, x);
-    } else {
-        const uint2 bits = *static_cast<const uint2 *>(memory);
-#pragma unroll
-        for (int i = 0; i < width; i++)
-            x[i] = load(dtype, &bits, i);
-    }
+#pragma unroll 4
+    for (uint32_t n = 0; n < left; n++)
+        *total += load(dtype, src + n * apart, 0);
 }
 
-/* Adds `depth` rows, which are asked for before any of them is added. */
-template <int dtype, int width, int depth>
-__device__ void add_rows(const lap_cuda_column_sums_t &s, const char *src, size_t apart,
-                         double *total)
+/*
+ * The same with vectors. Several of them are always on their way: when one has come, the next takes
+ * its place before it is added.
+ */
+template <int dtype>
+__device__ void add_columns(const char *src, size_t apart, uint32_t left, double *total)
 {
-    float x[depth][width];
+    constexpr uint32_t depth = 64 / sizeof(packed<dtype>);
+    packed<dtype> x[depth];
 #pragma unroll
-    for (int i = 0; i < depth; i++)
-        load_width<dtype, width>(s.from, src + i * apart, x[i]);
+    for (uint32_t i = 0; i < depth; i++)
+        if (i < left)
+            fetch(dtype, src + i * apart, &x[i]);
+    for (uint32_t n = 0; n < left; n += depth)
 #pragma unroll
-    for (int i = 0; i < depth; i++)
+        for (uint32_t i = 0; i < depth; i++) {
+            if (n + i >= left)
+                break;
+            float y[LAP_CUDA_VECTOR];
+            unpack(x[i], y);
+            if (n + i + depth < left)
+                fetch(dtype, src + (n + i + depth) * apart, &x[i]);
 #pragma unroll
-        for (int j = 0; j < width; j++)
-            total[j] += x[i][j];
+            for (int j = 0; j < LAP_CUDA_VECTOR; j++)
+                total[j] += y[j];
+        }
 }
 
 /*
@@ -664,20 +677,19 @@ __device__ void add_rows(const lap_cuda_column_sums_t &s, const char *src, size_
 template <int dtype, int width>
 __device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)
 {
-    constexpr int depth = dtype == FLOAT32 ? 2 : 4;
     const unsigned at = threadIdx.x % s.across, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const size_t high = LAP_CUDA_SUMMERS / s.across, apart = high * s.src_stride;
+    const unsigned row = threadIdx.x / s.across, high = LAP_CUDA_SUMMERS / s.across;
     const size_t col0 = static_cast<size_t>(blockIdx.x) * s.across * width;
     const size_t col = col0 + at * width;
     double total[width] = {};
-    if (col < s.cols) {
-        size_t row = threadIdx.x / s.across;
+    if (col < s.cols && row < s.rows) {
+        const uint32_t left = static_cast<uint32_t>((s.rows - row + high - 1) / high);
         const char *src =
             static_cast<const char *>(s.src) + row * s.src_stride + col * size_of(s.from);
-        for (; row + (depth - 1) * high < s.rows; row += depth * high, src += depth * apart)
-            add_rows<dtype, width, depth>(s, src, apart, total);
-        for (; row < s.rows; row += high, src += apart)
-            add_rows<dtype, width, 1>(s, src, apart, total);
+        if constexpr (width == 1)
+            add_column(s.from, src, high * s.src_stride, left, total);
+        else
+            add_columns<dtype>(src, high * s.src_stride, left, total);
     }
     for (unsigned other = s.across; other < 32; other *= 2)
 #pragma unroll

@@ -119,9 +119,7 @@ static const lap_option_t options[NOPTIONS] = {
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not look at what every GEMM does: nothing is said of communication, and on "
-                  "GPUs repeated calls are graphs",
-                  NULL},
+                  "do not look at what every GEMM does: nothing is said of communication", NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [JSON] = LAP_OPTION_JSON,
 };

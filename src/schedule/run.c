@@ -288,7 +288,8 @@ static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *bi
 /* Those of the call before are not those of this one. */
 static void forget_times(lap_program_t *program)
 {
-    for (size_t i = 0; i < lap_program_records(program); i++) {
+    const size_t count = lap_program_records(program);
+    for (size_t i = 0; i < count; i++) {
         program->records[i].span = (lap_span_t){0, 0, 0};
         program->records[i].flight = (lap_span_t){0, 0, 0};
     }

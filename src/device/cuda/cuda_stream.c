@@ -245,7 +245,8 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a call on a stream");
     call->stream = stream;
     call->fn = fn;
-    memcpy(call->arg, arg, bytes);
+    if (bytes > 0)
+        memcpy(call->arg, arg, bytes);
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK) {
         status = lap_cuda_flush(stream->device);

@@ -99,7 +99,7 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [JSON] = LAP_OPTION_JSON,
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
-    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: its copy engine does",
+    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: the driver does",
                 "0"},
     [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},

@@ -49,7 +49,7 @@ typedef struct lap_copy {
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride; /* strides in bytes */
     /*
-     * Of a GPU: the multiprocessors that do it; 0: its copy engine does, which can reach any
+     * Of a GPU: the multiprocessors that do it; 0: as its driver likes, which can reach any
      * memory. The others have no such choice.
      */
     int sms;

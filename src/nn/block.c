@@ -251,7 +251,7 @@ static lap_status_t ready(lap_nn_t *nn, lap_nn_weight_t *weight)
         return LAP_OK;
     if (weight->partial && partial_of(nn, weight) == weight->partial)
         LAP_TRY(lap_nn_add_partial(nn, weight));
-    return nn->ready ? nn->ready(nn->ready_context, weight->index) : LAP_OK;
+    return lap_nn_tell_ready(nn, weight->index);
 }
 
 /* What the two wgrad GEMMs have in common: dw = dy^T x, and the sums of the rows of dy. */

@@ -2,8 +2,8 @@
 /*
  * The numeric kernels of transformer layers that are no GEMMs: a table per device. Each is issued
  * to a stream and runs in its order; the memory it is given must live until it has run. What the
- * devices have already is not here: casts, scaled sums and GELU are their reductions (see
- * device.h), residual sums the epilogues of GEMMs.
+ * devices have already is not here: casts are theirs, scaled sums and GELU are their reductions
+ * (see device.h), residual sums the epilogues of GEMMs.
  */
 #ifndef LAP_NN_KERNELS_H
 #define LAP_NN_KERNELS_H

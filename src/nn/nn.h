@@ -186,6 +186,9 @@ lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, 
 lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtype_t from,
                            lap_dtype_t to, void *dst, size_t rows, size_t cols);
 
+/* Calls `ready`, if there is one, for the parameter of this index. */
+lap_status_t lap_nn_tell_ready(lap_nn_t *nn, size_t index);
+
 /* The active rows: all, and those of x and y between layers. */
 size_t lap_nn_rows(const lap_nn_t *nn);
 size_t lap_nn_own_rows(const lap_nn_t *nn);

@@ -225,6 +225,17 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     return finish(nn, status);
 }
 
+/* Not in the row of calls that backward is: what the caller does, it does as it likes. */
+lap_status_t lap_nn_tell_ready(lap_nn_t *nn, size_t index)
+{
+    if (!nn->ready)
+        return LAP_OK;
+    lap_engine_calls_end(nn->engine);
+    const lap_status_t status = nn->ready(nn->ready_context, index);
+    const lap_status_t again = lap_engine_calls_begin(nn->engine);
+    return status == LAP_OK ? again : status;
+}
+
 /* Sums over ranks what they hold in part, and adds it to the gradients. */
 static lap_status_t sum_gradients(lap_nn_t *nn)
 {
@@ -247,8 +258,7 @@ static lap_status_t sum_gradients(lap_nn_t *nn)
         if (!nn->weights[i].summed)
             continue;
         LAP_TRY(lap_nn_add_partial(nn, &nn->weights[i]));
-        if (nn->ready)
-            LAP_TRY(nn->ready(nn->ready_context, i));
+        LAP_TRY(lap_nn_tell_ready(nn, i));
     }
     return LAP_OK;
 }

@@ -338,7 +338,7 @@ static unsigned used_fields(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
         used |= 1u << NUM_SPLITS;
     if (ring && !rule->atomic_gemm && kind_of(overlap, gemm) == LAP_AG_GEMM)
         used |= 1u << AGGREGATE;
-    /* Copies are made by copy engines, on streams that come before those of GEMMs. */
+    /* Copies are made by the driver, on streams that come before those of GEMMs. */
     if (cuda && rule->use_ce)
         used |= 1u << USE_CE;
     if (cuda && rule->comm_priority == -5)

@@ -309,8 +309,8 @@ static lap_status_t check_sms(const lap_op_desc_t *desc)
                          LAP_SMS_MOST);
     if (desc->set_sm_margin && desc->num_sm == 0)
         return lap_error(LAP_ERR_INVALID,
-                         "set_sm_margin is %d with num_sm = 0, expected 0: the copy engine needs "
-                         "no SM",
+                         "set_sm_margin is %d with num_sm = 0, expected 0: there is none to "
+                         "leave free",
                          desc->set_sm_margin);
     return LAP_OK;
 }

@@ -149,6 +149,24 @@ lap_status_t lap_engine_join(lap_engine_t *engine)
     return LAP_OK;
 }
 
+void lap_engine_launched(lap_engine_t *engine, unsigned streams)
+{
+    const unsigned first = streams & (~streams + 1);
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if ((streams & ~first) >> s & 1)
+            engine->trails[s] |= first;
+}
+
+/* Stream s goes on when those are here on which graphs with work of it were launched. */
+static lap_status_t take_trail(lap_engine_t *engine, int s)
+{
+    for (int other = 0; other < LAP_STREAMS; other++)
+        if (engine->trails[s] >> other & 1)
+            LAP_TRY(await_stream(engine->streams[s], engine, other));
+    engine->trails[s] = 0;
+    return LAP_OK;
+}
+
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
 {
     const lap_device_ops_t *ops = engine->device->ops;
@@ -162,6 +180,8 @@ lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
             LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[LAP_STREAM_COMPUTE]));
         if (untailed >> s & 1)
             LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->tail));
+        if (streams >> s & 1)
+            LAP_TRY(take_trail(engine, s));
     }
     engine->behind &= ~streams;
     engine->untailed &= ~streams;

@@ -246,7 +246,9 @@ static lap_status_t launch(lap_program_t *program)
     int first = 0;
     if (lap_program_streams(program, streams, &first) == 0)
         return LAP_OK;
-    return program->engine->device->ops->graph_launch(program->graph, streams[0]);
+    LAP_TRY(program->engine->device->ops->graph_launch(program->graph, streams[0]));
+    lap_engine_launched(program->engine, stream_bits(program, false));
+    return LAP_OK;
 }
 
 /* Whether this call is bound as the latest one was; it is the latest one from now on. */

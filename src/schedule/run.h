@@ -25,14 +25,15 @@ struct lap_engine {
     lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another, */
     lap_event_t *meets[LAP_STREAMS];    /* and those of one call, within it */
     /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
-    unsigned used;     /* given something since the last join; not of COMPUTE */
-    unsigned behind;   /* must wait for COMPUTE, as it was at the last join or later, */
-    bool recorded;     /* of which joins[COMPUTE] tells */
-    unsigned untailed; /* must wait for `tail` */
-    lap_event_t *tail; /* recorded at the end of the latest call in a caller's order, */
-    bool tailed;       /* if there was one */
-    lap_event_t *kept; /* the same for calls that a caller keeps as part of a graph */
-    bool lent;         /* streams may still be part of a graph that a caller is making */
+    unsigned used;                /* given something since the last join; not of COMPUTE */
+    unsigned behind;              /* must wait for COMPUTE, as it was at the last join or later, */
+    bool recorded;                /* of which joins[COMPUTE] tells */
+    unsigned untailed;            /* must wait for `tail` */
+    unsigned trails[LAP_STREAMS]; /* which streams each must wait for: a graph has its work there */
+    lap_event_t *tail;            /* recorded at the end of the latest call in a caller's order, */
+    bool tailed;                  /* if there was one */
+    lap_event_t *kept;            /* the same for calls that a caller keeps as part of a graph */
+    bool lent;                    /* streams may still be part of a graph that a caller is making */
     lap_engine_guest_t *guests;
     lap_marks_t *marks;  /* NULL: no profiler listens */
     uint32_t failures;   /* of the streams so far; calls in flight share them */
@@ -65,11 +66,14 @@ lap_status_t lap_engine_join(lap_engine_t *engine);
 /* After `tail` was recorded on a stream: whatever is taken from now on waits for it. */
 void lap_engine_tailed(lap_engine_t *engine, int stream);
 
+/* After a graph with work of all these streams (bits) was launched on the first of them. */
+void lap_engine_launched(lap_engine_t *engine, unsigned streams);
+
 /* Around whatever is given the device in a row, as calls_begin and calls_end of its table. */
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);
 void lap_engine_calls_end(const lap_engine_t *engine);
 
-/* Before something is issued to these streams (bits), other than directly behind a join. */
+/* Before something is issued to these streams (bits); to COMPUTE alone, a join is enough. */
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
 
 /*

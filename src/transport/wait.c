@@ -43,9 +43,12 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
     if (story)
         snprintf(where, sizeof(where), " in %s (%s), step %u,", story->op, story->method,
                  story->step);
-    snprintf(
-        text, bytes, "rank %d waited%s for signal %s number %u of rank %d; it has come %u time%s",
-        buffer->group->rank, where, signal, wait->target, wait->peer, come, come == 1 ? "" : "s");
+    const bool held_back = lap_buffer_is_paced(buffer) && (int32_t)(come - wait->target) >= 0;
+    snprintf(text, bytes,
+             "rank %d waited%s for signal %s number %u of rank %d; it has %s %u time%s",
+             buffer->group->rank, where, signal, wait->target, wait->peer,
+             held_back ? "been sent, over an emulated link slower than that," : "come", come,
+             come == 1 ? "" : "s");
 }
 
 static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come,

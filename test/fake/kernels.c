@@ -104,8 +104,7 @@ static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)
 {
     const uint64_t due = carry(transit);
     const uint32_t nth = __atomic_load_n(&word->value, __ATOMIC_RELAXED) + 1;
-    __atomic_store_n(&word->due[nth % LAP_CUDA_DUES], (uint32_t)(due >> LAP_CUDA_DUE_SHIFT),
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(&word->due[nth % LAP_CUDA_DUES], due, __ATOMIC_RELAXED);
     if (transit->arrival)
         __atomic_store_n(transit->arrival, due, __ATOMIC_RELEASE);
 }
@@ -113,8 +112,7 @@ static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)
 static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
 {
     const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
-    const uint32_t due = __atomic_load_n(&word->due[known % LAP_CUDA_DUES], __ATOMIC_RELAXED);
-    return (int32_t)(due - (uint32_t)(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+    return __atomic_load_n(&word->due[known % LAP_CUDA_DUES], __ATOMIC_RELAXED) <= now();
 }
 
 /* Nothing is raised after a wait that gave up. */

@@ -152,7 +152,8 @@ struct lap_stream {
     lap_cuda_device_t *device;
     CUstream stream;
     CUstream aside; /* its companion for signals; NULL: none */
-    bool parted;    /* the companion was given something that the stream does not wait for */
+    bool parted;    /* the companion was given something that the stream does not wait for, */
+    bool noted;     /* or only times */
     unsigned slot;
     CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
     CUdeviceptr scratch;   /* fp32 results on their way to being finished */
@@ -201,12 +202,12 @@ lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t k
 
 /*
  * The multiprocessors that no part of the GPU has: chosen with the part, opened when the kernels
- * have been loaded. Where that fails there are none. A stream's companion: NULL stays.
+ * have been loaded; the companion of a stream. Where that fails there are none.
  */
 void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest);
 void lap_cuda_aside_open(lap_cuda_device_t *device);
 void lap_cuda_aside_close(lap_cuda_device_t *device);
-lap_status_t lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
+void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);

@@ -92,15 +92,12 @@ void lap_cuda_aside_close(lap_cuda_device_t *device)
     *aside = (lap_cuda_aside_t){NULL};
 }
 
-lap_status_t lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p)
+void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p)
 {
-    if (!device->aside.green)
-        return LAP_OK;
-    return lap_cuda_check(&device->api,
-                          device->api.cuGreenCtxStreamCreate(stream_p, device->aside.green,
-                                                             CU_STREAM_NON_BLOCKING,
-                                                             device->urgent),
-                          "cuGreenCtxStreamCreate");
+    if (device->aside.green &&
+        device->api.cuGreenCtxStreamCreate(stream_p, device->aside.green, CU_STREAM_NON_BLOCKING,
+                                           device->urgent) != CUDA_SUCCESS)
+        *stream_p = NULL;
 }
 
 /* ---- launching ---- */
@@ -130,7 +127,10 @@ lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kerne
         lap_cuda_check(api, api->cuEventRecord(device->joint, stream->stream), "cuEventRecord"));
     LAP_TRY(enter(device));
     LAP_TRY(leave(device, launch_inside(stream, kernel, threads, args)));
-    stream->parted = true;
+    if (kernel == LAP_CUDA_KERNEL_stamp)
+        stream->noted = true;
+    else
+        stream->parted = true;
     return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_meet(stream) : LAP_OK;
 }
 
@@ -146,9 +146,9 @@ static lap_status_t meet_inside(const lap_stream_t *stream)
 lap_status_t lap_cuda_meet(lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
-    if (!stream->parted)
+    if (!stream->parted && !stream->noted)
         return LAP_OK;
-    stream->parted = false;
+    stream->parted = stream->noted = false;
     LAP_TRY(enter(device));
     LAP_TRY(leave(device, meet_inside(stream)));
     return lap_cuda_check(&device->api,

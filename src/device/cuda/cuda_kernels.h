@@ -35,13 +35,12 @@
  * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
  * emulated link: when its latest raises are due, raise n at n modulo their number.
  */
-#define LAP_CUDA_DUES 12
-#define LAP_CUDA_DUE_SHIFT 6 /* such times are in units of 64 ns, and wrap */
+#define LAP_CUDA_DUES 6
 typedef struct lap_cuda_word {
     uint32_t value;
     uint32_t reserved;
     uint64_t tag;
-    uint32_t due[LAP_CUDA_DUES];
+    uint64_t due[LAP_CUDA_DUES];
 } lap_cuda_word_t;
 
 enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2 };

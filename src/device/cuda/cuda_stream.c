@@ -92,7 +92,8 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
 /* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
 static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
 {
-    for (uint32_t i = 0; i < device->raises.n; i++)
+    const bool raises = device->held_for && device->held == LAP_CUDA_PACED_RAISES;
+    for (uint32_t i = 0; raises && i < device->raises.n; i++)
         if (device->raises.at[i].word == word)
             return true;
     return false;
@@ -101,7 +102,7 @@ static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
-    if (paced && device->held_for && is_held(device, raise->word)) {
+    if (paced && is_held(device, raise->word)) {
         LAP_TRY(lap_cuda_enter(device));
         LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
     }
@@ -118,7 +119,8 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
 {
     lap_cuda_advance_t args;
     LAP_TRY(lap_cuda_flush(stream->device));
-    LAP_TRY(lap_cuda_meet(stream)); /* raises read what it changes */
+    if (stream->parted) /* raises read what it changes */
+        LAP_TRY(lap_cuda_meet(stream));
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;
         args.calls = begin == 0 ? calls : NULL;
@@ -155,10 +157,8 @@ static lap_status_t create_own(lap_cuda_device_t *device, bool urgent, CUstream 
 static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, lap_stream_t *stream)
 {
     LAP_TRY(create_own(device, urgent, &stream->stream));
-    const lap_status_t status = lap_cuda_aside_stream(device, &stream->aside);
-    if (status != LAP_OK)
-        (void)device->api.cuStreamDestroy(stream->stream);
-    return status;
+    lap_cuda_aside_stream(device, &stream->aside);
+    return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_create(lap_device_t *handle, bool urgent, lap_stream_t **stream_p)
@@ -316,7 +316,9 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
-    LAP_TRY(lap_cuda_meet(stream));
+    /* In a graph that is being made, nobody looks for times before its end. */
+    if (stream->parted || !stream->device->keeps)
+        LAP_TRY(lap_cuda_meet(stream));
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 
@@ -444,13 +446,18 @@ static void forget_lost(lap_cuda_device_t *device)
 }
 
 /* Whether all streams, and an event, have run out in time; a failure ends them, too. */
+static bool is_busy(const lap_cuda_api_t *api, CUstream stream)
+{
+    return stream && api->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+}
+
 static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
 {
     const lap_cuda_api_t *api = &device->api;
     const uint64_t deadline = lap_now_ns() + DRAIN_NS;
     const lap_stream_t *stream = device->streams;
     for (;;) {
-        while (stream && api->cuStreamQuery(stream->stream) != CUDA_ERROR_NOT_READY)
+        while (stream && !is_busy(api, stream->stream) && !is_busy(api, stream->aside))
             stream = stream->next;
         if (!stream && !(until && api->cuEventQuery(until->event) == CUDA_ERROR_NOT_READY))
             return true;

@@ -165,6 +165,11 @@ __device__ void store_relaxed(uint32_t *word, uint32_t value)
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
+__device__ void store_relaxed(uint64_t *word, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
 __device__ void store_release(uint32_t *word, uint32_t value)
 {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
@@ -219,8 +224,7 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
 /* Notes when the next raise of a word, which only this thread makes, is due. */
 __device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit, uint64_t due)
 {
-    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES],
-                  static_cast<uint32_t>(due >> LAP_CUDA_DUE_SHIFT));
+    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
     if (transit.arrival)
         *transit.arrival = due;
 }
@@ -232,8 +236,7 @@ __device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit
 __device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
 {
     const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
-    const uint32_t due = load_relaxed(&word->due[known % LAP_CUDA_DUES]);
-    return static_cast<int32_t>(due - static_cast<uint32_t>(now() >> LAP_CUDA_DUE_SHIFT)) <= 0;
+    return load_relaxed(&word->due[known % LAP_CUDA_DUES]) <= now();
 }
 
 /*
@@ -290,21 +293,22 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
     const uint32_t base = *mine.consumed;
     uint32_t come = 0;
-    int told = -1;      /* the lane whose wait is in the slot, */
-    uint64_t since = 0; /* and since when */
-    bool waiting = lane < waits.n;
+    int told = -1;                                    /* the lane whose wait is in the slot, */
+    uint64_t since = 0;                               /* and since when */
+    bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
     for (int round = 0;; round++) {
         if (waiting) {
             /* Acquires what the peer's raise_word released. */
             const uint32_t value = load_acquire(&mine.word->value);
             come = value - base;
-            waiting = static_cast<int32_t>(come - mine.count) < 0 ||
-                      (mine.paced && !is_due(mine.word, base + mine.count, value));
+            missing = static_cast<int32_t>(come - mine.count) < 0;
+            waiting = missing || (mine.paced && !is_due(mine.word, base + mine.count, value));
         }
-        const unsigned left = __ballot_sync(~0u, waiting);
+        const unsigned left = __ballot_sync(~0u, waiting), lack = __ballot_sync(~0u, missing);
         if (left == 0)
             break;
-        const int first = __ffs(static_cast<int>(left)) - 1;
+        /* A peer may be missed only for what has not come. */
+        const int first = __ffs(static_cast<int>(lack ? lack : left)) - 1;
         bool ends = false;
         if (static_cast<int>(lane) == first) {
             if (told != first) {

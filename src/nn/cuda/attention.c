@@ -37,33 +37,12 @@ lap_status_t lap_nn_cuda_attention_prepare(lap_cuda_device_t *device)
 
 /* ---- what is asked for ---- */
 
+/* Tiles that the plain kernels have in shared memory. */
+enum { FORWARD_TILES = 3, BACKWARD_TILES = 4 };
+
 static size_t blocks_of(size_t count, size_t each)
 {
     return (count + each - 1) / each;
-}
-
-/* The kernels count in 32 bits, and grids have their limits. */
-static lap_status_t check(const lap_attention_t *a)
-{
-    if (a->dtype != LAP_FLOAT32 && a->dtype != LAP_FLOAT16 && a->dtype != LAP_BFLOAT16)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "attention of type %d on device cuda: expected float32, float16 or "
-                         "bfloat16",
-                         (int)a->dtype);
-    if (a->dim < 1 || a->dim > LAP_CUDA_PLAIN_DIM)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "heads of %zu columns: device cuda has attention for 1 to %d", a->dim,
-                         LAP_CUDA_PLAIN_DIM);
-    if (blocks_of(a->seq, LAP_CUDA_PLAIN_TILE) > BLOCKS_Y)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "attention over %zu tokens: device cuda has it for %u at most", a->seq,
-                         BLOCKS_Y * LAP_CUDA_PLAIN_TILE);
-    if (a->batch > INT32_MAX / 4 / (a->heads + a->kv_heads))
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "attention of %zu heads in %zu sequences: device cuda has it for %d at "
-                         "most in all",
-                         a->heads, a->batch, INT32_MAX / 4);
-    return LAP_OK;
 }
 
 /* Whether rows of a matrix can be read in pieces of 16 bytes; 16 tokens are counted in 32 bits. */
@@ -78,6 +57,37 @@ static bool uses_tiles(const lap_attention_t *a)
     return a->dtype != LAP_FLOAT32 && (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
            fits_tiles(a, a->qkv, a->qkv_stride) && fits_tiles(a, a->out, a->out_stride) &&
            fits_tiles(a, a->dout, a->out_stride) && fits_tiles(a, a->dqkv, a->qkv_stride);
+}
+
+/* The kernels count in 32 bits, and grids have their limits. */
+static lap_status_t check(const lap_cuda_device_t *device, const lap_attention_t *a)
+{
+    if (a->dtype != LAP_FLOAT32 && a->dtype != LAP_FLOAT16 && a->dtype != LAP_BFLOAT16)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention of type %d on device cuda: expected float32, float16 or "
+                         "bfloat16",
+                         (int)a->dtype);
+    if (a->dim < 1 || a->dim > LAP_CUDA_PLAIN_DIM)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "heads of %zu columns: device cuda has attention for 1 to %d", a->dim,
+                         LAP_CUDA_PLAIN_DIM);
+    if (!uses_tiles(a) &&
+        LAP_CUDA_PLAIN_SHARED(BACKWARD_TILES, a->dim) > (size_t)device->shared_most)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "heads of %zu columns: their attention needs %zu bytes of shared memory, "
+                         "GPU %d has %d",
+                         a->dim, (size_t)LAP_CUDA_PLAIN_SHARED(BACKWARD_TILES, a->dim),
+                         device->ordinal, device->shared_most);
+    if (blocks_of(a->seq, LAP_CUDA_PLAIN_TILE) > BLOCKS_Y)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention over %zu tokens: device cuda has it for %u at most", a->seq,
+                         BLOCKS_Y * LAP_CUDA_PLAIN_TILE);
+    if (a->batch > INT32_MAX / 4 / (a->heads + a->kv_heads))
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "attention of %zu heads in %zu sequences: device cuda has it for %d at "
+                         "most in all",
+                         a->heads, a->batch, INT32_MAX / 4);
+    return LAP_OK;
 }
 
 static lap_cuda_attention_t arguments(const lap_attention_t *a)
@@ -151,18 +161,19 @@ size_t lap_nn_cuda_attention_scratch(const lap_attention_t *attention)
 
 lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    LAP_TRY(check(attention));
+    LAP_TRY(check(stream->device, attention));
     if (attention->seq * attention->batch == 0)
         return LAP_OK;
     if (uses_tiles(attention))
         return launch_tiles(stream, attention, KERNEL_attention_forward_f16_64, attention->heads,
                             LAP_CUDA_ATTENTION_ROWS);
-    return launch_plain(stream, attention, KERNEL_attention_plain_forward, attention->heads, 3);
+    return launch_plain(stream, attention, KERNEL_attention_plain_forward, attention->heads,
+                        FORWARD_TILES);
 }
 
 lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    LAP_TRY(check(attention));
+    LAP_TRY(check(stream->device, attention));
     if (attention->seq * attention->batch == 0)
         return LAP_OK;
     LAP_TRY(launch_delta(stream, attention));
@@ -172,6 +183,8 @@ lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_atte
         return launch_tiles(stream, attention, KERNEL_attention_queries_f16_64, attention->heads,
                             LAP_CUDA_ATTENTION_TILE);
     }
-    LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads, 4));
-    return launch_plain(stream, attention, KERNEL_attention_plain_queries, attention->heads, 4);
+    LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads,
+                         BACKWARD_TILES));
+    return launch_plain(stream, attention, KERNEL_attention_plain_queries, attention->heads,
+                        BACKWARD_TILES);
 }

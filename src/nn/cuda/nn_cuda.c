@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The slots of a GPU's table but attention: how many threads a kernel gets, and how they stand over
- * what they work on. Where a sum is taken, that depends on sizes alone, so that its bits do not
- * change from call to call.
+ * what they work on. Where a sum is taken, that depends on sizes and on the part of the GPU alone,
+ * so that its bits do not change from call to call.
  */
 #include "nn/cuda/nn_cuda.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The transport `cuda_ipc`: ranks of one host whose memory is that of GPUs, one or several, mapped
- * by all. A put is a copy by a copy engine; signals are words in the memory of the GPU, raised and
+ * by all. A put is a copy that the driver makes; signals are words in the memory of the GPU, raised and
  * waited for by kernels in the order of a stream, and counted there, so that a call can be replayed
  * as a graph. The memory itself is the business of cuda_ipc_memory.c.
  *
@@ -47,15 +47,14 @@ static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise
     return LAP_OK;
 }
 
-/* Raises a signal whose transfer began at `issued`, NULL: now, and tells when it has come. */
-static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise,
-                               const uint64_t *issued)
+/* Raises a signal, and tells when it has come. */
+static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
     const struct lap_part *part = buffer->part;
     lap_cuda_raise_t args = {
         &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {NULL}};
     if (part->paced)
-        LAP_TRY(lap_paced_transit(buffer, raise, issued, &args.transit));
+        LAP_TRY(lap_paced_transit(buffer, raise, &args.transit));
     LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced));
     LAP_TRY(tell_launched(buffer, raise));
     return raise->span && !part->paced ? lap_cuda_stamp(stream, &raise->span->end) : LAP_OK;
@@ -65,7 +64,6 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                                      lap_stream_t *stream, const lap_put_t *put)
 {
     const bool signals = put->signal != LAP_NO_SIGNAL;
-    const uint64_t *issued = NULL;
     const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
                              .src = put->src,
                              .rows = put->rows,
@@ -77,11 +75,11 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                                put->span};
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
-    if (signals && buffer->part->paced)
-        LAP_TRY(lap_paced_note(buffer->part, stream, &issued));
+    if (buffer->part->paced)
+        LAP_TRY(lap_paced_note(buffer->part, stream, put->peer));
     LAP_TRY(device->copy(stream, &copy));
     if (signals)
-        return raise_word(buffer, stream, &raise, issued);
+        return raise_word(buffer, stream, &raise);
     return put->span ? device->stamp(stream, &put->span->end) : LAP_OK;
 }
 
@@ -90,7 +88,7 @@ static lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_op
 {
     if (raise->span)
         LAP_TRY(device->stamp(stream, &raise->span->begin));
-    return raise_word(buffer, stream, raise, NULL);
+    return raise_word(buffer, stream, raise);
 }
 
 static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,

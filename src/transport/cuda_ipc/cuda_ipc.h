@@ -64,10 +64,13 @@ lap_status_t lap_multicast_map(lap_buffer_t *buffer);
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer);
 void lap_paced_free(struct lap_part *part);
 
-/* The time at which a transfer begins, noted on its stream; for lap_paced_transit. */
-lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, const uint64_t **issued_p);
+/*
+ * The time at which a transfer to a peer begins, noted on its stream unless one has begun already
+ * whose signal is still to come.
+ */
+lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, int peer);
 /* The way of a signal with `raise->bytes` bytes of data; raise->span: its end will be known. */
 lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
-                               const uint64_t *issued, lap_cuda_transit_t *transit_p);
+                               lap_cuda_transit_t *transit_p);
 
 #endif

@@ -14,6 +14,8 @@
 struct lap_paced {
     uint64_t *notes; /* device memory: when transfers began; then when the link is free */
     unsigned nnotes;
+    const uint64_t *
+        *begun; /* of each peer: when the transfer began whose signal is still to come */
 };
 
 static uint64_t to_ns(double seconds)
@@ -29,6 +31,9 @@ lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
     part->paced = lap_alloc(1, sizeof(*part->paced));
     if (!part->paced)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");
+    part->paced->begun = lap_alloc((size_t)buffer->group->size, sizeof(*part->paced->begun));
+    if (!part->paced->begun)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for an emulated link");
     LAP_TRY(lap_cuda_enter(part->device));
     LAP_TRY(lap_cuda_leave(part->device,
                            lap_cuda_memory(part->device, (NOTES + 1) * sizeof(uint64_t), &notes)));
@@ -41,21 +46,24 @@ void lap_paced_free(struct lap_part *part)
     if (!part->paced)
         return;
     lap_cuda_free(&part->device->base, part->paced->notes);
+    lap_free(part->paced->begun);
     lap_free(part->paced);
     part->paced = NULL;
 }
 
-lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, const uint64_t **issued_p)
+lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, int peer)
 {
     struct lap_paced *paced = part->paced;
+    if (paced->begun[peer])
+        return LAP_OK;
     uint64_t *note = &paced->notes[paced->nnotes++ % NOTES];
-    *issued_p = note;
+    paced->begun[peer] = note;
     return lap_cuda_note(stream, note);
 }
 
 /* What a rank sends to itself needs no link. */
 lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
-                               const uint64_t *issued, lap_cuda_transit_t *transit_p)
+                               lap_cuda_transit_t *transit_p)
 {
     struct lap_part *part = buffer->part;
     const lap_link_t *link = &buffer->link;
@@ -64,11 +72,13 @@ lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
     if (raise->span)
         LAP_TRY(lap_cuda_await_stamp(part->device, &raise->span->end, &arrival));
     *transit_p = (lap_cuda_transit_t){
-        .issued = issued,
+        .issued = raise->bytes > 0 ? part->paced->begun[raise->peer] : NULL,
         .link_free = leaves && raise->bytes > 0 ? &part->paced->notes[NOTES] : NULL,
         .carry_ns = link->bytes_per_s > 0 ? to_ns((double)raise->bytes / link->bytes_per_s) : 0,
         .latency_ns = leaves ? to_ns(link->latency_s) : 0,
         .arrival = arrival,
     };
+    if (raise->bytes > 0)
+        part->paced->begun[raise->peer] = NULL;
     return LAP_OK;
 }

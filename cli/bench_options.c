@@ -16,6 +16,7 @@
 #include "launch.h"
 #include "overlap/overlap.h"
 #include "ranks.h"
+#include "shared_options.h"
 
 #define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
 
@@ -89,24 +90,15 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which serial communication takes 0.4 of the "
               "time of the GEMM",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL},
-    [TRANSPORT] = {0, "transport", "NAME",
-                   "shm (ranks are processes) or self (ranks are threads of one process); under "
-                   "mpirun also mpi (messages between all ranks) or hosts (messages between hosts, "
-                   "shm inside); with --device cuda cuda_ipc or nccl (default LAP_TRANSPORT, or "
-                   "else what fits)",
-                   NULL},
+    [DEVICE] = LAP_OPTION_DEVICE,
+    [TRANSPORT] = LAP_OPTION_TRANSPORT,
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
                          "the method to draw (default: the best that overlaps)", NULL},
     [SEED] = {0, "seed", "N", "of the random matrices", "1"},
-    [TIMEOUT] = {0, "timeout", "SECONDS",
-                 "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
-    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
-    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
-                   "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
-                   "--device cuda, else off)",
-                   NULL},
+    [TIMEOUT] = LAP_OPTION_TIMEOUT,
+    [JSON] = LAP_OPTION_JSON,
+    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
     [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: its copy engine does",
                 "0"},
     [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},

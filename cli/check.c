@@ -13,6 +13,7 @@
 
 #include "cli.h"
 #include "overlap/overlap.h"
+#include "shared_options.h"
 #include "util/clock.h"
 
 enum { METHOD, RANKS, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
@@ -40,7 +41,7 @@ static const lap_option_t options[NOPTIONS] = {
     [EPILOGUE] = {0, "epilogue", "LIST",
                   "some of bias, gelu, dgelu and bias-grad, for the operators that can have them",
                   "none"},
-    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [JSON] = LAP_OPTION_JSON,
 };
 
 static const lap_command_t command = {

@@ -28,6 +28,7 @@
 #include "lap_config.h"
 #include "launch.h"
 #include "mps.h"
+#include "shared_options.h"
 #include "transport/nccl/nccl_info.h"
 #include "transport/transport.h"
 #include "util/cores.h"
@@ -343,7 +344,7 @@ static void show_gpus(page_t *page)
 enum { JSON, NOPTIONS };
 
 static const lap_option_t options[NOPTIONS] = {
-    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [JSON] = LAP_OPTION_JSON,
 };
 
 static const lap_command_t command = {

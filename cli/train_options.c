@@ -11,6 +11,7 @@
 #include "core/environment.h"
 #include "launch.h"
 #include "ranks.h"
+#include "shared_options.h"
 #include "train.h"
 
 enum {
@@ -113,24 +114,14 @@ static const lap_option_t options[NOPTIONS] = {
               "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
               "takes 0.4 of the time of the GEMMs",
               NULL},
-    [DEVICE] = {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL},
-    [TRANSPORT] = {0, "transport", "NAME",
-                   "shm (ranks are processes) or self (ranks are threads of one process); under "
-                   "mpirun also mpi or hosts; with --device cuda cuda_ipc or nccl (default "
-                   "LAP_TRANSPORT, or else what fits)",
-                   NULL},
-    [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
-                   "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with "
-                   "--device cuda, else off)",
-                   NULL},
-    [TIMEOUT] = {0, "timeout", "SECONDS",
-                 "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL},
+    [DEVICE] = LAP_OPTION_DEVICE,
+    [TRANSPORT] = LAP_OPTION_TRANSPORT,
+    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
+    [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not look at what every GEMM does: nothing is said of communication, and on "
-                  "GPUs repeated calls are graphs",
-                  NULL},
+                  "do not look at what every GEMM does: nothing is said of communication", NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
-    [JSON] = {0, "json", NULL, "print one JSON object on one line", NULL},
+    [JSON] = LAP_OPTION_JSON,
 };
 
 const lap_command_t lap_train_command = {

@@ -91,16 +91,21 @@ static int full_shards(const lap_problem_t *p, int first, int count)
 }
 
 /* Puts the shards of `count` ranks from `first` on, which are at `src`, to a peer. */
-static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
-                    lap_range_t src, int first, int count)
+static void add_put_with(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
+                         lap_range_t src, int first, int count, uint32_t signal)
 {
     const int full = full_shards(p, first, count);
     if (lap_is_scaled(p))
         lap_add_put(s, stream, peer, LAP_NO_SIGNAL,
                     src.place == LAP_SYMMETRIC ? scales(p, p->rank, first, full) : lap_own_scale(p),
                     scales(p, peer, first, full));
-    lap_add_put(s, stream, peer, lap_signal_data(p->rank), src,
-                shards(p, LAP_SYMMETRIC, peer, first, count));
+    lap_add_put(s, stream, peer, signal, src, shards(p, LAP_SYMMETRIC, peer, first, count));
+}
+
+static void add_put(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
+                    lap_range_t src, int first, int count)
+{
+    add_put_with(p, s, stream, peer, src, first, count, lap_signal_data(p->rank));
 }
 
 /*
@@ -233,6 +238,42 @@ static void add_exchange_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t
         add_own_put(p, s, stream, lap_peer_at(p, i));
 }
 
+/*
+ * Puts the own shard to all who can use it, side by side. Signals are launches that cost as much as
+ * a small copy: they go together, when all has been copied.
+ */
+static void add_own_puts(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const lap_range_t own = own_input(p);
+    const uint16_t streams[] = {LAP_STREAM_COMPUTE, LAP_STREAM_SEND};
+    uint32_t credit = 0, put = 0;
+    int puts = 0, raises = 0;
+    for (int i = 1; i < p->size; i++)
+        if (flows(p, p->rank, lap_peer_at(p, i))) {
+            credit = s->nsteps;
+            lap_await_credit(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i));
+        }
+    for (int i = 1; i < p->size; i++) {
+        const uint32_t first = s->nsteps;
+        if (!flows(p, p->rank, lap_peer_at(p, i)))
+            continue;
+        add_put_with(p, s, streams[puts % 2], lap_peer_at(p, i), own, p->rank, 1, LAP_NO_SIGNAL);
+        if (puts == 1)
+            lap_add_dep(s, first, credit);
+        if (puts % 2)
+            put = s->nsteps - 1;
+        puts++;
+    }
+    for (int i = 1; i < p->size; i++) {
+        if (!flows(p, p->rank, lap_peer_at(p, i)))
+            continue;
+        const uint32_t raise = lap_add_raise(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
+                                             lap_signal_data(p->rank), lap_range_bytes(&own));
+        if (raises++ == 0 && puts > 1)
+            lap_add_dep(s, raise, put);
+    }
+}
+
 static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
 {
     bool multiplies = features_of(p, p->rank) > 0 && p->m > 0;
@@ -248,8 +289,10 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     const bool copies = wants(p, p->rank) && lap_rows_of(p, p->rank) > 0;
     uint32_t copy = 0;
     add_credits(p, s, LAP_STREAM_COMPUTE);
-    for (int i = 1; i < p->size; i++)
-        add_own_put(p, s, aside && i % 2 ? LAP_STREAM_SEND : LAP_STREAM_COMPUTE, lap_peer_at(p, i));
+    if (aside)
+        add_own_puts(p, s);
+    for (int i = 1; i < p->size && !aside; i++)
+        add_own_put(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i));
     if (copies)
         copy = add_own_copy(p, s, aside ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE, false);
     for (int i = 1; i < p->size; i++)

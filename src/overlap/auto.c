@@ -104,23 +104,13 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
 static lap_status_t predict(const lap_candidate_t *candidate, const lap_cost_t *cost,
                             double *seconds_p)
 {
-    lap_problem_t problem = candidate->problem;
-    const size_t size = (size_t)problem.size;
-    lap_schedule_t *schedules = lap_alloc(size, sizeof(*schedules));
-    const lap_schedule_t **list = lap_alloc(size, sizeof(*list));
-    lap_status_t status = LAP_OK;
-    if (!schedules || !list)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %zu ranks", size);
-    for (problem.rank = 0; problem.rank < problem.size && status == LAP_OK; problem.rank++) {
-        list[problem.rank] = &schedules[problem.rank];
-        status = lap_build(candidate->builder, &problem, &schedules[problem.rank]);
-    }
+    const lap_problem_t *problem = &candidate->problem;
+    lap_all_ranks_t all;
+    LAP_TRY(lap_all_ranks_create(problem->size, 1, &all));
+    lap_status_t status = lap_all_ranks_build(&all, 0, candidate->builder, problem);
     if (status == LAP_OK)
-        status = lap_schedule_simulate(list, problem.size, cost, seconds_p);
-    for (size_t r = 0; schedules && r < size; r++)
-        lap_schedule_clear(&schedules[r]);
-    lap_free(list);
-    lap_free(schedules);
+        status = lap_schedule_simulate(all.list, problem->size, cost, seconds_p);
+    lap_all_ranks_clear(&all);
     return status;
 }
 

@@ -19,19 +19,12 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s)
 /* Lets the peers write, and sends them their rows. */
 static void add_sends(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
 {
-    lap_columns_t all = lap_all_columns(p);
     for (int i = 1; i < p->size && lap_rows_of(p, p->rank) > 0; i++) {
         int peer = lap_peer_at(p, -i);
         lap_add_raise(s, stream, peer, lap_signal_credit(p->size, p->rank), 0);
         lap_expect(s, lap_signal_data(peer));
     }
-    for (int i = 1; i < p->size; i++) {
-        int peer = lap_peer_at(p, i);
-        if (lap_rows_of(p, peer) == 0)
-            continue;
-        lap_await_credit(p, s, stream, peer);
-        lap_add_part(p, s, stream, peer, all, lap_partial_of(p, peer, all));
-    }
+    (void)lap_add_parts(p, s, stream, lap_all_columns(p));
 }
 
 /* Adds up the own rows when all parts are here. */

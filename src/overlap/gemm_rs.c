@@ -9,6 +9,9 @@
 #include "overlap/partial.h"
 #include "transport/transport.h"
 
+#define EARLY_PART 4u   /* of the own rows come first in `fused`, */
+#define EARLY_ROWS 128u /* in tiles of a GEMM */
+
 /* What every method begins with. */
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t scratch_rows)
 {
@@ -67,9 +70,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     }
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
     lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
-    for (int i = 1; i < p->size; i++)
-        if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
-            add_send(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i), all);
+    (void)lap_add_parts(p, s, LAP_STREAM_COMPUTE, all);
     if (lap_rows_of(p, p->rank) > 0)
         add_sum(p, s, LAP_STREAM_COMPUTE, 1, all, lap_partial_of(p, p->rank, all));
 }
@@ -104,15 +105,9 @@ static void add_split(const lap_problem_t *p, lap_schedule_t *s, size_t i)
 {
     lap_columns_t columns = lap_split_columns(p, i);
     uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns);
-    bool first = true;
-    for (int j = 1; j < p->size; j++) {
-        if (lap_rows_of(p, lap_peer_at(p, j)) == 0)
-            continue;
-        uint32_t put = add_send(p, s, LAP_STREAM_SEND, lap_peer_at(p, j), columns);
-        if (first)
-            lap_add_dep(s, put, gemm);
-        first = false;
-    }
+    const uint32_t put = lap_add_parts(p, s, LAP_STREAM_SEND, columns);
+    if (put != LAP_NO_STEP)
+        lap_add_dep(s, put, gemm);
     if (lap_rows_of(p, p->rank) > 0) {
         uint32_t sum =
             add_sum(p, s, LAP_STREAM_RECEIVE, i + 1, columns, lap_partial_of(p, p->rank, columns));
@@ -232,38 +227,59 @@ static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
             lap_await_done(p, s, LAP_STREAM_SEND, lap_peer_at(p, j));
 }
 
+/* The GEMM of rows [begin, end) of a shard, which go to the same rows of `d`. */
+static uint32_t add_rows(const lap_problem_t *p, lap_schedule_t *s, uint16_t lane, int owner,
+                         lap_range_t d, size_t begin, size_t end)
+{
+    size_t first;
+    (void)lap_shard(p->m, p->size, owner, &first);
+    d.offset += begin * d.stride;
+    d.rows = end - begin;
+    const uint32_t gemm = lap_add_gemm(s, lane, lap_partial_weight(p, lap_all_columns(p)), false);
+    lap_gemm_rows(s, lap_partial_input(p, first + begin, end - begin), d);
+    return gemm;
+}
+
+/* The own rows that come first: a few, where there are many. */
+static size_t early_rows(size_t own)
+{
+    return own / EARLY_PART / EARLY_ROWS * EARLY_ROWS;
+}
+
 /*
- * The same with a GEMM for the rows of each owner, side by side with others. The own rows come
- * last: their time hides the last transfer.
+ * The same with a GEMM for the rows of each owner, side by side with others. Some of the own rows
+ * come first, while the credits of the peers are on their way; the others last: their time hides
+ * the last transfer.
  */
 static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
 {
-    lap_columns_t all = lap_all_columns(p);
+    const size_t early = early_rows(own.rows);
+    const uint16_t lanes[] = {lap_lane(p, (size_t)p->size), lap_lane(p, (size_t)p->size + 1)};
     uint32_t credit = 0;
     bool credited[LAP_STREAMS] = {false};
+    if (early > 0)
+        add_rows(p, s, lanes[0], p->rank, own, 0, early);
     for (int i = 1; i < p->size; i++)
         if (lap_rows_of(p, lap_peer_at(p, i)) > 0) {
             credit = s->nsteps;
             lap_await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
         }
-    for (int i = 1; i <= p->size; i++) {
-        int owner = lap_peer_at(p, i);
-        size_t first, rows = lap_shard(p->m, p->size, owner, &first);
-        if (rows == 0)
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, i);
+        const lap_range_t d = lap_slot(p, owner, p->rank, lap_all_columns(p));
+        if (lap_rows_of(p, owner) == 0)
             continue;
-        lap_range_t d = owner == p->rank ? own : lap_slot(p, owner, p->rank, all);
-        const uint16_t lane = lap_lane(p, (size_t)(p->size - i));
-        uint32_t gemm = lap_add_gemm(s, lane, lap_partial_weight(p, all), false);
-        lap_gemm_rows(s, lap_partial_input(p, first, rows), d);
-        if (owner == p->rank)
-            continue;
+        const uint16_t lane = lanes[i % 2];
+        const uint32_t gemm = add_rows(p, s, lane, owner, d, 0, lap_rows_of(p, owner));
         if (!credited[lane])
             lap_add_dep(s, gemm, credit);
         credited[lane] = true;
-        uint32_t raise =
+        const uint32_t raise =
             lap_add_raise(s, LAP_STREAM_SEND, owner, lap_signal_data(p->rank), lap_range_bytes(&d));
         lap_add_dep(s, raise, gemm);
     }
+    if (own.rows > 0)
+        add_rows(p, s, LAP_STREAM_COMPUTE, p->rank, own, early, own.rows);
 }
 
 static void build_fused(const lap_problem_t *p, lap_schedule_t *s)

@@ -353,43 +353,39 @@ void lap_op_set_chaos(lap_op_t *op, uint64_t seed)
 
 /* ---- the cache of schedules ---- */
 
-static lap_status_t build_for(const lap_op_t *op, int rank, size_t m, lap_schedule_t *schedule)
+/* What calls with `m` active rows are made from. */
+static const lap_builder_t *find_builder(const lap_op_t *op, size_t m, lap_problem_t *problem_p)
 {
     const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, m) : NULL;
-    lap_problem_t problem = chosen ? chosen->problem : op->problem;
-    problem.rank = rank;
-    problem.m = m;
-    return lap_build(chosen ? chosen->builder : op->builder, &problem, schedule);
+    *problem_p = chosen ? chosen->problem : op->problem;
+    problem_p->rank = op->group->rank;
+    problem_p->m = m;
+    return chosen ? chosen->builder : op->builder;
 }
 
 /* The schedule of this rank for `m` active rows. The caller clears it, also after a failure. */
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
 {
-    return build_for(op, op->group->rank, m, schedule);
+    lap_problem_t problem;
+    const lap_builder_t *builder = find_builder(op, m, &problem);
+    return lap_build(builder, &problem, schedule);
 }
 
 /* Where puts must be met, the schedules of all ranks tell with whom, and when. */
 static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own,
                                lap_program_t **program_p)
 {
-    const size_t size = (size_t)op->group->size;
-    lap_schedule_t *all = lap_alloc(size, sizeof(*all));
-    const lap_schedule_t **list = lap_alloc(size, sizeof(*list));
-    lap_status_t status = LAP_OK;
-    if (!all || !list)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %zu ranks", size);
-    for (size_t r = 0; r < size && status == LAP_OK; r++) {
-        list[r] = &all[r];
-        status = build_for(op, (int)r, m, &all[r]);
-    }
+    lap_problem_t problem;
+    const lap_builder_t *builder = find_builder(op, m, &problem);
+    lap_all_ranks_t all = {NULL};
+    lap_status_t status = lap_all_ranks_create(problem.size, 1, &all);
     if (status == LAP_OK)
-        status = lap_program_create_met(op->engine, own, list, program_p);
+        status = lap_all_ranks_build(&all, 0, builder, &problem);
+    if (status == LAP_OK)
+        status = lap_program_create_met(op->engine, own, all.list, program_p);
     else
         lap_schedule_clear(own);
-    for (size_t r = 0; all && r < size; r++)
-        lap_schedule_clear(&all[r]);
-    lap_free(list);
-    lap_free(all);
+    lap_all_ranks_clear(&all);
     return status;
 }
 
@@ -498,7 +494,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .spare_sms = p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
-        .trace = args->trace,
+        .traced = args->trace != NULL,
         .chaos = op->chaos ? op->chaos + op->calls : 0,
     };
     if (p->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU))
@@ -619,9 +615,10 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
 }
 
 /* Steps that do not wait were ready when they began. */
-static void finish_trace(lap_trace_t *trace)
+static void finish_trace(lap_trace_t *trace, const lap_program_t *program)
 {
     trace->end = lap_now_ns();
+    lap_program_read_trace(program, trace);
     for (size_t i = 0; i < trace->nrecords; i++) {
         lap_trace_record_t *record = &trace->records[i];
         if (record->span.ready == 0)
@@ -645,10 +642,10 @@ lap_status_t lap_op_end(lap_op_t *op)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
-    op->program = NULL;
     op->buffer->in_flight--;
     if (op->trace)
-        finish_trace(op->trace);
+        finish_trace(op->trace, op->program);
+    op->program = NULL;
     op->trace = NULL;
     if (op->engine->failures != op->failures_before)
         return lap_op_break(op, lap_error(op->engine->status, "%s", op->engine->text));

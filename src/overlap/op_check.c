@@ -9,12 +9,12 @@
 #include "util/alloc.h"
 
 /* Builds the schedules of all ranks for one call. */
-static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, int nranks, unsigned can,
-                               lap_schedule_t *schedules)
+static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, unsigned can, size_t call,
+                               lap_all_ranks_t *all)
 {
     lap_problem_t problem;
     const lap_builder_t *builder;
-    LAP_TRY(lap_problem_init(&problem, &builder, desc, nranks, can));
+    LAP_TRY(lap_problem_init(&problem, &builder, desc, (int)all->size, can));
     if (desc->size != sizeof(*desc)) /* an array of them is read with the stride of this version */
         return lap_error(LAP_ERR_INVALID, "desc.size is %zu, expected %zu", desc->size,
                          sizeof(*desc));
@@ -22,11 +22,7 @@ static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, int nrank
         return lap_error(LAP_ERR_INVALID, "rows is %zu, expected at most the capacity m = %zu",
                          rows, desc->m);
     problem.m = rows;
-    for (int rank = 0; rank < nranks; rank++) {
-        problem.rank = rank;
-        LAP_TRY(lap_build(builder, &problem, &schedules[rank]));
-    }
-    return LAP_OK;
+    return lap_all_ranks_build(all, call, builder, &problem);
 }
 
 static lap_status_t check_arguments(const lap_op_desc_t *descs, size_t ncalls, int nranks)
@@ -44,27 +40,15 @@ lap_status_t lap_op_check(const lap_op_desc_t *descs, const size_t *rows, size_t
                           const char *transport)
 {
     const lap_transport_ops_t *ops;
-    size_t count, size = (size_t)nranks;
+    lap_all_ranks_t all;
     LAP_TRY(check_arguments(descs, ncalls, nranks));
     LAP_TRY(lap_transport_find(transport ? transport : "shm", &ops));
-    if (__builtin_mul_overflow(ncalls, size, &count))
-        return lap_error(LAP_ERR_INVALID, "%zu calls of %d ranks are too many", ncalls, nranks);
-    lap_schedule_t *schedules = lap_alloc(count, sizeof(*schedules));
-    const lap_schedule_t **list = lap_alloc(count, sizeof(*list));
+    LAP_TRY(lap_all_ranks_create(nranks, ncalls, &all));
     lap_status_t status = LAP_OK;
-    if (!schedules || !list)
-        status = lap_error(LAP_ERR_NO_MEMORY,
-                           "no memory for the schedules of %d ranks and %zu calls", nranks, ncalls);
     for (size_t call = 0; status == LAP_OK && call < ncalls; call++)
-        status = build_call(&descs[call], rows ? rows[call] : descs[call].m, nranks, ops->can,
-                            &schedules[call * size]);
-    for (size_t i = 0; status == LAP_OK && i < count; i++)
-        list[i] = &schedules[i];
+        status = build_call(&descs[call], rows ? rows[call] : descs[call].m, ops->can, call, &all);
     if (status == LAP_OK)
-        status = lap_schedule_check(list, (uint32_t)ncalls, nranks);
-    for (size_t i = 0; schedules && i < count; i++)
-        lap_schedule_clear(&schedules[i]);
-    lap_free(list);
-    lap_free(schedules);
+        status = lap_schedule_check(all.list, (uint32_t)ncalls, nranks);
+    lap_all_ranks_clear(&all);
     return status;
 }

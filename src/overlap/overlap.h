@@ -90,4 +90,18 @@ void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule);
 
+/* The schedules of all ranks for some calls: that of rank r in call c is list[c * size + r]. */
+typedef struct lap_all_ranks {
+    lap_schedule_t *schedules;
+    const lap_schedule_t **list;
+    size_t size, count;
+} lap_all_ranks_t;
+
+/* Makes room for them; lap_all_ranks_clear gives it back, however many were built. */
+lap_status_t lap_all_ranks_create(int size, size_t ncalls, lap_all_ranks_t *all_p);
+/* Builds those of one call; the rank of the problem does not count. */
+lap_status_t lap_all_ranks_build(lap_all_ranks_t *all, size_t call, const lap_builder_t *builder,
+                                 const lap_problem_t *given);
+void lap_all_ranks_clear(lap_all_ranks_t *all);
+
 #endif

@@ -4,7 +4,8 @@
 
 #include "transport/transport.h"
 
-#define ALIGNMENT 64u /* a multiple of every element's size, and of what vectors like */
+#define ALIGNMENT 64u    /* a multiple of every element's size, and of what vectors like */
+#define SCALE_STRIDE 16u /* from scale to scale: cuBLASLt takes them at such addresses only */
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
@@ -39,14 +40,14 @@ size_t lap_align(size_t bytes)
 
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count)
 {
-    return lap_range_packed(LAP_SYMMETRIC, rank, lap_align(bytes) + (size_t)first * sizeof(float),
-                            1, (size_t)count * sizeof(float));
+    return (lap_range_t){
+        LAP_SYMMETRIC, rank,          lap_align(bytes) + (size_t)first * SCALE_STRIDE,
+        (size_t)count, sizeof(float), SCALE_STRIDE};
 }
 
 size_t lap_scales_end(size_t bytes, int count)
 {
-    lap_range_t scales = lap_scale_range(0, bytes, 0, count);
-    return scales.offset + scales.row_bytes;
+    return lap_align(bytes) + (size_t)count * SCALE_STRIDE;
 }
 
 /*
@@ -155,16 +156,76 @@ void lap_add_alone(const lap_problem_t *p, lap_schedule_t *s)
     lap_gemm_rows(s, lap_partial_input(p, 0, p->m), s->output);
 }
 
-uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
-                      lap_columns_t columns, lap_range_t src)
+static uint32_t add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                         lap_columns_t columns, lap_range_t src, uint32_t signal)
 {
     uint32_t first = s->nsteps;
     if (lap_is_scaled(p) && columns.begin == 0)
         lap_add_put(s, stream, owner, LAP_NO_SIGNAL, lap_own_scale(p),
                     slot_scale(p, owner, p->rank));
-    lap_add_put(s, stream, owner, lap_signal_data(p->rank), src,
-                lap_slot(p, owner, p->rank, columns));
+    lap_add_put(s, stream, owner, signal, src, lap_slot(p, owner, p->rank, columns));
     return first;
+}
+
+uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                      lap_columns_t columns, lap_range_t src)
+{
+    return add_part(p, s, stream, owner, columns, src, lap_signal_data(p->rank));
+}
+
+/* The first columns wait for the credit of their owner. */
+static void await_owner(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
+                        lap_columns_t columns)
+{
+    if (columns.begin == 0)
+        lap_await_credit(p, s, stream, owner);
+}
+
+static uint32_t add_in_turn(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                            lap_columns_t columns)
+{
+    uint32_t first = LAP_NO_STEP;
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, i);
+        if (lap_rows_of(p, owner) == 0)
+            continue;
+        await_owner(p, s, stream, owner, columns);
+        const uint32_t part =
+            lap_add_part(p, s, stream, owner, columns, lap_partial_of(p, owner, columns));
+        first = first == LAP_NO_STEP ? part : first;
+    }
+    return first;
+}
+
+/* First all credits, then all rows, then all signals. */
+static uint32_t add_together(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                             lap_columns_t columns)
+{
+    for (int i = 1; i < p->size; i++)
+        if (lap_rows_of(p, lap_peer_at(p, i)) > 0)
+            await_owner(p, s, stream, lap_peer_at(p, i), columns);
+    const uint32_t first = s->nsteps;
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, i);
+        if (lap_rows_of(p, owner) > 0)
+            add_part(p, s, stream, owner, columns, lap_partial_of(p, owner, columns),
+                     LAP_NO_SIGNAL);
+    }
+    if (s->nsteps == first)
+        return LAP_NO_STEP;
+    for (int i = 1; i < p->size; i++) {
+        const lap_range_t rows = lap_partial_of(p, lap_peer_at(p, i), columns);
+        if (rows.rows > 0)
+            lap_add_raise(s, stream, lap_peer_at(p, i), lap_signal_data(p->rank),
+                          lap_range_bytes(&rows));
+    }
+    return first;
+}
+
+uint32_t lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                       lap_columns_t columns)
+{
+    return p->lanes ? add_together(p, s, stream, columns) : add_in_turn(p, s, stream, columns);
 }
 
 void lap_add_scales(const lap_problem_t *p, lap_schedule_t *s)

@@ -25,7 +25,7 @@ lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t
 /* Where elements of another type may begin after `bytes` bytes. */
 size_t lap_align(size_t bytes);
 
-/* The scale of what this rank sends; and floats [first, first + count) after `bytes` bytes. */
+/* The scale of what this rank sends; and scales [first, first + count) after `bytes` bytes. */
 lap_range_t lap_own_scale(const lap_problem_t *p);
 lap_range_t lap_scale_range(int rank, size_t bytes, int first, int count);
 size_t lap_scales_end(size_t bytes, int count);
@@ -65,6 +65,15 @@ size_t lap_row_blocks(const lap_problem_t *p, int owner);
  */
 uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int owner,
                       lap_columns_t columns, lap_range_t src);
+
+/*
+ * Sends all owners their rows, when they have given credit. Where there are lanes, on a GPU, signals
+ * are launches that cost as much as a small copy: they go together. Returns the first step that
+ * reads the rows; LAP_NO_STEP: no owner has any.
+ */
+#define LAP_NO_STEP UINT32_MAX
+uint32_t lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                       lap_columns_t columns);
 
 /* One GEMM of the columns for all rows, into scratch. Returns the step. */
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,

@@ -15,6 +15,7 @@
 #include "overlap/op.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/sorted.h"
 
 #define ALIGNMENT 256u
 #define WARM_UP 2
@@ -189,10 +190,7 @@ static double seconds_of(const field_t *field, size_t i)
 
 static void add_round(field_t *field, size_t i, double seconds)
 {
-    int at = field->rounds[i]++;
-    for (; at > 0 && field->seconds[i][at - 1] > seconds; at--)
-        field->seconds[i][at] = field->seconds[i][at - 1];
-    field->seconds[i][at] = seconds;
+    lap_sorted_add(field->seconds[i], field->rounds[i]++, seconds);
 }
 
 static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecast,

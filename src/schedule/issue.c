@@ -518,7 +518,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .program = program,
         .binding = binding,
         .device = program->engine->device->ops,
-        .record = binding->trace ? binding->trace->records : NULL,
+        .record = binding->traced ? program->records : NULL,
         .chaos = binding->chaos,
     };
     LAP_TRY(set_scale(&issue));

@@ -28,12 +28,14 @@ struct lap_program {
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
     struct lap_meeting *meeting; /* where puts must be met: see meet.h; else NULL */
+    lap_trace_record_t *records; /* of the latest call that was traced */
     bool sends_scale;            /* some step reads LAP_SCALE */
     unsigned ended;              /* bits: of `ends`, those recorded by the latest call */
     lap_binding_t last;          /* of the latest call, */
     bool called;                 /* if there was one */
     lap_graph_t *graph;          /* of calls bound as the latest; NULL: none */
     bool kept;                   /* the graph is that of `last` */
+    bool unkept;                 /* there was no room for a graph of it */
     char label[64];              /* for a profiler */
 };
 

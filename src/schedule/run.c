@@ -95,8 +95,10 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
     program->sources = lap_alloc(own->nranges, sizeof(void *));
     program->source_strides = lap_alloc(own->nranges, sizeof(size_t));
     program->finishes = lap_alloc(own->nsteps, sizeof(*program->finishes));
+    program->records = lap_alloc(lap_program_records(program), sizeof(*program->records));
     bool room = program->blocks && program->raises && program->gemms && program->stories &&
-                program->events && program->sources && program->source_strides && program->finishes;
+                program->events && program->sources && program->source_strides &&
+                program->finishes && program->records;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK)
@@ -142,6 +144,7 @@ void lap_program_destroy(lap_program_t *program)
     lap_free(program->sources);
     lap_free(program->source_strides);
     lap_free(program->finishes);
+    lap_free(program->records);
     lap_schedule_clear(&program->schedule);
     lap_free(program);
 }
@@ -218,27 +221,32 @@ static lap_status_t record_ends(lap_program_t *program, unsigned streams)
     return LAP_OK;
 }
 
-/*
- * The call as one graph, which is made when the same memory is given for the second time: the first
- * time has then found all that must be found or loaded while nothing is being kept.
- */
-static lap_status_t launch(lap_program_t *program, const lap_binding_t *binding)
+/* Makes the graph of calls that are bound like this one. */
+static lap_status_t capture(lap_program_t *program, const lap_binding_t *binding,
+                            lap_stream_t *const *streams, size_t count)
 {
     const lap_device_ops_t *device = program->engine->device->ops;
+    LAP_TRY(device->graph_begin(streams, count));
+    const lap_status_t status = lap_program_issue_steps(program, binding);
+    char story[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    const lap_status_t ended = device->graph_end(streams, count, &program->graph);
+    if (status == LAP_OK)
+        return ended;
+    if (program->graph)
+        device->graph_destroy(program->graph);
+    program->graph = NULL;
+    return lap_error(status, "%s", story);
+}
+
+/* The call as one graph. */
+static lap_status_t launch(lap_program_t *program)
+{
     lap_stream_t *streams[LAP_STREAMS];
     int first = 0;
-    const size_t count = lap_program_streams(program, streams, &first);
-    if (count == 0)
+    if (lap_program_streams(program, streams, &first) == 0)
         return LAP_OK;
-    if (!program->kept) {
-        LAP_TRY(device->graph_begin(streams, count));
-        const lap_status_t status = lap_program_issue_steps(program, binding);
-        const lap_status_t ended = device->graph_end(streams, count, &program->graph);
-        LAP_TRY(status);
-        LAP_TRY(ended);
-        program->kept = true;
-    }
-    return device->graph_launch(program->graph, streams[0]);
+    return program->engine->device->ops->graph_launch(program->graph, streams[0]);
 }
 
 /* Whether this call is bound as the latest one was; it is the latest one from now on. */
@@ -246,18 +254,45 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 {
     const bool same = program->called && lap_binding_same(&program->last, binding);
     program->kept = program->kept && same;
+    program->unkept = program->unkept && same;
     program->last = *binding;
     program->called = true;
     return same;
 }
 
-/* Whether the call is launched as a graph. It is the latest one from now on. */
-static bool is_launched(lap_program_t *program, const lap_binding_t *binding)
+/*
+ * Whether the call is launched as a graph; it is the latest one from now on. The graph is made when
+ * the same memory is given for the second time: the first time has then found all that must be
+ * found or loaded while nothing is being kept. A trace that has no room in graphs goes without.
+ */
+static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *binding,
+                                 bool *launched_p)
 {
-    const bool keeps = program->engine->device->ops->graph_begin &&
-                       !(binding->buffer && binding->buffer->in_person) && !binding->trace &&
-                       !binding->chaos;
-    return keeps && is_repeated(program, binding);
+    lap_stream_t *streams[LAP_STREAMS];
+    int first = 0;
+    const size_t count = lap_program_streams(program, streams, &first);
+    const bool keeps = program->engine->device->ops->graph_begin && !binding->chaos &&
+                       !(binding->buffer && binding->buffer->in_person);
+    const bool launched = keeps && is_repeated(program, binding) && !program->unkept;
+    if (launched && !program->kept && count > 0) {
+        const lap_status_t status = capture(program, binding, streams, count);
+        program->unkept = status == LAP_ERR_UNSUPPORTED && binding->traced;
+        program->kept = status == LAP_OK;
+        if (!program->unkept)
+            LAP_TRY(status);
+    }
+    *launched_p = launched && !program->unkept;
+    return LAP_OK;
+}
+
+/* Those of the call before are not those of this one. */
+static void forget_times(lap_program_t *program)
+{
+    const size_t count = lap_program_records(program);
+    for (size_t i = 0; i < count; i++) {
+        program->records[i].span = (lap_span_t){0, 0, 0};
+        program->records[i].flight = (lap_span_t){0, 0, 0};
+    }
 }
 
 /* The next call counts from here; this one's targets are absolute already. */
@@ -271,14 +306,17 @@ static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
     lap_engine_t *engine = program->engine;
-    const bool launched = is_launched(program, binding);
+    bool launched;
+    LAP_TRY(choose_graph(program, binding, &launched));
     const unsigned streams = stream_bits(program, launched);
     if (buffer && buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
     LAP_TRY(lap_engine_take(engine, streams));
     if (buffer)
         announce(program, binding, false);
-    LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
+    if (binding->traced)
+        forget_times(program);
+    LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
     LAP_TRY(record_ends(program, streams));
     count_signals(&program->schedule, buffer);
     return LAP_OK;
@@ -331,13 +369,14 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     const size_t count = lap_program_streams(program, streams, &first);
     if (count == 0)
         return LAP_OK;
-    const bool launched = is_launched(program, binding);
+    bool launched;
+    LAP_TRY(choose_graph(program, binding, &launched));
     if (binding->buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
     LAP_TRY(lap_engine_take(engine, stream_bits(program, launched)));
     announce(program, binding, false);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
-    LAP_TRY(launched ? launch(program, binding) : lap_program_issue_steps(program, binding));
+    LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
     LAP_TRY(ops->event_record(engine->tail, streams[0]));
     lap_engine_tailed(engine, first);
     count_signals(&program->schedule, binding->buffer);
@@ -386,4 +425,12 @@ lap_status_t lap_program_wait(lap_program_t *program)
         if (program->ended >> s & 1)
             LAP_TRY(lap_engine_await(program->engine, program->ends[s]));
     return LAP_OK;
+}
+
+void lap_program_read_trace(const lap_program_t *program, lap_trace_t *trace)
+{
+    const size_t count = lap_program_records(program);
+    trace->nrecords = count < trace->records_room ? count : trace->records_room;
+    if (trace->nrecords > 0)
+        memcpy(trace->records, program->records, trace->nrecords * sizeof(*trace->records));
 }

@@ -145,9 +145,9 @@ typedef struct lap_binding {
     lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
     int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
-    uint32_t op_index;  /* of the operator among those of the buffer */
-    lap_trace_t *trace; /* with lap_program_records records; NULL: none */
-    uint64_t chaos;     /* not 0: the seed of random delays before steps; for tests */
+    uint32_t op_index; /* of the operator among those of the buffer */
+    bool traced;       /* for lap_program_read_trace; not in the order of a caller's stream */
+    uint64_t chaos;    /* not 0: the seed of random delays before steps; for tests */
 } lap_binding_t;
 
 /*
@@ -158,7 +158,7 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
 
 /*
  * Issues all steps to the engine's streams; lap_program_wait waits for them. The binding's
- * memory and the trace must live until then, and the program is not issued again before. Does not
+ * memory must live until then, and the program is not issued again before. Does not
  * block.
  */
 lap_status_t lap_program_issue(lap_program_t *program, const lap_binding_t *binding);
@@ -183,6 +183,12 @@ lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *bindi
  * else was issued may still run then: see lap_engine_fail.
  */
 lap_status_t lap_program_wait(lap_program_t *program);
+
+/*
+ * Copies the records of the latest call, which was traced, and of which nothing runs any more, into
+ * a trace that has room for them.
+ */
+void lap_program_read_trace(const lap_program_t *program, lap_trace_t *trace);
 
 /*
  * What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn

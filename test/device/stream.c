@@ -226,6 +226,50 @@ static void test_stamps(void)
     ops->stream_destroy(stream);
 }
 
+/*
+ * A graph of many stamps, made again and again: each launch brings its own times, whoever looks for
+ * them in between, and no graph keeps more than its own.
+ */
+static void test_stamps_of_graphs(void)
+{
+    enum { STAMPS = 9000, GRAPHS = 16 };
+    uint64_t *times = calloc(STAMPS, sizeof(*times)), last = 0;
+    lap_stream_t *stream = new_stream();
+    lap_event_t *event = new_event();
+    lap_graph_t *graph = NULL;
+    int wrong = 0;
+    lap_status_t status = ops->event_record(event, stream);
+    for (int i = 0; i < GRAPHS && status == LAP_OK; i++) {
+        status = ops->graph_begin(&stream, 1);
+        for (int j = 0; j < STAMPS && status == LAP_OK; j++)
+            status = ops->stamp(stream, &times[j]);
+        const lap_status_t ended = ops->graph_end(&stream, 1, &graph);
+        status = status == LAP_OK ? ended : status;
+        for (int call = 0; call < 2 && status == LAP_OK; call++) {
+            gate_open = false;
+            ops->stream_call(stream, wait_at_gate, NULL, 0);
+            ops->graph_launch(graph, stream);
+            ops->event_synchronize(event, NULL); /* of long ago */
+            gate_open = true;
+            status = ops->stream_synchronize(stream);
+            wrong += times[0] == 0 || times[0] < last;
+            for (int j = 1; j < STAMPS; j++)
+                wrong += times[j] < times[j - 1];
+            last = times[STAMPS - 1];
+        }
+        if (i % 2 && graph) { /* else it is changed in place */
+            ops->graph_destroy(graph);
+            graph = NULL;
+        }
+    }
+    tap_success(status, "%s: %d graphs of %d stamps, each launched twice", ops->name, GRAPHS,
+                STAMPS);
+    tap_ok(wrong == 0, "%s: %d of their times are of another launch", ops->name, wrong);
+    ops->event_destroy(event);
+    ops->stream_destroy(stream);
+    free(times);
+}
+
 /* 3 rows of 5 bytes out of rows of 9 into rows of 7, and packed. */
 static void test_copy(void)
 {
@@ -417,6 +461,8 @@ int main(void)
         if (ops->gemm_signals) /* elsewhere a function that fails does not stop its stream */
             test_failures();
         test_stamps();
+        if (ops->graph_begin)
+            test_stamps_of_graphs();
         test_copy();
         test_copy_by_sms();
         test_reduce();

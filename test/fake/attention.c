@@ -92,12 +92,13 @@ static void attend(const lap_cuda_attention_t *a, int b, int query)
     head_t head = take_head(a, b, query);
     double *out = new_sums(a), *scores = calloc((size_t)a->seq + 1, sizeof(double));
     for (int i = 0; i < a->seq; i++) {
-        double most = -INFINITY, sum = 0;
+        double most = -INFINITY;
         for (int j = 0; j <= i; j++) {
             scores[j] = (double)a->scale * dot(a, head.q, i, head.k, j);
             most = fmax(most, scores[j]);
         }
-        for (int j = 0; j <= i; j++)
+        double sum = exp(scores[i] - most);
+        for (int j = 0; j < i; j++)
             sum += exp(scores[j] - most);
         const double lse = most + log(sum);
         for (int j = 0; j <= i; j++)

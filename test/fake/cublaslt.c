@@ -355,12 +355,15 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
                cudaStream_t stream)
 {
     (void)handle, (void)workspace, (void)workspace_bytes;
-    if (algorithm->data[0] == REFUSES)
+    const struct operation *operation = (struct operation *)desc;
+    /* The real one takes scales at such addresses only. */
+    if (algorithm->data[0] == REFUSES ||
+        ((uintptr_t)operation->scale[0] | (uintptr_t)operation->scale[1]) % 16 != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (algorithm->data[0] != GOOD && algorithm->data[0] != ALSO_GOOD)
         return CUBLAS_STATUS_INVALID_VALUE;
     const matmul_t matmul = {
-        .operation = *(struct operation *)desc,
+        .operation = *operation,
         .a = *(struct layout *)a,
         .b = *(struct layout *)b,
         .c = *(struct layout *)c,

@@ -57,7 +57,7 @@ static void run_norm_forward(void *args)
     }
 }
 
-/* All rows are the first block's, and the others leave zeros. */
+/* Blocks take rows in turn, and each leaves its own sums. */
 static void run_norm_backward(void *args)
 {
     const lap_nn_cuda_norm_backward_t *backward = args;
@@ -73,12 +73,13 @@ static void run_norm_backward(void *args)
         sums[i] = 0;
     for (size_t row = 0; row < n->rows; row++) {
         const double mean = (double)means[row], rstd = (double)rstds[row];
+        float *dgamma = sums + 2 * (row % backward->parts) * n->cols, *dbeta = dgamma + n->cols;
         double g_mean = 0, gn_mean = 0;
         for (size_t col = 0; col < n->cols; col++) {
             const double normal = (at(n->dtype, n->x, n->x_stride, row, col) - mean) * rstd;
             const double dy = at(n->dtype, n->dy, n->dy_stride, row, col);
-            sums[col] += (float)(dy * normal);
-            sums[n->cols + col] += (float)dy;
+            dgamma[col] += (float)(dy * normal);
+            dbeta[col] += (float)dy;
             g_mean += dy * (double)gamma[col] / (double)n->cols;
             gn_mean += dy * (double)gamma[col] * normal / (double)n->cols;
         }

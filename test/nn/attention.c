@@ -3,8 +3,8 @@
  * Attention of every device against loops in double. How far a result may be off is derived along
  * with it: sums in fp32, probabilities and gradients of scores rounded to the type, results rounded
  * once. Nothing else may be written, later tokens leave no trace in earlier results, and the bits
- * do not change from call to call. With --device NAME only that one; with --speed it measures a GPU
- * instead.
+ * do not change from call to call. With --device NAME only that one; with "all" behind that no
+ * problem is left out for its length. With --speed it measures a GPU instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -346,7 +346,7 @@ static void check_problem(const problem_t *p, uint64_t seed)
 }
 
 /* Every type with every number of columns and of tokens; what else there is takes turns. */
-static void test_results(void)
+static void test_results(bool all)
 {
     static const size_t dims[] = {8, 64, 128, 80, 96};
     static const size_t seqs[] = {1, 5, 63, 64, 65, 200, 257};
@@ -357,6 +357,8 @@ static void test_results(void)
         for (size_t d = 0; d < sizeof(dims) / sizeof(dims[0]); d++)
             for (size_t s = 0; s < sizeof(seqs) / sizeof(seqs[0]); s++, seed += 2) {
                 const size_t turn = d + s + dtype;
+                if (!all && seqs[s] >= 200 && turn % 3 != 0)
+                    continue;
                 const problem_t p = {
                     .dtype = dtype,
                     .seq = seqs[s],
@@ -510,6 +512,7 @@ int main(int argc, char **argv)
 {
     const bool speed = argc > 1 && strcmp(argv[1], "--speed") == 0;
     const bool one = argc > 2 && strcmp(argv[1], "--device") == 0;
+    const bool all = one && argc > 3 && strcmp(argv[3], "all") == 0;
     const char *only = speed ? "cuda" : one ? argv[2] : NULL;
     for (size_t i = 0; lap_device_at(i); i++) {
         ops = lap_device_at(i);
@@ -523,7 +526,7 @@ int main(int argc, char **argv)
             return tap_done();
         if (speed)
             return show_speeds();
-        test_results();
+        test_results(all);
         test_edges();
         test_causal();
         test_repeat();

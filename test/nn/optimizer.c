@@ -215,7 +215,7 @@ static void run_broken(lap_group_t *group)
     tap_success(lap_nn_wait(nn), "and its end");
     (void)lap_nn_masters(nn, &count);
     float *after = copy_masters(nn);
-    tap_ok(isnan(norm) && before && after && memcmp(before, after, count * sizeof(float)) == 0,
+    tap_ok(isnan(norm) && memcmp(before, after, count * sizeof(float)) == 0,
            "a norm that is no number is told, and the weights stay");
     tap_failure(lap_optimizer_step(optimizer, 0, NULL), LAP_ERR_INVALID, "scale is 0", NULL);
     tap_failure(lap_optimizer_step(NULL, 1, NULL), LAP_ERR_INVALID, "NULL", NULL);

@@ -143,7 +143,7 @@ static size_t count_others(lap_nn_t *nn, const lap_nn_param_t *param)
     const size_t count = param->rows * param->cols, size = lap_dtype_size(param->weight.dtype);
     float *masters = nn_fetch(nn, param->master.data, count), value;
     char *copy = malloc(count * size);
-    size_t others = copy && masters && nn_copy(nn, copy, param->weight.data, count * size) ? 0 : 1;
+    size_t others = copy && nn_copy(nn, copy, param->weight.data, count * size) ? 0 : 1;
     for (size_t i = 0; i < count && others == 0; i++) {
         lap_to_float(param->weight.dtype, copy + i * size, &value, 1);
         others += value != tap_rounded(param->weight.dtype, masters[i]);

@@ -103,7 +103,7 @@ static bool expected_sums(rank_t *rank, float *sums)
     float all[8 * PIECE];
     for (size_t i = 0; i < count; i += PIECE) {
         const size_t n = count - i < PIECE ? count - i : PIECE;
-        if (!own || lap_group_allgather(rank->dp, own + i, n * sizeof(float), all) != LAP_OK) {
+        if (lap_group_allgather(rank->dp, own + i, n * sizeof(float), all) != LAP_OK) {
             free(own);
             return false;
         }

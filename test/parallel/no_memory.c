@@ -3,13 +3,14 @@
  * One allocation after another fails while replicas and optimizers are made and used, as in
  * nn/no_memory.c, which sees to the layers: each failure must come back as a status on every rank,
  * without a hang. Leaks are the business of AddressSanitizer. Linked with --wrap for lap_alloc and
- * lap_realloc.
+ * lap_realloc. The device is the one that LAP_DEVICE names.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "failing_alloc.h"
+#include "nn/memory.h"
 #include "tap.h"
 
 enum { RANKS = 2, SEQ = 4, HIDDEN = 8, STRIDE = 5 };
@@ -22,29 +23,26 @@ typedef struct job {
 } job_t;
 
 /* A pass, the sums of its gradients, and a step. */
-static lap_status_t train(lap_nn_t *nn, lap_dp_t *dp, lap_optimizer_t *optimizer)
+static lap_status_t train(lap_nn_t *nn, lap_dp_t *dp, lap_optimizer_t *optimizer, float *memory)
 {
-    static const float input[SEQ * HIDDEN];
-    float memory[3][SEQ * HIDDEN];
-    const lap_tensor_t x = lap_tensor((void *)input, LAP_FLOAT32, SEQ, HIDDEN);
-    const lap_tensor_t y = lap_tensor(memory[0], LAP_FLOAT32, SEQ, HIDDEN);
-    const lap_tensor_t dy = lap_tensor(memory[1], LAP_FLOAT32, SEQ, HIDDEN);
-    const lap_tensor_t dx = lap_tensor(memory[2], LAP_FLOAT32, SEQ, HIDDEN);
+    lap_tensor_t t[4];
+    for (size_t i = 0; i < 4; i++)
+        t[i] = lap_tensor(memory + i * SEQ * HIDDEN, LAP_FLOAT32, SEQ, HIDDEN);
     lap_status_t status = lap_dp_measure(dp, 1);
     if (status == LAP_OK)
-        status = lap_nn_forward(nn, SEQ, &x, &y);
+        status = lap_nn_forward(nn, SEQ, &t[0], &t[1]);
     if (status == LAP_OK)
-        status = lap_nn_loss(nn, &y, &x, &dy);
+        status = lap_nn_loss(nn, &t[1], &t[0], &t[2]);
     if (status == LAP_OK)
-        status = lap_nn_backward(nn, &dy, &dx);
+        status = lap_nn_backward(nn, &t[2], &t[3]);
     if (status == LAP_OK)
         status = lap_dp_wait(dp);
     else
-        (void)lap_nn_wait(nn); /* its memory is on this stack */
+        (void)lap_nn_wait(nn); /* its memory is about to be freed */
     return status == LAP_OK ? lap_optimizer_step(optimizer, 0.5f, NULL) : status;
 }
 
-static lap_status_t run(job_t *job, lap_nn_t *nn)
+static lap_status_t run(job_t *job, lap_nn_t *nn, float *memory)
 {
     lap_group_t *group = lap_world_group(job->world);
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
@@ -58,7 +56,7 @@ static lap_status_t run(job_t *job, lap_nn_t *nn)
     if (status == LAP_OK)
         status = lap_optimizer_create(nn, job->weights, &how, &optimizer);
     if (status == LAP_OK)
-        status = train(nn, dp, optimizer);
+        status = train(nn, dp, optimizer, memory);
     lap_optimizer_destroy(optimizer);
     lap_dp_destroy(dp);
     return status;
@@ -76,6 +74,7 @@ static void *rank_main(void *arg)
     job->status = lap_group_split(group, lap_world_rank(job->world), 0, &job->weights);
     if (job->status == LAP_OK)
         job->status = lap_nn_create(job->weights, &desc, &nn);
+    float *memory = job->status == LAP_OK ? nn_new(nn, sizeof(float) * 4 * SEQ * HIDDEN) : NULL;
     if (job->status == LAP_OK)
         job->status = lap_group_barrier(group);
     if (job->status == LAP_OK && lap_world_rank(job->world) == 0)
@@ -83,7 +82,9 @@ static void *rank_main(void *arg)
     if (job->status == LAP_OK)
         job->status = lap_group_barrier(group);
     if (job->status == LAP_OK)
-        job->status = run(job, nn);
+        job->status = run(job, nn, memory);
+    if (memory)
+        nn_free(nn, memory);
     lap_nn_destroy(nn);
     /* Who had all it needed from a rank before that failed learns of it here. */
     if (job->status == LAP_OK)

@@ -22,9 +22,11 @@ typedef enum lap_cuda_kernel {
 } lap_cuda_kernel_t;
 #undef LAP_CUDA_ENUM
 
-#define LAP_CUDA_OUTGROWN 64  /* each twice as large as the one before */
-#define LAP_CUDA_PLANS 256    /* chains of GEMMs that a device remembers */
-#define LAP_CUDA_STAMPS 65536 /* times that may be on their way to the host */
+#define LAP_CUDA_OUTGROWN 64 /* each twice as large as the one before */
+#define LAP_CUDA_PLANS 256   /* chains of GEMMs that a device remembers */
+
+#define LAP_CUDA_STAMPS 131072     /* times that may be on their way to the host, or kept for it */
+#define LAP_CUDA_KEPT_STAMPS 65536 /* of those, that graphs may have */
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
@@ -50,6 +52,20 @@ typedef struct lap_cuda_grid {
 } lap_cuda_grid_t;
 
 typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
+
+/* A time that the GPU writes and that belongs to someone. */
+typedef struct lap_cuda_time {
+    uint64_t *at; /* pinned; 0 until it has come */
+    uint64_t *to;
+    struct lap_cuda_time *next;
+} lap_cuda_time_t;
+
+/* Those that come whenever a graph runs. */
+typedef struct lap_cuda_times {
+    lap_cuda_time_t *first;
+    bool awaited; /* launched, and not all have come: */
+    struct lap_cuda_times *next;
+} lap_cuda_times_t;
 
 struct lap_event {
     const lap_device_ops_t *ops;
@@ -113,10 +129,13 @@ typedef struct lap_cuda_device {
     bool tunes;     /* finds the kernels of GEMMs by trial */
     bool fast_gelu; /* that of cuBLASLt */
     lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
-    uint64_t *stamps;    /* pinned; NULL until the first one */
-    uint64_t **stamp_to; /* where each belongs */
-    size_t nstamps;
-    int64_t clock_offset; /* lap_now_ns() less the GPU's clock */
+    uint64_t *stamps;       /* pinned */
+    lap_cuda_time_t *times; /* one for each, in one of these lists or in a graph: */
+    lap_cuda_time_t *free_times, *awaited, *kept;
+    size_t nkept;                    /* in `kept` and in graphs */
+    bool keeps;                      /* a graph is being made: what is asked for goes to `kept` */
+    lap_cuda_times_t *awaited_times; /* of graphs */
+    int64_t clock_offset;            /* lap_now_ns() less the GPU's clock */
     lap_cuda_lodger_t *lodgers;
     /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
     CUcontext foreign_context;
@@ -221,6 +240,20 @@ lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
 lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
+/* After a failure: the same, and forgets the others, whose memory may end now. */
+void lap_cuda_forget_stamps(lap_cuda_device_t *device);
+
+/*
+ * The times of graphs. Those that are asked for from `keep` on belong to a graph: those that it had
+ * before are given back. They come after each launch; `launch` is called before it, when none of an
+ * earlier one is on its way any more.
+ */
+lap_status_t lap_cuda_times_open(lap_cuda_device_t *device);
+void lap_cuda_times_keep(lap_cuda_device_t *device);
+void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times);
+void lap_cuda_times_drop(lap_cuda_device_t *device); /* instead: the graph was not made */
+void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times);
+void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times);
 void lap_cuda_plans_free(lap_cuda_device_t *device);
 
 /* The slots of the table. */

@@ -219,12 +219,9 @@ static lap_status_t pin(lap_cuda_device_t *device, size_t bytes, void **memory_p
 static lap_status_t open_stamps(lap_cuda_device_t *device)
 {
     void *memory;
-    device->stamp_to = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->stamp_to));
-    if (!device->stamp_to)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a GPU");
     LAP_TRY(pin(device, LAP_CUDA_STAMPS * sizeof(uint64_t), &memory));
     device->stamps = memory;
-    return LAP_OK;
+    return lap_cuda_times_open(device);
 }
 
 /* The shortest of a few looks at both clocks tells how far they are apart. */
@@ -361,7 +358,7 @@ void lap_cuda_close(lap_device_t *handle)
     if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
     lap_cuda_unload(&device->api);
-    lap_free(device->stamp_to);
+    lap_free(device->times);
     lap_free(device);
 }
 

@@ -3,3 +3,5 @@
 #include "device/cuda/cuda_fatbin.h"
 
 LAP_CUDA_EMBED(lap_cuda_fatbin, LAP_CUDA_FATBIN);
+
+extern const unsigned char lap_cuda_fatbin[];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiled kernels as bytes of this library: the build says in which file they are. */
+/*
+ * Compiled kernels as bytes of this library: the build says in which file they are. Who embeds them
+ * declares the symbol, as an array of unsigned char.
+ */
 #ifndef LAP_DEVICE_CUDA_CUDA_FATBIN_H
 #define LAP_DEVICE_CUDA_CUDA_FATBIN_H
 
@@ -10,7 +13,6 @@
             ".balign 64\n" #symbol ":\n"                                                           \
             ".incbin \"" path "\"\n"                                                               \
             ".byte 0\n"                                                                            \
-            ".previous\n");                                                                        \
-    extern const unsigned char symbol[]
+            ".previous\n")
 
 #endif

@@ -9,6 +9,7 @@
 struct lap_graph {
     lap_cuda_device_t *device;
     CUgraphExec exec;
+    lap_cuda_times_t times;
 };
 
 /* `to` goes on when `from` is here. */
@@ -47,7 +48,9 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count)
 {
     LAP_TRY(lap_cuda_enter(streams[0]->device));
-    return lap_cuda_leave(streams[0]->device, begin(streams, count));
+    LAP_TRY(lap_cuda_leave(streams[0]->device, begin(streams, count)));
+    lap_cuda_times_keep(streams[0]->device);
+    return LAP_OK;
 }
 
 /* The stream leaves the state of being captured, whatever happens. */
@@ -100,13 +103,19 @@ lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_
 {
     lap_cuda_device_t *device = streams[0]->device;
     lap_graph_t none = {.device = device}, *graph = *graph_p ? *graph_p : &none;
-    LAP_TRY(lap_cuda_enter(device));
-    LAP_TRY(lap_cuda_leave(device, keep(streams, count, graph)));
-    if (graph != &none)
-        return LAP_OK;
+    lap_status_t status = lap_cuda_enter(device);
+    if (status == LAP_OK)
+        status = lap_cuda_leave(device, keep(streams, count, graph));
+    if (status == LAP_OK)
+        lap_cuda_times_adopt(device, &graph->times);
+    else
+        lap_cuda_times_drop(device);
+    if (status != LAP_OK || graph != &none)
+        return status;
     graph = lap_alloc(1, sizeof(*graph));
     if (!graph) {
         (void)device->api.cuGraphExecDestroy(none.exec);
+        lap_cuda_times_free(device, &none.times);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a graph");
     }
     *graph = none;
@@ -118,6 +127,7 @@ static lap_status_t launch(lap_graph_t *graph, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &graph->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
+    lap_cuda_times_launch(graph->device, &graph->times);
     return lap_cuda_check(api, api->cuGraphLaunch(graph->exec, stream->stream), "cuGraphLaunch");
 }
 
@@ -133,5 +143,6 @@ void lap_cuda_graph_destroy(lap_graph_t *graph)
         (void)graph->device->api.cuGraphExecDestroy(graph->exec);
         (void)lap_cuda_leave(graph->device, LAP_OK);
     }
+    lap_cuda_times_free(graph->device, &graph->times);
     lap_free(graph);
 }

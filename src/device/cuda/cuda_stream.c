@@ -89,9 +89,22 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
     return LAP_OK;
 }
 
+/* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
+static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
+{
+    for (uint32_t i = 0; i < device->raises.n; i++)
+        if (device->raises.at[i].word == word)
+            return true;
+    return false;
+}
+
 lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
 {
     lap_cuda_device_t *device = stream->device;
+    if (paced && device->held_for && is_held(device, raise->word)) {
+        LAP_TRY(lap_cuda_enter(device));
+        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
+    }
     LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, &device->raises.n));
     device->held = paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES;
     device->raises.paced = paced;
@@ -232,7 +245,8 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a call on a stream");
     call->stream = stream;
     call->fn = fn;
-    memcpy(call->arg, arg, bytes);
+    if (bytes > 0)
+        memcpy(call->arg, arg, bytes);
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK) {
         status = lap_cuda_flush(stream->device);
@@ -461,6 +475,7 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
     (void)lap_cuda_flush(device);
     device->dead = !drain(device, until);
     (void)lap_cuda_leave(device, LAP_OK);
+    lap_cuda_forget_stamps(device);
     if (device->dead)
         return;
     forget_lost(device);

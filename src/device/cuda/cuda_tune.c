@@ -9,6 +9,7 @@
 
 #include "device/cuda/cuda_plan.h"
 #include "util/clock.h"
+#include "util/sorted.h"
 
 #define ROUNDS 5
 #define BUDGET_NS 30000000u /* what one GEMM may be tried for, */
@@ -129,14 +130,6 @@ static lap_status_t time_runs(const tuning_t *tuning, const cublasLtMatmulAlgo_t
     return LAP_OK;
 }
 
-static void add_time(trial_t *trial, double seconds)
-{
-    int i = trial->rounds++;
-    for (; i > 0 && trial->seconds[i - 1] > seconds; i--)
-        trial->seconds[i] = trial->seconds[i - 1];
-    trial->seconds[i] = seconds;
-}
-
 /* One more time of a proposal. The first run ever loads the kernel, which does not count. */
 static lap_status_t try_once(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm,
                              trial_t *trial)
@@ -154,7 +147,7 @@ static lap_status_t try_once(const tuning_t *tuning, const cublasLtMatmulAlgo_t 
     if (seconds < ENOUGH_S)
         runs = ENOUGH_S / seconds < RUNS_MOST ? (int)(ENOUGH_S / seconds) : RUNS_MOST;
     LAP_TRY(time_runs(tuning, algorithm, runs, &seconds));
-    add_time(trial, seconds);
+    lap_sorted_add(trial->seconds, trial->rounds++, seconds);
     return LAP_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of a GPU do besides GEMMs: copies, sums, casts, transposes, times, and memory to be filled. */
+/* What streams of a GPU do besides GEMMs: copies, sums, casts, transposes, and memory to be filled. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -334,53 +334,4 @@ lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
         .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
     return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), LAP_CUDA_THREADS,
                   1, &args);
-}
-
-/* ---- times ---- */
-
-lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
-{
-    if (device->nstamps == LAP_CUDA_STAMPS)
-        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times at once on a GPU",
-                         LAP_CUDA_STAMPS);
-    const size_t i = device->nstamps++;
-    device->stamps[i] = 0;
-    device->stamp_to[i] = ns_p;
-    *stamp_p = &device->stamps[i];
-    return LAP_OK;
-}
-
-static lap_status_t note_flushed(lap_stream_t *stream, const lap_cuda_stamp_t *args)
-{
-    LAP_TRY(lap_cuda_flush(stream->device));
-    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
-}
-
-lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
-{
-    const lap_cuda_stamp_t args = {at};
-    LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, note_flushed(stream, &args));
-}
-
-lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
-{
-    uint64_t *at = NULL;
-    LAP_TRY(lap_cuda_await_stamp(stream->device, ns_p, &at));
-    return lap_cuda_note(stream, at);
-}
-
-void lap_cuda_read_stamps(lap_cuda_device_t *device)
-{
-    size_t left = 0;
-    for (size_t i = 0; i < device->nstamps; i++) {
-        const uint64_t ns = __atomic_load_n(&device->stamps[i], __ATOMIC_ACQUIRE);
-        if (ns != 0 && device->stamp_to[i])
-            *device->stamp_to[i] = ns + (uint64_t)device->clock_offset;
-        if (ns != 0)
-            device->stamp_to[i] = NULL;
-        left += ns == 0;
-    }
-    if (left == 0)
-        device->nstamps = 0;
 }

@@ -93,9 +93,8 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
 }
 
 /* Notes when the next raise of a word, which only this thread makes, is due. */
-__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit)
+__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit, uint64_t due)
 {
-    const uint64_t due = carry(transit);
     store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES],
                   static_cast<uint32_t>(due >> LAP_CUDA_DUE_SHIFT));
     if (transit.arrival)
@@ -118,12 +117,13 @@ __device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value
  * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
  * is told of it.
  */
-__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, bool paced)
+__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, bool paced,
+                           uint64_t due)
 {
     if (load_relaxed(lost) != 0)
         return;
     if (paced)
-        set_due(raise.word, raise.transit);
+        set_due(raise.word, raise.transit, due);
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -221,10 +221,15 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 /* Transfers go over a link in the order in which they were issued. */
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
-    if (!raises.paced && threadIdx.x < raises.n)
-        raise_word(raises.at[threadIdx.x], raises.lost, false);
-    for (uint32_t i = 0; raises.paced && threadIdx.x == 0 && i < raises.n; i++)
-        raise_word(raises.at[i], raises.lost, true);
+    const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
+    uint64_t due = 0;
+    for (uint32_t i = 0; raises.paced && i < raises.n; i++) {
+        if (threadIdx.x == i)
+            due = carry(mine.transit);
+        __syncwarp();
+    }
+    if (threadIdx.x < raises.n)
+        raise_word(mine, raises.lost, raises.paced, due);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */

@@ -4,3 +4,5 @@
 
 LAP_CUDA_EMBED(lap_nn_cuda_fatbin, LAP_NN_CUDA_FATBIN);
 LAP_CUDA_EMBED(lap_nn_cuda_attention_fatbin, LAP_ATTENTION_FATBIN);
+
+extern const unsigned char lap_nn_cuda_fatbin[], lap_nn_cuda_attention_fatbin[];

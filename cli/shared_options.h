@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options that mean the same wherever ranks are started, as entries of a table of options. */
+#ifndef LAP_CLI_SHARED_OPTIONS_H
+#define LAP_CLI_SHARED_OPTIONS_H
+
+/* clang-format off */
+#define LAP_OPTION_DEVICE                                                                          \
+    {0, "device", "NAME", "cpu, ref or cuda (default LAP_DEVICE, or else cpu)", NULL}
+
+#define LAP_OPTION_TRANSPORT                                                                       \
+    {0, "transport", "NAME",                                                                       \
+     "shm (ranks are processes) or self (ranks are threads of one process); under mpirun also mpi " \
+     "(messages between all ranks) or hosts (messages between hosts, shm inside); with --device "  \
+     "cuda cuda_ipc or nccl (default LAP_TRANSPORT, or else what fits)",                           \
+     NULL}
+
+#define LAP_OPTION_GPU_SHARE                                                                       \
+    {0, "gpu-share", "[=MODE]",                                                                    \
+     "parts of GPUs for the ranks, as in lap run: on, auto or off (default auto with --device "    \
+     "cuda, else off)",                                                                            \
+     NULL}
+
+#define LAP_OPTION_TIMEOUT                                                                         \
+    {0, "timeout", "SECONDS",                                                                      \
+     "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL}
+
+#define LAP_OPTION_JSON {0, "json", NULL, "print one JSON object on one line", NULL}
+/* clang-format on */
+
+#endif

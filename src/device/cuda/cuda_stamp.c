@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Times: a kernel writes the GPU's clock into pinned memory, and the host brings it to where it
+ * belongs when it has waited for something. Graphs keep the places that their kernels write to.
+ */
+#include "device/cuda/cuda.h"
+#include "util/alloc.h"
+
+static void give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
+{
+    time->next = device->free_times;
+    device->free_times = time;
+}
+
+lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
+{
+    device->times = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->times));
+    if (!device->times)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a GPU");
+    for (size_t i = LAP_CUDA_STAMPS; i-- > 0;) {
+        device->times[i].at = &device->stamps[i];
+        give_back(device, &device->times[i]);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
+{
+    lap_cuda_time_t *time = device->free_times;
+    lap_cuda_time_t **list = device->keeps ? &device->kept : &device->awaited;
+    if (device->keeps && device->nkept == LAP_CUDA_KEPT_STAMPS)
+        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times in graphs of a GPU",
+                         LAP_CUDA_KEPT_STAMPS);
+    if (!time)
+        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times at once on a GPU",
+                         LAP_CUDA_STAMPS);
+    device->free_times = time->next;
+    device->nkept += device->keeps;
+    *time->at = 0;
+    time->to = ns_p;
+    time->next = *list;
+    *list = time;
+    *stamp_p = time->at;
+    return LAP_OK;
+}
+
+static lap_status_t note_flushed(lap_stream_t *stream, const lap_cuda_stamp_t *args)
+{
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
+}
+
+lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
+{
+    const lap_cuda_stamp_t args = {at};
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, note_flushed(stream, &args));
+}
+
+lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
+{
+    uint64_t *at = NULL;
+    LAP_TRY(lap_cuda_await_stamp(stream->device, ns_p, &at));
+    return lap_cuda_note(stream, at);
+}
+
+/* Whether the time has come; it is where it belongs then. */
+static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
+{
+    const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
+    if (ns != 0)
+        *time->to = ns + (uint64_t)device->clock_offset;
+    return ns != 0;
+}
+
+/* Whether all of a graph have come. */
+static bool bring_all(const lap_cuda_device_t *device, const lap_cuda_times_t *times)
+{
+    bool all = true;
+    for (const lap_cuda_time_t *time = times->first; time; time = time->next)
+        all = bring(device, time) && all;
+    return all;
+}
+
+void lap_cuda_read_stamps(lap_cuda_device_t *device)
+{
+    for (lap_cuda_time_t **link = &device->awaited; *link;) {
+        lap_cuda_time_t *time = *link;
+        if (!bring(device, time)) {
+            link = &time->next;
+            continue;
+        }
+        *link = time->next;
+        give_back(device, time);
+    }
+    for (lap_cuda_times_t **link = &device->awaited_times; *link;) {
+        lap_cuda_times_t *times = *link;
+        times->awaited = !bring_all(device, times);
+        if (times->awaited)
+            link = &times->next;
+        else
+            *link = times->next;
+    }
+}
+
+void lap_cuda_forget_stamps(lap_cuda_device_t *device)
+{
+    lap_cuda_read_stamps(device);
+    while (device->awaited) {
+        lap_cuda_time_t *time = device->awaited;
+        device->awaited = time->next;
+        give_back(device, time);
+    }
+}
+
+/* ---- of graphs ---- */
+
+static void give_back_kept(lap_cuda_device_t *device, lap_cuda_time_t *first)
+{
+    while (first) {
+        lap_cuda_time_t *time = first;
+        first = time->next;
+        give_back(device, time);
+        device->nkept--;
+    }
+}
+
+void lap_cuda_times_keep(lap_cuda_device_t *device)
+{
+    device->keeps = true;
+}
+
+void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times)
+{
+    lap_cuda_times_free(device, times);
+    times->first = device->kept;
+    device->kept = NULL;
+    device->keeps = false;
+}
+
+void lap_cuda_times_drop(lap_cuda_device_t *device)
+{
+    give_back_kept(device, device->kept);
+    device->kept = NULL;
+    device->keeps = false;
+}
+
+void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times)
+{
+    for (lap_cuda_time_t *time = times->first; time; time = time->next)
+        *time->at = 0;
+    if (times->awaited || !times->first)
+        return;
+    times->awaited = true;
+    times->next = device->awaited_times;
+    device->awaited_times = times;
+}
+
+void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times)
+{
+    lap_cuda_times_t **link = &device->awaited_times;
+    while (*link && *link != times)
+        link = &(*link)->next;
+    if (*link)
+        *link = times->next;
+    give_back_kept(device, times->first);
+    *times = (lap_cuda_times_t){NULL};
+}

@@ -29,8 +29,8 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 {
     const lap_cuda_api_t *api = &streams[0]->device->api;
     LAP_TRY(lap_cuda_flush(streams[0]->device));
-    for (size_t i = 0; i < count; i++)
-        LAP_TRY(lap_cuda_meet(streams[i]));
+    for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next)
+        LAP_TRY(lap_cuda_meet(other));
     LAP_TRY(lap_cuda_check(
         api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
         "cuStreamBeginCapture"));
@@ -56,12 +56,15 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count)
 /* The stream leaves the state of being captured, whatever happens. */
 static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *captured_p)
 {
-    const lap_cuda_api_t *api = &streams[0]->device->api;
-    lap_status_t status = LAP_OK;
+    lap_cuda_device_t *device = streams[0]->device;
+    const lap_cuda_api_t *api = &device->api;
+    lap_status_t status = lap_cuda_flush(device);
     for (size_t i = 1; i < count && status == LAP_OK; i++)
         status = join(streams[i], streams[0]);
-    if (status == LAP_OK)
-        status = lap_cuda_flush(streams[0]->device);
+    /* Others that the graph has work of have been joined, but for times that they are to note. */
+    for (lap_stream_t *other = device->streams; other && status == LAP_OK; other = other->next)
+        if (other != streams[0] && (other->noted || other->parted))
+            status = join(other, streams[0]);
     if (status == LAP_OK)
         status = lap_cuda_meet(streams[0]);
     CUgraph captured = NULL;

@@ -97,7 +97,9 @@ static uint64_t carry(const lap_cuda_transit_t *transit)
         } while (!__atomic_compare_exchange_n(link_free, &seen, due, false, __ATOMIC_RELAXED,
                                               __ATOMIC_RELAXED));
     }
-    return due + transit->latency_ns;
+    due += transit->latency_ns;
+    const uint64_t copied = now();
+    return due > copied ? due : copied;
 }
 
 static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)

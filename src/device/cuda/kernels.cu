@@ -94,7 +94,10 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
             seen = atomicCAS(link_free, expected, due);
         } while (seen != expected);
     }
-    return due + transit.latency_ns;
+    /* Data is there at once, but not before it has been copied. */
+    due += transit.latency_ns;
+    const uint64_t copied = now();
+    return due > copied ? due : copied;
 }
 
 /* Notes when the next raise of a word, which only this thread makes, is due. */

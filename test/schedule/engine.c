@@ -3,8 +3,8 @@
  * The order of the streams of an engine, without a device: of each stream it is known what is
  * behind it, so that a join that orders too little is seen, and what each join costs is counted.
  * Calls as in run.c: a join or none, taking the streams, work on them; now and then the end of a
- * call in the order of a caller's stream, work on COMPUTE directly behind a join, and one engine
- * that follows another.
+ * call in the order of a caller's stream, work on COMPUTE directly behind a join, one engine that
+ * follows another, and calls that are launched as graphs.
  */
 #include <string.h>
 
@@ -60,7 +60,8 @@ typedef struct world {
     lap_engine_t engines[ENGINES];
     lap_stream_t streams[ALL];
     lap_event_t joins[ALL], tails[ENGINES];
-    past_t needed[ENGINES]; /* what must be behind whatever is issued */
+    past_t needed[ENGINES]; /* what must be behind whatever is issued, */
+    past_t own[ALL];        /* and to that stream: graphs with work of it */
     uint64_t seed, dice;
 } world_t;
 
@@ -104,7 +105,8 @@ static bool work(world_t *world, int e, int s)
     lap_stream_t *stream = world->engines[e].streams[s];
     bool ordered = true;
     for (int i = 0; i < ALL; i++)
-        ordered = ordered && stream->past.issued[i] >= world->needed[e].issued[i];
+        ordered = ordered && stream->past.issued[i] >= world->needed[e].issued[i] &&
+                  stream->past.issued[i] >= world->own[stream->index].issued[i];
     stream->past.issued[stream->index]++;
     return ordered;
 }
@@ -143,10 +145,27 @@ static bool call(world_t *world, int e)
     return ordered;
 }
 
+/* A call on some streams that is launched on the first of them. */
+static bool launch(world_t *world, int e)
+{
+    lap_engine_t *engine = &world->engines[e];
+    const unsigned streams = 1 + roll(world, (1u << LAP_STREAMS) - 1);
+    int first = 0;
+    while (!(streams >> first & 1))
+        first++;
+    (void)lap_engine_take(engine, 1u << first);
+    const bool ordered = work(world, e, first);
+    lap_engine_launched(engine, streams);
+    for (int s = first + 1; s < LAP_STREAMS; s++)
+        if (streams >> s & 1)
+            meet(&world->own[engine->streams[s]->index], &engine->streams[first]->past);
+    return ordered;
+}
+
 static bool move(world_t *world)
 {
     const int e = (int)roll(world, ENGINES);
-    switch (roll(world, 6)) {
+    switch (roll(world, 8)) {
     case 0: { /* directly behind a join */
         join(world, e);
         return work(world, e, LAP_STREAM_COMPUTE);
@@ -157,6 +176,9 @@ static bool move(world_t *world)
         (void)lap_engine_follow(&world->engines[e], &world->engines[1 - e]);
         return true;
     }
+    case 2:
+    case 3:
+        return launch(world, e);
     default:
         return call(world, e);
     }

@@ -149,14 +149,6 @@ lap_status_t lap_engine_join(lap_engine_t *engine)
     return LAP_OK;
 }
 
-void lap_engine_launched(lap_engine_t *engine, unsigned streams)
-{
-    const unsigned first = streams & (~streams + 1);
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if ((streams & ~first) >> s & 1)
-            engine->trails[s] |= first;
-}
-
 /* Stream s goes on when those are here on which graphs with work of it were launched. */
 static lap_status_t take_trail(lap_engine_t *engine, int s)
 {
@@ -186,6 +178,29 @@ lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
     engine->behind &= ~streams;
     engine->untailed &= ~streams;
     engine->used |= streams & ~COMPUTE;
+    return LAP_OK;
+}
+
+lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
+{
+    const unsigned first = streams & (~streams + 1), others = streams & ~first;
+    unsigned before = engine->used & others;
+    lap_stream_t *stream = NULL;
+    LAP_TRY(lap_engine_take(engine, first));
+    for (int s = 0; s < LAP_STREAMS; s++) {
+        if (first >> s & 1)
+            stream = engine->streams[s];
+        if (others >> s & 1) {
+            before |= engine->trails[s];
+            engine->trails[s] = first;
+        }
+    }
+    before &= ~first;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (before >> s & 1)
+            LAP_TRY(await_stream(stream, engine, s));
+    if (first == COMPUTE)
+        engine->used &= ~before;
     return LAP_OK;
 }
 

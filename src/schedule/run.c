@@ -239,6 +239,14 @@ static lap_status_t capture(lap_program_t *program, const lap_binding_t *binding
     return lap_error(status, "%s", story);
 }
 
+/* Before the call is issued, or launched. */
+static lap_status_t take_streams(const lap_program_t *program, bool launched)
+{
+    const unsigned streams = stream_bits(program, false);
+    return launched ? lap_engine_take_graph(program->engine, streams)
+                    : lap_engine_take(program->engine, streams);
+}
+
 /* The call as one graph. */
 static lap_status_t launch(lap_program_t *program)
 {
@@ -246,9 +254,7 @@ static lap_status_t launch(lap_program_t *program)
     int first = 0;
     if (lap_program_streams(program, streams, &first) == 0)
         return LAP_OK;
-    LAP_TRY(program->engine->device->ops->graph_launch(program->graph, streams[0]));
-    lap_engine_launched(program->engine, stream_bits(program, false));
-    return LAP_OK;
+    return program->engine->device->ops->graph_launch(program->graph, streams[0]);
 }
 
 /* Whether this call is bound as the latest one was; it is the latest one from now on. */
@@ -313,7 +319,7 @@ static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
     const unsigned streams = stream_bits(program, launched);
     if (buffer && buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
-    LAP_TRY(lap_engine_take(engine, streams));
+    LAP_TRY(take_streams(program, launched));
     if (buffer)
         announce(program, binding, false);
     if (binding->traced)
@@ -375,7 +381,7 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     LAP_TRY(choose_graph(program, binding, &launched));
     if (binding->buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
-    LAP_TRY(lap_engine_take(engine, stream_bits(program, launched)));
+    LAP_TRY(take_streams(program, launched));
     announce(program, binding, false);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));

@@ -66,15 +66,15 @@ lap_status_t lap_engine_join(lap_engine_t *engine);
 /* After `tail` was recorded on a stream: whatever is taken from now on waits for it. */
 void lap_engine_tailed(lap_engine_t *engine, int stream);
 
-/* After a graph with work of all these streams (bits) was launched on the first of them. */
-void lap_engine_launched(lap_engine_t *engine, unsigned streams);
-
 /* Around whatever is given the device in a row, as calls_begin and calls_end of its table. */
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);
 void lap_engine_calls_end(const lap_engine_t *engine);
 
 /* Before something is issued to these streams (bits); to COMPUTE alone, a join is enough. */
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
+
+/* Before a graph with work of these streams is launched on the first of them. */
+lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams);
 
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits

@@ -153,9 +153,14 @@ static bool launch(world_t *world, int e)
     int first = 0;
     while (!(streams >> first & 1))
         first++;
-    (void)lap_engine_take(engine, 1u << first);
+    (void)lap_engine_take_graph(engine, streams);
+    for (int s = first + 1; s < LAP_STREAMS; s++)
+        if (streams >> s & 1) { /* what that stream has behind it, the graph must have */
+            meet(&world->own[engine->streams[first]->index], &engine->streams[s]->past);
+            meet(&world->own[engine->streams[first]->index],
+                 &world->own[engine->streams[s]->index]);
+        }
     const bool ordered = work(world, e, first);
-    lap_engine_launched(engine, streams);
     for (int s = first + 1; s < LAP_STREAMS; s++)
         if (streams >> s & 1)
             meet(&world->own[engine->streams[s]->index], &engine->streams[first]->past);

@@ -52,6 +52,9 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     const lap_train_t *train = model->train;
     const lap_group_t *tp = model->groups.tp;
     lap_train_say(train, tp, "Iter %d%s", index + 1, way);
+    iteration->traced = lap_train_is_traced(train, index);
+    if (train->apart)
+        LAP_TRY(lap_train_trace(model, iteration->traced));
     lap_train_say(train, tp, "|-- Generate random input batch");
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));

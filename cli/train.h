@@ -34,7 +34,8 @@ typedef struct lap_train {
     lap_link_arg_t link;
     double timeout_s;
     bool json, debug;
-    bool trace; /* look at what every GEMM does */
+    bool trace; /* look at what every GEMM does, */
+    bool apart; /* in some iterations only, whose times do not count: it takes time on a GPU */
 } lap_train_t;
 
 extern const lap_command_t lap_train_command;
@@ -75,6 +76,9 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
                                   lap_link_t link);
 void lap_train_model_clear(lap_train_model_t *model);
 
+/* From the next iteration on communication is looked at, or not. */
+lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
+
 /* Fills x and the target with the data of an iteration, and waits for them. */
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 
@@ -108,8 +112,12 @@ typedef struct lap_train_iteration {
     double seconds; /* all of it, */
     double passes;  /* until forward and backward had ended, */
     double issue;   /* until they were begun */
+    bool traced;    /* there are figures of communication: */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
 } lap_train_iteration_t;
+
+/* Whether an iteration is traced: all of them, or where they are apart the last third. */
+bool lap_train_is_traced(const lap_train_t *train, int index);
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration);

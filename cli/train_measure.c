@@ -36,9 +36,14 @@ static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *ge
     return model->train->tp > 1 && gemm->trace && strcmp(gemm->kind, "gemm") != 0;
 }
 
+bool lap_train_is_traced(const lap_train_t *train, int index)
+{
+    return train->trace && (!train->apart || index >= train->iters - train->iters / 3);
+}
+
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    if (!model->train->trace)
+    if (!iteration->traced)
         return LAP_OK;
     for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
         lap_nn_gemm_t gemm;

@@ -22,7 +22,7 @@ static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, l
     return LAP_OK;
 }
 
-static lap_status_t init_replicas(lap_train_model_t *model, bool overlap, bool trace,
+static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
                                   const lap_buffer_options_t *buffer)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
@@ -32,8 +32,14 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap, bool t
     options.wire_dtype = model->train->grad_dtype;
     options.overlap = overlap;
     options.buffer_options = buffer;
-    LAP_TRY(lap_dp_create(model->nn, model->groups.dp, &options, &model->dp));
-    return lap_dp_measure(model->dp, trace);
+    return lap_dp_create(model->nn, model->groups.dp, &options, &model->dp);
+}
+
+lap_status_t lap_train_trace(lap_train_model_t *model, bool on)
+{
+    if (model->dp)
+        LAP_TRY(lap_dp_measure(model->dp, on));
+    return lap_nn_trace(model->nn, on);
 }
 
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
@@ -50,13 +56,13 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
     LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
     LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
-    LAP_TRY(init_replicas(model, overlap, trace, &buffer));
+    LAP_TRY(init_replicas(model, overlap, &buffer));
     const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
     LAP_TRY(alloc_tensor(model, in, &model->x));
     LAP_TRY(alloc_tensor(model, in, &model->dx));
     LAP_TRY(alloc_tensor(model, out, &model->y));
     LAP_TRY(alloc_tensor(model, out, &model->target));
-    return lap_nn_trace(model->nn, trace);
+    return lap_train_trace(model, trace);
 }
 
 void lap_train_model_clear(lap_train_model_t *model)

@@ -119,7 +119,9 @@ static const lap_option_t options[NOPTIONS] = {
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not look at what every GEMM does: nothing is said of communication", NULL},
+                  "do not look at what every GEMM does: nothing is said of communication; on GPUs "
+                  "that is done in the last third of the iterations only",
+                  NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [JSON] = LAP_OPTION_JSON,
 };
@@ -432,6 +434,7 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
         !parse_training(&train, &args) || !check_sense(&train, &args) ||
         !parse_overlap(&train, &args) || !parse_link(&train, args.values[LINK]))
         return LAP_CLI_USAGE;
+    train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
     *train_p = train;
     return LAP_CLI_GO;
 }

@@ -97,13 +97,17 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of a figure, `offset` bytes into each iteration after the first, which is cold. */
-static double median(const lap_train_t *train, const lap_train_result_t *result, size_t offset,
-                     double *room)
+/*
+ * The median of a figure, `offset` bytes into each iteration after the first, which is cold; of
+ * those that were traced, or were not, if they are told apart.
+ */
+static double median(const lap_train_t *train, const lap_train_result_t *result, bool traced,
+                     size_t offset, double *room)
 {
-    const int first = train->iters > 1 ? 1 : 0, count = train->iters - first;
-    for (int i = 0; i < count; i++)
-        memcpy(&room[i], (const char *)&result->iterations[first + i] + offset, sizeof(double));
+    int count = 0;
+    for (int i = train->iters > 1 ? 1 : 0; i < train->iters; i++)
+        if (!train->apart || result->iterations[i].traced == traced)
+            memcpy(&room[count++], (const char *)&result->iterations[i] + offset, sizeof(double));
     qsort(room, (size_t)count, sizeof(double), ascending);
     return (room[(count - 1) / 2] + room[count / 2]) / 2;
 }
@@ -111,26 +115,28 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
 /* The median of every figure; zeros when there is no memory for it. */
 static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
 {
-    lap_train_iteration_t it = {0};
+    lap_train_iteration_t it = {.traced = train->trace};
     double *room = lap_alloc((size_t)train->iters, sizeof(*room));
     if (!room)
         return it;
-    it.seconds = median(train, result, offsetof(lap_train_iteration_t, seconds), room);
-    it.passes = median(train, result, offsetof(lap_train_iteration_t, passes), room);
+    it.seconds = median(train, result, false, offsetof(lap_train_iteration_t, seconds), room);
+    it.passes = median(train, result, false, offsetof(lap_train_iteration_t, passes), room);
     for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
         lap_train_comm_t *row = &it.rows[r];
         const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
-        row->total = median(train, result, at + offsetof(lap_train_comm_t, total), room);
-        row->hidden = median(train, result, at + offsetof(lap_train_comm_t, hidden), room);
-        row->exposed = median(train, result, at + offsetof(lap_train_comm_t, exposed), room);
+        row->total = median(train, result, true, at + offsetof(lap_train_comm_t, total), room);
+        row->hidden = median(train, result, true, at + offsetof(lap_train_comm_t, hidden), room);
+        row->exposed = median(train, result, true, at + offsetof(lap_train_comm_t, exposed), room);
     }
     lap_free(room);
     return it;
 }
 
-static void print_comm(const lap_train_t *train, const lap_train_comm_t *comm)
+/* Of one row of an iteration. */
+static void print_comm(const lap_train_iteration_t *it, int row)
 {
-    if (!train->trace) {
+    const lap_train_comm_t *comm = &it->rows[row];
+    if (!it->traced) {
         printf("  %13s  %9s  %9s\n", "-", "-", "-");
         return;
     }
@@ -144,8 +150,12 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
     for (int i = 0; i < train->iters; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
         printf("%9d  %12.9f  %10.3f  %10.3f", i + 1, it->loss, ms(it->seconds), ms(it->passes));
-        print_comm(train, &it->rows[LAP_TRAIN_ALL]);
+        print_comm(it, LAP_TRAIN_ALL);
     }
+    if (train->apart)
+        printf(
+            "Iterations with figures of communication were traced, which takes time: theirs does "
+            "not count.\n");
 }
 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
@@ -158,14 +168,14 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
             continue;
         printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
                result->gemms[g].method);
-        print_comm(train, &it.rows[g]);
+        print_comm(&it, g);
     }
     if (train->replicas > 1) {
         printf("%-30s", "gradients to replicas");
-        print_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
+        print_comm(&it, LAP_TRAIN_GRADIENTS);
     }
     printf("%-30s", "all");
-    print_comm(train, &it.rows[LAP_TRAIN_ALL]);
+    print_comm(&it, LAP_TRAIN_ALL);
 }
 
 /* What overlap has hidden of what is exposed without it. */
@@ -182,10 +192,16 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
     printf("\n%-16s  %10s  %10s  %13s  %9s  %9s\n", "", "time ms", "passes", "communication",
            "hidden", "exposed");
     printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
-    print_comm(train, serial);
+    print_comm(&without, LAP_TRAIN_ALL);
     printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
-    print_comm(train, all);
-    if (serial->exposed > 0 && all->exposed <= serial->exposed)
+    print_comm(&with, LAP_TRAIN_ALL);
+    if (train->apart)
+        printf("\nOverlap %s %.3f ms %s forward and backward, in which communication takes %.3f ms "
+               "without it.",
+               with.passes > without.passes ? "adds" : "takes",
+               fabs(ms(without.passes - with.passes)), with.passes > without.passes ? "to" : "off",
+               ms(serial->total));
+    else if (serial->exposed > 0 && all->exposed <= serial->exposed)
         printf("\nOverlap hides %.0f %% of what is exposed without it.",
                100 * (1 - all->exposed / serial->exposed));
     else if (serial->exposed > 0)
@@ -211,9 +227,10 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 
 /* ---- JSON ---- */
 
-static void print_json_comm(const lap_train_t *train, const lap_train_comm_t *comm)
+static void print_json_comm(const lap_train_iteration_t *it, int row)
 {
-    if (!train->trace) {
+    const lap_train_comm_t *comm = &it->rows[row];
+    if (!it->traced) {
         printf("\"comm_ms\":null,\"exposed_ms\":null,\"hidden_ms\":null");
         return;
     }
@@ -230,7 +247,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                own->loss);
         printf(",\"ms\":%.6g,", ms(own->seconds));
-        print_json_comm(train, &own->rows[LAP_TRAIN_ALL]);
+        print_json_comm(own, LAP_TRAIN_ALL);
         printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g}", ms(own->passes), ms(own->issue));
     }
     printf("],\"gemms\":[");
@@ -241,12 +258,12 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
                lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
                result->gemms[g].bytes);
-        print_json_comm(train, &it.rows[g]);
+        print_json_comm(&it, g);
         printf("}");
         comma = ",";
     }
     printf("],\"gradients\":{");
-    print_json_comm(train, &it.rows[LAP_TRAIN_GRADIENTS]);
+    print_json_comm(&it, LAP_TRAIN_GRADIENTS);
     printf("}");
 }
 

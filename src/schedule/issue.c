@@ -139,6 +139,14 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     }
 }
 
+/* What travels is counted with its signal, so that it is counted once. */
+static size_t bytes_told(const lap_step_t *step)
+{
+    if (step->kind == LAP_STEP_PUT)
+        return step->signal == LAP_NO_SIGNAL ? 0 : step->src.rows * step->src.row_bytes;
+    return step->bytes;
+}
+
 /* Those without which a step cannot begin; the others can wait until its blocks do. */
 static uint16_t deps_to_begin(const lap_step_t *step)
 {
@@ -448,9 +456,7 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
     if (step->kind != LAP_STEP_GEMM)
-        record = next_record(issue, index, step->peer,
-                             step->kind == LAP_STEP_PUT ? step->src.rows * step->src.row_bytes
-                                                        : step->bytes);
+        record = next_record(issue, index, step->peer, bytes_told(step));
     if (record)
         LAP_TRY(issue->device->stamp(stream, &record->span.begin));
     LAP_TRY(issue_kind(issue, index, stream, record));

@@ -46,11 +46,12 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap check",
-    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|all [OPTIONS]",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all [OPTIONS]",
     .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar), a GEMM\n"
-               "(gemm), a collective beside one (bulk-ag, bulk-rs, external-ag) or all of them\n"
-               "cannot deadlock, that no two accesses to a range conflict without an order, and\n"
-               "that every result is written exactly once, call after call.",
+               "(gemm), a collective beside one (bulk-ag, bulk-rs), a collective by itself\n"
+               "(external-ag, external-rs) or all of them cannot deadlock, that no two accesses\n"
+               "to a range conflict without an order, and that every result is written exactly\n"
+               "once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
                "different rows, and every two of them in mixtures on one buffer.\n"
                "Exit status 1 when a schedule is not safe; the sentence says why.",

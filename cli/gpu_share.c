@@ -73,7 +73,7 @@ static bool choose_gpus(lap_gpu_share_t *share, int count, char why[LAP_GPU_WHY]
     char *end = NULL;
     share->first = 0;
     share->ngpus = count;
-    if (!text)
+    if (!text || !*text)
         return true;
     errno = 0;
     const long gpu = strtol(text, &end, 10);

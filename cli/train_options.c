@@ -120,7 +120,7 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [NO_TRACE] = {0, "no-trace", NULL,
                   "do not look at what every GEMM does: nothing is said of communication; on GPUs "
-                  "that is done in the last third of the iterations only",
+                  "that is done in the last third of three or more iterations only",
                   NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [JSON] = LAP_OPTION_JSON,
@@ -165,6 +165,7 @@ static bool parse_count(const lap_args_t *args, int option, const char *otherwis
 }
 
 #define RATE_MOST 1e30f
+#define LAYERS_MOST 100000 /* each has calls that are planned before anything else is looked at */
 
 static bool parse_rate(const lap_args_t *args, int option, const char *otherwise, float *rate_p)
 {
@@ -233,14 +234,14 @@ static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
 {
     lap_dtype_t dtype;
     const bool known = lap_dtype_parse(text, &dtype) == LAP_OK;
-    if (strncmp(text, "fp8", 3) == 0 || (known && lap_dtype_is_fp8(dtype))) {
-        lap_args_fail(&lap_train_command,
-                      "--dtype is '%s'; expected float32, bfloat16 or float16 (for GEMMs in FP8, "
-                      "add --fp8)",
-                      text);
-        return false;
+    const bool fp8 = strncmp(text, "fp8", 3) == 0 || (known && lap_dtype_is_fp8(dtype));
+    if (known && !fp8) {
+        *dtype_p = dtype;
+        return true;
     }
-    return lap_arg_dtype(&lap_train_command, "--dtype", text, dtype_p);
+    lap_args_fail(&lap_train_command, "--dtype is '%s'; expected float32, bfloat16 or float16%s",
+                  text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
+    return false;
 }
 
 static bool parse_shape(lap_train_t *train, const lap_args_t *args)
@@ -253,7 +254,8 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
         !parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) ||
         !parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
         !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
-        !parse_count(args, LAYERS, options[LAYERS].default_value, &desc->layers) ||
+        !lap_arg_size(&lap_train_command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
+                      &desc->layers) ||
         (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, "", &desc->kv_heads)) ||
         !parse_dtype(args->values[DTYPE] ? args->values[DTYPE]
                      : cuda              ? "bfloat16"
@@ -293,13 +295,12 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
                       &warmup) ||
         !lap_arg_number(&lap_train_command, "--seed", args->values[SEED], &train->desc.seed) ||
         !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
-                     &train->bucket) ||
-        !lap_arg_dtype(&lap_train_command, "--grad-sync-dtype", args->values[GRAD_DTYPE],
-                       &train->grad_dtype))
+                     &train->bucket))
         return false;
     optimizer->kind = (lap_optimizer_kind_t)kind;
     optimizer->warmup = warmup;
-    if (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16)
+    if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
+        (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
         return true;
     lap_args_fail(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
                   args->values[GRAD_DTYPE]);

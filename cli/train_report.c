@@ -152,6 +152,9 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
         printf("%9d  %12.9f  %10.3f  %10.3f", i + 1, it->loss, ms(it->seconds), ms(it->passes));
         print_comm(it, LAP_TRAIN_ALL);
     }
+    if (train->trace && !train->apart && strcmp(train->device, "cuda") == 0)
+        printf(
+            "All iterations were traced, which takes time: with --iters 3 or more some are not.\n");
     if (train->apart)
         printf(
             "Iterations with figures of communication were traced, which takes time: theirs does "
@@ -248,7 +251,8 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
                own->loss);
         printf(",\"ms\":%.6g,", ms(own->seconds));
         print_json_comm(own, LAP_TRAIN_ALL);
-        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g}", ms(own->passes), ms(own->issue));
+        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s}", ms(own->passes),
+               ms(own->issue), own->traced ? "true" : "false");
     }
     printf("],\"gemms\":[");
     const char *comma = "";

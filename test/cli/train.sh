@@ -68,6 +68,9 @@ refuse "--grad-sync-dtype is 'fp16'; expected fp32 or bf16" --grad-sync-dtype fp
 refuse "--fp8 is 'late'; expected none, delayed or current" --fp8=late
 refuse 'of memory; expected at most' --layers 1000 --heads 400 --head-dim 128 --tp 4
 refuse 'of memory; expected at most' --seq 100M
+refuse "--grad-sync-dtype is 'x'; expected fp32 or bf16" --grad-sync-dtype x
+refuse "--layers is '100001'; expected a size such as 2048 or 2K, 1 to 100000" --layers 100001
+refuse "--dtype is 'fp64'; expected float32, bfloat16 or float16" --dtype fp64
 refuse "--dtype is 'e4m3'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype e4m3
 refuse "--dtype is 'fp8'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype fp8
 refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --fp8 delayed

@@ -43,6 +43,8 @@ same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype b
 is 'one of three iterations is traced, the last' \
     "$(grep -oE '"hidden_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
     '"hidden_ms":null "hidden_ms":null "hidden_ms":N '
+lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 2
+has 'of two iterations it says that they were traced' "$out" 'All iterations were traced'
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
 is '--compare ends well' "$status$err" 0
 has '... and says what counts' "$out" 'theirs does not count' ' forward and backward, in which communication takes '

@@ -130,7 +130,7 @@ is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number"
-iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number\}"
+iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'

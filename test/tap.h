@@ -68,4 +68,7 @@ double tap_fp8_loss(size_t k, double range);
 /* The value rounded to the type. */
 float tap_rounded(lap_dtype_t dtype, float value);
 
+/* The descriptors that this process has open. */
+int tap_count_fds(void);
+
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors passed between the ranks of a world of processes, started by `lap run`. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -8,17 +7,6 @@
 
 #include "core/pass.h"
 #include "tap.h"
-
-static int count_fds(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
 
 /* A file that says whose it is, and in which round. */
 static int make_file(int rank, int round)
@@ -60,14 +48,14 @@ int main(void)
         return tap_done();
     lap_group_t *group = lap_world_group(world), *half = NULL;
     int *fds = calloc((size_t)lap_world_size(world), sizeof(*fds));
-    const int before = count_fds();
+    const int before = tap_count_fds();
     for (int round = 0; round < 20; round++)
         pass(group, round, fds);
     /* Ranks of a smaller group have other numbers than in the world. */
     const int rank = lap_world_rank(world);
     if (tap_success(lap_group_split(group, rank % 2, -rank, &half), "a group"))
         pass(half, 1, fds);
-    tap_ok(count_fds() == before, "no descriptor is left open");
+    tap_ok(tap_count_fds() == before, "no descriptor is left open");
     lap_group_destroy(half);
     free(fds);
     lap_world_destroy(world);

@@ -8,17 +8,12 @@
 #include <string.h>
 
 #include "core/convert.h"
-#include "core/status.h"
-#include "device/device.h"
+#include "each.h"
 #include "shared.h"
 #include "tap.h"
 
 #define TYPES 5
 #define GUARD 0x5a
-
-static const lap_device_ops_t *ops;
-static lap_device_t *device;
-static lap_stream_t *stream;
 
 /* Numbers of both signs of many sizes; the largest of them is somewhere, and known. */
 static float *random_numbers(uint64_t seed, lap_dtype_t dtype, size_t count, void *data)
@@ -140,22 +135,13 @@ static void test_specials(void)
     free_shared(device, dst);
 }
 
+static void test_device(void)
+{
+    test_types();
+    test_specials();
+}
+
 int main(void)
 {
-    for (size_t i = 0; lap_device_at(i); i++) {
-        ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK) {
-            tap_skip("%s: %s", ops->name, lap_last_error());
-            continue;
-        }
-        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
-                         ops->name) ||
-            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
-            return tap_done();
-        test_types();
-        test_specials();
-        ops->stream_destroy(stream);
-        ops->close(device);
-    }
-    return tap_done();
+    return test_devices(NULL, test_device);
 }

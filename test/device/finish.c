@@ -9,17 +9,13 @@
 #include <string.h>
 
 #include "core/convert.h"
-#include "core/status.h"
-#include "device/device.h"
+#include "each.h"
 #include "shared.h"
 #include "tap.h"
 
 #define TYPES 5
 #define SINGLE 0x1p-24 /* half a unit in the last place of 1, in float */
 
-static const lap_device_ops_t *ops;
-static lap_device_t *device;
-static lap_stream_t *stream;
 static double unit;  /* of the arithmetic of the device's GEMM */
 static bool aligned; /* rows begin at multiples of 16 elements */
 
@@ -712,31 +708,22 @@ static void test_column_sums(void)
            ops->name, wrong);
 }
 
+static void test_device(void)
+{
+    unit = strcmp(ops->name, "ref") == 0 ? 0x1p-52 : SINGLE;
+    test_types();
+    test_aligned();
+    test_edges();
+    if (ops->gemm_signals)
+        test_late_scale();
+    test_gelu();
+    unit = SINGLE; /* reductions are the same on every host */
+    test_reduce();
+    test_aligned_reduce();
+    test_column_sums();
+}
+
 int main(void)
 {
-    for (size_t i = 0; lap_device_at(i); i++) {
-        ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK) {
-            tap_skip("%s: %s", ops->name, lap_last_error());
-            continue;
-        }
-        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
-                         ops->name) ||
-            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
-            return tap_done();
-        unit = strcmp(ops->name, "ref") == 0 ? 0x1p-52 : SINGLE;
-        test_types();
-        test_aligned();
-        test_edges();
-        if (ops->gemm_signals)
-            test_late_scale();
-        test_gelu();
-        unit = SINGLE; /* reductions are the same on every host */
-        test_reduce();
-        test_aligned_reduce();
-        test_column_sums();
-        ops->stream_destroy(stream);
-        ops->close(device);
-    }
-    return tap_done();
+    return test_devices(NULL, test_device);
 }

@@ -12,17 +12,13 @@
 #include <string.h>
 
 #include "core/convert.h"
-#include "core/status.h"
-#include "device/device.h"
+#include "each.h"
 #include "shared.h"
 #include "tap.h"
 #include "util/clock.h"
 
 #define GUARD (-80.0f) /* between rows and behind the last one; all types have it */
 
-static const lap_device_ops_t *ops;
-static lap_device_t *device;
-static lap_stream_t *stream;
 static lap_dtype_t dtype; /* of the products made now */
 
 /*
@@ -621,24 +617,17 @@ static void test_type(void)
         test_too_large();
 }
 
+static bool layouts; /* only these */
+
+static void test_device(void)
+{
+    test_layouts(layouts);
+    for (dtype = LAP_FLOAT32; dtype <= LAP_FLOAT8_E5M2 && !layouts; dtype++)
+        test_type();
+}
+
 int main(int argc, char **argv)
 {
-    const bool layouts = argc > 1 && strcmp(argv[1], "layouts") == 0;
-    for (size_t i = 0; lap_device_at(i); i++) {
-        ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK) {
-            tap_skip("%s: %s", ops->name, lap_last_error());
-            continue;
-        }
-        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
-                         ops->name) ||
-            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
-            return tap_done();
-        test_layouts(layouts);
-        for (dtype = LAP_FLOAT32; dtype <= LAP_FLOAT8_E5M2 && !layouts; dtype++)
-            test_type();
-        ops->stream_destroy(stream);
-        ops->close(device);
-    }
-    return tap_done();
+    layouts = argc > 1 && strcmp(argv[1], "layouts") == 0;
+    return test_devices(NULL, test_device);
 }

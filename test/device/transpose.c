@@ -6,16 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/status.h"
-#include "device/device.h"
+#include "each.h"
 #include "shared.h"
 #include "tap.h"
 
 #define GUARD 0x5a
-
-static const lap_device_ops_t *ops;
-static lap_device_t *device;
-static lap_stream_t *stream;
 
 typedef struct problem {
     size_t rows, cols, src_gap, dst_gap, shift; /* shift: bytes that both begin behind an address */
@@ -65,19 +60,5 @@ static void test_sizes(void)
 
 int main(void)
 {
-    for (size_t i = 0; lap_device_at(i); i++) {
-        ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK) {
-            tap_skip("%s: %s", ops->name, lap_last_error());
-            continue;
-        }
-        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
-                         ops->name) ||
-            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name))
-            return tap_done();
-        test_sizes();
-        ops->stream_destroy(stream);
-        ops->close(device);
-    }
-    return tap_done();
+    return test_devices(NULL, test_sizes);
 }

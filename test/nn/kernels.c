@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/convert.h"
+#include "device/each.h"
 #include "device/shared.h"
 #include "nn/kernels.h"
 #include "tap.h"
@@ -19,9 +20,6 @@
 #define UNIT 0x1p-24
 #define STEPS 64 /* roundings of fp32 in a sum over a row and what follows it, at most */
 
-static const lap_device_ops_t *ops;
-static lap_device_t *device;
-static lap_stream_t *stream;
 static const lap_nn_kernels_t *kernels;
 
 /* ---- matrices ---- */
@@ -635,26 +633,18 @@ static void test_repeats(void)
     free_shared(device, sums);
 }
 
+static void test_device(void)
+{
+    if (!tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
+        return;
+    test_norms();
+    test_elements();
+    test_numbers();
+    test_optimizers();
+    test_repeats();
+}
+
 int main(void)
 {
-    for (size_t i = 0; lap_device_at(i); i++) {
-        ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK) {
-            tap_skip("%s: %s", ops->name, lap_last_error());
-            continue;
-        }
-        if (!tap_success(ops->open(&(lap_device_options_t){.threads = 1}, &device), "%s opens",
-                         ops->name) ||
-            !tap_success(ops->stream_create(device, false, &stream), "%s: a stream", ops->name) ||
-            !tap_success(lap_nn_kernels_of(device, &kernels), "%s: kernels", ops->name))
-            return tap_done();
-        test_norms();
-        test_elements();
-        test_numbers();
-        test_optimizers();
-        test_repeats();
-        ops->stream_destroy(stream);
-        ops->close(device);
-    }
-    return tap_done();
+    return test_devices(NULL, test_device);
 }

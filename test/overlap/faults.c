@@ -10,7 +10,6 @@
  * LAP_DEVICE chooses the device. Calls delay random steps, unless calm: then a device that can keeps
  * the call as a graph, and the fault hits replays of it.
  */
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -33,17 +32,6 @@ static struct {
     int after_ms;
     bool calm;
 } plan;
-
-static int count_fds(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
 
 /* The end of the victim. It first writes the time into memory that the others can see. */
 static void *end_myself(void *arg)
@@ -187,7 +175,7 @@ int main(int argc, char **argv)
     plan.victim = atoi(argv[4]);
     plan.after_ms = atoi(argv[5]);
     plan.calm = argc == 7;
-    const int fds = count_fds();
+    const int fds = tap_count_fds();
     lap_world_t *world;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
@@ -197,7 +185,7 @@ int main(int argc, char **argv)
     lap_world_destroy(world);
     /* The driver of a GPU, and MPI, which cannot be ended without all ranks, keep some. */
     if (hosts && !getenv("LAP_TRANSPORT"))
-        tap_ok(count_fds() == fds, "no file descriptor is left open");
+        tap_ok(tap_count_fds() == fds, "no file descriptor is left open");
     int status = tap_done();
     if (status == 0 && survivor)
         printf("survivor is well\n");

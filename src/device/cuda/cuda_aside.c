@@ -18,19 +18,6 @@ static bool is_signal(lap_cuda_kernel_t kernel)
            kernel == LAP_CUDA_KERNEL_stamp;
 }
 
-static lap_status_t enter(const lap_cuda_device_t *device)
-{
-    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->aside.context),
-                          "cuCtxPushCurrent");
-}
-
-static lap_status_t leave(const lap_cuda_device_t *device, lap_status_t status)
-{
-    CUcontext context;
-    const CUresult result = device->api.cuCtxPopCurrent(&context);
-    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
-}
-
 /* ---- opening and closing ---- */
 
 static lap_status_t open_inside(lap_cuda_device_t *device)
@@ -74,8 +61,8 @@ void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest)
 
 void lap_cuda_aside_open(lap_cuda_device_t *device)
 {
-    if (device->aside.green &&
-        (enter(device) != LAP_OK || leave(device, open_inside(device)) != LAP_OK))
+    if (device->aside.green && (lap_cuda_push(device, device->aside.context) != LAP_OK ||
+                                lap_cuda_pop(device, open_inside(device)) != LAP_OK))
         lap_cuda_aside_close(device);
 }
 
@@ -83,9 +70,9 @@ void lap_cuda_aside_close(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     lap_cuda_aside_t *aside = &device->aside;
-    if (aside->joint && enter(device) == LAP_OK) {
+    if (aside->joint && lap_cuda_push(device, device->aside.context) == LAP_OK) {
         (void)api->cuEventDestroy(aside->joint);
-        (void)leave(device, LAP_OK);
+        (void)lap_cuda_pop(device, LAP_OK);
     }
     if (aside->green && !device->dead)
         (void)api->cuGreenCtxDestroy(aside->green);
@@ -125,8 +112,8 @@ lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kerne
         return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, threads, 1, args);
     LAP_TRY(
         lap_cuda_check(api, api->cuEventRecord(device->joint, stream->stream), "cuEventRecord"));
-    LAP_TRY(enter(device));
-    LAP_TRY(leave(device, launch_inside(stream, kernel, threads, args)));
+    LAP_TRY(lap_cuda_push(device, device->aside.context));
+    LAP_TRY(lap_cuda_pop(device, launch_inside(stream, kernel, threads, args)));
     if (kernel == LAP_CUDA_KERNEL_stamp)
         stream->noted = true;
     else
@@ -149,8 +136,8 @@ lap_status_t lap_cuda_meet(lap_stream_t *stream)
     if (!stream->parted && !stream->noted)
         return LAP_OK;
     stream->parted = stream->noted = false;
-    LAP_TRY(enter(device));
-    LAP_TRY(leave(device, meet_inside(stream)));
+    LAP_TRY(lap_cuda_push(device, device->aside.context));
+    LAP_TRY(lap_cuda_pop(device, meet_inside(stream)));
     return lap_cuda_check(&device->api,
                           device->api.cuStreamWaitEvent(stream->stream, device->aside.joint, 0),
                           "cuStreamWaitEvent");

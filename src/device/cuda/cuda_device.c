@@ -26,25 +26,32 @@
 extern const lap_device_ops_t lap_cuda_ops;
 extern const unsigned char lap_cuda_fatbin[]; /* see cuda_fatbin.c */
 
+lap_status_t lap_cuda_push(const lap_cuda_device_t *device, CUcontext context)
+{
+    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(context), "cuCtxPushCurrent");
+}
+
+lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status)
+{
+    CUcontext context;
+    const CUresult result = device->api.cuCtxPopCurrent(&context);
+    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+}
+
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
     if (device->dead)
         return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
                          device->ordinal);
     if (device->entered == 0)
-        LAP_TRY(lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->context),
-                               "cuCtxPushCurrent"));
+        LAP_TRY(lap_cuda_push(device, device->context));
     device->entered++;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
 {
-    CUcontext context;
-    if (--device->entered > 0)
-        return status;
-    const CUresult result = device->api.cuCtxPopCurrent(&context);
-    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+    return --device->entered > 0 ? status : lap_cuda_pop(device, status);
 }
 
 lap_status_t lap_cuda_calls_begin(lap_device_t *device)

@@ -28,19 +28,15 @@ static lap_status_t context_of(const lap_cuda_device_t *device, CUstream stream,
 /* Between enter and leave nothing else of the device is called: its context need not be current. */
 static lap_status_t enter(lap_cuda_device_t *device)
 {
-    if (device->foreign_context == device->context)
-        return lap_cuda_enter(device);
-    return lap_cuda_check(&device->api, device->api.cuCtxPushCurrent(device->foreign_context),
-                          "cuCtxPushCurrent");
+    return device->foreign_context == device->context
+               ? lap_cuda_enter(device)
+               : lap_cuda_push(device, device->foreign_context);
 }
 
 static lap_status_t leave(lap_cuda_device_t *device, lap_status_t status)
 {
-    CUcontext context;
-    if (device->foreign_context == device->context)
-        return lap_cuda_leave(device, status);
-    const CUresult result = device->api.cuCtxPopCurrent(&context);
-    return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
+    return device->foreign_context == device->context ? lap_cuda_leave(device, status)
+                                                      : lap_cuda_pop(device, status);
 }
 
 static lap_status_t make_event(lap_cuda_device_t *device)

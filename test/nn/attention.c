@@ -435,7 +435,7 @@ typedef lap_status_t (*pass_t)(lap_stream_t *stream, const lap_attention_t *atte
 /* Milliseconds of one call among `count`, by the clock of the device. */
 static double measure(pass_t pass, const lap_attention_t *a, int count)
 {
-    uint64_t from, to;
+    uint64_t from = 0, to = 0;
     lap_status_t status = LAP_OK;
     for (int i = -3; status == LAP_OK && i < count; i++) {
         if (i == 0)

@@ -123,6 +123,7 @@ typedef struct lap_cuda_device {
      */
     lap_stream_t *held_for; /* NULL: none */
     enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
+    bool held_alone;
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
     cublasLtHandle_t blas;
@@ -221,10 +222,14 @@ lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdevicept
 lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
 lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 
-/* The signals of a transport. Those of a stream that follow one another become one launch. */
+/*
+ * The signals of a transport. Those of a stream that follow one another become one launch. Where
+ * they are alone, no GEMM is in their way.
+ */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
+                                  bool checks_tag, bool alone);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
+                                   bool alone);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 

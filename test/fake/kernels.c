@@ -242,10 +242,7 @@ static void run_advance(void *args)
 static void run_stamp(void *args)
 {
     const lap_cuda_stamp_t *stamp = args;
-    const uint64_t at = now();
-    for (int i = 0; i < 2; i++)
-        if (stamp->at[i])
-            __atomic_store_n((uint64_t *)fake_at(stamp->at[i]), at, __ATOMIC_RELEASE);
+    write_time(stamp->at);
 }
 
 /* ---- arithmetic ---- */

@@ -235,7 +235,7 @@ static lap_status_t open_stamps(lap_cuda_device_t *device)
 static lap_status_t set_clock(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    const lap_cuda_stamp_t stamp = {{device->stamps}};
+    const lap_cuda_stamp_t stamp = {device->stamps};
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < CLOCK_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();

@@ -125,7 +125,7 @@ typedef struct lap_cuda_advance {
 } lap_cuda_advance_t;
 
 typedef struct lap_cuda_stamp {
-    uint64_t *at[2]; /* pinned or device memory; NULL: not there */
+    uint64_t *at; /* pinned or device memory */
 } lap_cuda_stamp_t;
 
 /* lap_finish_t; plain: only the rounding is left to do. */

@@ -77,23 +77,28 @@ uint64_t *lap_cuda_stamp_before(lap_stream_t *stream)
     return at;
 }
 
-static lap_status_t note_flushed(lap_stream_t *stream, uint64_t *at)
+static lap_status_t note_settled(lap_stream_t *stream, const lap_cuda_stamp_t *args)
 {
-    LAP_TRY(lap_cuda_flush(stream->device));
-    const lap_cuda_stamp_t args = {{at, lap_cuda_stamp_before(stream)}};
-    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, &args);
+    LAP_TRY(lap_cuda_settle(stream));
+    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
 }
 
 lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
 {
+    const lap_cuda_stamp_t args = {at};
     LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, note_flushed(stream, at));
+    return lap_cuda_leave(stream->device, note_settled(stream, &args));
 }
 
+/* Behind a signal that runs in the companion, there too: times are in order. */
 lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
 {
-    const lap_cuda_stamp_t args = {{lap_cuda_stamp_before(stream)}};
-    return args.at[0] ? lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, &args) : LAP_OK;
+    const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};
+    if (!args.at)
+        return LAP_OK;
+    return stream->parted ? lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
+                          : lap_cuda_launch_raw(stream->device, stream->stream,
+                                                LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &args);
 }
 
 /* Where the last of the signals that are held back writes a time. */

@@ -279,10 +279,7 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
 
 extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
-    const uint64_t at = now();
-    for (uint64_t *place : stamp.at)
-        if (place)
-            store_relaxed(place, at);
+    store_relaxed(stamp.at, now());
 }
 
 /* ---- arithmetic ---- */

@@ -11,8 +11,10 @@
 #include "schedule/program.h"
 #include "suite.h"
 #include "tap.h"
+#include "util/clock.h"
 
-enum { CALLS = 5, MANY = 1 << 20 };
+enum { CALLS = 5, MANY = 1 << 20, MOMENT_NS = 2000000 };
+#define PATIENCE_NS 20000000000u
 
 typedef struct trial {
     lap_op_t *op;
@@ -89,6 +91,68 @@ static void call_otherwise(trial_t *trial, lap_trace_t *trace, lap_trace_t *othe
     free(before);
 }
 
+/* ---- a peer that is late ---- */
+
+/* Until one of the streams waits for the peer, who has not begun: that wait lasts. */
+static bool await_stall(const trial_t *trial)
+{
+    const lap_engine_t *engine = trial->op->engine;
+    const uint64_t deadline = lap_now_ns() + PATIENCE_NS;
+    lap_stall_t stall;
+    while (lap_now_ns() < deadline) {
+        for (int s = 0; s < LAP_STREAMS; s++)
+            if (engine->streams[s] && engine->device->ops->stall(engine->streams[s], &stall))
+                return true;
+        lap_sleep_until_ns(lap_now_ns() + MOMENT_NS);
+    }
+    return false;
+}
+
+/* Whether some step of the trace waited then. */
+static bool has_waited(const lap_trace_t *trace, uint64_t then)
+{
+    bool waited = false;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        const bool waits = record->kind == LAP_STEP_WAIT;
+        const uint64_t begin = waits ? record->span.begin : record->span.ready;
+        const uint64_t end = waits ? record->span.end : record->span.begin;
+        waited = waited || (begin < then && then < end);
+    }
+    return waited;
+}
+
+/* Of two ranks the first begins when the other is known to wait for it, which its trace tells. */
+static void call_late(trial_t *trial, lap_trace_t *trace, lap_group_t *group)
+{
+    if (lap_group_size(group) != 2 || !trial->op->engine->device->ops->stall ||
+        trial->op->buffer->in_person || trial->failed)
+        return;
+    bool waited = true;
+    lap_status_t status = LAP_OK;
+    trial->call.args.trace = trace;
+    if (lap_group_rank(group) == 1) {
+        status = test_call_begin(trial->op, &trial->call);
+        const bool stalled = status == LAP_OK && await_stall(trial);
+        /* Clocks of a GPU and of a host agree to less than that. */
+        lap_sleep_until_ns(lap_now_ns() + MOMENT_NS);
+        const uint64_t then = lap_now_ns();
+        lap_sleep_until_ns(then + MOMENT_NS);
+        (void)lap_group_barrier(group);
+        status = status == LAP_OK ? test_call_end(trial->op, &trial->call) : status;
+        waited = stalled && has_waited(trace, then);
+    } else {
+        (void)lap_group_barrier(group);
+        status = test_call_run(trial->op, &trial->call);
+    }
+    trial->failed = status != LAP_OK;
+    tap_ok(status == LAP_OK && is_whole(trial, trace) && waited && was_graph(trial),
+           "%s/%s: the trace tells of the wait for a rank that is late",
+           lap_op_kind_name(trial->call.desc.kind), trial->call.desc.method);
+}
+
+/* ---- room ---- */
+
 /* A graph with as many times as there can be in graphs; NULL where there are none. */
 static lap_graph_t *hog(lap_device_t *device, lap_stream_t *stream, uint64_t *time)
 {
@@ -143,6 +207,7 @@ static void try_method(lap_group_t *group, const test_method_t *method, bool hog
     if (trial.op && tap_success(lap_trace_create(&trace), "a trace") &&
         tap_success(lap_trace_create(&other), "another")) {
         call(&trial, trace, "with a trace");
+        call_late(&trial, trace, group);
         call_otherwise(&trial, trace, other);
         tap_success(lap_trace_gather(trace, group), "the first trace is gathered");
         if (hogs)

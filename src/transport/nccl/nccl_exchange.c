@@ -164,7 +164,7 @@ static lap_status_t send_all(lap_buffer_t *buffer, const lap_round_t *round)
 static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 {
     lap_nccl_comm_t *comm = buffer->stage->comm;
-    LAP_TRY(lap_cuda_flush(comm->device));
+    LAP_TRY(lap_cuda_settle(comm->wire));
     LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclGroupStart(), "ncclGroupStart"));
     const lap_status_t status = send_all(buffer, round);
     const ncclResult_t result = comm->api.ncclGroupEnd();

@@ -220,6 +220,9 @@ void lap_cuda_aside_open(lap_cuda_device_t *device);
 void lap_cuda_aside_close(lap_cuda_device_t *device);
 void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
+/* A stream of the driver in the context of the device. */
+lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p);
+
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
 

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_finish.cuh"
 #include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_math.cuh"
 #include "device/cuda/cuda_reduce.cuh"
 
 namespace
@@ -371,13 +372,6 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap
 
 namespace
 {
-
-/* Sizes are compared by their bits: NaN is above infinity then. */
-__device__ uint32_t larger(uint32_t most, float x)
-{
-    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
-    return size > most ? size : most;
-}
 
 /* As store_vector, for narrow types too: of 1 byte all of them are one access. */
 __device__ void store_cast(int dtype, void *memory, const float *x)

@@ -6,6 +6,7 @@
  * is summed in an order that depends on sizes and grids alone; no result is added to with atomics.
  */
 #include "device/cuda/cuda_elements.cuh"
+#include "device/cuda/cuda_math.cuh"
 #include "nn/cuda/nn_cuda_kernels.h"
 #include "util/random.h"
 
@@ -59,14 +60,6 @@ template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, 
 
 /* ---- sums and maxima over blocks ---- */
 
-/* Every lane gets the same bits: at each step both of a pair add the same two numbers. */
-template <typename number> __device__ number warp_sum(number x)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(all_lanes, x, distance);
-    return x;
-}
-
 /*
  * Sums over the block, for all its threads. `room` has a place for each warp; it may be used again
  * when all threads have met once more.
@@ -115,13 +108,6 @@ __device__ void finish_sum(lap_nn_cuda_parts_t *parts, double x, double *sum)
     block_sums(total, room[1]);
     if (threadIdx.x == 0)
         *sum = total[0];
-}
-
-/* Magnitudes are compared by their bits, where NaN is above infinity. */
-__device__ uint32_t larger(uint32_t most, float x)
-{
-    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
-    return size > most ? size : most;
 }
 
 __device__ uint32_t block_max(uint32_t x, uint32_t *room)

@@ -181,28 +181,43 @@ template <int fixed> __device__ void normalize_vectors(const lap_norm_forward_t 
     }
 }
 
-/* Any type, size and alignment: reads the row again where the other remembers it. */
-__device__ void normalize_elements(const lap_norm_forward_t &n)
+/*
+ * Rows of any length: read again where the other remembers them. Here and below, ANY is of any type
+ * and alignment too.
+ */
+template <int fixed> __device__ void normalize_wide(const lap_norm_forward_t &n)
 {
     __shared__ float rooms[2][1][32];
+    constexpr int count = fixed == ANY ? 1 : width, floats = fixed == ANY ? ANY : FLOAT32;
+    const size_t first = static_cast<size_t>(threadIdx.x) * count;
+    const size_t step = static_cast<size_t>(blockDim.x) * count;
     unsigned turn = 0;
     for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
-        const size_t x = row * n.x_stride, y = row * n.y_stride;
-        float mean[1] = {0}, square[1] = {0};
+        float mean[1] = {0}, square[1] = {0}, x[count];
         if (n.kind == LAP_LAYERNORM) {
-            for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x)
-                mean[0] += load(n.dtype, n.x, x + col);
+            for (size_t col = first; col < n.cols; col += step) {
+                take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+                for (int i = 0; i < count; i++)
+                    mean[0] += x[i];
+            }
             row_means(mean, n.cols, rooms, turn);
         }
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float apart = load(n.dtype, n.x, x + col) - mean[0];
-            square[0] += apart * apart;
+        for (size_t col = first; col < n.cols; col += step) {
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            for (int i = 0; i < count; i++)
+                square[0] += (x[i] - mean[0]) * (x[i] - mean[0]);
         }
         row_means(square, n.cols, rooms, turn);
         const float rstd = keep_moments(n, row, mean[0], square[0]);
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, x + col) - mean[0]) * rstd;
-            store(n.dtype, n.y, y + col, normal * n.gamma[col] + (n.beta ? n.beta[col] : 0.0f));
+        for (size_t col = first; col < n.cols; col += step) {
+            float gamma[count], beta[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (n.beta)
+                take<floats>(FLOAT32, n.beta, col, beta);
+            for (int i = 0; i < count; i++)
+                x[i] = (x[i] - mean[0]) * rstd * gamma[i] + beta[i];
+            put<fixed>(n.dtype, n.y, row * n.y_stride + col, x);
         }
     }
 }
@@ -264,43 +279,61 @@ template <int fixed> __device__ void turn_vectors(const lap_norm_backward_t &n)
     }
 }
 
-/* Any type, size and alignment; the sums over rows grow where they are left. */
-__device__ void turn_elements(const lap_norm_backward_t &n)
+/* Rows of any length; the sums over rows grow where they are left. */
+template <int fixed> __device__ void turn_wide(const lap_norm_backward_t &n)
 {
     __shared__ float rooms[2][2][32];
-    float *dgamma = sums_of_block(n), *dbeta = dgamma + n.cols;
+    constexpr int count = fixed == ANY ? 1 : width, floats = fixed == ANY ? ANY : FLOAT32;
+    const size_t first = static_cast<size_t>(threadIdx.x) * count;
+    const size_t step = static_cast<size_t>(blockDim.x) * count;
+    float *sums = sums_of_block(n);
     unsigned turn = 0;
     for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
         const float mean = n.mean[row], rstd = n.rstd[row];
-        const bool first = row == blockIdx.x;
-        float means[2] = {0, 0};
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
-            const float dy = load(n.dtype, n.dy, row * n.dy_stride + col);
-            dgamma[col] = (first ? 0.0f : dgamma[col]) + dy * normal;
-            dbeta[col] = (first ? 0.0f : dbeta[col]) + dy;
-            means[0] += dy * n.gamma[col];
-            means[1] += dy * n.gamma[col] * normal;
+        float x[count], g[count], gamma[count], means[2] = {0, 0};
+        for (size_t col = first; col < n.cols; col += step) {
+            float dgamma[count] = {}, dbeta[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<fixed>(n.dtype, n.dy, row * n.dy_stride + col, g);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (row != blockIdx.x) {
+                take<floats>(FLOAT32, sums, col, dgamma);
+                take<floats>(FLOAT32, sums, n.cols + col, dbeta);
+            }
+            for (int i = 0; i < count; i++) {
+                x[i] = (x[i] - mean) * rstd;
+                dgamma[i] += g[i] * x[i];
+                dbeta[i] += g[i];
+                g[i] *= gamma[i];
+                means[0] += g[i];
+                means[1] += g[i] * x[i];
+            }
+            put<floats>(FLOAT32, sums, col, dgamma);
+            put<floats>(FLOAT32, sums, n.cols + col, dbeta);
         }
         row_means(means, n.cols, rooms, turn);
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
-            const float g = load(n.dtype, n.dy, row * n.dy_stride + col) * n.gamma[col];
-            const float skip = n.skip ? load(n.dtype, n.skip, row * n.skip_stride + col) : 0.0f;
-            store(n.dtype, n.dx, row * n.dx_stride + col,
-                  turn_element(n, normal, g, rstd, means) + skip);
+        for (size_t col = first; col < n.cols; col += step) {
+            float skip[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<fixed>(n.dtype, n.dy, row * n.dy_stride + col, g);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (n.skip)
+                take<fixed>(n.dtype, n.skip, row * n.skip_stride + col, skip);
+            for (int i = 0; i < count; i++)
+                x[i] =
+                    turn_element(n, (x[i] - mean) * rstd, g[i] * gamma[i], rstd, means) + skip[i];
+            put<fixed>(n.dtype, n.dx, row * n.dx_stride + col, x);
         }
     }
 }
 
 } // namespace
 
+/* Aligned rows that a block can have in its registers. */
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_forward(const lap_nn_cuda_norm_forward_t args)
 {
-    if (args.vector == 1)
-        normalize_elements(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
+    if (args.norm.dtype == LAP_BFLOAT16)
         normalize_vectors<BFLOAT16>(args.norm);
     else if (args.norm.dtype == LAP_FLOAT16)
         normalize_vectors<FLOAT16>(args.norm);
@@ -311,14 +344,39 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_backward(const lap_nn_cuda_norm_backward_t args)
 {
-    if (args.vector == 1)
-        turn_elements(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
+    if (args.norm.dtype == LAP_BFLOAT16)
         turn_vectors<BFLOAT16>(args.norm);
     else if (args.norm.dtype == LAP_FLOAT16)
         turn_vectors<FLOAT16>(args.norm);
     else
         turn_vectors<FLOAT32>(args.norm);
+}
+
+/* All others. They are kernels of their own, so that those need no more registers than they use. */
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_forward_wide(const lap_nn_cuda_norm_forward_t args)
+{
+    if (args.vector == 1)
+        normalize_wide<ANY>(args.norm);
+    else if (args.norm.dtype == LAP_BFLOAT16)
+        normalize_wide<BFLOAT16>(args.norm);
+    else if (args.norm.dtype == LAP_FLOAT16)
+        normalize_wide<FLOAT16>(args.norm);
+    else
+        normalize_wide<FLOAT32>(args.norm);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_backward_wide(const lap_nn_cuda_norm_backward_t args)
+{
+    if (args.vector == 1)
+        turn_wide<ANY>(args.norm);
+    else if (args.norm.dtype == LAP_BFLOAT16)
+        turn_wide<BFLOAT16>(args.norm);
+    else if (args.norm.dtype == LAP_FLOAT16)
+        turn_wide<FLOAT16>(args.norm);
+    else
+        turn_wide<FLOAT32>(args.norm);
 }
 
 /* ---- SwiGLU ---- */

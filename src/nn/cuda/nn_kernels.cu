@@ -44,6 +44,29 @@ __device__ void put(int dtype, void *matrix, size_t at, const float (&x)[fixed =
         store_vector(fixed, static_cast<char *>(matrix) + at * size_of(fixed), x);
 }
 
+template <int type> struct fixed_type {
+    static constexpr int dtype = type;
+};
+
+/* Calls body with the type that is given, of those that vectors have. */
+template <typename body_t> __device__ auto with_known(lap_dtype_t dtype, body_t body)
+{
+    if (dtype == LAP_BFLOAT16)
+        return body(fixed_type<BFLOAT16>{});
+    if (dtype == LAP_FLOAT16)
+        return body(fixed_type<FLOAT16>{});
+    return body(fixed_type<FLOAT32>{});
+}
+
+/* The same, or with ANY where there are no vectors. */
+template <typename body_t>
+__device__ auto with_type(lap_dtype_t dtype, uint32_t vector, body_t body)
+{
+    if (vector == 1)
+        return body(fixed_type<ANY>{});
+    return with_known(dtype, body);
+}
+
 /* Calls body(row, col) for the elements, or the first ones of vectors, that this thread has. */
 template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, body_t body)
 {
@@ -333,50 +356,27 @@ template <int fixed> __device__ void turn_wide(const lap_norm_backward_t &n)
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_forward(const lap_nn_cuda_norm_forward_t args)
 {
-    if (args.norm.dtype == LAP_BFLOAT16)
-        normalize_vectors<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        normalize_vectors<FLOAT16>(args.norm);
-    else
-        normalize_vectors<FLOAT32>(args.norm);
+    with_known(args.norm.dtype, [&](auto type) { normalize_vectors<type.dtype>(args.norm); });
 }
 
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_backward(const lap_nn_cuda_norm_backward_t args)
 {
-    if (args.norm.dtype == LAP_BFLOAT16)
-        turn_vectors<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        turn_vectors<FLOAT16>(args.norm);
-    else
-        turn_vectors<FLOAT32>(args.norm);
+    with_known(args.norm.dtype, [&](auto type) { turn_vectors<type.dtype>(args.norm); });
 }
 
 /* All others. They are kernels of their own, so that those need no more registers than they use. */
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_forward_wide(const lap_nn_cuda_norm_forward_t args)
 {
-    if (args.vector == 1)
-        normalize_wide<ANY>(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
-        normalize_wide<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        normalize_wide<FLOAT16>(args.norm);
-    else
-        normalize_wide<FLOAT32>(args.norm);
+    with_type(args.norm.dtype, args.vector,
+              [&](auto type) { normalize_wide<type.dtype>(args.norm); });
 }
 
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_backward_wide(const lap_nn_cuda_norm_backward_t args)
 {
-    if (args.vector == 1)
-        turn_wide<ANY>(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
-        turn_wide<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        turn_wide<FLOAT16>(args.norm);
-    else
-        turn_wide<FLOAT32>(args.norm);
+    with_type(args.norm.dtype, args.vector, [&](auto type) { turn_wide<type.dtype>(args.norm); });
 }
 
 /* ---- SwiGLU ---- */
@@ -430,27 +430,13 @@ template <int fixed> __device__ void turn_gate(const lap_nn_cuda_swiglu_t &args)
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_swiglu_forward(const lap_nn_cuda_swiglu_t args)
 {
-    if (args.span.vector == 1)
-        gate<ANY>(args);
-    else if (args.swiglu.dtype == LAP_BFLOAT16)
-        gate<BFLOAT16>(args);
-    else if (args.swiglu.dtype == LAP_FLOAT16)
-        gate<FLOAT16>(args);
-    else
-        gate<FLOAT32>(args);
+    with_type(args.swiglu.dtype, args.span.vector, [&](auto type) { gate<type.dtype>(args); });
 }
 
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_swiglu_backward(const lap_nn_cuda_swiglu_t args)
 {
-    if (args.span.vector == 1)
-        turn_gate<ANY>(args);
-    else if (args.swiglu.dtype == LAP_BFLOAT16)
-        turn_gate<BFLOAT16>(args);
-    else if (args.swiglu.dtype == LAP_FLOAT16)
-        turn_gate<FLOAT16>(args);
-    else
-        turn_gate<FLOAT32>(args);
+    with_type(args.swiglu.dtype, args.span.vector, [&](auto type) { turn_gate<type.dtype>(args); });
 }
 
 /* ---- the square loss, the largest magnitude, normal numbers ---- */
@@ -497,15 +483,8 @@ template <int fixed> __device__ uint32_t find_largest(const lap_nn_cuda_amax_t &
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_square_loss(const lap_nn_cuda_square_loss_t args)
 {
-    double sum;
-    if (args.span.vector == 1)
-        sum = lose<ANY>(args);
-    else if (args.loss.dtype == LAP_BFLOAT16)
-        sum = lose<BFLOAT16>(args);
-    else if (args.loss.dtype == LAP_FLOAT16)
-        sum = lose<FLOAT16>(args);
-    else
-        sum = lose<FLOAT32>(args);
+    const double sum = with_type(args.loss.dtype, args.span.vector,
+                                 [&](auto type) { return lose<type.dtype>(args); });
     finish_sum(args.parts, sum, args.loss.sum);
 }
 
@@ -513,15 +492,8 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_amax(const lap_nn_cuda_amax_t args)
 {
     __shared__ uint32_t room[2][32];
-    uint32_t most;
-    if (args.span.vector == 1)
-        most = find_largest<ANY>(args);
-    else if (args.amax.dtype == LAP_BFLOAT16)
-        most = find_largest<BFLOAT16>(args);
-    else if (args.amax.dtype == LAP_FLOAT16)
-        most = find_largest<FLOAT16>(args);
-    else
-        most = find_largest<FLOAT32>(args);
+    uint32_t most = with_type(args.amax.dtype, args.span.vector,
+                              [&](auto type) { return find_largest<type.dtype>(args); });
     const uint32_t infinity = 0x7f800000;
     most = block_max(most, room[0]);
     most = most < infinity ? most : infinity;

@@ -65,7 +65,7 @@ static void wait_in_step(lap_world_t *world, void *arg)
     const uint32_t signal = it->signal;
     lap_buffer_t *buffer = new_buffer(lap_world_group(world), 8, 9, NULL);
     const lap_wait_story_t story = story_of(1, 512);
-    const lap_wait_t wait = {1, signal, 2, &story, 2};
+    const lap_wait_t wait = {.peer = 1, .signal = signal, .target = 2, .story = &story, .count = 2};
     if (lap_world_rank(world) == 0) {
         world->timeout_ns = 300000000u;
         tap_failure(buffer->ops->wait_now(buffer, &wait), LAP_ERR_TIMEOUT,

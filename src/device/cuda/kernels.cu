@@ -109,11 +109,9 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
 }
 
 /* Notes when the next raise of a word, which only this thread makes, is due. */
-__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit, uint64_t due)
+__device__ void set_due(lap_cuda_word_t *word, uint64_t due)
 {
     store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
-    if (transit.arrival)
-        *transit.arrival = due;
 }
 
 /*
@@ -137,7 +135,7 @@ __device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, 
     if (load_relaxed(lost) != 0)
         return;
     if (paced)
-        set_due(raise.word, raise.transit, due);
+        set_due(raise.word, due);
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -249,7 +247,9 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
-    uint64_t *time = threadIdx.x < raises.n ? raises.times.behind[threadIdx.x] : nullptr;
+    const bool raising = threadIdx.x < raises.n;
+    uint64_t *time = raising ? raises.times.behind[threadIdx.x] : nullptr;
+    uint64_t *arrival = raising && raises.paced ? mine.transit.arrival : nullptr;
     uint64_t due = 0;
     if (threadIdx.x == 0)
         write_time(raises.times.before);
@@ -258,14 +258,16 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
             due = carry(mine.transit);
         __syncwarp();
     }
-    if (threadIdx.x < raises.n)
+    if (raising)
         raise_word(mine, raises.lost, raises.paced, due);
-    if (!__any_sync(~0u, time != nullptr))
+    if (!__any_sync(~0u, time || arrival))
         return;
     __threadfence_system(); /* the words show it now */
     const uint64_t at = __shfl_sync(~0u, now(), 0);
     if (time)
         store_relaxed(time, at);
+    if (arrival)
+        store_relaxed(arrival, due > at ? due : at);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */

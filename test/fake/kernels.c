@@ -356,12 +356,12 @@ static void run_transpose(void *args)
     const char *src = fake_at(t->src);
     char *dst = fake_at(t->dst);
     const size_t all =
-        (size_t)t->src | (size_t)t->dst | t->rows | t->cols | t->src_stride | t->dst_stride;
+        (size_t)t->src | (size_t)t->dst | t->padded | t->cols | t->src_stride | t->dst_stride;
     if (t->vectors && all % 16 != 0)
         return;
-    for (size_t row = 0; row < t->rows; row++)
+    for (size_t row = 0; row < t->padded; row++)
         for (size_t col = 0; col < t->cols; col++)
-            dst[col * t->dst_stride + row] = src[row * t->src_stride + col];
+            dst[col * t->dst_stride + row] = row < t->rows ? src[row * t->src_stride + col] : 0;
 }
 
 static void run_fill(void *args)

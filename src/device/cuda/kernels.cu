@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_finish.cuh"
 #include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_math.cuh"
 #include "device/cuda/cuda_reduce.cuh"
 
 namespace
@@ -402,13 +403,6 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap
 namespace
 {
 
-/* Sizes are compared by their bits: NaN is above infinity then. */
-__device__ uint32_t larger(uint32_t most, float x)
-{
-    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
-    return size > most ? size : most;
-}
-
 /* As store_vector, for narrow types too: of 1 byte all of them are one access. */
 __device__ void store_cast(int dtype, void *memory, const float *x)
 {
@@ -547,11 +541,10 @@ __device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t 
     const unsigned j = threadIdx.x % 8, g = threadIdx.x / 8;
     const char *src = static_cast<const char *>(t.src) + (row0 + 4 * g) * t.src_stride + col0;
     uint4 in[4] = {};
-    if (row0 + 4 * g < t.rows && col0 + 16 * j < t.cols) {
 #pragma unroll
-        for (int r = 0; r < 4; r++)
+    for (int r = 0; r < 4; r++)
+        if (row0 + 4 * g + r < t.rows && col0 + 16 * j < t.cols)
             in[r] = *reinterpret_cast<const uint4 *>(src + r * t.src_stride + 16 * j);
-    }
     const uint32_t quads[4][4] = {{in[0].x, in[1].x, in[2].x, in[3].x},
                                   {in[0].y, in[1].y, in[2].y, in[3].y},
                                   {in[0].z, in[1].z, in[2].z, in[3].z},
@@ -568,7 +561,7 @@ __device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t 
     const uint4 *vectors = reinterpret_cast<const uint4 *>(tile);
 #pragma unroll
     for (unsigned c = g; c < turn; c += LAP_CUDA_THREADS / 8)
-        if (col0 + c < t.cols && row0 + 16 * j < t.rows)
+        if (col0 + c < t.cols && row0 + 16 * j < t.padded)
             *reinterpret_cast<uint4 *>(static_cast<char *>(t.dst) + (col0 + c) * t.dst_stride +
                                        row0 + 16 * j) = vectors[c * 8 + (j ^ (c / 16))];
 }
@@ -578,14 +571,14 @@ __device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t co
 {
     for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
         const unsigned r = i / turn, c = i % turn;
-        if (row0 + r < t.rows && col0 + c < t.cols)
-            tile[c * turn + r] =
-                static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c];
+        const bool there = row0 + r < t.rows && col0 + c < t.cols;
+        tile[c * turn + r] =
+            there ? static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c] : 0;
     }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
         const unsigned c = i / turn, r = i % turn;
-        if (row0 + r < t.rows && col0 + c < t.cols)
+        if (row0 + r < t.padded && col0 + c < t.cols)
             static_cast<char *>(t.dst)[(col0 + c) * t.dst_stride + row0 + r] = tile[i];
     }
 }

@@ -81,8 +81,10 @@ static int join_world(const lap_ranks_t *job)
 {
     lap_environment_t environment;
     lap_status_t status = lap_environment_read(&environment);
-    if (status != LAP_OK)
-        return lap_ranks_fail(job->name, -1, status);
+    if (status != LAP_OK) {
+        fprintf(stderr, "%s: %s\n", job->name, lap_last_error());
+        return LAP_CLI_USAGE;
+    }
     /* A launcher that is killed cannot end its ranks. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     int result = job->check(job->context, environment.size);

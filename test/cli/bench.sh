@@ -117,6 +117,7 @@ refuse gpu9 -- ag 8 8 8 --device gpu9
 refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
 LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8
+LAP_RANK=2 LAP_SIZE=2 LAP_JOB=x refuse LAP_RANK "'2'" 'from 0 to 1' -- ag 8 8 8
 refuse 'a whole number' -- ag 8 8 8 --seed 2K
 refuse "$folder/none/x.svg" -- ag 8 8 8 --timeline "$folder/none/x.svg"
 refuse --timeline-method fused -- ag 8 8 8 --method ring --timeline "$folder/x.svg" \

@@ -90,6 +90,9 @@ refuse '--compare is of ranks that communicate' --compare --tp 1
 refuse '--link is of ranks that communicate' --link 1GB/s --tp 1
 refuse 'expected --tp 2 or more, or a rate' --link ratio:0.4 --tp 1 --num-replicas 2
 LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds" --tp 2
+LAP_RANK=x LAP_SIZE=2 refuse "LAP_RANK is 'x', expected a number from 0 to 1" --tp 2
+LAP_RANK=0 LAP_SIZE=0 refuse "LAP_SIZE is '0', expected a number from 1 to 4096" --tp 2
+LAP_RANK=0 LAP_SIZE=2 refuse 'but neither LAP_DIR nor LAP_JOB says where the ranks meet' --tp 2
 printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
 if "$LAP" info | grep -q '  libyaml .*not found'; then
     yaml=no

@@ -178,7 +178,17 @@ out:
     return result;
 }
 
-/* A setting that every rank would stumble over. */
+/* What every rank would stumble over is found out here, and told once. */
+
+static bool check_device(const lap_ranks_t *job)
+{
+    char why[LAP_GPU_WHY];
+    if (strcmp(job->device, "cuda") != 0 || lap_gpu_check(job->transport, why))
+        return true;
+    fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
+    return false;
+}
+
 static bool check_timeout(const lap_ranks_t *job)
 {
     uint64_t ns;
@@ -197,5 +207,7 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv)
     const int result = job->check(job->context, job->nranks);
     if (result != LAP_CLI_GO)
         return result;
+    if (!check_device(job))
+        return LAP_CLI_USAGE;
     return strcmp(job->transport, "self") == 0 ? run_threads(job) : launch_ranks(job, argv);
 }

@@ -28,6 +28,9 @@ same() {
     ok '... with the losses of the CPU' near "$losses" "$cpu" "$part"
 }
 
+LAP_GPU=1 lap train --device cuda --tp 2
+is 'LAP_GPU is told once, before any rank starts' "$status:$out:$err" "2::lap train: device cuda: LAP_GPU is '1', expected 0 to 0"
+
 same 1e-6 --dtype fp32 --tp 2
 two=$losses
 losses --device cuda --dtype fp32 --tp 4

@@ -25,10 +25,10 @@ static lap_status_t open_library(void **library_p)
     const char *given = getenv("LAP_NCCL");
     if (given && *given) {
         *library_p = dlopen(given, LOADING);
-        return *library_p ? LAP_OK
-                          : lap_error(LAP_ERR_UNSUPPORTED,
-                                      "LAP_NCCL is '%s', expected the library NCCL: %s", given,
-                                      dlerror());
+        return *library_p
+                   ? LAP_OK
+                   : lap_error(LAP_ERR_UNSUPPORTED,
+                               "LAP_NCCL is '%s', expected the library NCCL: %s", given, dlerror());
     }
     snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, NAME);
     void *library = dlopen(NAME, LOADING);

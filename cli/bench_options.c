@@ -342,8 +342,7 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
     return !args->values[TIMEOUT] ||
-           lap_arg_seconds(&lap_bench_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
-                           &bench->timeout_s);
+           lap_arg_timeout(&lap_bench_command, args->values[TIMEOUT], &bench->timeout_s);
 }
 
 /* Types, layout and epilogue: what the operators are asked for beside their sizes. */
@@ -502,7 +501,7 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (!parse_baseline(&bench, &args, ranks_exist))
         return LAP_CLI_USAGE;
-    if (!lap_ranks_suit(&lap_bench_command, bench.transport, bench.ranks))
+    if (!lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
     *bench_p = bench;
     return LAP_CLI_GO;

@@ -45,19 +45,23 @@ int lap_ranks_here(int nranks)
     return told && environment.size == nranks ? environment.local_size : nranks;
 }
 
-bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks)
+bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
+                    int nranks)
 {
     const lap_transport_ops_t *ops;
     const bool launched = lap_environment_launched();
+    char source[LAP_SOURCE_TEXT];
+    lap_transport_source(given, transport, source);
     if (launched && strcmp(transport, "self") == 0)
-        lap_args_fail(command, "--transport self runs its ranks as threads of one process: start "
-                               "it without a launcher of ranks");
+        lap_args_fail(command,
+                      "%s runs its ranks as threads of one process: start it without a launcher of "
+                      "ranks",
+                      source);
     else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
              (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
-        lap_args_fail(command,
-                      "--transport %s needs ranks that mpirun started: mpirun -n %d %s ... "
-                      "--transport %s",
-                      transport, nranks, command->name, transport);
+        lap_args_fail(command, "%s needs ranks that mpirun started: mpirun -n %d %s ...%s%s",
+                      source, nranks, command->name, given ? " --transport " : "",
+                      given ? transport : "");
     else
         return true;
     return false;

@@ -38,9 +38,10 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
 
 /*
  * Whether ranks that there are, or are to be started, can use a transport; prints a sentence and
- * returns false if not.
+ * returns false if not. `given` is what --transport says, or NULL.
  */
-bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks);
+bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
+                    int nranks);
 
 /* How many of that many ranks this machine runs, or would. */
 int lap_ranks_here(int nranks);

@@ -321,10 +321,10 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
         !lap_arg_gpu_share(&lap_train_command, args->values[GPU_SHARE], &train->gpus))
         return false;
     if (args->values[TIMEOUT] &&
-        !lap_arg_seconds(&lap_train_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
-                         &train->timeout_s))
+        !lap_arg_timeout(&lap_train_command, args->values[TIMEOUT], &train->timeout_s))
         return false;
-    return lap_ranks_suit(&lap_train_command, train->transport, train->tp * train->replicas);
+    return lap_ranks_suit(&lap_train_command, args->values[TRANSPORT], train->transport,
+                          train->tp * train->replicas);
 }
 
 /* ---- overlap ---- */

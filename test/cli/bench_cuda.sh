@@ -32,7 +32,12 @@ lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
 has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
 lap bench ag 48 32 16 --ranks 2 --transport cuda_ipc
 is 'a transport of another device: status and sentence' "$status $err" \
-    '2 lap bench: --transport cuda_ipc cannot reach the memory of --device cpu'
+    '2 lap bench: --transport cuda_ipc cannot reach the memory of the device cpu'
+LAP_TRANSPORT=self lap bench ag 48 32 16 --ranks 2 --device cuda
+is '... of the environment' "$status $err" '2 lap bench: LAP_TRANSPORT=self cannot reach the memory of --device cuda'
+LAP_DEVICE=cuda lap bench ag 48 32 16 --ranks 2 --transport shm
+is '... and a device of the environment' "$status $err" \
+    '2 lap bench: --transport shm cannot reach the memory of LAP_DEVICE=cuda'
 # What all ranks would stumble over is told once, before any starts.
 told() { is "$1: status, and one sentence" "$status:$(wc -l <"$work/err"):$out" '2:1:'; }
 for share in auto off; do

@@ -3,6 +3,7 @@
  * The command line of `lap train`: everything that one process can find wrong is found here, before
  * any rank starts.
  */
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,8 @@ static const lap_option_t options[NOPTIONS] = {
     [FP8] = {0, "fp8", "[=RECIPE]", "GEMMs in FP8, with delayed (the default) or current scaling",
              NULL},
     [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
-    [LR] = {0, "lr", "RATE", "learning rate (default 0.001; sgd: 1)", NULL},
+    [LR] = {0, "lr", "RATE",
+            "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
     [WARMUP] = {0, "lr-warmup-iters", "COUNT", "iterations in which it grows to that", "0"},
     [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "of matrices (default 0.01; sgd: 0)", NULL},
     [CLIP] = {0, "clip-grad", "NORM", "the most that the norm of all gradients may be; 0: any",
@@ -167,12 +169,12 @@ static bool parse_count(const lap_args_t *args, int option, const char *otherwis
 #define RATE_MOST 1e30f
 #define LAYERS_MOST 100000 /* each has calls that are planned before anything else is looked at */
 
-static bool parse_rate(const lap_args_t *args, int option, const char *otherwise, float *rate_p)
+static bool parse_rate(const lap_args_t *args, int option, float otherwise, float *rate_p)
 {
-    const char *text = args->values[option] ? args->values[option] : otherwise;
-    char *end;
-    const float rate = strtof(text, &end);
-    if (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST) {
+    const char *text = args->values[option];
+    char *end = NULL;
+    const float rate = text ? strtof(text, &end) : otherwise;
+    if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST)) {
         lap_args_fail(&lap_train_command, "--%s is '%s'; expected a number, 0 to %g",
                       options[option].name, text, (double)RATE_MOST);
         return false;
@@ -280,6 +282,15 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
+/*
+ * The first steps of AdamW move every weight by the rate, all of them in step: what a row of weights
+ * gives then changes by the rate times its length. Wider layers would be thrown off at once.
+ */
+static float adamw_rate(const lap_nn_desc_t *desc)
+{
+    return fminf(0.001f, 0.4f / (float)(desc->heads * desc->head_dim));
+}
+
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     static const char *const kinds[] = {"sgd", "adamw", NULL}; /* as lap_optimizer_kind_t */
@@ -288,9 +299,9 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER], kinds, &kind) ||
         !lap_arg_int(&lap_train_command, "--iters", args->values[ITERS], 1, 1000000,
                      &train->iters) ||
-        !parse_rate(args, LR, kind == LAP_SGD ? "1" : "0.001", &optimizer->lr) ||
-        !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? "0" : "0.01", &optimizer->weight_decay) ||
-        !parse_rate(args, CLIP, options[CLIP].default_value, &optimizer->clip_norm) ||
+        !parse_rate(args, LR, kind == LAP_SGD ? 1 : adamw_rate(&train->desc), &optimizer->lr) ||
+        !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? 0 : 0.01f, &optimizer->weight_decay) ||
+        !parse_rate(args, CLIP, 1, &optimizer->clip_norm) ||
         !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
         !lap_arg_number(&lap_train_command, "--seed", args->values[SEED], &train->desc.seed) ||

@@ -62,6 +62,7 @@ typedef struct lap_bench {
     int iters, warmup;
     int calls; /* of a timed round, in a row */
     lap_link_arg_t link;
+    const char *link_text; /* as given; NULL: not given */
     const char *device;
     const char *transport;
     const lap_bench_baseline_ops_t *baseline; /* NULL: none */

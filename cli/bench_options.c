@@ -386,6 +386,11 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
                      &bench->num_sm))
         return false;
+    if (bench->num_sm > 0 && strcmp(device->name, "cuda") != 0) {
+        lap_args_fail(&lap_bench_command, "--num-sm %d is of GPUs; expected --device cuda, or 0",
+                      bench->num_sm);
+        return false;
+    }
     bench->sm_margin = args->given[SM_MARGIN];
     if (bench->sm_margin && bench->num_sm == 0) {
         lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
@@ -488,11 +493,12 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return status;
     lap_bench_t bench = {.timeline_method = SIZE_MAX, .json = args.values[JSON] != NULL};
     bench.timeline = args.values[TIMELINE];
+    bench.link_text = args.values[LINK];
     if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
         !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
         return LAP_CLI_USAGE;
-    if (args.values[LINK] &&
-        !lap_arg_link(&lap_bench_command, "--link", args.values[LINK], &bench.link))
+    if (bench.link_text &&
+        !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link))
         return LAP_CLI_USAGE;
     if (args.values[TIMELINE_METHOD] &&
         !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
@@ -551,6 +557,10 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
                              bench->ranks, nranks);
     if (bench->mode == LAP_BENCH_LATENCY && nranks < 2)
         return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
+    if (bench->link_text && nranks < 2)
+        return lap_args_fail(&lap_bench_command,
+                             "--link %s is of ranks that communicate; expected 2 ranks or more",
+                             bench->link_text);
     for (size_t i = 0; i < bench->ncases; i++) {
         int status = check_case(bench, &bench->cases[i], nranks);
         if (status != LAP_CLI_GO)

@@ -356,8 +356,9 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
 {
     static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION};
     static const int of_norm[] = {NORM, RECOMPUTE}, of_replicas[] = {GRAD_DTYPE, BUCKET};
-    static const int of_overlap[] = {COMPARE, AUTO,          RULES,        NO_AG,
-                                     NO_RS,   NO_BULK_DGRAD, NO_BULK_WGRAD};
+    static const int of_overlap[] = {COMPARE, AUTO,     RULES,         NO_AG,
+                                     NO_RS,   RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD};
+    static const int of_shards[] = {NO_AG, RS_DGRAD, NO_BULK_WGRAD};
     static const int of_ranks[] = {COMPARE, LINK};
     const lap_nn_kind_t kind = train->desc.kind;
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
@@ -378,6 +379,10 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
         return false;
     if (train->tp * train->replicas == 1 &&
         !refuse(args, of_ranks, 2, "is of ranks that communicate; expected 2 ranks or more"))
+        return false;
+    if (args->given[NO_SEQUENCE_PARALLEL] &&
+        !refuse(args, of_shards, sizeof(of_shards) / sizeof(int),
+                "is of rows that ranks have in parts; expected no --no-sequence-parallel with it"))
         return false;
     return !args->given[NO_OVERLAP] ||
            refuse(args, of_overlap, sizeof(of_overlap) / sizeof(int),

@@ -113,6 +113,9 @@ refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring
 refuse 3GHz -- ag 8 8 8 --link 3GHz
+refuse "--link 1GB/s is of ranks that communicate" -- ag 8 8 8 --ranks 1 --link 1GB/s
+refuse "--link ratio:0.4 is of ranks that communicate" -- demo --ranks 1 --link ratio:0.4
+refuse "--num-sm 4 is of GPUs" -- ag 8 8 8 --num-sm 4
 refuse gpu9 -- ag 8 8 8 --device gpu9
 refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8

@@ -77,9 +77,13 @@ refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --f
 refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
-for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad; do
+for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
+    --tp-comm-overlap-rs-dgrad; do
     # shellcheck disable=SC2086
     refuse "${more% *} is about overlap; expected no --no-comm-overlap" $more --no-comm-overlap
+done
+for more in --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad --tp-comm-overlap-rs-dgrad; do
+    refuse "$more is of rows that ranks have in parts; expected no --no-sequence-parallel" $more --no-sequence-parallel
 done
 refuse '--kv-heads is of attention' --layer linear --kv-heads 3
 refuse '--kv-heads is of attention' --layer layernorm_mlp --kv-heads 3

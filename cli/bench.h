@@ -90,6 +90,9 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
  */
 int lap_bench_check(const lap_bench_t *bench, int nranks);
 
+/* The bytes that a rank needs at least where its device has its memory. */
+double lap_bench_device_bytes(const lap_bench_t *bench, int nranks);
+
 /* ---- methods ---- */
 
 /* Fills in the methods of a case from a list, serial first. Prints a sentence and returns false. */
@@ -138,7 +141,9 @@ typedef struct lap_bench_shape {
 lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *it, int rank,
                              int nranks, lap_bench_shape_t *shape_p);
 
-/* Bytes that one rank needs at most, for the check that they exist. */
+/* Bytes of the matrices of a rank, which are where its device has its memory; */
+double lap_bench_matrix_bytes(const lap_bench_shape_t *shape);
+/* and those that it needs at most, with all that it measures and compares them with. */
 double lap_bench_data_bytes(const lap_bench_shape_t *shape);
 
 /* The bytes that the rank which sends most sends when nothing overlaps. */

@@ -568,3 +568,15 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
     }
     return LAP_CLI_GO;
 }
+
+double lap_bench_device_bytes(const lap_bench_t *bench, int nranks)
+{
+    double most = 0;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        lap_bench_shape_t shape;
+        if (lap_bench_shape(bench, &bench->cases[i], 0, nranks, &shape) == LAP_OK &&
+            lap_bench_matrix_bytes(&shape) > most)
+            most = lap_bench_matrix_bytes(&shape);
+    }
+    return most;
+}

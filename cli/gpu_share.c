@@ -134,15 +134,38 @@ static bool plan(lap_gpu_share_t *share, const lap_cuda_info_t *info, char why[L
     return choose_gpus(share, info->count, why) && check_parts(share, info, why);
 }
 
-/* All that ranks could stumble over, each for itself. */
-bool lap_gpu_check(const char *transport, char why[LAP_GPU_WHY])
+/* What others have on a GPU is not known here: a rank may find less free than there is. */
+static bool check_memory(const lap_gpu_share_t *share, const lap_cuda_info_t *info,
+                         double rank_bytes, char why[LAP_GPU_WHY])
+{
+    for (int g = share->first; g < share->first + share->ngpus; g++) {
+        const lap_cuda_gpu_t *gpu = &info->gpus[g];
+        const int ranks = ranks_on(share, g);
+        const double gib = 1 << 30, needed = ranks * rank_bytes;
+        if (needed > (double)gpu->memory) {
+            snprintf(why, LAP_GPU_WHY,
+                     "this needs at least %.3g GiB of memory for %d rank%s on GPU %d (%s), which "
+                     "has %.3g GiB",
+                     needed / gib, ranks, ranks == 1 ? "" : "s", g, gpu->name,
+                     (double)gpu->memory / gib);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY])
 {
     answer_t answer = {0};
+    lap_gpu_share_t share = {.nranks = nranks};
     if (!ask(transport, &answer, why))
         return false;
-    if (answer.status != LAP_OK)
+    if (answer.status != LAP_OK) {
         snprintf(why, LAP_GPU_WHY, "%s", answer.why);
-    return answer.status == LAP_OK;
+        return false;
+    }
+    return choose_gpus(&share, answer.info.count, why) &&
+           check_memory(&share, &answer.info, rank_bytes, why);
 }
 
 bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,

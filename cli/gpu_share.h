@@ -32,9 +32,10 @@ typedef struct lap_gpu_place {
 
 /*
  * Whether ranks can run on the device cuda with a transport: there is a driver, a GPU, cuBLASLt and
- * NCCL if they use it, and LAP_GPU is a GPU. False, with a sentence without an end, if not.
+ * NCCL if they use it, LAP_GPU is a GPU, and no GPU has less memory than its ranks need, each so
+ * many bytes. False, with a sentence without an end, if not.
  */
-bool lap_gpu_check(const char *transport, char why[LAP_GPU_WHY]);
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY]);
 
 /*
  * Looks for GPUs and starts the daemon if it is needed. LAP_GPU in our own environment puts all

@@ -187,7 +187,8 @@ out:
 static bool check_device(const lap_ranks_t *job)
 {
     char why[LAP_GPU_WHY];
-    if (strcmp(job->device, "cuda") != 0 || lap_gpu_check(job->transport, why))
+    if (strcmp(job->device, "cuda") != 0 ||
+        lap_gpu_check(job->transport, job->nranks, job->device_bytes, why))
         return true;
     fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
     return false;

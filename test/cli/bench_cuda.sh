@@ -50,6 +50,10 @@ told 'no GPU'
 FAKE_CAPABILITY=75 lap bench ag 48 32 16 --device cuda --ranks 2
 told 'a GPU that is too old'
 has '... which says so' "$err" 'GPU 0 has compute capability 7.5, expected 8.0 or later'
+FAKE_MEMORY=1 lap bench ag 1024 512 256 --device cuda --ranks 2
+told 'memory that the GPU does not have'
+# 2 ranks with [1024, 256] for a, [256, 256] for b and [1024, 256] for d
+has '... which says how much' "$err" 'at least 0.00439 GiB of memory for 2 ranks on GPU 0 (Fake GPU), which has 0.000977 GiB'
 LAP_CUBLASLT=/nowhere/lt.so lap bench ag 48 32 16 --device cuda --ranks 2
 told 'a cuBLASLt that is not there'
 has '... which names it' "$err" "LAP_CUBLASLT is '/nowhere/lt.so', expected the library cuBLASLt"

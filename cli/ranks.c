@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 
 #include "launch.h"
+#include "meeting.h"
 #include "util/alloc.h"
 #include "util/cores.h"
 
@@ -97,8 +98,11 @@ static int join_world(const lap_ranks_t *job)
     lap_world_options_t options = world_options(job, environment.local_size);
     lap_world_t *world;
     status = job->start ? job->start(job->context, &environment) : LAP_OK;
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        lap_meeting_begin(environment.rank == 0 ? environment.dir : "");
         status = lap_world_create(&options, &world);
+        lap_meeting_end();
+    }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
     result = job->run(job->context, world);

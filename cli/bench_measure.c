@@ -33,7 +33,7 @@ typedef struct runner {
     lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
     lap_bench_baseline_t *baseline;
     uint64_t *times;                     /* what each rank measured, or said */
-    uint64_t *samples[LAP_LIST_MAX + 4]; /* of each row; then of the GEMM before and after */
+    uint64_t *samples[LAP_LIST_MAX + 3]; /* of each row; then of the GEMM, twice as many */
     lap_bench_result_t result;
 } runner_t;
 
@@ -299,8 +299,8 @@ static lap_status_t set_up(runner_t *runner)
     size_t nranks = (size_t)lap_group_size(runner->group);
     runner->times = lap_alloc(nranks, sizeof(uint64_t));
     bool there = runner->times != NULL;
-    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++) {
-        runner->samples[i] = lap_alloc((size_t)runner->bench->iters, sizeof(uint64_t));
+    for (size_t i = 0; i <= lap_bench_rows(runner->it); i++) {
+        runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(uint64_t));
         there = there && runner->samples[i];
     }
     if (!there)
@@ -332,7 +332,7 @@ static void tear_down(runner_t *runner)
         runner->bench->baseline->destroy(runner->baseline);
     lap_buffer_destroy(runner->buffer);
     lap_bench_data_clear(&runner->data);
-    for (size_t i = 0; i < lap_bench_rows(runner->it) + 2; i++)
+    for (size_t i = 0; i <= lap_bench_rows(runner->it); i++)
         lap_free(runner->samples[i]);
     lap_free(runner->times);
 }
@@ -368,17 +368,19 @@ static lap_status_t verify(runner_t *runner)
 }
 
 /*
- * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round.
+ * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round, and
+ * every other round goes backward: what a row does to the machine, such as to warm it, is done to
+ * each of the others.
  */
 static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
 {
     size_t rows = lap_bench_rows(runner->it);
-    LAP_TRY(time_gemm(runner, &runner->samples[rows][sample]));
+    LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample]));
     for (size_t i = 0; i < rows; i++) {
-        size_t row = (i + round) % rows;
+        size_t row = ((round % 2 ? rows - 1 - i : i) + round / 2) % rows;
         LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }
-    return time_gemm(runner, &runner->samples[rows + 1][sample]);
+    return time_gemm(runner, &runner->samples[rows][2 * sample + 1]);
 }
 
 static lap_status_t all_rounds(runner_t *runner)
@@ -400,9 +402,7 @@ static void conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
     size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
-    lap_bench_stats_t before = lap_bench_stats(runner->samples[rows], count);
-    lap_bench_stats_t after = lap_bench_stats(runner->samples[rows + 1], count);
-    lap_bench_stats_t gemm = after.median < before.median ? after : before;
+    lap_bench_stats_t gemm = lap_bench_stats(runner->samples[rows], 2 * count);
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;
     result->best = SIZE_MAX;

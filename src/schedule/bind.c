@@ -93,6 +93,6 @@ bool lap_binding_same(const lap_binding_t *x, const lap_binding_t *y)
     return x->scale == y->scale && x->beta == y->beta && x->a_scale == y->a_scale &&
            x->d_scale == y->d_scale && x->wire_scale == y->wire_scale &&
            x->sent_scale == y->sent_scale && x->buffer == y->buffer && x->op_index == y->op_index &&
-           x->traced == y->traced && same_tensor(&x->bias, &y->bias) &&
-           same_tensor(&x->aux, &y->aux) && same_tensor(&x->bias_grad, &y->bias_grad);
+           same_tensor(&x->bias, &y->bias) && same_tensor(&x->aux, &y->aux) &&
+           same_tensor(&x->bias_grad, &y->bias_grad);
 }

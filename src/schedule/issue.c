@@ -360,6 +360,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
+        .alone = step->alone,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     if (issue->program->meeting)
@@ -378,6 +379,7 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
         .tag = issue->program->stories[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
+        .alone = step->alone,
     };
     if (issue->program->meeting)
         return LAP_OK; /* a credit: this rank's receive says as much */
@@ -394,6 +396,7 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .target = buffer->consumed[step->signal] + step->count,
         .story = &issue->program->stories[index],
         .count = step->count,
+        .alone = step->alone,
     };
     return wait_on_stream(issue, stream, &wait);
 }

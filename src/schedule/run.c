@@ -261,8 +261,9 @@ static lap_status_t launch(lap_program_t *program)
 static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 {
     const bool same = program->called && lap_binding_same(&program->last, binding);
-    program->kept = program->kept && same;
-    program->unkept = program->unkept && same;
+    const bool alike = same && program->last.traced == binding->traced;
+    program->kept = program->kept && alike;
+    program->unkept = program->unkept && alike;
     program->last = *binding;
     program->called = true;
     return same;
@@ -270,8 +271,9 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 
 /*
  * Whether the call is launched as a graph; it is the latest one from now on. The graph is made when
- * the same memory is given for the second time: the first time has then found all that must be
- * found or loaded while nothing is being kept. A trace that has no room in graphs goes without.
+ * the same memory is given for the second time, traced or not: the first time has then found all
+ * that must be found or loaded while nothing is being kept. A trace that has no room in graphs goes
+ * without.
  */
 static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *binding,
                                  bool *launched_p)

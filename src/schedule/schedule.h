@@ -94,6 +94,7 @@ typedef struct lap_step {
     uint32_t count;               /* wait: raises within this call; gemm: blocks; reduce: ranges */
     uint32_t first;               /* gemm: first block; reduce: first range */
     bool any_order;               /* gemm: blocks run as their signals come */
+    bool alone;                   /* put, raise, wait: never beside a GEMM of the call */
     bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
     lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
     size_t bytes;                 /* raise */
@@ -289,7 +290,7 @@ lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, 
 /*
  * Lets every wait depend on what is sent before it in the list, for such devices: where a call is
  * kept as a graph, its order is all that is left of the list. Blocks of a GEMM that are listed
- * before the first one that waits stay free: see nwait_deps.
+ * before the first one that waits stay free: see nwait_deps. And notes which signals are alone.
  */
 lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule);
 

@@ -52,6 +52,12 @@ same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype b
 is 'one of three iterations is traced, the last' \
     "$(grep -oE '"hidden_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
     '"hidden_ms":null "hidden_ms":null "hidden_ms":N '
+FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6
+is 'a run of which two iterations are traced ends well' "$status$err" 0
+is '... with the signals and the work of others, and fewer kernels for times than for work' "$(awk '
+    $3 == 0 { plain[$1, $2, $4] = 1 }
+    $3 > 0 { traced++; times += $3; work += $4; odd += !(($1, $2, $4) in plain) }
+    END { print (traced > 0), odd + 0, (times < work) }' "$work/graphs")" '1 0 1'
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 2
 has 'of two iterations it says that they were traced' "$out" 'All iterations were traced'
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare

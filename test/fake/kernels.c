@@ -117,6 +117,13 @@ static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
     return __atomic_load_n(&word->due[known % LAP_CUDA_DUES], __ATOMIC_RELAXED) <= now();
 }
 
+/* Where somebody asks for it. */
+static void write_time(uint64_t *place)
+{
+    if (place)
+        __atomic_store_n((uint64_t *)fake_at(place), now(), __ATOMIC_RELEASE);
+}
+
 /* Nothing is raised after a wait that gave up. */
 static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced)
 {
@@ -192,9 +199,12 @@ static void run_wait(void *args)
 {
     const lap_cuda_waits_t *waits = args;
     bool told = false;
-    for (uint32_t i = 0; i < waits->n; i++)
+    write_time(waits->times.before);
+    for (uint32_t i = 0; i < waits->n; i++) {
         if (!await_signals(waits, &waits->at[i], &told))
             return;
+        write_time(waits->times.behind[i]);
+    }
     for (uint32_t i = 0; i < waits->n && waits->checks_tag; i++) {
         const lap_cuda_wait_t *wait = &waits->at[i];
         const lap_cuda_word_t *word = fake_at(wait->word);
@@ -212,8 +222,11 @@ static void run_wait(void *args)
 static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
-    for (uint32_t i = 0; i < raises->n; i++)
+    write_time(raises->times.before);
+    for (uint32_t i = 0; i < raises->n; i++) {
         raise_word(&raises->at[i], raises->lost, raises->paced);
+        write_time(raises->times.behind[i]);
+    }
 }
 
 static void run_advance(void *args)
@@ -229,7 +242,7 @@ static void run_advance(void *args)
 static void run_stamp(void *args)
 {
     const lap_cuda_stamp_t *stamp = args;
-    __atomic_store_n((uint64_t *)fake_at(stamp->at), now(), __ATOMIC_RELEASE);
+    write_time(stamp->at);
 }
 
 /* ---- arithmetic ---- */

@@ -11,13 +11,16 @@
 #include "schedule/program.h"
 #include "suite.h"
 #include "tap.h"
+#include "util/clock.h"
 
-enum { CALLS = 5, MANY = 1 << 20 };
+enum { CALLS = 5, MANY = 1 << 20, MOMENT_NS = 2000000 };
+#define PATIENCE_NS 20000000000u
 
 typedef struct trial {
     lap_op_t *op;
     test_call_t call;
     uint64_t last; /* when all of the latest traced call had run */
+    bool called;   /* before, with the same memory */
     bool failed;
 } trial_t;
 
@@ -57,16 +60,18 @@ static bool is_whole(trial_t *trial, const lap_trace_t *trace)
     return whole;
 }
 
-/* A few calls with this trace, or none; all but the first two of them are the same graph. */
+/* A few calls with this trace, or none; all are graphs, but for the first of all. */
 static void call(trial_t *trial, lap_trace_t *trace, const char *what)
 {
+    const bool called = trial->called;
+    trial->called = true;
     int wrong = 0, holes = 0, steps = 0;
     for (int i = 0; i < CALLS && !trial->failed; i++) {
         trial->call.args.trace = trace;
         trial->failed = test_call_run(trial->op, &trial->call) != LAP_OK;
         wrong += trial->failed || test_call_error(&trial->call) > 0;
         holes += trace && !is_whole(trial, trace);
-        steps += i > 0 && !was_graph(trial);
+        steps += (i > 0 || called) && !was_graph(trial);
     }
     tap_ok(wrong + holes + steps == 0,
            "%s/%s, %s: of %d calls %d are wrong, %d have times that are, %d should be graphs",
@@ -85,6 +90,68 @@ static void call_otherwise(trial_t *trial, lap_trace_t *trace, lap_trace_t *othe
     tap_ok(memcmp(before, trace->records, bytes) == 0, "the first trace is what it was");
     free(before);
 }
+
+/* ---- a peer that is late ---- */
+
+/* Until one of the streams waits for the peer, who has not begun: that wait lasts. */
+static bool await_stall(const trial_t *trial)
+{
+    const lap_engine_t *engine = trial->op->engine;
+    const uint64_t deadline = lap_now_ns() + PATIENCE_NS;
+    lap_stall_t stall;
+    while (lap_now_ns() < deadline) {
+        for (int s = 0; s < LAP_STREAMS; s++)
+            if (engine->streams[s] && engine->device->ops->stall(engine->streams[s], &stall))
+                return true;
+        lap_sleep_until_ns(lap_now_ns() + MOMENT_NS);
+    }
+    return false;
+}
+
+/* Whether some step of the trace waited then. */
+static bool has_waited(const lap_trace_t *trace, uint64_t then)
+{
+    bool waited = false;
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        const bool waits = record->kind == LAP_STEP_WAIT;
+        const uint64_t begin = waits ? record->span.begin : record->span.ready;
+        const uint64_t end = waits ? record->span.end : record->span.begin;
+        waited = waited || (begin < then && then < end);
+    }
+    return waited;
+}
+
+/* Of two ranks the first begins when the other is known to wait for it, which its trace tells. */
+static void call_late(trial_t *trial, lap_trace_t *trace, lap_group_t *group)
+{
+    if (lap_group_size(group) != 2 || !trial->op->engine->device->ops->stall ||
+        trial->op->buffer->in_person || trial->failed)
+        return;
+    bool waited = true;
+    lap_status_t status = LAP_OK;
+    trial->call.args.trace = trace;
+    if (lap_group_rank(group) == 1) {
+        status = test_call_begin(trial->op, &trial->call);
+        const bool stalled = status == LAP_OK && await_stall(trial);
+        /* Clocks of a GPU and of a host agree to less than that. */
+        lap_sleep_until_ns(lap_now_ns() + MOMENT_NS);
+        const uint64_t then = lap_now_ns();
+        lap_sleep_until_ns(then + MOMENT_NS);
+        (void)lap_group_barrier(group);
+        status = status == LAP_OK ? test_call_end(trial->op, &trial->call) : status;
+        waited = stalled && has_waited(trace, then);
+    } else {
+        (void)lap_group_barrier(group);
+        status = test_call_run(trial->op, &trial->call);
+    }
+    trial->failed = status != LAP_OK;
+    tap_ok(status == LAP_OK && is_whole(trial, trace) && waited && was_graph(trial),
+           "%s/%s: the trace tells of the wait for a rank that is late",
+           lap_op_kind_name(trial->call.desc.kind), trial->call.desc.method);
+}
+
+/* ---- room ---- */
 
 /* A graph with as many times as there can be in graphs; NULL where there are none. */
 static lap_graph_t *hog(lap_device_t *device, lap_stream_t *stream, uint64_t *time)
@@ -140,6 +207,7 @@ static void try_method(lap_group_t *group, const test_method_t *method, bool hog
     if (trial.op && tap_success(lap_trace_create(&trace), "a trace") &&
         tap_success(lap_trace_create(&other), "another")) {
         call(&trial, trace, "with a trace");
+        call_late(&trial, trace, group);
         call_otherwise(&trial, trace, other);
         tap_success(lap_trace_gather(trace, group), "the first trace is gathered");
         if (hogs)

@@ -214,9 +214,17 @@ static void check_streams(lap_group_t *group, const lap_buffer_options_t *option
                                .row_bytes = SLOT / 4,
                                .peer = to,
                                .span = &spans[round]};
-        const lap_wait_t credit = {to, 1, (uint32_t)round, &story, (uint32_t)round};
-        const lap_wait_t data = {from, 0, (uint32_t)round + 1, &story, (uint32_t)round + 1};
-        const lap_raise_t give_back = {from, 1, 0, 0, NULL};
+        const lap_wait_t credit = {.peer = to,
+                                   .signal = 1,
+                                   .target = (uint32_t)round,
+                                   .story = &story,
+                                   .count = (uint32_t)round};
+        const lap_wait_t data = {.peer = from,
+                                 .signal = 0,
+                                 .target = (uint32_t)round + 1,
+                                 .story = &story,
+                                 .count = (uint32_t)round + 1};
+        const lap_raise_t give_back = {.peer = from, .signal = 1};
         const look_task_t look = {lap_buffer_data(buffer, rank), round, from, rank, &good};
         buffer->ops->wait(buffer, device, streams[0], &credit);
         buffer->ops->put(buffer, device, streams[0], &put);
@@ -351,8 +359,12 @@ static void check_notes(lap_group_t *group, const lap_buffer_options_t *options,
     if (lap_group_size(pair) == 2) {
         lap_buffer_t *buffer = new_buffer(pair, 8, 4, options);
         lap_wait_story_t story = story_of(6, 512);
-        lap_wait_t wait = {peer % 2, (uint32_t)peer % 2, 1, &story, 1};
-        lap_raise_t signal = {peer % 2, (uint32_t)rank % 2, story.tag, 0, NULL};
+        lap_wait_t wait = {.peer = peer % 2,
+                           .signal = (uint32_t)peer % 2,
+                           .target = 1,
+                           .story = &story,
+                           .count = 1};
+        lap_raise_t signal = {.peer = peer % 2, .signal = (uint32_t)rank % 2, .tag = story.tag};
         lap_buffer_announce(buffer, &story);
         buffer->ops->raise_now(buffer, &signal);
         tap_success(buffer->ops->wait_now(buffer, &wait), "two ranks in the same call");

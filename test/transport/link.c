@@ -84,7 +84,8 @@ static void test_overtaking(lap_world_t *world, void *arg)
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[3];
         const lap_put_t put = put_of(source, sizeof(source), 0, &spans[0]);
-        const lap_raise_t credit = {1, 1, 0, 0, &spans[1]}, same = {1, 0, 0, 0, &spans[2]};
+        const lap_raise_t credit = {.peer = 1, .signal = 1, .span = &spans[1]};
+        const lap_raise_t same = {.peer = 1, .span = &spans[2]};
         buffer->ops->put_now(buffer, &put);
         buffer->ops->raise_now(buffer, &credit);
         buffer->ops->raise_now(buffer, &same);
@@ -107,8 +108,9 @@ static void test_in_place(lap_world_t *world, void *arg)
     lap_buffer_t *buffer = new_buffer(world, 8, 2, link_of(1e9, 0));
     if (lap_world_rank(world) == 0) {
         lap_span_t spans[3];
-        const lap_raise_t big = {1, 0, 0, 10000000, &spans[0]}, credit = {1, 1, 0, 0, &spans[1]};
-        const lap_raise_t own = {0, 0, 0, 10000000, &spans[2]};
+        const lap_raise_t big = {.peer = 1, .bytes = 10000000, .span = &spans[0]};
+        const lap_raise_t credit = {.peer = 1, .signal = 1, .span = &spans[1]};
+        const lap_raise_t own = {.peer = 0, .bytes = 10000000, .span = &spans[2]};
         buffer->ops->raise_now(buffer, &big);
         buffer->ops->raise_now(buffer, &credit);
         buffer->ops->raise_now(buffer, &own);

@@ -57,6 +57,7 @@ typedef struct lap_cuda_loaded lap_cuda_loaded_t; /* see cuda_code.c */
 typedef struct lap_cuda_time {
     uint64_t *at; /* pinned; 0 until it has come */
     uint64_t *to;
+    struct lap_cuda_time *same; /* which belongs to someone else, and is in no list */
     struct lap_cuda_time *next;
 } lap_cuda_time_t;
 
@@ -123,8 +124,10 @@ typedef struct lap_cuda_device {
      */
     lap_stream_t *held_for; /* NULL: none */
     enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
+    bool held_alone;
     lap_cuda_waits_t waits;
     lap_cuda_raises_t raises;
+    lap_cuda_time_t *held_time; /* which the last of them writes; NULL: none */
     cublasLtHandle_t blas;
     bool tunes;     /* finds the kernels of GEMMs by trial */
     bool fast_gelu; /* that of cuBLASLt */
@@ -154,6 +157,7 @@ struct lap_stream {
     CUstream aside; /* its companion for signals; NULL: none */
     bool parted;    /* the companion was given something that the stream does not wait for, */
     bool noted;     /* or only times */
+    lap_cuda_time_t *time; /* asked for, and launched with what comes next; NULL: none */
     unsigned slot;
     CUdeviceptr workspace; /* of cuBLASLt; 0 until the first GEMM */
     CUdeviceptr scratch;   /* fp32 results on their way to being finished */
@@ -200,6 +204,8 @@ lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kerne
 lap_status_t lap_cuda_meet(lap_stream_t *stream);
 /* Launches the signals that are held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
+/* The same, and the time that was asked for on this stream: before it is given something. */
+lap_status_t lap_cuda_settle(lap_stream_t *stream);
 
 /* A kernel of the device by its number. */
 lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t kernel,
@@ -221,10 +227,14 @@ lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdevicept
 lap_status_t lap_cuda_clear(lap_cuda_device_t *device, CUdeviceptr memory, size_t bytes);
 lap_status_t lap_cuda_no_memory(lap_cuda_device_t *device, size_t bytes);
 
-/* The signals of a transport. Those of a stream that follow one another become one launch. */
+/*
+ * The signals of a transport. Those of a stream that follow one another become one launch. Where
+ * they are alone, no GEMM is in their way.
+ */
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag);
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced);
+                                  bool checks_tag, bool alone);
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
+                                   bool alone);
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
@@ -244,6 +254,10 @@ void lap_cuda_foreign_close(lap_cuda_device_t *device);
 lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at);
 /* Where a kernel is to write the GPU's time that then belongs into *ns_p. */
 lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p);
+/* Launches the time that was asked for on a stream, if there is one, and lets it forget it. */
+lap_status_t lap_cuda_stamp_now(lap_stream_t *stream);
+/* The same for the first of signals that are held back, which writes it instead. */
+uint64_t *lap_cuda_stamp_before(lap_stream_t *stream);
 /* Brings the times that have come to where they belong. */
 void lap_cuda_read_stamps(lap_cuda_device_t *device);
 /* After a failure: the same, and forgets the others, whose memory may end now. */

@@ -8,7 +8,7 @@
  * its companion, or where all that it has been given must have ended.
  *
  * A change of contexts takes some 10 us, so that only what is paced goes there, which takes its
- * time, and what takes the time of others.
+ * time, and when it begins.
  */
 #include "device/cuda/cuda.h"
 

@@ -115,7 +115,7 @@ static lap_status_t launch(lap_stream_t *stream, CUfunction function, const char
 {
     const lap_cuda_api_t *api = &stream->device->api;
     void *params[] = {(void *)(uintptr_t)args};
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     return lap_cuda_check(api,
                           api->cuLaunchKernel(function, (unsigned)grid.x,
                                               grid.y ? (unsigned)grid.y : 1, 1, grid.threads, 1, 1,

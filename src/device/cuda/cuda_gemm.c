@@ -113,7 +113,7 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
 {
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     LAP_TRY(get_workspace(stream));
     const lap_cuda_pointers_t pointers = {
         .a_scale = block->a_scale,

@@ -17,7 +17,7 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
 {
     const lap_cuda_device_t *device = from->device;
     const lap_cuda_api_t *api = &device->api;
-    LAP_TRY(lap_cuda_flush(from->device));
+    LAP_TRY(lap_cuda_settle(from));
     LAP_TRY(lap_cuda_meet(from));
     LAP_TRY(lap_cuda_check(api, api->cuEventRecord(device->joint, from->stream), "cuEventRecord"));
     return lap_cuda_check(api, api->cuStreamWaitEvent(to->stream, device->joint, 0),
@@ -28,9 +28,10 @@ static lap_status_t join(lap_stream_t *from, lap_stream_t *to)
 static lap_status_t begin(lap_stream_t *const *streams, size_t count)
 {
     const lap_cuda_api_t *api = &streams[0]->device->api;
-    LAP_TRY(lap_cuda_flush(streams[0]->device));
-    for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next)
+    for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next) {
+        LAP_TRY(lap_cuda_settle(other));
         LAP_TRY(lap_cuda_meet(other));
+    }
     LAP_TRY(lap_cuda_check(
         api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
         "cuStreamBeginCapture"));
@@ -58,12 +59,12 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
 {
     lap_cuda_device_t *device = streams[0]->device;
     const lap_cuda_api_t *api = &device->api;
-    lap_status_t status = lap_cuda_flush(device);
+    lap_status_t status = lap_cuda_settle(streams[0]);
     for (size_t i = 1; i < count && status == LAP_OK; i++)
         status = join(streams[i], streams[0]);
     /* Others that the graph has work of have been joined, but for times that they are to note. */
     for (lap_stream_t *other = device->streams; other && status == LAP_OK; other = other->next)
-        if (other != streams[0] && (other->noted || other->parted))
+        if (other != streams[0] && (other->time || other->noted || other->parted))
             status = join(other, streams[0]);
     if (status == LAP_OK)
         status = lap_cuda_meet(streams[0]);
@@ -129,7 +130,7 @@ lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_
 static lap_status_t launch(lap_graph_t *graph, lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &graph->device->api;
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     lap_cuda_times_launch(graph->device, &graph->times);
     return lap_cuda_check(api, api->cuGraphLaunch(graph->exec, stream->stream), "cuGraphLaunch");
 }

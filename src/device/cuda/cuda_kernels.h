@@ -66,6 +66,12 @@ typedef struct lap_cuda_board {
     lap_cuda_slot_t slots[LAP_CUDA_SLOTS];
 } lap_cuda_board_t;
 
+/* Where signals of one launch write times, in pinned memory; NULL: nobody asks. */
+typedef struct lap_cuda_signal_times {
+    uint64_t *before;                 /* when they begin */
+    uint64_t *behind[LAP_CUDA_BATCH]; /* when each of them, and all before it, have come or gone */
+} lap_cuda_signal_times_t;
+
 typedef struct lap_cuda_wait {
     const lap_cuda_word_t *word;
     const uint32_t *consumed; /* raises of earlier calls, which lap_advance adds to */
@@ -83,6 +89,7 @@ typedef struct lap_cuda_waits {
     uint32_t *lost;    /* device memory: set when a wait gives up; nothing is raised then */
     uint64_t limit_ns; /* how long one may last */
     uint32_t n, checks_tag;
+    lap_cuda_signal_times_t times;
     lap_cuda_wait_t at[LAP_CUDA_BATCH];
 } lap_cuda_waits_t;
 
@@ -106,6 +113,7 @@ typedef struct lap_cuda_raises {
     const uint32_t *lost; /* as in lap_cuda_waits_t */
     uint32_t n;
     uint32_t paced; /* all of them, or none */
+    lap_cuda_signal_times_t times;
     lap_cuda_raise_t at[LAP_CUDA_BATCH];
 } lap_cuda_raises_t;
 

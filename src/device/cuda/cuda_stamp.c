@@ -2,14 +2,25 @@
 /*
  * Times: a kernel writes the GPU's clock into pinned memory, and the host brings it to where it
  * belongs when it has waited for something. Graphs keep the places that their kernels write to.
+ *
+ * A kernel for that costs as much as others do, so that there are few of them: a time is asked for
+ * and launched only with what its stream is given next. If those are signals, they write it; and so
+ * they do with those that are asked for behind them. Times with nothing between them are one.
  */
 #include "device/cuda/cuda.h"
 #include "util/alloc.h"
 
-static void give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
+/* With those that are the same; returns how many. */
+static size_t give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
 {
-    time->next = device->free_times;
-    device->free_times = time;
+    size_t count = 0;
+    for (lap_cuda_time_t *same; time; time = same, count++) {
+        same = time->same;
+        time->same = NULL;
+        time->next = device->free_times;
+        device->free_times = time;
+    }
+    return count;
 }
 
 lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
@@ -19,15 +30,14 @@ lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a GPU");
     for (size_t i = LAP_CUDA_STAMPS; i-- > 0;) {
         device->times[i].at = &device->stamps[i];
-        give_back(device, &device->times[i]);
+        (void)give_back(device, &device->times[i]);
     }
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
+static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_time_t **time_p)
 {
     lap_cuda_time_t *time = device->free_times;
-    lap_cuda_time_t **list = device->keeps ? &device->kept : &device->awaited;
     if (device->keeps && device->nkept == LAP_CUDA_KEPT_STAMPS)
         return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times in graphs of a GPU",
                          LAP_CUDA_KEPT_STAMPS);
@@ -36,17 +46,40 @@ lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uin
                          LAP_CUDA_STAMPS);
     device->free_times = time->next;
     device->nkept += device->keeps;
-    *time->at = 0;
     time->to = ns_p;
+    *time_p = time;
+    return LAP_OK;
+}
+
+static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
+{
+    lap_cuda_time_t **list = device->keeps ? &device->kept : &device->awaited;
+    *time->at = 0;
     time->next = *list;
     *list = time;
+}
+
+lap_status_t lap_cuda_await_stamp(lap_cuda_device_t *device, uint64_t *ns_p, uint64_t **stamp_p)
+{
+    lap_cuda_time_t *time = NULL;
+    LAP_TRY(take(device, ns_p, &time));
+    await(device, time);
     *stamp_p = time->at;
     return LAP_OK;
 }
 
-static lap_status_t note_flushed(lap_stream_t *stream, const lap_cuda_stamp_t *args)
+/* ---- on streams ---- */
+
+uint64_t *lap_cuda_stamp_before(lap_stream_t *stream)
 {
-    LAP_TRY(lap_cuda_flush(stream->device));
+    uint64_t *at = stream->time ? stream->time->at : NULL;
+    stream->time = NULL;
+    return at;
+}
+
+static lap_status_t note_settled(lap_stream_t *stream, const lap_cuda_stamp_t *args)
+{
+    LAP_TRY(lap_cuda_settle(stream));
     return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
 }
 
@@ -54,21 +87,59 @@ lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
 {
     const lap_cuda_stamp_t args = {at};
     LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, note_flushed(stream, &args));
+    return lap_cuda_leave(stream->device, note_settled(stream, &args));
+}
+
+/* Behind a signal that runs in the companion, there too: times are in order. */
+lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
+{
+    const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};
+    if (!args.at)
+        return LAP_OK;
+    return stream->parted ? lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
+                          : lap_cuda_launch_raw(stream->device, stream->stream,
+                                                LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &args);
+}
+
+/* Where the last of the signals that are held back writes a time. */
+static uint64_t **place_behind(lap_cuda_device_t *device)
+{
+    return device->held == LAP_CUDA_WAITS ? &device->waits.times.behind[device->waits.n - 1]
+                                          : &device->raises.times.behind[device->raises.n - 1];
 }
 
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
-    uint64_t *at = NULL;
-    LAP_TRY(lap_cuda_await_stamp(stream->device, ns_p, &at));
-    return lap_cuda_note(stream, at);
+    lap_cuda_device_t *device = stream->device;
+    const bool behind = device->held_for == stream;
+    lap_cuda_time_t *time = NULL, **last = behind ? &device->held_time : &stream->time;
+    LAP_TRY(take(device, ns_p, &time));
+    if (*last) {
+        time->same = (*last)->same;
+        (*last)->same = time;
+        return LAP_OK;
+    }
+    await(device, time);
+    *last = time;
+    if (behind)
+        *place_behind(device) = time->at;
+    return LAP_OK;
 }
+
+/* They have been given back: nothing must write them. */
+static void forget_asked(lap_cuda_device_t *device)
+{
+    for (lap_stream_t *stream = device->streams; stream; stream = stream->next)
+        stream->time = NULL;
+}
+
+/* ---- to where they belong ---- */
 
 /* Whether the time has come; it is where it belongs then. */
 static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
 {
     const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
-    if (ns != 0)
+    for (; time && ns != 0; time = time->same)
         *time->to = ns + (uint64_t)device->clock_offset;
     return ns != 0;
 }
@@ -91,7 +162,7 @@ void lap_cuda_read_stamps(lap_cuda_device_t *device)
             continue;
         }
         *link = time->next;
-        give_back(device, time);
+        (void)give_back(device, time);
     }
     for (lap_cuda_times_t **link = &device->awaited_times; *link;) {
         lap_cuda_times_t *times = *link;
@@ -109,8 +180,9 @@ void lap_cuda_forget_stamps(lap_cuda_device_t *device)
     while (device->awaited) {
         lap_cuda_time_t *time = device->awaited;
         device->awaited = time->next;
-        give_back(device, time);
+        (void)give_back(device, time);
     }
+    forget_asked(device);
 }
 
 /* ---- of graphs ---- */
@@ -120,8 +192,7 @@ static void give_back_kept(lap_cuda_device_t *device, lap_cuda_time_t *first)
     while (first) {
         lap_cuda_time_t *time = first;
         first = time->next;
-        give_back(device, time);
-        device->nkept--;
+        device->nkept -= give_back(device, time);
     }
 }
 
@@ -143,6 +214,7 @@ void lap_cuda_times_drop(lap_cuda_device_t *device)
     give_back_kept(device, device->kept);
     device->kept = NULL;
     device->keeps = false;
+    forget_asked(device);
 }
 
 void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times)

@@ -46,14 +46,22 @@ lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
     const bool paced = waits ? device->waits.at[0].paced : device->raises.paced;
     const lap_cuda_kernel_t kernel = waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise;
     const void *args = waits ? (const void *)&device->waits : &device->raises;
-    return paced ? lap_cuda_launch_aside(stream, kernel, 32, args)
-                 : lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, 32, 1, args);
+    if (paced && !device->held_alone)
+        return lap_cuda_launch_aside(stream, kernel, 32, args);
+    LAP_TRY(lap_cuda_meet(stream)); /* signals keep their order, and read what was noted */
+    return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, 32, 1, args);
+}
+
+lap_status_t lap_cuda_settle(lap_stream_t *stream)
+{
+    LAP_TRY(lap_cuda_flush(stream->device));
+    return lap_cuda_stamp_now(stream);
 }
 
 lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, size_t grid_x,
                              size_t grid_y, unsigned block_x, unsigned block_y, const void *args)
 {
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     return lap_cuda_launch_raw(stream->device, stream->stream, kernel, grid_x, grid_y, block_x,
                                block_y, args);
 }
@@ -61,24 +69,30 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
 /* ---- signals ---- */
 
 /* Makes room for a signal: what is held back is of that kind and stream, or has been launched. */
-static lap_status_t make_room(lap_stream_t *stream, int kind, uint32_t *n)
+static lap_status_t make_room(lap_stream_t *stream, int kind, bool alone, uint32_t *n,
+                              lap_cuda_signal_times_t *times)
 {
     lap_cuda_device_t *device = stream->device;
-    if (device->held_for != stream || (int)device->held != kind || *n == LAP_CUDA_BATCH) {
+    if (device->held_for != stream || (int)device->held != kind || device->held_alone != alone ||
+        *n == LAP_CUDA_BATCH) {
         LAP_TRY(lap_cuda_enter(device));
         LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
         *n = 0;
+        times->before = lap_cuda_stamp_before(stream);
     }
     device->held_for = stream;
+    device->held_alone = alone;
+    device->held_time = NULL;
+    times->behind[*n] = NULL;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag)
+                                  bool checks_tag, bool alone)
 {
     lap_cuda_device_t *device = stream->device;
     lap_cuda_waits_t *waits = &device->waits;
-    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, &waits->n));
+    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, alone, &waits->n, &waits->times));
     device->held = LAP_CUDA_WAITS;
     waits->board = device->board;
     waits->slot = &device->board->slots[stream->slot];
@@ -99,14 +113,16 @@ static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word
     return false;
 }
 
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced)
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
+                                   bool alone)
 {
     lap_cuda_device_t *device = stream->device;
     if (paced && is_held(device, raise->word)) {
         LAP_TRY(lap_cuda_enter(device));
         LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
     }
-    LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, &device->raises.n));
+    LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, alone,
+                      &device->raises.n, &device->raises.times));
     device->held = paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES;
     device->raises.paced = paced;
     device->raises.lost = device->lost;
@@ -249,7 +265,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
         memcpy(call->arg, arg, bytes);
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK) {
-        status = lap_cuda_flush(stream->device);
+        status = lap_cuda_settle(stream);
         if (status == LAP_OK)
             status = lap_cuda_check(&device->api,
                                     device->api.cuLaunchHostFunc(stream->stream, run_call, call),
@@ -264,7 +280,7 @@ lap_status_t lap_cuda_stream_call(lap_stream_t *stream, lap_stream_fn_t fn, cons
 static lap_status_t synchronize(lap_stream_t *stream)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     LAP_TRY(lap_cuda_meet(stream));
     return lap_cuda_check(api, api->cuStreamSynchronize(stream->stream), "cuStreamSynchronize");
 }
@@ -317,6 +333,8 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
     /* In a graph that is being made, nobody looks for times before its end. */
+    if (!stream->device->keeps)
+        LAP_TRY(lap_cuda_stamp_now(stream));
     if (stream->parted || !stream->device->keeps)
         LAP_TRY(lap_cuda_meet(stream));
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
@@ -331,7 +349,7 @@ lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream)
 static lap_status_t await(lap_stream_t *stream, lap_event_t *event)
 {
     const lap_cuda_api_t *api = &stream->device->api;
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     return lap_cuda_check(api, api->cuStreamWaitEvent(stream->stream, event->event, 0),
                           "cuStreamWaitEvent");
 }

@@ -67,7 +67,7 @@ static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
     /* A scale, which is less, may lie in memory that only the driver knows how to reach. */
     if (copy->sms > 0 && copy->row_bytes >= 16 && copy->rows > 0 && copy->dst != copy->src)
         return copy_by_sms(stream, copy);
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     return copy_on(stream->device, stream->stream, copy);
 }
 
@@ -268,7 +268,7 @@ static lap_status_t set_flushed(lap_stream_t *stream, float *memory, float value
     const lap_cuda_api_t *api = &stream->device->api;
     unsigned bits;
     memcpy(&bits, &value, sizeof(bits));
-    LAP_TRY(lap_cuda_flush(stream->device));
+    LAP_TRY(lap_cuda_settle(stream));
     return lap_cuda_check(
         api, api->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, bits, 1, stream->stream),
         "cuMemsetD32Async");

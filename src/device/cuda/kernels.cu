@@ -58,6 +58,13 @@ __device__ uint64_t now()
     return ns;
 }
 
+/* Where somebody asks for it. */
+__device__ void write_time(uint64_t *place)
+{
+    if (place)
+        store_relaxed(place, now());
+}
+
 /* The host reads the slot when it has seen the state, which releases the rest, and looks again. */
 __device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint32_t come,
                        uint32_t state)
@@ -162,7 +169,7 @@ constexpr int looks = 64; /* at the words, between two looks at the host's memor
 } // namespace
 
 /*
- * One warp, a lane for each wait: ends when all signals have come, or the host says so, or after
+ * One warp, a lane for each wait, with times as if one came after the other: ends when all signals have come, or the host says so, or after
  * the limit, when there is perhaps no host that looks. What came with a signal of another call must
  * not be used: then only the host can end it, or the limit.
  */
@@ -175,6 +182,11 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
     int told = -1;                                    /* the lane whose wait is in the slot, */
     uint64_t since = 0;                               /* and since when */
     bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
+    uint64_t *time =
+        missing ? waits.times.behind[lane] : nullptr; /* to be written, when all up to here have */
+    const bool timed = __any_sync(~0u, time != nullptr);
+    if (lane == 0)
+        write_time(waits.times.before);
     for (int round = 0;; round++) {
         if (waiting) {
             /* Acquires what the peer's raise_word released. */
@@ -184,6 +196,13 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
             waiting = missing || (mine.paced && !is_due(mine.word, base + mine.count, value));
         }
         const unsigned left = __ballot_sync(~0u, waiting), lack = __ballot_sync(~0u, missing);
+        if (timed) {
+            const uint64_t at = __shfl_sync(~0u, now(), 0);
+            if (time && (left & ((2u << lane) - 1)) == 0) {
+                store_relaxed(time, at);
+                time = nullptr;
+            }
+        }
         if (left == 0)
             break;
         /* A peer may be missed only for what has not come. */
@@ -229,7 +248,10 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
+    uint64_t *time = threadIdx.x < raises.n ? raises.times.behind[threadIdx.x] : nullptr;
     uint64_t due = 0;
+    if (threadIdx.x == 0)
+        write_time(raises.times.before);
     for (uint32_t i = 0; raises.paced && i < raises.n; i++) {
         if (threadIdx.x == i)
             due = carry(mine.transit);
@@ -237,6 +259,12 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
     }
     if (threadIdx.x < raises.n)
         raise_word(mine, raises.lost, raises.paced, due);
+    if (!__any_sync(~0u, time != nullptr))
+        return;
+    __threadfence_system(); /* the words show it now */
+    const uint64_t at = __shfl_sync(~0u, now(), 0);
+    if (time)
+        store_relaxed(time, at);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -251,7 +279,7 @@ extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
 
 extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
 {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(stamp.at), "l"(now()) : "memory");
+    store_relaxed(stamp.at, now());
 }
 
 /* ---- arithmetic ---- */

@@ -28,7 +28,7 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
                              .row_bytes = put->row_bytes,
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride};
-    const lap_raise_t raise = {put->peer, put->signal, put->tag, 0, put->span};
+    const lap_raise_t raise = lap_put_raise(put, 0);
     LAP_TRY(lap_cuda_copy_now(buffer->part->device, &copy));
     return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_host_raise_now(buffer, &raise);
 }
@@ -55,7 +55,7 @@ static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const
         &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {NULL}};
     if (part->paced)
         LAP_TRY(lap_paced_transit(buffer, raise, &args.transit));
-    LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced));
+    LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced, raise->alone));
     LAP_TRY(tell_launched(buffer, raise));
     return raise->span && !part->paced ? lap_cuda_stamp(stream, &raise->span->end) : LAP_OK;
 }
@@ -71,8 +71,7 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride,
                              .sms = put->sms};
-    const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
-                               put->span};
+    const lap_raise_t raise = lap_put_raise(put, put->rows * put->row_bytes);
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
     if (buffer->part->paced)
@@ -111,7 +110,7 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     };
     if (part->in_turn)
         LAP_TRY(lap_host_wait_now(buffer, wait));
-    return lap_cuda_stream_wait(stream, &args, wait->story != NULL);
+    return lap_cuda_stream_wait(stream, &args, wait->story != NULL, wait->alone);
 }
 
 static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device_ops_t *device,

@@ -174,8 +174,7 @@ static lap_status_t lap_link_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     data.signal = LAP_NO_SIGNAL;
     data.span = NULL;
     LAP_TRY(buffer->pacer->inner->put_now(buffer, &data));
-    const lap_raise_t raise = {put->peer, put->signal, put->tag, put->rows * put->row_bytes,
-                               put->span};
+    const lap_raise_t raise = lap_put_raise(put, put->rows * put->row_bytes);
     return book(buffer->pacer, &raise, now);
 }
 

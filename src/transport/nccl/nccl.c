@@ -124,7 +124,7 @@ static lap_status_t lap_nccl_put_now(lap_buffer_t *buffer, const lap_put_t *put)
     if (put->peer != buffer->group->rank)
         return alone(buffer, put->peer);
     const lap_copy_t copy = own_copy(buffer, put);
-    const lap_raise_t raise = {put->peer, put->signal, put->tag, 0, put->span};
+    const lap_raise_t raise = lap_put_raise(put, 0);
     LAP_TRY(lap_cuda_copy_now(buffer->stage->comm->device, &copy));
     return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_host_raise_now(buffer, &raise);
 }

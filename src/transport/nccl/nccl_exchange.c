@@ -164,7 +164,7 @@ static lap_status_t send_all(lap_buffer_t *buffer, const lap_round_t *round)
 static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 {
     lap_nccl_comm_t *comm = buffer->stage->comm;
-    LAP_TRY(lap_cuda_flush(comm->device));
+    LAP_TRY(lap_cuda_settle(comm->wire));
     LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclGroupStart(), "ncclGroupStart"));
     const lap_status_t status = send_all(buffer, round);
     const ncclResult_t result = comm->api.ncclGroupEnd();
@@ -179,7 +179,7 @@ static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_cuda_word_t *word, uint64_t tag)
 {
     const lap_cuda_raise_t raise = {.word = word, .calls = buffer->stage->calls, .tag = tag};
-    return lap_cuda_stream_raise(buffer->stage->comm->wire, &raise, false);
+    return lap_cuda_stream_raise(buffer->stage->comm->wire, &raise, false, true);
 }
 
 static lap_status_t begin(lap_buffer_t *buffer, const lap_round_t *round)
@@ -222,7 +222,7 @@ static lap_status_t check_words(lap_buffer_t *buffer, const lap_round_t *round)
             .peer = peer,
             .count = 1,
         };
-        LAP_TRY(lap_cuda_stream_wait(stage->comm->wire, &wait, round->story != NULL));
+        LAP_TRY(lap_cuda_stream_wait(stage->comm->wire, &wait, round->story != NULL, true));
     }
     return LAP_OK;
 }

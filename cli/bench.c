@@ -102,6 +102,7 @@ int lap_cli_bench(int argc, char **argv)
             .device = bench.device,
             .transport = bench.transport,
             .gpus = bench.gpus,
+            .device_bytes = lap_bench_device_bytes(&bench, bench.ranks),
             .check = check_ranks,
             .run = run_rank,
             .start = bench.baseline ? start_baseline : NULL,

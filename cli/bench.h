@@ -62,6 +62,7 @@ typedef struct lap_bench {
     int iters, warmup;
     int calls; /* of a timed round, in a row */
     lap_link_arg_t link;
+    const char *link_text; /* as given; NULL: not given */
     const char *device;
     const char *transport;
     const lap_bench_baseline_ops_t *baseline; /* NULL: none */
@@ -88,6 +89,9 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
  * What can be said about the request once the number of ranks is known. Returns as lap_bench_parse.
  */
 int lap_bench_check(const lap_bench_t *bench, int nranks);
+
+/* The bytes that a rank needs at least where its device has its memory. */
+double lap_bench_device_bytes(const lap_bench_t *bench, int nranks);
 
 /* ---- methods ---- */
 
@@ -137,7 +141,9 @@ typedef struct lap_bench_shape {
 lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *it, int rank,
                              int nranks, lap_bench_shape_t *shape_p);
 
-/* Bytes that one rank needs at most, for the check that they exist. */
+/* Bytes of the matrices of a rank, which are where its device has its memory; */
+double lap_bench_matrix_bytes(const lap_bench_shape_t *shape);
+/* and those that it needs at most, with all that it measures and compares them with. */
 double lap_bench_data_bytes(const lap_bench_shape_t *shape);
 
 /* The bytes that the rank which sends most sends when nothing overlaps. */

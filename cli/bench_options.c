@@ -343,8 +343,7 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
     if (ranks_exist && !args->given[RANKS])
         bench->ranks = 0;
     return !args->values[TIMEOUT] ||
-           lap_arg_seconds(&lap_bench_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
-                           &bench->timeout_s);
+           lap_arg_timeout(&lap_bench_command, args->values[TIMEOUT], &bench->timeout_s);
 }
 
 /* Types, layout and epilogue: what the operators are asked for beside their sizes. */
@@ -388,6 +387,11 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
                      &bench->num_sm))
         return false;
+    if (bench->num_sm > 0 && strcmp(device->name, "cuda") != 0) {
+        lap_args_fail(&lap_bench_command, "--num-sm %d is of GPUs; expected --device cuda, or 0",
+                      bench->num_sm);
+        return false;
+    }
     bench->sm_margin = args->given[SM_MARGIN];
     if (bench->sm_margin && bench->num_sm == 0) {
         lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
@@ -490,11 +494,12 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return status;
     lap_bench_t bench = {.timeline_method = SIZE_MAX, .json = args.values[JSON] != NULL};
     bench.timeline = args.values[TIMELINE];
+    bench.link_text = args.values[LINK];
     if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
         !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
         return LAP_CLI_USAGE;
-    if (args.values[LINK] &&
-        !lap_arg_link(&lap_bench_command, "--link", args.values[LINK], &bench.link))
+    if (bench.link_text &&
+        !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link))
         return LAP_CLI_USAGE;
     if (args.values[TIMELINE_METHOD] &&
         !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
@@ -503,7 +508,7 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (!parse_baseline(&bench, &args, ranks_exist))
         return LAP_CLI_USAGE;
-    if (!lap_ranks_suit(&lap_bench_command, bench.transport, bench.ranks))
+    if (!lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
     *bench_p = bench;
     return LAP_CLI_GO;
@@ -553,10 +558,26 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
                              bench->ranks, nranks);
     if (bench->mode == LAP_BENCH_LATENCY && nranks < 2)
         return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
+    if (bench->link_text && nranks < 2)
+        return lap_args_fail(&lap_bench_command,
+                             "--link %s is of ranks that communicate; expected 2 ranks or more",
+                             bench->link_text);
     for (size_t i = 0; i < bench->ncases; i++) {
         int status = check_case(bench, &bench->cases[i], nranks);
         if (status != LAP_CLI_GO)
             return status;
     }
     return LAP_CLI_GO;
+}
+
+double lap_bench_device_bytes(const lap_bench_t *bench, int nranks)
+{
+    double most = 0;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        lap_bench_shape_t shape;
+        if (lap_bench_shape(bench, &bench->cases[i], 0, nranks, &shape) == LAP_OK &&
+            lap_bench_matrix_bytes(&shape) > most)
+            most = lap_bench_matrix_bytes(&shape);
+    }
+    return most;
 }

@@ -162,25 +162,32 @@ static double symmetric_bytes(const lap_bench_shape_t *shape)
            (shape->kind == LAP_GEMM_AR ? shape->nranks : 1);
 }
 
-double lap_bench_data_bytes(const lap_bench_shape_t *shape)
+double lap_bench_matrix_bytes(const lap_bench_shape_t *shape)
 {
     const lap_types_t *types = &shape->types;
-    const size_t depth = shape->sums ? shape->depth.total : shape->depth.count;
     const double result = area(shape->d_rows.count, shape->cols.count);
     double bytes = area(shape->rows.count, shape->depth.count) * size_of(types->a) +
                    area(shape->cols.count, shape->depth.count) * size_of(types->b) +
-                   result * size_of(types->out) + symmetric_bytes(shape);
+                   result * size_of(types->out);
     if (shape->sums)
         bytes += area(shape->rows.count, shape->cols.count) * size_of(types->wire);
     if (shape->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU))
         bytes += result * size_of(types->out);
+    return bytes + area(shape->x_rows.count, shape->moved) * size_of(types->wire) +
+           area(shape->y_rows.count, shape->moved) * size_of(types->y);
+}
+
+double lap_bench_data_bytes(const lap_bench_shape_t *shape)
+{
+    const size_t depth = shape->sums ? shape->depth.total : shape->depth.count;
+    const double result = area(shape->d_rows.count, shape->cols.count);
+    double bytes = lap_bench_matrix_bytes(shape) + symmetric_bytes(shape);
     if (shape->baseline && shape->kind == LAP_AG_GEMM)
         bytes += area(shape->rows.count, shape->depth.count) * sizeof(float);
-    bytes += area(shape->x_rows.count, shape->moved) * size_of(types->wire) +
-             area(shape->y_rows.count, shape->moved) * (size_of(types->y) + sizeof(float));
     /* The reference, and what it is made of. */
-    return bytes + sizeof(float) *
-                       (result + area(shape->d_rows.count, depth) + area(shape->cols.count, depth));
+    return bytes +
+           sizeof(float) * (result + area(shape->y_rows.count, shape->moved) +
+                            area(shape->d_rows.count, depth) + area(shape->cols.count, depth));
 }
 
 double lap_bench_serial_bytes(const lap_bench_shape_t *shape)

@@ -324,19 +324,31 @@ static void print_json(const checks_t *checks, double seconds)
            checks->nschedules, checks->nsequences, seconds, checks->nfailures ? "false" : "true");
 }
 
+/* A group size at the beginning of a text; what follows is at *end_p. */
+static bool parse_size(const char *text, const char **end_p, int *size_p)
+{
+    char *end;
+    const long size = strtol(text, &end, 10);
+    *end_p = end;
+    *size_p = (int)size;
+    return *text >= '0' && *text <= '9' && size >= 1 && size <= MAX_RANKS;
+}
+
 /* P, or A:B. */
 static bool parse_ranks(const char *text, int *first_p, int *last_p)
 {
-    char first[16];
-    const char *colon = strchr(text, ':');
-    size_t length = colon ? (size_t)(colon - text) : strlen(text);
-    if (!colon || length >= sizeof(first))
-        return lap_arg_int(&command, "--ranks", text, 1, MAX_RANKS, first_p) &&
-               lap_arg_int(&command, "--ranks", text, 1, MAX_RANKS, last_p);
-    memcpy(first, text, length);
-    first[length] = '\0';
-    return lap_arg_int(&command, "--ranks", first, 1, MAX_RANKS, first_p) &&
-           lap_arg_int(&command, "--ranks", colon + 1, *first_p, MAX_RANKS, last_p);
+    const char *end;
+    bool right = parse_size(text, &end, first_p);
+    *last_p = *first_p;
+    if (right && *end == ':')
+        right = parse_size(end + 1, &end, last_p);
+    if (right && *end == '\0' && *first_p <= *last_p)
+        return true;
+    lap_args_fail(&command,
+                  "--ranks is '%s'; expected a group size P, or the first and the last as A:B with "
+                  "A at most B; 1 to %d",
+                  text, MAX_RANKS);
+    return false;
 }
 
 /* What an operator has no use for. All of them together take what each can. */

@@ -120,6 +120,9 @@ bool lap_arg_size(const lap_command_t *command, const char *what, const char *te
 bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
                      double max, double *value_p);
 
+/* The seconds of --timeout: what LAP_TIMEOUT_S may be. */
+bool lap_arg_timeout(const lap_command_t *command, const char *text, double *seconds_p);
+
 /* One of `names` (NULL at the end); writes its index. The sentence lists them. */
 bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,
                     const char *const *names, size_t *index_p);
@@ -172,6 +175,11 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,
                       const lap_transport_ops_t **transport_p);
+
+#define LAP_SOURCE_TEXT 64
+
+/* "--transport mpi", where that was `given`, or "LAP_TRANSPORT=mpi": who is to blame for it. */
+void lap_transport_source(const char *given, const char *name, char text[LAP_SOURCE_TEXT]);
 
 /* "bias,gelu": some of bias, gelu, dgelu and bias-grad; or none. */
 bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char *text,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "device/cuda/cuda_info.h"
+#include "transport/nccl/nccl_info.h"
 
 #define PART_SMS 8 /* SMs are handed out in groups of so many */
 
@@ -21,18 +22,31 @@ typedef struct answer {
     lap_cuda_info_t info;
 } answer_t;
 
-static _Noreturn void tell(int fd)
+/* What can be found out without a context; with a transport also whether ranks could use it. */
+static lap_status_t find_out(const char *transport, lap_cuda_info_t *info_p)
+{
+    const lap_device_ops_t *device;
+    int version;
+    const lap_status_t status = lap_cuda_info(info_p);
+    if (status != LAP_OK || !transport)
+        return status;
+    if (lap_device_find("cuda", &device) != LAP_OK || device->probe() != LAP_OK)
+        return LAP_ERR_UNSUPPORTED;
+    return strcmp(transport, "nccl") == 0 ? lap_nccl_version(&version) : LAP_OK;
+}
+
+static _Noreturn void tell(const char *transport, int fd)
 {
     answer_t answer = {0};
-    answer.status = lap_cuda_info(&answer.info);
+    answer.status = find_out(transport, &answer.info);
     if (answer.status != LAP_OK)
         snprintf(answer.why, sizeof(answer.why), "%s", lap_last_error());
     ssize_t written = write(fd, &answer, sizeof(answer));
     _exit(written == (ssize_t)sizeof(answer) ? 0 : 1);
 }
 
-/* Asks the driver in a process of its own, so that the launcher stays free of its threads. */
-static bool ask(answer_t *answer)
+/* What a process of its own says, so that the launcher stays free of the driver's threads. */
+static bool hear(const char *transport, answer_t *answer)
 {
     int ends[2];
     size_t have = 0;
@@ -40,7 +54,7 @@ static bool ask(answer_t *answer)
         return false;
     const pid_t pid = fork();
     if (pid == 0)
-        tell(ends[1]);
+        tell(transport, ends[1]);
     close(ends[1]);
     for (ssize_t count = pid > 0; count > 0 && have < sizeof(*answer); have += (size_t)count) {
         count = read(ends[0], (char *)answer + have, sizeof(*answer) - have);
@@ -50,6 +64,17 @@ static bool ask(answer_t *answer)
     while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         continue;
     return have == sizeof(*answer);
+}
+
+/* Asks the driver. `transport`: see find_out. False, with a sentence, when it has no answer. */
+static bool ask(const char *transport, answer_t *answer, char why[LAP_GPU_WHY])
+{
+    errno = 0;
+    if (hear(transport, answer))
+        return true;
+    snprintf(why, LAP_GPU_WHY, "the NVIDIA driver cannot be asked for its GPUs: %s",
+             errno ? strerror(errno) : "the process that asked it died");
+    return false;
 }
 
 /* ---- the plan ---- */
@@ -109,6 +134,40 @@ static bool plan(lap_gpu_share_t *share, const lap_cuda_info_t *info, char why[L
     return choose_gpus(share, info->count, why) && check_parts(share, info, why);
 }
 
+/* What others have on a GPU is not known here: a rank may find less free than there is. */
+static bool check_memory(const lap_gpu_share_t *share, const lap_cuda_info_t *info,
+                         double rank_bytes, char why[LAP_GPU_WHY])
+{
+    for (int g = share->first; g < share->first + share->ngpus; g++) {
+        const lap_cuda_gpu_t *gpu = &info->gpus[g];
+        const int ranks = ranks_on(share, g);
+        const double gib = 1 << 30, needed = ranks * rank_bytes;
+        if (needed > (double)gpu->memory) {
+            snprintf(why, LAP_GPU_WHY,
+                     "this needs at least %.3g GiB of memory for %d rank%s on GPU %d (%s), which "
+                     "has %.3g GiB",
+                     needed / gib, ranks, ranks == 1 ? "" : "s", g, gpu->name,
+                     (double)gpu->memory / gib);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY])
+{
+    answer_t answer = {0};
+    lap_gpu_share_t share = {.nranks = nranks};
+    if (!ask(transport, &answer, why))
+        return false;
+    if (answer.status != LAP_OK) {
+        snprintf(why, LAP_GPU_WHY, "%s", answer.why);
+        return false;
+    }
+    return choose_gpus(&share, answer.info.count, why) &&
+           check_memory(&share, &answer.info, rank_bytes, why);
+}
+
 bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,
                          char why[LAP_GPU_WHY])
 {
@@ -117,11 +176,8 @@ bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share
     *share_p = share;
     if (mode == LAP_GPU_OFF)
         return true;
-    if (!ask(&answer)) {
-        snprintf(why, LAP_GPU_WHY, "the NVIDIA driver cannot be asked for its GPUs: %s",
-                 errno ? strerror(errno) : "the process that asked it died");
+    if (!ask(NULL, &answer, why))
         return false;
-    }
     if (answer.status != LAP_OK) {
         /* Whoever needs a GPU will say so. */
         snprintf(why, LAP_GPU_WHY, "%s", answer.why);

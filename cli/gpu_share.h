@@ -31,6 +31,13 @@ typedef struct lap_gpu_place {
 #define LAP_GPU_WHY 1024
 
 /*
+ * Whether ranks can run on the device cuda with a transport: there is a driver, a GPU, cuBLASLt and
+ * NCCL if they use it, LAP_GPU is a GPU, and no GPU has less memory than its ranks need, each so
+ * many bytes. False, with a sentence without an end, if not.
+ */
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY]);
+
+/*
  * Looks for GPUs and starts the daemon if it is needed. LAP_GPU in our own environment puts all
  * ranks on that GPU. False, with a sentence without an end, when the ranks cannot have what was
  * asked for; the ranks then choose by themselves, if the caller goes on. lap_gpu_share_end undoes

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
+
 #define HELP_COLUMNS 80
 
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
@@ -284,6 +286,14 @@ bool lap_arg_seconds(const lap_command_t *command, const char *what, const char 
     }
     *value_p = value;
     return true;
+}
+
+bool lap_arg_timeout(const lap_command_t *command, const char *text, double *seconds_p)
+{
+    if (lap_timeout_parse("--timeout", text, seconds_p) == LAP_OK)
+        return true;
+    lap_args_fail(command, "%s", lap_last_error());
+    return false;
 }
 
 bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,

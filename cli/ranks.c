@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 
 #include "launch.h"
+#include "meeting.h"
 #include "util/alloc.h"
 #include "util/cores.h"
 
@@ -45,19 +46,23 @@ int lap_ranks_here(int nranks)
     return told && environment.size == nranks ? environment.local_size : nranks;
 }
 
-bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks)
+bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
+                    int nranks)
 {
     const lap_transport_ops_t *ops;
     const bool launched = lap_environment_launched();
+    char source[LAP_SOURCE_TEXT];
+    lap_transport_source(given, transport, source);
     if (launched && strcmp(transport, "self") == 0)
-        lap_args_fail(command, "--transport self runs its ranks as threads of one process: start "
-                               "it without a launcher of ranks");
+        lap_args_fail(command,
+                      "%s runs its ranks as threads of one process: start it without a launcher of "
+                      "ranks",
+                      source);
     else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
              (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
-        lap_args_fail(command,
-                      "--transport %s needs ranks that mpirun started: mpirun -n %d %s ... "
-                      "--transport %s",
-                      transport, nranks, command->name, transport);
+        lap_args_fail(command, "%s needs ranks that mpirun started: mpirun -n %d %s ...%s%s",
+                      source, nranks, command->name, given ? " --transport " : "",
+                      given ? transport : "");
     else
         return true;
     return false;
@@ -81,8 +86,10 @@ static int join_world(const lap_ranks_t *job)
 {
     lap_environment_t environment;
     lap_status_t status = lap_environment_read(&environment);
-    if (status != LAP_OK)
-        return lap_ranks_fail(job->name, -1, status);
+    if (status != LAP_OK) {
+        fprintf(stderr, "%s: %s\n", job->name, lap_last_error());
+        return LAP_CLI_USAGE;
+    }
     /* A launcher that is killed cannot end its ranks. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     int result = job->check(job->context, environment.size);
@@ -91,8 +98,11 @@ static int join_world(const lap_ranks_t *job)
     lap_world_options_t options = world_options(job, environment.local_size);
     lap_world_t *world;
     status = job->start ? job->start(job->context, &environment) : LAP_OK;
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        lap_meeting_begin(environment.rank == 0 ? environment.dir : "");
         status = lap_world_create(&options, &world);
+        lap_meeting_end();
+    }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
     result = job->run(job->context, world);
@@ -176,7 +186,18 @@ out:
     return result;
 }
 
-/* A setting that every rank would stumble over. */
+/* What every rank would stumble over is found out here, and told once. */
+
+static bool check_device(const lap_ranks_t *job)
+{
+    char why[LAP_GPU_WHY];
+    if (strcmp(job->device, "cuda") != 0 ||
+        lap_gpu_check(job->transport, job->nranks, job->device_bytes, why))
+        return true;
+    fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
+    return false;
+}
+
 static bool check_timeout(const lap_ranks_t *job)
 {
     uint64_t ns;
@@ -195,5 +216,7 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv)
     const int result = job->check(job->context, job->nranks);
     if (result != LAP_CLI_GO)
         return result;
+    if (!check_device(job))
+        return LAP_CLI_USAGE;
     return strcmp(job->transport, "self") == 0 ? run_threads(job) : launch_ranks(job, argv);
 }

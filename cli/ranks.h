@@ -20,6 +20,7 @@ typedef struct lap_ranks {
     double timeout_s; /* as in lap_world_options_t, */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
+    double device_bytes; /* that a rank needs at least where its device has its memory */
     /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
     int (*check)(const void *context, int nranks);
     /* The work of one rank; its exit status. */
@@ -38,9 +39,10 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
 
 /*
  * Whether ranks that there are, or are to be started, can use a transport; prints a sentence and
- * returns false if not.
+ * returns false if not. `given` is what --transport says, or NULL.
  */
-bool lap_ranks_suit(const lap_command_t *command, const char *transport, int nranks);
+bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
+                    int nranks);
 
 /* How many of that many ranks this machine runs, or would. */
 int lap_ranks_here(int nranks);

@@ -59,8 +59,7 @@ int lap_cli_run(int argc, char **argv)
     double timeout;
     if (!lap_arg_int(&command, "--ranks", args.values[RANKS], 1, LAP_LAUNCH_MAX, &job.nranks) ||
         !lap_arg_seconds(&command, "--grace", args.values[GRACE], 0, 86400, &job.grace_s) ||
-        (job.timeout &&
-         !lap_arg_seconds(&command, "--timeout", job.timeout, 0.001, 1e6, &timeout)) ||
+        (job.timeout && !lap_arg_timeout(&command, job.timeout, &timeout)) ||
         !lap_arg_gpu_share(&command, args.values[GPU_SHARE], &job.gpus))
         return LAP_CLI_USAGE;
     return lap_launch(&job);

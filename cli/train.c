@@ -157,6 +157,7 @@ int lap_cli_train(int argc, char **argv)
             .device = train.device,
             .transport = train.transport,
             .gpus = train.gpus,
+            .device_bytes = lap_train_device_bytes(&train),
             .check = check_ranks,
             .run = run_rank,
             .context = &train,

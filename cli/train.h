@@ -49,6 +49,9 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p);
 /* What can be said once the number of ranks is known. Returns as lap_train_parse. */
 int lap_train_check(const lap_train_t *train, int nranks);
 
+/* The bytes that a rank needs at least where its device has its memory, roughly. */
+double lap_train_device_bytes(const lap_train_t *train);
+
 /* What one rank knows of its groups; dp is NULL when there is one replica. */
 typedef struct lap_train_groups {
     lap_group_t *world, *tp, *dp;

@@ -332,10 +332,10 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
         !lap_arg_gpu_share(&lap_train_command, args->values[GPU_SHARE], &train->gpus))
         return false;
     if (args->values[TIMEOUT] &&
-        !lap_arg_seconds(&lap_train_command, "--timeout", args->values[TIMEOUT], 0.001, 1e6,
-                         &train->timeout_s))
+        !lap_arg_timeout(&lap_train_command, args->values[TIMEOUT], &train->timeout_s))
         return false;
-    return lap_ranks_suit(&lap_train_command, train->transport, train->tp * train->replicas);
+    return lap_ranks_suit(&lap_train_command, args->values[TRANSPORT], train->transport,
+                          train->tp * train->replicas);
 }
 
 /* ---- overlap ---- */
@@ -356,8 +356,9 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
 {
     static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION};
     static const int of_norm[] = {NORM, RECOMPUTE}, of_replicas[] = {GRAD_DTYPE, BUCKET};
-    static const int of_overlap[] = {COMPARE, AUTO,          RULES,        NO_AG,
-                                     NO_RS,   NO_BULK_DGRAD, NO_BULK_WGRAD};
+    static const int of_overlap[] = {COMPARE, AUTO,     RULES,         NO_AG,
+                                     NO_RS,   RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD};
+    static const int of_shards[] = {NO_AG, RS_DGRAD, NO_BULK_WGRAD};
     static const int of_ranks[] = {COMPARE, LINK};
     const lap_nn_kind_t kind = train->desc.kind;
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
@@ -378,6 +379,10 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
         return false;
     if (train->tp * train->replicas == 1 &&
         !refuse(args, of_ranks, 2, "is of ranks that communicate; expected 2 ranks or more"))
+        return false;
+    if (args->given[NO_SEQUENCE_PARALLEL] &&
+        !refuse(args, of_shards, sizeof(of_shards) / sizeof(int),
+                "is of rows that ranks have in parts; expected no --no-sequence-parallel with it"))
         return false;
     return !args->given[NO_OVERLAP] ||
            refuse(args, of_overlap, sizeof(of_overlap) / sizeof(int),
@@ -451,24 +456,37 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     return LAP_CLI_GO;
 }
 
-/* Bytes that the ranks of all replicas need for weights and activations, roughly. */
-static double bytes_needed(const lap_train_t *train)
+/* Of the GEMMs of a layer, in matrices of hidden x hidden: as few as there may be. */
+static double count_matrices(const lap_nn_desc_t *desc)
 {
-    static const double matrices[] = {1, 1, 8, 4, 12}; /* by kind, of hidden x hidden */
+    static const double others[] = {1, 1, 8, 0, 8}; /* by kind: without attention */
+    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
+    const double shared = desc->kv_heads ? (double)desc->kv_heads / (double)desc->heads : 1;
+    return others[desc->kind] + (attends ? 2 + 2 * shared : 0);
+}
+
+/*
+ * Weights with their gradients and what the optimizer keeps of them, and activations, of which
+ * recomputation keeps at least the input of a layer.
+ */
+double lap_train_device_bytes(const lap_train_t *train)
+{
     const lap_nn_desc_t *desc = &train->desc;
-    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
-    const double weights = matrices[desc->kind] * hidden * hidden * (16 + width);
+    const double matrices = count_matrices(desc), hidden = (double)desc->hidden;
+    const double width = (double)lap_dtype_size(desc->dtype);
+    const double kept = train->optimizer.kind == LAP_SGD ? 12 : 16;
+    const double weights = matrices * hidden * hidden * (kept + width);
     const double rows = (double)desc->seq * (double)desc->batch;
-    const double activations = rows * hidden * (matrices[desc->kind] + 4) * width;
+    const double inputs = desc->recompute == LAP_RECOMPUTE_NONE ? matrices + 4 : 1;
     const int ways = train->compare ? 2 : 1;
-    return (double)train->replicas * ways * (double)desc->layers * (weights + activations);
+    return ways * (double)desc->layers * (weights + rows * hidden * inputs * width) / train->tp;
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */
 static bool fits_memory(const lap_train_t *train, int nranks)
 {
     const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    const double needed = bytes_needed(train) * lap_ranks_here(nranks) / nranks;
+    const double needed = lap_train_device_bytes(train) * lap_ranks_here(nranks);
     if (needed <= there || strcmp(train->device, "cuda") == 0)
         return true;
     lap_args_fail(&lap_train_command,

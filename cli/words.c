@@ -46,13 +46,28 @@ static const char *fitting_transport(const lap_device_ops_t *device)
     return device->transport;
 }
 
-/* What an option says, or else the environment, or else NULL; `source_p` is which of the two. */
-static const char *choose_name(const char *given, const char *option, const char *variable,
-                               const char **source_p)
+/* What an option says, or else the environment, or else NULL. */
+static const char *choose_name(const char *given, const char *variable)
 {
-    const char *name = getenv(variable);
-    *source_p = given ? option : variable;
-    return given ? given : name && *name ? name : NULL;
+    const char *name = given ? given : getenv(variable);
+    return name && *name ? name : NULL;
+}
+
+/* "--device cpu", "LAP_DEVICE=cpu", or "the device cpu": where a name comes from. */
+static void tell_source(const char *given, const char *word, const char *variable, const char *name,
+                        char text[LAP_SOURCE_TEXT])
+{
+    if (given)
+        snprintf(text, LAP_SOURCE_TEXT, "--%s %.32s", word, name);
+    else if (choose_name(NULL, variable))
+        snprintf(text, LAP_SOURCE_TEXT, "%s=%.32s", variable, name);
+    else
+        snprintf(text, LAP_SOURCE_TEXT, "the %s %.32s", word, name);
+}
+
+void lap_transport_source(const char *given, const char *name, char text[LAP_SOURCE_TEXT])
+{
+    tell_source(given, "transport", "LAP_TRANSPORT", name, text);
 }
 
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
@@ -61,20 +76,22 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
-    const char *source;
-    const char *name = choose_name(device_name, "--device", "LAP_DEVICE", &source);
+    const char *name = choose_name(device_name, "LAP_DEVICE");
     if (lap_device_find(name ? name : "cpu", &device) != LAP_OK) {
-        lap_args_fail(command, "%s: %s", source, lap_last_error());
+        lap_args_fail(command, "%s: %s", device_name ? "--device" : "LAP_DEVICE", lap_last_error());
         return false;
     }
-    name = choose_name(transport_name, "--transport", "LAP_TRANSPORT", &source);
+    name = choose_name(transport_name, "LAP_TRANSPORT");
     if (lap_transport_find(name ? name : fitting_transport(device), &transport) != LAP_OK) {
-        lap_args_fail(command, "%s: %s", source, lap_last_error());
+        lap_args_fail(command, "%s: %s", transport_name ? "--transport" : "LAP_TRANSPORT",
+                      lap_last_error());
         return false;
     }
     if (!lap_transport_fits(transport, device)) {
-        lap_args_fail(command, "%s %s cannot reach the memory of --device %s", source,
-                      transport->name, device->name);
+        char mine[LAP_SOURCE_TEXT], other[LAP_SOURCE_TEXT];
+        lap_transport_source(transport_name, transport->name, mine);
+        tell_source(device_name, "device", "LAP_DEVICE", device->name, other);
+        lap_args_fail(command, "%s cannot reach the memory of %s", mine, other);
         return false;
     }
     *device_p = device;

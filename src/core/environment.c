@@ -16,6 +16,7 @@
 
 #include "core/status.h"
 
+#define TIMEOUT_MIN_S 0.001
 #define TIMEOUT_MAX_S 1e9
 
 /*
@@ -110,26 +111,35 @@ static bool parse_decimal(const char *text, double *value_p)
 
 lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p)
 {
-    if (!(seconds > 0 && seconds <= TIMEOUT_MAX_S))
-        return lap_error(LAP_ERR_INVALID,
-                         "%s is %.12g, expected more than 0 and at most %g seconds", name, seconds,
-                         TIMEOUT_MAX_S);
+    if (!(seconds >= TIMEOUT_MIN_S && seconds <= TIMEOUT_MAX_S))
+        return lap_error(LAP_ERR_INVALID, "%s is %.12g, expected a number of seconds, %g to %g",
+                         name, seconds, TIMEOUT_MIN_S, TIMEOUT_MAX_S);
     *ns_p = (uint64_t)(seconds * 1e9);
+    return LAP_OK;
+}
+
+lap_status_t lap_timeout_parse(const char *name, const char *text, double *seconds_p)
+{
+    double seconds;
+    uint64_t ns;
+    if (!parse_decimal(text, &seconds))
+        return lap_error(LAP_ERR_INVALID, "%s is '%s', expected a number of seconds, %g to %g",
+                         name, text, TIMEOUT_MIN_S, TIMEOUT_MAX_S);
+    LAP_TRY(lap_timeout_from_seconds(name, seconds, &ns));
+    *seconds_p = seconds;
     return LAP_OK;
 }
 
 lap_status_t lap_environment_timeout(uint64_t *ns_p)
 {
-    const char *text = getenv("LAP_TIMEOUT_S");
+    const char *name = "LAP_TIMEOUT_S", *text = getenv(name);
     if (!text || !*text) {
         *ns_p = LAP_TIMEOUT_DEFAULT_NS;
         return LAP_OK;
     }
     double seconds;
-    if (!parse_decimal(text, &seconds))
-        return lap_error(LAP_ERR_INVALID, "LAP_TIMEOUT_S is '%s', expected a number of seconds",
-                         text);
-    return lap_timeout_from_seconds("LAP_TIMEOUT_S", seconds, ns_p);
+    LAP_TRY(lap_timeout_parse(name, text, &seconds));
+    return lap_timeout_from_seconds(name, seconds, ns_p);
 }
 
 const char *lap_environment_base(size_t room)

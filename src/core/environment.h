@@ -35,6 +35,9 @@ lap_status_t lap_environment_read(lap_environment_t *environment_p);
 /* Seconds, as options or LAP_TIMEOUT_S give them, in nanoseconds. `name` is for the sentence. */
 lap_status_t lap_timeout_from_seconds(const char *name, double seconds, uint64_t *ns_p);
 
+/* The same from a text, such as 3 or 0.25, which may be of an option as well; as seconds. */
+lap_status_t lap_timeout_parse(const char *name, const char *text, double *seconds_p);
+
 #define LAP_TIMEOUT_DEFAULT_NS 60000000000u
 
 /* LAP_TIMEOUT_S, or the default when it is not set. */

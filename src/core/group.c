@@ -25,7 +25,7 @@ static const char *const call_names[] = {
     [CALL_BARRIER] = "barrier",
     [CALL_ALLGATHER] = "allgather",
     [CALL_SPLIT] = "split",
-    [CALL_AGREE] = "set-up",
+    [CALL_AGREE] = "agreement of the ranks",
 };
 
 typedef struct mail {

@@ -97,7 +97,7 @@ lap_status_t lap_group_broken(const lap_group_t *group);
 void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
 
 /*
- * Ends a collective set-up: every rank says how it went, and all learn it.
+ * Ends what ranks do together, such as a set-up: every rank says how it went, and all learn it.
  * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when
  * another rank failed, its status with a sentence that names the rank and repeats what it said;
  * else LAP_OK.

@@ -29,13 +29,30 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
 }
 
 /*
+ * "it has come 1 time in this call". Within an operator raises are told by the call: a user has no
+ * use for those of the calls before, and a GPU does not count them.
+ */
+static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
+                      size_t bytes)
+{
+    const uint32_t here = wait->story ? come - (wait->target - wait->count) : come;
+    if (lap_buffer_is_paced(buffer) && (int32_t)(come - wait->target) >= 0)
+        snprintf(text, bytes, "been sent, over an emulated link slower than that");
+    else if (here == 0)
+        snprintf(text, bytes, "not come%s", wait->story ? " in this call" : "");
+    else
+        snprintf(text, bytes, "come %u time%s%s", here, here == 1 ? "" : "s",
+                 wait->story ? " in this call" : "");
+}
+
+/*
  * "rank 0 waited in ag_gemm (ring), step 7, for signal data[3] number 2 of rank 3; it has come 1
- * times"
+ * time in this call"
  */
 static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
                  size_t bytes)
 {
-    char signal[32], where[96] = "";
+    char signal[32], where[96] = "", how_far[64];
     const lap_wait_story_t *story = wait->story;
     snprintf(signal, sizeof(signal), "%u", wait->signal);
     if (story)
@@ -43,12 +60,10 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
     if (story)
         snprintf(where, sizeof(where), " in %s (%s), step %u,", story->op, story->method,
                  story->step);
-    const bool held_back = lap_buffer_is_paced(buffer) && (int32_t)(come - wait->target) >= 0;
-    snprintf(text, bytes,
-             "rank %d waited%s for signal %s number %u of rank %d; it has %s %u time%s",
-             buffer->group->rank, where, signal, wait->target, wait->peer,
-             held_back ? "been sent, over an emulated link slower than that," : "come", come,
-             come == 1 ? "" : "s");
+    tell_come(buffer, wait, come, how_far, sizeof(how_far));
+    snprintf(text, bytes, "rank %d waited%s for signal %s number %u of rank %d; it has %s",
+             buffer->group->rank, where, signal, story ? wait->count : wait->target, wait->peer,
+             how_far);
 }
 
 static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come,

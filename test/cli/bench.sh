@@ -113,10 +113,20 @@ refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring
 refuse 3GHz -- ag 8 8 8 --link 3GHz
+refuse "--link 1GB/s is of ranks that communicate" -- ag 8 8 8 --ranks 1 --link 1GB/s
+refuse "--link ratio:0.4 is of ranks that communicate" -- demo --ranks 1 --link ratio:0.4
+refuse "--num-sm 4 is of GPUs" -- ag 8 8 8 --num-sm 4
 refuse gpu9 -- ag 8 8 8 --device gpu9
 refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
 LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8
+LAP_RANK=0 LAP_SIZE=1 LAP_TRANSPORT=self refuse 'LAP_TRANSPORT=self runs its ranks as threads' -- ag 8 8 8
+if ! "$LAP" info | grep -q '  MPI .*not found'; then
+    LAP_TRANSPORT=mpi refuse 'LAP_TRANSPORT=mpi needs ranks that mpirun started: mpirun -n 4 lap bench ...' -- ag 8 8 8
+    refuse '--transport mpi needs ranks that mpirun started: mpirun -n 4 lap bench ... --transport mpi' -- \
+        ag 8 8 8 --transport mpi
+fi
+LAP_RANK=2 LAP_SIZE=2 LAP_JOB=x refuse LAP_RANK "'2'" 'from 0 to 1' -- ag 8 8 8
 refuse 'a whole number' -- ag 8 8 8 --seed 2K
 refuse "$folder/none/x.svg" -- ag 8 8 8 --timeline "$folder/none/x.svg"
 refuse --timeline-method fused -- ag 8 8 8 --method ring --timeline "$folder/x.svg" \

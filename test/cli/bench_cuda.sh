@@ -32,7 +32,45 @@ lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
 has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
 lap bench ag 48 32 16 --ranks 2 --transport cuda_ipc
 is 'a transport of another device: status and sentence' "$status $err" \
-    '2 lap bench: --transport cuda_ipc cannot reach the memory of --device cpu'
+    '2 lap bench: --transport cuda_ipc cannot reach the memory of the device cpu'
+LAP_TRANSPORT=self lap bench ag 48 32 16 --ranks 2 --device cuda
+is '... of the environment' "$status $err" '2 lap bench: LAP_TRANSPORT=self cannot reach the memory of --device cuda'
+LAP_DEVICE=cuda lap bench ag 48 32 16 --ranks 2 --transport shm
+is '... and a device of the environment' "$status $err" \
+    '2 lap bench: --transport shm cannot reach the memory of LAP_DEVICE=cuda'
+# What all ranks would stumble over is told once, before any starts.
+told() { is "$1: status, and one sentence" "$status:$(wc -l <"$work/err"):$out" '2:1:'; }
+for share in auto off; do
+    LAP_GPU=nonsense lap bench ag 48 32 16 --device cuda --ranks 2 --gpu-share=$share
+    told "LAP_GPU, --gpu-share=$share"
+    is '... which names it' "$err" "lap bench: device cuda: LAP_GPU is 'nonsense', expected 0 to 0"
+done
+FAKE_GPUS=0 lap bench ag 48 32 16 --device cuda --ranks 2
+told 'no GPU'
+FAKE_CAPABILITY=75 lap bench ag 48 32 16 --device cuda --ranks 2
+told 'a GPU that is too old'
+has '... which says so' "$err" 'GPU 0 has compute capability 7.5, expected 8.0 or later'
+FAKE_MEMORY=1 lap bench ag 1024 512 256 --device cuda --ranks 2
+told 'memory that the GPU does not have'
+# 2 ranks with [1024, 256] for a, [256, 256] for b and [1024, 256] for d
+has '... which says how much' "$err" 'at least 0.00439 GiB of memory for 2 ranks on GPU 0 (Fake GPU), which has 0.000977 GiB'
+LAP_CUBLASLT=/nowhere/lt.so lap bench ag 48 32 16 --device cuda --ranks 2
+told 'a cuBLASLt that is not there'
+has '... which names it' "$err" "LAP_CUBLASLT is '/nowhere/lt.so', expected the library cuBLASLt"
+LAP_CUBLASLT=$FAKE_CUDA/libcublasLt.so.13 lap bench ag 48 32 16 --device cuda --ranks 2 --method ring --iters 1
+is 'one that is there' "$status" 0
+if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
+    export FAKE_GPUS=2
+    LAP_NCCL=/nowhere/nccl.so lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl
+    told 'an NCCL that is not there'
+    has '... which names it' "$err" "LAP_NCCL is '/nowhere/nccl.so', expected the library NCCL"
+    LAP_NCCL=/nowhere/nccl.so lap info
+    has '... and lap info says so' "$out" "NCCL         no: LAP_NCCL is '/nowhere/nccl.so'"
+    LAP_NCCL=$FAKE_CUDA/libnccl.so.2 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method ring --iters 1
+    is 'one that is there' "$status" 0
+    unset FAKE_GPUS
+fi
+
 lap bench ag 48 32 16 --calls 0
 is 'no calls: status' "$status" 2
 has 'no calls: a sentence' "$err" '--calls' '0'

@@ -97,10 +97,10 @@ has 'JSON: of the other operator' "$out" '"op":"gemm_rs"' '"ok":true}'
 wrong operator "'banana'" ag rs all -- banana
 wrong --ranks "'0'" 1 64 -- all --ranks 0
 wrong --ranks "'65'" 64 -- all --ranks 65
-wrong --ranks "'65'" 64 -- all --ranks 1:65
-wrong --ranks "'2'" '3 to 64' -- all --ranks 3:2
-wrong --ranks "''" '2 to 64' -- all --ranks 2:
-wrong --ranks "''" '1 to 64' -- all --ranks :4
+for value in 1:65 5:2 0:3 4: :4 4x 2:3x -1 '' 2:3:4; do
+    wrong "--ranks is '$value'; expected a group size P, or the first and the last as A:B with A at most B" 64 \
+        -- all "--ranks=$value"
+done
 wrong --ranks "'two'" -- all --ranks two
 wrong --method "'banana'" ring serial -- all --method ring,banana
 wrong --method "'direct'" pipeline -- rs --method direct

@@ -28,6 +28,12 @@ else
     is 'auto does without' "$status$err" 0
     lap run --gpu-share=off -n 2 true
     is 'off too' "$status$err" 0
+    for command in 'bench ag 8 8 8 --ranks 2' 'train --tp 2'; do
+        # shellcheck disable=SC2086
+        lap $command --device cuda
+        is "lap $command: status 2, one sentence" "$status:$(wc -l <"$work/err"):$out" '2:1:'
+        has '... which says why' "$err" 'device cuda: no NVIDIA driver here: libcuda.so.1'
+    done
 fi
 
 export LD_LIBRARY_PATH=${FAKE_CUDA:?the folder of the fake libcuda.so.1}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

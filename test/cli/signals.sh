@@ -158,4 +158,35 @@ ok 'kill -9 of the launcher ends the ranks' until_true each ended "$pids"
 wait "$launcher" 2>"$work/wait"
 is 'and nothing is left of any job' "$(ls -A "$TMPDIR")" ''
 
+# A rank of another launcher than lap run, while it waits for the others.
+# meet VARIABLE: starts rank 0 of 2, and waits until it waits.
+meet() {
+    env --default-signal=INT,QUIT,HUP "$1" LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 \
+        >"$work/out" 2>"$work/err" </dev/null &
+    launcher=$!
+    until_true listens
+}
+listens() { test -S "$(echo "$TMPDIR"/*/s)"; }
+for pair in TERM:143 INT:130 HUP:129 QUIT:131; do
+    for variable in LAP_JOB=waits "LAP_DIR=$TMPDIR/place"; do
+        meet "$variable"
+        kill -s "${pair%:*}" "$launcher"
+        collect
+        is "SIG${pair%:*} while ranks meet, $variable: status" "$status" "${pair#*:}"
+        is '... and nothing is left' "$(ls -A "$TMPDIR")" ''
+    done
+done
+meet LAP_JOB=waits
+LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/other" 2>&1 </dev/null
+is 'ranks that are not disturbed meet' "$?" 0
+collect
+is '... and end well' "$status$(cat "$work/err")" 0
+is '... and leave nothing' "$(ls -A "$TMPDIR")" ''
+meet LAP_JOB=waits
+LAP_JOB=waits LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/other" 2>&1 </dev/null
+has 'a second rank 0 is refused' "$(cat "$work/other")" 'another process says that it is rank 0'
+ok '... and leaves the first one its place' listens
+kill -s TERM "$launcher"
+collect
+
 finish

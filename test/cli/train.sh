@@ -77,9 +77,13 @@ refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --f
 refuse "layers is 2 with linear" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
-for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad; do
+for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
+    --tp-comm-overlap-rs-dgrad; do
     # shellcheck disable=SC2086
     refuse "${more% *} is about overlap; expected no --no-comm-overlap" $more --no-comm-overlap
+done
+for more in --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad --tp-comm-overlap-rs-dgrad; do
+    refuse "$more is of rows that ranks have in parts; expected no --no-sequence-parallel" $more --no-sequence-parallel
 done
 refuse '--kv-heads is of attention' --layer linear --kv-heads 3
 refuse '--kv-heads is of attention' --layer layernorm_mlp --kv-heads 3
@@ -89,7 +93,14 @@ refuse '--bucket-size is of gradients on their way to other replicas' --bucket-s
 refuse '--compare is of ranks that communicate' --compare --tp 1
 refuse '--link is of ranks that communicate' --link 1GB/s --tp 1
 refuse 'expected --tp 2 or more, or a rate' --link ratio:0.4 --tp 1 --num-replicas 2
-LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds" --tp 2
+LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1e+09" --tp 2
+for seconds in 0 0.0009 1000000001; do
+    LAP_TIMEOUT_S=$seconds refuse "LAP_TIMEOUT_S is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2
+    refuse "--timeout is $seconds, expected a number of seconds, 0.001 to 1e+09" --tp 2 --timeout $seconds
+done
+LAP_RANK=x LAP_SIZE=2 refuse "LAP_RANK is 'x', expected a number from 0 to 1" --tp 2
+LAP_RANK=0 LAP_SIZE=0 refuse "LAP_SIZE is '0', expected a number from 1 to 4096" --tp 2
+LAP_RANK=0 LAP_SIZE=2 refuse 'but neither LAP_DIR nor LAP_JOB says where the ranks meet' --tp 2
 printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
 if "$LAP" info | grep -q '  libyaml .*not found'; then
     yaml=no
@@ -177,6 +188,9 @@ if [ $yaml = yes ]; then
     is '... and by --json' "$status$err $(wc -l <"$work/out")" \
         "0lap train: $work/good.yaml: without effect on device cpu: num_sm, cga_size 1"
 fi
+train --layer linear --tp 2 --timeout 1000000000
+is '--timeout may be as long as LAP_TIMEOUT_S' "$status$err" 0
+
 train --layer layernorm_mlp --tp 2 --tp-comm-overlap-rs-dgrad --disable-tp-comm-overlap-ag
 has 'switches' "$out" 'fc1_fprop   ag_gemm   serial' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
 train --layer layernorm_mlp --tp 2 --disable-tp-comm-bulk-dgrad --disable-tp-comm-overlap-rs

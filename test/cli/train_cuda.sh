@@ -28,6 +28,15 @@ same() {
     ok '... with the losses of the CPU' near "$losses" "$cpu" "$part"
 }
 
+LAP_GPU=1 lap train --device cuda --tp 2
+is 'LAP_GPU is told once, before any rank starts' "$status:$out:$err" "2::lap train: device cuda: LAP_GPU is '1', expected 0 to 0"
+
+lap train --device cuda --tp 2
+is 'and so is memory that no GPU has' "$status:$out:$err" \
+    '2::lap train: device cuda: this needs at least 14.5 GiB of memory for 2 ranks on GPU 0 (Fake GPU), which has 1.5 GiB'
+FAKE_GPUS=2 lap train --device cuda --tp 2
+has '... for each of them' "$status:$err" '2:' 'at least 7.25 GiB of memory for 1 rank on GPU 0'
+
 same 1e-6 --dtype fp32 --tp 2
 two=$losses
 losses --device cuda --dtype fp32 --tp 4

@@ -153,6 +153,8 @@ static void leaving(lap_world_t *world, void *arg)
     tap_failure(lap_group_look(group), LAP_ERR_PEER_LOST, "rank 1", NULL);
     lap_group_t *part = NULL;
     tap_failure(lap_group_split(group, 0, 0, &part), LAP_ERR_PEER_LOST, "split", "rank 1", NULL);
+    tap_failure(lap_group_agree(group, LAP_OK), LAP_ERR_PEER_LOST, "agreement of the ranks: rank 1",
+                NULL);
 }
 
 static void leaving_unnoticed(lap_world_t *world, void *arg)

@@ -53,20 +53,36 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
     return LAP_OK;
 }
 
-/* Where the program's own search path leads, then where the build found the toolkit. */
-static void *open_blas(void)
+/*
+ * What LAP_CUBLASLT names and nothing else; without it, where the program's own search path leads,
+ * then where the build found the toolkit.
+ */
+static lap_status_t open_blas(void **library_p)
 {
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     char path[512];
     const char *given = getenv("LAP_CUBLASLT");
-    void *library = given && *given ? dlopen(given, LOADING) : NULL;
+    void *library = NULL;
+    if (given && *given) {
+        *library_p = dlopen(given, LOADING);
+        return *library_p ? LAP_OK
+                          : lap_error(LAP_ERR_UNSUPPORTED,
+                                      "LAP_CUBLASLT is '%s', expected the library cuBLASLt: %s",
+                                      given, dlerror());
+    }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++)
         library = dlopen(names[i], LOADING);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
         snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, names[i]);
         library = dlopen(path, LOADING);
     }
-    return library;
+    if (!library)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no cuBLASLt here: looked for libcublasLt.so.13 and .12 in the "
+                         "library path and in %s; LAP_CUBLASLT may name it",
+                         LAP_CUDA_LIBRARY_DIR);
+    *library_p = library;
+    return LAP_OK;
 }
 
 static lap_status_t find_blas(lap_cuda_api_t *api, const char *name, void *field)
@@ -80,12 +96,7 @@ static lap_status_t find_blas(lap_cuda_api_t *api, const char *name, void *field
 
 static lap_status_t load_blas(lap_cuda_api_t *api)
 {
-    api->blas = open_blas();
-    if (!api->blas)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "there is no cuBLASLt here: looked for libcublasLt.so.13 and .12 in the "
-                         "library path and in %s; LAP_CUBLASLT may name it",
-                         LAP_CUDA_LIBRARY_DIR);
+    LAP_TRY(open_blas(&api->blas));
 #define FIND(name) LAP_TRY(find_blas(api, #name, &api->name));
     LAP_CUBLAS_CALLS(FIND)
 #undef FIND

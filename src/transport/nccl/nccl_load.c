@@ -15,16 +15,32 @@
 #define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 #define NAME "libnccl.so.2"
 
-/* Where the program's own search path leads, then where the build found the toolkit. */
-static void *open_library(void)
+/*
+ * What LAP_NCCL names and nothing else; without it, where the program's own search path leads, then
+ * where the build found the toolkit.
+ */
+static lap_status_t open_library(void **library_p)
 {
     char path[512];
     const char *given = getenv("LAP_NCCL");
-    void *library = given && *given ? dlopen(given, LOADING) : NULL;
-    if (!library)
-        library = dlopen(NAME, LOADING);
+    if (given && *given) {
+        *library_p = dlopen(given, LOADING);
+        return *library_p
+                   ? LAP_OK
+                   : lap_error(LAP_ERR_UNSUPPORTED,
+                               "LAP_NCCL is '%s', expected the library NCCL: %s", given, dlerror());
+    }
     snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, NAME);
-    return library ? library : dlopen(path, LOADING);
+    void *library = dlopen(NAME, LOADING);
+    if (!library)
+        library = dlopen(path, LOADING);
+    if (!library)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "there is no NCCL here: looked for %s in the library path and in %s; "
+                         "LAP_NCCL may name it",
+                         NAME, LAP_CUDA_LIBRARY_DIR);
+    *library_p = library;
+    return LAP_OK;
 }
 
 static lap_status_t find(lap_nccl_api_t *api, const char *name, void *field)
@@ -49,12 +65,7 @@ static lap_status_t find_all(lap_nccl_api_t *api)
 lap_status_t lap_nccl_load(lap_nccl_api_t *api)
 {
     memset(api, 0, sizeof(*api));
-    api->library = open_library();
-    if (!api->library)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "there is no NCCL here: looked for %s in the library path and in %s; "
-                         "LAP_NCCL may name it",
-                         NAME, LAP_CUDA_LIBRARY_DIR);
+    LAP_TRY(open_library(&api->library));
     const lap_status_t status = find_all(api);
     if (status != LAP_OK)
         lap_nccl_unload(api);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Signals that come while ranks meet: see meeting.h. */
+#include "meeting.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "core/environment.h"
+#include "core/message.h"
+
+static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
+
+/* A handler is given nothing but its number. It only reads this, which is there before it is. */
+static struct {
+    char dir[LAP_DIR_BYTES];
+    struct sockaddr_un address; /* of the socket in it */
+    int fd;                     /* to find out whose that is; -1: there is no meeting */
+    bool handled[NUMBERS];
+} meeting = {.fd = -1};
+
+/* Whether nobody else listens there: another job may have the same directory. */
+static bool is_ours(void)
+{
+    struct ucred who = {.pid = -1};
+    socklen_t bytes = sizeof(who);
+    if (connect(meeting.fd, (struct sockaddr *)&meeting.address, sizeof(meeting.address)) != 0)
+        return errno == ECONNREFUSED;
+    return getsockopt(meeting.fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+           who.pid == getpid();
+}
+
+static void end_by(int number)
+{
+    if (is_ours()) {
+        unlink(meeting.address.sun_path);
+        rmdir(meeting.dir);
+    }
+    raise(number); /* it does what it always does, once this has returned */
+}
+
+void lap_meeting_begin(const char *dir)
+{
+    const struct sigaction ours = {.sa_handler = end_by, .sa_flags = SA_RESETHAND};
+    struct sigaction action;
+    if (!*dir || lap_socket_address(dir, &meeting.address) != LAP_OK ||
+        lap_socket_open(&meeting.fd) != LAP_OK)
+        return;
+    snprintf(meeting.dir, sizeof(meeting.dir), "%s", dir);
+    /* Those that are ignored, as SIGHUP is under nohup, or that somebody handles stay so. */
+    for (size_t i = 0; i < NUMBERS; i++)
+        meeting.handled[i] = sigaction(numbers[i], NULL, &action) == 0 &&
+                             action.sa_handler == SIG_DFL &&
+                             sigaction(numbers[i], &ours, NULL) == 0;
+}
+
+void lap_meeting_end(void)
+{
+    const struct sigaction standard = {.sa_handler = SIG_DFL};
+    for (size_t i = 0; i < NUMBERS; i++)
+        if (meeting.handled[i])
+            sigaction(numbers[i], &standard, NULL);
+    if (meeting.fd >= 0)
+        close(meeting.fd);
+    meeting.fd = -1;
+}

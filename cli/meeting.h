@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank 0 that a signal ends while it waits for the others at its directory would leave that
+ * behind; `lap run` removes it for its ranks, other launchers do not know of it. Between begin and
+ * end signals whose effect is to end the process still do, but take the directory away first. The
+ * library itself cannot do that: signals belong to the program. SIGKILL still leaves the directory,
+ * which the next job of the same place then takes over.
+ */
+#ifndef LAP_CLI_MEETING_H
+#define LAP_CLI_MEETING_H
+
+/* A process has one meeting at a time. */
+void lap_meeting_begin(const char *dir);
+void lap_meeting_end(void);
+
+#endif

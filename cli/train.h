@@ -119,7 +119,7 @@ typedef struct lap_train_iteration {
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
 } lap_train_iteration_t;
 
-/* Whether an iteration is traced: all of them, or where they are apart the last third. */
+/* Whether an iteration is traced: all of them, or where they are apart the second half. */
 bool lap_train_is_traced(const lap_train_t *train, int index);
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */

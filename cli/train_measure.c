@@ -38,7 +38,7 @@ static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *ge
 
 bool lap_train_is_traced(const lap_train_t *train, int index)
 {
-    return train->trace && (!train->apart || index >= train->iters - train->iters / 3);
+    return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
 }
 
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)

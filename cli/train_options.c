@@ -122,7 +122,7 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [NO_TRACE] = {0, "no-trace", NULL,
                   "do not look at what every GEMM does: nothing is said of communication; on GPUs "
-                  "that is done in the last third of three or more iterations only",
+                  "that is done in the second half of three or more iterations only",
                   NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [JSON] = LAP_OPTION_JSON,

@@ -98,16 +98,20 @@ static int ascending(const void *a, const void *b)
 }
 
 /*
- * The median of a figure, `offset` bytes into each iteration after the first, which is cold; of
- * those that were traced, or were not, if they are told apart.
+ * The median of a figure, `offset` bytes into each iteration; of those that were traced, or were
+ * not, if they are told apart. The first of them is cold, and counts only if it is the only one.
  */
 static double median(const lap_train_t *train, const lap_train_result_t *result, bool traced,
                      size_t offset, double *room)
 {
     int count = 0;
-    for (int i = train->iters > 1 ? 1 : 0; i < train->iters; i++)
+    for (int i = 0; i < train->iters; i++)
         if (!train->apart || result->iterations[i].traced == traced)
             memcpy(&room[count++], (const char *)&result->iterations[i] + offset, sizeof(double));
+    if (count > 1) {
+        count--;
+        room++;
+    }
     qsort(room, (size_t)count, sizeof(double), ascending);
     return (room[(count - 1) / 2] + room[count / 2]) / 2;
 }

@@ -60,7 +60,8 @@ typedef struct lap_bench {
     lap_layout_t layout;                      /* of ag, rs and ar; the others have their own */
     lap_epilogue_t epilogue;
     int iters, warmup;
-    int calls; /* of a timed round, in a row */
+    int calls;   /* of a timed round, in a row */
+    int rest_ms; /* before all that is timed */
     lap_link_arg_t link;
     const char *link_text; /* as given; NULL: not given */
     const char *device;
@@ -284,7 +285,7 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count);
 
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
-    double ect_ms; /* less the GEMM of the same round */
+    double ect_ms;  /* less the GEMM of the same round */
     double host_us; /* to issue a call in the order of a stream; 0: not measured */
     double max_err;
     bool ok;

@@ -376,6 +376,12 @@ static lap_status_t verify(runner_t *runner)
     return LAP_OK;
 }
 
+static void rest(const runner_t *runner)
+{
+    if (runner->bench->rest_ms > 0)
+        lap_sleep_until_ns(lap_now_ns() + (uint64_t)runner->bench->rest_ms * 1000000u);
+}
+
 /*
  * One round: the GEMM, every row, the GEMM. The order of the rows turns from round to round, and
  * every other round goes backward: what a row does to the machine, such as to warm it, is done to
@@ -384,11 +390,14 @@ static lap_status_t verify(runner_t *runner)
 static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
 {
     size_t rows = lap_bench_rows(runner->it);
+    rest(runner);
     LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample]));
     for (size_t i = 0; i < rows; i++) {
         size_t row = ((round % 2 ? rows - 1 - i : i) + round / 2) % rows;
+        rest(runner);
         LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }
+    rest(runner);
     return time_gemm(runner, &runner->samples[rows][2 * sample + 1]);
 }
 

@@ -30,6 +30,7 @@ enum {
     ITERS,
     CALLS,
     WARMUP,
+    REST,
     METHOD,
     BASELINE,
     LINK,
@@ -77,6 +78,10 @@ static const lap_option_t options[NOPTIONS] = {
                "order of a stream)",
                NULL},
     [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
+    [REST] = {0, "rest", "MS",
+              "milliseconds of rest before all that is timed: a machine that has reached the limit "
+              "of its power is slow for a while",
+              "0"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
                 "sweep: all,auto)",
@@ -287,7 +292,7 @@ static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
     static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
                                       DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED,   NUM_SM,    SM_MARGIN};
+                                      SEED,   NUM_SM,    SM_MARGIN,       CALLS,  REST};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -338,6 +343,7 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
                      1, 1000, &bench->calls) ||
         !lap_arg_int(&lap_bench_command, "--warmup", args->values[WARMUP], 0, 1000000,
                      &bench->warmup) ||
+        !lap_arg_int(&lap_bench_command, "--rest", args->values[REST], 0, 60000, &bench->rest_ms) ||
         !lap_arg_number(&lap_bench_command, "--seed", args->values[SEED], &bench->seed))
         return false;
     if (ranks_exist && !args->given[RANKS])

@@ -228,6 +228,8 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
            "is fully "
            "hidden.\n",
            bench->iters, bench->iters == 1 ? "" : "s", calls);
+    if (bench->rest_ms > 0)
+        printf("A rest of %d ms before each time.\n", bench->rest_ms);
     if (bench->baseline)
         printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
                bench->baseline->name);
@@ -334,7 +336,8 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
         printf("null");
     else
         lap_json_string(stdout, it->methods[result->best].label);
-    printf(",\"rounds\":%d,\"calls\":%d,", bench->iters, bench->calls);
+    printf(",\"rounds\":%d,\"calls\":%d,\"rest_ms\":%d,", bench->iters, bench->calls,
+           bench->rest_ms);
     lap_bench_json_number("gemm_noise_pct",
                           noise_pct(bench, result->gemm_noise_ms, result->gemm_ms));
     if (it->baseline) {

@@ -66,7 +66,7 @@ method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
 method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":($number|null),"
 method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
-figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"gemm_noise_pct\":($number|null)"
+figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"rest_ms\":[0-9]+,\"gemm_noise_pct\":($number|null)"
 
 # report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
 # all results right.
@@ -83,7 +83,7 @@ report() {
 bench --help
 check "--help ends well" status_is 0
 for word in "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K" --dtype --out-dtype --wire-dtype --layout \
-    --epilogue --ranks --link --timeline --json latency demo sweep auto; do
+    --epilogue --ranks --rest --link --timeline --json latency demo sweep auto; do
     check "--help tells about $word" has "$out" "$word"
 done
 
@@ -103,6 +103,8 @@ refuse WGRAD epilogue -- bulk-rs 8 8 8 --epilogue bias
 refuse "--layout" wgrad dgrad -- ag 8 8 8 --layout wgrad
 refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad
 refuse "--epilogue" -- latency --epilogue bias
+refuse "--rest" -- latency --rest 5
+refuse "--rest" -1 60000 -- ag 8 8 8 --rest -1
 for op in bulk-ag bulk-rs external-ag; do
     refuse "$op" "N is 10" "4 ranks" -- "$op" 8 10 8 --ranks 4
 done

@@ -286,7 +286,7 @@ static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
     static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
                                       DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED,   NUM_SM,    SM_MARGIN};
+                                      SEED,   NUM_SM,    SM_MARGIN,       CALLS};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -552,9 +552,8 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
 {
     if (bench->ranks && bench->ranks != nranks)
         return lap_args_fail(&lap_bench_command,
-                             "--ranks is %d, but %d ranks were started: leave it out or "
-                             "let them agree",
-                             bench->ranks, nranks);
+                             "--ranks is %d, but %d %s started: leave it out or let them agree",
+                             bench->ranks, nranks, nranks == 1 ? "rank was" : "ranks were");
     if (bench->mode == LAP_BENCH_LATENCY && nranks < 2)
         return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
     if (bench->link_text && nranks < 2)

@@ -103,6 +103,8 @@ refuse WGRAD epilogue -- bulk-rs 8 8 8 --epilogue bias
 refuse "--layout" wgrad dgrad -- ag 8 8 8 --layout wgrad
 refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad
 refuse "--epilogue" -- latency --epilogue bias
+refuse "latency has no option --calls" -- latency --calls 3
+LAP_RANK=0 LAP_SIZE=1 refuse "--ranks is 3, but 1 rank was started" -- ag 8 8 8 --ranks 3
 for op in bulk-ag bulk-rs external-ag; do
     refuse "$op" "N is 10" "4 ranks" -- "$op" 8 10 8 --ranks 4
 done

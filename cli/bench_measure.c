@@ -34,6 +34,7 @@ typedef struct runner {
     lap_bench_baseline_t *baseline;
     uint64_t *times;                     /* what each rank measured, or said */
     uint64_t *samples[LAP_LIST_MAX + 3]; /* of each row; then of the GEMM, twice as many */
+    double *ects;                        /* of one row */
     lap_bench_result_t result;
 } runner_t;
 
@@ -197,6 +198,12 @@ static int compare_ns(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
+static int compare_double(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return a < b ? -1 : a > b;
+}
+
 /* The value below which `part` of the sorted samples lie, interpolated. */
 static double quantile(const uint64_t *samples, size_t count, double part)
 {
@@ -298,7 +305,8 @@ static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
     runner->times = lap_alloc(nranks, sizeof(uint64_t));
-    bool there = runner->times != NULL;
+    runner->ects = lap_alloc((size_t)runner->bench->iters, sizeof(double));
+    bool there = runner->times && runner->ects;
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++) {
         runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(uint64_t));
         there = there && runner->samples[i];
@@ -334,6 +342,7 @@ static void tear_down(runner_t *runner)
     lap_bench_data_clear(&runner->data);
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++)
         lap_free(runner->samples[i]);
+    lap_free(runner->ects);
     lap_free(runner->times);
 }
 
@@ -397,11 +406,28 @@ static lap_status_t all_rounds(runner_t *runner)
     return LAP_OK;
 }
 
+/*
+ * What a row takes longer than the GEMM: the median over the rounds, of each of which both GEMMs
+ * count. A machine that slows down and recovers does so for all of a round.
+ */
+static double median_ect_ms(const runner_t *runner, size_t row)
+{
+    const size_t count = (size_t)runner->bench->iters;
+    const uint64_t *gemms = runner->samples[lap_bench_rows(runner->it)];
+    for (size_t i = 0; i < count; i++)
+        runner->ects[i] =
+            (double)runner->samples[row][i] - ((double)gemms[2 * i] + (double)gemms[2 * i + 1]) / 2;
+    qsort(runner->ects, count, sizeof(double), compare_double);
+    return (runner->ects[(count - 1) / 2] + runner->ects[count / 2]) / 2 * 1e-6;
+}
+
 /* Medians, half the distance of the quartiles as noise, and the best. */
 static void conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
     size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
+    for (size_t i = 0; i < rows; i++) /* before statistics sort the samples */
+        result->methods[i].ect_ms = median_ect_ms(runner, i);
     lap_bench_stats_t gemm = lap_bench_stats(runner->samples[rows], 2 * count);
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;

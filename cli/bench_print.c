@@ -38,10 +38,10 @@ void lap_bench_progress_end(bool speaks)
 bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p)
 {
     const lap_bench_figure_t *serial = &result->methods[0];
-    double serial_ect = serial->total_ms - result->gemm_ms;
+    double serial_ect = serial->ect_ms;
     if (method == 0 || !serial->ok || serial_ect <= serial->noise_ms + result->gemm_noise_ms)
         return false;
-    *efficiency_p = 1 - (result->methods[method].total_ms - result->gemm_ms) / serial_ect;
+    *efficiency_p = 1 - result->methods[method].ect_ms / serial_ect;
     return true;
 }
 
@@ -150,7 +150,7 @@ static void print_row(const layout_t *layout, const char *op, const lap_bench_ca
     }
     printf("%s %s%-*s", mark, op, layout->label, label);
     print_time(layout, figure->total_ms, figure->noise_ms, result->gemm_ms);
-    printf(" %8.3f %5s %8.1e", figure->total_ms - result->gemm_ms, efficiency, figure->max_err);
+    printf(" %8.3f %5s %8.1e", figure->ect_ms, efficiency, figure->max_err);
     if (layout->predicted && figure->predicted_ms > 0)
         printf(" %9.3f %+4.0f%%", figure->predicted_ms,
                percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
@@ -224,7 +224,8 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
         snprintf(calls, sizeof(calls), " of %d calls", bench->calls);
     printf("\n* best. Medians of %d round%s%s, slowest rank; noise: half the distance of the "
            "quartiles.\n"
-           "ECT: total less GEMM alone. E, efficiency: 1 - ECT / ECT of serial; 1 is fully "
+           "ECT: total less GEMM alone of its round. E, efficiency: 1 - ECT / ECT of serial; 1 "
+           "is fully "
            "hidden.\n",
            bench->iters, bench->iters == 1 ? "" : "s", calls);
     if (bench->baseline)
@@ -285,7 +286,7 @@ static void json_method(const lap_bench_t *bench, const lap_bench_result_t *resu
     printf(",");
     lap_bench_json_number("total_ms", figure->total_ms);
     printf(",");
-    lap_bench_json_number("ect_ms", figure->total_ms - result->gemm_ms);
+    lap_bench_json_number("ect_ms", figure->ect_ms);
     printf(",");
     lap_bench_json_number("efficiency", efficiency);
     printf(",");

@@ -60,8 +60,9 @@ uint64_t tap_random(uint64_t seed, uint64_t index);
 double tap_half_unit(lap_dtype_t dtype, double value);
 
 /*
- * What tensor cores may lose, beyond sums in fp32, in a sum of k products of FP8 numbers. `range` is
- * the largest less the smallest of the sums of the first 0, 1, ... k of them.
+ * What tensor cores may lose, beyond sums in fp32, in a sum of k products of FP8 numbers, with the
+ * zeros that a device adds to them. `range` is the largest less the smallest of the sums of the
+ * first 0, 1, ... k of them.
  */
 double tap_fp8_loss(size_t k, double range);
 

@@ -102,13 +102,10 @@ static uint64_t carry(const lap_cuda_transit_t *transit)
     return due > copied ? due : copied;
 }
 
-static void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t *transit)
+static void set_due(lap_cuda_word_t *word, uint64_t due)
 {
-    const uint64_t due = carry(transit);
     const uint32_t nth = __atomic_load_n(&word->value, __ATOMIC_RELAXED) + 1;
     __atomic_store_n(&word->due[nth % LAP_CUDA_DUES], due, __ATOMIC_RELAXED);
-    if (transit->arrival)
-        __atomic_store_n(transit->arrival, due, __ATOMIC_RELEASE);
 }
 
 static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
@@ -118,20 +115,26 @@ static bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
 }
 
 /* Where somebody asks for it. */
-static void write_time(uint64_t *place)
+static void write_this(uint64_t *place, uint64_t time)
 {
     if (place)
-        __atomic_store_n((uint64_t *)fake_at(place), now(), __ATOMIC_RELEASE);
+        __atomic_store_n((uint64_t *)fake_at(place), time, __ATOMIC_RELEASE);
+}
+
+static void write_time(uint64_t *place)
+{
+    write_this(place, now());
 }
 
 /* Nothing is raised after a wait that gave up. */
-static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced)
+static void raise_word(const lap_cuda_raise_t *raise, const uint32_t *lost, bool paced,
+                       uint64_t due)
 {
     lap_cuda_word_t *word = fake_at(raise->word);
     if (__atomic_load_n((const uint32_t *)fake_at(lost), __ATOMIC_ACQUIRE) != 0)
         return;
     if (paced)
-        set_due(word, &raise->transit);
+        set_due(word, due);
     __atomic_store_n(&word->tag, full_tag(raise->tag, raise->calls), __ATOMIC_RELAXED);
     __atomic_fetch_add(&word->value, 1, __ATOMIC_RELEASE);
 }
@@ -222,10 +225,17 @@ static void run_wait(void *args)
 static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
+    uint64_t due[LAP_CUDA_BATCH] = {0};
     write_time(raises->times.before);
+    for (uint32_t i = 0; raises->paced && i < raises->n; i++)
+        due[i] = carry(&raises->at[i].transit);
+    for (uint32_t i = 0; i < raises->n; i++)
+        raise_word(&raises->at[i], raises->lost, raises->paced, due[i]);
+    const uint64_t at = now();
     for (uint32_t i = 0; i < raises->n; i++) {
-        raise_word(&raises->at[i], raises->lost, raises->paced);
-        write_time(raises->times.behind[i]);
+        write_this(raises->times.behind[i], at);
+        if (raises->paced)
+            write_this(raises->at[i].transit.arrival, due[i] > at ? due[i] : at);
     }
 }
 
@@ -346,12 +356,12 @@ static void run_transpose(void *args)
     const char *src = fake_at(t->src);
     char *dst = fake_at(t->dst);
     const size_t all =
-        (size_t)t->src | (size_t)t->dst | t->rows | t->cols | t->src_stride | t->dst_stride;
+        (size_t)t->src | (size_t)t->dst | t->padded | t->cols | t->src_stride | t->dst_stride;
     if (t->vectors && all % 16 != 0)
         return;
-    for (size_t row = 0; row < t->rows; row++)
+    for (size_t row = 0; row < t->padded; row++)
         for (size_t col = 0; col < t->cols; col++)
-            dst[col * t->dst_stride + row] = src[row * t->src_stride + col];
+            dst[col * t->dst_stride + row] = row < t->rows ? src[row * t->src_stride + col] : 0;
 }
 
 static void run_fill(void *args)

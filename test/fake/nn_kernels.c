@@ -32,7 +32,13 @@ static bool fits(uint32_t vector, lap_dtype_t dtype, const void *matrix, size_t 
 
 /* ---- norms ---- */
 
-static void run_norm_forward(void *args)
+/* Whether a block can have a row of them in a vector for each thread. */
+static bool is_narrow(size_t cols, uint32_t vector)
+{
+    return vector == LAP_NN_CUDA_VECTOR && cols <= (size_t)LAP_NN_CUDA_NORM * vector;
+}
+
+static void run_norm_forward_wide(void *args)
 {
     const lap_nn_cuda_norm_forward_t *forward = args;
     const lap_norm_forward_t *n = &forward->norm;
@@ -57,8 +63,15 @@ static void run_norm_forward(void *args)
     }
 }
 
+static void run_norm_forward(void *args)
+{
+    const lap_nn_cuda_norm_forward_t *forward = args;
+    if (is_narrow(forward->norm.cols, forward->vector))
+        run_norm_forward_wide(args);
+}
+
 /* Blocks take rows in turn, and each leaves its own sums. */
-static void run_norm_backward(void *args)
+static void run_norm_backward_wide(void *args)
 {
     const lap_nn_cuda_norm_backward_t *backward = args;
     const lap_norm_backward_t *n = &backward->norm;
@@ -92,6 +105,13 @@ static void run_norm_backward(void *args)
                 rstd * (g - g_mean - normal * gn_mean) + skip);
         }
     }
+}
+
+static void run_norm_backward(void *args)
+{
+    const lap_nn_cuda_norm_backward_t *backward = args;
+    if (is_narrow(backward->norm.cols, backward->vector))
+        run_norm_backward_wide(args);
 }
 
 /* ---- elements ---- */
@@ -223,6 +243,8 @@ static void run_update(void *args)
 const fake_kernel_t fake_nn_kernels[] = {
     {"lap_norm_forward", run_norm_forward, sizeof(lap_nn_cuda_norm_forward_t), false},
     {"lap_norm_backward", run_norm_backward, sizeof(lap_nn_cuda_norm_backward_t), false},
+    {"lap_norm_forward_wide", run_norm_forward_wide, sizeof(lap_nn_cuda_norm_forward_t), false},
+    {"lap_norm_backward_wide", run_norm_backward_wide, sizeof(lap_nn_cuda_norm_backward_t), false},
     {"lap_swiglu_forward", run_swiglu_forward, sizeof(lap_nn_cuda_swiglu_t), false},
     {"lap_swiglu_backward", run_swiglu_backward, sizeof(lap_nn_cuda_swiglu_t), false},
     {"lap_square_loss", run_square_loss, sizeof(lap_nn_cuda_square_loss_t), false},

@@ -28,9 +28,9 @@ typedef struct shape {
     size_t rows, cols, gap, shift; /* gap behind rows, and elements before the first */
 } shape_t;
 
-static const shape_t shapes[] = {{1, 1, 0, 0},   {3, 8, 0, 0},    {5, 40, 8, 0},  {4, 33, 2, 1},
-                                 {70, 7, 1, 3},  {2, 260, 0, 0},  {3, 600, 4, 0}, {300, 64, 16, 8},
-                                 {700, 5, 0, 0}, {3, 4096, 0, 0}, {2, 8208, 0, 0}};
+static const shape_t shapes[] = {{1, 1, 0, 0},   {3, 8, 0, 0},    {5, 40, 8, 0},   {4, 33, 2, 1},
+                                 {70, 7, 1, 3},  {2, 260, 0, 0},  {3, 600, 4, 0},  {300, 64, 16, 8},
+                                 {700, 5, 0, 0}, {3, 4096, 0, 0}, {2, 8208, 0, 0}, {2, 8209, 0, 1}};
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 static const lap_dtype_t dtypes[] = {LAP_FLOAT32, LAP_FLOAT16, LAP_BFLOAT16};
 #define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
@@ -304,6 +304,11 @@ static void test_norms(void)
             }
     tap_ok(wrong == 0, "%s: norms: %zu wrong", ops->name, wrong);
     tap_ok(wrong_back == 0, "%s: gradients of norms: %zu wrong", ops->name, wrong_back);
+    const shape_t many = {300, 8208, 0, 0}; /* more than a GPU has blocks for them */
+    tap_ok(try_norm_forward(5, LAP_LAYERNORM, LAP_BFLOAT16, many) +
+                   try_norm_backward(5, LAP_LAYERNORM, LAP_BFLOAT16, many, true) ==
+               0,
+           "%s: norms of many wide rows", ops->name);
     const shape_t none = {0, 24, 0, 0};
     tap_ok(try_norm_forward(7, LAP_LAYERNORM, LAP_BFLOAT16, none) +
                    try_norm_backward(7, LAP_LAYERNORM, LAP_BFLOAT16, none, true) ==

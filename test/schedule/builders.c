@@ -21,9 +21,15 @@ static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *ste
     return false;
 }
 
-/* Marks a step and all that must have run before it: what a step needs has a smaller index. */
-static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past)
+#define STEPS_MOST 4096
+
+/*
+ * Marks a step and all that must have run before it, where only so many of its own dependencies
+ * count: what a step needs has a smaller index.
+ */
+static void mark_past(const lap_schedule_t *schedule, uint32_t index, uint16_t ndeps, bool *past)
 {
+    memset(past, 0, STEPS_MOST);
     past[index] = true;
     for (uint32_t later = index; later > 0; later--) {
         const lap_step_t *step = &schedule->steps[later];
@@ -31,27 +37,63 @@ static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past
             continue;
         for (uint32_t i = 0; i < later; i++)
             past[i] = past[i] || schedule->steps[i].stream == step->stream;
-        for (uint16_t d = 0; d < step->ndeps; d++)
+        for (uint16_t d = 0; d < (later == index ? ndeps : step->ndeps); d++)
             past[step->deps[d]] = true;
     }
 }
 
-/* Orders the waits of all; whether each then comes after whatever is sent before it in the list. */
+/* Whether step `i` is behind the whole of step `j`, or that only behind the whole of `i`. */
+static bool never_meet(const lap_schedule_t *schedule, uint32_t i, uint32_t j)
+{
+    static bool past[STEPS_MOST];
+    const uint32_t later = i > j ? i : j;
+    const lap_step_t *step = &schedule->steps[later];
+    const bool waits_inside = step->kind == LAP_STEP_GEMM;
+    mark_past(schedule, later, (uint16_t)(step->ndeps - (waits_inside ? step->nwait_deps : 0)),
+              past);
+    return past[i < j ? i : j];
+}
+
+/* Whether just those signals count as alone that no GEMM can run beside. */
+static lap_status_t check_alone(const lap_schedule_t *schedule)
+{
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        bool multiplies = false, alone = true;
+        const lap_step_kind_t kind = schedule->steps[i].kind;
+        if (kind != LAP_STEP_PUT && kind != LAP_STEP_RAISE && kind != LAP_STEP_WAIT)
+            continue;
+        for (uint32_t j = 0; j < schedule->nsteps; j++)
+            if (schedule->steps[j].kind == LAP_STEP_GEMM) {
+                multiplies = true;
+                alone = alone && never_meet(schedule, i, j);
+            }
+        if (schedule->steps[i].alone != (multiplies && alone))
+            return lap_error(LAP_ERR_CHECK, "step %u is%s said to be alone", i,
+                             schedule->steps[i].alone ? "" : " not");
+    }
+    return LAP_OK;
+}
+
+/*
+ * Orders the waits of all; whether each then comes after whatever is sent before it in the list, and
+ * it is known what is alone.
+ */
 static lap_status_t order_waits(sequence_t *sequence)
 {
-    static bool past[4096];
+    static bool past[STEPS_MOST];
     for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++) {
         lap_schedule_t *schedule = &sequence->schedules[s];
         LAP_TRY(lap_schedule_order_waits(schedule));
-        for (uint32_t i = 0; i < schedule->nsteps && schedule->nsteps <= 4096; i++) {
+        for (uint32_t i = 0; i < schedule->nsteps && schedule->nsteps <= STEPS_MOST; i++) {
             if (!waits_or_sends(schedule, &schedule->steps[i], true))
                 continue;
-            memset(past, 0, sizeof(past));
-            mark_past(schedule, i, past);
+            mark_past(schedule, i, schedule->steps[i].ndeps, past);
             for (uint32_t j = 0; j < i; j++)
                 if (!past[j] && waits_or_sends(schedule, &schedule->steps[j], false))
                     return lap_error(LAP_ERR_CHECK, "step %u does not wait for step %u", i, j);
         }
+        if (schedule->nsteps <= STEPS_MOST)
+            LAP_TRY(check_alone(schedule));
     }
     return LAP_OK;
 }

@@ -220,6 +220,9 @@ void lap_cuda_aside_open(lap_cuda_device_t *device);
 void lap_cuda_aside_close(lap_cuda_device_t *device);
 void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
+/* A stream of the driver in the context of the device. */
+lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p);
+
 /* Memory of the device: as alloc and free, which enter and leave, and zeroed. */
 lap_status_t lap_cuda_memory(lap_cuda_device_t *device, size_t bytes, CUdeviceptr *memory_p);
 
@@ -308,6 +311,9 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
 lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast);
 lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *transpose);
+/* The same, with zeros behind the rows of src: the rows of dst get `padded` bytes. */
+lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose_t *transpose,
+                                       size_t padded);
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm);
 lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
 lap_status_t lap_cuda_set(lap_stream_t *stream, float *memory, float value);

@@ -262,12 +262,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     lap_cuda_aside_open(device);
     LAP_TRY(pin(device, sizeof(*device->board), &board));
     device->board = board;
-    const CUresult result =
-        device->green ? api->cuGreenCtxStreamCreate(&device->side, device->green,
-                                                    CU_STREAM_NON_BLOCKING, device->urgent)
-                      : api->cuStreamCreateWithPriority(&device->side, CU_STREAM_NON_BLOCKING,
-                                                        device->urgent);
-    LAP_TRY(lap_cuda_check(api, result, "cuStreamCreate"));
+    LAP_TRY(lap_cuda_own_stream(device, true, &device->side));
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
     CUdeviceptr lost;

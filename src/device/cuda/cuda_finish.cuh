@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_math.cuh"
 
 namespace
 {
@@ -21,18 +22,10 @@ constexpr float slope_of_2 = 2.302208198f; /* both over ln 2, for powers of 2 */
 constexpr float cubic_of_2 = 0.10294323974f;
 
 /*
- * 2^-|t|, off by 2 units in the last place at most. Below 2^-126 it is 0, which is as good: 1 is
- * added to it. The quotient of 1 is off by one such unit. With these the bounds of host_finish.c
- * still hold, for where e^-|t| matters most, left of 0, gelu is small.
+ * For 1 <= x <= 2, off by one unit in the last place. That powers of 2 are off by two of them, and 0
+ * below 2^-126, is as good where 1 is added to them: with both the bounds of host_finish.c still
+ * hold, for where e^-|t| matters most, left of 0, gelu is small.
  */
-__device__ float power_of_2(float t)
-{
-    float w;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(w) : "f"(-fabsf(t)));
-    return w;
-}
-
-/* For 1 <= x <= 2. */
 __device__ float inverse(float x)
 {
     float y;
@@ -43,14 +36,14 @@ __device__ float inverse(float x)
 __device__ float gelu(float x)
 {
     const float z = x < -limit ? -limit : x;
-    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(t);
+    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(-fabsf(t));
     return z * (t >= 0 ? 1.0f : w) * inverse(1 + w);
 }
 
 __device__ float gelu_slope(float x)
 {
     const float z = x < -limit ? -limit : x > limit ? limit : x;
-    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(t);
+    const float t = z * (slope_of_2 + cubic_of_2 * (z * z)), w = power_of_2(-fabsf(t));
     const float q = inverse(1 + w);
     return (t >= 0 ? 1.0f : w) * q + z * (slope + 3 * cubic * (z * z)) * (w * q * q);
 }

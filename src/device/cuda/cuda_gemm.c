@@ -4,8 +4,9 @@
  * the same in every call. It writes d itself where it can, with beta and bias. Where more is to be
  * done to the sums, or d has a type that it does not write, it writes fp32 into memory of the
  * stream, and a reduction of one source finishes them. FP8 matrices it takes only with k along their
- * rows: others are turned first, into memory of the stream. What it cannot do at all, such as FP8
- * matrices with odd sizes, a plain kernel does, slowly.
+ * rows: others are turned first, into memory of the stream, and where both are, k becomes a multiple
+ * of 16, which it wants, by zeros. What it cannot do at all, such as FP8 matrices with other odd
+ * sizes, a plain kernel does, slowly.
  *
  * Its own GELU is an approximation, taken only by those who ask for it with LAP_GPU_GELU=fast. With
  * a tanh that is off by 2^-11, as the GPU's is, 1 + tanh is off by more than bfloat16 rounds where x
@@ -19,6 +20,7 @@
 #include "device/cuda/cuda_plan.h"
 
 #define ALIGNMENT_MOST 256u
+#define FP8_DEPTH 16u /* k is to be a multiple of it */
 
 static uint32_t alignment_of(const void *pointer)
 {
@@ -255,7 +257,10 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT_MOST - 1) / ALIGNMENT_MOST * ALIGNMENT_MOST;
 }
 
-/* Tensor cores take FP8 operands as [rows, k] and [n, k]; what is not so is to become so. */
+/*
+ * Tensor cores take FP8 operands as [rows, k] and [n, k]; what is not so is to become so. Where both
+ * are to, as for the gradient of a weight, k may be any number of tokens.
+ */
 static void turn_operands(job_t *job)
 {
     lap_gemm_t *gemm = &job->gemm;
@@ -263,6 +268,8 @@ static void turn_operands(job_t *job)
         return;
     job->turns_a = gemm->a_transposed;
     job->turns_b = gemm->b_plain;
+    if (job->turns_a && job->turns_b)
+        gemm->k = (gemm->k + FP8_DEPTH - 1) / FP8_DEPTH * FP8_DEPTH;
     if (job->turns_a) {
         job->block.a = NULL;
         job->block.a_stride = gemm->k;
@@ -333,21 +340,22 @@ static lap_status_t place(lap_stream_t *stream, job_t *job)
 static lap_status_t run_turns(lap_stream_t *stream, const lap_gemm_t *gemm,
                               const lap_gemm_block_t *block, const job_t *job)
 {
+    const size_t depth = job->gemm.k;
     const lap_transpose_t a = {.src = block->a,
                                .dst = (void *)job->block.a,
                                .rows = gemm->k,
                                .cols = block->rows,
                                .src_stride = block->a_stride,
-                               .dst_stride = gemm->k};
+                               .dst_stride = depth};
     const lap_transpose_t b = {.src = gemm->b,
                                .dst = (void *)job->gemm.b,
                                .rows = gemm->k,
                                .cols = gemm->n,
                                .src_stride = gemm->b_stride,
-                               .dst_stride = gemm->k};
+                               .dst_stride = depth};
     if (job->turns_a)
-        LAP_TRY(lap_cuda_transpose(stream, &a));
-    return job->turns_b ? lap_cuda_transpose(stream, &b) : LAP_OK;
+        LAP_TRY(lap_cuda_transpose_padded(stream, &a, depth));
+    return job->turns_b ? lap_cuda_transpose_padded(stream, &b, depth) : LAP_OK;
 }
 
 static lap_status_t run_in_two(lap_stream_t *stream, const job_t *job)

@@ -196,11 +196,14 @@ typedef struct lap_cuda_cast {
     uint32_t vector, reserved; /* elements of a thread: 1 or LAP_CUDA_VECTOR */
 } lap_cuda_cast_t;
 
-/* Of bytes. `vectors`: all of it is in multiples of 16, addresses and strides too. */
+/*
+ * Of bytes. Rows of dst get `padded` bytes, zeros behind the `rows` of src. `vectors`: all but those
+ * is in multiples of 16, addresses and strides too.
+ */
 typedef struct lap_cuda_transpose {
     const void *src;
     void *dst;
-    size_t rows, cols, src_stride, dst_stride;
+    size_t rows, cols, src_stride, dst_stride, padded;
     uint32_t vectors, reserved;
 } lap_cuda_transpose_t;
 

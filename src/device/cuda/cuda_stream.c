@@ -156,7 +156,7 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
 
 /* ---- streams ---- */
 
-static lap_status_t create_own(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
+lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
 {
     const lap_cuda_api_t *api = &device->api;
     const int priority = urgent ? device->urgent : device->lazy;
@@ -172,7 +172,7 @@ static lap_status_t create_own(lap_cuda_device_t *device, bool urgent, CUstream 
 
 static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, lap_stream_t *stream)
 {
-    LAP_TRY(create_own(device, urgent, &stream->stream));
+    LAP_TRY(lap_cuda_own_stream(device, urgent, &stream->stream));
     lap_cuda_aside_stream(device, &stream->aside);
     return LAP_OK;
 }

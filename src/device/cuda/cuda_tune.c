@@ -2,9 +2,12 @@
 /*
  * The fastest of the kernels that cuBLASLt proposes for a GEMM, found by trial: its own estimates
  * are off by some per cent, more on a part of a GPU. They run on memory with random numbers, since
- * zeros are faster, and in turn, so that what disturbs one disturbs all. What others do with the
- * GPU at that moment is not known here.
+ * zeros are faster, and in turn, so that what disturbs one disturbs all. Several runs of one follow
+ * each other in two streams, as the blocks of a GEMM do in use: the end of one run is not waited for
+ * then, and kernels that are good at ending are not preferred. What others do with the GPU at that
+ * moment is not known here.
  */
+#include <math.h>
 #include <string.h>
 
 #include "device/cuda/cuda_plan.h"
@@ -12,13 +15,14 @@
 #include "util/sorted.h"
 
 #define ROUNDS 5
-#define BUDGET_NS 30000000u /* what one GEMM may be tried for, */
-#define BUDGET_RUNS 24u     /* or the time of so many runs, if that is more */
-#define ENOUGH_S 3e-4       /* what is timed at once: several runs of a short GEMM */
-#define RUNS_MOST 10
-#define HOPELESS 1.1    /* over the best: not tried again */
-#define BETTER 0.99     /* of the time of an earlier proposal: chosen instead */
-#define PART_OF_FREE 8u /* of the memory that is free, what may be taken for a while */
+#define BUDGET_NS 60000000u /* what one GEMM may be tried for, */
+#define BUDGET_RUNS 48u     /* or the time of so many runs, if that is more */
+#define ENOUGH_S 1.5e-3     /* what is timed at once: several runs, */
+#define RUNS_LEAST 2        /* of a long GEMM, */
+#define RUNS_MOST 10        /* and of a short one */
+#define HOPELESS 1.1        /* over the best: not tried again */
+#define BETTER 0.99         /* of the time of an earlier proposal: chosen instead */
+#define PART_OF_FREE 8u     /* of the memory that is free, what may be taken for a while */
 #define FILL_BLOCKS_PER_SM 8u
 #define FILL_THREADS 256u
 
@@ -32,8 +36,9 @@ typedef struct trial {
 typedef struct tuning {
     lap_cuda_device_t *device;
     const lap_cuda_plan_t *plan;
-    CUdeviceptr memory, workspace, a, b, d, bias, aux;
-    CUevent begin, end;
+    CUdeviceptr memory, workspaces[2], a, b, d, bias, aux;
+    CUstream lanes[2]; /* the first is timed */
+    CUevent begin, end, meets;
 } tuning_t;
 
 /* ---- memory ---- */
@@ -78,7 +83,7 @@ static lap_status_t make_memory(tuning_t *tuning)
         {&tuning->aux, key->rows * key->ld_aux, key->aux_dtype},
     };
     const size_t count = sizeof(pieces) / sizeof(pieces[0]);
-    size_t bytes = LAP_CUDA_WORKSPACE, free = 0, total = 0;
+    size_t bytes = 2 * LAP_CUDA_WORKSPACE, free = 0, total = 0;
     for (size_t i = 0; i < count; i++)
         bytes += bytes_of(&pieces[i]);
     LAP_TRY(lap_cuda_check(api, api->cuMemGetInfo(&free, &total), "cuMemGetInfo"));
@@ -86,8 +91,9 @@ static lap_status_t make_memory(tuning_t *tuning)
         tuning->memory = 0;
         return LAP_OK;
     }
-    tuning->workspace = tuning->memory;
-    CUdeviceptr at = tuning->memory + LAP_CUDA_WORKSPACE;
+    tuning->workspaces[0] = tuning->memory;
+    tuning->workspaces[1] = tuning->memory + LAP_CUDA_WORKSPACE;
+    CUdeviceptr at = tuning->memory + 2 * LAP_CUDA_WORKSPACE;
     for (size_t i = 0; i < count; i++) {
         *pieces[i].at = at;
         if (pieces[i].count > 0)
@@ -99,7 +105,7 @@ static lap_status_t make_memory(tuning_t *tuning)
 
 /* ---- trials ---- */
 
-static cublasStatus_t run(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm)
+static cublasStatus_t run(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm, int lane)
 {
     const lap_cuda_device_t *device = tuning->device;
     const lap_cuda_plan_t *plan = tuning->plan;
@@ -108,22 +114,31 @@ static cublasStatus_t run(const tuning_t *tuning, const cublasLtMatmulAlgo_t *al
     return device->api.cublasLtMatmul(
         device->blas, plan->operation, &alpha, (const void *)(uintptr_t)tuning->b, plan->b,
         (const void *)(uintptr_t)tuning->a, plan->a, &beta, d, plan->d, d, plan->d, algorithm,
-        (void *)(uintptr_t)tuning->workspace, LAP_CUDA_WORKSPACE, device->side);
+        (void *)(uintptr_t)tuning->workspaces[lane], LAP_CUDA_WORKSPACE, tuning->lanes[lane]);
+}
+
+/* `to` goes on when `from` is here. */
+static lap_status_t follow(const tuning_t *tuning, CUevent event, CUstream from, CUstream to)
+{
+    const lap_cuda_api_t *api = &tuning->device->api;
+    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(event, from), "cuEventRecord"));
+    return lap_cuda_check(api, api->cuStreamWaitEvent(to, event, 0), "cuStreamWaitEvent");
 }
 
 /* The seconds of a run, as the mean of `runs`; 0: it cannot be run. */
 static lap_status_t time_runs(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm,
                               int runs, double *seconds_p)
 {
-    const lap_cuda_device_t *device = tuning->device;
-    const lap_cuda_api_t *api = &device->api;
+    const lap_cuda_api_t *api = &tuning->device->api;
     float ms = 0;
     bool runs_at_all = true;
-    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(tuning->begin, device->side), "cuEventRecord"));
+    CUstream timed = tuning->lanes[0];
+    LAP_TRY(follow(tuning, tuning->begin, timed, tuning->lanes[1]));
     for (int i = 0; i < runs && runs_at_all; i++)
-        runs_at_all = run(tuning, algorithm) == CUBLAS_STATUS_SUCCESS;
-    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(tuning->end, device->side), "cuEventRecord"));
-    LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(device->side), "the trial of a GEMM"));
+        runs_at_all = run(tuning, algorithm, i % 2) == CUBLAS_STATUS_SUCCESS;
+    LAP_TRY(follow(tuning, tuning->meets, tuning->lanes[1], timed));
+    LAP_TRY(lap_cuda_check(api, api->cuEventRecord(tuning->end, timed), "cuEventRecord"));
+    LAP_TRY(lap_cuda_check(api, api->cuStreamSynchronize(timed), "the trial of a GEMM"));
     LAP_TRY(lap_cuda_check(api, api->cuEventElapsedTime(&ms, tuning->begin, tuning->end),
                            "cuEventElapsedTime"));
     *seconds_p = runs_at_all ? (double)ms * 1e-3 / runs : 0;
@@ -135,7 +150,6 @@ static lap_status_t try_once(const tuning_t *tuning, const cublasLtMatmulAlgo_t 
                              trial_t *trial)
 {
     double seconds = 0;
-    int runs = 1;
     if (trial->rounds == 0) {
         LAP_TRY(time_runs(tuning, algorithm, 1, &seconds));
         trial->failed = seconds == 0;
@@ -144,9 +158,8 @@ static lap_status_t try_once(const tuning_t *tuning, const cublasLtMatmulAlgo_t 
     } else {
         seconds = trial->seconds[0];
     }
-    if (seconds < ENOUGH_S)
-        runs = ENOUGH_S / seconds < RUNS_MOST ? (int)(ENOUGH_S / seconds) : RUNS_MOST;
-    LAP_TRY(time_runs(tuning, algorithm, runs, &seconds));
+    const double runs = fmin(fmax(ENOUGH_S / seconds, RUNS_LEAST), RUNS_MOST);
+    LAP_TRY(time_runs(tuning, algorithm, (int)runs, &seconds));
     lap_sorted_add(trial->seconds, trial->rounds++, seconds);
     return LAP_OK;
 }
@@ -202,10 +215,10 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
     LAP_TRY(make_memory(tuning));
     if (!tuning->memory)
         return LAP_OK;
-    LAP_TRY(
-        lap_cuda_check(api, api->cuEventCreate(&tuning->begin, CU_EVENT_DEFAULT), "cuEventCreate"));
-    LAP_TRY(
-        lap_cuda_check(api, api->cuEventCreate(&tuning->end, CU_EVENT_DEFAULT), "cuEventCreate"));
+    CUevent *const events[] = {&tuning->begin, &tuning->end, &tuning->meets};
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        LAP_TRY(
+            lap_cuda_check(api, api->cuEventCreate(events[i], CU_EVENT_DEFAULT), "cuEventCreate"));
     const lap_cuda_pointers_t pointers = {
         .a_scale = (const float *)(uintptr_t)tuning->bias, /* any number does */
         .bias = (const void *)(uintptr_t)tuning->bias,
@@ -233,14 +246,18 @@ lap_status_t lap_cuda_tune(lap_cuda_device_t *device, const lap_cuda_plan_t *pla
                            cublasLtMatmulHeuristicResult_t *proposals, int count)
 {
     const lap_cuda_api_t *api = &device->api;
-    tuning_t tuning = {.device = device, .plan = plan};
+    tuning_t tuning = {
+        .device = device,
+        .plan = plan,
+        .lanes = {device->side, device->streams ? device->streams->stream : device->side},
+    };
     if (!is_idle(device))
         return LAP_OK;
     const lap_status_t status = tune(&tuning, proposals, count);
-    if (tuning.begin)
-        (void)api->cuEventDestroy(tuning.begin);
-    if (tuning.end)
-        (void)api->cuEventDestroy(tuning.end);
+    const CUevent events[] = {tuning.begin, tuning.end, tuning.meets};
+    for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        if (events[i])
+            (void)api->cuEventDestroy(events[i]);
     if (tuning.memory)
         (void)api->cuMemFree(tuning.memory);
     return status;

@@ -309,7 +309,12 @@ lap_status_t lap_cuda_cast(lap_stream_t *stream, const lap_cast_t *cast)
 
 lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *transpose)
 {
-    const lap_transpose_t *t = transpose;
+    return lap_cuda_transpose_padded(stream, transpose, transpose->rows);
+}
+
+lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose_t *t,
+                                       size_t padded)
+{
     const size_t turn = LAP_CUDA_TURN;
     const lap_cuda_transpose_t args = {
         .src = t->src,
@@ -318,11 +323,12 @@ lap_status_t lap_cuda_transpose(lap_stream_t *stream, const lap_transpose_t *tra
         .cols = t->cols,
         .src_stride = t->src_stride,
         .dst_stride = t->dst_stride,
-        .vectors = common_width((uintptr_t)t->src | (uintptr_t)t->dst | t->rows | t->cols |
+        .padded = padded,
+        .vectors = common_width((uintptr_t)t->src | (uintptr_t)t->dst | padded | t->cols |
                                 t->src_stride | t->dst_stride) == 16,
     };
     return launch(stream, LAP_CUDA_KERNEL_transpose,
-                  (t->rows + turn - 1) / turn * ((t->cols + turn - 1) / turn), LAP_CUDA_THREADS, 1,
+                  (padded + turn - 1) / turn * ((t->cols + turn - 1) / turn), LAP_CUDA_THREADS, 1,
                   &args);
 }
 

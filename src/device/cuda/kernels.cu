@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_finish.cuh"
 #include "device/cuda/cuda_kernels.h"
+#include "device/cuda/cuda_math.cuh"
 #include "device/cuda/cuda_reduce.cuh"
 
 namespace
@@ -108,11 +109,9 @@ __device__ uint64_t carry(const lap_cuda_transit_t &transit)
 }
 
 /* Notes when the next raise of a word, which only this thread makes, is due. */
-__device__ void set_due(lap_cuda_word_t *word, const lap_cuda_transit_t &transit, uint64_t due)
+__device__ void set_due(lap_cuda_word_t *word, uint64_t due)
 {
     store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
-    if (transit.arrival)
-        *transit.arrival = due;
 }
 
 /*
@@ -136,7 +135,7 @@ __device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, 
     if (load_relaxed(lost) != 0)
         return;
     if (paced)
-        set_due(raise.word, raise.transit, due);
+        set_due(raise.word, due);
     __threadfence_system();
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
                  "l"(full_tag(raise.tag, raise.calls))
@@ -248,7 +247,9 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
-    uint64_t *time = threadIdx.x < raises.n ? raises.times.behind[threadIdx.x] : nullptr;
+    const bool raising = threadIdx.x < raises.n;
+    uint64_t *time = raising ? raises.times.behind[threadIdx.x] : nullptr;
+    uint64_t *arrival = raising && raises.paced ? mine.transit.arrival : nullptr;
     uint64_t due = 0;
     if (threadIdx.x == 0)
         write_time(raises.times.before);
@@ -257,14 +258,16 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
             due = carry(mine.transit);
         __syncwarp();
     }
-    if (threadIdx.x < raises.n)
+    if (raising)
         raise_word(mine, raises.lost, raises.paced, due);
-    if (!__any_sync(~0u, time != nullptr))
+    if (!__any_sync(~0u, time || arrival))
         return;
     __threadfence_system(); /* the words show it now */
     const uint64_t at = __shfl_sync(~0u, now(), 0);
     if (time)
         store_relaxed(time, at);
+    if (arrival)
+        store_relaxed(arrival, due > at ? due : at);
 }
 
 /* The waits of the call are over on all streams: the next one counts from here. */
@@ -399,13 +402,6 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap
 
 namespace
 {
-
-/* Sizes are compared by their bits: NaN is above infinity then. */
-__device__ uint32_t larger(uint32_t most, float x)
-{
-    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
-    return size > most ? size : most;
-}
 
 /* As store_vector, for narrow types too: of 1 byte all of them are one access. */
 __device__ void store_cast(int dtype, void *memory, const float *x)
@@ -545,11 +541,10 @@ __device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t 
     const unsigned j = threadIdx.x % 8, g = threadIdx.x / 8;
     const char *src = static_cast<const char *>(t.src) + (row0 + 4 * g) * t.src_stride + col0;
     uint4 in[4] = {};
-    if (row0 + 4 * g < t.rows && col0 + 16 * j < t.cols) {
 #pragma unroll
-        for (int r = 0; r < 4; r++)
+    for (int r = 0; r < 4; r++)
+        if (row0 + 4 * g + r < t.rows && col0 + 16 * j < t.cols)
             in[r] = *reinterpret_cast<const uint4 *>(src + r * t.src_stride + 16 * j);
-    }
     const uint32_t quads[4][4] = {{in[0].x, in[1].x, in[2].x, in[3].x},
                                   {in[0].y, in[1].y, in[2].y, in[3].y},
                                   {in[0].z, in[1].z, in[2].z, in[3].z},
@@ -566,7 +561,7 @@ __device__ void turn_vectors(const lap_cuda_transpose_t &t, size_t row0, size_t 
     const uint4 *vectors = reinterpret_cast<const uint4 *>(tile);
 #pragma unroll
     for (unsigned c = g; c < turn; c += LAP_CUDA_THREADS / 8)
-        if (col0 + c < t.cols && row0 + 16 * j < t.rows)
+        if (col0 + c < t.cols && row0 + 16 * j < t.padded)
             *reinterpret_cast<uint4 *>(static_cast<char *>(t.dst) + (col0 + c) * t.dst_stride +
                                        row0 + 16 * j) = vectors[c * 8 + (j ^ (c / 16))];
 }
@@ -576,14 +571,14 @@ __device__ void turn_bytes(const lap_cuda_transpose_t &t, size_t row0, size_t co
 {
     for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
         const unsigned r = i / turn, c = i % turn;
-        if (row0 + r < t.rows && col0 + c < t.cols)
-            tile[c * turn + r] =
-                static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c];
+        const bool there = row0 + r < t.rows && col0 + c < t.cols;
+        tile[c * turn + r] =
+            there ? static_cast<const char *>(t.src)[(row0 + r) * t.src_stride + col0 + c] : 0;
     }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < turn * turn; i += LAP_CUDA_THREADS) {
         const unsigned c = i / turn, r = i % turn;
-        if (row0 + r < t.rows && col0 + c < t.cols)
+        if (row0 + r < t.padded && col0 + c < t.cols)
             static_cast<char *>(t.dst)[(col0 + c) * t.dst_stride + row0 + r] = tile[i];
     }
 }

@@ -42,6 +42,18 @@ lap_status_t lap_host_transpose(lap_stream_t *stream, const lap_transpose_t *tra
 lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed);
 
+/* As a table has them. */
+#define LAP_HOST_SLOTS                                                                             \
+    .gemm_signals = true, .close = lap_host_close, .alloc = lap_host_alloc, .free = lap_host_free, \
+    .alloc_shared = lap_host_alloc_shared, .free_shared = lap_host_free,                           \
+    .stream_create = lap_host_stream_create, .stream_destroy = lap_host_stream_destroy,            \
+    .stream_call = lap_host_stream_call, .stream_synchronize = lap_host_stream_synchronize,        \
+    .event_create = lap_host_event_create, .event_destroy = lap_host_event_destroy,                \
+    .event_record = lap_host_event_record, .stream_wait_event = lap_host_stream_wait_event,        \
+    .event_synchronize = lap_host_event_synchronize, .stamp = lap_host_stamp,                      \
+    .copy = lap_host_copy, .reduce = lap_host_reduce, .column_sums = lap_host_column_sums,         \
+    .cast = lap_host_cast, .transpose = lap_host_transpose, .fill = lap_host_fill
+
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
 lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,

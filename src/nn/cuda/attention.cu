@@ -6,6 +6,7 @@
  * for being right rather than fast.
  */
 #include "device/cuda/cuda_elements.cuh"
+#include "device/cuda/cuda_math.cuh"
 #include "nn/cuda/attention_kernels.h"
 #include "nn/cuda/attention_tile.cuh"
 
@@ -96,8 +97,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_DELTA_THREADS)
         for (int i = lane; i < a.dim; i += 32)
             sum = fmaf(load(a.dtype, out, i), load(a.dtype, dout, i), sum);
     }
-    for (int other = lanes / 2; other > 0; other /= 2)
-        sum += __shfl_xor_sync(~0u, sum, other);
+    sum = warp_sum(sum, lanes);
     if (there && lane == 0)
         a.delta[(head * a.batch + row % a.batch) * a.seq + row / a.batch] = sum;
 }
@@ -202,13 +202,6 @@ __device__ float warp_max(float x)
 {
     for (int other = 16; other > 0; other /= 2)
         x = fmaxf(x, __shfl_xor_sync(~0u, x, other));
-    return x;
-}
-
-__device__ float warp_sum(float x)
-{
-    for (int other = 16; other > 0; other /= 2)
-        x += __shfl_xor_sync(~0u, x, other);
     return x;
 }
 

@@ -17,6 +17,7 @@
 #ifndef LAP_NN_CUDA_ATTENTION_TILE_CUH
 #define LAP_NN_CUDA_ATTENTION_TILE_CUH
 
+#include "device/cuda/cuda_math.cuh"
 #include "nn/cuda/attention_kernels.h"
 #include "nn/cuda/mma.cuh"
 

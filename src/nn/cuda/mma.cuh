@@ -106,14 +106,6 @@ template <> __device__ inline uint32_t pack<__nv_bfloat16>(float low, float high
     return x;
 }
 
-/* 2^x, off by 2 units in the last place at most; 0 for minus infinity. */
-__device__ inline float power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ inline void store_shared(uint32_t address, uint32_t x)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");

@@ -106,7 +106,7 @@ static size_t norm_scratch(size_t rows, size_t cols)
     return 2 * norm_parts(rows, cols) * cols * sizeof(float);
 }
 
-/* A thread for every vector, in whole warps. */
+/* A thread for every vector, in whole warps, or as many as a block can have. */
 static unsigned norm_threads(size_t cols, uint32_t vector)
 {
     return (unsigned)smaller((cols / vector + 31) / 32 * 32, LAP_NN_CUDA_NORM);
@@ -118,11 +118,10 @@ static size_t norm_busy(const lap_stream_t *stream, unsigned threads)
     return (size_t)stream->device->sms * (LAP_NN_CUDA_NORM / threads);
 }
 
-/* Vectors where a thread can have all of its row in one. */
-static uint32_t norm_vector(lap_dtype_t dtype, size_t rows, size_t cols, const operand_t *operands)
+/* Whether a row is more than what the threads of a block have in a vector each. */
+static bool is_wide(size_t cols, uint32_t vector)
 {
-    const bool fits = cols <= (size_t)LAP_NN_CUDA_NORM * LAP_NN_CUDA_VECTOR;
-    return fits ? vector_of(dtype, rows, cols, operands) : 1;
+    return vector == 1 || cols > (size_t)LAP_NN_CUDA_NORM * vector;
 }
 
 static lap_status_t norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm)
@@ -134,11 +133,13 @@ static lap_status_t norm_forward(lap_stream_t *stream, const lap_norm_forward_t 
                                   {norm->beta, 0}, /* NULL: there is none, nor anything after it */
                                   {NULL, 0}};
     const lap_nn_cuda_norm_forward_t args = {
-        .norm = *norm, .vector = norm_vector(norm->dtype, norm->rows, norm->cols, operands)};
+        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
     const unsigned threads = norm_threads(norm->cols, args.vector);
     const size_t blocks = smaller(norm->rows, 2 * norm_busy(stream, threads));
     const lap_cuda_grid_t grid = {.x = blocks, .threads = threads};
-    return lap_cuda_code_launch(stream, &code, KERNEL_norm_forward, grid, &args);
+    const size_t kernel =
+        is_wide(norm->cols, args.vector) ? KERNEL_norm_forward_wide : KERNEL_norm_forward;
+    return lap_cuda_code_launch(stream, &code, kernel, grid, &args);
 }
 
 static lap_status_t add_parts(lap_stream_t *stream, const lap_norm_backward_t *norm, size_t parts,
@@ -168,12 +169,14 @@ static lap_status_t norm_backward(lap_stream_t *stream, const lap_norm_backward_
                                   {norm->skip, norm->skip_stride},
                                   {NULL, 0}};
     lap_nn_cuda_norm_backward_t args = {
-        .norm = *norm, .vector = norm_vector(norm->dtype, norm->rows, norm->cols, operands)};
+        .norm = *norm, .vector = vector_of(norm->dtype, norm->rows, norm->cols, operands)};
     const unsigned threads = norm_threads(norm->cols, args.vector);
     const size_t parts = smaller(norm_parts(norm->rows, norm->cols), norm_busy(stream, threads));
     const lap_cuda_grid_t grid = {.x = parts, .threads = threads};
+    const size_t kernel =
+        is_wide(norm->cols, args.vector) ? KERNEL_norm_backward_wide : KERNEL_norm_backward;
     args.parts = (uint32_t)parts;
-    LAP_TRY(lap_cuda_code_launch(stream, &code, KERNEL_norm_backward, grid, &args));
+    LAP_TRY(lap_cuda_code_launch(stream, &code, kernel, grid, &args));
     LAP_TRY(add_parts(stream, norm, parts, 0, norm->dgamma));
     return norm->dbeta ? add_parts(stream, norm, parts, 1, norm->dbeta) : LAP_OK;
 }

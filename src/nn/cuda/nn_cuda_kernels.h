@@ -14,6 +14,8 @@
 #define LAP_NN_CUDA_KERNEL_LIST(X)                                                                 \
     X(norm_forward)                                                                                \
     X(norm_backward)                                                                               \
+    X(norm_forward_wide)                                                                           \
+    X(norm_backward_wide)                                                                          \
     X(swiglu_forward)                                                                              \
     X(swiglu_backward) X(square_loss) X(fill_normal) X(amax) X(sum_squares) X(update)
 

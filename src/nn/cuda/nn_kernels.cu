@@ -6,6 +6,7 @@
  * is summed in an order that depends on sizes and grids alone; no result is added to with atomics.
  */
 #include "device/cuda/cuda_elements.cuh"
+#include "device/cuda/cuda_math.cuh"
 #include "nn/cuda/nn_cuda_kernels.h"
 #include "util/random.h"
 
@@ -43,6 +44,29 @@ __device__ void put(int dtype, void *matrix, size_t at, const float (&x)[fixed =
         store_vector(fixed, static_cast<char *>(matrix) + at * size_of(fixed), x);
 }
 
+template <int type> struct fixed_type {
+    static constexpr int dtype = type;
+};
+
+/* Calls body with the type that is given, of those that vectors have. */
+template <typename body_t> __device__ auto with_known(lap_dtype_t dtype, body_t body)
+{
+    if (dtype == LAP_BFLOAT16)
+        return body(fixed_type<BFLOAT16>{});
+    if (dtype == LAP_FLOAT16)
+        return body(fixed_type<FLOAT16>{});
+    return body(fixed_type<FLOAT32>{});
+}
+
+/* The same, or with ANY where there are no vectors. */
+template <typename body_t>
+__device__ auto with_type(lap_dtype_t dtype, uint32_t vector, body_t body)
+{
+    if (vector == 1)
+        return body(fixed_type<ANY>{});
+    return with_known(dtype, body);
+}
+
 /* Calls body(row, col) for the elements, or the first ones of vectors, that this thread has. */
 template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, body_t body)
 {
@@ -58,14 +82,6 @@ template <typename body_t> __device__ void walk(const lap_nn_cuda_span_t &span, 
 }
 
 /* ---- sums and maxima over blocks ---- */
-
-/* Every lane gets the same bits: at each step both of a pair add the same two numbers. */
-template <typename number> __device__ number warp_sum(number x)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(all_lanes, x, distance);
-    return x;
-}
 
 /*
  * Sums over the block, for all its threads. `room` has a place for each warp; it may be used again
@@ -115,13 +131,6 @@ __device__ void finish_sum(lap_nn_cuda_parts_t *parts, double x, double *sum)
     block_sums(total, room[1]);
     if (threadIdx.x == 0)
         *sum = total[0];
-}
-
-/* Magnitudes are compared by their bits, where NaN is above infinity. */
-__device__ uint32_t larger(uint32_t most, float x)
-{
-    const uint32_t size = __float_as_uint(x) & 0x7fffffff;
-    return size > most ? size : most;
 }
 
 __device__ uint32_t block_max(uint32_t x, uint32_t *room)
@@ -195,28 +204,43 @@ template <int fixed> __device__ void normalize_vectors(const lap_norm_forward_t 
     }
 }
 
-/* Any type, size and alignment: reads the row again where the other remembers it. */
-__device__ void normalize_elements(const lap_norm_forward_t &n)
+/*
+ * Rows of any length: read again where the other remembers them. Here and below, ANY is of any type
+ * and alignment too.
+ */
+template <int fixed> __device__ void normalize_wide(const lap_norm_forward_t &n)
 {
     __shared__ float rooms[2][1][32];
+    constexpr int count = fixed == ANY ? 1 : width, floats = fixed == ANY ? ANY : FLOAT32;
+    const size_t first = static_cast<size_t>(threadIdx.x) * count;
+    const size_t step = static_cast<size_t>(blockDim.x) * count;
     unsigned turn = 0;
     for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
-        const size_t x = row * n.x_stride, y = row * n.y_stride;
-        float mean[1] = {0}, square[1] = {0};
+        float mean[1] = {0}, square[1] = {0}, x[count];
         if (n.kind == LAP_LAYERNORM) {
-            for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x)
-                mean[0] += load(n.dtype, n.x, x + col);
+            for (size_t col = first; col < n.cols; col += step) {
+                take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+                for (int i = 0; i < count; i++)
+                    mean[0] += x[i];
+            }
             row_means(mean, n.cols, rooms, turn);
         }
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float apart = load(n.dtype, n.x, x + col) - mean[0];
-            square[0] += apart * apart;
+        for (size_t col = first; col < n.cols; col += step) {
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            for (int i = 0; i < count; i++)
+                square[0] += (x[i] - mean[0]) * (x[i] - mean[0]);
         }
         row_means(square, n.cols, rooms, turn);
         const float rstd = keep_moments(n, row, mean[0], square[0]);
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, x + col) - mean[0]) * rstd;
-            store(n.dtype, n.y, y + col, normal * n.gamma[col] + (n.beta ? n.beta[col] : 0.0f));
+        for (size_t col = first; col < n.cols; col += step) {
+            float gamma[count], beta[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (n.beta)
+                take<floats>(FLOAT32, n.beta, col, beta);
+            for (int i = 0; i < count; i++)
+                x[i] = (x[i] - mean[0]) * rstd * gamma[i] + beta[i];
+            put<fixed>(n.dtype, n.y, row * n.y_stride + col, x);
         }
     }
 }
@@ -278,61 +302,81 @@ template <int fixed> __device__ void turn_vectors(const lap_norm_backward_t &n)
     }
 }
 
-/* Any type, size and alignment; the sums over rows grow where they are left. */
-__device__ void turn_elements(const lap_norm_backward_t &n)
+/* Rows of any length; the sums over rows grow where they are left. */
+template <int fixed> __device__ void turn_wide(const lap_norm_backward_t &n)
 {
     __shared__ float rooms[2][2][32];
-    float *dgamma = sums_of_block(n), *dbeta = dgamma + n.cols;
+    constexpr int count = fixed == ANY ? 1 : width, floats = fixed == ANY ? ANY : FLOAT32;
+    const size_t first = static_cast<size_t>(threadIdx.x) * count;
+    const size_t step = static_cast<size_t>(blockDim.x) * count;
+    float *sums = sums_of_block(n);
     unsigned turn = 0;
     for (size_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
         const float mean = n.mean[row], rstd = n.rstd[row];
-        const bool first = row == blockIdx.x;
-        float means[2] = {0, 0};
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
-            const float dy = load(n.dtype, n.dy, row * n.dy_stride + col);
-            dgamma[col] = (first ? 0.0f : dgamma[col]) + dy * normal;
-            dbeta[col] = (first ? 0.0f : dbeta[col]) + dy;
-            means[0] += dy * n.gamma[col];
-            means[1] += dy * n.gamma[col] * normal;
+        float x[count], g[count], gamma[count], means[2] = {0, 0};
+        for (size_t col = first; col < n.cols; col += step) {
+            float dgamma[count] = {}, dbeta[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<fixed>(n.dtype, n.dy, row * n.dy_stride + col, g);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (row != blockIdx.x) {
+                take<floats>(FLOAT32, sums, col, dgamma);
+                take<floats>(FLOAT32, sums, n.cols + col, dbeta);
+            }
+            for (int i = 0; i < count; i++) {
+                x[i] = (x[i] - mean) * rstd;
+                dgamma[i] += g[i] * x[i];
+                dbeta[i] += g[i];
+                g[i] *= gamma[i];
+                means[0] += g[i];
+                means[1] += g[i] * x[i];
+            }
+            put<floats>(FLOAT32, sums, col, dgamma);
+            put<floats>(FLOAT32, sums, n.cols + col, dbeta);
         }
         row_means(means, n.cols, rooms, turn);
-        for (size_t col = threadIdx.x; col < n.cols; col += blockDim.x) {
-            const float normal = (load(n.dtype, n.x, row * n.x_stride + col) - mean) * rstd;
-            const float g = load(n.dtype, n.dy, row * n.dy_stride + col) * n.gamma[col];
-            const float skip = n.skip ? load(n.dtype, n.skip, row * n.skip_stride + col) : 0.0f;
-            store(n.dtype, n.dx, row * n.dx_stride + col,
-                  turn_element(n, normal, g, rstd, means) + skip);
+        for (size_t col = first; col < n.cols; col += step) {
+            float skip[count] = {};
+            take<fixed>(n.dtype, n.x, row * n.x_stride + col, x);
+            take<fixed>(n.dtype, n.dy, row * n.dy_stride + col, g);
+            take<floats>(FLOAT32, n.gamma, col, gamma);
+            if (n.skip)
+                take<fixed>(n.dtype, n.skip, row * n.skip_stride + col, skip);
+            for (int i = 0; i < count; i++)
+                x[i] =
+                    turn_element(n, (x[i] - mean) * rstd, g[i] * gamma[i], rstd, means) + skip[i];
+            put<fixed>(n.dtype, n.dx, row * n.dx_stride + col, x);
         }
     }
 }
 
 } // namespace
 
+/* Aligned rows that a block can have in its registers. */
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_forward(const lap_nn_cuda_norm_forward_t args)
 {
-    if (args.vector == 1)
-        normalize_elements(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
-        normalize_vectors<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        normalize_vectors<FLOAT16>(args.norm);
-    else
-        normalize_vectors<FLOAT32>(args.norm);
+    with_known(args.norm.dtype, [&](auto type) { normalize_vectors<type.dtype>(args.norm); });
 }
 
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
     lap_norm_backward(const lap_nn_cuda_norm_backward_t args)
 {
-    if (args.vector == 1)
-        turn_elements(args.norm);
-    else if (args.norm.dtype == LAP_BFLOAT16)
-        turn_vectors<BFLOAT16>(args.norm);
-    else if (args.norm.dtype == LAP_FLOAT16)
-        turn_vectors<FLOAT16>(args.norm);
-    else
-        turn_vectors<FLOAT32>(args.norm);
+    with_known(args.norm.dtype, [&](auto type) { turn_vectors<type.dtype>(args.norm); });
+}
+
+/* All others. They are kernels of their own, so that those need no more registers than they use. */
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_forward_wide(const lap_nn_cuda_norm_forward_t args)
+{
+    with_type(args.norm.dtype, args.vector,
+              [&](auto type) { normalize_wide<type.dtype>(args.norm); });
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_NORM)
+    lap_norm_backward_wide(const lap_nn_cuda_norm_backward_t args)
+{
+    with_type(args.norm.dtype, args.vector, [&](auto type) { turn_wide<type.dtype>(args.norm); });
 }
 
 /* ---- SwiGLU ---- */
@@ -386,27 +430,13 @@ template <int fixed> __device__ void turn_gate(const lap_nn_cuda_swiglu_t &args)
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_swiglu_forward(const lap_nn_cuda_swiglu_t args)
 {
-    if (args.span.vector == 1)
-        gate<ANY>(args);
-    else if (args.swiglu.dtype == LAP_BFLOAT16)
-        gate<BFLOAT16>(args);
-    else if (args.swiglu.dtype == LAP_FLOAT16)
-        gate<FLOAT16>(args);
-    else
-        gate<FLOAT32>(args);
+    with_type(args.swiglu.dtype, args.span.vector, [&](auto type) { gate<type.dtype>(args); });
 }
 
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_swiglu_backward(const lap_nn_cuda_swiglu_t args)
 {
-    if (args.span.vector == 1)
-        turn_gate<ANY>(args);
-    else if (args.swiglu.dtype == LAP_BFLOAT16)
-        turn_gate<BFLOAT16>(args);
-    else if (args.swiglu.dtype == LAP_FLOAT16)
-        turn_gate<FLOAT16>(args);
-    else
-        turn_gate<FLOAT32>(args);
+    with_type(args.swiglu.dtype, args.span.vector, [&](auto type) { turn_gate<type.dtype>(args); });
 }
 
 /* ---- the square loss, the largest magnitude, normal numbers ---- */
@@ -453,15 +483,8 @@ template <int fixed> __device__ uint32_t find_largest(const lap_nn_cuda_amax_t &
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_square_loss(const lap_nn_cuda_square_loss_t args)
 {
-    double sum;
-    if (args.span.vector == 1)
-        sum = lose<ANY>(args);
-    else if (args.loss.dtype == LAP_BFLOAT16)
-        sum = lose<BFLOAT16>(args);
-    else if (args.loss.dtype == LAP_FLOAT16)
-        sum = lose<FLOAT16>(args);
-    else
-        sum = lose<FLOAT32>(args);
+    const double sum = with_type(args.loss.dtype, args.span.vector,
+                                 [&](auto type) { return lose<type.dtype>(args); });
     finish_sum(args.parts, sum, args.loss.sum);
 }
 
@@ -469,15 +492,8 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_amax(const lap_nn_cuda_amax_t args)
 {
     __shared__ uint32_t room[2][32];
-    uint32_t most;
-    if (args.span.vector == 1)
-        most = find_largest<ANY>(args);
-    else if (args.amax.dtype == LAP_BFLOAT16)
-        most = find_largest<BFLOAT16>(args);
-    else if (args.amax.dtype == LAP_FLOAT16)
-        most = find_largest<FLOAT16>(args);
-    else
-        most = find_largest<FLOAT32>(args);
+    uint32_t most = with_type(args.amax.dtype, args.span.vector,
+                              [&](auto type) { return find_largest<type.dtype>(args); });
     const uint32_t infinity = 0x7f800000;
     most = block_max(most, room[0]);
     most = most < infinity ? most : infinity;

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "core/convert.h"
-#include "device/host/host.h"
 #include "nn/host/host.h"
 
 #define BLOCK 128u /* queries at a time */
@@ -129,15 +128,6 @@ static void attend(const lap_attention_t *a, size_t b, size_t query)
     close_view(a, out, a->out, a->out_stride, b, col);
 }
 
-static lap_status_t run_forward(void *arg)
-{
-    const lap_attention_t *a = arg;
-    for (size_t b = 0; b < a->batch; b++)
-        for (size_t query = 0; query < a->heads; query++)
-            attend(a, b, query);
-    return LAP_OK;
-}
-
 /*
  * Makes probabilities of scores, and of dp, the gradients of probabilities, those of scores:
  * p (dp - the sum of p dp), where that sum is dout out.
@@ -214,38 +204,20 @@ static void turn(const lap_attention_t *a, size_t b, size_t kv)
     close_view(a, v[DV], a->dqkv, a->qkv_stride, b, v_col);
 }
 
-static lap_status_t run_backward(void *arg)
-{
-    const lap_attention_t *a = arg;
-    for (size_t b = 0; b < a->batch; b++)
-        for (size_t kv = 0; kv < a->kv_heads; kv++)
-            turn(a, b, kv);
-    return LAP_OK;
-}
-
 static lap_status_t cpu_attention_forward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    return lap_host_stream_call(stream, run_forward, attention, sizeof(*attention));
+    return lap_host_attention(stream, attention, attention->heads, attend);
 }
 
 static lap_status_t cpu_attention_backward(lap_stream_t *stream, const lap_attention_t *attention)
 {
-    return lap_host_stream_call(stream, run_backward, attention, sizeof(*attention));
+    return lap_host_attention(stream, attention, attention->kv_heads, turn);
 }
 
 const lap_nn_kernels_t lap_nn_cpu_kernels = {
     .device = "cpu",
-    .norm_scratch = lap_host_norm_scratch,
-    .norm_forward = lap_host_norm_forward,
-    .norm_backward = lap_host_norm_backward,
+    LAP_NN_HOST_SLOTS,
     .attention_scratch = cpu_attention_scratch,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
-    .swiglu_forward = lap_host_swiglu_forward,
-    .swiglu_backward = lap_host_swiglu_backward,
-    .square_loss = lap_host_square_loss,
-    .fill_normal = lap_host_fill_normal,
-    .amax = lap_host_amax,
-    .sum_squares = lap_host_sum_squares,
-    .update = lap_host_update,
 };

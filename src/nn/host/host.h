@@ -20,6 +20,21 @@ lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
 lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
 lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 
+/* As a table has them. */
+#define LAP_NN_HOST_SLOTS                                                                          \
+    .norm_scratch = lap_host_norm_scratch, .norm_forward = lap_host_norm_forward,                  \
+    .norm_backward = lap_host_norm_backward, .swiglu_forward = lap_host_swiglu_forward,            \
+    .swiglu_backward = lap_host_swiglu_backward, .square_loss = lap_host_square_loss,              \
+    .fill_normal = lap_host_fill_normal, .amax = lap_host_amax,                                    \
+    .sum_squares = lap_host_sum_squares, .update = lap_host_update
+
+/* Attention of one head of sequence `b`: forward of queries, backward of keys and values. */
+typedef void (*lap_host_head_t)(const lap_attention_t *attention, size_t b, size_t head);
+
+/* What the slots of attention are made of: all `heads` of all sequences, in order, on the stream. */
+lap_status_t lap_host_attention(lap_stream_t *stream, const lap_attention_t *attention,
+                                size_t heads, lap_host_head_t work);
+
 /* Row `row` of a matrix. */
 static inline void *lap_row_of(lap_dtype_t dtype, const void *matrix, size_t stride, size_t row)
 {

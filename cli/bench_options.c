@@ -559,9 +559,8 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
 {
     if (bench->ranks && bench->ranks != nranks)
         return lap_args_fail(&lap_bench_command,
-                             "--ranks is %d, but %d ranks were started: leave it out or "
-                             "let them agree",
-                             bench->ranks, nranks);
+                             "--ranks is %d, but %d %s started: leave it out or let them agree",
+                             bench->ranks, nranks, nranks == 1 ? "rank was" : "ranks were");
     if (bench->mode == LAP_BENCH_LATENCY && nranks < 2)
         return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
     if (bench->link_text && nranks < 2)

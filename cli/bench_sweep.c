@@ -143,9 +143,9 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     }
     printf(
         "\n* overlap pays: the best method beats serial beyond the noise. Times in ms, medians of "
-        "%d\nrounds, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
+        "%d\nround%s, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
         "expected.\nAgainst the best method auto did worst at M = %zu: %+.1f %%.\n",
-        bench->iters, latest_m, latest);
+        bench->iters, bench->iters == 1 ? "" : "s", latest_m, latest);
     if (bench->baseline)
         print_against_baseline(bench, results);
 }

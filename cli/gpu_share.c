@@ -200,11 +200,12 @@ bool lap_gpu_share_end(lap_gpu_share_t *share)
     return lap_mps_stop(&share->mps);
 }
 
+const char *const lap_gpu_modes[] = {"off", "auto", "on", NULL};
+
 bool lap_arg_gpu_share(const lap_command_t *command, const char *text, lap_gpu_mode_t *mode_p)
 {
-    static const char *const names[] = {"off", "auto", "on", NULL}; /* as in lap_gpu_mode_t */
     size_t index;
-    if (!lap_arg_choice(command, "--gpu-share", *text ? text : "on", names, &index))
+    if (!lap_arg_choice(command, "--gpu-share", *text ? text : "on", lap_gpu_modes, &index))
         return false;
     *mode_p = (lap_gpu_mode_t)index;
     return true;

@@ -50,6 +50,9 @@ bool lap_gpu_share_end(lap_gpu_share_t *share);
 /* Where a rank belongs; valid when ngpus is not 0. */
 lap_gpu_place_t lap_gpu_place(const lap_gpu_share_t *share, int rank);
 
+/* The words for lap_gpu_mode_t; NULL at the end. */
+extern const char *const lap_gpu_modes[];
+
 /* What --gpu-share says; "" is on. Prints a sentence and returns false for what it cannot mean. */
 bool lap_arg_gpu_share(const lap_command_t *command, const char *text, lap_gpu_mode_t *mode_p);
 

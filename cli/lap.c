@@ -77,11 +77,17 @@ static int dispatch(int argc, char **argv)
         return LAP_CLI_USAGE;
     }
     const char *name = argv[1];
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        return show_help(NULL);
-    if (strcmp(name, "help") == 0)
+    const bool version = strcmp(name, "--version") == 0;
+    const bool help =
+        strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
+    const int most = help ? 3 : 2; /* 'lap help COMMAND' */
+    if ((help || version) && argc > most) {
+        fprintf(stderr, "lap: unexpected argument '%s' after '%s'\n", argv[most], argv[most - 1]);
+        return LAP_CLI_USAGE;
+    }
+    if (help)
         return show_help(argv[2]);
-    if (strcmp(name, "--version") == 0) {
+    if (version) {
         printf("lap %s\n", lap_version_string());
         return LAP_CLI_OK;
     }

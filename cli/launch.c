@@ -423,7 +423,7 @@ static bool share_gpus(job_t *job)
         return true;
     const bool needed = job->launch->gpus == LAP_GPU_ON;
     say(job, "%s%s%s", needed ? "--gpu-share: " : "", why,
-        needed ? "" : "; they will take turns, which is slow");
+        needed ? "" : "; ranks on the same GPU will take turns, which is slow");
     return !needed;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `lap run`: the command line of the launcher. The launcher itself is launch.c. */
+#include <string.h>
+
 #include "cli.h"
 #include "launch.h"
 
@@ -50,6 +52,11 @@ int lap_cli_run(int argc, char **argv)
         return status;
     if (!args.values[RANKS])
         return lap_args_fail(&command, "how many ranks? usage: %s %s", command.name, command.usage);
+    /* A mode apart from its option would be the program. */
+    for (size_t i = 0; args.apart && lap_gpu_modes[i]; i++)
+        if (strcmp(args.apart, lap_gpu_modes[i]) == 0)
+            return lap_args_fail(&command, "'%s' would be the program; did you mean '--%s=%s'?",
+                                 args.apart, args.apart_from, args.apart);
     lap_launch_t job = {
         .name = command.name,
         .argv = args.positionals,

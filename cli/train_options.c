@@ -500,10 +500,11 @@ int lap_train_check(const lap_train_t *train, int nranks)
 {
     lap_nn_desc_t desc = train->desc;
     if (train->tp * train->replicas != nranks)
-        return lap_args_fail(&lap_train_command,
-                             "--tp %d times --num-replicas %d is %d, but %d ranks were started: "
-                             "let them agree",
-                             train->tp, train->replicas, train->tp * train->replicas, nranks);
+        return lap_args_fail(
+            &lap_train_command,
+            "--tp %d times --num-replicas %d is %d, but %d %s started: let them agree", train->tp,
+            train->replicas, train->tp * train->replicas, nranks,
+            nranks == 1 ? "rank was" : "ranks were");
     desc.overlap = train->overlap ? &train->rules : &train->serial;
     if (lap_nn_validate(&desc, train->tp) != LAP_OK ||
         lap_optimizer_validate(&train->optimizer) != LAP_OK)

@@ -36,13 +36,15 @@ static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32
                       size_t bytes)
 {
     const uint32_t here = wait->story ? come - (wait->target - wait->count) : come;
-    if (lap_buffer_is_paced(buffer) && (int32_t)(come - wait->target) >= 0)
+    const bool paced = lap_buffer_is_paced(buffer);
+    char times[32] = "not come";
+    if (here > 0)
+        snprintf(times, sizeof(times), "come %u time%s", here, here == 1 ? "" : "s");
+    if (paced && (int32_t)(come - wait->target) >= 0)
         snprintf(text, bytes, "been sent, over an emulated link slower than that");
-    else if (here == 0)
-        snprintf(text, bytes, "not come%s", wait->story ? " in this call" : "");
     else
-        snprintf(text, bytes, "come %u time%s%s", here, here == 1 ? "" : "s",
-                 wait->story ? " in this call" : "");
+        snprintf(text, bytes, "%s%s%s", times, wait->story ? " in this call" : "",
+                 paced ? ", over an emulated link" : "");
 }
 
 /*
@@ -52,7 +54,7 @@ static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32
 static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
                  size_t bytes)
 {
-    char signal[32], where[96] = "", how_far[64];
+    char signal[32], where[96] = "", how_far[96];
     const lap_wait_story_t *story = wait->story;
     snprintf(signal, sizeof(signal), "%u", wait->signal);
     if (story)

@@ -105,6 +105,8 @@ refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad
 refuse "--epilogue" -- latency --epilogue bias
 refuse "--rest" -- latency --rest 5
 refuse "--rest" -1 60000 -- ag 8 8 8 --rest -1
+refuse "latency has no option --calls" -- latency --calls 3
+LAP_RANK=0 LAP_SIZE=1 refuse "--ranks is 3, but 1 rank was started" -- ag 8 8 8 --ranks 3
 for op in bulk-ag bulk-rs external-ag; do
     refuse "$op" "N is 10" "4 ranks" -- "$op" 8 10 8 --ranks 4
 done

@@ -50,6 +50,13 @@ for share in auto off; do
     told "LAP_GPU, --gpu-share=$share"
     is '... which names it' "$err" "lap bench: device cuda: LAP_GPU is 'nonsense', expected 0 to 0"
 done
+for wrong in 'LAP_GPU_PART=2/2 i/n with i from 0 to n - 1' 'LAP_GPU_TUNE=no 0 or 1' 'LAP_GPU_GELU=slow exact or fast'; do
+    export "${wrong%% *}"
+    lap bench ag 48 32 16 --device cuda --ranks 2
+    told "${wrong%% *}"
+    has '... which names it' "$err" "${wrong%%=*} is '" "expected ${wrong#* }"
+    unset "${wrong%%=*}"
+done
 FAKE_GPUS=0 lap bench ag 48 32 16 --device cuda --ranks 2
 told 'no GPU'
 FAKE_CAPABILITY=75 lap bench ag 48 32 16 --device cuda --ranks 2

@@ -114,7 +114,7 @@ PATH=$work/bin lap run --gpu-share -n 2 true
 is 'no control program' "$status ${err#*: --gpu-share: }" \
     '1 2 ranks cannot share 1 GPU: nvidia-cuda-mps-control, which comes with the NVIDIA driver, is not in PATH'
 PATH=$work/bin lap run --gpu-share=auto -n 2 true
-is 'auto: runs without' "$status ${err##*PATH}" '0 ; they will take turns, which is slow'
+is 'auto: runs without' "$status ${err##*PATH}" '0 ; ranks on the same GPU will take turns, which is slow'
 
 # However a job ends.
 lap run --gpu-share -n 2 --grace 0 sh -c 'test $LAP_RANK = 1 && exit 5; sleep 60'

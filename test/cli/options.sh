@@ -21,6 +21,8 @@ for command in run info bench check; do
     help=$out
     lap help "$command"
     is "lap help $command is the same" "$status$out" "0$help"
+    lap --help "$command"
+    is "lap --help $command is the same" "$status$out" "0$help"
 done
 lap run -h
 is 'lap run -h too' "$status${out%% -n*}" '0Usage: lap run'
@@ -42,6 +44,9 @@ wrong 'unknown command' "'bnech'" "'bench'" -- bnech ag 1 2 3
 wrong 'unknown command, cut short' "'inf'" "'info'" -- inf
 wrong 'unknown command, like no other' "'frobnicate'" 'lap --help' -- frobnicate
 wrong 'unknown option of lap' "'--versoin'" "'--version'" -- --versoin
+wrong 'help on two commands' "'extra'" "'run'" -- help run extra
+wrong 'the version of something' "'run'" "'--version'" -- --version run
+wrong 'a mode apart from its option' "'auto' would be the program" "'--gpu-share=auto'" -- run -n 2 --gpu-share auto true
 wrong 'help on what is not there' "'rum'" "'run'" -- help rum
 wrong 'unknown option' "'--rank'" "'--ranks'" -- run --rank 4 true
 wrong 'unknown option with a value' "'--garce'" "'--grace'" -- run -n 2 --garce=3 true

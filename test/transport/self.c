@@ -55,7 +55,8 @@ static void wait_in_vain(lap_world_t *world, void *arg)
 
 typedef struct in_step {
     uint32_t signal;
-    _Atomic bool told; /* until then the others stay */
+    const lap_buffer_options_t *options; /* signal 8: with a link */
+    _Atomic bool told;                   /* until then the others stay */
 } in_step_t;
 
 /* Within an operator the sentence says where. */
@@ -63,7 +64,7 @@ static void wait_in_step(lap_world_t *world, void *arg)
 {
     in_step_t *it = arg;
     const uint32_t signal = it->signal;
-    lap_buffer_t *buffer = new_buffer(lap_world_group(world), 8, 9, NULL);
+    lap_buffer_t *buffer = new_buffer(lap_world_group(world), 8, 9, it->options);
     const lap_wait_story_t story = story_of(1, 512);
     /* Signal 4 came twice in calls before this one, and once in this one. */
     const uint32_t before = signal == 4 ? 2 : 0;
@@ -78,7 +79,9 @@ static void wait_in_step(lap_world_t *world, void *arg)
                     signal == 1   ? "signal number 1 of 3 ranks number 2 of rank 1"
                     : signal == 4 ? "signal number 4 of 3 ranks number 2 of rank 1"
                                   : "signal number 8 of 3 ranks number 2 of rank 1",
-                    before ? "; it has come 1 time in this call" : "; it has not come in this call",
+                    before        ? "; it has come 1 time in this call"
+                    : it->options ? "; it has not come in this call, over an emulated link"
+                                  : "; it has not come in this call",
                     NULL);
         it->told = true;
     }
@@ -124,7 +127,7 @@ int main(void)
     tap_ranks(3, NULL, wait_in_vain, NULL);
     static const uint32_t signals[] = {1, 4, 8};
     for (size_t i = 0; i < 3; i++) {
-        in_step_t it = {.signal = signals[i]};
+        in_step_t it = {.signal = signals[i], .options = signals[i] == 8 ? &options : NULL};
         tap_ranks(3, NULL, wait_in_step, &it);
     }
     tap_ranks(2, NULL, peer_leaves, NULL);

@@ -255,10 +255,7 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    const char *tune = getenv("LAP_GPU_TUNE"), *gelu = getenv("LAP_GPU_GELU");
     void *board;
-    device->tunes = !tune || strcmp(tune, "0") != 0;
-    device->fast_gelu = gelu && strcmp(gelu, "fast") == 0;
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
@@ -276,13 +273,41 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
 }
 
+/* A variable that is one of two words; unset and empty are `otherwise`. */
+static lap_status_t read_switch(const char *name, const char *off, const char *on, bool otherwise,
+                                bool *on_p)
+{
+    const char *text = getenv(name);
+    *on_p = text && *text ? strcmp(text, on) == 0 : otherwise;
+    if (text && *text && !*on_p && strcmp(text, off) != 0)
+        return lap_error(LAP_ERR_INVALID, "%s is '%s', expected %s or %s", name, text, off, on);
+    return LAP_OK;
+}
+
+static lap_status_t read_switches(lap_cuda_device_t *device)
+{
+    LAP_TRY(read_switch("LAP_GPU_TUNE", "0", "1", true, &device->tunes));
+    return read_switch("LAP_GPU_GELU", "exact", "fast", false, &device->fast_gelu);
+}
+
 /* ---- the slots ---- */
+
+/* What can be known without a context. */
+static lap_status_t probe(lap_cuda_device_t *device)
+{
+    const char *given = getenv("LAP_GPU_PART");
+    int part, parts;
+    LAP_TRY(choose_gpu(device, 0));
+    if (given && *given)
+        LAP_TRY(read_part(given, &part, &parts));
+    return read_switches(device);
+}
 
 lap_status_t lap_cuda_probe(void)
 {
     lap_cuda_device_t device = {.ordinal = 0};
     LAP_TRY(lap_cuda_load(&device.api));
-    const lap_status_t status = choose_gpu(&device, 0);
+    const lap_status_t status = probe(&device);
     lap_cuda_unload(&device.api);
     return status;
 }
@@ -290,6 +315,7 @@ lap_status_t lap_cuda_probe(void)
 static lap_status_t open_all(lap_cuda_device_t *device, int rank)
 {
     LAP_TRY(choose_gpu(device, rank));
+    LAP_TRY(read_switches(device));
     LAP_TRY(choose_context(device));
     LAP_TRY(lap_cuda_enter(device));
     return lap_cuda_leave(device, open_inside(device));

@@ -17,6 +17,10 @@
 #include "overlap/partial.h"
 #include "transport/transport.h"
 
+#define LATE_PART 4u        /* of the own rows come last in `fused`, */
+#define LATE_ROWS 128u      /* in tiles of a GEMM, */
+#define LATE_FEATURES 4096u /* if a row becomes so many numbers */
+
 /* The columns of d on a rank, if d is made of what is gathered. */
 static size_t features_of(const lap_problem_t *p, int rank)
 {
@@ -610,16 +614,36 @@ static void add_fused_sends(const lap_problem_t *p, lap_schedule_t *s)
 }
 
 /*
- * One GEMM over the own shard and, in whatever order they come, the blocks of the peers, read where
- * they are.
+ * The own rows that come last in `fused`, where GEMMs can be side by side: in their time the ranks
+ * tell each other that they have read everything. The others must last until the first shard of a
+ * peer is here, which depends on the work that a row is.
+ */
+static size_t late_rows(const lap_problem_t *p)
+{
+    const bool much = p->lanes && p->size > 1 && features_of(p, p->rank) >= LATE_FEATURES;
+    return much ? lap_rows_of(p, p->rank) / LATE_PART / LATE_ROWS * LATE_ROWS : 0;
+}
+
+/* Rows [begin, end) of the own shard as a block of the latest GEMM. */
+static void add_own_block(const lap_problem_t *p, lap_schedule_t *s, size_t begin, size_t end)
+{
+    lap_range_t a = own_input(p);
+    a.offset += begin * a.stride;
+    a.rows = end - begin;
+    if (a.rows > 0)
+        add_block(p, s, a, output(p, p->rank, begin, a.rows), p->rank);
+}
+
+/*
+ * One GEMM over the own shard, but for its late rows, and, in whatever order they come, the blocks
+ * of the peers, read where they are.
  */
 static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
 {
     if (features_of(p, p->rank) == 0 || p->m == 0)
         return;
     lap_add_gemm(s, LAP_STREAM_COMPUTE, weight(p), true);
-    if (lap_rows_of(p, p->rank) > 0)
-        add_block(p, s, own_input(p), output(p, p->rank, 0, lap_rows_of(p, p->rank)), p->rank);
+    add_own_block(p, s, 0, lap_rows_of(p, p->rank) - late_rows(p));
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
         for (uint32_t j = 0; j < shard_blocks(p, peer); j++) {
@@ -657,6 +681,11 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
                                       lap_signal_done(p->size, p->rank), 0);
         if (p->gather_input && multiplies)
             lap_add_dep(s, done, copy);
+    }
+    if (late_rows(p) > 0) {
+        const size_t rows = lap_rows_of(p, p->rank);
+        lap_add_gemm(s, LAP_STREAM_BESIDE, weight(p), false);
+        add_own_block(p, s, rows - late_rows(p), rows);
     }
     for (int i = 1; i < p->size; i++)
         if (flows(p, p->rank, lap_peer_at(p, i)))

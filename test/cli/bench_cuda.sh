@@ -27,6 +27,11 @@ ok '... and says what it picked' grep -q '"method":"auto",.*"picked":"' <<<"$out
 lap bench rs 48 32 16 --device cuda --ranks 3 --method all,auto --iters 1 --warmup 1 --calls 3 --link 1GB/s --json
 right 'RS over a link' 6
 has 'the number of calls is as asked' "$out" '"calls":3'
+for sizes in 'ag 1024 8192 8' 'rs 1024 64 64'; do # some of the own rows are set apart
+    # shellcheck disable=SC2086
+    lap bench $sizes --device cuda --ranks 2 --dtype bf16 --method fused --iters 1 --warmup 0 --calls 2 --json
+    right "the own rows of $sizes, first and last" 1
+done
 
 lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --calls 2
 has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'

@@ -98,6 +98,15 @@ static lap_status_t order_waits(sequence_t *sequence)
     return LAP_OK;
 }
 
+/* Whether a sequence is safe, in line too, and still is when its waits are ordered. */
+static lap_status_t check_all(sequence_t *sequence)
+{
+    LAP_TRY(sequence_check(sequence));
+    LAP_TRY(sequence_check_in_line(sequence));
+    LAP_TRY(order_waits(sequence));
+    return sequence_check_in_line(sequence); /* nor has it made a circle */
+}
+
 /* Five calls of different rows, for each group size, with many, few and a single feature. */
 static void test_variant(const variant_t *variant, unsigned can)
 {
@@ -115,19 +124,34 @@ static void test_variant(const variant_t *variant, unsigned can)
             lap_op_desc_t descs[5] = {desc, desc, desc, desc, desc};
             status = sequence_build(&sequence, descs, rows, 5, size, can);
             if (status == LAP_OK)
-                status = sequence_check(&sequence);
-            if (status == LAP_OK)
-                status = sequence_check_in_line(&sequence);
-            if (status == LAP_OK)
-                status = order_waits(&sequence);
-            if (status == LAP_OK) /* nor has it made a circle */
-                status = sequence_check_in_line(&sequence);
+                status = check_all(&sequence);
             sequence_clear(&sequence);
         }
         if (fits(variant, size))
             tap_success(status,
                         "%s, %d ranks%s: five calls of different rows are safe, in line too", name,
                         size, can == CAN_LANES ? " with lanes" : "");
+    }
+}
+
+/* The same with the sizes of real layers, for which some rows are set apart. */
+static void test_layers(const variant_t *variant)
+{
+    static sequence_t sequence;
+    const size_t rows[3] = {4096, 4095, 1000};
+    char name[64];
+    variant_name(variant, name, sizeof(name));
+    for (int size = 2; size <= 8; size *= 2) {
+        if (!fits(variant, size))
+            continue;
+        lap_op_desc_t desc = describe(variant, 4096, 32768, 32768);
+        desc.block_rows = 0; /* as it is by default */
+        const lap_op_desc_t descs[3] = {desc, desc, desc};
+        lap_status_t status = sequence_build(&sequence, descs, rows, 3, size, CAN_LANES);
+        if (status == LAP_OK)
+            status = check_all(&sequence);
+        tap_success(status, "%s, %d ranks: calls of the size of layers are safe", name, size);
+        sequence_clear(&sequence);
     }
 }
 
@@ -301,6 +325,7 @@ int main(void)
     size_t nlanes = 0;
     for (size_t v = 0; v < NVARIANTS; v++) {
         test_variant(&variants[v], CAN_PLAIN);
+        test_layers(&variants[v]);
         if (!has_lanes(&variants[v], 4))
             continue;
         test_variant(&variants[v], CAN_LANES);

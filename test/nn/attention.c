@@ -4,7 +4,8 @@
  * with it: sums in fp32, probabilities and gradients of scores rounded to the type, results rounded
  * once. Nothing else may be written, later tokens leave no trace in earlier results, and the bits
  * do not change from call to call. With --device NAME only that one; with "all" behind that no
- * problem is left out for its length. With --speed it measures a GPU instead.
+ * problem is left out for its length, with "few" there is one of each kind. With --speed it measures
+ * a GPU instead.
  */
 #include <math.h>
 #include <stdio.h>
@@ -490,7 +491,7 @@ static void show_speeds(void)
         show_speed(&problems[i]);
 }
 
-static bool speed, all; /* as main is told */
+static bool speed, all, few; /* as main is told */
 
 static void test_device(void)
 {
@@ -500,6 +501,10 @@ static void test_device(void)
         show_speeds();
         return;
     }
+    for (size_t w = 0; few && w < sizeof(ways) / sizeof(ways[0]); w++)
+        check_problem(&ways[w], 2001 + 2 * w);
+    if (few)
+        return;
     test_results(all);
     test_edges();
     test_causal();
@@ -511,5 +516,6 @@ int main(int argc, char **argv)
     const bool one = argc > 2 && strcmp(argv[1], "--device") == 0;
     speed = argc > 1 && strcmp(argv[1], "--speed") == 0;
     all = one && argc > 3 && strcmp(argv[3], "all") == 0;
+    few = one && argc > 3 && strcmp(argv[3], "few") == 0;
     return test_devices(speed ? "cuda" : one ? argv[2] : NULL, test_device);
 }

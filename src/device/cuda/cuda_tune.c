@@ -2,9 +2,12 @@
 /*
  * The fastest of the kernels that cuBLASLt proposes for a GEMM, found by trial: its own estimates
  * are off by some per cent, more on a part of a GPU. They run on memory with random numbers, since
- * zeros are faster, and in turn, so that what disturbs one disturbs all. What others do with the
- * GPU at that moment is not known here.
+ * zeros are faster, and each beside the first one that runs at all: what counts is how the two
+ * compare. A GPU that is at work for some 30 ms reaches the limit of its power, and is slower by a
+ * tenth from then on, which is more than what kernels differ by. What others do with the GPU at
+ * that moment is not known here.
  */
+#include <math.h>
 #include <string.h>
 
 #include "device/cuda/cuda_plan.h"
@@ -13,7 +16,7 @@
 
 #define ROUNDS 5
 #define BUDGET_NS 30000000u /* what one GEMM may be tried for, */
-#define BUDGET_RUNS 24u     /* or the time of so many runs, if that is more */
+#define BUDGET_RUNS 48u     /* or the time of so many runs, if that is more */
 #define ENOUGH_S 3e-4       /* what is timed at once: several runs of a short GEMM */
 #define RUNS_MOST 10
 #define HOPELESS 1.1    /* over the best: not tried again */
@@ -23,9 +26,8 @@
 #define FILL_THREADS 256u
 
 typedef struct trial {
-    double seconds[ROUNDS]; /* in order */
+    double ratios[ROUNDS]; /* of its time to that of the first that runs, in order */
     int rounds;
-    bool failed;
 } trial_t;
 
 /* One GEMM at its trials. */
@@ -130,51 +132,71 @@ static lap_status_t time_runs(const tuning_t *tuning, const cublasLtMatmulAlgo_t
     return LAP_OK;
 }
 
-/* One more time of a proposal. The first run ever loads the kernel, which does not count. */
-static lap_status_t try_once(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm,
-                             trial_t *trial)
+/* The seconds of a proposal; 0: it cannot be run. The first run loads the kernel. */
+static lap_status_t load(const tuning_t *tuning, const cublasLtMatmulAlgo_t *algorithm,
+                         double *seconds_p)
 {
-    double seconds = 0;
-    int runs = 1;
-    if (trial->rounds == 0) {
-        LAP_TRY(time_runs(tuning, algorithm, 1, &seconds));
-        trial->failed = seconds == 0;
-        if (trial->failed)
-            return LAP_OK;
-    } else {
-        seconds = trial->seconds[0];
-    }
-    if (seconds < ENOUGH_S)
-        runs = ENOUGH_S / seconds < RUNS_MOST ? (int)(ENOUGH_S / seconds) : RUNS_MOST;
-    LAP_TRY(time_runs(tuning, algorithm, runs, &seconds));
-    lap_sorted_add(trial->seconds, trial->rounds++, seconds);
+    LAP_TRY(time_runs(tuning, algorithm, 1, seconds_p));
+    return *seconds_p > 0 ? time_runs(tuning, algorithm, 1, seconds_p) : LAP_OK;
+}
+
+/* One more comparison of a proposal with the first; which of them runs first takes turns. */
+static lap_status_t compare(const tuning_t *tuning, const cublasLtMatmulAlgo_t *first,
+                            const cublasLtMatmulAlgo_t *algorithm, int runs, trial_t *trial)
+{
+    const cublasLtMatmulAlgo_t *const both[] = {first, algorithm};
+    const int turn = trial->rounds % 2;
+    double seconds[2] = {0};
+    LAP_TRY(time_runs(tuning, both[turn], runs, &seconds[turn]));
+    LAP_TRY(time_runs(tuning, both[!turn], runs, &seconds[!turn]));
+    if (seconds[0] > 0 && seconds[1] > 0)
+        lap_sorted_add(trial->ratios, trial->rounds++, seconds[1] / seconds[0]);
     return LAP_OK;
 }
 
-/* All in turn, until the time is up or enough is known; those that are far behind fall out. */
+/* All but the first in turn, until the time is up; those that are far behind fall out. */
+static lap_status_t try_others(const tuning_t *tuning,
+                               const cublasLtMatmulHeuristicResult_t *proposals, int count,
+                               double first_s, trial_t *trials)
+{
+    const uint64_t begin = lap_now_ns();
+    const double budget = fmax(BUDGET_NS, first_s * BUDGET_RUNS * 1e9);
+    const int runs = (int)fmin(fmax(ENOUGH_S / first_s, 1), RUNS_MOST);
+    double best = 1;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 1; i < count; i++) {
+            trial_t *trial = &trials[i];
+            double seconds = first_s;
+            if (trial->rounds < round || (round > 0 && trial->ratios[0] > HOPELESS * best))
+                continue;
+            if ((double)(lap_now_ns() - begin) > budget)
+                return LAP_OK;
+            if (round == 0)
+                LAP_TRY(load(tuning, &proposals[i].algo, &seconds));
+            if (seconds > 0)
+                LAP_TRY(compare(tuning, &proposals[0].algo, &proposals[i].algo, runs, trial));
+            if (trial->rounds > 0)
+                best = fmin(best, trial->ratios[0]);
+        }
+    return LAP_OK;
+}
+
+/* Finds the first that runs, and compares those behind it with it. */
 static lap_status_t try_all(const tuning_t *tuning,
                             const cublasLtMatmulHeuristicResult_t *proposals, int count,
                             trial_t *trials)
 {
-    const uint64_t begin = lap_now_ns();
-    uint64_t budget = BUDGET_NS;
-    double best = 0;
-    for (int round = 0; round < ROUNDS; round++)
-        for (int i = 0; i < count; i++) {
-            if (trials[i].failed || trials[i].rounds < round ||
-                (round > 0 && trials[i].seconds[0] > HOPELESS * best))
-                continue;
-            if (best > 0 && lap_now_ns() - begin > budget)
-                return LAP_OK;
-            LAP_TRY(try_once(tuning, &proposals[i].algo, &trials[i]));
-            if (trials[i].failed)
-                continue;
-            if (best == 0 && trials[i].seconds[0] * BUDGET_RUNS * 1e9 > BUDGET_NS)
-                budget = (uint64_t)(trials[i].seconds[0] * BUDGET_RUNS * 1e9);
-            if (best == 0 || trials[i].seconds[0] < best)
-                best = trials[i].seconds[0];
-        }
-    return LAP_OK;
+    double seconds = 0;
+    int first = 0;
+    for (; first < count; first++) {
+        LAP_TRY(load(tuning, &proposals[first].algo, &seconds));
+        if (seconds > 0)
+            break;
+    }
+    if (first == count)
+        return LAP_OK;
+    trials[first] = (trial_t){.ratios = {1}, .rounds = 1};
+    return try_others(tuning, proposals + first, count - first, seconds, trials + first);
 }
 
 /* By the median, of two the lower one; an earlier proposal is not given up for a trifle. */
@@ -185,7 +207,7 @@ static int fastest(const trial_t *trials, int count)
     for (int i = 0; i < count; i++) {
         if (trials[i].rounds == 0)
             continue;
-        const double median = trials[i].seconds[(trials[i].rounds - 1) / 2];
+        const double median = trials[i].ratios[(trials[i].rounds - 1) / 2];
         if (best == 0 || median < BETTER * best) {
             chosen = i;
             best = median;

@@ -37,7 +37,8 @@ static void mark_past(const lap_schedule_t *schedule, uint32_t index, uint16_t n
             continue;
         for (uint32_t i = 0; i < later; i++)
             past[i] = past[i] || schedule->steps[i].stream == step->stream;
-        for (uint16_t d = 0; d < (later == index ? ndeps : step->ndeps); d++)
+        const uint16_t needed = later == index ? ndeps : step->ndeps;
+        for (uint16_t d = 0; d < needed; d++)
             past[step->deps[d]] = true;
     }
 }

@@ -82,7 +82,7 @@ static void test_overtaking(lap_world_t *world, void *arg)
     (void)arg;
     lap_buffer_t *buffer = new_buffer(world, sizeof(source), 2, link_of(1, 1e-3));
     if (lap_world_rank(world) == 0) {
-        lap_span_t spans[3];
+        lap_span_t spans[3] = {{0}};
         const lap_put_t put = put_of(source, sizeof(source), 0, &spans[0]);
         const lap_raise_t credit = {.peer = 1, .signal = 1, .span = &spans[1]};
         const lap_raise_t same = {.peer = 1, .span = &spans[2]};
@@ -107,7 +107,7 @@ static void test_in_place(lap_world_t *world, void *arg)
     (void)arg;
     lap_buffer_t *buffer = new_buffer(world, 8, 2, link_of(1e9, 0));
     if (lap_world_rank(world) == 0) {
-        lap_span_t spans[3];
+        lap_span_t spans[3] = {{0}};
         const lap_raise_t big = {.peer = 1, .bytes = 10000000, .span = &spans[0]};
         const lap_raise_t credit = {.peer = 1, .signal = 1, .span = &spans[1]};
         const lap_raise_t own = {.peer = 0, .bytes = 10000000, .span = &spans[2]};

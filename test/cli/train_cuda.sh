@@ -66,7 +66,9 @@ is '... with the signals and the work of others, and fewer kernels for times tha
     END { print (traced > 0), odd + 0, (times < work) }' "$work/graphs")" '1 0 1'
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 2
 has 'of two iterations it says that they were traced' "$out" 'All iterations were traced'
+lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 3
+is 'of three one is traced: that counts' "$(grep -c 'without the first' <<<"$out")" 0
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
 is '--compare ends well' "$status$err" 0
-has '... and says what counts' "$out" 'theirs does not count' ' forward and backward, in which communication takes '
+has '... and says what counts' "$out" 'without the first' 'theirs does not count' ' forward and backward, in which communication takes '
 finish

@@ -377,7 +377,7 @@ static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own
 {
     lap_problem_t problem;
     const lap_builder_t *builder = find_builder(op, m, &problem);
-    lap_all_ranks_t all = {NULL};
+    lap_all_ranks_t all = {.schedules = NULL};
     lap_status_t status = lap_all_ranks_create(problem.size, 1, &all);
     if (status == LAP_OK)
         status = lap_all_ranks_build(&all, 0, builder, &problem);

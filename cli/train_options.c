@@ -288,7 +288,7 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
  */
 static float adamw_rate(const lap_nn_desc_t *desc)
 {
-    return fminf(0.001f, 0.4f / (float)(desc->heads * desc->head_dim));
+    return fminf(0.001f, 0.4f / (float)desc->hidden);
 }
 
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
@@ -466,20 +466,32 @@ static double count_matrices(const lap_nn_desc_t *desc)
 }
 
 /*
- * Weights with their gradients and what the optimizer keeps of them, and activations, of which
- * recomputation keeps at least the input of a layer.
+ * Of the activations of a layer that are kept, in matrices of rows x hidden, as few as there may be:
+ * what each GEMM is given and the middle, and the result of each pair of GEMMs. Recomputation and
+ * FP8 keep less, the input at least.
+ */
+static double count_activations(const lap_nn_desc_t *desc)
+{
+    static const double others[] = {0, 0, 2, 2, 4}; /* by kind */
+    const bool less = desc->recompute != LAP_RECOMPUTE_NONE || desc->fp8 != LAP_FP8_NONE;
+    return less ? 1 : count_matrices(desc) + others[desc->kind];
+}
+
+/*
+ * Weights, with the copies that GEMMs read where these are of another type, their gradients and what
+ * the optimizer keeps of them; and activations.
  */
 double lap_train_device_bytes(const lap_train_t *train)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    const double matrices = count_matrices(desc), hidden = (double)desc->hidden;
-    const double width = (double)lap_dtype_size(desc->dtype);
+    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
     const double kept = train->optimizer.kind == LAP_SGD ? 12 : 16;
-    const double weights = matrices * hidden * hidden * (kept + width);
+    const double copies = desc->dtype == LAP_FLOAT32 ? 0 : width;
+    const double weights = count_matrices(desc) * hidden * hidden * (kept + copies);
     const double rows = (double)desc->seq * (double)desc->batch;
-    const double inputs = desc->recompute == LAP_RECOMPUTE_NONE ? matrices + 4 : 1;
+    const double activations = rows * hidden * count_activations(desc) * width;
     const int ways = train->compare ? 2 : 1;
-    return ways * (double)desc->layers * (weights + rows * hidden * inputs * width) / train->tp;
+    return ways * (double)desc->layers * (weights + activations) / train->tp;
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */

@@ -168,8 +168,9 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_train_iteration_t it = typical(train, result);
+    const bool several = train->iters > 1 && lap_train_is_traced(train, train->iters - 2);
     printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
-           "hidden", "exposed", train->iters > 1 ? "   ms, median without the first" : "   ms");
+           "hidden", "exposed", several ? "   ms, median without the first" : "   ms");
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
         if (!result->gemms[g].kind)
             continue;

@@ -49,8 +49,8 @@ static const char *fitting_transport(const lap_device_ops_t *device)
 /* What an option says, or else the environment, or else NULL. */
 static const char *choose_name(const char *given, const char *variable)
 {
-    const char *name = given ? given : getenv(variable);
-    return name && *name ? name : NULL;
+    const char *name = getenv(variable);
+    return given ? given : name && *name ? name : NULL;
 }
 
 /* "--device cpu", "LAP_DEVICE=cpu", or "the device cpu": where a name comes from. */

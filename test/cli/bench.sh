@@ -121,6 +121,8 @@ refuse "--link 1GB/s is of ranks that communicate" -- ag 8 8 8 --ranks 1 --link 
 refuse "--link ratio:0.4 is of ranks that communicate" -- demo --ranks 1 --link ratio:0.4
 refuse "--num-sm 4 is of GPUs" -- ag 8 8 8 --num-sm 4
 refuse gpu9 -- ag 8 8 8 --device gpu9
+refuse "--device" "''" -- ag 8 8 8 --device ''
+refuse "--transport" "''" -- ag 8 8 8 --transport ''
 refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
 LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8

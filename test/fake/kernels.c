@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of the device `cuda` do, as loops: see fake.h. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -84,10 +85,21 @@ static uint64_t full_tag(uint64_t tag, const uint32_t *calls)
     return tag ^ *(const uint32_t *)fake_at(calls) * 0xd1b54a32d192ed03u;
 }
 
+/* When a transfer began, which was noted for one signal, and before it. */
+static uint64_t take_note(const uint64_t *note)
+{
+    const uint64_t noted = __atomic_exchange_n((uint64_t *)fake_at(note), 0, __ATOMIC_ACQ_REL);
+    if (noted == 0) {
+        fprintf(stderr, "fake: a signal does not wait for when its transfer began\n");
+        abort();
+    }
+    return noted;
+}
+
 /* When a transfer over an emulated link comes. */
 static uint64_t carry(const lap_cuda_transit_t *transit)
 {
-    const uint64_t issued = transit->issued ? *(const uint64_t *)fake_at(transit->issued) : now();
+    const uint64_t issued = transit->issued ? take_note(transit->issued) : now();
     uint64_t due = issued;
     if (transit->link_free) {
         uint64_t *link_free = fake_at(transit->link_free);

@@ -335,8 +335,7 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     /* In a graph that is being made, nobody looks for times before its end. */
     if (!stream->device->keeps)
         LAP_TRY(lap_cuda_stamp_now(stream));
-    if (stream->parted || !stream->device->keeps)
-        LAP_TRY(lap_cuda_meet(stream));
+    LAP_TRY(lap_cuda_meet(stream)); /* what was noted may be read behind the event */
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");
 }
 

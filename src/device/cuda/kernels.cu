@@ -168,9 +168,9 @@ constexpr int looks = 64; /* at the words, between two looks at the host's memor
 } // namespace
 
 /*
- * One warp, a lane for each wait, with times as if one came after the other: ends when all signals have come, or the host says so, or after
- * the limit, when there is perhaps no host that looks. What came with a signal of another call must
- * not be used: then only the host can end it, or the limit.
+ * One warp, a lane for each wait, with times as if one came after the other: ends when all signals
+ * have come, or the host says so, or after the limit, when there is perhaps no host that looks. What
+ * came with a signal of another call must not be used: then only the host can end it, or the limit.
  */
 extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 {

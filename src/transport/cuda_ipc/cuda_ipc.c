@@ -75,7 +75,7 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
     if (buffer->part->paced)
-        LAP_TRY(lap_paced_note(buffer->part, stream, put->peer));
+        LAP_TRY(lap_paced_note(buffer, stream, put->peer));
     LAP_TRY(device->copy(stream, &copy));
     if (signals)
         return raise_word(buffer, stream, &raise);

@@ -68,7 +68,7 @@ void lap_paced_free(struct lap_part *part);
  * The time at which a transfer to a peer begins, noted on its stream unless one has begun already
  * whose signal is still to come.
  */
-lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, int peer);
+lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer);
 /* The way of a signal with `raise->bytes` bytes of data; raise->span: its end will be known. */
 lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
                                lap_cuda_transit_t *transit_p);

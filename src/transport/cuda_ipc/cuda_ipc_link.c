@@ -16,6 +16,7 @@ struct lap_paced {
     unsigned nnotes;
     const uint64_t *
         *begun; /* of each peer: when the transfer began whose signal is still to come */
+    bool kept;  /* those were noted in a graph that was being made */
 };
 
 static uint64_t to_ns(double seconds)
@@ -51,9 +52,21 @@ void lap_paced_free(struct lap_part *part)
     part->paced = NULL;
 }
 
-lap_status_t lap_paced_note(struct lap_part *part, lap_stream_t *stream, int peer)
+/* A graph that was given up may have left some whose signal never came, nor were they noted. */
+static void forget_given_up(struct lap_part *part, int size)
 {
     struct lap_paced *paced = part->paced;
+    if (paced->kept == part->device->keeps)
+        return;
+    for (int peer = 0; peer < size; peer++)
+        paced->begun[peer] = NULL;
+    paced->kept = part->device->keeps;
+}
+
+lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer)
+{
+    struct lap_paced *paced = buffer->part->paced;
+    forget_given_up(buffer->part, buffer->group->size);
     if (paced->begun[peer])
         return LAP_OK;
     uint64_t *note = &paced->notes[paced->nnotes++ % NOTES];

@@ -125,7 +125,7 @@ refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
 LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8
 LAP_RANK=0 LAP_SIZE=1 LAP_TRANSPORT=self refuse 'LAP_TRANSPORT=self runs its ranks as threads' -- ag 8 8 8
-if ! "$LAP" info | grep -q '  MPI .*not found'; then
+if ! "$lap" info | grep -q '  MPI .*not found'; then
     LAP_TRANSPORT=mpi refuse 'LAP_TRANSPORT=mpi needs ranks that mpirun started: mpirun -n 4 lap bench ...' -- ag 8 8 8
     refuse '--transport mpi needs ranks that mpirun started: mpirun -n 4 lap bench ... --transport mpi' -- \
         ag 8 8 8 --transport mpi

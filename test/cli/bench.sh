@@ -313,6 +313,19 @@ for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 comput
     GEMM exposed; do
     check "the timeline has '$word'" has "$svg" "$word"
 done
+# The threads of one process have no file to share memory in, so that only the picture is too large.
+(
+    ulimit -f 0
+    trap '' XFSZ
+    exec timeout 60 "$lap" bench rs 64 48 32 --ranks 2 --iters 1 --transport self \
+        --timeline "$folder/full.svg" 2>&1
+) | cat >"$folder/out"
+status=${PIPESTATUS[0]}
+out=$(<"$folder/out")
+check "a timeline that cannot be written is a failure" status_is 1
+check "... that is told" has "$out" "cannot write the timeline $folder/full.svg"
+check "... after which the table comes all the same" has "$out" "GEMM alone"
+check "... without the path of the timeline" eval '! has "$out" "timeline: "'
 check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nout\nt.svg')" ]
 
 timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json \

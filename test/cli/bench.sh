@@ -244,6 +244,14 @@ check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$f
 bench rs 40 24 32 --ranks 2 --iters 1 --json
 check "... and in JSON the noise is null" has "$out" '"noise_pct":null'
 
+# A table without E says why, and only such a table.
+for ranks in 1 2; do
+    bench ag 64 64 64 --ranks $ranks --iters 3
+    grep -Eq '^. (ring|direct|fused) .* - +[0-9.]+e[-+]' "$folder/out" && lacks=0 || lacks=1
+    has "$out" "E is not told" && told=0 || told=1
+    check "$ranks ranks: a table without E says why" [ $lacks -eq $told ]
+done
+
 # What a picture would replace stays until there is one.
 echo precious >"$folder/old.svg"
 refuse "GiB" -- ag 1000000000 1000000000 1000000000 --timeline "$folder/old.svg"

@@ -45,9 +45,9 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
         (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results);
     else
         (bench->json ? lap_bench_print_json : lap_bench_print_table)(bench, results);
-    if (bench->timeline && !bench->json)
+    bool correct = !results[0].undrawn;
+    if (bench->timeline && correct && !bench->json)
         printf("\ntimeline: %s\n", bench->timeline);
-    bool correct = true;
     for (size_t i = 0; i < bench->ncases; i++)
         correct = judge(&bench->cases[i], &results[i]) && correct;
     return correct ? LAP_CLI_OK : LAP_CLI_FAILED;

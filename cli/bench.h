@@ -298,10 +298,11 @@ typedef struct lap_bench_result {
     lap_link_t link;         /* in effect; both 0: none */
     double gemm_ms, gemm_noise_ms;
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
-    size_t best; /* the fastest correct one of the methods asked for; SIZE_MAX: none is correct */
+    size_t best;  /* the fastest correct one of the methods asked for; SIZE_MAX: none is correct */
+    bool undrawn; /* the timeline could not be written, as was told; known to rank 0 */
 } lap_bench_result_t;
 
-/* Measures one case. Collective over the world; the result is the same on every rank. */
+/* Measures one case. Collective over the world; the figures are the same on every rank. */
 lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
                                lap_world_t *world, lap_bench_result_t *result_p);
 

@@ -13,6 +13,7 @@
 
 #include "bench.h"
 #include "core/status.h"
+#include "ranks.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -491,6 +492,17 @@ static size_t median_call(const uint64_t *ns, size_t count)
     return 0;
 }
 
+/* A full disk must not cost what was measured: the table is printed all the same. */
+static void write_picture(runner_t *runner, lap_trace_t *trace, const char *title)
+{
+    const lap_status_t status = lap_trace_draw(trace, title, runner->bench->timeline);
+    runner->result.undrawn = status != LAP_OK;
+    if (status == LAP_OK)
+        return;
+    lap_bench_progress_end(true);
+    lap_ranks_fail("lap bench", 0, status);
+}
+
 /* Traces a few calls and draws the median one: an unlucky one would tell a wrong story. */
 static lap_status_t draw(runner_t *runner)
 {
@@ -510,7 +522,7 @@ static lap_status_t draw(runner_t *runner)
         write_title(runner, method, title, sizeof(title));
         status = lap_trace_gather(trace, runner->group);
         if (status == LAP_OK && runner->speaks)
-            status = lap_trace_draw(trace, title, runner->bench->timeline);
+            write_picture(runner, trace, title);
     }
     for (size_t i = 0; i < DRAWN_CALLS; i++)
         lap_trace_destroy(traces[i]);

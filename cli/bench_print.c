@@ -199,6 +199,17 @@ static layout_t lay_out(const lap_bench_t *bench)
     return layout;
 }
 
+/* Whether methods that overlap have no E, because serial communicates in next to no time. */
+static bool lacks_efficiency(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    double unused;
+    for (size_t c = 0; c < bench->ncases; c++)
+        if (lap_bench_rows(&bench->cases[c]) > 1 && results[c].methods[0].ok &&
+            !lap_bench_efficiency(&results[c], 1, &unused))
+            return true;
+    return false;
+}
+
 void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     const layout_t layout = lay_out(bench);
@@ -228,6 +239,8 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
            "is fully "
            "hidden.\n",
            bench->iters, bench->iters == 1 ? "" : "s", calls);
+    if (lacks_efficiency(bench, results))
+        printf("E is not told where ECT of serial is not beyond the noise: nothing to hide.\n");
     if (bench->rest_ms > 0)
         printf("A rest of %d ms before each time.\n", bench->rest_ms);
     if (bench->baseline)

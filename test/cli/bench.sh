@@ -127,7 +127,7 @@ refuse pigeon -- ag 8 8 8 --transport pigeon
 LAP_DEVICE=gpu9 refuse LAP_DEVICE gpu9 -- ag 8 8 8
 LAP_TRANSPORT=pigeon refuse LAP_TRANSPORT pigeon -- ag 8 8 8
 LAP_RANK=0 LAP_SIZE=1 LAP_TRANSPORT=self refuse 'LAP_TRANSPORT=self runs its ranks as threads' -- ag 8 8 8
-if ! "$LAP" info | grep -q '  MPI .*not found'; then
+if ! "$lap" info | grep -q '  MPI .*not found'; then
     LAP_TRANSPORT=mpi refuse 'LAP_TRANSPORT=mpi needs ranks that mpirun started: mpirun -n 4 lap bench ...' -- ag 8 8 8
     refuse '--transport mpi needs ranks that mpirun started: mpirun -n 4 lap bench ... --transport mpi' -- \
         ag 8 8 8 --transport mpi
@@ -246,6 +246,14 @@ check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$f
 bench rs 40 24 32 --ranks 2 --iters 1 --json
 check "... and in JSON the noise is null" has "$out" '"noise_pct":null'
 
+# A table without E says why, and only such a table.
+for ranks in 1 2; do
+    bench ag 64 64 64 --ranks $ranks --iters 3
+    grep -Eq '^. (ring|direct|fused) .* - +[0-9.]+e[-+]' "$folder/out" && lacks=0 || lacks=1
+    has "$out" "E is not told" && told=0 || told=1
+    check "$ranks ranks: a table without E says why" [ $lacks -eq $told ]
+done
+
 # What a picture would replace stays until there is one.
 echo precious >"$folder/old.svg"
 refuse "GiB" -- ag 1000000000 1000000000 1000000000 --timeline "$folder/old.svg"
@@ -315,6 +323,19 @@ for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 comput
     GEMM exposed; do
     check "the timeline has '$word'" has "$svg" "$word"
 done
+# The threads of one process have no file to share memory in, so that only the picture is too large.
+(
+    ulimit -f 0
+    trap '' XFSZ
+    exec timeout 60 "$lap" bench rs 64 48 32 --ranks 2 --iters 1 --transport self \
+        --timeline "$folder/full.svg" 2>&1
+) | cat >"$folder/out"
+status=${PIPESTATUS[0]}
+out=$(<"$folder/out")
+check "a timeline that cannot be written is a failure" status_is 1
+check "... that is told" has "$out" "cannot write the timeline $folder/full.svg"
+check "... after which the table comes all the same" has "$out" "GEMM alone"
+check "... without the path of the timeline" eval '! has "$out" "timeline: "'
 check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nout\nt.svg')" ]
 
 timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json \

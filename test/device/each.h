@@ -13,6 +13,12 @@ static const lap_device_ops_t *ops;
 static lap_device_t *device;
 static lap_stream_t *stream;
 
+/* Whether the device adds up products of FP8 as tap_fp8_loss says. */
+static inline bool has_tensor_cores(void)
+{
+    return strcmp(ops->name, "cuda") == 0;
+}
+
 /* Tests every device, or the one of that name; a device that is not here is skipped. */
 static inline int test_devices(const char *only, void (*test)(void))
 {

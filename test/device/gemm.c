@@ -122,11 +122,6 @@ static lap_status_t multiply(const product_t *p)
     return ops->stream_synchronize(stream);
 }
 
-static bool has_tensor_cores(void)
-{
-    return strcmp(ops->name, "cuda") == 0;
-}
-
 /*
  * The largest error over its bound, or infinity when something was written where nothing belongs.
  */

@@ -323,8 +323,10 @@ bool lap_arg_list(const lap_command_t *command, const char *what, const char *te
     for (const char *rest = text;; rest++) {
         size_t length = strcspn(rest, ",");
         if (length == 0 || length >= LAP_LIST_TEXT || list.count == LAP_LIST_MAX) {
-            lap_args_fail(command, "%s is '%s'; expected at most %d names with commas between",
-                          what, text, LAP_LIST_MAX);
+            lap_args_fail(command,
+                          "%s is '%s'; expected 1 to %d names of 1 to %d characters with commas "
+                          "between",
+                          what, text, LAP_LIST_MAX, LAP_LIST_TEXT - 1);
             return false;
         }
         memcpy(list.items[list.count++], rest, length);

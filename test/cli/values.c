@@ -99,18 +99,19 @@ static void test_lists(void)
     tap_ok(lap_arg_list(&command, "--x", "one", &list) && list.count == 1, "one");
     static const char *bad[] = {"", ",", "a,", ",a", "a,,b"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        refused(lap_arg_list(&command, "--x", bad[i], &list), bad[i], "names with commas");
+        refused(lap_arg_list(&command, "--x", bad[i], &list), bad[i],
+                "expected 1 to 32 names of 1 to");
     char many[2 * (LAP_LIST_MAX + 1)] = "";
     for (size_t i = 0; i < LAP_LIST_MAX; i++)
         memcpy(many + 2 * i, "a,", 2);
     many[2 * LAP_LIST_MAX] = 'a';
-    refused(lap_arg_list(&command, "--x", many, &list), many, "at most 32");
+    refused(lap_arg_list(&command, "--x", many, &list), many, "1 to 32 names");
     many[2 * LAP_LIST_MAX - 1] = '\0';
     tap_ok(lap_arg_list(&command, "--x", many, &list) && list.count == LAP_LIST_MAX, "32 items");
     char wide[LAP_LIST_TEXT + 1];
     memset(wide, 'w', LAP_LIST_TEXT);
     wide[LAP_LIST_TEXT] = '\0';
-    refused(lap_arg_list(&command, "--x", wide, &list), wide, "names");
+    refused(lap_arg_list(&command, "--x", wide, &list), wide, "1 to 63 characters");
     tap_ok(list.count == LAP_LIST_MAX, "a refused list changes nothing");
 }
 

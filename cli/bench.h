@@ -285,8 +285,8 @@ lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count);
 
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
-    double ect_ms;  /* less the GEMM of the same round */
-    double host_us; /* to issue a call in the order of a stream; 0: not measured */
+    double ect_ms, ect_noise_ms; /* less the GEMM of the same round */
+    double host_us;              /* to issue a call in the order of a stream; 0: not measured */
     double max_err;
     bool ok;
     double predicted_ms;        /* 0: not predicted */

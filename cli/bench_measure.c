@@ -420,7 +420,7 @@ static lap_status_t all_rounds(runner_t *runner)
  * What a row takes longer than the GEMM: the median over the rounds, of each of which both GEMMs
  * count. A machine that slows down and recovers does so for all of a round.
  */
-static double median_ect_ms(const runner_t *runner, size_t row)
+static void note_ect(const runner_t *runner, size_t row, lap_bench_figure_t *figure)
 {
     const size_t count = (size_t)runner->bench->iters;
     const uint64_t *gemms = runner->samples[lap_bench_rows(runner->it)];
@@ -428,7 +428,9 @@ static double median_ect_ms(const runner_t *runner, size_t row)
         runner->ects[i] =
             (double)runner->samples[row][i] - ((double)gemms[2 * i] + (double)gemms[2 * i + 1]) / 2;
     qsort(runner->ects, count, sizeof(double), compare_double);
-    return (runner->ects[(count - 1) / 2] + runner->ects[count / 2]) / 2 * 1e-6;
+    const size_t last = count - 1, quarter = last / 4;
+    figure->ect_ms = (runner->ects[last / 2] + runner->ects[count / 2]) / 2 * 1e-6;
+    figure->ect_noise_ms = (runner->ects[last - quarter] - runner->ects[quarter]) / 2 * 1e-6;
 }
 
 /* Medians, half the distance of the quartiles as noise, and the best. */
@@ -437,7 +439,7 @@ static void conclude(runner_t *runner)
     lap_bench_result_t *result = &runner->result;
     size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
     for (size_t i = 0; i < rows; i++) /* before statistics sort the samples */
-        result->methods[i].ect_ms = median_ect_ms(runner, i);
+        note_ect(runner, i, &result->methods[i]);
     lap_bench_stats_t gemm = lap_bench_stats(runner->samples[rows], 2 * count);
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;

@@ -39,7 +39,7 @@ bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, doubl
 {
     const lap_bench_figure_t *serial = &result->methods[0];
     double serial_ect = serial->ect_ms;
-    if (method == 0 || !serial->ok || serial_ect <= serial->noise_ms + result->gemm_noise_ms)
+    if (method == 0 || !serial->ok || serial_ect <= serial->ect_noise_ms)
         return false;
     *efficiency_p = 1 - result->methods[method].ect_ms / serial_ect;
     return true;

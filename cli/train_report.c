@@ -42,17 +42,25 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
+/* Something about the file of rules; where standard output is for one object only, beside it. */
+static void say_of_rules(const lap_train_t *train, const lap_group_t *world, const char *text)
+{
+    lap_train_say(train, world, "|-- %s: %s", train->rules_path, text);
+    if (train->json && lap_group_rank(world) == 0)
+        fprintf(stderr, "%s: %s: %s\n", lap_train_command.name, train->rules_path, text);
+}
+
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
 {
-    char unused[256];
-    if (!train->rules_path ||
-        lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) == 0)
+    char unused[256], text[320];
+    if (!train->rules_path)
         return;
-    lap_train_say(train, world, "|-- %s: without effect on device %s: %s", train->rules_path,
-                  train->device, unused);
-    if (train->json && lap_group_rank(world) == 0)
-        fprintf(stderr, "%s: %s: without effect on device %s: %s\n", lap_train_command.name,
-                train->rules_path, train->device, unused);
+    if (lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) > 0) {
+        snprintf(text, sizeof(text), "without effect on device %s: %s", train->device, unused);
+        say_of_rules(train, world, text);
+    }
+    if (!train->desc.sequence_parallel)
+        say_of_rules(train, world, "without effect where rows are whole: rules to gather them");
 }
 
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,

@@ -39,7 +39,7 @@ begin=$EPOCHREALTIME
 lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --warmup 0 --rest 200
 end=$EPOCHREALTIME
 has 'it rests before each time' "$out" 'A rest of 200 ms'
-ok '... four times' [ $((10#${end/./} - 10#${begin/./})) -ge 800000 ]
+ok '... four times' [ $((10#${end/[.,]/} - 10#${begin/[.,]/})) -ge 800000 ]
 lap bench ag 48 32 16 --ranks 2 --transport cuda_ipc
 is 'a transport of another device: status and sentence' "$status $err" \
     '2 lap bench: --transport cuda_ipc cannot reach the memory of the device cpu'

@@ -182,6 +182,9 @@ if [ $yaml = yes ]; then
     has '... are used' "$out" 'fc2_fprop   gemm_rs   ring' 'fc1_dgrad   gemm_rs   pipeline' 'fc1_wgrad   gemm  '
     is '... and what has no effect is told once' "$(grep -o 'without effect.*' "$work/out")" \
         'without effect on device cpu: num_sm, cga_size'
+    train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --iters 1 --no-sequence-parallel
+    is '... where rows are whole, too' "$(grep -o 'without effect where.*' "$work/out")" \
+        'without effect where rows are whole: rules to gather them'
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1
     is '... also by --compare' "$(grep -c 'without effect' "$work/out")" 1
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1 --json

@@ -161,7 +161,6 @@ static lap_status_t try_others(const tuning_t *tuning,
 {
     const uint64_t begin = lap_now_ns();
     const double budget = fmax(BUDGET_NS, first_s * BUDGET_RUNS * 1e9);
-    const int runs = (int)fmin(fmax(ENOUGH_S / first_s, 1), RUNS_MOST);
     double best = 1;
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 1; i < count; i++) {
@@ -173,8 +172,9 @@ static lap_status_t try_others(const tuning_t *tuning,
                 return LAP_OK;
             if (round == 0)
                 LAP_TRY(load(tuning, &proposals[i].algo, &seconds));
+            const double runs = fmin(fmax(ENOUGH_S / fmax(first_s, seconds), 1), RUNS_MOST);
             if (seconds > 0)
-                LAP_TRY(compare(tuning, &proposals[0].algo, &proposals[i].algo, runs, trial));
+                LAP_TRY(compare(tuning, &proposals[0].algo, &proposals[i].algo, (int)runs, trial));
             if (trial->rounds > 0)
                 best = fmin(best, trial->ratios[0]);
         }

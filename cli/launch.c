@@ -26,6 +26,7 @@
 
 #define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
+#define SETTLE_NS 100000000u /* what fails so soon after something else fails at the same time */
 #define POLLS 3              /* besides those of the ranks */
 
 /* Where a job stands. What a deadline brings is in escalate(). */
@@ -262,15 +263,20 @@ static void summarise(job_t *job)
         plural(others), forced);
 }
 
+/* Failures that were found at once. */
+typedef struct failures {
+    siginfo_t cause;
+    int rank; /* whose it is; -1: there is none */
+    int count;
+} failures_t;
+
 /*
  * Looks which ranks have ended. They stay zombies until the job is over, so that their process
- * groups cannot become somebody else's. Of several failures found at once, a death by signal is
- * taken for the cause and a status for the consequence.
+ * groups cannot become somebody else's. Of several failures a death by signal is taken for the cause
+ * and a status for the consequence.
  */
-static void look_at_ranks(job_t *job)
+static void find_failures(job_t *job, failures_t *found)
 {
-    siginfo_t cause = {0};
-    int failed = -1, count = 0;
     for (int r = 0; r < job->launch->nranks; r++) {
         rank_t *rank = &job->ranks[r];
         siginfo_t info = {0};
@@ -282,17 +288,28 @@ static void look_at_ranks(job_t *job)
         job->running--;
         if (info.si_code == CLD_EXITED && info.si_status == 0)
             continue;
-        count++;
-        if (failed < 0 || (cause.si_code == CLD_EXITED && info.si_code != CLD_EXITED)) {
-            failed = r;
-            cause = info;
+        found->count++;
+        if (found->rank < 0 || (found->cause.si_code == CLD_EXITED && info.si_code != CLD_EXITED)) {
+            found->rank = r;
+            found->cause = info;
         }
     }
+}
+
+static void look_at_ranks(job_t *job)
+{
+    failures_t found = {.rank = -1};
+    find_failures(job, &found);
     /* What happens after something else went wrong is its consequence. */
-    bool first = failed >= 0 && job->result < 0;
-    job->also_failed += first ? count - 1 : count;
+    const bool first = found.rank >= 0 && job->result < 0;
+    if (first && found.cause.si_code == CLD_EXITED && job->running > 0) {
+        /* Peers may see a rank die, and end, before it has died so far that we can see it. */
+        lap_sleep_until_ns(lap_now_ns() + SETTLE_NS);
+        find_failures(job, &found);
+    }
+    job->also_failed += first ? found.count - 1 : found.count;
     if (first)
-        report_failure(job, failed, &cause);
+        report_failure(job, found.rank, &found.cause);
     if (job->running == 0 && job->phase < DRAIN) {
         summarise(job);
         enter(job, DRAIN, DRAIN_NS);

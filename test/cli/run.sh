@@ -103,6 +103,16 @@ lap run -n 2 sh -c 'test $LAP_RANK = 0 && kill -9 $$; true'
 is 'a death by signal is 128 + its number' "$status" 137
 ok 'and told' \
     grep -qE '^lap run: rank 0 \(pid [0-9]+\) was killed by signal 9 \(Killed\)$' "$work/err"
+# shellcheck disable=SC2016
+victim_and_witness='if [ $LAP_RANK = 0 ]; then
+    echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 20
+else
+    until [ -e "$0" ]; do sleep 0.01; done
+    kill -9 "$(cat "$0")"
+    exit 1
+fi'
+lap run -n 2 sh -c "$victim_and_witness" "$work/victim"
+is 'a death by signal is the cause, and a status beside it the consequence' "$status" 137
 lap run -n 1 sh -c 'echo last words >&2; exit 9'
 is 'last words come before the sentence' "${err%%pid*}" \
     "$(printf '[0] last words\nlap run: rank 0 (')"

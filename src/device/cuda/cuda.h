@@ -168,12 +168,14 @@ struct lap_stream {
     struct lap_stream *next;
 };
 
-/* Makes the context current, if it is not yet; each is followed by a leave. */
 /* Makes a context current, and the one before it again; pop returns the status given, or its own. */
 lap_status_t lap_cuda_push(const lap_cuda_device_t *device, CUcontext context);
 lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status);
 
-/* The same with the context of the device, once for rows of calls inside one another. */
+/*
+ * The same with the context of the device, once for rows of calls inside one another; each enter is
+ * followed by a leave.
+ */
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
 /* Returns the status given, or what went wrong here. */
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status);

@@ -462,12 +462,12 @@ static void forget_lost(lap_cuda_device_t *device)
     (void)lap_cuda_leave(device, LAP_OK);
 }
 
-/* Whether all streams, and an event, have run out in time; a failure ends them, too. */
 static bool is_busy(const lap_cuda_api_t *api, CUstream stream)
 {
     return stream && api->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
 }
 
+/* Whether all streams, and an event, have run out in time; a failure ends them, too. */
 static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
 {
     const lap_cuda_api_t *api = &device->api;

@@ -262,6 +262,21 @@ __device__ float turn_element(const lap_norm_backward_t &n, float normal, float 
     return rstd * (g - centre - normal * means[1]);
 }
 
+/*
+ * One element on its way there: x becomes n and g, which is dy, becomes dy gamma; the sums over rows
+ * and those over the row, of which `means` are made, grow.
+ */
+__device__ void add_element(float &x, float &g, float gamma, float mean, float rstd, float &dgamma,
+                            float &dbeta, float (&means)[2])
+{
+    x = (x - mean) * rstd;
+    dgamma += g * x;
+    dbeta += g;
+    g *= gamma;
+    means[0] += g;
+    means[1] += g * x;
+}
+
 /* What a thread adds up over rows for its columns is in registers, as is the row. */
 template <int fixed> __device__ void turn_vectors(const lap_norm_backward_t &n)
 {
@@ -282,14 +297,8 @@ template <int fixed> __device__ void turn_vectors(const lap_norm_backward_t &n)
         }
         if (mine && n.skip)
             take<fixed>(fixed, n.skip, row * n.skip_stride + col, skip);
-        for (int i = 0; i < width && mine; i++) {
-            x[i] = (x[i] - mean) * rstd;
-            dgamma[i] += g[i] * x[i];
-            dbeta[i] += g[i];
-            g[i] *= gamma[i];
-            means[0] += g[i];
-            means[1] += g[i] * x[i];
-        }
+        for (int i = 0; i < width && mine; i++)
+            add_element(x[i], g[i], gamma[i], mean, rstd, dgamma[i], dbeta[i], means);
         row_means(means, n.cols, rooms, turn);
         for (int i = 0; i < width; i++)
             x[i] = turn_element(n, x[i], g[i], rstd, means) + skip[i];
@@ -323,14 +332,8 @@ template <int fixed> __device__ void turn_wide(const lap_norm_backward_t &n)
                 take<floats>(FLOAT32, sums, col, dgamma);
                 take<floats>(FLOAT32, sums, n.cols + col, dbeta);
             }
-            for (int i = 0; i < count; i++) {
-                x[i] = (x[i] - mean) * rstd;
-                dgamma[i] += g[i] * x[i];
-                dbeta[i] += g[i];
-                g[i] *= gamma[i];
-                means[0] += g[i];
-                means[1] += g[i] * x[i];
-            }
+            for (int i = 0; i < count; i++)
+                add_element(x[i], g[i], gamma[i], mean, rstd, dgamma[i], dbeta[i], means);
             put<floats>(FLOAT32, sums, col, dgamma);
             put<floats>(FLOAT32, sums, n.cols + col, dbeta);
         }

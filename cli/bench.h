@@ -20,6 +20,7 @@
 #include "gpu_share.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
+#include "stats.h"
 
 typedef enum lap_bench_mode {
     LAP_BENCH_OP,
@@ -275,14 +276,6 @@ static inline size_t lap_bench_rows(const lap_bench_case_t *it)
 
 /* ---- measuring ---- */
 
-/* Median and quartiles of some samples. */
-typedef struct lap_bench_stats {
-    double median, q1, q3;
-} lap_bench_stats_t;
-
-/* Sorts the samples. `count` is at least 1. */
-lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count);
-
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
     double ect_ms, ect_noise_ms; /* less the GEMM of the same round */
@@ -307,7 +300,7 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
                                lap_world_t *world, lap_bench_result_t *result_p);
 
 typedef struct lap_bench_latency {
-    lap_bench_stats_t trip_ns; /* there and back */
+    lap_stats_t trip_ns; /* there and back */
     double step_ns;
     int cores;
     bool own_core;

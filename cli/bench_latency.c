@@ -41,7 +41,7 @@ static void unpin(const cpu_set_t *before)
 }
 
 /* Rank 1 answers each signal of rank 0; rank 0 keeps the time of each trip. */
-static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int count, uint64_t *samples)
+static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int count, double *samples)
 {
     for (int i = -WARMUP_TRIPS; i < count; i++) {
         uint64_t begin = lap_now_ns();
@@ -51,13 +51,13 @@ static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int count, uint64
         if (rank == 1)
             LAP_TRY(lap_buffer_raise(buffer, 0, 0));
         if (i >= 0)
-            samples[i] = lap_now_ns() - begin;
+            samples[i] = (double)(lap_now_ns() - begin);
     }
     return LAP_OK;
 }
 
 static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_buffer_t *buffer,
-                            uint64_t *samples, lap_bench_latency_t *result)
+                            double *samples, lap_bench_latency_t *result)
 {
     int rank = lap_group_rank(group);
     lap_bench_progress(rank == 0, "sending signals");
@@ -74,7 +74,7 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
     }
     LAP_TRY(lap_group_barrier(group));
     if (rank == 0) {
-        result->trip_ns = lap_bench_stats(samples, (size_t)bench->iters);
+        result->trip_ns = lap_stats(samples, (size_t)bench->iters);
         lap_bench_progress(true, "running steps");
         LAP_TRY(lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns));
     }
@@ -87,7 +87,7 @@ lap_status_t lap_bench_latency(const lap_bench_t *bench, lap_world_t *world,
     lap_group_t *group = lap_world_group(world);
     lap_bench_latency_t result = {.cores = world->cores};
     result.own_core = result.cores >= lap_group_size(group);
-    uint64_t *samples = lap_alloc((size_t)bench->iters, sizeof(uint64_t));
+    double *samples = lap_alloc((size_t)bench->iters, sizeof(double));
     if (!samples)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d trips", bench->iters);
     lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;

@@ -5,6 +5,7 @@
  * slowest rank; all ranks learn every time, so that they come to the same result and the same
  * decisions.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,36 +34,37 @@ typedef struct runner {
     lap_op_t *ops[LAP_LIST_MAX + 1];
     lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
     lap_bench_baseline_t *baseline;
-    uint64_t *times;                     /* what each rank measured, or said */
-    uint64_t *samples[LAP_LIST_MAX + 3]; /* of each row; then of the GEMM, twice as many */
-    double *ects;                        /* of one row */
+    double *said;                      /* by each rank: what it measured */
+    double *samples[LAP_LIST_MAX + 3]; /* ns of each row; then of the GEMM, twice as many */
+    double *ects;                      /* of one row */
     lap_bench_result_t result;
 } runner_t;
 
 /* ---- single times ---- */
 
-/* The largest of what the ranks say. */
-static lap_status_t largest(runner_t *runner, uint64_t mine, uint64_t *all_p)
+/* The largest of what the ranks say, nothing below 0; what is not a number counts as that. */
+static lap_status_t largest(runner_t *runner, double mine, double *all_p)
 {
-    LAP_TRY(lap_group_allgather(runner->group, &mine, sizeof(mine), runner->times));
-    uint64_t most = 0;
+    LAP_TRY(lap_group_allgather(runner->group, &mine, sizeof(mine), runner->said));
+    double most = 0;
     for (int r = 0; r < lap_group_size(runner->group); r++)
-        most = runner->times[r] > most ? runner->times[r] : most;
+        if (!isnan(most) && !(runner->said[r] <= most))
+            most = runner->said[r];
     *all_p = most;
     return LAP_OK;
 }
 
 /* What a call of a round took that began then. */
-static uint64_t mean_since(const runner_t *runner, uint64_t begin)
+static double mean_since(const runner_t *runner, uint64_t begin)
 {
-    return (lap_now_ns() - begin) / (uint64_t)runner->bench->calls;
+    return (double)(lap_now_ns() - begin) / runner->bench->calls;
 }
 
 /*
  * The whole local GEMM on the stream that the executor uses, while the other ranks do the same. An
  * epilogue is part of it where the GEMM itself applies it.
  */
-static lap_status_t time_gemm(runner_t *runner, uint64_t *ns_p)
+static lap_status_t time_gemm(runner_t *runner, double *ns_p)
 {
     const lap_bench_data_t *data = &runner->data;
     const lap_bench_shape_t *shape = &data->shape;
@@ -141,12 +143,12 @@ static lap_status_t run_method(runner_t *runner, size_t method, lap_trace_t *tra
                  : run_behind(runner->gemm, op, &args, NULL, NULL);
 }
 
-static lap_status_t time_call(runner_t *runner, size_t method, lap_trace_t *trace, uint64_t *ns_p)
+static lap_status_t time_call(runner_t *runner, size_t method, lap_trace_t *trace, double *ns_p)
 {
     LAP_TRY(lap_group_barrier(runner->group));
     const uint64_t begin = lap_now_ns();
     LAP_TRY(run_method(runner, method, trace));
-    return largest(runner, lap_now_ns() - begin, ns_p);
+    return largest(runner, (double)(lap_now_ns() - begin), ns_p);
 }
 
 /* All calls of a round in the order of a stream, as a training step would issue them. */
@@ -156,13 +158,13 @@ static lap_status_t enqueue_round(runner_t *runner, size_t method)
     const uint64_t begin = lap_now_ns();
     for (int i = 0; i < runner->bench->calls; i++)
         LAP_TRY(lap_op_enqueue(runner->ops[method], &args, NULL));
-    const double host_us = (double)mean_since(runner, begin) * 1e-3;
+    const double host_us = mean_since(runner, begin) * 1e-3;
     double *least = &runner->result.methods[method].host_us;
     *least = *least > 0 && *least < host_us ? *least : host_us;
     return lap_world_synchronize(runner->group->world, NULL);
 }
 
-static lap_status_t time_method(runner_t *runner, size_t method, uint64_t *ns_p)
+static lap_status_t time_method(runner_t *runner, size_t method, double *ns_p)
 {
     LAP_TRY(lap_group_barrier(runner->group));
     const uint64_t begin = lap_now_ns();
@@ -176,7 +178,7 @@ static lap_status_t time_method(runner_t *runner, size_t method, uint64_t *ns_p)
     return largest(runner, mean_since(runner, begin), ns_p);
 }
 
-static lap_status_t time_baseline(runner_t *runner, uint64_t *ns_p)
+static lap_status_t time_baseline(runner_t *runner, double *ns_p)
 {
     LAP_TRY(lap_group_barrier(runner->group));
     uint64_t begin = lap_now_ns();
@@ -185,41 +187,10 @@ static lap_status_t time_baseline(runner_t *runner, uint64_t *ns_p)
     return largest(runner, mean_since(runner, begin), ns_p);
 }
 
-static lap_status_t time_row(runner_t *runner, size_t row, uint64_t *ns_p)
+static lap_status_t time_row(runner_t *runner, size_t row, double *ns_p)
 {
     return row < runner->it->nmethods ? time_method(runner, row, ns_p)
                                       : time_baseline(runner, ns_p);
-}
-
-/* ---- statistics ---- */
-
-static int compare_ns(const void *left, const void *right)
-{
-    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-    return a < b ? -1 : a > b;
-}
-
-static int compare_double(const void *left, const void *right)
-{
-    const double a = *(const double *)left, b = *(const double *)right;
-    return a < b ? -1 : a > b;
-}
-
-/* The value below which `part` of the sorted samples lie, interpolated. */
-static double quantile(const uint64_t *samples, size_t count, double part)
-{
-    double at = part * (double)(count - 1);
-    size_t below = (size_t)at;
-    size_t above = below + 1 < count ? below + 1 : below;
-    double weight = at - (double)below;
-    return (double)samples[below] * (1 - weight) + (double)samples[above] * weight;
-}
-
-lap_bench_stats_t lap_bench_stats(uint64_t *samples, size_t count)
-{
-    qsort(samples, count, sizeof(*samples), compare_ns);
-    return (lap_bench_stats_t){quantile(samples, count, 0.5), quantile(samples, count, 0.25),
-                               quantile(samples, count, 0.75)};
 }
 
 /* ---- set-up ---- */
@@ -235,14 +206,14 @@ static lap_status_t choose_link(runner_t *runner)
     if (asked->ratio <= 0)
         return LAP_OK;
     lap_bench_progress(runner->speaks, "timing the GEMM for the link");
-    uint64_t samples[RATIO_ROUNDS];
+    double samples[RATIO_ROUNDS];
     for (int i = 0; i < RATIO_ROUNDS; i++)
         LAP_TRY(time_gemm(runner, &samples[i]));
-    double gemm_s = lap_bench_stats(samples, RATIO_ROUNDS).median * 1e-9;
+    double gemm_s = lap_stats(samples, RATIO_ROUNDS).median * 1e-9;
     /* All ranks have the same samples, and so would agree anyway; this way they need not. */
     double rate = lap_bench_serial_bytes(&runner->data.shape) / (asked->ratio * gemm_s);
-    LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->times));
-    memcpy(&runner->result.link.bytes_per_s, &runner->times[0], sizeof(rate));
+    LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->said));
+    runner->result.link.bytes_per_s = runner->said[0];
     return LAP_OK;
 }
 
@@ -305,11 +276,11 @@ static void note_predictions(runner_t *runner)
 static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
-    runner->times = lap_alloc(nranks, sizeof(uint64_t));
+    runner->said = lap_alloc(nranks, sizeof(double));
     runner->ects = lap_alloc((size_t)runner->bench->iters, sizeof(double));
-    bool there = runner->times && runner->ects;
+    bool there = runner->said && runner->ects;
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++) {
-        runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(uint64_t));
+        runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
         there = there && runner->samples[i];
     }
     if (!there)
@@ -319,7 +290,7 @@ static lap_status_t set_up(runner_t *runner)
                        lap_op_kind_name(runner->it->kind));
     LAP_TRY(lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
                                 runner->engine->device));
-    uint64_t unused;
+    double unused;
     for (int i = 0; i < runner->bench->warmup; i++)
         LAP_TRY(time_gemm(runner, &unused));
     runner->result.shape = runner->data.shape;
@@ -344,7 +315,7 @@ static void tear_down(runner_t *runner)
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++)
         lap_free(runner->samples[i]);
     lap_free(runner->ects);
-    lap_free(runner->times);
+    lap_free(runner->said);
 }
 
 /* ---- the work ---- */
@@ -357,20 +328,13 @@ static lap_status_t verify(runner_t *runner)
         lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
         LAP_TRY(lap_bench_data_spoil(&runner->data));
-        uint64_t value;
-        LAP_TRY(time_row(runner, i, &value));
-        double err;
+        double unused, wrong, err;
+        LAP_TRY(time_row(runner, i, &unused));
         LAP_TRY(lap_bench_data_fetch(&runner->data));
         bool ok = lap_bench_data_verify(&runner->data, &err);
-        LAP_TRY(largest(runner, !ok, &value));
-        figure->ok = figure->ok && value == 0;
-        /*
-         * Floats that are not negative are ordered as their bits are, and what is not a number
-         * comes last.
-         */
-        memcpy(&value, &err, sizeof(value));
-        LAP_TRY(largest(runner, value, &value));
-        memcpy(&err, &value, sizeof(err));
+        LAP_TRY(largest(runner, !ok, &wrong));
+        figure->ok = figure->ok && wrong == 0;
+        LAP_TRY(largest(runner, err, &err));
         if (!(err <= figure->max_err))
             figure->max_err = err;
     }
@@ -423,14 +387,12 @@ static lap_status_t all_rounds(runner_t *runner)
 static void note_ect(const runner_t *runner, size_t row, lap_bench_figure_t *figure)
 {
     const size_t count = (size_t)runner->bench->iters;
-    const uint64_t *gemms = runner->samples[lap_bench_rows(runner->it)];
+    const double *gemms = runner->samples[lap_bench_rows(runner->it)];
     for (size_t i = 0; i < count; i++)
-        runner->ects[i] =
-            (double)runner->samples[row][i] - ((double)gemms[2 * i] + (double)gemms[2 * i + 1]) / 2;
-    qsort(runner->ects, count, sizeof(double), compare_double);
-    const size_t last = count - 1, quarter = last / 4;
-    figure->ect_ms = (runner->ects[last / 2] + runner->ects[count / 2]) / 2 * 1e-6;
-    figure->ect_noise_ms = (runner->ects[last - quarter] - runner->ects[quarter]) / 2 * 1e-6;
+        runner->ects[i] = runner->samples[row][i] - (gemms[2 * i] + gemms[2 * i + 1]) / 2;
+    const lap_stats_t stats = lap_stats(runner->ects, count);
+    figure->ect_ms = stats.median * 1e-6;
+    figure->ect_noise_ms = stats.noise * 1e-6;
 }
 
 /* Medians, half the distance of the quartiles as noise, and the best. */
@@ -440,15 +402,15 @@ static void conclude(runner_t *runner)
     size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
     for (size_t i = 0; i < rows; i++) /* before statistics sort the samples */
         note_ect(runner, i, &result->methods[i]);
-    lap_bench_stats_t gemm = lap_bench_stats(runner->samples[rows], 2 * count);
+    lap_stats_t gemm = lap_stats(runner->samples[rows], 2 * count);
     result->gemm_ms = gemm.median * 1e-6;
-    result->gemm_noise_ms = (gemm.q3 - gemm.q1) / 2 * 1e-6;
+    result->gemm_noise_ms = gemm.noise * 1e-6;
     result->best = SIZE_MAX;
     for (size_t i = 0; i < rows; i++) {
         lap_bench_figure_t *figure = &result->methods[i];
-        lap_bench_stats_t stats = lap_bench_stats(runner->samples[i], count);
+        lap_stats_t stats = lap_stats(runner->samples[i], count);
         figure->total_ms = stats.median * 1e-6;
-        figure->noise_ms = (stats.q3 - stats.q1) / 2 * 1e-6;
+        figure->noise_ms = stats.noise * 1e-6;
         if (figure->ok && runner->it->methods[i].asked &&
             (result->best == SIZE_MAX || figure->total_ms < result->methods[result->best].total_ms))
             result->best = i;
@@ -482,7 +444,7 @@ static void write_title(const runner_t *runner, size_t method, char *title, size
 }
 
 /* The index of the median of a few times. */
-static size_t median_call(const uint64_t *ns, size_t count)
+static size_t median_call(const double *ns, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         size_t below = 0;
@@ -511,7 +473,7 @@ static lap_status_t draw(runner_t *runner)
     size_t method = drawn_method(runner);
     lap_bench_progress(runner->speaks, "drawing %s", runner->it->methods[method].label);
     lap_trace_t *traces[DRAWN_CALLS] = {NULL};
-    uint64_t ns[DRAWN_CALLS];
+    double ns[DRAWN_CALLS];
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < DRAWN_CALLS && status == LAP_OK; i++) {
         status = lap_trace_create(&traces[i]);

@@ -365,7 +365,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
 void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t *result,
                              int nranks)
 {
-    const lap_bench_stats_t *trip = &result->trip_ns;
+    const lap_stats_t *trip = &result->trip_ns;
     if (bench->json) {
         printf("{\"op\":\"latency\",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\","
                "\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,\"q3_us\":%.6g,\"cores\":%d,"

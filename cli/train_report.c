@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "core/world.h"
+#include "stats.h"
 #include "train.h"
 #include "util/alloc.h"
 
@@ -99,12 +100,6 @@ static void print_request(const lap_train_t *train, const lap_train_result_t *re
            train->device, train->transport, link);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /*
  * The median of a figure, `offset` bytes into each iteration; of those that were traced, or were
  * not, if they are told apart. The first of them is cold, and counts only if it is the only one.
@@ -116,12 +111,8 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
     for (int i = 0; i < train->iters; i++)
         if (!train->apart || result->iterations[i].traced == traced)
             memcpy(&room[count++], (const char *)&result->iterations[i] + offset, sizeof(double));
-    if (count > 1) {
-        count--;
-        room++;
-    }
-    qsort(room, (size_t)count, sizeof(double), ascending);
-    return (room[(count - 1) / 2] + room[count / 2]) / 2;
+    const int cold = count > 1;
+    return lap_stats(room + cold, (size_t)(count - cold)).median;
 }
 
 /* The median of every figure; zeros when there is no memory for it. */

@@ -9,18 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device/cuda/cuda_info.h"
 #include "transport/nccl/nccl_info.h"
 
 #define PART_SMS 8 /* SMs are handed out in groups of so many */
 
 /* ---- the GPUs ---- */
-
-typedef struct answer {
-    lap_status_t status;
-    char why[LAP_GPU_WHY / 2];
-    lap_cuda_info_t info;
-} answer_t;
 
 /* What can be found out without a context; with a transport also whether ranks could use it. */
 static lap_status_t find_out(const char *transport, lap_cuda_info_t *info_p)
@@ -37,7 +30,7 @@ static lap_status_t find_out(const char *transport, lap_cuda_info_t *info_p)
 
 static _Noreturn void tell(const char *transport, int fd)
 {
-    answer_t answer = {0};
+    lap_gpu_answer_t answer = {0};
     answer.status = find_out(transport, &answer.info);
     if (answer.status != LAP_OK)
         snprintf(answer.why, sizeof(answer.why), "%s", lap_last_error());
@@ -46,7 +39,7 @@ static _Noreturn void tell(const char *transport, int fd)
 }
 
 /* What a process of its own says, so that the launcher stays free of the driver's threads. */
-static bool hear(const char *transport, answer_t *answer)
+static bool hear(const char *transport, lap_gpu_answer_t *answer)
 {
     int ends[2];
     size_t have = 0;
@@ -67,7 +60,7 @@ static bool hear(const char *transport, answer_t *answer)
 }
 
 /* Asks the driver. `transport`: see find_out. False, with a sentence, when it has no answer. */
-static bool ask(const char *transport, answer_t *answer, char why[LAP_GPU_WHY])
+static bool ask(const char *transport, lap_gpu_answer_t *answer, char why[LAP_GPU_WHY])
 {
     errno = 0;
     if (hear(transport, answer))
@@ -154,29 +147,31 @@ static bool check_memory(const lap_gpu_share_t *share, const lap_cuda_info_t *in
     return true;
 }
 
-bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY])
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, lap_gpu_answer_t *answer_p,
+                   char why[LAP_GPU_WHY])
 {
-    answer_t answer = {0};
     lap_gpu_share_t share = {.nranks = nranks};
-    if (!ask(transport, &answer, why))
+    if (!ask(transport, answer_p, why))
         return false;
-    if (answer.status != LAP_OK) {
-        snprintf(why, LAP_GPU_WHY, "%s", answer.why);
+    if (answer_p->status != LAP_OK) {
+        snprintf(why, LAP_GPU_WHY, "%s", answer_p->why);
         return false;
     }
-    return choose_gpus(&share, answer.info.count, why) &&
-           check_memory(&share, &answer.info, rank_bytes, why);
+    return choose_gpus(&share, answer_p->info.count, why) &&
+           check_memory(&share, &answer_p->info, rank_bytes, why);
 }
 
-bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,
-                         char why[LAP_GPU_WHY])
+bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, const lap_gpu_answer_t *known,
+                         lap_gpu_share_t *share_p, char why[LAP_GPU_WHY])
 {
-    answer_t answer = {0};
+    lap_gpu_answer_t answer = {0};
     lap_gpu_share_t share = {.nranks = nranks};
     *share_p = share;
     if (mode == LAP_GPU_OFF)
         return true;
-    if (!ask(NULL, &answer, why))
+    if (known)
+        answer = *known;
+    else if (!ask(NULL, &answer, why))
         return false;
     if (answer.status != LAP_OK) {
         /* Whoever needs a GPU will say so. */

@@ -8,6 +8,7 @@
 #define LAP_CLI_GPU_SHARE_H
 
 #include "cli.h"
+#include "device/cuda/cuda_info.h"
 #include "mps.h"
 
 typedef enum lap_gpu_mode {
@@ -30,21 +31,31 @@ typedef struct lap_gpu_place {
 
 #define LAP_GPU_WHY 1024
 
+/* What the driver says of its GPUs, or why it says nothing. To ask it takes a process, and time. */
+typedef struct lap_gpu_answer {
+    lap_status_t status;
+    char why[LAP_GPU_WHY / 2];
+    lap_cuda_info_t info;
+} lap_gpu_answer_t;
+
 /*
  * Whether ranks can run on the device cuda with a transport: there is a driver, a GPU, cuBLASLt and
  * NCCL if they use it, LAP_GPU is a GPU, and no GPU has less memory than its ranks need, each so
- * many bytes. False, with a sentence without an end, if not.
+ * many bytes. False, with a sentence without an end, if not. The answer, which it begins as zeros,
+ * is for lap_gpu_share_begin.
  */
-bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, char why[LAP_GPU_WHY]);
+bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, lap_gpu_answer_t *answer_p,
+                   char why[LAP_GPU_WHY]);
 
 /*
- * Looks for GPUs and starts the daemon if it is needed. LAP_GPU in our own environment puts all
- * ranks on that GPU. False, with a sentence without an end, when the ranks cannot have what was
- * asked for; the ranks then choose by themselves, if the caller goes on. lap_gpu_share_end undoes
- * it, also after a failure; false when the daemon had to be killed.
+ * Looks for GPUs, unless it is `known` what the driver says, and starts the daemon if it is needed.
+ * LAP_GPU in our own environment puts all ranks on that GPU. False, with a sentence without an end,
+ * when the ranks cannot have what was asked for; the ranks then choose by themselves, if the caller
+ * goes on. lap_gpu_share_end undoes it, also after a failure; false when the daemon had to be
+ * killed.
  */
-bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, lap_gpu_share_t *share_p,
-                         char why[LAP_GPU_WHY]);
+bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, const lap_gpu_answer_t *known,
+                         lap_gpu_share_t *share_p, char why[LAP_GPU_WHY]);
 bool lap_gpu_share_end(lap_gpu_share_t *share);
 
 /* Where a rank belongs; valid when ngpus is not 0. */

@@ -436,7 +436,8 @@ static void turn(job_t *job)
 static bool share_gpus(job_t *job)
 {
     char why[LAP_GPU_WHY];
-    if (lap_gpu_share_begin(job->launch->gpus, job->launch->nranks, &job->gpus, why))
+    if (lap_gpu_share_begin(job->launch->gpus, job->launch->nranks, job->launch->gpu_answer,
+                            &job->gpus, why))
         return true;
     const bool needed = job->launch->gpus == LAP_GPU_ON;
     say(job, "%s%s%s", needed ? "--gpu-share: " : "", why,

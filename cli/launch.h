@@ -23,7 +23,8 @@ typedef struct lap_launch {
     double grace_s;      /* how long ranks may take to end after a failure or a signal */
     const char *timeout; /* LAP_TIMEOUT_S of the ranks, in seconds; NULL: the environment's */
     lap_gpu_mode_t gpus; /* how ranks get their GPUs, or parts of one */
-    bool heard;          /* without a reader of standard output the job ends, as by SIGPIPE */
+    const lap_gpu_answer_t *gpu_answer; /* of the driver; NULL: it has not been asked yet */
+    bool heard; /* without a reader of standard output the job ends, as by SIGPIPE */
 } lap_launch_t;
 
 #define LAP_LAUNCH_MAX 1024

@@ -114,7 +114,8 @@ static int join_world(const lap_ranks_t *job)
 }
 
 /* Starts this program again, once per rank, with the same arguments. */
-static int launch_ranks(const lap_ranks_t *job, char *const *argv)
+static int launch_ranks(const lap_ranks_t *job, char *const *argv,
+                        const lap_gpu_answer_t *gpu_answer)
 {
     lap_launch_t launch = {
         .name = job->name,
@@ -123,6 +124,7 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv)
         .argv = argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
         .gpus = job->gpus,
+        .gpu_answer = gpu_answer,
         .heard = true,
     };
     return lap_launch(&launch);
@@ -188,11 +190,16 @@ out:
 
 /* What every rank would stumble over is found out here, and told once. */
 
-static bool check_device(const lap_ranks_t *job)
+static bool uses_gpus(const lap_ranks_t *job)
+{
+    return strcmp(job->device, "cuda") == 0;
+}
+
+static bool check_device(const lap_ranks_t *job, lap_gpu_answer_t *answer_p)
 {
     char why[LAP_GPU_WHY];
-    if (strcmp(job->device, "cuda") != 0 ||
-        lap_gpu_check(job->transport, job->nranks, job->device_bytes, why))
+    if (!uses_gpus(job) ||
+        lap_gpu_check(job->transport, job->nranks, job->device_bytes, answer_p, why))
         return true;
     fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
     return false;
@@ -216,7 +223,10 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv)
     const int result = job->check(job->context, job->nranks);
     if (result != LAP_CLI_GO)
         return result;
-    if (!check_device(job))
+    lap_gpu_answer_t answer = {0};
+    if (!check_device(job, &answer))
         return LAP_CLI_USAGE;
-    return strcmp(job->transport, "self") == 0 ? run_threads(job) : launch_ranks(job, argv);
+    return strcmp(job->transport, "self") == 0
+               ? run_threads(job)
+               : launch_ranks(job, argv, uses_gpus(job) ? &answer : NULL);
 }

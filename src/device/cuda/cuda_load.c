@@ -13,7 +13,7 @@
 #include "core/status.h"
 #include "lap_config.h"
 
-/* They stay in the process: neither library says that it can be taken out again. */
+/* As lap_cuda_open_library says. */
 #define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
 /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
@@ -53,35 +53,29 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
     return LAP_OK;
 }
 
-/*
- * What LAP_CUBLASLT names and nothing else; without it, where the program's own search path leads,
- * then where the build found the toolkit.
- */
-static lap_status_t open_blas(void **library_p)
+lap_status_t lap_cuda_open_library(const lap_cuda_library_t *library, void **handle_p)
 {
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     char path[512];
-    const char *given = getenv("LAP_CUBLASLT");
-    void *library = NULL;
+    const char *given = getenv(library->variable);
+    void *handle = NULL;
     if (given && *given) {
-        *library_p = dlopen(given, LOADING);
-        return *library_p ? LAP_OK
-                          : lap_error(LAP_ERR_UNSUPPORTED,
-                                      "LAP_CUBLASLT is '%s', expected the library cuBLASLt: %s",
-                                      given, dlerror());
+        *handle_p = dlopen(given, LOADING);
+        return *handle_p ? LAP_OK
+                         : lap_error(LAP_ERR_UNSUPPORTED, "%s is '%s', expected the library %s: %s",
+                                     library->variable, given, library->title, dlerror());
     }
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++)
-        library = dlopen(names[i], LOADING);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !library; i++) {
-        snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, names[i]);
-        library = dlopen(path, LOADING);
+    for (const char *const *name = library->names; *name && !handle; name++)
+        handle = dlopen(*name, LOADING);
+    for (const char *const *name = library->names; *name && !handle; name++) {
+        snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, *name);
+        handle = dlopen(path, LOADING);
     }
-    if (!library)
+    if (!handle)
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "there is no cuBLASLt here: looked for libcublasLt.so.13 and .12 in the "
-                         "library path and in %s; LAP_CUBLASLT may name it",
-                         LAP_CUDA_LIBRARY_DIR);
-    *library_p = library;
+                         "there is no %s here: looked for %s in the library path and in %s; %s may "
+                         "name it",
+                         library->title, library->told, LAP_CUDA_LIBRARY_DIR, library->variable);
+    *handle_p = handle;
     return LAP_OK;
 }
 
@@ -96,7 +90,13 @@ static lap_status_t find_blas(lap_cuda_api_t *api, const char *name, void *field
 
 static lap_status_t load_blas(lap_cuda_api_t *api)
 {
-    LAP_TRY(open_blas(&api->blas));
+    static const lap_cuda_library_t library = {
+        .title = "cuBLASLt",
+        .variable = "LAP_CUBLASLT",
+        .names = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
+        .told = "libcublasLt.so.13 and .12",
+    };
+    LAP_TRY(lap_cuda_open_library(&library, &api->blas));
 #define FIND(name) LAP_TRY(find_blas(api, #name, &api->name));
     LAP_CUBLAS_CALLS(FIND)
 #undef FIND

@@ -3,45 +3,11 @@
 #include "transport/nccl/nccl_load.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
-#include "lap_config.h"
+#include "device/cuda/cuda_load.h"
 #include "transport/nccl/nccl_info.h"
-
-/* It stays in the process: it does not say that it can be taken out again. */
-#define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
-#define NAME "libnccl.so.2"
-
-/*
- * What LAP_NCCL names and nothing else; without it, where the program's own search path leads, then
- * where the build found the toolkit.
- */
-static lap_status_t open_library(void **library_p)
-{
-    char path[512];
-    const char *given = getenv("LAP_NCCL");
-    if (given && *given) {
-        *library_p = dlopen(given, LOADING);
-        return *library_p
-                   ? LAP_OK
-                   : lap_error(LAP_ERR_UNSUPPORTED,
-                               "LAP_NCCL is '%s', expected the library NCCL: %s", given, dlerror());
-    }
-    snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, NAME);
-    void *library = dlopen(NAME, LOADING);
-    if (!library)
-        library = dlopen(path, LOADING);
-    if (!library)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "there is no NCCL here: looked for %s in the library path and in %s; "
-                         "LAP_NCCL may name it",
-                         NAME, LAP_CUDA_LIBRARY_DIR);
-    *library_p = library;
-    return LAP_OK;
-}
 
 static lap_status_t find(lap_nccl_api_t *api, const char *name, void *field)
 {
@@ -64,8 +30,14 @@ static lap_status_t find_all(lap_nccl_api_t *api)
 
 lap_status_t lap_nccl_load(lap_nccl_api_t *api)
 {
+    static const lap_cuda_library_t library = {
+        .title = "NCCL",
+        .variable = "LAP_NCCL",
+        .names = {"libnccl.so.2"},
+        .told = "libnccl.so.2",
+    };
     memset(api, 0, sizeof(*api));
-    LAP_TRY(open_library(&api->library));
+    LAP_TRY(lap_cuda_open_library(&library, &api->library));
     const lap_status_t status = find_all(api);
     if (status != LAP_OK)
         lap_nccl_unload(api);

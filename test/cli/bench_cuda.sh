@@ -88,6 +88,16 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     unset FAKE_GPUS
 fi
 
+# A graph of an operator has signals; those without load kernels, and nobody launches them.
+for op in ag rs ar; do
+    FAKE_GRAPHS=$work/graphs lap bench $op 256 512 128 --device cuda --ranks 4 --method all --iters 1
+    is "$op with every method, as graphs" "$status" 0
+    is '... in which no GEMM waits for its workspace to be cleared' "$(awk '
+        $1 + $2 > 0 { graphs++; sets += $5 }
+        END { print (graphs > 0), sets + 0 }' "$work/graphs")" '1 0'
+    rm -f "$work/graphs"
+done
+
 lap bench ag 48 32 16 --calls 0
 is 'no calls: status' "$status" 2
 has 'no calls: a sentence' "$err" '--calls' '0'

@@ -40,6 +40,7 @@ typedef struct matmul {
     const void *a_data, *b_data, *c_data;
     void *d_data;
     float alpha, beta;
+    uint32_t *counter; /* in the workspace: 0 before, not behind */
 } matmul_t;
 
 /* ---- handles ---- */
@@ -240,6 +241,12 @@ static bool can(const struct operation *operation, const struct layout *a, const
 /* What is proposed: two that do it, one that is not meant, and one that refuses when it comes to it. */
 enum { NONE, GOOD, WRONG, REFUSES, ALSO_GOOD, PROPOSALS };
 
+/* Most of those of the real one need no more than a word. */
+static size_t workspace_of(int algorithm)
+{
+    return algorithm == ALSO_GOOD ? 65536 : sizeof(uint32_t);
+}
+
 EXPORT(cublasStatus_t)
 cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -256,6 +263,7 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
         cublasLtMatmulHeuristicResult_t *result = &results[(*count_p)++];
         memset(result, 0, sizeof(*result));
         result->algo.data[0] = (uint64_t)i;
+        result->workspaceSize = workspace_of(i);
         result->state = i == WRONG ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -327,6 +335,10 @@ static void run(void *args)
     float *c = m->beta != 0 ? widen(&m->c, m->c_data, false) : NULL;
     float *sums = malloc((rows + 1) * sizeof(float)), alpha = m->alpha;
     char *d = fake_at(m->d_data);
+    uint32_t *counter = fake_at(m->counter);
+    if (*counter != 0) /* blocks would leave tiles out */
+        alpha = NAN;
+    *counter = 1;
     for (int i = 0; i < 2; i++)
         alpha *= m->operation.scale[i] ? *(const float *)fake_at(m->operation.scale[i]) : 1;
     for (uint64_t col = 0; col < m->d.cols; col++) {
@@ -354,13 +366,14 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
                const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
                cudaStream_t stream)
 {
-    (void)handle, (void)workspace, (void)workspace_bytes;
+    (void)handle;
     const struct operation *operation = (struct operation *)desc;
     /* The real one takes scales at such addresses only. */
     if (algorithm->data[0] == REFUSES ||
         ((uintptr_t)operation->scale[0] | (uintptr_t)operation->scale[1]) % 16 != 0)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (algorithm->data[0] != GOOD && algorithm->data[0] != ALSO_GOOD)
+    if ((algorithm->data[0] != GOOD && algorithm->data[0] != ALSO_GOOD) ||
+        workspace_bytes < workspace_of((int)algorithm->data[0]) || (uintptr_t)workspace % 256 != 0)
         return CUBLAS_STATUS_INVALID_VALUE;
     const matmul_t matmul = {
         .operation = *operation,
@@ -374,7 +387,11 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
         .d_data = d_data,
         .alpha = *(const float *)alpha,
         .beta = *(const float *)beta,
+        .counter = workspace,
     };
+    const fake_memset_t clear = {(CUdeviceptr)(uintptr_t)workspace, sizeof(uint32_t), 1, 0};
+    if (fake_issue((CUstream)stream, fake_memset, &clear, sizeof(clear), false) != CUDA_SUCCESS)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     return fake_issue((CUstream)stream, run, &matmul, sizeof(matmul), false) == CUDA_SUCCESS
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -482,12 +482,6 @@ CUresult fake_fate(void)
 
 /* ---- work of streams ---- */
 
-typedef struct set {
-    CUdeviceptr dst;
-    size_t count, width; /* of elements, and the bytes of each */
-    unsigned value;
-} set_t;
-
 /* Pages that nobody has written yet cost nothing to clear: workspaces are mostly that. */
 static void set_each(char *dst, unsigned char value, size_t count)
 {
@@ -497,9 +491,9 @@ static void set_each(char *dst, unsigned char value, size_t count)
     memset(dst + whole, value, count - whole);
 }
 
-static void run_set(void *args)
+void fake_memset(void *args)
 {
-    const set_t *set = args;
+    const fake_memset_t *set = args;
     char *dst = fake_at((void *)set->dst);
     if (set->width == 1)
         set_each(dst, (unsigned char)set->value, set->count);
@@ -509,14 +503,14 @@ static void run_set(void *args)
 
 static CUresult set_bytes(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
 {
-    const set_t set = {dst, count, 1, value};
-    return fake_issue(stream, run_set, &set, sizeof(set), false);
+    const fake_memset_t set = {dst, count, 1, value};
+    return fake_issue(stream, fake_memset, &set, sizeof(set), false);
 }
 
 static CUresult set_words(CUdeviceptr dst, unsigned value, size_t count, CUstream stream)
 {
-    const set_t set = {dst, count, sizeof(value), value};
-    return fake_issue(stream, run_set, &set, sizeof(set), false);
+    const fake_memset_t set = {dst, count, sizeof(value), value};
+    return fake_issue(stream, fake_memset, &set, sizeof(set), false);
 }
 
 static void run_copy(void *args)
@@ -678,7 +672,7 @@ static const fake_call_t calls[] = {
 FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int version,
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
-    const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_vmm_calls};
+    const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_node_calls, fake_vmm_calls};
     fake_function_t function = (fake_function_t)not_supported;
     (void)version, (void)flags, (void)result;
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)

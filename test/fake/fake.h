@@ -16,7 +16,7 @@
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
  *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
- *                      lap_wait, lap_raise, lap_stamp, and others
+ *                      lap_wait, lap_raise, lap_stamp, and others, and how often it sets memory
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must
  *                      do what it can
@@ -65,6 +65,16 @@ CUgreenCtx fake_green(CUcontext context);
 /* The primary context of the same GPU. */
 CUcontext fake_primary(CUcontext context);
 
+/* ---- memory ---- */
+
+typedef struct fake_memset {
+    CUdeviceptr dst;
+    size_t count, width; /* of elements, and the bytes of each */
+    unsigned value;
+} fake_memset_t;
+
+FAKE_EXPORT void fake_memset(void *args);
+
 /* ---- kernels ---- */
 
 typedef struct fake_kernel {
@@ -97,7 +107,8 @@ typedef struct fake_call {
     fake_function_t function;
 } fake_call_t;
 
-extern const fake_call_t fake_stream_calls[]; /* these two end with a name that is NULL */
+extern const fake_call_t fake_stream_calls[]; /* these end with a name that is NULL */
+extern const fake_call_t fake_node_calls[];
 extern const fake_call_t fake_vmm_calls[];
 
 /* Whether there is memory of cuMemCreate at an address. */

@@ -251,6 +251,13 @@ static void run_raise(void *args)
     }
 }
 
+static void run_clear(void *args)
+{
+    const lap_cuda_clear_t *clear = args;
+    for (uint32_t i = 0; i < clear->n; i++)
+        *(uint32_t *)fake_at(clear->words[i]) = 0;
+}
+
 static void run_advance(void *args)
 {
     const lap_cuda_advance_t *advance = args;
@@ -393,6 +400,7 @@ const fake_kernel_t *fake_kernel(const char *name)
         {"lap_wait", run_wait, sizeof(lap_cuda_waits_t), true},
         {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
+        {"lap_clear", run_clear, sizeof(lap_cuda_clear_t), false},
         {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},
         {"lap_reduce", run_reduce, sizeof(lap_cuda_reduce_t), false},
         {"lap_column_sums", run_column_sums, sizeof(lap_cuda_column_sums_t), false},

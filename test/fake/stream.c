@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, events and graphs of the fake driver: see fake.h. */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "fake.h"
+#include "graph.h"
 
 #define BRANCHES 16 /* streams that may take part in a graph */
-
-/* An event that was recorded once. The event has it, and whatever was issued with it. */
-typedef struct record {
-    atomic_int users, done;
-    struct timespec when;
-} record_t;
 
 typedef struct event {
     CUcontext context;
@@ -23,26 +15,6 @@ typedef struct event {
     struct graph *graph; /* the latest record was kept in this one, as number `mark` */
     int mark;
 } event_t;
-
-typedef struct op {
-    enum { WORK, RECORD, AWAIT, GRAPH } kind;
-    bool waits;
-    fake_work_t work;
-    record_t *record;
-    struct graph *graph;
-    struct stream *branch; /* in a graph: whose it is, */
-    int mark;              /* and the record that it makes or waits for */
-    struct op *next;
-    _Alignas(16) unsigned char args[];
-} op_t;
-
-/* What was kept. The driver's graph has it, its executable form, each launch, and events. */
-typedef struct graph {
-    atomic_int users;
-    atomic_bool ended; /* nothing more is kept in it */
-    op_t *first, *last;
-    int marks;
-} graph_t;
 
 typedef struct queue {
     pthread_t thread;
@@ -98,6 +70,7 @@ static void drop_graph(graph_t *graph)
         drop_record(op->record);
         free(op);
     }
+    fake_drop_added(graph);
     free(graph);
 }
 
@@ -207,6 +180,8 @@ static void run_graph(const graph_t *graph)
         if (i == run.nbranches)
             run.branches[run.nbranches++] = op->branch;
     }
+    if (graph->added)
+        run_op(graph->added, NULL);
     if (shared)
         run_in_line(&run);
     else
@@ -256,6 +231,7 @@ static CUresult issue(stream_t *stream, op_t *op)
     graph_t *graph = stream->kept;
     if (graph) {
         op->branch = stream;
+        op->graph = graph;
         *(graph->first ? &graph->last->next : &graph->first) = op;
         graph->last = op;
         return CUDA_SUCCESS;
@@ -563,6 +539,7 @@ static void tell_graph(const graph_t *graph)
 {
     static const char *const names[] = {"lap_wait", "lap_raise", "lap_stamp"};
     enum { NAMES = sizeof(names) / sizeof(names[0]) };
+    int sets = 0;
     const char *path = getenv("FAKE_GRAPHS");
     FILE *file = path ? fopen(path, "ae") : NULL;
     int counts[NAMES + 1] = {0};
@@ -572,9 +549,10 @@ static void tell_graph(const graph_t *graph)
         int i = 0;
         while (i < NAMES && fake_kernel(names[i])->work != op->work)
             i++;
-        counts[i] += op->kind == WORK;
+        counts[i] += op->kind == WORK && op->work != fake_memset;
+        sets += op->kind == WORK && op->work == fake_memset;
     }
-    fprintf(file, "%d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES]);
+    fprintf(file, "%d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets);
     fclose(file);
 }
 
@@ -601,8 +579,6 @@ static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
         drop_graph(graph);
         graph = NULL;
     }
-    if (graph)
-        tell_graph(graph);
     *graph_p = (CUgraph)graph;
     return result;
 }
@@ -634,6 +610,9 @@ static CUresult cu_graph_update(CUgraphExec handle, CUgraph graph,
     drop_graph(exec->graph);
     exec->graph = (graph_t *)graph;
     atomic_fetch_add(&exec->graph->users, 1);
+    if (exec->graph->added)
+        fake_check_added(exec->graph);
+    tell_graph(exec->graph);
     return CUDA_SUCCESS;
 }
 

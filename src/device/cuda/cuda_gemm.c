@@ -89,7 +89,21 @@ static lap_status_t get_workspace(lap_stream_t *stream)
 {
     if (stream->workspace)
         return LAP_OK;
-    return lap_cuda_memory(stream->device, LAP_CUDA_WORKSPACE, &stream->workspace);
+    const size_t bytes = LAP_CUDA_WORKSPACE + LAP_CUDA_SMALL_WORKSPACES * LAP_CUDA_SMALL_WORKSPACE;
+    return lap_cuda_memory(stream->device, bytes, &stream->workspace);
+}
+
+/* The workspace of the next GEMM of the stream. */
+static void *take_workspace(lap_stream_t *stream, const lap_cuda_plan_t *plan, size_t *bytes_p)
+{
+    const bool small = plan->workspace <= LAP_CUDA_SMALL_WORKSPACE;
+    const unsigned number = stream->small_workspace;
+    *bytes_p = small ? LAP_CUDA_SMALL_WORKSPACE : LAP_CUDA_WORKSPACE;
+    if (!small)
+        return (void *)(uintptr_t)stream->workspace;
+    stream->small_workspace = (number + 1) % LAP_CUDA_SMALL_WORKSPACES;
+    return (void *)(uintptr_t)(stream->workspace + LAP_CUDA_WORKSPACE +
+                               number * LAP_CUDA_SMALL_WORKSPACE);
 }
 
 /* Names the GEMM that failed. */
@@ -123,12 +137,13 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
         .aux = block->aux,
     };
     LAP_TRY(lap_cuda_plan_point(plan, api, &pointers));
+    size_t workspace_bytes;
+    void *workspace = take_workspace(stream, plan, &workspace_bytes);
     return check_matmul(api, &plan->key,
                         api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale, gemm->b,
                                             plan->b, block->a, plan->a, &beta, d, plan->d, d,
-                                            plan->d, &plan->algorithm,
-                                            (void *)(uintptr_t)stream->workspace,
-                                            LAP_CUDA_WORKSPACE, stream->stream));
+                                            plan->d, &plan->algorithm, workspace, workspace_bytes,
+                                            stream->stream));
 }
 
 /* What cuBLASLt cannot do. */

@@ -98,7 +98,9 @@ static lap_status_t keep(lap_stream_t *const *streams, size_t count, lap_graph_t
 {
     CUgraph captured;
     LAP_TRY(end(streams, count, &captured));
-    const lap_status_t status = renew(graph->device, captured, &graph->exec);
+    lap_status_t status = lap_cuda_clear_at_once(graph->device, captured);
+    if (status == LAP_OK)
+        status = renew(graph->device, captured, &graph->exec);
     (void)graph->device->api.cuGraphDestroy(captured);
     return status;
 }

@@ -14,9 +14,11 @@
     X(wait)                                                                                        \
     X(raise)                                                                                       \
     X(advance)                                                                                     \
-    X(stamp) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
+    X(stamp)                                                                                       \
+    X(clear) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
 
 #define LAP_CUDA_BATCH 32     /* waits or raises of one launch: a lane each */
+#define LAP_CUDA_CLEAR 64     /* words of one launch */
 #define LAP_CUDA_ADVANCE 256  /* words of one launch */
 #define LAP_CUDA_SOURCES 64   /* of a reduction */
 #define LAP_CUDA_SLOTS 64     /* streams of a device */
@@ -123,6 +125,11 @@ typedef struct lap_cuda_advance {
     uint32_t n, reserved;
     uint32_t raised[LAP_CUDA_ADVANCE];
 } lap_cuda_advance_t;
+
+typedef struct lap_cuda_clear {
+    uint32_t *words[LAP_CUDA_CLEAR];
+    uint32_t n, reserved;
+} lap_cuda_clear_t;
 
 typedef struct lap_cuda_stamp {
     uint64_t *at; /* pinned or device memory */

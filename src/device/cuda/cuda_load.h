@@ -86,6 +86,15 @@
     X(cuKernelGetFunction, 12000)                                                                  \
     X(cuFuncLoad, 12040)                                                                           \
     X(cuFuncSetAttribute, 9000)                                                                    \
+    X(cuGraphGetNodes, 10000)                                                                      \
+    X(cuGraphGetRootNodes, 10000)                                                                  \
+    X(cuGraphNodeGetType, 10000)                                                                   \
+    X(cuGraphNodeGetDependencies, 10000)                                                           \
+    X(cuGraphNodeGetDependentNodes, 10000)                                                         \
+    X(cuGraphMemsetNodeGetParams, 10000)                                                           \
+    X(cuGraphAddKernelNode, 12000)                                                                 \
+    X(cuGraphAddDependencies, 10000)                                                               \
+    X(cuGraphDestroyNode, 10000)                                                                   \
     X(cuGraphDestroy, 10000)                                                                       \
     X(cuGraphInstantiateWithFlags, 11040)                                                          \
     X(cuGraphExecUpdate, 12000)                                                                    \

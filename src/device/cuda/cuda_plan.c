@@ -157,8 +157,10 @@ static lap_status_t choose(lap_cuda_device_t *device, lap_cuda_plan_t *plan, boo
     if (tries && count > 1)
         LAP_TRY(lap_cuda_tune(device, plan, proposals, count));
     plan->found = count > 0;
-    if (plan->found)
+    if (plan->found) {
         plan->algorithm = proposals[0].algo;
+        plan->workspace = proposals[0].workspaceSize;
+    }
     return LAP_OK;
 }
 

@@ -9,6 +9,14 @@
 #include "device/cuda/cuda.h"
 
 #define LAP_CUDA_WORKSPACE ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
+
+/*
+ * Behind it there are small ones, for the many kernels that need but a word to count in. The GEMMs
+ * of a graph have one each, as far as they go, so that all their words can be cleared at once: see
+ * cuda_clear.c.
+ */
+#define LAP_CUDA_SMALL_WORKSPACE ((size_t)1024)
+#define LAP_CUDA_SMALL_WORKSPACES 64
 #define LAP_CUDA_PROPOSALS 8 /* kernels that are tried, the best by cuBLASLt's estimate first */
 
 /* All that a choice depends on. No padding: it is compared as bytes. */
@@ -32,6 +40,7 @@ struct lap_cuda_plan {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
+    size_t workspace;           /* bytes that the algorithm needs */
     struct lap_cuda_plan *next; /* with the same hash */
 };
 

@@ -285,6 +285,12 @@ extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
     store_relaxed(stamp.at, now());
 }
 
+extern "C" __global__ void SMALL lap_clear(const lap_cuda_clear_t clear)
+{
+    if (threadIdx.x < clear.n)
+        *clear.words[threadIdx.x] = 0;
+}
+
 /* ---- arithmetic ---- */
 
 /* Element [row, k] of op(x), stored [row, k] or turned; 0 outside. */

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What streams of the fake driver were given, and graphs of it: for stream.c and nodes.c. */
+#ifndef LAP_TEST_FAKE_GRAPH_H
+#define LAP_TEST_FAKE_GRAPH_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "fake.h"
+
+/* An event that was recorded once. The event has it, and whatever was issued with it. */
+typedef struct record {
+    atomic_int users, done;
+    struct timespec when;
+} record_t;
+
+typedef struct op {
+    enum { WORK, RECORD, AWAIT, GRAPH } kind;
+    bool waits;
+    fake_work_t work;
+    record_t *record;
+    struct graph *graph;
+    struct stream *branch; /* in a graph: whose it is, */
+    int mark;              /* and the record that it makes or waits for */
+    struct op *next;
+    _Alignas(16) unsigned char args[];
+} op_t;
+
+/* An order that the graph was given besides that of its streams. */
+typedef struct edge {
+    const op_t *from, *to;
+    struct edge *next;
+} edge_t;
+
+/* What was kept. The driver's graph has it, its executable form, each launch, and events. */
+typedef struct graph {
+    atomic_int users;
+    atomic_bool ended; /* nothing more is kept in it */
+    op_t *first, *last;
+    int marks;
+    op_t *added;   /* a kernel that no stream was given; NULL: none */
+    edge_t *edges; /* that were added */
+} graph_t;
+
+/* Ends the process unless a kernel that was added comes before all else. */
+void fake_check_added(const graph_t *graph);
+
+/* Frees what was added. */
+void fake_drop_added(graph_t *graph);
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Graphs of the fake driver as nodes: how they depend on one another follows from the streams that
+ * were captured. They can be changed in the ways that are used: a node is taken out after those
+ * before and behind it have been joined, and one kernel is added that waits for nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph.h"
+
+#define MOST 64 /* nodes that one depends on */
+
+typedef struct nodes {
+    op_t *at[MOST];
+    size_t count;
+} nodes_t;
+
+static void add(nodes_t *nodes, op_t *op)
+{
+    for (size_t i = 0; i < nodes->count; i++)
+        if (nodes->at[i] == op)
+            return;
+    if (nodes->count == MOST) {
+        fprintf(stderr, "fake: a node depends on more than %d others\n", MOST);
+        abort();
+    }
+    nodes->at[nodes->count++] = op;
+}
+
+static const op_t *record_of(const graph_t *graph, int mark)
+{
+    const op_t *op = graph->first;
+    while (op->kind != RECORD || op->mark != mark)
+        op = op->next;
+    return op;
+}
+
+/* What has to be done when its stream is there: the work before it, and all that was waited for. */
+static void find_before(const graph_t *graph, const op_t *here, nodes_t *before)
+{
+    op_t *last = NULL;
+    for (op_t *op = graph->first; op != here; op = op->next)
+        if (op->branch == here->branch && op->kind == WORK)
+            last = op;
+    if (last)
+        add(before, last);
+    for (const op_t *op = last ? last->next : graph->first; op != here; op = op->next)
+        if (op->branch == here->branch && op->kind == AWAIT)
+            find_before(graph, record_of(graph, op->mark), before);
+}
+
+static nodes_t before(const graph_t *graph, const op_t *op)
+{
+    nodes_t nodes = {.count = 0};
+    if (op != graph->added)
+        find_before(graph, op, &nodes);
+    return nodes;
+}
+
+static bool has(const nodes_t *nodes, const op_t *op)
+{
+    size_t i = 0;
+    while (i < nodes->count && nodes->at[i] != op)
+        i++;
+    return i < nodes->count;
+}
+
+static nodes_t behind(const graph_t *graph, const op_t *op)
+{
+    nodes_t nodes = {.count = 0};
+    for (op_t *other = graph->first; other; other = other->next) {
+        const nodes_t needs = before(graph, other);
+        if (other->kind == WORK && has(&needs, op))
+            add(&nodes, other);
+    }
+    return nodes;
+}
+
+static bool has_edge(const graph_t *graph, const op_t *from, const op_t *to)
+{
+    const edge_t *edge = graph->edges;
+    while (edge && (edge->from != from || edge->to != to))
+        edge = edge->next;
+    return edge;
+}
+
+void fake_check_added(const graph_t *graph)
+{
+    for (const op_t *op = graph->first; op; op = op->next)
+        if (op->kind == WORK && before(graph, op).count == 0 &&
+            !has_edge(graph, graph->added, op)) {
+            fprintf(stderr, "fake: a kernel was added to a graph, and not all waits for it\n");
+            abort();
+        }
+}
+
+void fake_drop_added(graph_t *graph)
+{
+    free(graph->added);
+    while (graph->edges) {
+        edge_t *edge = graph->edges;
+        graph->edges = edge->next;
+        free(edge);
+    }
+}
+
+/* ---- calls ---- */
+
+/* As the driver gives them: all that there is room for; without room it says how many. */
+static CUresult give(const nodes_t *nodes, CUgraphNode *nodes_p, size_t *count_p)
+{
+    size_t count = nodes->count;
+    if (nodes_p && *count_p < count)
+        count = *count_p;
+    for (size_t i = 0; nodes_p && i < *count_p; i++)
+        nodes_p[i] = i < count ? (CUgraphNode)nodes->at[i] : NULL;
+    *count_p = count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_nodes(CUgraph handle, CUgraphNode *nodes_p, size_t *count_p)
+{
+    const graph_t *graph = (graph_t *)handle;
+    size_t count = 0;
+    for (op_t *op = graph->first; op; op = op->next) {
+        if (op->kind != WORK)
+            continue;
+        if (nodes_p && count < *count_p)
+            nodes_p[count] = (CUgraphNode)op;
+        count += !nodes_p || count < *count_p;
+    }
+    *count_p = count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_roots(CUgraph handle, CUgraphNode *nodes_p, size_t *count_p)
+{
+    const graph_t *graph = (graph_t *)handle;
+    nodes_t roots = {.count = 0};
+    for (op_t *op = graph->first; op; op = op->next)
+        if (op->kind == WORK && before(graph, op).count == 0)
+            add(&roots, op);
+    return give(&roots, nodes_p, count_p);
+}
+
+static CUresult get_before(CUgraphNode node, CUgraphNode *nodes_p, size_t *count_p)
+{
+    const op_t *op = (op_t *)node;
+    const nodes_t nodes = before(op->graph, op);
+    return give(&nodes, nodes_p, count_p);
+}
+
+static CUresult get_behind(CUgraphNode node, CUgraphNode *nodes_p, size_t *count_p)
+{
+    const op_t *op = (op_t *)node;
+    const nodes_t nodes = behind(op->graph, op);
+    return give(&nodes, nodes_p, count_p);
+}
+
+static CUresult get_type(CUgraphNode node, CUgraphNodeType *type_p)
+{
+    *type_p =
+        ((op_t *)node)->work == fake_memset ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_KERNEL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_memset(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *params_p)
+{
+    const op_t *op = (op_t *)node;
+    if (op->work != fake_memset)
+        return CUDA_ERROR_INVALID_VALUE;
+    const fake_memset_t *set = (const fake_memset_t *)op->args;
+    *params_p = (CUDA_MEMSET_NODE_PARAMS){.dst = set->dst,
+                                          .value = set->value,
+                                          .elementSize = (unsigned)set->width,
+                                          .width = set->count,
+                                          .height = 1};
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_kernel(CUgraphNode *node_p, CUgraph handle, const CUgraphNode *nodes,
+                           size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    graph_t *graph = (graph_t *)handle;
+    const fake_kernel_t *kernel = (fake_kernel_t *)params->func;
+    (void)nodes;
+    if (count > 0 || graph->added || !kernel->work)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    op_t *op = calloc(1, sizeof(*op) + kernel->bytes);
+    op->kind = WORK;
+    op->work = kernel->work;
+    op->graph = graph;
+    memcpy(op->args, params->kernelParams[0], kernel->bytes);
+    graph->added = op;
+    *node_p = (CUgraphNode)op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_edges(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to,
+                          size_t count)
+{
+    graph_t *graph = (graph_t *)handle;
+    for (size_t i = 0; i < count; i++) {
+        const op_t *first = (op_t *)from[i], *second = (op_t *)to[i];
+        const nodes_t known = before(graph, second);
+        if (has(&known, first) || has_edge(graph, first, second))
+            return CUDA_ERROR_INVALID_VALUE;
+        edge_t *edge = malloc(sizeof(*edge));
+        *edge = (edge_t){first, second, graph->edges};
+        graph->edges = edge;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The order of its stream joins those around it, so that nobody but this would miss an edge. */
+static CUresult destroy(CUgraphNode node)
+{
+    op_t *gone = (op_t *)node;
+    graph_t *graph = gone->graph;
+    const nodes_t first = before(graph, gone), second = behind(graph, gone);
+    for (size_t i = 0; i < first.count; i++)
+        for (size_t j = 0; j < second.count; j++)
+            if (!has_edge(graph, first.at[i], second.at[j])) {
+                fprintf(stderr, "fake: a node was taken out, and the order around it was lost\n");
+                abort();
+            }
+    op_t *last = NULL, **link = &graph->first;
+    for (; *link != gone; link = &(*link)->next)
+        last = *link;
+    *link = gone->next;
+    if (graph->last == gone)
+        graph->last = last;
+    free(gone);
+    return CUDA_SUCCESS;
+}
+
+#define CALL(name, function)                                                                       \
+    {                                                                                              \
+        name, (fake_function_t)(function)                                                          \
+    }
+
+const fake_call_t fake_node_calls[] = {
+    CALL("cuGraphGetNodes", get_nodes),
+    CALL("cuGraphGetRootNodes", get_roots),
+    CALL("cuGraphNodeGetType", get_type),
+    CALL("cuGraphNodeGetDependencies", get_before),
+    CALL("cuGraphNodeGetDependentNodes", get_behind),
+    CALL("cuGraphMemsetNodeGetParams", get_memset),
+    CALL("cuGraphAddKernelNode", add_kernel),
+    CALL("cuGraphAddDependencies", add_edges),
+    CALL("cuGraphDestroyNode", destroy),
+    {NULL, NULL},
+};

@@ -46,14 +46,22 @@ static uint32_t add_send(const lap_problem_t *p, lap_schedule_t *s, uint16_t str
     return lap_add_part(p, s, stream, peer, columns, lap_partial_of(p, peer, columns));
 }
 
-/* Waits for the parts of all peers, then sums them. Returns the sum; the caller has rows. */
-static uint32_t add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, size_t count,
-                        lap_columns_t columns, lap_range_t own)
+/* Waits for the parts of all peers. Returns the last wait. */
+static uint32_t await_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                            size_t count)
 {
+    uint32_t last = LAP_NO_STEP;
     for (int i = 1; i < p->size; i++) {
         int peer = lap_peer_at(p, -i);
-        lap_add_wait(s, stream, peer, lap_signal_data(peer), (uint32_t)count);
+        last = lap_add_wait(s, stream, peer, lap_signal_data(peer), (uint32_t)count);
     }
+    return last;
+}
+
+/* Sums what was waited for. Returns the sum; the caller has rows. */
+static uint32_t add_sum(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
+                        lap_columns_t columns, lap_range_t own)
+{
     lap_range_t dst = s->output;
     dst.offset = columns.begin * lap_dtype_size(p->types.out);
     dst.row_bytes = columns.count * lap_dtype_size(p->types.out);
@@ -71,8 +79,10 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
     add_credits(p, s, LAP_STREAM_COMPUTE, 1);
     lap_add_partial(p, s, LAP_STREAM_COMPUTE, all);
     (void)lap_add_parts(p, s, LAP_STREAM_COMPUTE, all);
-    if (lap_rows_of(p, p->rank) > 0)
-        add_sum(p, s, LAP_STREAM_COMPUTE, 1, all, lap_partial_of(p, p->rank, all));
+    if (lap_rows_of(p, p->rank) > 0) {
+        await_parts(p, s, LAP_STREAM_COMPUTE, 1);
+        add_sum(p, s, LAP_STREAM_COMPUTE, all, lap_partial_of(p, p->rank, all));
+    }
 }
 
 static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
@@ -96,8 +106,10 @@ static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
         if (owner != p->rank)
             lap_add_dep(s, add_send(p, s, LAP_STREAM_SEND, owner, all), gemm);
     }
-    if (lap_rows_of(p, p->rank) > 0)
-        add_sum(p, s, LAP_STREAM_COMPUTE, 1, all, lap_partial_of(p, p->rank, all));
+    if (lap_rows_of(p, p->rank) > 0) {
+        await_parts(p, s, LAP_STREAM_COMPUTE, 1);
+        add_sum(p, s, LAP_STREAM_COMPUTE, all, lap_partial_of(p, p->rank, all));
+    }
 }
 
 /* One split: its GEMM, what it sends to each owner, and the sum of what came. */
@@ -109,8 +121,9 @@ static void add_split(const lap_problem_t *p, lap_schedule_t *s, size_t i)
     if (put != LAP_NO_STEP)
         lap_add_dep(s, put, gemm);
     if (lap_rows_of(p, p->rank) > 0) {
+        await_parts(p, s, LAP_STREAM_RECEIVE, i + 1);
         uint32_t sum =
-            add_sum(p, s, LAP_STREAM_RECEIVE, i + 1, columns, lap_partial_of(p, p->rank, columns));
+            add_sum(p, s, LAP_STREAM_RECEIVE, columns, lap_partial_of(p, p->rank, columns));
         lap_add_dep(s, sum, gemm);
     }
 }
@@ -246,34 +259,42 @@ static size_t early_rows(size_t own)
     return own / EARLY_PART / EARLY_ROWS * EARLY_ROWS;
 }
 
+/* Waits for the credits of the owners from number `first` to before `end`; returns the last wait. */
+static uint32_t await_credits(const lap_problem_t *p, lap_schedule_t *s, int first, int end)
+{
+    uint32_t last = LAP_NO_STEP;
+    for (int i = first; i < end; i++)
+        if (lap_rows_of(p, lap_peer_at(p, i)) > 0) {
+            last = s->nsteps;
+            lap_await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
+        }
+    return last;
+}
+
 /*
  * The same with a GEMM for the rows of each owner, side by side with others. Some of the own rows
  * come first, while the credits of the peers are on their way; the others last: their time hides
- * the last transfer.
+ * the last transfer. The first owner's GEMM waits for that owner alone, and so begins before the
+ * second one's, which it takes turns with: or else the lanes may change places, and the own rows
+ * come before those of the last owner.
  */
 static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
 {
     const size_t early = early_rows(own.rows);
     const uint16_t lanes[] = {lap_lane(p, (size_t)p->size), lap_lane(p, (size_t)p->size + 1)};
-    uint32_t credit = 0;
-    bool credited[LAP_STREAMS] = {false};
+    bool credited[] = {false, false};
     if (early > 0)
         add_rows(p, s, lanes[0], p->rank, own, 0, early);
-    for (int i = 1; i < p->size; i++)
-        if (lap_rows_of(p, lap_peer_at(p, i)) > 0) {
-            credit = s->nsteps;
-            lap_await_credit(p, s, LAP_STREAM_SEND, lap_peer_at(p, i));
-        }
+    const uint32_t first = await_credits(p, s, 1, 2), others = await_credits(p, s, 2, p->size);
     for (int i = 1; i < p->size; i++) {
         const int owner = lap_peer_at(p, i);
         const lap_range_t d = lap_slot(p, owner, p->rank, lap_all_columns(p));
         if (lap_rows_of(p, owner) == 0)
             continue;
-        const uint16_t lane = lanes[i % 2];
-        const uint32_t gemm = add_rows(p, s, lane, owner, d, 0, lap_rows_of(p, owner));
-        if (!credited[lane])
-            lap_add_dep(s, gemm, credit);
-        credited[lane] = true;
+        const uint32_t gemm = add_rows(p, s, lanes[i % 2], owner, d, 0, lap_rows_of(p, owner));
+        if (!credited[i % 2])
+            lap_add_dep(s, gemm, i == 1 ? first : others);
+        credited[i % 2] = i > 1;
         const uint32_t raise =
             lap_add_raise(s, LAP_STREAM_SEND, owner, lap_signal_data(p->rank), lap_range_bytes(&d));
         lap_add_dep(s, raise, gemm);
@@ -303,8 +324,14 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
         for (int i = 1; i <= p->size; i++)
             lap_add_partial_blocks(p, s, lap_peer_at(p, i), own);
     }
-    if (own.rows > 0)
-        add_sum(p, s, LAP_STREAM_COMPUTE, blocks, all, own);
+    if (own.rows == 0)
+        return;
+    /* Where GEMMs are side by side the wait is beside the last of them: the sum follows it at once. */
+    const uint16_t receive = whole ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE;
+    const uint32_t wait = await_parts(p, s, receive, blocks);
+    const uint32_t sum = add_sum(p, s, LAP_STREAM_COMPUTE, all, own);
+    if (whole)
+        lap_add_dep(s, sum, wait);
 }
 
 const lap_builder_t lap_gemm_rs_builders[] = {

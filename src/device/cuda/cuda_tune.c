@@ -14,9 +14,10 @@
 #include "util/clock.h"
 #include "util/sorted.h"
 
-#define ROUNDS 5
-#define BUDGET_NS 30000000u /* what one GEMM may be tried for, */
-#define BUDGET_RUNS 48u     /* or the time of so many runs, if that is more */
+#define ROUNDS 7
+#define FINALISTS 3         /* after the first round: there is time for a few only */
+#define BUDGET_NS 60000000u /* what one GEMM may be tried for, */
+#define BUDGET_RUNS 96u     /* or the time of so many runs, if that is more */
 #define ENOUGH_S 3e-4       /* what is timed at once: several runs of a short GEMM */
 #define RUNS_MOST 10
 #define HOPELESS 1.1    /* over the best: not tried again */
@@ -154,19 +155,38 @@ static lap_status_t compare(const tuning_t *tuning, const cublasLtMatmulAlgo_t *
     return LAP_OK;
 }
 
-/* All but the first in turn, until the time is up; those that are far behind fall out. */
+/*
+ * Leaves those whose first comparisons were the best. All others are out: one that was tried once
+ * and was lucky must not win over those that were tried often.
+ */
+static void choose_finalists(trial_t *trials, int count)
+{
+    double firsts[LAP_CUDA_PROPOSALS];
+    int n = 0;
+    for (int i = 1; i < count; i++)
+        if (trials[i].rounds > 0)
+            lap_sorted_add(firsts, n++, trials[i].ratios[0]);
+    if (n == 0)
+        return;
+    const double most =
+        fmin(firsts[(n < FINALISTS ? n : FINALISTS) - 1], HOPELESS * fmin(firsts[0], 1));
+    for (int i = 1; i < count; i++)
+        if (trials[i].rounds > 0 && trials[i].ratios[0] > most)
+            trials[i].rounds = 0;
+}
+
+/* All but the first in turn, and then the best of them again and again, until the time is up. */
 static lap_status_t try_others(const tuning_t *tuning,
                                const cublasLtMatmulHeuristicResult_t *proposals, int count,
                                double first_s, trial_t *trials)
 {
     const uint64_t begin = lap_now_ns();
     const double budget = fmax(BUDGET_NS, first_s * BUDGET_RUNS * 1e9);
-    double best = 1;
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < ROUNDS; round++) {
         for (int i = 1; i < count; i++) {
             trial_t *trial = &trials[i];
             double seconds = first_s;
-            if (trial->rounds < round || (round > 0 && trial->ratios[0] > HOPELESS * best))
+            if (trial->rounds < round)
                 continue;
             if ((double)(lap_now_ns() - begin) > budget)
                 return LAP_OK;
@@ -175,9 +195,10 @@ static lap_status_t try_others(const tuning_t *tuning,
             const double runs = fmin(fmax(ENOUGH_S / fmax(first_s, seconds), 1), RUNS_MOST);
             if (seconds > 0)
                 LAP_TRY(compare(tuning, &proposals[0].algo, &proposals[i].algo, (int)runs, trial));
-            if (trial->rounds > 0)
-                best = fmin(best, trial->ratios[0]);
         }
+        if (round == 0)
+            choose_finalists(trials, count);
+    }
     return LAP_OK;
 }
 
@@ -199,7 +220,7 @@ static lap_status_t try_all(const tuning_t *tuning,
     return try_others(tuning, proposals + first, count - first, seconds, trials + first);
 }
 
-/* By the median, of two the lower one; an earlier proposal is not given up for a trifle. */
+/* By the median, of an even number the lower one; an earlier proposal is not given up for a trifle. */
 static int fastest(const trial_t *trials, int count)
 {
     int chosen = 0;

@@ -274,17 +274,18 @@ static uint32_t await_credits(const lap_problem_t *p, lap_schedule_t *s, int fir
 /*
  * The same with a GEMM for the rows of each owner, side by side with others. Some of the own rows
  * come first, while the credits of the peers are on their way; the others last: their time hides
- * the last transfer. The first owner's GEMM waits for that owner alone, and so begins before the
- * second one's, which it takes turns with: or else the lanes may change places, and the own rows
- * come before those of the last owner.
+ * the last transfer. The first owner's GEMM waits for the credit of that owner alone, and so begins
+ * before the second one's: if both began at once the lanes could swap, and the own rows would come
+ * before those of the last owner. Returns the GEMM of the rows that come first, LAP_NO_STEP if there
+ * are none.
  */
-static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
+static uint32_t add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
 {
     const size_t early = early_rows(own.rows);
     const uint16_t lanes[] = {lap_lane(p, (size_t)p->size), lap_lane(p, (size_t)p->size + 1)};
     bool credited[] = {false, false};
-    if (early > 0)
-        add_rows(p, s, lanes[0], p->rank, own, 0, early);
+    const uint32_t begun =
+        early > 0 ? add_rows(p, s, lanes[0], p->rank, own, 0, early) : LAP_NO_STEP;
     const uint32_t first = await_credits(p, s, 1, 2), others = await_credits(p, s, 2, p->size);
     for (int i = 1; i < p->size; i++) {
         const int owner = lap_peer_at(p, i);
@@ -301,6 +302,7 @@ static void add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range
     }
     if (own.rows > 0)
         add_rows(p, s, LAP_STREAM_COMPUTE, p->rank, own, early, own.rows);
+    return begun;
 }
 
 static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
@@ -313,11 +315,12 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     }
     const bool whole = p->lanes && p->block_rows >= lap_rows_of(p, 0) && !lap_is_scaled(p);
     size_t blocks = lap_row_blocks(p, p->rank);
+    uint32_t begun = LAP_NO_STEP;
     lap_range_t own = lap_range_packed(LAP_SCRATCH, p->rank, 0, lap_rows_of(p, p->rank),
                                        lap_columns_bytes(p, all));
     add_credits(p, s, LAP_STREAM_SEND, blocks);
     if (whole) {
-        add_fused_lanes(p, s, own);
+        begun = add_fused_lanes(p, s, own);
     } else {
         lap_add_scales(p, s);
         lap_add_gemm(s, LAP_STREAM_COMPUTE, lap_partial_weight(p, all), false);
@@ -332,6 +335,8 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     const uint32_t sum = add_sum(p, s, LAP_STREAM_COMPUTE, all, own);
     if (whole)
         lap_add_dep(s, sum, wait);
+    if (begun != LAP_NO_STEP)
+        lap_add_dep(s, sum, begun);
 }
 
 const lap_builder_t lap_gemm_rs_builders[] = {

@@ -40,7 +40,7 @@ typedef struct matmul {
     const void *a_data, *b_data, *c_data;
     void *d_data;
     float alpha, beta;
-    uint32_t *counter; /* in the workspace: 0 before, not behind */
+    uint32_t *counter; /* in the workspace: 0 before the kernel, not 0 after it */
 } matmul_t;
 
 /* ---- handles ---- */
@@ -244,7 +244,7 @@ enum { NONE, GOOD, WRONG, REFUSES, ALSO_GOOD, PROPOSALS };
 /* Most of those of the real one need no more than a word. */
 static size_t workspace_of(int algorithm)
 {
-    return algorithm == ALSO_GOOD ? 65536 : sizeof(uint32_t);
+    return algorithm == ALSO_GOOD ? 65536 : 2 * sizeof(uint32_t);
 }
 
 EXPORT(cublasStatus_t)
@@ -389,7 +389,9 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *a
         .beta = *(const float *)beta,
         .counter = workspace,
     };
-    const fake_memset_t clear = {(CUdeviceptr)(uintptr_t)workspace, sizeof(uint32_t), 1, 0};
+    /* The kernel for a single row has two words. */
+    const fake_memset_t clear = {(CUdeviceptr)(uintptr_t)workspace,
+                                 (matmul.d.cols == 1 ? 2 : 1) * sizeof(uint32_t), 1, 0};
     if (fake_issue((CUstream)stream, fake_memset, &clear, sizeof(clear), false) != CUDA_SUCCESS)
         return CUBLAS_STATUS_EXECUTION_FAILED;
     return fake_issue((CUstream)stream, run, &matmul, sizeof(matmul), false) == CUDA_SUCCESS

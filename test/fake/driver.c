@@ -618,6 +618,11 @@ static CUresult not_supported(void)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static CUresult always_fails(void)
+{
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 #define CALL(name, function)                                                                       \
     {                                                                                              \
         name, (fake_function_t)(function)                                                          \
@@ -673,12 +678,15 @@ FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int v
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
     const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_node_calls, fake_vmm_calls};
+    const char *fails = getenv("FAKE_FAILS");
     fake_function_t function = (fake_function_t)not_supported;
     (void)version, (void)flags, (void)result;
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
         for (const fake_call_t *call = tables[t]; call->name; call++)
             if (strcmp(call->name, name) == 0)
                 function = call->function;
+    if (fails && strcmp(fails, name) == 0)
+        function = (fake_function_t)always_fails;
     memcpy(function_p, &function, sizeof(function));
     return CUDA_SUCCESS;
 }

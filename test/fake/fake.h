@@ -17,6 +17,7 @@
  *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
  *                      lap_wait, lap_raise, lap_stamp, and others, and how often it sets memory
+ *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must
  *                      do what it can

@@ -10,7 +10,7 @@
 
 #include "graph.h"
 
-#define MOST 64 /* nodes that one depends on */
+#define MOST 64 /* nodes that one depends on, and places to look for them */
 
 typedef struct nodes {
     op_t *at[MOST];
@@ -23,40 +23,42 @@ static void add(nodes_t *nodes, op_t *op)
         if (nodes->at[i] == op)
             return;
     if (nodes->count == MOST) {
-        fprintf(stderr, "fake: a node depends on more than %d others\n", MOST);
+        fprintf(stderr, "fake: there are more than %d nodes before one, or places to look\n", MOST);
         abort();
     }
     nodes->at[nodes->count++] = op;
 }
 
-static const op_t *record_of(const graph_t *graph, int mark)
+static op_t *record_of(const graph_t *graph, int mark)
 {
-    const op_t *op = graph->first;
+    op_t *op = graph->first;
     while (op->kind != RECORD || op->mark != mark)
         op = op->next;
     return op;
 }
 
-/* What has to be done when its stream is there: the work before it, and all that was waited for. */
-static void find_before(const graph_t *graph, const op_t *here, nodes_t *before)
-{
-    op_t *last = NULL;
-    for (op_t *op = graph->first; op != here; op = op->next)
-        if (op->branch == here->branch && op->kind == WORK)
-            last = op;
-    if (last)
-        add(before, last);
-    for (const op_t *op = last ? last->next : graph->first; op != here; op = op->next)
-        if (op->branch == here->branch && op->kind == AWAIT)
-            find_before(graph, record_of(graph, op->mark), before);
-}
-
+/*
+ * What has to be done when its stream is there: the work before it there, and what is before the
+ * records that were waited for since.
+ */
 static nodes_t before(const graph_t *graph, const op_t *op)
 {
-    nodes_t nodes = {.count = 0};
+    nodes_t work = {.count = 0}, places = {.count = 0};
     if (op != graph->added)
-        find_before(graph, op, &nodes);
-    return nodes;
+        add(&places, (op_t *)(uintptr_t)op);
+    for (size_t i = 0; i < places.count; i++) {
+        const op_t *here = places.at[i];
+        op_t *last = NULL;
+        for (op_t *at = graph->first; at != here; at = at->next)
+            if (at->branch == here->branch && at->kind == WORK)
+                last = at;
+        if (last)
+            add(&work, last);
+        for (const op_t *at = last ? last->next : graph->first; at != here; at = at->next)
+            if (at->branch == here->branch && at->kind == AWAIT)
+                add(&places, record_of(graph, at->mark));
+    }
+    return work;
 }
 
 static bool has(const nodes_t *nodes, const op_t *op)
@@ -159,6 +161,7 @@ static CUresult get_behind(CUgraphNode node, CUgraphNode *nodes_p, size_t *count
     return give(&nodes, nodes_p, count_p);
 }
 
+/* Copies and calls of the host pass for kernels. */
 static CUresult get_type(CUgraphNode node, CUgraphNodeType *type_p)
 {
     *type_p =
@@ -198,6 +201,16 @@ static CUresult add_kernel(CUgraphNode *node_p, CUgraph handle, const CUgraphNod
     return CUDA_SUCCESS;
 }
 
+static CUresult set_kernel(CUgraphNode node, CUkernelNodeAttrID attribute,
+                           const CUkernelNodeAttrValue *value)
+{
+    const op_t *op = (op_t *)node;
+    (void)value;
+    return op == op->graph->added && attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult add_edges(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to,
                           size_t count)
 {
@@ -226,6 +239,15 @@ static CUresult destroy(CUgraphNode node)
                 fprintf(stderr, "fake: a node was taken out, and the order around it was lost\n");
                 abort();
             }
+    for (edge_t **link = &graph->edges; *link;) {
+        edge_t *edge = *link;
+        if (edge->from != gone && edge->to != gone) {
+            link = &edge->next;
+            continue;
+        }
+        *link = edge->next;
+        free(edge);
+    }
     op_t *last = NULL, **link = &graph->first;
     for (; *link != gone; link = &(*link)->next)
         last = *link;
@@ -249,6 +271,7 @@ const fake_call_t fake_node_calls[] = {
     CALL("cuGraphNodeGetDependentNodes", get_behind),
     CALL("cuGraphMemsetNodeGetParams", get_memset),
     CALL("cuGraphAddKernelNode", add_kernel),
+    CALL("cuGraphKernelNodeSetAttribute", set_kernel),
     CALL("cuGraphAddDependencies", add_edges),
     CALL("cuGraphDestroyNode", destroy),
     {NULL, NULL},

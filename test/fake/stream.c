@@ -552,6 +552,7 @@ static void tell_graph(const graph_t *graph)
         counts[i] += op->kind == WORK && op->work != fake_memset;
         sets += op->kind == WORK && op->work == fake_memset;
     }
+    counts[NAMES] += graph->added != NULL;
     fprintf(file, "%d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets);
     fclose(file);
 }

@@ -142,7 +142,7 @@ static void test_layers(const variant_t *variant)
     const size_t rows[3] = {4096, 4095, 1000};
     char name[64];
     variant_name(variant, name, sizeof(name));
-    for (int size = 2; size <= 8; size *= 2) {
+    for (int size = 2; size <= 8; size++) {
         if (!fits(variant, size))
             continue;
         lap_op_desc_t desc = describe(variant, 4096, 32768, 32768);
@@ -300,6 +300,51 @@ static void test_sum_order(void)
     }
 }
 
+/* The wait that step `i` depends on directly, as far as it is one; LAP_NO_SIGNAL: none. */
+static uint32_t wait_before(const lap_schedule_t *s, uint32_t i)
+{
+    uint32_t found = LAP_NO_SIGNAL;
+    for (uint32_t d = 0; d < s->steps[i].ndeps; d++)
+        if (s->steps[s->steps[i].deps[d]].kind == LAP_STEP_WAIT)
+            found = s->steps[i].deps[d];
+    return found;
+}
+
+/*
+ * In lanes GEMMs of owners keep their order because the first one waits for less than the second;
+ * and the sum does not wait for what has come long ago: its wait is beside the last GEMM.
+ */
+static void test_order_of_owners(void)
+{
+    static sequence_t sequence;
+    const size_t rows[1] = {8192};
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = LAP_GEMM_RS;
+    desc.method = "fused";
+    desc.m = rows[0];
+    desc.n = desc.k = 64;
+    tap_success(sequence_build(&sequence, &desc, rows, 1, 4, CAN_LANES), "GEMM+RS in lanes");
+    const lap_schedule_t *s = sequence_at(&sequence, 0, 0);
+    uint32_t waits[4] = {0}, gemms[4] = {0}, sum = 0;
+    for (uint32_t i = 0; i < s->nsteps; i++) {
+        const lap_range_t *d = &s->blocks[s->steps[i].first].d;
+        if (s->steps[i].kind == LAP_STEP_GEMM && d->place == LAP_SYMMETRIC) {
+            gemms[d->rank] = i;
+            waits[d->rank] = wait_before(s, i);
+        }
+        sum = s->steps[i].kind == LAP_STEP_REDUCE ? i : sum;
+    }
+    tap_ok(gemms[1] > 0 && gemms[1] < gemms[2] && gemms[2] < gemms[3] &&
+               s->steps[gemms[1]].stream != s->steps[gemms[2]].stream,
+           "the GEMMs of the owners take turns in two lanes");
+    tap_ok(s->steps[waits[1]].peer == 1 && waits[1] < waits[2] && waits[2] == waits[3],
+           "the first waits for its owner's credit alone, the others for all");
+    const uint32_t wait = wait_before(s, sum);
+    tap_ok(wait != LAP_NO_SIGNAL && s->steps[wait].stream != s->steps[sum].stream,
+           "the sum's wait is on another stream than the sum");
+    sequence_clear(&sequence);
+}
+
 /* What a call needs must fit into what lap_op_buffer_size says, for any rows and any rank. */
 static void test_buffer_size(void)
 {
@@ -336,6 +381,7 @@ int main(void)
     test_mixtures();
     test_shapes();
     test_sum_order();
+    test_order_of_owners();
     test_buffer_size();
     return tap_done();
 }

@@ -159,9 +159,9 @@ struct lap_stream {
     bool noted;     /* or only times */
     lap_cuda_time_t *time; /* asked for, and launched with what comes next; NULL: none */
     unsigned slot;
-    CUdeviceptr workspace;    /* of cuBLASLt; 0 until the first GEMM */
-    unsigned small_workspace; /* the next of those behind it */
-    CUdeviceptr scratch;      /* fp32 results on their way to being finished */
+    CUdeviceptr workspace;     /* of cuBLASLt; 0 until the first GEMM */
+    unsigned small_workspaces; /* of those behind it, taken by the graph that is being made */
+    CUdeviceptr scratch;       /* fp32 results on their way to being finished */
     size_t scratch_bytes;
     CUdeviceptr outgrown[LAP_CUDA_OUTGROWN]; /* earlier ones: graphs may still use them */
     unsigned noutgrown;
@@ -326,14 +326,14 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count);
 lap_status_t lap_cuda_graph_end(lap_stream_t *const *streams, size_t count, lap_graph_t **graph_p);
 lap_status_t lap_cuda_graph_launch(lap_graph_t *graph, lap_stream_t *stream);
 void lap_cuda_graph_destroy(lap_graph_t *graph);
-
-/* Between enter and leave: see cuda_clear.c. Changes a graph that has not been made executable yet. */
-lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph);
 lap_status_t lap_cuda_foreign_begin(lap_device_t *device, void *foreign, bool *keeps_p);
 void lap_cuda_foreign_end(lap_device_t *device);
 lap_status_t lap_cuda_foreign_record(lap_device_t *device, void *foreign, lap_event_t **event_p);
 lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event);
 bool lap_cuda_is_kept(lap_stream_t *stream);
+
+/* Between enter and leave: see cuda_clear.c. Changes a graph that has not been made executable yet. */
+lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph);
 
 /* lap_finish_t for a kernel; `aux` is of the first row. */
 lap_cuda_finish_t lap_cuda_finish_of(const lap_finish_t *finish, void *aux);

@@ -10,18 +10,19 @@
 #include "device/cuda/cuda_plan.h"
 #include "util/alloc.h"
 
-#define NEIGHBOURS 16 /* before a node, and fewer than that */
+#define NEIGHBOURS 16 /* room for what is before a node, one to spare */
 
 typedef struct clearing {
     const lap_cuda_device_t *device;
     CUgraph graph;
-    CUgraphNode *nodes; /* all of them, as they were in the beginning */
+    CUgraphNode *nodes; /* all of them, as they were in the beginning, */
+    uint32_t **clears;  /* and the word of a small workspace that each clears; NULL: none */
     size_t count;
-    lap_cuda_clear_t words;
+    lap_cuda_clear_t words; /* that are no longer cleared by nodes of their own */
 } clearing_t;
 
-/* Whether that is a small workspace, which no other kernel uses than one that clears it. */
-static bool is_small_workspace(const lap_cuda_device_t *device, CUdeviceptr address)
+/* Small workspaces are of one GEMM of the graph. */
+static bool is_in_small_workspace(const lap_cuda_device_t *device, CUdeviceptr address)
 {
     const size_t all = LAP_CUDA_SMALL_WORKSPACES * LAP_CUDA_SMALL_WORKSPACE;
     for (const lap_stream_t *stream = device->streams; stream; stream = stream->next) {
@@ -32,35 +33,32 @@ static bool is_small_workspace(const lap_cuda_device_t *device, CUdeviceptr addr
     return false;
 }
 
-static bool is_known(const lap_cuda_clear_t *words, const uint32_t *word)
+static uint32_t *word_of(const lap_cuda_device_t *device, CUgraphNode node)
 {
-    for (uint32_t i = 0; i < words->n; i++)
-        if (words->words[i] == word)
-            return true;
-    return false;
-}
-
-/* The word that a node clears, if that can be done before; NULL: it does something else. */
-static uint32_t *word_of(const clearing_t *clearing, CUgraphNode node)
-{
-    const lap_cuda_api_t *api = &clearing->device->api;
+    const lap_cuda_api_t *api = &device->api;
     CUgraphNodeType type;
     CUDA_MEMSET_NODE_PARAMS params;
     if (api->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_MEMSET ||
         api->cuGraphMemsetNodeGetParams(node, &params) != CUDA_SUCCESS)
         return NULL;
-    uint32_t *word = (uint32_t *)(uintptr_t)params.dst;
-    const bool clears = params.value == 0 && params.dst % sizeof(*word) == 0 &&
-                        params.elementSize * params.width * params.height == sizeof(*word);
-    return clears && is_small_workspace(clearing->device, params.dst) &&
-                   !is_known(&clearing->words, word)
-               ? word
-               : NULL;
+    const bool clears = params.value == 0 && params.dst % sizeof(uint32_t) == 0 &&
+                        params.elementSize * params.width * params.height == sizeof(uint32_t);
+    return clears && is_in_small_workspace(device, params.dst) ? (uint32_t *)(uintptr_t)params.dst
+                                                               : NULL;
+}
+
+/* Whether no other node clears the word: it might do so between two kernels of the GEMM. */
+static bool is_once(const clearing_t *clearing, const uint32_t *word)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < clearing->count; i++)
+        count += clearing->clears[i] == word;
+    return count == 1;
 }
 
 /*
  * Takes a node out of the graph: what comes behind it now comes behind those before it. Not if there
- * are too many of these, or if more comes behind it than a kernel that waits for nothing else.
+ * are too many of these, or if more comes behind it than one node that waits for nothing else.
  */
 static lap_status_t take_out(const clearing_t *clearing, CUgraphNode node, bool *done_p)
 {
@@ -85,24 +83,26 @@ static lap_status_t take_out(const clearing_t *clearing, CUgraphNode node, bool 
 static lap_status_t take_all_out(clearing_t *clearing)
 {
     lap_cuda_clear_t *words = &clearing->words;
+    for (size_t i = 0; i < clearing->count; i++)
+        clearing->clears[i] = word_of(clearing->device, clearing->nodes[i]);
     for (size_t i = 0; i < clearing->count && words->n < LAP_CUDA_CLEAR; i++) {
-        uint32_t *word = word_of(clearing, clearing->nodes[i]);
         bool done = false;
-        if (word)
+        if (clearing->clears[i] && is_once(clearing, clearing->clears[i]))
             LAP_TRY(take_out(clearing, clearing->nodes[i], &done));
         if (done)
-            words->words[words->n++] = word;
+            words->words[words->n++] = clearing->clears[i];
     }
     return LAP_OK;
 }
 
-/* A kernel that clears the words, before anything else; nodes are used for those that are first. */
-static lap_status_t put_in(clearing_t *clearing)
+/* The kernel that clears the words. All waits for it, so that it is urgent. */
+static lap_status_t add_kernel(clearing_t *clearing, CUgraphNode *kernel_p)
 {
-    const lap_cuda_api_t *api = &clearing->device->api;
+    const lap_cuda_device_t *device = clearing->device;
+    const lap_cuda_api_t *api = &device->api;
     void *args[] = {&clearing->words};
     const CUDA_KERNEL_NODE_PARAMS params = {
-        .func = clearing->device->kernels[LAP_CUDA_KERNEL_clear],
+        .func = device->kernels[LAP_CUDA_KERNEL_clear],
         .gridDimX = 1,
         .gridDimY = 1,
         .gridDimZ = 1,
@@ -111,18 +111,44 @@ static lap_status_t put_in(clearing_t *clearing)
         .blockDimZ = 1,
         .kernelParams = args,
     };
+    const CUlaunchAttributeValue urgent = {.priority = device->urgent};
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuGraphAddKernelNode(kernel_p, clearing->graph, NULL, 0, &params),
+                           "cuGraphAddKernelNode"));
+    return lap_cuda_check(
+        api, api->cuGraphKernelNodeSetAttribute(*kernel_p, CU_LAUNCH_ATTRIBUTE_PRIORITY, &urgent),
+        "cuGraphKernelNodeSetAttribute");
+}
+
+/* Before anything else; the list of nodes is used for those that were first. */
+static lap_status_t put_in(clearing_t *clearing)
+{
+    const lap_cuda_api_t *api = &clearing->device->api;
     CUgraphNode kernel;
     size_t count = clearing->count;
     LAP_TRY(lap_cuda_check(api, api->cuGraphGetRootNodes(clearing->graph, clearing->nodes, &count),
                            "cuGraphGetRootNodes"));
-    LAP_TRY(lap_cuda_check(api,
-                           api->cuGraphAddKernelNode(&kernel, clearing->graph, NULL, 0, &params),
-                           "cuGraphAddKernelNode"));
+    LAP_TRY(add_kernel(clearing, &kernel));
     for (size_t i = 0; i < count; i++)
         LAP_TRY(lap_cuda_check(
             api, api->cuGraphAddDependencies(clearing->graph, &kernel, &clearing->nodes[i], 1),
             "cuGraphAddDependencies"));
     return LAP_OK;
+}
+
+static lap_status_t clear_at_once(clearing_t *clearing)
+{
+    const lap_cuda_api_t *api = &clearing->device->api;
+    clearing->nodes = lap_alloc(clearing->count, sizeof(*clearing->nodes));
+    clearing->clears = lap_alloc(clearing->count, sizeof(*clearing->clears));
+    if (!clearing->nodes || !clearing->clears)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the %zu nodes of a graph",
+                         clearing->count);
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuGraphGetNodes(clearing->graph, clearing->nodes, &clearing->count),
+                           "cuGraphGetNodes"));
+    LAP_TRY(take_all_out(clearing));
+    return clearing->words.n > 0 ? put_in(clearing) : LAP_OK;
 }
 
 lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph)
@@ -133,16 +159,8 @@ lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph)
         lap_cuda_check(api, api->cuGraphGetNodes(graph, NULL, &clearing.count), "cuGraphGetNodes"));
     if (clearing.count == 0)
         return LAP_OK;
-    clearing.nodes = lap_alloc(clearing.count, sizeof(CUgraphNode));
-    if (!clearing.nodes)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the %zu nodes of a graph",
-                         clearing.count);
-    lap_status_t status = lap_cuda_check(
-        api, api->cuGraphGetNodes(graph, clearing.nodes, &clearing.count), "cuGraphGetNodes");
-    if (status == LAP_OK)
-        status = take_all_out(&clearing);
-    if (status == LAP_OK && clearing.words.n > 0)
-        status = put_in(&clearing);
+    const lap_status_t status = clear_at_once(&clearing);
     lap_free(clearing.nodes);
+    lap_free(clearing.clears);
     return status;
 }

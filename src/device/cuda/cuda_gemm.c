@@ -89,21 +89,22 @@ static lap_status_t get_workspace(lap_stream_t *stream)
 {
     if (stream->workspace)
         return LAP_OK;
-    const size_t bytes = LAP_CUDA_WORKSPACE + LAP_CUDA_SMALL_WORKSPACES * LAP_CUDA_SMALL_WORKSPACE;
-    return lap_cuda_memory(stream->device, bytes, &stream->workspace);
+    return lap_cuda_memory(stream->device, LAP_CUDA_WORKSPACES, &stream->workspace);
 }
 
-/* The workspace of the next GEMM of the stream. */
+/* The workspace of the next GEMM of the stream; in a graph that is being made, a small one is new. */
 static void *take_workspace(lap_stream_t *stream, const lap_cuda_plan_t *plan, size_t *bytes_p)
 {
-    const bool small = plan->workspace <= LAP_CUDA_SMALL_WORKSPACE;
-    const unsigned number = stream->small_workspace;
+    const unsigned number = stream->device->keeps ? stream->small_workspaces : 0;
+    const bool small =
+        plan->workspace <= LAP_CUDA_SMALL_WORKSPACE && number < LAP_CUDA_SMALL_WORKSPACES;
+    CUdeviceptr workspace = stream->workspace;
+    if (small) {
+        workspace += LAP_CUDA_WORKSPACE + number * LAP_CUDA_SMALL_WORKSPACE;
+        stream->small_workspaces = number + 1;
+    }
     *bytes_p = small ? LAP_CUDA_SMALL_WORKSPACE : LAP_CUDA_WORKSPACE;
-    if (!small)
-        return (void *)(uintptr_t)stream->workspace;
-    stream->small_workspace = (number + 1) % LAP_CUDA_SMALL_WORKSPACES;
-    return (void *)(uintptr_t)(stream->workspace + LAP_CUDA_WORKSPACE +
-                               number * LAP_CUDA_SMALL_WORKSPACE);
+    return (void *)(uintptr_t)workspace;
 }
 
 /* Names the GEMM that failed. */

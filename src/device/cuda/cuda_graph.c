@@ -31,6 +31,7 @@ static lap_status_t begin(lap_stream_t *const *streams, size_t count)
     for (lap_stream_t *other = streams[0]->device->streams; other; other = other->next) {
         LAP_TRY(lap_cuda_settle(other));
         LAP_TRY(lap_cuda_meet(other));
+        other->small_workspaces = 0;
     }
     LAP_TRY(lap_cuda_check(
         api, api->cuStreamBeginCapture(streams[0]->stream, CU_STREAM_CAPTURE_MODE_RELAXED),

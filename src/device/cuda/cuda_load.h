@@ -93,6 +93,7 @@
     X(cuGraphNodeGetDependentNodes, 10000)                                                         \
     X(cuGraphMemsetNodeGetParams, 10000)                                                           \
     X(cuGraphAddKernelNode, 12000)                                                                 \
+    X(cuGraphKernelNodeSetAttribute, 11000)                                                        \
     X(cuGraphAddDependencies, 10000)                                                               \
     X(cuGraphDestroyNode, 10000)                                                                   \
     X(cuGraphDestroy, 10000)                                                                       \

@@ -8,15 +8,18 @@
 
 #include "device/cuda/cuda.h"
 
-#define LAP_CUDA_WORKSPACE ((size_t)32 << 20) /* what NVIDIA recommends for Hopper */
-
 /*
- * Behind it there are small ones, for the many kernels that need but a word to count in. The GEMMs
- * of a graph have one each, as far as they go, so that all their words can be cleared at once: see
+ * The workspaces of a stream take what NVIDIA recommends for Hopper: a large one, and behind it
+ * small ones for the many kernels that need but a word to count in. Of these the GEMMs of a graph
+ * have one each, as far as they go, so that all their words can be cleared at once: see
  * cuda_clear.c.
  */
+#define LAP_CUDA_WORKSPACES ((size_t)32 << 20)
 #define LAP_CUDA_SMALL_WORKSPACE ((size_t)1024)
 #define LAP_CUDA_SMALL_WORKSPACES 64
+#define LAP_CUDA_WORKSPACE                                                                         \
+    (LAP_CUDA_WORKSPACES - LAP_CUDA_SMALL_WORKSPACES * LAP_CUDA_SMALL_WORKSPACE)
+
 #define LAP_CUDA_PROPOSALS 8 /* kernels that are tried, the best by cuBLASLt's estimate first */
 
 /* All that a choice depends on. No padding: it is compared as bytes. */

@@ -15,6 +15,7 @@
 #include "util/sorted.h"
 
 #define ROUNDS 7
+#define ROUNDS_LEAST 3      /* to be chosen: one comparison, or the better of two, may be luck */
 #define FINALISTS 3         /* after the first round: there is time for a few only */
 #define BUDGET_NS 60000000u /* what one GEMM may be tried for, */
 #define BUDGET_RUNS 96u     /* or the time of so many runs, if that is more */
@@ -155,10 +156,7 @@ static lap_status_t compare(const tuning_t *tuning, const cublasLtMatmulAlgo_t *
     return LAP_OK;
 }
 
-/*
- * Leaves those whose first comparisons were the best. All others are out: one that was tried once
- * and was lucky must not win over those that were tried often.
- */
+/* Leaves those whose first comparisons were the best; all others are out. */
 static void choose_finalists(trial_t *trials, int count)
 {
     double firsts[LAP_CUDA_PROPOSALS];
@@ -216,7 +214,7 @@ static lap_status_t try_all(const tuning_t *tuning,
     }
     if (first == count)
         return LAP_OK;
-    trials[first] = (trial_t){.ratios = {1}, .rounds = 1};
+    trials[first] = (trial_t){.ratios = {1, 1, 1}, .rounds = ROUNDS_LEAST};
     return try_others(tuning, proposals + first, count - first, seconds, trials + first);
 }
 
@@ -226,7 +224,7 @@ static int fastest(const trial_t *trials, int count)
     int chosen = 0;
     double best = 0;
     for (int i = 0; i < count; i++) {
-        if (trials[i].rounds == 0)
+        if (trials[i].rounds < ROUNDS_LEAST)
             continue;
         const double median = trials[i].ratios[(trials[i].rounds - 1) / 2];
         if (best == 0 || median < BETTER * best) {

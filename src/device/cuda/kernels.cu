@@ -285,6 +285,8 @@ extern "C" __global__ void SMALL lap_stamp(const lap_cuda_stamp_t stamp)
     store_relaxed(stamp.at, now());
 }
 
+static_assert(LAP_CUDA_CLEAR <= 64, "a thread for each word, and no more than a small kernel has");
+
 extern "C" __global__ void SMALL lap_clear(const lap_cuda_clear_t clear)
 {
     if (threadIdx.x < clear.n)

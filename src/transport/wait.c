@@ -72,7 +72,7 @@ static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, ui
                                 lap_status_t status)
 {
     lap_group_t *group = buffer->group;
-    char cause[LAP_ERROR_TEXT], context[256];
+    char cause[LAP_ERROR_TEXT], context[320];
     tell(buffer, wait, come, context, sizeof(context));
     /*
      * A wait that ran out of time has no sentence, unless another rank broke the group just before.

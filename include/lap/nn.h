@@ -245,6 +245,7 @@ typedef struct lap_nn_param {
     size_t part_rows[LAP_NN_PARTS], global_row[LAP_NN_PARTS];
     size_t global_col;   /* of column 0 */
     int replicated;      /* the same on all ranks of the group, as is its gradient */
+    int vector;          /* a bias, or of a norm; it has one column, as a matrix may have too */
     lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; of norms, and where
                             dtype is float32: the master */
     lap_tensor_t master; /* fp32 */

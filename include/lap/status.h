@@ -35,8 +35,9 @@ LAP_API const char *lap_status_string(lap_status_t status);
 /*
  * The story of the last failure on the calling thread: which argument or rank, its value, what was
  * expected.
- * Local. "" when no call has failed on this thread yet; a call that succeeds leaves it alone. The
- * string belongs to the library and is overwritten by the next failure on the same thread.
+ * Local. "" when no call has failed on this thread yet; a call that succeeds leaves it alone, and so
+ * does one that ends something, such as lap_op_destroy. The string belongs to the library and is
+ * overwritten by the next failure on the same thread.
  */
 LAP_API const char *lap_last_error(void);
 

@@ -531,9 +531,12 @@ void lap_group_release(lap_group_t *group)
 
 void lap_group_destroy(lap_group_t *group)
 {
+    lap_said_t said;
+    lap_error_save(&said);
     /* The group of all ranks belongs to the world. */
     if (group && group != group->world->group)
         lap_group_release(group);
+    lap_error_restore(&said);
 }
 
 static split_request_t request_of(const lap_group_t *group, int rank)

@@ -41,6 +41,16 @@ lap_status_t lap_error(lap_status_t status, const char *format, ...)
     return status;
 }
 
+void lap_error_save(lap_said_t *said)
+{
+    memcpy(said->text, last_error, sizeof(last_error));
+}
+
+void lap_error_restore(const lap_said_t *said)
+{
+    memcpy(last_error, said->text, sizeof(last_error));
+}
+
 lap_status_t lap_error_errno(const char *format, ...)
 {
     const int error = errno;

@@ -18,6 +18,16 @@ lap_status_t lap_error(lap_status_t status, const char *format, ...)
 /* As lap_error, with ": " and what errno means at the end, and LAP_ERR_NO_MEMORY for ENOMEM. */
 lap_status_t lap_error_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/*
+ * Around what may fail without a word of it being of use, as when things are ended after a failure:
+ * the caller has yet to read why.
+ */
+typedef struct lap_said {
+    char text[LAP_ERROR_TEXT];
+} lap_said_t;
+void lap_error_save(lap_said_t *said);
+void lap_error_restore(const lap_said_t *said);
+
 /* Passes a failure up. For calls after which there is nothing to undo. */
 #define LAP_TRY(call)                                                                              \
     do {                                                                                           \

@@ -106,8 +106,10 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
 
 void lap_world_destroy(lap_world_t *world)
 {
+    lap_said_t said;
     if (!world)
         return;
+    lap_error_save(&said);
     if (world->engine && world->engine_close)
         world->engine_close(world->engine);
     if (world->device && world->device_close)
@@ -125,6 +127,7 @@ void lap_world_destroy(lap_world_t *world)
     }
     lap_free(world->peers);
     lap_free(world);
+    lap_error_restore(&said);
 }
 
 static lap_status_t take_board(lap_world_t *world, lap_region_t *board)

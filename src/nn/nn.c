@@ -394,8 +394,10 @@ static void free_memory(lap_nn_t *nn)
 
 void lap_nn_destroy(lap_nn_t *nn)
 {
+    lap_said_t said;
     if (!nn)
         return;
+    lap_error_save(&said);
     if (nn->end)
         (void)lap_nn_wait(nn);
     for (size_t i = 0; nn->calls && i < nn->ncalls; i++) {
@@ -412,6 +414,7 @@ void lap_nn_destroy(lap_nn_t *nn)
     lap_free(nn->blocks);
     lap_free(nn->calls);
     lap_free(nn);
+    lap_error_restore(&said);
 }
 
 /* ---- what there is to see ---- */

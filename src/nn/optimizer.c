@@ -90,7 +90,7 @@ static lap_status_t find_segments(lap_optimizer_t *optimizer)
         const lap_nn_param_t *param = lap_nn_param(optimizer->nn, i);
         const size_t begin = offset_of(optimizer, param);
         const size_t end = begin + param->rows * param->cols;
-        const bool decays = param->all_cols > 1;
+        const bool decays = !param->vector;
         segment_t *last = &optimizer->segments[optimizer->nsegments];
         if (i > 0 && last[-1].decays == decays)
             last[-1].count = end - last[-1].begin;
@@ -160,8 +160,10 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
 
 void lap_optimizer_destroy(lap_optimizer_t *optimizer)
 {
+    lap_said_t said;
     if (!optimizer)
         return;
+    lap_error_save(&said);
     if (optimizer->engine) {
         lap_device_t *device = optimizer->engine->device;
         (void)device->ops->stream_synchronize(optimizer->engine->streams[LAP_STREAM_COMPUTE]);
@@ -174,6 +176,7 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
     }
     lap_free(optimizer->segments);
     lap_free(optimizer);
+    lap_error_restore(&said);
 }
 
 /* ---- a step ---- */

@@ -74,10 +74,17 @@ static void cut_cols(const lap_nn_t *nn, lap_nn_param_t *param)
     param->global_col = param->cols * (size_t)nn->group->rank;
 }
 
-/* Of a norm. */
-static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *what)
+static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *part,
+                                   const char *what, size_t rows)
 {
-    lap_nn_weight_t *weight = add_weight(nn, shape, shape->norm_name, what, shape->width, 1);
+    lap_nn_weight_t *weight = add_weight(nn, shape, part, what, rows, 1);
+    weight->param.vector = 1;
+    return weight;
+}
+
+static lap_nn_weight_t *add_norm(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *what)
+{
+    lap_nn_weight_t *weight = add_vector(nn, shape, shape->norm_name, what, shape->width);
     weight->param.replicated = 1;
     weight->of_norm = true;
     weight->summed = nn->plan.desc.sequence_parallel != 0;
@@ -87,9 +94,9 @@ static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, co
 static void list_norm(lap_nn_t *nn, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
-    block->gamma = add_vector(nn, shape, "weight");
+    block->gamma = add_norm(nn, shape, "weight");
     if (nn->plan.desc.norm == LAP_LAYERNORM)
-        block->beta = add_vector(nn, shape, "bias");
+        block->beta = add_norm(nn, shape, "bias");
 }
 
 static void list_block(lap_nn_t *nn, lap_nn_block_t *block)
@@ -104,7 +111,7 @@ static void list_block(lap_nn_t *nn, lap_nn_block_t *block)
         cut_rows(nn, shape, &block->column->param);
     }
     if (shape->column && bias) {
-        block->column_bias = add_weight(nn, shape, shape->column_name, "bias", shape->pre, 1);
+        block->column_bias = add_vector(nn, shape, shape->column_name, "bias", shape->pre);
         cut_rows(nn, shape, &block->column_bias->param);
     }
     if (shape->row) {
@@ -112,7 +119,7 @@ static void list_block(lap_nn_t *nn, lap_nn_block_t *block)
         cut_cols(nn, &block->row->param);
     }
     if (shape->row && bias) {
-        block->row_bias = add_weight(nn, shape, shape->row_name, "bias", shape->out, 1);
+        block->row_bias = add_vector(nn, shape, shape->row_name, "bias", shape->out);
         block->row_bias->param.replicated = 1;
     }
 }
@@ -150,7 +157,7 @@ static lap_status_t alloc_copy(lap_nn_t *nn, lap_nn_weight_t *weight)
     const lap_dtype_t dtype = nn->plan.desc.dtype;
     void *memory;
     param->weight = param->master;
-    if (nn->plan.desc.fp8 != LAP_FP8_NONE && param->all_cols != 1) {
+    if (nn->plan.desc.fp8 != LAP_FP8_NONE && !param->vector) {
         LAP_TRY(lap_nn_fp8_add(nn, &weight->fp8, LAP_FLOAT8_E4M3, param->rows * param->cols));
         param->weight = lap_tensor(weight->fp8.data, LAP_FLOAT8_E4M3, param->rows, param->cols);
         return lap_nn_alloc(nn, param->rows * param->cols, &weight->turned);
@@ -175,7 +182,7 @@ static lap_status_t alloc_partials(lap_nn_t *nn)
     }
     for (size_t i = 0; i < nn->nweights; i++) {
         lap_nn_weight_t *weight = &nn->weights[i];
-        if (weight->param.all_cols != 1)
+        if (!weight->param.vector)
             continue;
         const size_t room = padded(weight->param.rows);
         if (weight->summed)
@@ -241,7 +248,7 @@ static lap_status_t fill_params(lap_nn_t *nn)
     LAP_TRY(fill_array(nn, nn->grads, nn->nfloats, 0));
     LAP_TRY(fill_array(nn, nn->sums, lap_nn_plan_sums(&nn->plan), 0));
     for (size_t i = 0; i < nn->nweights; i++)
-        if (nn->weights[i].param.all_cols != 1)
+        if (!nn->weights[i].param.vector)
             LAP_TRY(fill_matrix(nn, &nn->weights[i]));
     for (size_t b = 0; b < nn->plan.nblocks; b++)
         if (nn->blocks[b].gamma)

@@ -296,8 +296,10 @@ err_op:
 
 void lap_op_destroy(lap_op_t *op)
 {
+    lap_said_t said;
     if (!op)
         return;
+    lap_error_save(&said);
     if (op->program)
         (void)lap_op_end(op);
     if (op->is_guest) { /* what it enqueued still uses what follows */
@@ -315,6 +317,7 @@ void lap_op_destroy(lap_op_t *op)
         lap_buffer_destroy(op->buffer);
     lap_free(op->choice);
     lap_free(op);
+    lap_error_restore(&said);
 }
 
 const char *lap_op_method(const lap_op_t *op)

@@ -266,8 +266,10 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
 
 void lap_dp_destroy(lap_dp_t *dp)
 {
+    lap_said_t said;
     if (!dp)
         return;
+    lap_error_save(&said);
     lap_nn_on_gradient(dp->nn, NULL, NULL);
     for (size_t i = 0; i < dp->nbuckets; i++) {
         lap_op_destroy(dp->buckets[i].scatter);
@@ -288,6 +290,7 @@ void lap_dp_destroy(lap_dp_t *dp)
     lap_buffer_destroy(dp->buffer);
     lap_free(dp->buckets);
     lap_free(dp);
+    lap_error_restore(&said);
 }
 
 /* ---- travelling ---- */

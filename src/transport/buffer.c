@@ -154,10 +154,13 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
 
 void lap_buffer_destroy(lap_buffer_t *buffer)
 {
+    lap_said_t said;
     if (!buffer)
         return;
+    lap_error_save(&said);
     buffer->ops->buffer_destroy(buffer);
     buffer_free(buffer);
+    lap_error_restore(&said);
 }
 
 size_t lap_buffer_bytes(const lap_buffer_t *buffer)

@@ -107,6 +107,19 @@ for call in cuGraphGetNodes cuGraphGetRootNodes cuGraphAddKernelNode cuGraphKern
     has '... which is named' "$err" "${call%WithFlags} of the NVIDIA driver failed"
 done
 
+# What ranks do to end after a failure does not change what they say of it. With such a link they nearly always wait.
+"$LAP" bench rs 512 256 64 --device cuda --ranks 3 --method fused --iters 1000000 --link 10MB/s >"$work/out" 2>"$work/err" </dev/null &
+launcher=$!
+begun() { test -n "$(pid_of 1)"; }
+until_true begun
+sleep 3
+victim=$(pid_of 1)
+kill -9 "$victim"
+collect
+is 'a rank is killed: status' "$status" 137
+has '... and the others name it, the operation, the step and the signal' "$err" \
+    "rank 0: peer lost: rank 1 (pid $victim) has died; rank 0 waited in gemm_rs (" ', step ' ', for signal ' 'rank 2 waited in'
+
 lap bench ag 48 32 16 --calls 0
 is 'no calls: status' "$status" 2
 has 'no calls: a sentence' "$err" '--calls' '0'

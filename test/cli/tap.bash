@@ -75,6 +75,26 @@ lap() {
     err=$(cat "$work/err")
 }
 
+# pid_of RANK: of the children of a lap in the background, $launcher.
+pid_of() {
+    local pid
+    for pid in $(cat "/proc/$launcher/task/$launcher/children"); do
+        if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "LAP_RANK=$1"; then
+            echo "$pid"
+        fi
+    done
+}
+
+ended() { ! kill -0 "$launcher" 2>/dev/null; }
+
+# The end of $launcher, whose standard error goes to $work/err: $status and $err.
+collect() {
+    until_true ended || kill -9 "$launcher"
+    wait "$launcher" 2>/dev/null
+    status=$?
+    err=$(cat "$work/err")
+}
+
 finish() {
     echo "1..$checks"
     exit $((failures > 0 || checks == 0))

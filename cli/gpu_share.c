@@ -113,9 +113,10 @@ static bool check_parts(const lap_gpu_share_t *share, const lap_cuda_info_t *inf
         const lap_cuda_gpu_t *gpu = &info->gpus[g];
         if (ranks_on(share, g) > 1 && ranks_on(share, g) > gpu->sms / PART_SMS) {
             snprintf(why, LAP_GPU_WHY,
-                     "%d ranks are too many for GPU %d (%s): its %d SMs make at most %d parts of "
+                     "%d ranks are too many for GPU %d (%s): its %d SMs make at most %d part%s of "
                      "%d",
-                     ranks_on(share, g), g, gpu->name, gpu->sms, gpu->sms / PART_SMS, PART_SMS);
+                     ranks_on(share, g), g, gpu->name, gpu->sms, gpu->sms / PART_SMS,
+                     gpu->sms / PART_SMS == 1 ? "" : "s", PART_SMS);
             return false;
         }
     }

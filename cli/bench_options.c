@@ -530,6 +530,14 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
                              "%s gives every rank as much of N: N is %zu, which %d ranks cannot "
                              "share evenly",
                              word, it->n, nranks);
+    char epilogue[64];
+    lap_epilogue_text(bench->epilogue, epilogue, sizeof(epilogue));
+    if (it->kind == LAP_BULK_RS && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
+        return lap_args_fail(
+            &lap_bench_command,
+            "--epilogue is %s; %s can have none or bias-grad, as the gradient of a "
+            "weight",
+            epilogue, word);
     lap_bench_shape_t shape;
     if (lap_bench_shape(bench, it, 0, nranks, &shape) != LAP_OK)
         return lap_args_fail(&lap_bench_command, "%s: %s", word, lap_last_error());

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "transport/cuda_ipc/cuda_ipc_kind.h"
 #include "transport/nccl/nccl_info.h"
 
 #define PART_SMS 8 /* SMs are handed out in groups of so many */
@@ -19,13 +20,16 @@
 static lap_status_t find_out(const char *transport, lap_cuda_info_t *info_p)
 {
     const lap_device_ops_t *device;
+    lap_cuda_memory_t kind;
+    bool chosen;
     int version;
     const lap_status_t status = lap_cuda_info(info_p);
     if (status != LAP_OK || !transport)
         return status;
     if (lap_device_find("cuda", &device) != LAP_OK || device->probe() != LAP_OK)
         return LAP_ERR_UNSUPPORTED;
-    return strcmp(transport, "nccl") == 0 ? lap_nccl_version(&version) : LAP_OK;
+    return strcmp(transport, "nccl") == 0 ? lap_nccl_version(&version)
+                                          : lap_cuda_memory_chosen(&kind, &chosen);
 }
 
 static _Noreturn void tell(const char *transport, int fd)

@@ -74,6 +74,9 @@ has '... which says how much' "$err" 'at least 0.00439 GiB of memory for 2 ranks
 LAP_CUBLASLT=/nowhere/lt.so lap bench ag 48 32 16 --device cuda --ranks 2
 told 'a cuBLASLt that is not there'
 has '... which names it' "$err" "LAP_CUBLASLT is '/nowhere/lt.so', expected the library cuBLASLt"
+LAP_CUDA_MEMORY=nonsense lap bench ag 48 32 16 --device cuda --ranks 2
+told 'a kind of memory that is not known'
+has '... which names it' "$err" "LAP_CUDA_MEMORY is 'nonsense', expected ipc, vmm or multicast"
 LAP_CUBLASLT=$FAKE_CUDA/libcublasLt.so.13 lap bench ag 48 32 16 --device cuda --ranks 2 --method ring --iters 1
 is 'one that is there' "$status" 0
 if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then

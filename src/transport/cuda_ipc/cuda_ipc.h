@@ -4,14 +4,8 @@
 #define LAP_TRANSPORT_CUDA_IPC_CUDA_IPC_H
 
 #include "device/cuda/cuda.h"
+#include "transport/cuda_ipc/cuda_ipc_kind.h"
 #include "transport/transport.h"
-
-/* How memory of a GPU gets from one process to another. */
-typedef enum lap_cuda_memory {
-    LAP_CUDA_MEMORY_IPC,
-    LAP_CUDA_MEMORY_VMM,
-    LAP_CUDA_MEMORY_MULTICAST, /* VMM, and one address for the memory of all ranks besides */
-} lap_cuda_memory_t;
 
 /*
  * What a buffer has in the memory of GPUs: [signal words | per word, raises of earlier calls, then

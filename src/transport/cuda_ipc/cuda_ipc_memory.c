@@ -5,7 +5,6 @@
  * IPC or, where that does not work, virtual memory management (cuda_ipc_vmm.c); LAP_CUDA_MEMORY
  * chooses.
  */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -164,19 +163,12 @@ static size_t round_up(size_t value, size_t multiple)
 
 static lap_status_t choose_kind(lap_buffer_t *buffer)
 {
-    static const char *const names[] = {"ipc", "vmm", "multicast"};
     struct lap_part *part = buffer->part;
     lap_cuda_memory_t *kind = &part->kinds[buffer->group->rank];
-    const char *given = getenv("LAP_CUDA_MEMORY");
     int offered = 0;
-    if (is_threads(buffer) || !given || !*given)
+    if (is_threads(buffer))
         return LAP_OK;
-    while (*kind <= LAP_CUDA_MEMORY_MULTICAST && strcmp(given, names[*kind]) != 0)
-        ++*kind;
-    if (*kind > LAP_CUDA_MEMORY_MULTICAST)
-        return lap_error(LAP_ERR_INVALID, "LAP_CUDA_MEMORY is '%s', expected ipc, vmm or multicast",
-                         given);
-    part->chosen = true;
+    LAP_TRY(lap_cuda_memory_chosen(kind, &part->chosen));
     if (*kind != LAP_CUDA_MEMORY_MULTICAST)
         return LAP_OK;
     (void)part->device->api.cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,

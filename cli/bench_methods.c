@@ -20,7 +20,7 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
 static void list_owners(lap_op_kind_t kind, unsigned knobs, char *text, size_t bytes)
 {
     size_t used = 0;
-    snprintf(text, bytes, "none");
+    snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
     for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
         if (builder->knobs & knobs && used < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
@@ -35,8 +35,8 @@ static bool has_knob(lap_op_kind_t kind, const char *method, unsigned knobs)
     return builder->name && builder->knobs & knobs;
 }
 
-/* One knob, "name" or "name=value". */
-static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *knob)
+/* One knob, "name" or "name=value"; `given` has a bit for each that came before. */
+static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, unsigned *given, char *knob)
 {
     static const char *const names[] = {"aggregate", "num_splits", "block_rows", NULL};
     static const unsigned knobs[] = {LAP_KNOB_AGGREGATE, LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS,
@@ -52,10 +52,15 @@ static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *kno
         return false;
     if (!has_knob(kind, method->name, knobs[index])) {
         list_owners(kind, knobs[index], owners, sizeof(owners));
-        lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s, not of %s",
-                      method->label, knob, owners, method->name);
+        lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s", method->label, knob,
+                      owners);
         return false;
     }
+    if (*given >> index & 1) {
+        lap_args_fail(&lap_bench_command, "--method %s gives %s twice", method->label, knob);
+        return false;
+    }
+    *given |= 1u << index;
     snprintf(what, sizeof(what), "%s of --method %s", names[index], method->label);
     if (index == 0)
         return lap_arg_int(&lap_bench_command, what, value ? value : "1", 0, 1, &method->aggregate);
@@ -84,8 +89,9 @@ bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
         return false;
     lap_bench_method_t method = {.name = names[index], .asked = true};
     snprintf(method.label, sizeof(method.label), "%s", item);
+    unsigned given = 0;
     while (rest)
-        if (!parse_knob(it->kind, &method, strsep(&rest, ":")))
+        if (!parse_knob(it->kind, &method, &given, strsep(&rest, ":")))
             return false;
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {

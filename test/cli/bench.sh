@@ -99,6 +99,9 @@ refuse wire_dtype bfloat16 float32 -- ag 8 8 8 --wire-dtype bf16
 refuse out_dtype float8_e4m3 -- ar 8 8 8 --out-dtype e4m3
 refuse "--epilogue" relu bias gelu -- ag 8 8 8 --epilogue bias,relu
 refuse "--epilogue" "not both" -- ag 8 8 8 --epilogue gelu,dgelu
+refuse 'aggregate is a knob of no method of rs' -- rs 8 8 8 --method ring:aggregate
+refuse 'num_splits is a knob of pipeline, pull' -- rs 8 8 8 --method ring:num_splits=2
+refuse 'gives num_splits twice' -- rs 8 8 8 --method pipeline:num_splits=4:num_splits=8
 refuse '--epilogue is bias,gelu' 'none or bias-grad' -- bulk-rs 8 8 8 --epilogue gelu,bias
 refuse "--layout" wgrad dgrad -- ag 8 8 8 --layout wgrad
 refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad

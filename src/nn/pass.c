@@ -93,17 +93,19 @@ lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtyp
 static lap_status_t end_calls(lap_nn_t *nn)
 {
     lap_status_t status = LAP_OK;
-    char story[LAP_ERROR_TEXT];
+    lap_said_t said;
     for (size_t i = 0; i < nn->nflight; i++) {
         const lap_status_t ended = lap_op_end(nn->flight[i]->op);
         if (ended == LAP_OK || status != LAP_OK)
             continue;
         status = ended;
-        snprintf(story, sizeof(story), "%s", lap_last_error());
+        lap_error_save(&said);
     }
     nn->nflight = 0;
     nn->in_forward = nn->in_backward = false;
-    return status == LAP_OK ? LAP_OK : lap_error(status, "%s", story);
+    if (status != LAP_OK)
+        lap_error_restore(&said);
+    return status;
 }
 
 lap_status_t lap_nn_settle(lap_nn_t *nn)
@@ -124,10 +126,11 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
     if (status == LAP_OK)
         return lap_nn_settle(nn);
     /* Nothing of a pass runs any more when it has failed: the caller may free its memory. */
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
     (void)lap_nn_settle(nn);
-    return lap_error(status, "%s", story);
+    lap_error_restore(&said);
+    return status;
 }
 
 /*

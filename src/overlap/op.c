@@ -606,15 +606,16 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     if (status == LAP_OK)
         return LAP_OK;
     status = find_cause(op, status);
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
     lap_op_break(op, status);
     if (op->program) { /* steps already issued may wait for peers: they have been let go */
-        lap_error(status, "%s", story);
+        lap_error_restore(&said);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
     }
-    return lap_error(status, "%s", story);
+    lap_error_restore(&said);
+    return status;
 }
 
 /* Steps that do not wait were ready when they began. */

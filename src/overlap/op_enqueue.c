@@ -3,8 +3,6 @@
  * Calls in the order of a stream of the caller's, see lap_cuda.h: begun and ended by the stream,
  * with no call to wait for them. What became of them comes out of the next call that asks.
  */
-#include <stdio.h>
-
 #include <lap/lap_cuda.h>
 
 #include "core/options.h"
@@ -40,11 +38,12 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
         status = lap_program_enqueue(entry->program, &binding, stream);
     if (status == LAP_OK || status == LAP_ERR_BUSY)
         return status;
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
     lap_op_break(op, status);
     lap_engine_fail(op->engine, status, NULL);
-    return lap_error(status, "%s", story);
+    lap_error_restore(&said);
+    return status;
 }
 
 /* One of a call that is kept for later is the caller's business alone. */

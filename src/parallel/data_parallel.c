@@ -6,8 +6,6 @@
  */
 #include <lap/data_parallel.h>
 
-#include <stdio.h>
-
 #include "core/options.h"
 #include "core/status.h"
 #include "core/world.h"
@@ -352,9 +350,9 @@ static lap_status_t on_gradient(void *context, size_t index)
 /* Ends what was begun, also after a failure, which is then the first one. */
 static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
 {
-    char story[LAP_ERROR_TEXT];
+    lap_said_t said;
     if (status != LAP_OK)
-        snprintf(story, sizeof(story), "%s", lap_last_error());
+        lap_error_save(&said);
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         bucket_t *bucket = &dp->buckets[i / 2];
         if (!bucket->begun)
@@ -362,10 +360,12 @@ static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
         const lap_status_t own = lap_op_end(i % 2 ? bucket->gather : bucket->scatter);
         if (status == LAP_OK && own != LAP_OK) {
             status = own;
-            snprintf(story, sizeof(story), "%s", lap_last_error());
+            lap_error_save(&said);
         }
     }
-    return status == LAP_OK ? LAP_OK : lap_error(status, "%s", story);
+    if (status != LAP_OK)
+        lap_error_restore(&said);
+    return status;
 }
 
 static lap_status_t finish(lap_dp_t *dp)

@@ -228,15 +228,16 @@ static lap_status_t capture(lap_program_t *program, const lap_binding_t *binding
     const lap_device_ops_t *device = program->engine->device->ops;
     LAP_TRY(device->graph_begin(streams, count));
     const lap_status_t status = lap_program_issue_steps(program, binding);
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
     const lap_status_t ended = device->graph_end(streams, count, &program->graph);
     if (status == LAP_OK)
         return ended;
     if (program->graph)
         device->graph_destroy(program->graph);
     program->graph = NULL;
-    return lap_error(status, "%s", story);
+    lap_error_restore(&said);
+    return status;
 }
 
 /* Before the call is issued, or launched. */

@@ -108,6 +108,11 @@ typedef struct fake_call {
     fake_function_t function;
 } fake_call_t;
 
+#define FAKE_CALL(name, function)                                                                  \
+    {                                                                                              \
+        name, (fake_function_t)(function)                                                          \
+    }
+
 extern const fake_call_t fake_stream_calls[]; /* these end with a name that is NULL */
 extern const fake_call_t fake_node_calls[];
 extern const fake_call_t fake_vmm_calls[];

@@ -258,21 +258,16 @@ static CUresult destroy(CUgraphNode node)
     return CUDA_SUCCESS;
 }
 
-#define CALL(name, function)                                                                       \
-    {                                                                                              \
-        name, (fake_function_t)(function)                                                          \
-    }
-
 const fake_call_t fake_node_calls[] = {
-    CALL("cuGraphGetNodes", get_nodes),
-    CALL("cuGraphGetRootNodes", get_roots),
-    CALL("cuGraphNodeGetType", get_type),
-    CALL("cuGraphNodeGetDependencies", get_before),
-    CALL("cuGraphNodeGetDependentNodes", get_behind),
-    CALL("cuGraphMemsetNodeGetParams", get_memset),
-    CALL("cuGraphAddKernelNode", add_kernel),
-    CALL("cuGraphKernelNodeSetAttribute", set_kernel),
-    CALL("cuGraphAddDependencies", add_edges),
-    CALL("cuGraphDestroyNode", destroy),
+    FAKE_CALL("cuGraphGetNodes", get_nodes),
+    FAKE_CALL("cuGraphGetRootNodes", get_roots),
+    FAKE_CALL("cuGraphNodeGetType", get_type),
+    FAKE_CALL("cuGraphNodeGetDependencies", get_before),
+    FAKE_CALL("cuGraphNodeGetDependentNodes", get_behind),
+    FAKE_CALL("cuGraphMemsetNodeGetParams", get_memset),
+    FAKE_CALL("cuGraphAddKernelNode", add_kernel),
+    FAKE_CALL("cuGraphKernelNodeSetAttribute", set_kernel),
+    FAKE_CALL("cuGraphAddDependencies", add_edges),
+    FAKE_CALL("cuGraphDestroyNode", destroy),
     {NULL, NULL},
 };

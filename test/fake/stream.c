@@ -646,32 +646,27 @@ static CUresult cu_graph_launch(CUgraphExec handle, CUstream of)
     return issue(stream, op);
 }
 
-#define CALL(name, function)                                                                       \
-    {                                                                                              \
-        name, (fake_function_t)(function)                                                          \
-    }
-
 const fake_call_t fake_stream_calls[] = {
-    CALL("cuStreamCreateWithPriority", cu_stream_create),
-    CALL("cuGreenCtxStreamCreate", cu_green_stream_create),
-    CALL("cuStreamSynchronize", cu_stream_synchronize),
-    CALL("cuStreamQuery", cu_stream_query),
-    CALL("cuStreamDestroy", cu_stream_destroy),
-    CALL("cuStreamWaitEvent", cu_stream_wait_event),
-    CALL("cuStreamBeginCapture", cu_begin_capture),
-    CALL("cuStreamEndCapture", cu_end_capture),
-    CALL("cuStreamIsCapturing", cu_is_capturing),
-    CALL("cuStreamGetCtx", cu_stream_context),
-    CALL("cuThreadExchangeStreamCaptureMode", cu_exchange_mode),
-    CALL("cuEventCreate", cu_event_create),
-    CALL("cuEventDestroy", cu_event_destroy),
-    CALL("cuEventRecord", cu_event_record),
-    CALL("cuEventQuery", cu_event_query),
-    CALL("cuEventElapsedTime", cu_event_elapsed),
-    CALL("cuGraphDestroy", cu_graph_destroy),
-    CALL("cuGraphInstantiateWithFlags", cu_graph_instantiate),
-    CALL("cuGraphExecUpdate", cu_graph_update),
-    CALL("cuGraphExecDestroy", cu_graph_exec_destroy),
-    CALL("cuGraphLaunch", cu_graph_launch),
+    FAKE_CALL("cuStreamCreateWithPriority", cu_stream_create),
+    FAKE_CALL("cuGreenCtxStreamCreate", cu_green_stream_create),
+    FAKE_CALL("cuStreamSynchronize", cu_stream_synchronize),
+    FAKE_CALL("cuStreamQuery", cu_stream_query),
+    FAKE_CALL("cuStreamDestroy", cu_stream_destroy),
+    FAKE_CALL("cuStreamWaitEvent", cu_stream_wait_event),
+    FAKE_CALL("cuStreamBeginCapture", cu_begin_capture),
+    FAKE_CALL("cuStreamEndCapture", cu_end_capture),
+    FAKE_CALL("cuStreamIsCapturing", cu_is_capturing),
+    FAKE_CALL("cuStreamGetCtx", cu_stream_context),
+    FAKE_CALL("cuThreadExchangeStreamCaptureMode", cu_exchange_mode),
+    FAKE_CALL("cuEventCreate", cu_event_create),
+    FAKE_CALL("cuEventDestroy", cu_event_destroy),
+    FAKE_CALL("cuEventRecord", cu_event_record),
+    FAKE_CALL("cuEventQuery", cu_event_query),
+    FAKE_CALL("cuEventElapsedTime", cu_event_elapsed),
+    FAKE_CALL("cuGraphDestroy", cu_graph_destroy),
+    FAKE_CALL("cuGraphInstantiateWithFlags", cu_graph_instantiate),
+    FAKE_CALL("cuGraphExecUpdate", cu_graph_update),
+    FAKE_CALL("cuGraphExecDestroy", cu_graph_exec_destroy),
+    FAKE_CALL("cuGraphLaunch", cu_graph_launch),
     {NULL, NULL},
 };

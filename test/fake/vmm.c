@@ -182,25 +182,20 @@ __attribute__((destructor)) static void tell_rest(void)
                 ranges ? "ranges" : "no range");
 }
 
-#define CALL(name, function)                                                                       \
-    {                                                                                              \
-        name, (fake_function_t)(function)                                                          \
-    }
-
 const fake_call_t fake_vmm_calls[] = {
-    CALL("cuMemGetAllocationGranularity", granularity),
-    CALL("cuMemCreate", create),
-    CALL("cuMemRelease", release),
-    CALL("cuMemExportToShareableHandle", export_file),
-    CALL("cuMemImportFromShareableHandle", import_file),
-    CALL("cuMemAddressReserve", reserve),
-    CALL("cuMemAddressFree", free_range),
-    CALL("cuMemMap", map),
-    CALL("cuMemUnmap", unmap),
-    CALL("cuMemSetAccess", set_access),
-    CALL("cuMulticastGetGranularity", granularity),
-    CALL("cuMulticastCreate", create_multicast),
-    CALL("cuMulticastAddDevice", succeed),
-    CALL("cuMulticastBindMem", succeed),
+    FAKE_CALL("cuMemGetAllocationGranularity", granularity),
+    FAKE_CALL("cuMemCreate", create),
+    FAKE_CALL("cuMemRelease", release),
+    FAKE_CALL("cuMemExportToShareableHandle", export_file),
+    FAKE_CALL("cuMemImportFromShareableHandle", import_file),
+    FAKE_CALL("cuMemAddressReserve", reserve),
+    FAKE_CALL("cuMemAddressFree", free_range),
+    FAKE_CALL("cuMemMap", map),
+    FAKE_CALL("cuMemUnmap", unmap),
+    FAKE_CALL("cuMemSetAccess", set_access),
+    FAKE_CALL("cuMulticastGetGranularity", granularity),
+    FAKE_CALL("cuMulticastCreate", create_multicast),
+    FAKE_CALL("cuMulticastAddDevice", succeed),
+    FAKE_CALL("cuMulticastBindMem", succeed),
     {NULL, NULL},
 };

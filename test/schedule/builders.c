@@ -7,6 +7,7 @@
 #include "sequence.h"
 
 #include "core/status.h"
+#include "overlap/partial.h"
 #include "schedule/range.h"
 
 static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *step, bool waits)
@@ -300,10 +301,10 @@ static void test_sum_order(void)
     }
 }
 
-/* The wait that step `i` depends on directly, as far as it is one; LAP_NO_SIGNAL: none. */
+/* The wait that step `i` depends on directly; LAP_NO_STEP: none. */
 static uint32_t wait_before(const lap_schedule_t *s, uint32_t i)
 {
-    uint32_t found = LAP_NO_SIGNAL;
+    uint32_t found = LAP_NO_STEP;
     for (uint32_t d = 0; d < s->steps[i].ndeps; d++)
         if (s->steps[s->steps[i].deps[d]].kind == LAP_STEP_WAIT)
             found = s->steps[i].deps[d];
@@ -340,7 +341,7 @@ static void test_order_of_owners(void)
     tap_ok(s->steps[waits[1]].peer == 1 && waits[1] < waits[2] && waits[2] == waits[3],
            "the first waits for its owner's credit alone, the others for all");
     const uint32_t wait = wait_before(s, sum);
-    tap_ok(wait != LAP_NO_SIGNAL && s->steps[wait].stream != s->steps[sum].stream,
+    tap_ok(wait != LAP_NO_STEP && s->steps[wait].stream != s->steps[sum].stream,
            "the sum's wait is on another stream than the sum");
     sequence_clear(&sequence);
 }

@@ -71,7 +71,6 @@ uint32_t lap_add_part(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
  * are launches that cost as much as a small copy: they go together. Returns the first step that
  * reads the rows; LAP_NO_STEP: no owner has any.
  */
-#define LAP_NO_STEP UINT32_MAX
 uint32_t lap_add_parts(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
                        lap_columns_t columns);
 

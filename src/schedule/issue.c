@@ -83,6 +83,8 @@ typedef struct issue {
     const lap_device_ops_t *device;
     lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
     uint64_t chaos;
+    uint32_t last_signal; /* the step behind which no signal follows; LAP_NO_STEP: see end_call */
+    unsigned signalling;  /* bits: the streams that have signals */
 } issue_t;
 
 static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer, size_t bytes)
@@ -449,6 +451,37 @@ static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
     return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
 }
 
+/*
+ * What a transport has to do when all signals of a call are behind it follows the last one at once,
+ * and is over before the arithmetic that comes behind that. But where puts must be met, what they
+ * wait for may come later than the list says.
+ */
+static void find_last_signal(issue_t *issue)
+{
+    const lap_schedule_t *schedule = &issue->program->schedule;
+    issue->last_signal = LAP_NO_STEP;
+    for (uint32_t i = 0; i < schedule->nsteps && !issue->program->meeting; i++)
+        if (lap_step_waits(schedule, i) || lap_step_sends(schedule, i)) {
+            issue->last_signal = i;
+            issue->signalling |= 1u << schedule->steps[i].stream;
+        }
+}
+
+/* On a stream, when all that have signals are there. */
+static lap_status_t end_signals(const issue_t *issue, int at)
+{
+    lap_program_t *program = issue->program;
+    lap_engine_t *engine = program->engine;
+    lap_buffer_t *buffer = issue->binding->buffer;
+    if (!buffer || !buffer->ops->end_signals)
+        return LAP_OK;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (s != at && issue->signalling >> s & 1)
+            LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], engine->streams[at]));
+    return buffer->ops->end_signals(buffer, issue->device, engine->streams[at],
+                                    program->schedule.raised, program->schedule.nsignals);
+}
+
 static lap_status_t issue_step(issue_t *issue, uint32_t index)
 {
     lap_program_t *program = issue->program;
@@ -465,6 +498,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     LAP_TRY(issue_kind(issue, index, stream, record));
     if (record)
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
+    if (index == issue->last_signal)
+        LAP_TRY(end_signals(issue, step->stream));
     if (program->events[index])
         LAP_TRY(issue->device->event_record(program->events[index], stream));
     return LAP_OK;
@@ -483,23 +518,20 @@ static lap_status_t issue_marked(issue_t *issue, uint32_t index)
     return status;
 }
 
-/* Where a transport has something to do after all waits of a call: when all streams are there. */
-static lap_status_t end_call(issue_t *issue)
+/* Where calls are counted by streams, the first one ends with all of a call behind it. */
+static lap_status_t end_call(const issue_t *issue)
 {
-    lap_program_t *program = issue->program;
-    lap_engine_t *engine = program->engine;
-    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_program_t *program = issue->program;
+    const lap_engine_t *engine = program->engine;
+    const lap_buffer_t *buffer = issue->binding->buffer;
     lap_stream_t *streams[LAP_STREAMS];
     int first;
-    if (!buffer || !buffer->ops->end_call || lap_program_streams(program, streams, &first) == 0)
+    if (!buffer || !buffer->ops->end_signals || lap_program_streams(program, streams, &first) == 0)
         return LAP_OK;
-    for (int s = first + 1; s < LAP_STREAMS; s++) {
-        if (!program->ends[s])
-            continue;
-        LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
-    }
-    return buffer->ops->end_call(buffer, issue->device, streams[0], program->schedule.raised,
-                                 program->schedule.nsignals);
+    for (int s = first + 1; s < LAP_STREAMS; s++)
+        if (program->ends[s])
+            LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
+    return issue->last_signal == LAP_NO_STEP ? end_signals(issue, first) : LAP_OK;
 }
 
 /*
@@ -530,6 +562,7 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->traced ? program->records : NULL,
         .chaos = binding->chaos,
     };
+    find_last_signal(&issue);
     LAP_TRY(set_scale(&issue));
     if (program->meeting)
         LAP_TRY(lap_meet_begin(program, binding));

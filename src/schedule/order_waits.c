@@ -28,22 +28,6 @@ static void join(past_t *past, const past_t *other)
             past->end[s] = other->end[s];
 }
 
-static bool waits(const lap_schedule_t *schedule, const lap_step_t *step)
-{
-    bool found = step->kind == LAP_STEP_WAIT;
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-        found = found || schedule->blocks[step->first + b].wait_signal != LAP_NO_SIGNAL;
-    return found;
-}
-
-static bool sends(const lap_schedule_t *schedule, const lap_step_t *step)
-{
-    bool found = step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE;
-    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
-        found = found || schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
-    return found;
-}
-
 /* Whether a step may run while a GEMM does: neither has the other behind it. */
 static bool is_beside(const lap_schedule_t *schedule, const pasts_t *pasts, uint32_t step,
                       uint32_t gemm)
@@ -79,7 +63,7 @@ lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule)
         for (uint16_t d = 0; d < step->ndeps; d++)
             join(past, &pasts[step->deps[d]].end);
         pasts[i].begin = *past;
-        for (int s = 0; s < LAP_STREAMS && waits(schedule, step); s++) {
+        for (int s = 0; s < LAP_STREAMS && lap_step_waits(schedule, i); s++) {
             if (sent[s] <= past->end[s])
                 continue;
             lap_add_dep(schedule, i, sent[s] - 1);
@@ -90,7 +74,7 @@ lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule)
             pasts[i].begin = *past;
         past->end[step->stream] = i + 1;
         pasts[i].end = *past;
-        if (sends(schedule, step))
+        if (lap_step_sends(schedule, i))
             sent[step->stream] = i + 1;
     }
     note_alone(schedule, pasts);

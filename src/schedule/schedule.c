@@ -203,6 +203,24 @@ lap_gemm_shape_t lap_block_shape(const lap_schedule_t *schedule, const lap_step_
     return (lap_gemm_shape_t){block->d.rows, plain ? b_cols : b->rows, plain ? b->rows : b_cols};
 }
 
+bool lap_step_waits(const lap_schedule_t *schedule, uint32_t index)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    bool found = step->kind == LAP_STEP_WAIT;
+    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
+        found = found || schedule->blocks[step->first + b].wait_signal != LAP_NO_SIGNAL;
+    return found;
+}
+
+bool lap_step_sends(const lap_schedule_t *schedule, uint32_t index)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    bool found = step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE;
+    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++)
+        found = found || schedule->blocks[step->first + b].raise_signal != LAP_NO_SIGNAL;
+    return found;
+}
+
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep)
 {
     if (schedule->status != LAP_OK)

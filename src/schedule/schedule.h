@@ -66,7 +66,8 @@ typedef enum lap_step_kind {
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
-#define LAP_STEP_DEPS 6 /* most dependencies of a step on other streams */
+#define LAP_STEP_DEPS 6        /* most dependencies of a step on other streams */
+#define LAP_NO_STEP UINT32_MAX /* where an index may be none */
 /* BESIDE computes, too, where the problem has lanes. */
 #define LAP_STREAMS 4
 enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2, LAP_STREAM_BESIDE = 3 };
@@ -268,6 +269,9 @@ lap_dtype_t lap_block_dtype(const lap_schedule_t *schedule, const lap_block_t *b
  * pictures.
  */
 void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text, size_t bytes);
+/* Whether a step, or a block of it, waits for a peer; and whether it puts or raises something. */
+bool lap_step_waits(const lap_schedule_t *schedule, uint32_t step);
+bool lap_step_sends(const lap_schedule_t *schedule, uint32_t step);
 const char *lap_step_kind_name(lap_step_kind_t kind);
 /* "symmetric buffer of rank 2, bytes 4096..8191", for messages. */
 void lap_range_describe(const lap_range_t *range, char *text, size_t bytes);

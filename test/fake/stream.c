@@ -539,7 +539,8 @@ static void tell_graph(const graph_t *graph)
 {
     static const char *const names[] = {"lap_wait", "lap_raise", "lap_stamp"};
     enum { NAMES = sizeof(names) / sizeof(names[0]) };
-    int sets = 0;
+    int sets = 0, behind = 0;
+    bool advanced = false;
     const char *path = getenv("FAKE_GRAPHS");
     FILE *file = path ? fopen(path, "ae") : NULL;
     int counts[NAMES + 1] = {0};
@@ -551,9 +552,12 @@ static void tell_graph(const graph_t *graph)
             i++;
         counts[i] += op->kind == WORK && op->work != fake_memset;
         sets += op->kind == WORK && op->work == fake_memset;
+        behind += advanced && op->kind == WORK;
+        advanced = advanced || op->work == fake_kernel("lap_advance")->work;
     }
     counts[NAMES] += graph->added != NULL;
-    fprintf(file, "%d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets);
+    fprintf(file, "%d %d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets,
+            behind);
     fclose(file);
 }
 

@@ -142,7 +142,7 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
         args.calls = begin == 0 ? calls : NULL;
         args.n = (uint32_t)(n - begin < LAP_CUDA_ADVANCE ? n - begin : LAP_CUDA_ADVANCE);
         memcpy(args.raised, raised + begin, args.n * sizeof(uint32_t));
-        LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, LAP_CUDA_ADVANCE, 1, &args));
+        LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, 32, 1, &args));
     }
     return LAP_OK;
 }

@@ -270,13 +270,12 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
         store_relaxed(arrival, due > at ? due : at);
 }
 
-/* The waits of the call are over on all streams: the next one counts from here. */
-extern "C" __global__ void lap_advance(const lap_cuda_advance_t advance)
+/* One warp: the signals of the call are over on all streams, and the next one counts from here. */
+extern "C" __global__ void SMALL lap_advance(const lap_cuda_advance_t advance)
 {
-    const unsigned i = threadIdx.x;
-    if (i == 0 && advance.calls)
+    if (threadIdx.x == 0 && advance.calls)
         ++*advance.calls;
-    if (i < advance.n && advance.raised[i] != 0)
+    for (unsigned i = threadIdx.x; i < advance.n; i += 32)
         advance.consumed[i] += advance.raised[i];
 }
 

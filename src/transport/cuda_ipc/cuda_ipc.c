@@ -113,9 +113,9 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     return lap_cuda_stream_wait(stream, &args, wait->story != NULL, wait->alone);
 }
 
-static lap_status_t lap_cuda_ipc_end_call(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                          lap_stream_t *stream, const uint32_t *raised,
-                                          size_t nsignals)
+static lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                             lap_stream_t *stream, const uint32_t *raised,
+                                             size_t nsignals)
 {
     (void)device;
     struct lap_part *part = buffer->part;
@@ -138,6 +138,6 @@ const lap_transport_ops_t lap_cuda_ipc_ops = {
     .put = lap_cuda_ipc_put,
     .raise = lap_cuda_ipc_raise,
     .wait = lap_cuda_ipc_wait,
-    .end_call = lap_cuda_ipc_end_call,
+    .end_signals = lap_cuda_ipc_end_signals,
     .link_begin = lap_cuda_ipc_link_begin,
 };

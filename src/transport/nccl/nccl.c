@@ -157,8 +157,9 @@ static lap_status_t lap_nccl_wait(lap_buffer_t *buffer, const lap_device_ops_t *
 }
 
 /* The wire counts the call; then the stream has it, and all rounds, behind it. */
-static lap_status_t lap_nccl_end_call(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                      lap_stream_t *stream, const uint32_t *raised, size_t nsignals)
+static lap_status_t lap_nccl_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                         lap_stream_t *stream, const uint32_t *raised,
+                                         size_t nsignals)
 {
     (void)device;
     (void)raised;
@@ -190,6 +191,6 @@ const lap_transport_ops_t lap_nccl_ops = {
     .raise = lap_nccl_raise,
     .wait = lap_nccl_wait,
     .exchange = lap_nccl_exchange,
-    .end_call = lap_nccl_end_call,
+    .end_signals = lap_nccl_end_signals,
     .link_begin = lap_nccl_link_begin,
 };

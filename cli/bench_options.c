@@ -471,7 +471,7 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
  */
 static bool check_timeline(const char *path)
 {
-    struct stat about;
+    struct stat about, table;
     const char *reason = NULL;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     const bool made = fd >= 0;
@@ -483,6 +483,9 @@ static bool check_timeline(const char *path)
         reason = strerror(errno);
     else if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
         reason = "it is not a regular file";
+    else if (fstat(STDOUT_FILENO, &table) == 0 && about.st_dev == table.st_dev &&
+             about.st_ino == table.st_ino)
+        reason = "it is where the table goes";
     if (fd >= 0)
         close(fd);
     if (made)

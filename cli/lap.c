@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -90,6 +91,11 @@ static int dispatch(int argc, char **argv)
     if (version) {
         printf("lap %s\n", lap_version_string());
         return LAP_CLI_OK;
+    }
+    const char *log = getenv("LAP_LOG");
+    if (log && *log && strcmp(log, "quiet") != 0) {
+        fprintf(stderr, "lap: LAP_LOG is '%s', expected quiet\n", log);
+        return LAP_CLI_USAGE;
     }
     const subcommand_t *subcommand = find(name);
     return subcommand ? subcommand->run(argc - 1, argv + 1) : LAP_CLI_USAGE;

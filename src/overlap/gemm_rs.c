@@ -335,7 +335,8 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     const uint32_t sum = add_sum(p, s, LAP_STREAM_COMPUTE, all, own);
     if (whole)
         lap_add_dep(s, sum, wait);
-    if (begun != LAP_NO_STEP && s->steps[begun].stream != LAP_STREAM_COMPUTE) /* in the other lane */
+    const bool beside = begun != LAP_NO_STEP && s->steps[begun].stream != LAP_STREAM_COMPUTE;
+    if (beside)
         lap_add_dep(s, sum, begun);
 }
 

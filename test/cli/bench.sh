@@ -116,6 +116,7 @@ done
 refuse pipeline serial direct -- bulk-rs 8 8 8 --method pipeline
 refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
 refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
+refuse "it is where the table goes" -- ag 8 8 8 --timeline /dev/stdout
 refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring

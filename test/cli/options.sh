@@ -44,6 +44,7 @@ wrong 'unknown command' "'bnech'" "'bench'" -- bnech ag 1 2 3
 wrong 'unknown command, cut short' "'inf'" "'info'" -- inf
 wrong 'unknown command, like no other' "'frobnicate'" 'lap --help' -- frobnicate
 wrong 'unknown option of lap' "'--versoin'" "'--version'" -- --versoin
+LAP_LOG=loud wrong 'what to log is not known' "LAP_LOG is 'loud', expected quiet" -- info
 wrong 'help on two commands' "'extra'" "'run'" -- help run extra
 wrong 'the version of something' "'run'" "'--version'" -- --version run
 wrong 'a mode apart from its option' "'auto' would be the program" "'--gpu-share=auto'" -- run -n 2 --gpu-share auto true

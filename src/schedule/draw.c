@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -519,22 +520,28 @@ static lap_status_t open_beside(const char *path, char *temporary, size_t bytes,
 /* Draws into a temporary file that takes the place of `path` only when it is complete. */
 static lap_status_t write_page(picture_t *picture, const char *title, const char *path)
 {
-    size_t bytes = strlen(path) + 40;
+    char *target = realpath(path, NULL); /* a link stays, and is followed */
+    const char *place = target ? target : path;
+    size_t bytes = strlen(place) + 40;
     char *temporary = lap_alloc(bytes, 1);
-    if (!temporary)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the name of a file beside %s", path);
-    lap_status_t status = open_beside(path, temporary, bytes, &picture->file);
+    lap_status_t status;
+    if (!temporary) {
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the name of a file beside %s", path);
+        goto err_free;
+    }
+    status = open_beside(place, temporary, bytes, &picture->file);
     if (status != LAP_OK)
         goto err_free;
     put_page(picture, title);
     bool failed = ferror(picture->file) != 0;
     failed |= fclose(picture->file) != 0;
-    if (failed || rename(temporary, path) != 0) {
+    if (failed || rename(temporary, place) != 0) {
         status = lap_error_errno("cannot write the timeline %s", path);
         unlink(temporary);
     }
 err_free:
     lap_free(temporary);
+    free(target);
     return status;
 }
 

@@ -312,6 +312,8 @@ check "the same seed gives the same numbers" [ "$first" = "$(errors)" ]
 bench rs 3 2 999 --ranks 2 --iters 1 --seed 8 --json
 check "another seed gives others" [ "$first" != "$(errors)" ]
 
+: >"$folder/linked.svg"
+ln -s linked.svg "$folder/t.svg"
 bench ag 64 48 32 --ranks 2 --iters 3 --link ratio:0.4 --timeline "$folder/t.svg" \
     --timeline-method direct
 check "the table is printed" status_is 0
@@ -321,7 +323,8 @@ check "... and marks one method" [ "$(grep -c '^\* [a-z]* ' "$folder/out")" -eq 
 check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
 check "... with nothing on standard error, which is no terminal" lines err 0
 check "... and the path of the timeline" has "$out" "$folder/t.svg"
-svg=$(cat "$folder/t.svg")
+check "a link to a timeline stays one" test -L "$folder/t.svg"
+svg=$(cat "$folder/linked.svg")
 check "the timeline is a whole SVG" matches "$svg" "^<\?xml.*</svg>.?$"
 for word in "AG+GEMM direct" "64 48 32" "2 ranks" "emulated link" "rank 1 compute" "rank 1 send" \
     GEMM exposed; do
@@ -340,7 +343,7 @@ check "a timeline that cannot be written is a failure" status_is 1
 check "... that is told" has "$out" "cannot write the timeline $folder/full.svg"
 check "... after which the table comes all the same" has "$out" "GEMM alone"
 check "... without the path of the timeline" eval '! has "$out" "timeline: "'
-check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nout\nt.svg')" ]
+check "nothing else is left beside it" [ "$(ls "$folder")" = "$(printf 'err\nlinked.svg\nout\nt.svg')" ]
 
 timeout 60 "$lap" run -n 2 "$lap" bench ag 16 16 16 --iters 1 --json \
     >"$folder/out" 2>"$folder/err" </dev/null

@@ -259,6 +259,12 @@ static size_t early_rows(size_t own)
     return own / EARLY_PART / EARLY_ROWS * EARLY_ROWS;
 }
 
+/* That of the own rows that come first; those that come last are on COMPUTE. */
+static uint16_t first_lane(const lap_problem_t *p)
+{
+    return lap_lane(p, (size_t)p->size);
+}
+
 /* Waits for the credits of the owners from number `first` to before `end`; returns the last wait. */
 static uint32_t await_credits(const lap_problem_t *p, lap_schedule_t *s, int first, int end)
 {
@@ -282,7 +288,7 @@ static uint32_t await_credits(const lap_problem_t *p, lap_schedule_t *s, int fir
 static uint32_t add_fused_lanes(const lap_problem_t *p, lap_schedule_t *s, lap_range_t own)
 {
     const size_t early = early_rows(own.rows);
-    const uint16_t lanes[] = {lap_lane(p, (size_t)p->size), lap_lane(p, (size_t)p->size + 1)};
+    const uint16_t lanes[] = {first_lane(p), lap_lane(p, (size_t)p->size + 1)};
     bool credited[] = {false, false};
     const uint32_t begun =
         early > 0 ? add_rows(p, s, lanes[0], p->rank, own, 0, early) : LAP_NO_STEP;
@@ -335,8 +341,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
     const uint32_t sum = add_sum(p, s, LAP_STREAM_COMPUTE, all, own);
     if (whole)
         lap_add_dep(s, sum, wait);
-    const bool beside = begun != LAP_NO_STEP && s->steps[begun].stream != LAP_STREAM_COMPUTE;
-    if (beside)
+    if (begun != LAP_NO_STEP && first_lane(p) != LAP_STREAM_COMPUTE)
         lap_add_dep(s, sum, begun);
 }
 

@@ -83,8 +83,6 @@ typedef struct issue {
     const lap_device_ops_t *device;
     lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
     uint64_t chaos;
-    uint32_t last_signal; /* the step behind which no signal follows; LAP_NO_STEP: see end_call */
-    unsigned signalling;  /* bits: the streams that have signals */
 } issue_t;
 
 static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer, size_t bytes)
@@ -451,35 +449,20 @@ static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
     return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
 }
 
-/*
- * What a transport has to do when all signals of a call are behind it follows the last one at once,
- * and is over before the arithmetic that comes behind that. But where puts must be met, what they
- * wait for may come later than the list says.
- */
-static void find_last_signal(issue_t *issue)
-{
-    const lap_schedule_t *schedule = &issue->program->schedule;
-    issue->last_signal = LAP_NO_STEP;
-    for (uint32_t i = 0; i < schedule->nsteps && !issue->program->meeting; i++)
-        if (lap_step_waits(schedule, i) || lap_step_sends(schedule, i)) {
-            issue->last_signal = i;
-            issue->signalling |= 1u << schedule->steps[i].stream;
-        }
-}
-
-/* On a stream, when all that have signals are there. */
+/* On a stream, when all signals are over. */
 static lap_status_t end_signals(const issue_t *issue, int at)
 {
-    lap_program_t *program = issue->program;
-    lap_engine_t *engine = program->engine;
+    const lap_program_t *program = issue->program;
+    lap_stream_t *stream = program->engine->streams[at];
     lap_buffer_t *buffer = issue->binding->buffer;
     if (!buffer || !buffer->ops->end_signals)
         return LAP_OK;
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (s != at && issue->signalling >> s & 1)
-            LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], engine->streams[at]));
-    return buffer->ops->end_signals(buffer, issue->device, engine->streams[at],
-                                    program->schedule.raised, program->schedule.nsignals);
+        if (s != at && program->last_signals[s] != LAP_NO_STEP)
+            LAP_TRY(issue->device->stream_wait_event(stream,
+                                                     program->events[program->last_signals[s]]));
+    return buffer->ops->end_signals(buffer, issue->device, stream, program->schedule.raised,
+                                    program->schedule.nsignals);
 }
 
 static lap_status_t issue_step(issue_t *issue, uint32_t index)
@@ -498,11 +481,12 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     LAP_TRY(issue_kind(issue, index, stream, record));
     if (record)
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
-    if (index == issue->last_signal)
-        LAP_TRY(end_signals(issue, step->stream));
+    const bool ends = index == program->last_signal, here = step->stream == program->ends_signals;
+    if (ends && here) /* before what depends on the step: that need not wait for two streams then */
+        LAP_TRY(end_signals(issue, program->ends_signals));
     if (program->events[index])
         LAP_TRY(issue->device->event_record(program->events[index], stream));
-    return LAP_OK;
+    return ends && !here ? end_signals(issue, program->ends_signals) : LAP_OK;
 }
 
 /* The same for a profiler to see. */
@@ -531,7 +515,7 @@ static lap_status_t end_call(const issue_t *issue)
     for (int s = first + 1; s < LAP_STREAMS; s++)
         if (program->ends[s])
             LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
-    return issue->last_signal == LAP_NO_STEP ? end_signals(issue, first) : LAP_OK;
+    return program->last_signal == LAP_NO_STEP ? end_signals(issue, first) : LAP_OK;
 }
 
 /*
@@ -562,7 +546,6 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .record = binding->traced ? program->records : NULL,
         .chaos = binding->chaos,
     };
-    find_last_signal(&issue);
     LAP_TRY(set_scale(&issue));
     if (program->meeting)
         LAP_TRY(lap_meet_begin(program, binding));

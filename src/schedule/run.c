@@ -13,6 +13,36 @@
 #include "schedule/program.h"
 #include "util/alloc.h"
 
+/*
+ * What a transport has to do when the signals of a call are over is done behind the last of them,
+ * beside the arithmetic that is left: on a stream that has nothing left, if there is one. Where puts
+ * must be met, the transport has signals of its own, and so it is done behind everything.
+ */
+static void find_signals(lap_program_t *program)
+{
+    const lap_schedule_t *schedule = &program->schedule;
+    uint32_t last_steps[LAP_STREAMS] = {0};
+    program->last_signal = LAP_NO_STEP;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        program->last_signals[s] = LAP_NO_STEP;
+    if (program->meeting)
+        return;
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const uint16_t stream = schedule->steps[i].stream;
+        last_steps[stream] = i;
+        if (!lap_step_waits(schedule, i) && !lap_step_sends(schedule, i))
+            continue;
+        program->last_signals[stream] = program->last_signal = i;
+        program->ends_signals = stream;
+    }
+    for (int s = 0; s < LAP_STREAMS; s++) {
+        const int best = program->ends_signals;
+        if (last_steps[best] != program->last_signals[best] &&
+            last_steps[s] == program->last_signals[s])
+            program->ends_signals = s;
+    }
+}
+
 static lap_status_t create_events(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
@@ -27,6 +57,11 @@ static lap_status_t create_events(lap_program_t *program)
                 LAP_TRY(device->ops->event_create(device, &program->events[step->deps[d]]));
         if (!program->ends[step->stream])
             LAP_TRY(device->ops->event_create(device, &program->ends[step->stream]));
+    }
+    for (int s = 0; s < LAP_STREAMS && device->ops->stall; s++) {
+        const uint32_t last = program->last_signals[s];
+        if (last != LAP_NO_STEP && s != program->ends_signals && !program->events[last])
+            LAP_TRY(device->ops->event_create(device, &program->events[last]));
     }
     return LAP_OK;
 }
@@ -103,8 +138,10 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK)
         status = order_waits(program, schedules);
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        find_signals(program);
         status = create_events(program);
+    }
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;

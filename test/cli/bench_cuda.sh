@@ -100,9 +100,15 @@ for op in ag rs ar; do
         END { print (graphs > 0), sets + 0 }' "$work/graphs")" '1 0'
     rm -f "$work/graphs"
 done
-FAKE_GRAPHS=$work/graphs lap bench rs 256 512 128 --device cuda --ranks 4 --method fused --iters 1 --link 1GB/s
-is 'gemm_rs fused as graphs, in which only the sum comes after the call is counted' "$(awk '
-    $1 + $2 > 0 { print $6 }' "$work/graphs" | sort -u)" 1
+# counted ARGS...: how much of a graph comes behind the kernel that counts the call, and how much may run beside it.
+counted() {
+    FAKE_GRAPHS=$work/graphs lap bench "$@" --device cuda --ranks 4 --iters 1
+    awk '$1 + $2 > 0 { print $6, $7 }' "$work/graphs" | sort -u | tr '\n' ','
+    rm "$work/graphs"
+}
+is 'serial counts the call before its sum; fused gemm_rs too, and beside the last of its GEMMs' \
+    "$(counted rs 256 512 128 --method fused)" '1 0,1 1,'
+is 'ag_gemm does so beside the last GEMMs' "$(counted ag 256 512 128 --method serial,ring,direct)" '0 2,'
 lap bench rs 205 16 16 --device cuda --ranks 5 --method fused:block_rows=2 --iters 1
 is 'more GEMMs in a graph than there are small workspaces' "$status" 0
 has '... are right' "$out" 'fused' 'ok'

@@ -16,8 +16,8 @@
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
  *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
- *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, and how
- *                      many kernels it was given after lap_advance
+ *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
+ *                      much comes behind its lap_advance, and how much may run beside that
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must

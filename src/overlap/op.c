@@ -16,8 +16,6 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
-
 /* ---- making one ---- */
 
 /* What all ranks must say alike. Plain bytes: it travels. */
@@ -548,26 +546,18 @@ lap_status_t lap_op_check_usable(lap_op_t *op)
     return LAP_OK;
 }
 
-/*
- * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
- * the death is the cause; it may be seen a moment later than the failure.
- */
-static lap_status_t find_cause(const lap_op_t *op, lap_status_t status)
+lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 {
-    const bool alone = op->group->size == 1 || op->group->world->kind == LAP_WORLD_THREADS;
-    if (status != LAP_ERR_SYSTEM || alone || !op->engine->device->ops->release)
-        return status;
-    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
-    const uint64_t end = lap_now_ns() + CAUSE_NS;
-    lap_status_t found;
-    while ((found = lap_group_look(op->group)) == LAP_OK && lap_now_ns() < end)
-        lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
-    if (found == LAP_OK)
-        return lap_error(status, "%s", story);
-    snprintf(cause, sizeof(cause), "%s", lap_last_error());
-    return lap_error(found, "%s; rank %d was in %s (%s): %s", cause, op->group->rank,
-                     lap_op_kind_name(op->problem.kind), op->builder->name, story);
+    char doing[96];
+    snprintf(doing, sizeof(doing), "rank %d was in %s (%s)", op->group->rank,
+             lap_op_kind_name(op->problem.kind), op->builder->name);
+    return lap_engine_find_cause(op->engine, status, doing);
+}
+
+void lap_op_become_guest(lap_op_t *op)
+{
+    op->guest.group = op->group;
+    lap_engine_add_guest(op->engine, &op->guest);
 }
 
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
@@ -602,10 +592,12 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_engine_check_free(op->engine));
     LAP_TRY(lap_args_check(op, &args));
+    if (!op->is_guest)
+        lap_op_become_guest(op);
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;
-    status = find_cause(op, status);
+    status = lap_op_find_cause(op, status);
     lap_said_t said;
     lap_error_save(&said);
     lap_op_break(op, status);
@@ -613,6 +605,8 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
         lap_error_restore(&said);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
+    } else if (!op->is_guest) {
+        lap_engine_remove_guest(op->engine, &op->guest);
     }
     lap_error_restore(&said);
     return status;
@@ -637,7 +631,7 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    lap_status_t status = find_cause(op, lap_program_wait(op->program));
+    lap_status_t status = lap_op_find_cause(op, lap_program_wait(op->program));
     /*
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
@@ -646,6 +640,8 @@ lap_status_t lap_op_end(lap_op_t *op)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
+    if (!op->is_guest)
+        lap_engine_remove_guest(op->engine, &op->guest);
     op->buffer->in_flight--;
     if (op->trace)
         finish_trace(op->trace, op->program);

@@ -44,9 +44,15 @@ struct lap_op {
     uint32_t failures_before; /* engine->failures when the call began */
     lap_trace_t *trace;       /* of the call in flight */
 
-    lap_engine_guest_t guest; /* once it has been called in the order of a caller's stream */
-    bool is_guest;
+    lap_engine_guest_t guest; /* while a call is in flight, */
+    bool is_guest; /* and always once it has been called in the order of a caller's stream */
 };
+
+/* From now on calls may be in flight. */
+void lap_op_become_guest(lap_op_t *op);
+
+/* When a call, or what was called before, has failed: see lap_engine_find_cause. */
+lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status);
 
 /*
  * Whether a call may begin: LAP_ERR_BUSY, or the failure that broke the group or the device's

@@ -38,6 +38,7 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
         status = lap_program_enqueue(entry->program, &binding, stream);
     if (status == LAP_OK || status == LAP_ERR_BUSY)
         return status;
+    status = lap_op_find_cause(op, status);
     lap_said_t said;
     lap_error_save(&said);
     lap_op_break(op, status);
@@ -71,8 +72,7 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_args_check(op, &args));
     if (!op->is_guest) {
-        op->guest.group = op->group;
-        lap_engine_add_guest(op->engine, &op->guest);
+        lap_op_become_guest(op);
         op->is_guest = true;
     }
     lap_device_t *device = op->engine->device;

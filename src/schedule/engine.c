@@ -6,6 +6,8 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
+#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
+
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 #define ALL_STREAMS ((1u << LAP_STREAMS) - 1)
@@ -318,6 +320,12 @@ static void note_failure(lap_engine_t *engine, lap_status_t status, const char *
     snprintf(engine->text, sizeof(engine->text), "%s", text);
 }
 
+static void break_groups(const lap_engine_t *engine, lap_status_t status, const char *text)
+{
+    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
+        lap_group_fail(guest->group, status, text);
+}
+
 static void drain(const lap_engine_t *engine)
 {
     for (int s = 0; s < LAP_STREAMS; s++)
@@ -331,10 +339,11 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     char text[LAP_ERROR_TEXT];
     snprintf(text, sizeof(text), "%s", lap_last_error());
     note_failure(engine, status, text);
-    if (engine->side) /* what it waits for is let go too, or may never come */
+    break_groups(engine, status, text);
+    if (engine->side) { /* what it waits for is let go too, or may never come */
         note_failure(engine->side, status, text);
-    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
-        lap_group_fail(guest->group, status, engine->text);
+        break_groups(engine->side, status, text);
+    }
     if (ops->release)
         ops->release(engine->device, until);
     drain(engine);
@@ -342,7 +351,33 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
         drain(engine->side);
 }
 
-/* ---- calls in the order of a caller's stream ---- */
+/* ---- guests ---- */
+
+static lap_status_t look_for_guests(const lap_engine_t *engine)
+{
+    lap_status_t status = LAP_OK;
+    for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
+        if (guest->group->world->kind != LAP_WORLD_THREADS && guest->group->size > 1)
+            status = lap_group_look(guest->group);
+    return status;
+}
+
+lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
+                                   const char *doing)
+{
+    if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !engine->guests)
+        return status;
+    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
+    snprintf(story, sizeof(story), "%s", lap_last_error());
+    const uint64_t end = lap_now_ns() + CAUSE_NS;
+    lap_status_t found;
+    while ((found = look_for_guests(engine)) == LAP_OK && lap_now_ns() < end)
+        lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
+    if (found == LAP_OK)
+        return lap_error(status, "%s", story);
+    snprintf(cause, sizeof(cause), "%s", lap_last_error());
+    return lap_error(found, "%s; %s: %s", cause, doing, story);
+}
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
 {
@@ -357,6 +392,8 @@ void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
         link = &(*link)->next;
     *link = guest->next;
 }
+
+/* ---- calls in the order of a caller's stream ---- */
 
 static lap_status_t fail_with_story(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
 {
@@ -383,7 +420,8 @@ lap_status_t lap_engine_check_free(lap_engine_t *engine)
 /* As for a call that is ended: a rank that has failed may have written where a result lies. */
 static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
 {
-    lap_status_t status = lap_engine_await(engine, event);
+    lap_status_t status = lap_engine_find_cause(engine, lap_engine_await(engine, event),
+                                                "this rank waited for its calls");
     for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
         status = lap_group_broken(guest->group);
     return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, event);

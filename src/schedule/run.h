@@ -11,7 +11,10 @@
 #include "schedule/trace.h"
 #include "transport/transport.h"
 
-/* An operator whose calls are in the order of a caller's stream: nobody may wait for their end. */
+/*
+ * An operator with calls that may be in flight: one that was begun and has not been ended, or any
+ * in the order of a caller's stream, for whose end nobody may wait.
+ */
 typedef struct lap_engine_guest {
     lap_group_t *group;
     struct lap_engine_guest *next;
@@ -79,7 +82,7 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams);
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits
  * until nothing of them runs any more and the event, if not NULL, has happened. Breaks the groups
- * of guests: their calls may be in flight too.
+ * of guests before: what their calls do from then on is not what they should.
  */
 void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until);
 
@@ -103,6 +106,15 @@ lap_status_t lap_engine_settle(lap_engine_t *engine);
  * what calls of guests failed of.
  */
 lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
+
+/*
+ * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
+ * the death is the cause, if it is that of a rank in a group of a guest; it may be seen a moment
+ * later than the failure. Returns its status, with a sentence in lap_last_error that goes on with
+ * `doing` and with what failed; else the status as it is.
+ */
+lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
+                                   const char *doing);
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
 void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);

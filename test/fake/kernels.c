@@ -174,8 +174,10 @@ static bool aborted(const lap_cuda_board_t *board)
 static bool waits_on(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *wait, uint32_t come,
                      uint32_t state, uint64_t since)
 {
-    if (aborted(waits->board))
+    if (aborted(waits->board)) {
+        __atomic_store_n((uint32_t *)fake_at(waits->lost), 1, __ATOMIC_RELEASE);
         return false;
+    }
     if (now() - since <= waits->limit_ns) {
         nap();
         return true;

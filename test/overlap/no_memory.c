@@ -11,7 +11,9 @@
 
 #include "data.h"
 #include "failing_alloc.h"
+#include "overlap/overlap.h"
 #include "tap.h"
+#include "transport/transport.h"
 
 enum { RANKS = 3 };
 
@@ -150,8 +152,45 @@ static bool round_of(const plan_t *plan, int nth)
     return injected;
 }
 
+/* All methods as a GPU has them, with lanes, and with rows for all that they do with them. */
+static void build(const lap_op_kind_t kind, const char *method)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = 2560;
+    desc.n = desc.k = 16;
+    desc.method = method;
+    for (int nth = 1;; nth++) {
+        lap_problem_t problem;
+        const lap_builder_t *builder;
+        lap_schedule_t schedule;
+        atomic_store(&countdown, 0);
+        lap_status_t status =
+            lap_problem_init(&problem, &builder, &desc, 5,
+                             LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_ALONE | LAP_CAN_LANES);
+        if (!tap_success(status, "%s", method))
+            return;
+        atomic_store(&countdown, nth);
+        status = lap_build(builder, &problem, &schedule);
+        lap_schedule_clear(&schedule);
+        if (atomic_load(&countdown) > 0) {
+            tap_ok(status == LAP_OK && nth > 2, "%s is built with %d allocations", method, nth - 1);
+            return;
+        }
+        tap_ok(status == LAP_ERR_NO_MEMORY, "%s: allocation %d fails while it is built", method,
+               nth);
+    }
+}
+
 int main(void)
 {
+    static const char *const methods[][5] = {{"serial", "ring", "direct", "fused", NULL},
+                                             {"serial", "ring", "pipeline", "pull", "fused"},
+                                             {"serial", "direct", "pipeline", "fused", NULL}};
+    for (size_t i = 0; i < 15; i++)
+        if (methods[i / 5][i % 5])
+            build((lap_op_kind_t[]){LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR}[i / 5],
+                  methods[i / 5][i % 5]);
     for (size_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
         int nth = 1;
         while (round_of(&plans[i], nth) && nth < 5000)

@@ -88,7 +88,7 @@ typedef struct lap_cuda_wait {
 typedef struct lap_cuda_waits {
     lap_cuda_board_t *board;
     lap_cuda_slot_t *slot;
-    uint32_t *lost;    /* device memory: set when a wait gives up; nothing is raised then */
+    uint32_t *lost;    /* device memory: set when a wait ends in vain; nothing is raised then */
     uint64_t limit_ns; /* how long one may last */
     uint32_t n, checks_tag;
     lap_cuda_signal_times_t times;

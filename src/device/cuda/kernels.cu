@@ -156,6 +156,12 @@ __device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wa
     store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
 }
 
+/* What follows a wait that has ended in vain must not be raised: it may be anything. */
+__device__ void lose(const lap_cuda_waits_t &waits)
+{
+    atomicExch(waits.lost, 1);
+}
+
 /*
  * For kernels of one warp that last: with 32 registers to a thread it finds room on a
  * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
@@ -221,8 +227,10 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
             }
         }
         told = first;
-        if (__any_sync(~0u, ends))
+        if (__any_sync(~0u, ends)) {
+            lose(waits);
             return; /* the slot stays: the host reads it */
+        }
         __nanosleep(round < looks ? 20 : 100);
     }
     const bool mismatch = lane < waits.n && waits.checks_tag &&
@@ -240,6 +248,7 @@ extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
                 give_up(waits, mine, come, LAP_CUDA_MISMATCH);
             __nanosleep(10000);
         }
+        lose(waits);
     }
 }
 

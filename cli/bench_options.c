@@ -146,8 +146,8 @@ const lap_command_t lap_bench_command = {
         "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
-        "Exit status: 0; 1 when a result is wrong or a rank fails, 128 + n when signal n killed it\n"
-        "or asked lap bench to end; 2 when the request makes no sense.",
+        "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
+        "a rank or asked lap bench to end; 2 when the request makes no sense.",
     .options = options,
     .noptions = NOPTIONS,
     .min_positionals = 1,

@@ -19,12 +19,15 @@
 
 #define ALIGNMENT 256u
 #define WARM_UP 2
-#define CALLS 4 /* in the order of a stream, that are timed at once */
+#define CALLS_LEAST 4 /* in the order of a stream, that are timed at once: */
+#define CALLS_MOST 20 /* more of short ones, since to begin and to end takes time, too */
+#define ROUND_S 1e-3  /* of about so many seconds */
 #define ROUNDS_LEAST 5
 #define ROUNDS_MOST 15
 #define TIME_S 40e-3 /* about what one candidate may take, beyond the least rounds */
 #define HOPELESS 1.2 /* over the best: not tried again */
-#define NOISE 0.005  /* by how much overlap must beat serial */
+#define NOISE 0.005  /* by how much overlap must beat serial, */
+#define NOISE_S 1e-6 /* and by so many seconds besides */
 
 struct lap_trial {
     lap_group_t *group;
@@ -142,12 +145,12 @@ static lap_status_t make_calls(lap_trial_t *trial, lap_op_t *op, int calls)
 }
 
 /* The seconds of a call on the slowest rank, in a round of several. Collective. */
-static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, double *seconds_p)
+static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, int calls, double *seconds_p)
 {
     LAP_TRY(lap_group_barrier(trial->group));
     const uint64_t begin = lap_now_ns();
-    LAP_TRY(make_calls(trial, op, CALLS));
-    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9 / CALLS;
+    LAP_TRY(make_calls(trial, op, calls));
+    *seconds_p = (double)(lap_now_ns() - begin) * 1e-9 / calls;
     return slowest(trial->group, seconds_p);
 }
 
@@ -208,24 +211,24 @@ static lap_status_t make_field(lap_trial_t *trial, const lap_forecast_t *forecas
 
 /*
  * All in turn, each round with another one first, so that what disturbs one disturbs all; who is
- * far behind falls out.
+ * far behind falls out. How many calls and rounds there are follows from serial, the first.
  */
 static lap_status_t run_field(lap_trial_t *trial, field_t *field)
 {
-    int rounds = ROUNDS_LEAST;
-    double best = INFINITY;
+    double serial, best = INFINITY;
+    LAP_TRY(time_round(trial, field->ops[0], CALLS_LEAST, &serial));
+    const int calls = (int)fmin(CALLS_MOST, fmax(CALLS_LEAST, ROUND_S / serial));
+    const int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / serial / calls));
     for (int round = 0; round < rounds; round++) {
         for (size_t turn = 0; turn < field->count; turn++) {
             const size_t i = (turn + (size_t)round) % field->count;
             double seconds;
             if (!field->ops[i] || seconds_of(field, i) > HOPELESS * best)
                 continue;
-            LAP_TRY(time_round(trial, field->ops[i], &seconds));
+            LAP_TRY(time_round(trial, field->ops[i], calls, &seconds));
             add_round(field, i, seconds);
             best = fmin(best, seconds_of(field, i));
         }
-        if (round == 0)
-            rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, TIME_S / best / CALLS));
     }
     return LAP_OK;
 }
@@ -247,7 +250,7 @@ lap_status_t lap_trial_run(lap_trial_t *trial, size_t m, const lap_forecast_t *a
             best = i;
         lap_op_destroy(field.ops[i]);
     }
-    if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0])
+    if (forecast->seconds[best] > (1 - NOISE) * forecast->seconds[0] - NOISE_S)
         best = 0;
     forecast->picked = best;
     return status;

@@ -86,18 +86,27 @@ static mail_t *mail_of(const lap_group_t *group, int rank)
     return &group->board->seats[rank].mails[group->round % 2];
 }
 
+const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
+{
+    const int world_rank = group->members[rank];
+    if (world_rank == rank)
+        snprintf(text, LAP_RANK_TEXT, "rank %d", rank);
+    else
+        snprintf(text, LAP_RANK_TEXT, "rank %d (rank %d of the world)", rank, world_rank);
+    return text;
+}
+
 /* "rank 2 (pid 123)", with what is known and adds something. */
 static const char *describe(const lap_group_t *group, int rank, char *text, size_t bytes)
 {
     const int world_rank = group->members[rank], pid = group->world->peers[world_rank].pid;
+    char name[LAP_RANK_TEXT];
     if (world_rank != rank && pid > 0)
         snprintf(text, bytes, "rank %d (rank %d of the world, pid %d)", rank, world_rank, pid);
-    else if (world_rank != rank)
-        snprintf(text, bytes, "rank %d (rank %d of the world)", rank, world_rank);
     else if (pid > 0)
         snprintf(text, bytes, "rank %d (pid %d)", rank, pid);
     else
-        snprintf(text, bytes, "rank %d", rank);
+        snprintf(text, bytes, "%s", lap_group_name(group, rank, name));
     return text;
 }
 

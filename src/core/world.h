@@ -96,6 +96,10 @@ lap_status_t lap_group_broken(const lap_group_t *group);
  */
 void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes);
 
+/* "rank 2", or "rank 2 (rank 5 of the world)" where these differ. Returns the text. */
+#define LAP_RANK_TEXT 56
+const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT]);
+
 /*
  * Ends what ranks do together, such as a set-up: every rank says how it went, and all learn it.
  * Collective. Returns `mine` with this thread's sentence unchanged when it is a failure; else, when

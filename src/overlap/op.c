@@ -515,10 +515,10 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
 /* A failure after a call began leaves its signals uncounted. */
 lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 {
-    char story[LAP_ERROR_TEXT];
+    char story[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
     op->buffer->broken = true;
-    lap_error(status, "rank %d: %s", op->group->rank, story);
+    lap_error(status, "%s: %s", lap_group_name(op->group, op->group->rank, name), story);
     lap_group_fail(op->group, status, lap_last_error());
     return lap_error(status, "%s", story);
 }
@@ -526,12 +526,13 @@ lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
 static lap_status_t check_group(const lap_op_t *op, const char *when)
 {
-    char story[LAP_ERROR_TEXT];
+    char story[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
     const lap_status_t broken = lap_group_broken(op->group);
     if (broken == LAP_OK)
         return LAP_OK;
     snprintf(story, sizeof(story), "%s", lap_last_error());
-    return lap_error(broken, "%s; rank %d %s %s (%s)", story, op->group->rank, when,
+    return lap_error(broken, "%s; %s %s %s (%s)", story,
+                     lap_group_name(op->group, op->group->rank, name), when,
                      lap_op_kind_name(op->problem.kind), op->builder->name);
 }
 
@@ -548,9 +549,10 @@ lap_status_t lap_op_check_usable(lap_op_t *op)
 
 lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 {
-    char doing[96];
-    snprintf(doing, sizeof(doing), "rank %d was in %s (%s)", op->group->rank,
-             lap_op_kind_name(op->problem.kind), op->builder->name);
+    char doing[160], name[LAP_RANK_TEXT];
+    snprintf(doing, sizeof(doing), "%s was in %s (%s)",
+             lap_group_name(op->group, op->group->rank, name), lap_op_kind_name(op->problem.kind),
+             op->builder->name);
     return lap_engine_find_cause(op->engine, status, doing);
 }
 

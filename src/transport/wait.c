@@ -54,7 +54,7 @@ static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32
 static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
                  size_t bytes)
 {
-    char signal[32], where[96] = "", how_far[96];
+    char signal[32], where[96] = "", how_far[96], mine[LAP_RANK_TEXT], theirs[LAP_RANK_TEXT];
     const lap_wait_story_t *story = wait->story;
     snprintf(signal, sizeof(signal), "%u", wait->signal);
     if (story)
@@ -63,8 +63,9 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
         snprintf(where, sizeof(where), " in %s (%s), step %u,", story->op, story->method,
                  story->step);
     tell_come(buffer, wait, come, how_far, sizeof(how_far));
-    snprintf(text, bytes, "rank %d waited%s for signal %s number %u of rank %d; it has %s",
-             buffer->group->rank, where, signal, story ? wait->count : wait->target, wait->peer,
+    snprintf(text, bytes, "%s waited%s for signal %s number %u of %s; it has %s",
+             lap_group_name(buffer->group, buffer->group->rank, mine), where, signal,
+             story ? wait->count : wait->target, lap_group_name(buffer->group, wait->peer, theirs),
              how_far);
 }
 
@@ -72,7 +73,7 @@ static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, ui
                                 lap_status_t status)
 {
     lap_group_t *group = buffer->group;
-    char cause[LAP_ERROR_TEXT], context[320];
+    char cause[LAP_ERROR_TEXT], context[448];
     tell(buffer, wait, come, context, sizeof(context));
     /*
      * A wait that ran out of time has no sentence, unless another rank broke the group just before.

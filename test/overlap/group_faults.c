@@ -51,10 +51,10 @@ static void leave_place(place_t *place)
     lap_group_destroy(place->group);
 }
 
-static void check_lost(lap_status_t status, const char *what)
+static void check_lost(lap_status_t status, const char *what, const char *name)
 {
     tap_note("%s: %s", what, lap_last_error());
-    tap_failure(status, LAP_ERR_PEER_LOST, "has died", NULL);
+    tap_failure(status, LAP_ERR_PEER_LOST, "has died", name, NULL);
 }
 
 static void play(int rank, place_t *first, place_t *second)
@@ -67,13 +67,14 @@ static void play(int rank, place_t *first, place_t *second)
     if (rank == 1) {
         tap_success(test_call_begin(first->op, &first->call), "a call with rank 0 begins");
         tap_success(test_call_begin(second->op, &second->call), "one with rank 2 too");
-        check_lost(test_call_end(first->op, &first->call), "the call with rank 0");
+        check_lost(test_call_end(first->op, &first->call), "the call with rank 0", "rank 1");
         usleep(late ? 1500000 : 0); /* nobody looks after the other one meanwhile */
-        check_lost(test_call_end(second->op, &second->call), "the call with rank 2");
+        check_lost(test_call_end(second->op, &second->call), "the call with rank 2", "rank 1");
         return;
     }
     usleep(late ? 900000 : 0);
-    check_lost(test_call_run(second->op, &second->call), "a call with rank 1");
+    check_lost(test_call_run(second->op, &second->call), "a call with rank 1",
+               "rank 1 (rank 2 of the world)");
 }
 
 static void suite(lap_group_t *world)

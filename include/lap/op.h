@@ -244,8 +244,9 @@ LAP_API lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
  * Waits for the call that lap_op_begin started, not for later ones. Local to the rank; blocks until
  * d is complete.
  * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
- * signal, or another failure of a step; d is then not valid and the group is broken: destroy
- * everything made from it. LAP_ERR_INVALID when no call was begun.
+ * signal, or another failure of a step; d is then not valid and the group is broken, and so are the
+ * groups of all other calls that this rank has in flight, which fail as well: destroy everything
+ * made from them. LAP_ERR_INVALID when no call was begun.
  */
 LAP_API lap_status_t lap_op_end(lap_op_t *op);
 

@@ -550,6 +550,8 @@ lap_status_t lap_op_check_usable(lap_op_t *op)
 lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 {
     char doing[160], name[LAP_RANK_TEXT];
+    if (status == LAP_OK)
+        return LAP_OK;
     snprintf(doing, sizeof(doing), "%s was in %s (%s)",
              lap_group_name(op->group, op->group->rank, name), lap_op_kind_name(op->problem.kind),
              op->builder->name);

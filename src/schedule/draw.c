@@ -520,7 +520,7 @@ static lap_status_t open_beside(const char *path, char *temporary, size_t bytes,
 /* Draws into a temporary file that takes the place of `path` only when it is complete. */
 static lap_status_t write_page(picture_t *picture, const char *title, const char *path)
 {
-    char *target = realpath(path, NULL); /* a link stays, and is followed */
+    char *target = realpath(path, NULL); /* a link to a file stays, and is followed */
     const char *place = target ? target : path;
     size_t bytes = strlen(place) + 40;
     char *temporary = lap_alloc(bytes, 1);

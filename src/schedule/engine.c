@@ -320,10 +320,16 @@ static void note_failure(lap_engine_t *engine, lap_status_t status, const char *
     snprintf(engine->text, sizeof(engine->text), "%s", text);
 }
 
+/* Each learns from which of its ranks it comes. */
 static void break_groups(const lap_engine_t *engine, lap_status_t status, const char *text)
 {
-    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
-        lap_group_fail(guest->group, status, text);
+    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
+    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next) {
+        lap_group_name(guest->group, guest->group->rank, name);
+        snprintf(sentence, sizeof(sentence), "%s: %.*s", name,
+                 (int)(sizeof(sentence) - sizeof(name) - 2), text);
+        lap_group_fail(guest->group, status, sentence);
+    }
 }
 
 static void drain(const lap_engine_t *engine)
@@ -353,30 +359,45 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
 
 /* ---- guests ---- */
 
-static lap_status_t look_for_guests(const lap_engine_t *engine)
+/* Other processes that a guest has in its group may die. */
+static bool has_peers(const lap_engine_guest_t *guest)
 {
-    lap_status_t status = LAP_OK;
-    for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
-        if (guest->group->world->kind != LAP_WORLD_THREADS && guest->group->size > 1)
-            status = lap_group_look(guest->group);
-    return status;
+    return guest->group->world->kind != LAP_WORLD_THREADS && guest->group->size > 1;
+}
+
+static bool have_peers(const lap_engine_t *engine)
+{
+    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
+    while (guest && !has_peers(guest))
+        guest = guest->next;
+    return guest != NULL;
+}
+
+/* Whether one of them has died. */
+static bool have_lost(const lap_engine_t *engine)
+{
+    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
+    while (guest && !(has_peers(guest) && lap_group_look(guest->group) == LAP_ERR_PEER_LOST))
+        guest = guest->next;
+    return guest != NULL;
 }
 
 lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
                                    const char *doing)
 {
-    if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !engine->guests)
+    const bool shared = have_peers(engine) || have_peers(engine->side);
+    if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !shared)
         return status;
     char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
     const uint64_t end = lap_now_ns() + CAUSE_NS;
-    lap_status_t found;
-    while ((found = look_for_guests(engine)) == LAP_OK && lap_now_ns() < end)
+    bool lost;
+    while (!(lost = have_lost(engine) || have_lost(engine->side)) && lap_now_ns() < end)
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
-    if (found == LAP_OK)
+    if (!lost)
         return lap_error(status, "%s", story);
     snprintf(cause, sizeof(cause), "%s", lap_last_error());
-    return lap_error(found, "%s; %s: %s", cause, doing, story);
+    return lap_error(LAP_ERR_PEER_LOST, "%s; %s: %s", cause, doing, story);
 }
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)

@@ -22,7 +22,7 @@ struct lap_program {
     lap_raise_t *raises;       /* per block */
     lap_gemm_context_t *gemms; /* per step; only those of GEMM steps are used */
     lap_wait_story_t *stories; /* per step */
-    lap_event_t **events;      /* per step: recorded after it; NULL when nothing depends on it */
+    lap_event_t **events;      /* per step: recorded after it; NULL when nobody waits for that */
     lap_event_t *ends[LAP_STREAMS];     /* recorded when a stream has all of a call behind it */
     uint32_t last_signals[LAP_STREAMS]; /* of each stream: its last step that has a signal, */
     uint32_t last_signal; /* and of all; LAP_NO_STEP: none, or the transport knows better */

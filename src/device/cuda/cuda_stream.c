@@ -451,7 +451,7 @@ bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
            read_slot(&board->late, stall_p);
 }
 
-/* Nothing runs on the device any more that could set it again. */
+/* No wait ends in vain any more, not even one in a caller's graph, and so none sets it again. */
 static void forget_lost(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -502,8 +502,8 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
     lap_cuda_forget_stamps(device);
     if (device->dead)
         return;
-    forget_lost(device);
     for (unsigned i = 0; i < LAP_CUDA_SLOTS; i++)
         device->board->slots[i].state = LAP_CUDA_RUNS;
     __atomic_store_n(&device->board->abort, LAP_CUDA_GO, __ATOMIC_SEQ_CST);
+    forget_lost(device);
 }

@@ -200,6 +200,15 @@ void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentenc
     lap_bank_ring(bank_of(group));
 }
 
+void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence)
+{
+    char text[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
+    lap_group_name(group, group->rank, name);
+    snprintf(text, sizeof(text), "%s: %.*s", name, (int)(sizeof(text) - sizeof(name) - 2),
+             sentence);
+    lap_group_fail(group, status, text);
+}
+
 static bool has_left(const lap_group_t *group, int rank)
 {
     return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;

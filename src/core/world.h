@@ -87,6 +87,9 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank);
  */
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence);
 
+/* The same for what happened on this rank alone: its name comes before the sentence. */
+void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence);
+
 /* The failure on the board, if any: lap_group_look without a system call. */
 lap_status_t lap_group_broken(const lap_group_t *group);
 

@@ -4,8 +4,6 @@
  * Operators and kernels are issued in one order; each is ordered behind all before it, by the
  * operators themselves while they share a buffer, else by a join of the streams.
  */
-#include <stdio.h>
-
 #include "core/status.h"
 #include "nn/nn.h"
 #include "util/alloc.h"
@@ -141,12 +139,12 @@ static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
 {
     if (status == LAP_OK)
         return LAP_OK;
-    char story[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
-    lap_error(status, "rank %d: %s", nn->group->rank, story);
-    lap_group_fail(nn->group, status, lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
+    lap_group_fail_here(nn->group, status, lap_last_error());
     (void)lap_nn_wait(nn);
-    return lap_error(status, "%s", story);
+    lap_error_restore(&said);
+    return status;
 }
 
 /* ---- passes ---- */

@@ -300,7 +300,7 @@ void lap_op_destroy(lap_op_t *op)
     lap_error_save(&said);
     if (op->program)
         (void)lap_op_end(op);
-    if (op->is_guest) { /* what it enqueued still uses what follows */
+    if (op->stays_guest) { /* what it enqueued still uses what follows */
         (void)lap_engine_settle(op->engine);
         (void)lap_engine_check(op->engine);
         lap_engine_remove_guest(op->engine, &op->guest);
@@ -422,7 +422,7 @@ static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
                          "graphs have calls of this operator with %d values of m, the most there "
                          "may be",
                          LAP_OP_PROGRAMS);
-    if (entry->program && op->is_guest) /* it may still run */
+    if (entry->program && op->stays_guest) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));
     LAP_TRY(build_program(op, m, &program));
     lap_program_destroy(entry->program);
@@ -515,12 +515,12 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
 /* A failure after a call began leaves its signals uncounted. */
 lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 {
-    char story[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    lap_said_t said;
+    lap_error_save(&said);
     op->buffer->broken = true;
-    lap_error(status, "%s: %s", lap_group_name(op->group, op->group->rank, name), story);
-    lap_group_fail(op->group, status, lap_last_error());
-    return lap_error(status, "%s", story);
+    lap_group_fail_here(op->group, status, lap_last_error());
+    lap_error_restore(&said);
+    return status;
 }
 
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
@@ -596,7 +596,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_engine_check_free(op->engine));
     LAP_TRY(lap_args_check(op, &args));
-    if (!op->is_guest)
+    if (!op->stays_guest)
         lap_op_become_guest(op);
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
@@ -609,7 +609,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
         lap_error_restore(&said);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
-    } else if (!op->is_guest) {
+    } else if (!op->stays_guest) {
         lap_engine_remove_guest(op->engine, &op->guest);
     }
     lap_error_restore(&said);
@@ -644,7 +644,7 @@ lap_status_t lap_op_end(lap_op_t *op)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
-    if (!op->is_guest)
+    if (!op->stays_guest)
         lap_engine_remove_guest(op->engine, &op->guest);
     op->buffer->in_flight--;
     if (op->trace)

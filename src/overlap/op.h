@@ -45,7 +45,7 @@ struct lap_op {
     lap_trace_t *trace;       /* of the call in flight */
 
     lap_engine_guest_t guest; /* while a call is in flight, */
-    bool is_guest; /* and always once it has been called in the order of a caller's stream */
+    bool stays_guest; /* and always once it has been called in the order of a caller's stream */
 };
 
 /* From now on calls may be in flight. */

@@ -71,9 +71,9 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
                                           "stream has no end at which it could be read");
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_args_check(op, &args));
-    if (!op->is_guest) {
+    if (!op->stays_guest) {
         lap_op_become_guest(op);
-        op->is_guest = true;
+        op->stays_guest = true;
     }
     lap_device_t *device = op->engine->device;
     bool keeps;

@@ -6,8 +6,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
-
+#define CAUSE_NS 2000000000u    /* how long a death may stay unseen after a GPU has failed of it */
 #define OVERHEAD_ROUNDS 3       /* the first one warms up */
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 #define ALL_STREAMS ((1u << LAP_STREAMS) - 1)
@@ -320,16 +319,10 @@ static void note_failure(lap_engine_t *engine, lap_status_t status, const char *
     snprintf(engine->text, sizeof(engine->text), "%s", text);
 }
 
-/* Each learns from which of its ranks it comes. */
 static void break_groups(const lap_engine_t *engine, lap_status_t status, const char *text)
 {
-    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next) {
-        lap_group_name(guest->group, guest->group->rank, name);
-        snprintf(sentence, sizeof(sentence), "%s: %.*s", name,
-                 (int)(sizeof(sentence) - sizeof(name) - 2), text);
-        lap_group_fail(guest->group, status, sentence);
-    }
+    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
+        lap_group_fail_here(guest->group, status, text);
 }
 
 static void drain(const lap_engine_t *engine)

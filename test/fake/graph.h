@@ -45,6 +45,9 @@ typedef struct graph {
 /* Ends the process unless a kernel that was added comes before all else. */
 void fake_check_added(const graph_t *graph);
 
+/* Adds a line about a graph to the file FAKE_GRAPHS, if there is one. */
+void fake_tell_graph(const graph_t *graph);
+
 /* Frees what was added. */
 void fake_drop_added(graph_t *graph);
 

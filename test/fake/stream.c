@@ -534,90 +534,6 @@ static bool is_joined(const graph_t *graph, const stream_t *branch)
     return !last || last->kind == RECORD || last->kind == AWAIT;
 }
 
-/* Whether a stream of a graph has reached what is behind an op, or, backward, what is before it. */
-typedef struct {
-    const stream_t *branch;
-    bool related;
-} relation_t;
-
-enum { RELATIONS = 64 };
-
-static bool *relation_of(relation_t *relations, const stream_t *branch)
-{
-    int i = 0;
-    while (relations[i].branch && relations[i].branch != branch)
-        if (++i == RELATIONS)
-            abort();
-    relations[i].branch = branch;
-    return &relations[i].related;
-}
-
-/* How much comes behind ops[i], step 1, or before it, step -1. */
-static int count_related(op_t *const *ops, int count, int i, int step, int marks)
-{
-    relation_t branches[RELATIONS] = {{NULL, false}};
-    bool *marked = calloc((size_t)marks + 1, sizeof(*marked));
-    int related = 0;
-    const int from = step > 0 ? RECORD : AWAIT, to = step > 0 ? AWAIT : RECORD;
-    *relation_of(branches, ops[i]->branch) = true;
-    for (i += step; i >= 0 && i < count; i += step) {
-        bool *has = relation_of(branches, ops[i]->branch);
-        if ((int)ops[i]->kind == to)
-            *has = *has || marked[ops[i]->mark];
-        else if ((int)ops[i]->kind == from && *has)
-            marked[ops[i]->mark] = true;
-        related += *has && ops[i]->kind == WORK;
-    }
-    free(marked);
-    return related;
-}
-
-/* How much of a graph comes behind the kernel that counts the call, and how much is beside it. */
-static void relate(const graph_t *graph, int *behind_p, int *beside_p)
-{
-    const fake_work_t advance = fake_kernel("lap_advance")->work;
-    int count = 0, at = -1, work = 0;
-    for (const op_t *op = graph->first; op; op = op->next)
-        count++;
-    op_t **ops = calloc((size_t)count + 1, sizeof(op_t *));
-    count = 0;
-    for (op_t *op = graph->first; op; op = op->next) {
-        at = op->kind == WORK && op->work == advance ? count : at;
-        work += op->kind == WORK;
-        ops[count++] = op;
-    }
-    if (at >= 0) {
-        *behind_p = count_related(ops, count, at, 1, graph->marks);
-        *beside_p = work - 1 - *behind_p - count_related(ops, count, at, -1, graph->marks);
-    }
-    free(ops);
-}
-
-/* Adds a line about a graph to the file FAKE_GRAPHS. */
-static void tell_graph(const graph_t *graph)
-{
-    static const char *const names[] = {"lap_wait", "lap_raise", "lap_stamp"};
-    enum { NAMES = sizeof(names) / sizeof(names[0]) };
-    int sets = 0, behind = 0, beside = 0;
-    const char *path = getenv("FAKE_GRAPHS");
-    FILE *file = path ? fopen(path, "ae") : NULL;
-    int counts[NAMES + 1] = {0};
-    if (!file)
-        return;
-    for (const op_t *op = graph->first; op; op = op->next) {
-        int i = 0;
-        while (i < NAMES && fake_kernel(names[i])->work != op->work)
-            i++;
-        counts[i] += op->kind == WORK && op->work != fake_memset;
-        sets += op->kind == WORK && op->work == fake_memset;
-    }
-    counts[NAMES] += graph->added != NULL;
-    relate(graph, &behind, &beside);
-    fprintf(file, "%d %d %d %d %d %d %d\n", counts[0], counts[1], counts[2], counts[NAMES], sets,
-            behind, beside);
-    fclose(file);
-}
-
 static CUresult cu_end_capture(CUstream handle, CUgraph *graph_p)
 {
     const stream_t *stream = (stream_t *)handle;
@@ -674,7 +590,7 @@ static CUresult cu_graph_update(CUgraphExec handle, CUgraph graph,
     atomic_fetch_add(&exec->graph->users, 1);
     if (exec->graph->added)
         fake_check_added(exec->graph);
-    tell_graph(exec->graph);
+    fake_tell_graph(exec->graph);
     return CUDA_SUCCESS;
 }
 

@@ -7,7 +7,6 @@
 #include "sequence.h"
 
 #include "core/status.h"
-#include "overlap/partial.h"
 #include "schedule/range.h"
 
 static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *step, bool waits)

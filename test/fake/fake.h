@@ -19,6 +19,10 @@
  *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
  *                      much comes behind its lap_advance, and how much may run beside that
  *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode
+ *   FAKE_GEMM_S        as "100 102": what cuBLASLt's GEMMs take on the clock of events, in seconds, with
+ *                      the kernel that it proposes first, of tiles of 256x128, and with the other, of
+ *                      128x256; they do nothing else
+ *   FAKE_GEMMS         a file to which each of its GEMMs adds the tile of its kernel
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must
  *                      do what it can
@@ -53,6 +57,8 @@ typedef void (*fake_work_t)(void *args);
 /* Runs work(copy of args) in the order of the stream. `waits`: it may wait for a signal. */
 FAKE_EXPORT CUresult fake_issue(CUstream stream, fake_work_t work, const void *args, size_t bytes,
                                 bool waits);
+/* What is recorded from now on was so much later. */
+FAKE_EXPORT void fake_pass(int seconds);
 /* Returns when all that was issued to all streams has run, where they share a queue. */
 void fake_settle(void);
 /* Whether a capture forbids this thread calls that might wait for streams, or make them wait. */

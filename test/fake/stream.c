@@ -38,6 +38,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static stream_t *streams;
 static queue_t *shared; /* with FAKE_ONE_QUEUE */
 static atomic_uint launches;
+static atomic_int passed;             /* seconds that the clock of events is ahead */
 static atomic_int strict;             /* captures that forbid things to all threads, */
 static _Thread_local int strict_here; /* and to this one only */
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -45,6 +46,11 @@ static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GL
 static void nap(void)
 {
     nanosleep(&(struct timespec){0, 20000}, NULL);
+}
+
+void fake_pass(int seconds)
+{
+    atomic_fetch_add(&passed, seconds);
 }
 
 static void drop_record(record_t *record)
@@ -92,8 +98,10 @@ static void run_op(op_t *op, atomic_int *marks)
         op->work(op->args);
         break;
     case RECORD:
-        if (!marks)
+        if (!marks) {
             clock_gettime(CLOCK_MONOTONIC, &op->record->when);
+            op->record->when.tv_sec += atomic_load(&passed);
+        }
         atomic_store(marks ? &marks[op->mark] : &op->record->done, 1);
         break;
     case AWAIT:

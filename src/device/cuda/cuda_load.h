@@ -116,6 +116,7 @@
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)                                                        \
     X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                        \
     X(cublasLtMatmul)
 
 /* NOLINTBEGIN(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */

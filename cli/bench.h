@@ -37,6 +37,7 @@ typedef struct lap_bench_method {
     const char *name;          /* one of lap_op_methods, or "auto" */
     int aggregate;
     size_t num_splits, block_rows;
+    int num_sm; /* 0: as for all methods */
     bool asked; /* false: serial, measured as the yardstick only */
 } lap_bench_method_t;
 

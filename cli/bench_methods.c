@@ -16,13 +16,20 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
     names[count] = NULL;
 }
 
+#define EVERY_METHOD 0u /* knobs: that which all have */
+
+static bool has_one(const lap_builder_t *builder, unsigned knobs)
+{
+    return knobs == EVERY_METHOD || builder->knobs & knobs;
+}
+
 /* "pipeline, pull": the methods of a kind that have one of these knobs. */
 static void list_owners(lap_op_kind_t kind, unsigned knobs, char *text, size_t bytes)
 {
     size_t used = 0;
     snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
     for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
-        if (builder->knobs & knobs && used < bytes)
+        if (has_one(builder, knobs) && used < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
                                      builder->name);
 }
@@ -32,15 +39,16 @@ static bool has_knob(lap_op_kind_t kind, const char *method, unsigned knobs)
     const lap_builder_t *builder = lap_builders(kind);
     while (builder->name && strcmp(builder->name, method) != 0)
         builder++;
-    return builder->name && builder->knobs & knobs;
+    return builder->name && has_one(builder, knobs);
 }
 
 /* One knob, "name" or "name=value"; `given` has a bit for each that came before. */
 static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, unsigned *given, char *knob)
 {
-    static const char *const names[] = {"aggregate", "num_splits", "block_rows", NULL};
+    enum { AGGREGATE, NUM_SPLITS, BLOCK_ROWS, NUM_SM };
+    static const char *const names[] = {"aggregate", "num_splits", "block_rows", "num_sm", NULL};
     static const unsigned knobs[] = {LAP_KNOB_AGGREGATE, LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS,
-                                     LAP_KNOB_BLOCK_ROWS};
+                                     LAP_KNOB_BLOCK_ROWS, EVERY_METHOD};
     char owners[LAP_LIST_TEXT];
     char what[2 * LAP_LIST_TEXT];
     char *value = strchr(knob, '=');
@@ -62,10 +70,13 @@ static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, unsigned 
     }
     *given |= 1u << index;
     snprintf(what, sizeof(what), "%s of --method %s", names[index], method->label);
-    if (index == 0)
+    if (index == AGGREGATE)
         return lap_arg_int(&lap_bench_command, what, value ? value : "1", 0, 1, &method->aggregate);
+    if (index == NUM_SM)
+        return lap_arg_int(&lap_bench_command, what, value ? value : "", 1, LAP_SMS_MOST,
+                           &method->num_sm);
     return lap_arg_size(&lap_bench_command, what, value ? value : "", 1, SIZE_MAX,
-                        index == 1 ? &method->num_splits : &method->block_rows);
+                        index == NUM_SPLITS ? &method->num_splits : &method->block_rows);
 }
 
 static void add_name(const char **names, const char *name)

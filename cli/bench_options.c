@@ -134,11 +134,10 @@ const lap_command_t lap_bench_command = {
         "FP8 matrices have a scale, another one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
         "direct:num_splits=1,\n"
-        "fused:block_rows=256. serial is always measured: it is the yardstick. auto picks a "
-        "method\n"
-        "by simulating all of them, on a GPU by calling them, and what it expects of each is "
-        "printed\n"
-        "beside what was measured.\n"
+        "fused:block_rows=256; on a GPU every method has num_sm, as --num-sm: serial:num_sm=64.\n"
+        "serial is always measured: it is the yardstick. auto picks a method by simulating all of\n"
+        "them, on a GPU by calling them, and what it expects of each is printed beside what was\n"
+        "measured.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data, in the same round: what\n"
@@ -376,6 +375,27 @@ static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
     return false;
 }
 
+/* Multiprocessors may be counted where there are any. */
+static bool check_num_sm(const lap_bench_t *bench)
+{
+    if (strcmp(bench->device, "cuda") == 0)
+        return true;
+    if (bench->num_sm > 0) {
+        lap_args_fail(&lap_bench_command, "--num-sm %d is of GPUs; expected --device cuda, or 0",
+                      bench->num_sm);
+        return false;
+    }
+    const lap_bench_case_t *it = &bench->cases[0]; /* all have the same, or all there are */
+    for (size_t i = 0; i < it->nmethods; i++)
+        if (it->methods[i].num_sm > 0) {
+            lap_args_fail(&lap_bench_command,
+                          "--method %s: num_sm is of GPUs; expected --device cuda",
+                          it->methods[i].label);
+            return false;
+        }
+    return true;
+}
+
 static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
@@ -391,13 +411,9 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
         return false;
     if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
-                     &bench->num_sm))
+                     &bench->num_sm) ||
+        !check_num_sm(bench))
         return false;
-    if (bench->num_sm > 0 && strcmp(device->name, "cuda") != 0) {
-        lap_args_fail(&lap_bench_command, "--num-sm %d is of GPUs; expected --device cuda, or 0",
-                      bench->num_sm);
-        return false;
-    }
     bench->sm_margin = args->given[SM_MARGIN];
     if (bench->sm_margin && bench->num_sm == 0) {
         lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");

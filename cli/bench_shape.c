@@ -58,6 +58,8 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
     desc.aggregate = chosen->aggregate;
     desc.num_splits = chosen->num_splits;
     desc.block_rows = chosen->block_rows;
+    if (chosen->num_sm > 0)
+        desc.num_sm = chosen->num_sm;
     if (it->kind == LAP_EXTERNAL_AG) { /* the GEMM is another operator */
         desc.layout = LAP_FORWARD;
         desc.epilogue = LAP_EPILOGUE_NONE;

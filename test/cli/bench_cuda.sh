@@ -91,6 +91,10 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     unset FAKE_GPUS
 fi
 
+lap bench ag 48 32 16 --device cuda --ranks 2 --method serial:num_sm=64,fused:num_sm=2:block_rows=8 --iters 1
+is 'methods with multiprocessors that copy' "$status" 0
+has '... as auto names them' "$out" 'serial:num_sm=64' 'fused:num_sm=2:block_rows=8'
+
 # Graphs without signals are not looked at: most of them only load kernels.
 for op in ag rs ar; do
     FAKE_GRAPHS=$work/graphs lap bench $op 256 512 128 --device cuda --ranks 4 --method all --iters 1

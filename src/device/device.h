@@ -135,6 +135,12 @@ typedef struct lap_stall {
     lap_status_t failed;  /* not LAP_OK, with its sentence: it cannot come any more */
 } lap_stall_t;
 
+/* Whether all signals are there and an emulated link holds them back: no peer is missed then. */
+static inline bool lap_stall_has_come(const lap_stall_t *stall)
+{
+    return !stall->mismatch && (int32_t)(stall->come - stall->count) >= 0;
+}
+
 /*
  * A block of rows of a GEMM: x = scale * a_scale * op(a) op(b) for `rows` rows of d, summed in fp32
  * or better, then finished. With a wait it starts only when the signal has come; with a raise it
@@ -266,6 +272,10 @@ struct lap_device_ops {
      * waits for a signal now, or found another call's.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
+    /* The same of what the stream itself was given, for any thread. */
+    bool (*own_stall)(lap_stream_t *stream, lap_stall_t *stall_p);
+    /* For any thread: ends all waits of the device, and nothing is raised until `release`. */
+    void (*let_go)(lap_device_t *device);
     /*
      * Whether a wait has lasted longer than the device was told, with nobody to look, and has ended
      * all waits of the device by itself; which one. Nothing more is raised then until `release`.

@@ -561,6 +561,7 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 void lap_op_become_guest(lap_op_t *op)
 {
     op->guest.group = op->group;
+    op->guest.buffer = op->buffer;
     lap_engine_add_guest(op->engine, &op->guest);
 }
 

@@ -2,7 +2,7 @@
 /* The engine of a world: the streams on its device, made when the first operator needs them. */
 #include <stdio.h>
 
-#include "schedule/run.h"
+#include "schedule/guard.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -37,6 +37,7 @@ static void close_streams(lap_engine_t *engine)
 static void engine_close(void *context)
 {
     lap_engine_t *engine = context;
+    lap_guard_stop(engine->guard);
     if (engine->side)
         close_streams(engine->side);
     close_streams(engine);
@@ -91,8 +92,13 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
 lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
 {
     if (!engine->side) {
-        LAP_TRY(engine_open(engine->device, &engine->side));
-        engine->side->side = engine;
+        lap_engine_t *side;
+        LAP_TRY(engine_open(engine->device, &side));
+        side->side = engine;
+        side->guard = engine->guard;
+        lap_guard_hold(engine->guard);
+        engine->side = side;
+        lap_guard_go(engine->guard);
     }
     *side_p = engine->side;
     return LAP_OK;
@@ -228,12 +234,6 @@ static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
             watcher->streams[watcher->nstreams++] = engine->streams[s];
 }
 
-/* Whether all signals are there and an emulated link holds them back: no peer is missed then. */
-static bool has_come(const lap_stall_t *stall)
-{
-    return !stall->mismatch && (int32_t)(stall->come - stall->count) >= 0;
-}
-
 /* Whether the stream is still in that wait a moment later, for that reason. */
 static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall,
                           lap_status_t reason)
@@ -241,7 +241,7 @@ static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_
     lap_stall_t later;
     lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
     return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number &&
-           (reason == LAP_ERR_TIMEOUT || !has_come(&later));
+           (reason == LAP_ERR_TIMEOUT || !lap_stall_has_come(&later));
 }
 
 static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
@@ -254,7 +254,7 @@ static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stal
     }
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
     lap_status_t status = LAP_OK;
-    if (!has_come(stall))
+    if (!lap_stall_has_come(stall))
         status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
     if (status == LAP_OK)
         status = stall->failed;
@@ -286,11 +286,16 @@ static lap_status_t look_at_streams(void *context)
     return LAP_OK;
 }
 
-/* Whether the device ended its waits by itself; why. */
+/* Whether the device or the guard ended its waits; why. */
 static lap_status_t look_back(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     lap_stall_t stall;
+    if (lap_guard_found(engine->guard, &stall)) {
+        const lap_buffer_t *buffer = stall.buffer;
+        const lap_status_t status = lap_group_look_for(buffer->group, stall.peer);
+        return lap_buffer_stall_failed(&stall, status == LAP_OK ? LAP_ERR_TIMEOUT : status);
+    }
     if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
         return LAP_OK;
     return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
@@ -343,8 +348,11 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
         note_failure(engine->side, status, text);
         break_groups(engine->side, status, text);
     }
+    lap_guard_hold(engine->guard);
     if (ops->release)
         ops->release(engine->device, until);
+    lap_guard_forget(engine->guard);
+    lap_guard_go(engine->guard);
     drain(engine);
     if (engine->side)
         drain(engine->side);
@@ -352,16 +360,16 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
 
 /* ---- guests ---- */
 
-/* Other processes that a guest has in its group may die. */
-static bool has_peers(const lap_engine_guest_t *guest)
+/* Other processes in a group may die. */
+static bool has_peers(const lap_group_t *group)
 {
-    return guest->group->world->kind != LAP_WORLD_THREADS && guest->group->size > 1;
+    return group->world->kind != LAP_WORLD_THREADS && group->size > 1;
 }
 
 static bool have_peers(const lap_engine_t *engine)
 {
     const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
-    while (guest && !has_peers(guest))
+    while (guest && !has_peers(guest->group))
         guest = guest->next;
     return guest != NULL;
 }
@@ -370,7 +378,7 @@ static bool have_peers(const lap_engine_t *engine)
 static bool have_lost(const lap_engine_t *engine)
 {
     const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
-    while (guest && !(has_peers(guest) && lap_group_look(guest->group) == LAP_ERR_PEER_LOST))
+    while (guest && !(has_peers(guest->group) && lap_group_look(guest->group) == LAP_ERR_PEER_LOST))
         guest = guest->next;
     return guest != NULL;
 }
@@ -393,10 +401,22 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
     return lap_error(LAP_ERR_PEER_LOST, "%s; %s: %s", cause, doing, story);
 }
 
+lap_status_t lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
+{
+    if (engine->guard || !engine->device->ops->let_go || !has_peers(group))
+        return LAP_OK;
+    LAP_TRY(lap_guard_start(engine, &engine->guard));
+    if (engine->side)
+        engine->side->guard = engine->guard;
+    return LAP_OK;
+}
+
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
 {
+    lap_guard_hold(engine->guard);
     guest->next = engine->guests;
     engine->guests = guest;
+    lap_guard_go(engine->guard);
 }
 
 void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
@@ -404,7 +424,9 @@ void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
     lap_engine_guest_t **link = &engine->guests;
     while (*link != guest)
         link = &(*link)->next;
+    lap_guard_hold(engine->guard);
     *link = guest->next;
+    lap_guard_go(engine->guard);
 }
 
 /* ---- calls in the order of a caller's stream ---- */

@@ -17,11 +17,13 @@
  */
 typedef struct lap_engine_guest {
     lap_group_t *group;
+    const lap_buffer_t *buffer; /* what its calls wait on */
     struct lap_engine_guest *next;
 } lap_engine_guest_t;
 
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine lap_engine_t;
+typedef struct lap_guard lap_guard_t; /* see guard.h */
 struct lap_engine {
     lap_device_t *device;
     lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
@@ -43,6 +45,7 @@ struct lap_engine {
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
     lap_engine_t *side; /* see lap_engine_side; each has the other; NULL: not asked for yet */
+    lap_guard_t *guard; /* of both; NULL: nothing is to be guarded yet */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */
@@ -115,6 +118,12 @@ lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
  */
 lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
                                    const char *doing);
+
+/*
+ * From now on calls in this group may be waited for by nobody, while the caller waits for its
+ * stream: should a rank be lost, the stream goes on all the same. Before they are guests.
+ */
+lap_status_t lap_engine_guard(lap_engine_t *engine, const lap_group_t *group);
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
 void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);

@@ -307,6 +307,29 @@ static void try_method(bench_t *bench, const test_method_t *method, const test_f
     lap_op_destroy(trial.op);
 }
 
+/* While the caller captures a graph that has nothing to do with it; which must not suffer. */
+static void try_beside_capture(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
+{
+    caller_t *caller = &bench->caller;
+    CUgraph graph = NULL;
+    trial_t trial = {.bench = bench, .method = &test_methods[0], .flavour = flavour};
+    CALLER_DO(caller, cuStreamBeginCapture(caller->streams[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    move(bench, bench->next, bench->work, caller->streams[0]);
+    trial.op = test_op(caller->group, buffer, trial.method, flavour, &shape);
+    const double error = trial.op ? test_run(trial.op, plan_call(&trial, 1, true)) : INFINITY;
+    test_call_t call = make_call(&trial, 2, true);
+    test_call_upload(&call, caller_pointer(bench->got[0]));
+    if (trial.op)
+        enqueue(bench, trial.op, &call, bench->got[0], caller->streams[1], "beside a capture");
+    synchronize(bench, caller->streams[1], "beside a capture");
+    const double later = error_of(&call, bench->got[0]);
+    lap_op_destroy(trial.op);
+    CALLER_DO(caller, cuStreamEndCapture(caller->streams[0], &graph));
+    tap_ok(error == 0 && later == 0, "calls beside a capture are right: %g, %g", error, later);
+    tap_ok(graph != NULL, "the capture is none the worse");
+    CALLER_DO(caller, cuGraphDestroy(graph));
+}
+
 /* Arguments that no GPU, or not this one, can use; nothing is broken by them. */
 static void try_wrong_memory(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
 {
@@ -355,8 +378,10 @@ static void suite(lap_group_t *group)
             if (test_suits(&test_methods[i], &flavours[f], lap_group_size(group)) &&
                 strcmp(test_methods[i].method, "auto") != 0)
                 try_method(&bench, &test_methods[i], &flavours[f], buffer, i + f);
-    if (buffer)
+    if (buffer) {
+        try_beside_capture(&bench, &flavours[0], buffer);
         try_wrong_memory(&bench, &flavours[0], buffer);
+    }
     lap_buffer_destroy(buffer);
     end(&bench);
     caller_end(&bench.caller);

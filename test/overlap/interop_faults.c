@@ -5,6 +5,7 @@
  * and the library tell what happened when it is next asked.
  *
  * interop_faults deadline|late|mismatch|graph-mismatch|exit
+ * interop_faults driver-mismatch|driver-exit|driver-graph-exit|driver-stranger
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,6 +20,9 @@
 
 enum { OPS = 2 };
 
+#define SOON_S 5.0 /* long before the timeout, which is a minute */
+#define LATE_US 1500000u
+
 /* What the ranks have for a fault. */
 typedef struct scene {
     lap_world_t *world;
@@ -31,13 +35,12 @@ typedef struct scene {
     CUdeviceptr memory[OPS];
 } scene_t;
 
-static bool prepare(scene_t *scene, lap_world_t *world)
+static bool prepare(scene_t *scene, lap_world_t *world, lap_group_t *group)
 {
     static const test_method_t methods[OPS] = {{LAP_AG_GEMM, "ring", 0, 0, 0, 0},
                                                {LAP_GEMM_RS, "ring", 0, 0, 0, 0}};
     static const test_shape_t shape = {37, 24, 16};
     const test_flavour_t plain = test_plain();
-    lap_group_t *group = lap_world_group(world);
     lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
     mapped.transport = "shm";
     scene->world = world;
@@ -123,8 +126,17 @@ static void come_alone(scene_t *scene, bool by_driver)
     set_flag(scene);
 }
 
+/* The caller waits by means of the driver, which knows nothing: it is let go nevertheless. */
+static void wait_by_driver(scene_t *scene)
+{
+    const uint64_t begin = lap_now_ns();
+    CALLER_DO(&scene->caller, cuStreamSynchronize(scene->caller.streams[0]));
+    const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    tap_ok(seconds < SOON_S, "the stream runs on after %.3f s", seconds);
+}
+
 /* Rank 0 calls one operator, the others another. */
-static void differ(scene_t *scene, bool in_graph)
+static void differ(scene_t *scene, bool in_graph, bool by_driver)
 {
     caller_t *caller = &scene->caller;
     const int which = lap_world_rank(scene->world) == 0 ? 0 : 1;
@@ -134,6 +146,8 @@ static void differ(scene_t *scene, bool in_graph)
     else
         tap_success(lap_op_enqueue(scene->ops[which], &scene->args[which], caller->streams[0]),
                     "a call of operator %d", which);
+    if (by_driver)
+        wait_by_driver(scene);
     const lap_status_t status = lap_world_synchronize(scene->world, caller->streams[0]);
     tap_failure(status, LAP_ERR_MISMATCH, "calls operator", "m = 37", NULL);
     tap_note("%s", lap_last_error());
@@ -161,6 +175,71 @@ static void lose_one(scene_t *scene)
     CALLER_DO(caller, cuGraphExecDestroy(exec));
 }
 
+/* The last rank ends while the others wait for a call, or for a graph of their own with one. */
+static void lose_one_unseen(scene_t *scene, bool in_graph)
+{
+    caller_t *caller = &scene->caller;
+    const int last = lap_world_size(scene->world) - 1;
+    CUgraphExec exec = in_graph ? capture(scene, 0) : NULL;
+    if (lap_world_rank(scene->world) == last) {
+        for (int rank = 0; rank < last; rank++)
+            await_flag(scene, rank);
+        tap_done();
+        _exit(0);
+    }
+    if (in_graph)
+        CALLER_DO(caller, cuGraphLaunch(exec, caller->streams[0]));
+    else
+        tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], caller->streams[0]), "a call");
+    set_flag(scene);
+    wait_by_driver(scene);
+    tap_failure(lap_op_run(scene->ops[1], &scene->args[1]), LAP_ERR_PEER_LOST, "has died",
+                "waited in ag_gemm (ring)", NULL);
+    tap_note("%s", lap_last_error());
+    tap_ok(lap_world_synchronize(scene->world, caller->streams[0]) == LAP_ERR_PEER_LOST,
+           "waiting for the stream fails in the same way");
+    if (exec)
+        CALLER_DO(caller, cuGraphExecDestroy(exec));
+}
+
+/* A call of all but the last rank, which has ended: the others come late, and nothing is lost. */
+static void call_without_last(scene_t *scene)
+{
+    CUstream stream = scene->caller.streams[0];
+    const bool first = lap_world_rank(scene->world) == 0;
+    if (!first)
+        usleep(LATE_US);
+    tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call without it");
+    const uint64_t begin = lap_now_ns();
+    CALLER_DO(&scene->caller, cuStreamSynchronize(stream));
+    const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    tap_ok(!first || seconds > 1e-6 * LATE_US / 2, "it waits for who is late: %.3f s", seconds);
+    tap_success(lap_world_synchronize(scene->world, stream), "it is right");
+}
+
+/* The last rank has had calls with all, and ends; the others go on without it. */
+static void lose_a_stranger(scene_t *scene)
+{
+    CUstream stream = scene->caller.streams[0];
+    lap_world_t *world = scene->world;
+    const bool last = lap_world_rank(world) == lap_world_size(world) - 1;
+    lap_group_t *others;
+    scene_t inner = {.world = NULL};
+    if (!tap_success(lap_group_split(lap_world_group(world), last, 0, &others), "a group") ||
+        !prepare(&inner, world, others))
+        return;
+    tap_success(lap_op_enqueue(inner.ops[0], &inner.args[0], stream), "a call of some");
+    tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call of all");
+    tap_success(lap_world_synchronize(world, stream), "both have run");
+    if (last) {
+        tap_done();
+        _exit(0);
+    }
+    call_without_last(&inner);
+    take_down(&inner);
+    lap_group_destroy(others);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -174,11 +253,16 @@ int main(int argc, char **argv)
     if (!tap_success(lap_world_create(&options, &world), "a world"))
         return tap_done();
     scene_t scene = {.world = NULL};
-    if (prepare(&scene, world)) {
+    if (prepare(&scene, world, lap_world_group(world))) {
         if (strcmp(fault, "exit") == 0)
             lose_one(&scene);
-        else if (strcmp(fault, "mismatch") == 0 || strcmp(fault, "graph-mismatch") == 0)
-            differ(&scene, strcmp(fault, "mismatch") != 0);
+        else if (strcmp(fault, "driver-exit") == 0 || strcmp(fault, "driver-graph-exit") == 0)
+            lose_one_unseen(&scene, strcmp(fault, "driver-exit") != 0);
+        else if (strcmp(fault, "driver-stranger") == 0)
+            lose_a_stranger(&scene);
+        else if (strstr(fault, "mismatch"))
+            differ(&scene, strcmp(fault, "graph-mismatch") == 0,
+                   strcmp(fault, "driver-mismatch") == 0);
         else
             come_alone(&scene, strcmp(fault, "deadline") == 0);
         take_down(&scene);

@@ -102,10 +102,11 @@ typedef struct lap_cuda_device {
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
     unsigned entered;  /* so often, by the thread whose device it is: it is current */
-    bool retained;     /* the primary context */
-    bool dead;         /* it did not end its work when it had to: nothing waits for it any more */
-    int sms;           /* multiprocessors of the context */
-    int urgent, lazy;  /* priorities */
+    CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
+    bool retained;                    /* the primary context */
+    bool dead;        /* it did not end its work when it had to: nothing waits for it any more */
+    int sms;          /* multiprocessors of the context */
+    int urgent, lazy; /* priorities */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
     lap_cuda_loaded_t *loaded; /* of layers above */
@@ -142,9 +143,7 @@ typedef struct lap_cuda_device {
     lap_cuda_lodger_t *lodgers;
     /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
     CUcontext foreign_context;
-    lap_event_t foreign;              /* in that context; no event yet: NULL */
-    bool captures;                    /* the caller captures a graph from it, */
-    CUstreamCaptureMode capture_mode; /* and this is what the thread's mode was */
+    lap_event_t foreign; /* in that context; no event yet: NULL */
     /* Of the transport over this memory: what it still has to free, and how. */
     struct lap_cuda_grave *graves;
     void (*sweep)(struct lap_cuda_device *device, bool all);
@@ -175,7 +174,7 @@ lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status);
 
 /*
  * The same with the context of the device, once for rows of calls inside one another; each enter is
- * followed by a leave.
+ * followed by a leave. In between this thread may do what captures of the caller's forbid.
  */
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device);
 /* Returns the status given, or what went wrong here. */
@@ -247,9 +246,6 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
 void lap_cuda_lodger_enter(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
 void lap_cuda_lodger_leave(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
 
-/* As lap_cuda_stall, but lodgers are left out. */
-bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p);
-
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);
 
@@ -306,6 +302,8 @@ lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
 lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
+bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p);
+void lap_cuda_let_go(lap_device_t *device);
 bool lap_cuda_gave_up(lap_device_t *device, lap_stall_t *stall_p);
 void lap_cuda_release(lap_device_t *device, lap_event_t *until);
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p);

@@ -38,20 +38,39 @@ lap_status_t lap_cuda_pop(const lap_cuda_device_t *device, lap_status_t status)
     return status != LAP_OK ? status : lap_cuda_check(&device->api, result, "cuCtxPopCurrent");
 }
 
+/*
+ * The caller may be capturing a graph, of its own business or of ours: other calls of this thread,
+ * such as allocations, are not part of it and must not spoil it.
+ */
+static lap_status_t exchange_mode(lap_cuda_device_t *device, CUstreamCaptureMode mode)
+{
+    device->capture_mode = mode;
+    return lap_cuda_check(&device->api,
+                          device->api.cuThreadExchangeStreamCaptureMode(&device->capture_mode),
+                          "cuThreadExchangeStreamCaptureMode");
+}
+
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
     if (device->dead)
         return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
                          device->ordinal);
-    if (device->entered == 0)
+    if (device->entered == 0) {
         LAP_TRY(lap_cuda_push(device, device->context));
+        const lap_status_t status = exchange_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+        if (status != LAP_OK)
+            return lap_cuda_pop(device, status);
+    }
     device->entered++;
     return LAP_OK;
 }
 
 lap_status_t lap_cuda_leave(lap_cuda_device_t *device, lap_status_t status)
 {
-    return --device->entered > 0 ? status : lap_cuda_pop(device, status);
+    if (--device->entered > 0)
+        return status;
+    const lap_status_t exchanged = exchange_mode(device, device->capture_mode);
+    return lap_cuda_pop(device, status != LAP_OK ? status : exchanged);
 }
 
 lap_status_t lap_cuda_calls_begin(lap_device_t *device)
@@ -560,6 +579,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .stream_wait_event = lap_cuda_stream_wait_event,
     .event_synchronize = lap_cuda_event_synchronize,
     .stall = lap_cuda_stall,
+    .own_stall = lap_cuda_own_stall,
+    .let_go = lap_cuda_let_go,
     .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,

@@ -71,51 +71,39 @@ void lap_cuda_foreign_close(lap_cuda_device_t *device)
     device->foreign.event = NULL;
 }
 
-/* While a graph is captured, other calls of this thread, such as allocations, are not part of it. */
-static lap_status_t ask_stream(lap_cuda_device_t *device, CUstream stream)
+/* Whether a graph is captured from it. */
+static lap_status_t ask_stream(const lap_cuda_device_t *device, CUstream stream, bool *keeps_p)
 {
     const lap_cuda_api_t *api = &device->api;
     CUstreamCaptureStatus state;
     LAP_TRY(lap_cuda_check(api, api->cuStreamIsCapturing(stream, &state), "cuStreamIsCapturing"));
-    if (state == CU_STREAM_CAPTURE_STATUS_NONE)
-        return LAP_OK;
-    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    if (state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         return lap_error(LAP_ERR_INVALID, "the stream's capture is no longer valid: end it");
-    device->capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    LAP_TRY(lap_cuda_check(api, api->cuThreadExchangeStreamCaptureMode(&device->capture_mode),
-                           "cuThreadExchangeStreamCaptureMode"));
-    device->captures = true;
+    *keeps_p = state == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return LAP_OK;
 }
 
-static lap_status_t take_stream(lap_cuda_device_t *device, CUcontext context, CUstream stream)
+static lap_status_t take_stream(lap_cuda_device_t *device, CUcontext context, CUstream stream,
+                                bool *keeps_p)
 {
     LAP_TRY(take_context(device, context));
     LAP_TRY(enter(device));
-    return leave(device, ask_stream(device, stream));
+    return leave(device, ask_stream(device, stream, keeps_p));
 }
 
 lap_status_t lap_cuda_foreign_begin(lap_device_t *handle, void *foreign, bool *keeps_p)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUcontext context;
-    device->captures = false;
     LAP_TRY(context_of(device, foreign, &context));
     LAP_TRY(lap_cuda_enter(device));
-    const lap_status_t status = take_stream(device, context, foreign);
-    if (status != LAP_OK)
-        return lap_cuda_leave(device, status);
-    *keeps_p = device->captures;
-    return LAP_OK;
+    const lap_status_t status = take_stream(device, context, foreign, keeps_p);
+    return status == LAP_OK ? LAP_OK : lap_cuda_leave(device, status);
 }
 
 void lap_cuda_foreign_end(lap_device_t *handle)
 {
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    if (device->captures)
-        (void)device->api.cuThreadExchangeStreamCaptureMode(&device->capture_mode);
-    device->captures = false;
-    (void)lap_cuda_leave(device, LAP_OK);
+    (void)lap_cuda_leave((lap_cuda_device_t *)handle, LAP_OK);
 }
 
 lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_event_t **event_p)

@@ -414,7 +414,7 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
     return true;
 }
 
-bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
+bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
     return read_slot(&stream->device->board->slots[stream->slot], stall_p);
 }
@@ -422,7 +422,7 @@ bool lap_cuda_stall_of(lap_stream_t *stream, lap_stall_t *stall_p)
 /* What holds up a lodger holds up the streams that wait for it. */
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
-    bool found = lap_cuda_stall_of(stream, stall_p);
+    bool found = lap_cuda_own_stall(stream, stall_p);
     for (lap_cuda_lodger_t *lodger = stream->device->lodgers; lodger && !found;
          lodger = lodger->next)
         found = lodger->stall(lodger, stall_p);
@@ -449,6 +449,12 @@ bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
     /* Pairs with the release in give_up(), kernels.cu: that wait was told of before. */
     return __atomic_load_n(&board->abort, __ATOMIC_ACQUIRE) == LAP_CUDA_GAVE_UP &&
            read_slot(&board->late, stall_p);
+}
+
+void lap_cuda_let_go(lap_device_t *handle)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    __atomic_store_n(&device->board->abort, LAP_CUDA_RELEASE, __ATOMIC_SEQ_CST);
 }
 
 /* No wait ends in vain any more, not even one in a caller's graph, and so none sets it again. */
@@ -491,7 +497,7 @@ static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
 void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
-    __atomic_store_n(&device->board->abort, LAP_CUDA_RELEASE, __ATOMIC_SEQ_CST);
+    lap_cuda_let_go(handle);
     for (lap_cuda_lodger_t *lodger = device->lodgers; lodger; lodger = lodger->next)
         lodger->end(lodger);
     if (lap_cuda_enter(device) != LAP_OK)

@@ -46,7 +46,7 @@ static bool lodger_stall(lap_cuda_lodger_t *lodger, lap_stall_t *stall_p)
 {
     lap_nccl_comm_t *comm = (lap_nccl_comm_t *)lodger;
     ncclResult_t result = ncclSuccess;
-    if (lap_cuda_stall_of(comm->wire, stall_p))
+    if (lap_cuda_own_stall(comm->wire, stall_p))
         return true;
     if (!comm->comm || !find_stall(comm, stall_p))
         return false;

@@ -53,10 +53,10 @@ LAP_API lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
  * Waits until a stream has all behind it that it was given, as cudaStreamSynchronize, and watches
  * meanwhile over the calls that it waits for, those in graphs included.
  * Local to the rank; blocks. Only after it has returned LAP_OK are the results of calls in that
- * stream sure to be right. A caller that uses cudaStreamSynchronize instead waits less than a second
- * for a peer of this host that has died or calls another operator, and at most a second longer than
- * the timeout for one that does not come; and then learns nothing: the stream has run on, and the
- * next call of this or of an operator tells what happened.
+ * stream sure to be right. A caller that uses cudaStreamSynchronize instead is watched over by a
+ * thread, for which signals are blocked: it waits no longer than here, but then learns nothing. The
+ * stream has run on, and the next call of this or of an operator tells what happened. Where ranks
+ * are threads there is none, and it waits up to a second longer than the timeout.
  * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
  * signal: the groups of all operators that were enqueued are then broken; destroy everything made
  * from them. LAP_ERR_INVALID (a stream of another GPU, or one that is being captured),

@@ -181,16 +181,12 @@ static void take_letter(void *context, const lap_letter_t *letter, const char *b
 
 /* Failures. */
 
-static bool is_broken(const lap_group_t *group)
-{
-    return atomic_load_explicit(&group->board->failure, memory_order_acquire) == FAILURE_SET;
-}
-
 lap_status_t lap_group_broken(const lap_group_t *group)
 {
-    if (!is_broken(group))
+    lap_board_t *board = group->board;
+    if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
         return LAP_OK;
-    return lap_error((lap_status_t)group->board->status, "%s", group->board->sentence);
+    return lap_error((lap_status_t)board->status, "%s", board->sentence);
 }
 
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
@@ -275,12 +271,6 @@ lap_status_t lap_group_look_for(lap_group_t *group, int rank)
     char who[96];
     return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",
                      describe(group, rank, who, sizeof(who)));
-}
-
-bool lap_group_has_lost(const lap_group_t *group, int rank)
-{
-    return is_broken(group) || has_left(group, rank) ||
-           (group->world->kind != LAP_WORLD_THREADS && find_dead(group) >= 0);
 }
 
 /*

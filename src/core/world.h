@@ -82,12 +82,6 @@ lap_status_t lap_group_look(lap_group_t *group);
 lap_status_t lap_group_look_for(lap_group_t *group, int rank);
 
 /*
- * Whether lap_group_look_for would fail, for any thread while the group is there: says nothing and
- * tells nobody.
- */
-bool lap_group_has_lost(const lap_group_t *group, int rank);
-
-/*
  * Breaks the group: writes status and sentence on the board unless one is there already, and wakes
  * the ranks that wait in group collectives. Waits elsewhere see it within LAP_WATCH_NS.
  */

@@ -274,7 +274,7 @@ struct lap_device_ops {
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
     /* The same of what the stream itself was given, for any thread. */
     bool (*own_stall)(lap_stream_t *stream, lap_stall_t *stall_p);
-    /* For any thread: ends all waits of the device, and nothing is raised until `release`. */
+    /* For any thread: ends all waits of the device. Behind one that ended so nothing is raised. */
     void (*let_go)(lap_device_t *device);
     /*
      * Whether a wait has lasted longer than the device was told, with nobody to look, and has ended

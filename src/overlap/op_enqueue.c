@@ -72,7 +72,7 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_args_check(op, &args));
     if (!op->stays_guest) {
-        LAP_TRY(lap_engine_guard(op->engine, op->group));
+        lap_engine_guard(op->engine, op->group);
         lap_op_become_guest(op);
         op->stays_guest = true;
     }

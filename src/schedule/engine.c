@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 #include "schedule/guard.h"
+#include "schedule/watcher.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define CAUSE_NS 2000000000u    /* how long a death may stay unseen after a GPU has failed of it */
-#define OVERHEAD_ROUNDS 3       /* the first one warms up */
-#define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
+#define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
+#define OVERHEAD_ROUNDS 3    /* the first one warms up */
 #define ALL_STREAMS ((1u << LAP_STREAMS) - 1)
 #define COMPUTE (1u << LAP_STREAM_COMPUTE)
 
@@ -217,85 +217,12 @@ void lap_engine_tailed(lap_engine_t *engine, int stream)
     engine->untailed = ALL_STREAMS & ~(1u << stream);
 }
 
-/* What is seen of the waits of a device while the host waits for it. */
-typedef struct watcher {
-    const lap_device_ops_t *ops;
-    lap_stream_t *streams[2 * LAP_STREAMS]; /* also those beside: they may share their queues */
-    int nstreams;
-    uint32_t numbers[2 * LAP_STREAMS]; /* of the wait that each stream was in, */
-    uint64_t since[2 * LAP_STREAMS];   /* and since when; 0: in none */
-    lap_stall_t lost;                  /* what cannot come any more, once the look has failed */
-} watcher_t;
-
-static void watch_streams(watcher_t *watcher, const lap_engine_t *engine)
-{
-    for (int s = 0; engine && s < LAP_STREAMS; s++)
-        if (engine->streams[s])
-            watcher->streams[watcher->nstreams++] = engine->streams[s];
-}
-
-/* Whether the stream is still in that wait a moment later, for that reason. */
-static bool still_stalled(const watcher_t *watcher, int stream, const lap_stall_t *stall,
-                          lap_status_t reason)
-{
-    lap_stall_t later;
-    lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
-    return watcher->ops->stall(watcher->streams[stream], &later) && later.number == stall->number &&
-           (reason == LAP_ERR_TIMEOUT || !lap_stall_has_come(&later));
-}
-
-static lap_status_t look_at_stall(watcher_t *watcher, int stream, const lap_stall_t *stall)
-{
-    lap_buffer_watch_t watch;
-    const uint64_t now = lap_now_ns();
-    if (watcher->since[stream] == 0 || watcher->numbers[stream] != stall->number) {
-        watcher->since[stream] = now;
-        watcher->numbers[stream] = stall->number;
-    }
-    lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
-    lap_status_t status = LAP_OK;
-    if (!lap_stall_has_come(stall))
-        status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
-    if (status == LAP_OK)
-        status = stall->failed;
-    if (status == LAP_OK && now - watcher->since[stream] >= watch.watch.timeout_ns)
-        status = LAP_ERR_TIMEOUT;
-    if (status == LAP_OK)
-        return LAP_OK;
-    char text[LAP_ERROR_TEXT];
-    snprintf(text, sizeof(text), "%s", lap_last_error());
-    /* A signal that came at the last moment wins: the peer may have raised it and then left. */
-    return still_stalled(watcher, stream, stall, status) ? lap_error(status, "%s", text) : LAP_OK;
-}
-
-static lap_status_t look_at_streams(void *context)
-{
-    watcher_t *watcher = context;
-    for (int s = 0; s < watcher->nstreams; s++) {
-        lap_stall_t stall;
-        if (!watcher->ops->stall(watcher->streams[s], &stall)) {
-            watcher->since[s] = 0;
-            continue;
-        }
-        lap_status_t status = look_at_stall(watcher, s, &stall);
-        if (status != LAP_OK) {
-            watcher->lost = stall;
-            return status;
-        }
-    }
-    return LAP_OK;
-}
-
 /* Whether the device or the guard ended its waits; why. */
 static lap_status_t look_back(lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     lap_stall_t stall;
-    if (lap_guard_found(engine->guard, &stall)) {
-        const lap_buffer_t *buffer = stall.buffer;
-        const lap_status_t status = lap_group_look_for(buffer->group, stall.peer);
-        return lap_buffer_stall_failed(&stall, status == LAP_OK ? LAP_ERR_TIMEOUT : status);
-    }
+    LAP_TRY(lap_guard_look_back(engine->guard));
     if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
         return LAP_OK;
     return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
@@ -306,10 +233,8 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     const lap_device_ops_t *ops = engine->device->ops;
     if (!ops->stall)
         return ops->event_synchronize(event, NULL);
-    watcher_t watcher = {.ops = ops};
-    watch_streams(&watcher, engine);
-    watch_streams(&watcher, engine->side);
-    const lap_watch_t watch = {.look = look_at_streams, .context = &watcher};
+    lap_watcher_t watcher = {.engine = engine, .stall = ops->stall};
+    const lap_watch_t watch = {.look = lap_watcher_look, .context = &watcher};
     lap_status_t status = ops->event_synchronize(event, &watch);
     if (watcher.lost.buffer)
         return lap_buffer_stall_failed(&watcher.lost, status);
@@ -330,6 +255,13 @@ static void break_groups(const lap_engine_t *engine, lap_status_t status, const 
         lap_group_fail_here(guest->group, status, text);
 }
 
+void lap_engine_break_guests(const lap_engine_t *engine, lap_status_t status, const char *text)
+{
+    break_groups(engine, status, text);
+    if (engine->side) /* what it waits for is let go too, or may never come */
+        break_groups(engine->side, status, text);
+}
+
 static void drain(const lap_engine_t *engine)
 {
     for (int s = 0; s < LAP_STREAMS; s++)
@@ -343,11 +275,9 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     char text[LAP_ERROR_TEXT];
     snprintf(text, sizeof(text), "%s", lap_last_error());
     note_failure(engine, status, text);
-    break_groups(engine, status, text);
-    if (engine->side) { /* what it waits for is let go too, or may never come */
+    if (engine->side)
         note_failure(engine->side, status, text);
-        break_groups(engine->side, status, text);
-    }
+    lap_engine_break_guests(engine, status, text);
     lap_guard_hold(engine->guard);
     if (ops->release)
         ops->release(engine->device, until);
@@ -401,14 +331,13 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
     return lap_error(LAP_ERR_PEER_LOST, "%s; %s: %s", cause, doing, story);
 }
 
-lap_status_t lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
+void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
 {
     if (engine->guard || !engine->device->ops->let_go || !has_peers(group))
-        return LAP_OK;
-    LAP_TRY(lap_guard_start(engine, &engine->guard));
+        return;
+    engine->guard = lap_guard_start(engine);
     if (engine->side)
         engine->side->guard = engine->guard;
-    return LAP_OK;
 }
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
@@ -465,7 +394,10 @@ static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
 
 lap_status_t lap_engine_settle(lap_engine_t *engine)
 {
-    return engine->tailed ? await_guests(engine, engine->tail) : LAP_OK;
+    const lap_status_t status = engine->tailed ? await_guests(engine, engine->tail) : LAP_OK;
+    lap_guard_hold(engine->guard); /* it has ended its look at what is over: that may be freed */
+    lap_guard_go(engine->guard);
+    return status;
 }
 
 lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)

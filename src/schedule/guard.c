@@ -2,23 +2,20 @@
 /* A thread that looks after waits which nobody else does: see guard.h. */
 #include "schedule/guard.h"
 
+#include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "schedule/watcher.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/log.h"
 #include "util/thread.h"
 
 #define INTERVAL_NS 100000000u
-#define LOOKS                                                                                      \
-    3 /* that must find the same wait in vain: a signal that comes at the last moment wins */
-
-/* What was seen of a stream. */
-typedef struct sight {
-    uint32_t number; /* of its wait */
-    int vain; /* so many looks in a row found the wait, and no hope for it but in the first */
-} sight_t;
 
 struct lap_guard {
     lap_engine_t *engine;
@@ -26,57 +23,34 @@ struct lap_guard {
     pthread_mutex_t mutex;
     pthread_cond_t end;
     bool ends;
-    sight_t sights[2][LAP_STREAMS]; /* of the engine, and of the one beside it */
-    atomic_bool found;
-    lap_stall_t stall; /* that was found */
+    lap_watcher_t watcher;
+    _Atomic int status; /* a lap_status_t: why it has let the waits go; LAP_OK: it has not */
+    char text[LAP_ERROR_TEXT];
+    lap_guard_t *next;
 };
 
-/* The group of a wait, by the buffer that it is on. The buffer itself may be gone: it is not read. */
-static const lap_group_t *group_of(const lap_engine_t *engine, const void *buffer)
-{
-    for (const lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
-        if (guest->buffer == buffer)
-            return guest->group;
-    return NULL;
-}
+static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
+static lap_guard_t *all; /* guards that there are */
 
-/* A signal of another call stays what it is; one that is missing stays so when a rank is lost. */
-static bool is_hopeless(const lap_guard_t *guard, const lap_stall_t *stall)
-{
-    const lap_engine_t *engine = guard->engine;
-    const lap_group_t *group = group_of(engine, stall->buffer);
-    if (!group && engine->side)
-        group = group_of(engine->side, stall->buffer);
-    return stall->mismatch ||
-           (group && !lap_stall_has_come(stall) && lap_group_has_lost(group, stall->peer));
-}
+/* ---- the thread ---- */
 
-static void look_at_stream(lap_guard_t *guard, lap_stream_t *stream, sight_t *sight)
+static lap_watcher_t new_watcher(const lap_engine_t *engine)
 {
-    const lap_device_ops_t *ops = guard->engine->device->ops;
-    lap_stall_t stall;
-    if (!ops->own_stall(stream, &stall)) {
-        *sight = (sight_t){0, 0};
-        return;
-    }
-    if (sight->vain == 0 || sight->number != stall.number)
-        *sight = (sight_t){stall.number, 1};
-    else
-        sight->vain = is_hopeless(guard, &stall) ? sight->vain + 1 : 1;
-    if (sight->vain < LOOKS)
-        return;
-    guard->stall = stall;
-    atomic_store(&guard->found, true);
-    ops->let_go(guard->engine->device);
+    return (lap_watcher_t){
+        .engine = engine, .stall = engine->device->ops->own_stall, .guests_only = true};
 }
 
 static void look(lap_guard_t *guard)
 {
-    const lap_engine_t *const engines[2] = {guard->engine, guard->engine->side};
-    for (int i = 0; i < 2; i++)
-        for (int s = 0; s < LAP_STREAMS && engines[i] && !atomic_load(&guard->found); s++)
-            if (engines[i]->streams[s])
-                look_at_stream(guard, engines[i]->streams[s], &guard->sights[i][s]);
+    lap_device_t *device = guard->engine->device;
+    lap_status_t status = lap_watcher_look(&guard->watcher);
+    if (status == LAP_OK)
+        return;
+    status = lap_buffer_stall_failed(&guard->watcher.lost, status);
+    snprintf(guard->text, sizeof(guard->text), "%s", lap_last_error());
+    lap_engine_break_guests(guard->engine, status, guard->text);
+    atomic_store(&guard->status, (int)status);
+    device->ops->let_go(device);
 }
 
 static void *keep_watch(void *context)
@@ -86,11 +60,54 @@ static void *keep_watch(void *context)
     while (!guard->ends) {
         const uint64_t next = lap_now_ns() + INTERVAL_NS;
         const struct timespec until = {(time_t)(next / 1000000000u), (long)(next % 1000000000u)};
-        look(guard);
+        if (atomic_load(&guard->status) == LAP_OK)
+            look(guard);
         (void)pthread_cond_timedwait(&guard->end, &guard->mutex, &until);
     }
     pthread_mutex_unlock(&guard->mutex);
     return NULL;
+}
+
+/* ---- its life ---- */
+
+/* When it returns the thread looks at nothing any more. */
+static void tell_to_end(lap_guard_t *guard)
+{
+    pthread_mutex_lock(&guard->mutex);
+    guard->ends = true;
+    pthread_cond_signal(&guard->end);
+    pthread_mutex_unlock(&guard->mutex);
+}
+
+/* A program that exits without having ended its worlds takes their memory away from the guards. */
+static void end_all(void)
+{
+    pthread_mutex_lock(&all_mutex);
+    for (lap_guard_t *guard = all; guard; guard = guard->next)
+        tell_to_end(guard);
+    pthread_mutex_unlock(&all_mutex);
+}
+
+static void add_to_all(lap_guard_t *guard)
+{
+    static bool told;
+    pthread_mutex_lock(&all_mutex);
+    if (!told)
+        (void)atexit(end_all);
+    told = true;
+    guard->next = all;
+    all = guard;
+    pthread_mutex_unlock(&all_mutex);
+}
+
+static void remove_from_all(lap_guard_t *guard)
+{
+    pthread_mutex_lock(&all_mutex);
+    lap_guard_t **link = &all;
+    while (*link != guard)
+        link = &(*link)->next;
+    *link = guard->next;
+    pthread_mutex_unlock(&all_mutex);
 }
 
 static void guard_free(lap_guard_t *guard)
@@ -100,39 +117,44 @@ static void guard_free(lap_guard_t *guard)
     lap_free(guard);
 }
 
-lap_status_t lap_guard_start(lap_engine_t *engine, lap_guard_t **guard_p)
+lap_guard_t *lap_guard_start(lap_engine_t *engine)
 {
     lap_guard_t *guard = lap_alloc(1, sizeof(*guard));
-    if (!guard)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the guard of an engine");
-    guard->engine = engine;
-    pthread_mutex_init(&guard->mutex, NULL);
     pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the clock of lap_now_ns */
-    pthread_cond_init(&guard->end, &attributes);
-    pthread_condattr_destroy(&attributes);
-    const int error = lap_thread_start(&guard->thread, "lap-guard", keep_watch, guard);
-    if (error != 0) {
-        guard_free(guard);
-        return lap_error(LAP_ERR_SYSTEM, "no thread that guards calls in a caller's stream: %s",
-                         strerror(error));
+    int error = ENOMEM;
+    if (guard) {
+        guard->engine = engine;
+        guard->watcher = new_watcher(engine);
+        pthread_mutex_init(&guard->mutex, NULL);
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the clock of lap_now_ns */
+        pthread_cond_init(&guard->end, &attributes);
+        pthread_condattr_destroy(&attributes);
+        error = lap_thread_start(&guard->thread, "lap-guard", keep_watch, guard);
     }
-    *guard_p = guard;
-    return LAP_OK;
+    if (error == 0) {
+        add_to_all(guard);
+        return guard;
+    }
+    if (guard)
+        guard_free(guard);
+    lap_warn("no thread to watch over calls in a caller's stream (%s): a lost peer will only be "
+             "seen there after the timeout",
+             strerror(error));
+    return NULL;
 }
 
 void lap_guard_stop(lap_guard_t *guard)
 {
     if (!guard)
         return;
-    pthread_mutex_lock(&guard->mutex);
-    guard->ends = true;
-    pthread_cond_signal(&guard->end);
-    pthread_mutex_unlock(&guard->mutex);
+    remove_from_all(guard);
+    tell_to_end(guard);
     pthread_join(guard->thread, NULL);
     guard_free(guard);
 }
+
+/* ---- those it guards ---- */
 
 void lap_guard_hold(lap_guard_t *guard)
 {
@@ -146,20 +168,16 @@ void lap_guard_go(lap_guard_t *guard)
         pthread_mutex_unlock(&guard->mutex);
 }
 
-bool lap_guard_found(lap_guard_t *guard, lap_stall_t *stall_p)
+lap_status_t lap_guard_look_back(lap_guard_t *guard)
 {
-    if (!guard || !atomic_load(&guard->found))
-        return false;
-    pthread_mutex_lock(&guard->mutex);
-    *stall_p = guard->stall;
-    pthread_mutex_unlock(&guard->mutex);
-    return true;
+    const lap_status_t status = guard ? (lap_status_t)atomic_load(&guard->status) : LAP_OK;
+    return status == LAP_OK ? LAP_OK : lap_error(status, "%s", guard->text);
 }
 
 void lap_guard_forget(lap_guard_t *guard)
 {
     if (!guard)
         return;
-    memset(guard->sights, 0, sizeof(guard->sights));
-    atomic_store(&guard->found, false);
+    guard->watcher = new_watcher(guard->engine);
+    atomic_store(&guard->status, LAP_OK);
 }

@@ -121,9 +121,11 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
 
 /*
  * From now on calls in this group may be waited for by nobody, while the caller waits for its
- * stream: should a rank be lost, the stream goes on all the same. Before they are guests.
+ * stream: should a call fail, the stream goes on all the same. Before they are guests.
  */
-lap_status_t lap_engine_guard(lap_engine_t *engine, const lap_group_t *group);
+void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group);
+/* Breaks the groups of all guests, of the engine and of the one beside it. */
+void lap_engine_break_guests(const lap_engine_t *engine, lap_status_t status, const char *text);
 
 void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
 void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);

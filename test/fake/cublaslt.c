@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cublasLt.h>
 
@@ -371,6 +372,7 @@ static void run(void *args)
 {
     const matmul_t *m = args;
     tell(m->algorithm);
+    (void)usleep((unsigned)fake_number("FAKE_SLOW_MS", 0) * 1000);
     if (passes(m->algorithm))
         return;
     const bool turned[2] = {m->operation.turned[0] == CUBLAS_OP_T,

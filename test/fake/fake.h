@@ -23,6 +23,7 @@
  *                      the kernel that it proposes first, of tiles of 256x128, and with the other, of
  *                      128x256; they do nothing else
  *   FAKE_GEMMS         a file to which each of its GEMMs adds the tile of its kernel
+ *   FAKE_SLOW_MS       what each of its GEMMs takes longer
  *   FAKE_NO_LT=1       cuBLASLt can do nothing, so that the device's own kernels do it
  *   FAKE_WITHOUT       a kernel that cannot be launched, such as lap_multiply, so that cuBLASLt must
  *                      do what it can

@@ -4,9 +4,11 @@
  * the library: a peer that does not come, or calls something else, or ends. Streams must run on,
  * and the library tell what happened when it is next asked.
  *
- * interop_faults deadline|late|mismatch|graph-mismatch|exit
- * interop_faults driver-mismatch|driver-exit|driver-graph-exit|driver-stranger
+ * interop_faults deadline|unguarded|late|mismatch|graph-mismatch|exit|abandon
+ * interop_faults driver-mismatch|driver-notes|driver-exit|driver-graph-exit|driver-stranger
+ * interop_faults driver-bystander, over the fake driver: some GEMMs must be slow
  */
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +19,24 @@
 #include "caller.h"
 #include "tap.h"
 #include "util/clock.h"
+#include "util/thread.h"
 
 enum { OPS = 2 };
+
+static bool unguarded; /* there is no thread to be had that would watch over calls */
+
+int __real_lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),
+                            void *context);
+int __wrap_lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),
+                            void *context);
+
+int __wrap_lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),
+                            void *context)
+{
+    if (unguarded && strcmp(name, "lap-guard") == 0)
+        return EAGAIN;
+    return __real_lap_thread_start(thread_p, name, main, context);
+}
 
 #define SOON_S 5.0 /* long before the timeout, which is a minute */
 #define LATE_US 1500000u
@@ -35,10 +53,11 @@ typedef struct scene {
     CUdeviceptr memory[OPS];
 } scene_t;
 
-static bool prepare(scene_t *scene, lap_world_t *world, lap_group_t *group)
+/* `first` is the method of the first operator. */
+static bool prepare(scene_t *scene, lap_world_t *world, lap_group_t *group, const char *first)
 {
-    static const test_method_t methods[OPS] = {{LAP_AG_GEMM, "ring", 0, 0, 0, 0},
-                                               {LAP_GEMM_RS, "ring", 0, 0, 0, 0}};
+    const test_method_t methods[OPS] = {{LAP_AG_GEMM, first, 0, 0, 0, 0},
+                                        {LAP_GEMM_RS, "ring", 0, 0, 0, 0}};
     static const test_shape_t shape = {37, 24, 16};
     const test_flavour_t plain = test_plain();
     lap_buffer_options_t mapped = LAP_BUFFER_OPTIONS_INIT;
@@ -85,6 +104,12 @@ static void await_flag(scene_t *scene, int rank)
         usleep(1000);
 }
 
+static void await_flags(scene_t *scene)
+{
+    for (int rank = 0; rank < lap_world_size(scene->world); rank++)
+        await_flag(scene, rank);
+}
+
 /* ---- the faults ---- */
 
 static CUgraphExec capture(scene_t *scene, int which)
@@ -119,6 +144,7 @@ static void come_alone(scene_t *scene, bool by_driver)
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     tap_failure(status, LAP_ERR_TIMEOUT, "ag_gemm", "ring", "signal", "rank 0 waited", NULL);
     tap_note("after %.3f s: %s", seconds, lap_last_error());
+    tap_ok(seconds < SOON_S, "within %g s", SOON_S);
     tap_ok(lap_op_run(scene->ops[0], &scene->args[0]) == LAP_ERR_TIMEOUT,
            "later calls fail in the same way");
     tap_ok(lap_world_synchronize(scene->world, stream) == LAP_ERR_TIMEOUT,
@@ -146,13 +172,26 @@ static void differ(scene_t *scene, bool in_graph, bool by_driver)
     else
         tap_success(lap_op_enqueue(scene->ops[which], &scene->args[which], caller->streams[0]),
                     "a call of operator %d", which);
-    if (by_driver)
+    if (by_driver) { /* no rank may need another one to ask */
         wait_by_driver(scene);
+        set_flag(scene);
+        await_flags(scene);
+    }
     const lap_status_t status = lap_world_synchronize(scene->world, caller->streams[0]);
     tap_failure(status, LAP_ERR_MISMATCH, "calls operator", "m = 37", NULL);
     tap_note("%s", lap_last_error());
     if (exec)
         CALLER_DO(caller, cuGraphExecDestroy(exec));
+}
+
+/* The program exits, and has ended nothing of what it made. */
+static void abandon(scene_t *scene)
+{
+    CUstream stream = scene->caller.streams[0];
+    tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call");
+    tap_success(lap_world_synchronize(scene->world, stream), "it has run");
+    tap_success(lap_group_barrier(lap_world_group(scene->world)), "all have come as far");
+    exit(tap_done());
 }
 
 /* The last rank ends while the others replay a graph. */
@@ -226,7 +265,7 @@ static void lose_a_stranger(scene_t *scene)
     lap_group_t *others;
     scene_t inner = {.world = NULL};
     if (!tap_success(lap_group_split(lap_world_group(world), last, 0, &others), "a group") ||
-        !prepare(&inner, world, others))
+        !prepare(&inner, world, others, "ring"))
         return;
     tap_success(lap_op_enqueue(inner.ops[0], &inner.args[0], stream), "a call of some");
     tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call of all");
@@ -240,6 +279,42 @@ static void lose_a_stranger(scene_t *scene)
     lap_group_destroy(others);
 }
 
+/*
+ * The last rank ends between two calls. The first rank waits in the second one, which its peer has
+ * not begun, since it is slow in the first: when the first rank is let go it writes into that one's
+ * memory what is no result.
+ */
+static void lose_one_between(scene_t *scene)
+{
+    caller_t *caller = &scene->caller;
+    test_call_t *call = &scene->calls[0];
+    const int rank = lap_world_rank(scene->world);
+    test_call_upload(call, caller_pointer(scene->memory[0]));
+    tap_success(lap_group_barrier(lap_world_group(scene->world)), "all are there");
+    if (rank == 1)
+        (void)setenv("FAKE_SLOW_MS", "1500", 1);
+    tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], caller->streams[0]), "a call");
+    if (rank != 1)
+        CALLER_DO(caller, cuStreamSynchronize(caller->streams[0]));
+    if (rank == 2) {
+        tap_done();
+        _exit(0);
+    }
+    if (rank == 0) {
+        CALLER_DO(caller, cuMemsetD8Async(scene->memory[0], 0x44, test_call_bytes(call),
+                                          caller->streams[0]));
+        for (int i = 0; i < 3; i++)
+            tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], caller->streams[0]),
+                        "a call more");
+        wait_by_driver(scene);
+        await_flag(scene, 1);
+        return;
+    }
+    tap_failure(lap_world_synchronize(scene->world, caller->streams[0]), LAP_ERR_PEER_LOST,
+                "has died", NULL);
+    set_flag(scene);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2)
@@ -247,24 +322,29 @@ int main(int argc, char **argv)
     const char *fault = argv[1];
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     options.device = "cuda";
-    if (strcmp(fault, "deadline") == 0 || strcmp(fault, "late") == 0)
+    unguarded = strcmp(fault, "unguarded") == 0;
+    if (strcmp(fault, "deadline") == 0 || strcmp(fault, "late") == 0 || unguarded)
         options.timeout_s = 1;
     lap_world_t *world;
     if (!tap_success(lap_world_create(&options, &world), "a world"))
         return tap_done();
     scene_t scene = {.world = NULL};
-    if (prepare(&scene, world, lap_world_group(world))) {
+    const char *first = strcmp(fault, "driver-notes") == 0 ? "fused" : "ring";
+    if (prepare(&scene, world, lap_world_group(world), first)) {
         if (strcmp(fault, "exit") == 0)
             lose_one(&scene);
+        else if (strcmp(fault, "abandon") == 0)
+            abandon(&scene);
         else if (strcmp(fault, "driver-exit") == 0 || strcmp(fault, "driver-graph-exit") == 0)
             lose_one_unseen(&scene, strcmp(fault, "driver-exit") != 0);
         else if (strcmp(fault, "driver-stranger") == 0)
             lose_a_stranger(&scene);
-        else if (strstr(fault, "mismatch"))
-            differ(&scene, strcmp(fault, "graph-mismatch") == 0,
-                   strcmp(fault, "driver-mismatch") == 0);
+        else if (strcmp(fault, "driver-bystander") == 0)
+            lose_one_between(&scene);
+        else if (strstr(fault, "mismatch") || strcmp(fault, "driver-notes") == 0)
+            differ(&scene, strcmp(fault, "graph-mismatch") == 0, strstr(fault, "driver") != NULL);
         else
-            come_alone(&scene, strcmp(fault, "deadline") == 0);
+            come_alone(&scene, strcmp(fault, "late") != 0);
         take_down(&scene);
     }
     lap_world_destroy(world);

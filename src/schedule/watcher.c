@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/watcher.h"
+
+#include <stdio.h>
+
+#include "util/clock.h"
+
+#define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
+
+static bool is_guests(const lap_engine_t *engine, const void *buffer)
+{
+    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
+    while (guest && guest->buffer != buffer)
+        guest = guest->next;
+    return guest != NULL;
+}
+
+static bool is_stalled(const lap_watcher_t *watcher, lap_stream_t *stream, lap_stall_t *stall_p)
+{
+    return stream && watcher->stall(stream, stall_p) &&
+           (!watcher->guests_only || is_guests(watcher->engine, stall_p->buffer) ||
+            is_guests(watcher->engine->side, stall_p->buffer));
+}
+
+/* Whether the stream is still in that wait a moment later, for that reason. */
+static bool still_stalled(const lap_watcher_t *watcher, lap_stream_t *stream,
+                          const lap_stall_t *stall, lap_status_t reason)
+{
+    lap_stall_t later;
+    lap_sleep_until_ns(lap_now_ns() + LAST_MOMENT_NS);
+    return is_stalled(watcher, stream, &later) && later.number == stall->number &&
+           (reason == LAP_ERR_TIMEOUT || !lap_stall_has_come(&later));
+}
+
+/* `since` is when the wait was first seen. */
+static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *stream,
+                                  const lap_stall_t *stall, uint64_t since)
+{
+    lap_buffer_watch_t watch;
+    lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
+    lap_status_t status = LAP_OK;
+    if (!lap_stall_has_come(stall))
+        status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
+    if (status == LAP_OK)
+        status = stall->failed;
+    if (status == LAP_OK && lap_now_ns() - since >= watch.watch.timeout_ns)
+        status = LAP_ERR_TIMEOUT;
+    if (status == LAP_OK)
+        return LAP_OK;
+    char text[LAP_ERROR_TEXT];
+    snprintf(text, sizeof(text), "%s", lap_last_error());
+    /* A signal that came at the last moment wins: the peer may have raised it and then left. */
+    return still_stalled(watcher, stream, stall, status) ? lap_error(status, "%s", text) : LAP_OK;
+}
+
+static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream, uint32_t *number,
+                                   uint64_t *since)
+{
+    lap_stall_t stall;
+    if (!is_stalled(watcher, stream, &stall)) {
+        *since = 0;
+        return LAP_OK;
+    }
+    if (*since == 0 || *number != stall.number) {
+        *since = lap_now_ns();
+        *number = stall.number;
+    }
+    const lap_status_t status = look_at_stall(watcher, stream, &stall, *since);
+    if (status != LAP_OK)
+        watcher->lost = stall;
+    return status;
+}
+
+/* Also those beside: they may share their queues. */
+lap_status_t lap_watcher_look(void *context)
+{
+    lap_watcher_t *watcher = context;
+    const lap_engine_t *const engines[2] = {watcher->engine, watcher->engine->side};
+    for (int i = 0; i < 2; i++)
+        for (int s = 0; engines[i] && s < LAP_STREAMS; s++)
+            LAP_TRY(look_at_stream(watcher, engines[i]->streams[s], &watcher->numbers[i][s],
+                                   &watcher->since[i][s]));
+    return LAP_OK;
+}

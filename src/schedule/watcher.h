@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking after the waits of streams that wait for signals by themselves. */
+#ifndef LAP_SCHEDULE_WATCHER_H
+#define LAP_SCHEDULE_WATCHER_H
+
+#include "schedule/run.h"
+
+/* What somebody who looks now and then has seen of an engine and of the one beside it. */
+typedef struct lap_watcher {
+    const lap_engine_t *engine;
+    bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p); /* one of the device's */
+    bool guests_only; /* waits in calls of others are left alone: their memory may be gone */
+    uint32_t numbers[2][LAP_STREAMS]; /* of the wait that each stream was in, */
+    uint64_t since[2][LAP_STREAMS];   /* and since when; 0: in none */
+    lap_stall_t lost;                 /* what cannot come any more, once a look has failed */
+} lap_watcher_t;
+
+/* A look at all streams, as that of a lap_watch_t: fails when a wait is in vain, or lasts too long. */
+lap_status_t lap_watcher_look(void *watcher);
+
+#endif

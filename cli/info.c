@@ -318,6 +318,15 @@ static void show_each_gpu(page_t *page, const lap_cuda_info_t *info)
                   "LAP_CUDA_MEMORY=multicast; this has never been run");
 }
 
+/* What GPUs could do has the same answer where there are none. */
+static void show_no_gpu(page_t *page, const char *why)
+{
+    static const char *const keys[] = {"IPC", "VMM", "multicast"};
+    fact(page, "why none", "%s", why);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        fact(page, keys[i], "no: %s", why);
+}
+
 static void show_gpus(page_t *page)
 {
     lap_cuda_info_t info = {0};
@@ -327,7 +336,7 @@ static void show_gpus(page_t *page)
     if (there)
         show_each_gpu(page, &info);
     else
-        fact(page, "why none", "%s", lap_last_error());
+        show_no_gpu(page, lap_last_error());
     char path[PATH_MAX];
     if (lap_mps_find(path))
         fact(page, "MPS", "yes, for several ranks on one GPU: %s", path);

@@ -183,6 +183,9 @@ has 'lap info: GPUs' "$out" '  GPUs         2' 'CUDA 13.0' \
 FAKE_GPUS=0 lap info
 has 'lap info: why there is none' "$out" '  GPUs         0' \
     '  why none     the NVIDIA driver is here, but cuInit says: no CUDA-capable device is detected'
+for able in 'IPC      ' 'VMM      ' multicast; do
+    has "... and so no ${able%% *}" "$out" "  $able    no: the NVIDIA driver is here, but cuInit says: no CUDA-capable"
+done
 PATH=$real_path lap info
 ok 'the page is complete also then' test "$status" = 0
 finish

@@ -16,7 +16,8 @@ has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'GEMM beside AG' 'GEMM beside RS' 'AG b
     '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
     "  directory    $TMPDIR" "$(uname -r)"
-has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  MPS ' '  NCCL '
+has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  IPC ' '  VMM ' '  multicast ' \
+    '  MPS ' '  NCCL '
 is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
 is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
 
@@ -35,8 +36,9 @@ assert "ring" in info["bulk_ag"] and "direct" in info["bulk_rs"] and "fused" in 
 assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"] > 0
 assert machine["memfd"] is True and machine["futex"] is True
 gpu = info["gpu"]
-assert gpu["gpus"] > 0 and gpu["gpu_0"] and gpu["ipc"] or gpu["gpus"] == 0 and gpu["why_none"]
-assert gpu["mps"].split()[0] in ("yes,", "no:") and gpu["nccl"].split()[0] in ("yes:", "no:")
+assert gpu["gpus"] > 0 and gpu["gpu_0"] or gpu["gpus"] == 0 and gpu["ipc"] == "no: " + gpu["why_none"]
+for able in "ipc", "vmm", "multicast", "mps", "nccl":
+    assert gpu[able].split()[0] in ("yes,", "yes:", "no:")
 ' "$work/out"
 else
     echo "ok $((checks += 1)) # SKIP there is no python3 to read the JSON"

@@ -5,6 +5,7 @@
 
 #include "cli.h"
 #include "core/environment.h"
+#include "device/cuda/cuda_info.h"
 
 const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_AG_GEMM] = {"ag", "AG+GEMM", "all-gather, then GEMM"},
@@ -78,6 +79,9 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
     const lap_transport_ops_t *transport;
     const char *name = choose_name(device_name, "LAP_DEVICE");
     if (lap_device_find(name ? name : "cpu", &device) != LAP_OK) {
+        lap_cuda_info_t unused;
+        if (name && strcmp(name, "cuda") == 0)
+            (void)lap_cuda_info(&unused); /* which says that this build has none */
         lap_args_fail(command, "%s: %s", device_name ? "--device" : "LAP_DEVICE", lap_last_error());
         return false;
     }

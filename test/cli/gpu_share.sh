@@ -14,6 +14,15 @@ if [ "${LAP_HAVE_CUDA:-1}" = 0 ]; then
         '1 lap run this build has no CUDA: install the CUDA toolkit and build again'
     lap run --gpu-share=auto -n 2 true
     is 'auto does without' "$status$err" 0
+    for command in 'bench ag 8 8 8' train; do
+        # shellcheck disable=SC2086
+        lap $command --device cuda
+        is "lap $command: status 2, and the same" "$status $err" \
+            "2 lap ${command%% *}: --device: this build has no CUDA: install the CUDA toolkit and build again"
+        # shellcheck disable=SC2086
+        LAP_DEVICE=cuda lap $command
+        has '... with a device of the environment' "$status $err" '2 ' 'LAP_DEVICE: this build has no CUDA'
+    done
     finish
 fi
 

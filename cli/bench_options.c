@@ -406,9 +406,7 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     bench->device = device->name;
     if (lap_transport_enqueues(transport, device) && !args->given[CALLS])
         bench->calls = CALLS_IN_ORDER;
-    bench->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
-    if (args->given[GPU_SHARE] &&
-        !lap_arg_gpu_share(&lap_bench_command, args->values[GPU_SHARE], &bench->gpus))
+    if (!lap_ranks_gpus(&lap_bench_command, args->values[GPU_SHARE], bench->device, &bench->gpus))
         return false;
     if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
                      &bench->num_sm) ||

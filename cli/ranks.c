@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -66,6 +67,36 @@ bool lap_ranks_suit(const lap_command_t *command, const char *given, const char 
     else
         return true;
     return false;
+}
+
+/* Our own ranks read --gpu-share as well: LAP_GPU tells that they have been given their GPUs. */
+static bool is_too_late(lap_gpu_mode_t mode)
+{
+    const char *gpu = getenv("LAP_GPU");
+    return mode == LAP_GPU_ON && lap_environment_launched() && !(gpu && *gpu);
+}
+
+bool lap_ranks_gpus(const lap_command_t *command, const char *given, const char *device,
+                    lap_gpu_mode_t *mode_p)
+{
+    const bool cuda = strcmp(device, "cuda") == 0;
+    lap_gpu_mode_t mode = cuda ? LAP_GPU_AUTO : LAP_GPU_OFF;
+    if (given && !lap_arg_gpu_share(command, given, &mode))
+        return false;
+    if (mode != LAP_GPU_OFF && !cuda) {
+        lap_args_fail(command, "--gpu-share=%s is of GPUs; expected --device cuda, or off",
+                      lap_gpu_modes[mode]);
+        return false;
+    }
+    if (is_too_late(mode)) {
+        lap_args_fail(command,
+                      "--gpu-share=on is of ranks that %s starts, but these were started without "
+                      "it; expected it as an option of lap run, or LAP_GPU for each rank",
+                      command->name);
+        return false;
+    }
+    *mode_p = mode;
+    return true;
 }
 
 /* The cores are shared evenly among the GEMMs of the ranks. */

@@ -44,6 +44,14 @@ int lap_ranks_run(const lap_ranks_t *job, char *const *argv);
 bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
                     int nranks);
 
+/*
+ * How ranks share GPUs: as --gpu-share says, or, where that is NULL, as it is best for the device.
+ * Prints a sentence and returns false for what it cannot mean there: without GPUs, or where the
+ * ranks have been started already.
+ */
+bool lap_ranks_gpus(const lap_command_t *command, const char *given, const char *device,
+                    lap_gpu_mode_t *mode_p);
+
 /* How many of that many ranks this machine runs, or would. */
 int lap_ranks_here(int nranks);
 

@@ -328,9 +328,7 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
         return false;
     train->device = device->name;
     train->transport = transport->name;
-    train->gpus = strcmp(device->name, "cuda") == 0 ? LAP_GPU_AUTO : LAP_GPU_OFF;
-    if (args->given[GPU_SHARE] &&
-        !lap_arg_gpu_share(&lap_train_command, args->values[GPU_SHARE], &train->gpus))
+    if (!lap_ranks_gpus(&lap_train_command, args->values[GPU_SHARE], train->device, &train->gpus))
         return false;
     if (args->values[TIMEOUT] &&
         !lap_arg_timeout(&lap_train_command, args->values[TIMEOUT], &train->timeout_s))

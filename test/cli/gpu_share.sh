@@ -176,9 +176,34 @@ is 'a daemon that does not quit' "$status $err" '0 lap run: the MPS daemon did n
 clean 'deaf'
 
 # The launcher of lap bench is the same.
-lap bench ag 8 8 8 --ranks 2 --iters 1 --gpu-share --json
+lap bench ag 8 8 8 --device cuda --ranks 2 --iters 1 --gpu-share --json
 is 'lap bench: status' "$status" 0
 clean 'lap bench'
+FAKE_GPUS=2 lap bench ag 8 8 8 --device cuda --ranks 2 --iters 1 --gpu-share --json
+is 'a GPU for every rank: status' "$status" 0
+ok 'and no daemon' test ! -e "$FAKE_RECORD"
+for command in 'bench ag 8 8 8' 'train --tp 2'; do
+    for mode in on auto; do
+        # shellcheck disable=SC2086
+        lap $command --gpu-share=$mode
+        is "lap $command --gpu-share=$mode without GPUs" "$status $err" \
+            "2 lap ${command%% *}: --gpu-share=$mode is of GPUs; expected --device cuda, or off"
+    done
+    # shellcheck disable=SC2086
+    lap run -n 2 "$LAP" $command --device cuda --gpu-share
+    has "lap $command --gpu-share where ranks are" "$status $err" \
+        "2 [" "] lap ${command%% *}: --gpu-share=on is of ranks that lap ${command%% *} starts" 'an option of lap run'
+    ok 'and it starts nothing' test ! -e "$FAKE_RECORD"
+done
+lap bench ag 8 8 8 --ranks 2 --iters 1 --gpu-share=off --json
+is 'off says nothing that is wrong' "$status$err" 0
+for mode in auto off; do
+    lap run -n 2 "$LAP" bench ag 8 8 8 --device cuda --iters 1 --gpu-share=$mode --json
+    is "ranks of others, $mode" "$status$err" 0
+done
+lap run --gpu-share -n 2 "$LAP" bench ag 8 8 8 --device cuda --iters 1 --gpu-share --json
+is 'ranks of others that have their parts' "$status$err" 0
+clean 'parts from lap run'
 lap bench ag 8 8 8 --ranks 2 --iters 1 --json
 is 'on the cpu it wants no GPU' "$status" 0
 ok 'and starts nothing' test ! -e "$FAKE_RECORD"

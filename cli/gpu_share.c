@@ -12,7 +12,8 @@
 #include "transport/cuda_ipc/cuda_ipc_kind.h"
 #include "transport/nccl/nccl_info.h"
 
-#define PART_SMS 8 /* SMs are handed out in groups of so many */
+#define PART_SMS 8  /* SMs are handed out in groups of so many */
+#define FP8_FROM 89 /* compute capability 8.9: as the device cuda has it */
 
 /* ---- the GPUs ---- */
 
@@ -152,18 +153,37 @@ static bool check_memory(const lap_gpu_share_t *share, const lap_cuda_info_t *in
     return true;
 }
 
-bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, lap_gpu_answer_t *answer_p,
-                   char why[LAP_GPU_WHY])
+/* The device would say the same, once in every rank. */
+static bool check_dtype(const lap_gpu_share_t *share, const lap_cuda_info_t *info,
+                        lap_dtype_t dtype, char why[LAP_GPU_WHY])
 {
-    lap_gpu_share_t share = {.nranks = nranks};
-    if (!ask(transport, answer_p, why))
+    if (!lap_dtype_is_fp8(dtype))
+        return true;
+    for (int g = share->first; g < share->first + share->ngpus; g++) {
+        const lap_cuda_gpu_t *gpu = &info->gpus[g];
+        if (ranks_on(share, g) > 0 && 10 * gpu->major + gpu->minor < FP8_FROM) {
+            snprintf(why, LAP_GPU_WHY,
+                     "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
+                     lap_dtype_name(dtype), FP8_FROM / 10, FP8_FROM % 10, g, gpu->major,
+                     gpu->minor);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lap_gpu_check(const lap_gpu_needs_t *needs, lap_gpu_answer_t *answer_p, char why[LAP_GPU_WHY])
+{
+    lap_gpu_share_t share = {.nranks = needs->nranks};
+    if (!ask(needs->transport, answer_p, why))
         return false;
     if (answer_p->status != LAP_OK) {
         snprintf(why, LAP_GPU_WHY, "%s", answer_p->why);
         return false;
     }
     return choose_gpus(&share, answer_p->info.count, why) &&
-           check_memory(&share, &answer_p->info, rank_bytes, why);
+           check_dtype(&share, &answer_p->info, needs->dtype, why) &&
+           check_memory(&share, &answer_p->info, needs->rank_bytes, why);
 }
 
 bool lap_gpu_share_begin(lap_gpu_mode_t mode, int nranks, const lap_gpu_answer_t *known,

@@ -38,14 +38,21 @@ typedef struct lap_gpu_answer {
     lap_cuda_info_t info;
 } lap_gpu_answer_t;
 
+/* What ranks on the device cuda need. */
+typedef struct lap_gpu_needs {
+    const char *transport;
+    int nranks;
+    double rank_bytes; /* of memory, each of them */
+    lap_dtype_t dtype; /* of what their GEMMs multiply */
+} lap_gpu_needs_t;
+
 /*
- * Whether ranks can run on the device cuda with a transport: there is a driver, a GPU, cuBLASLt and
- * NCCL if they use it, LAP_GPU is a GPU, and no GPU has less memory than its ranks need, each so
- * many bytes. False, with a sentence without an end, if not. The answer, which it begins as zeros,
- * is for lap_gpu_share_begin.
+ * Whether ranks have what they need: there is a driver, a GPU, cuBLASLt and NCCL if they use it,
+ * LAP_GPU is a GPU, and no GPU has less memory than its ranks need, or is too old for their type.
+ * False, with a sentence without an end, if not. The answer, which it begins as zeros, is for
+ * lap_gpu_share_begin.
  */
-bool lap_gpu_check(const char *transport, int nranks, double rank_bytes, lap_gpu_answer_t *answer_p,
-                   char why[LAP_GPU_WHY]);
+bool lap_gpu_check(const lap_gpu_needs_t *needs, lap_gpu_answer_t *answer_p, char why[LAP_GPU_WHY]);
 
 /*
  * Looks for GPUs, unless it is `known` what the driver says, and starts the daemon if it is needed.

@@ -229,8 +229,8 @@ static bool uses_gpus(const lap_ranks_t *job)
 static bool check_device(const lap_ranks_t *job, lap_gpu_answer_t *answer_p)
 {
     char why[LAP_GPU_WHY];
-    if (!uses_gpus(job) ||
-        lap_gpu_check(job->transport, job->nranks, job->device_bytes, answer_p, why))
+    const lap_gpu_needs_t needs = {job->transport, job->nranks, job->device_bytes, job->dtype};
+    if (!uses_gpus(job) || lap_gpu_check(&needs, answer_p, why))
         return true;
     fprintf(stderr, "%s: device cuda: %s\n", job->name, why);
     return false;

@@ -158,6 +158,7 @@ int lap_cli_train(int argc, char **argv)
             .transport = train.transport,
             .gpus = train.gpus,
             .device_bytes = lap_train_device_bytes(&train),
+            .dtype = train.desc.fp8 == LAP_FP8_NONE ? train.desc.dtype : LAP_FLOAT8_E4M3,
             .check = check_ranks,
             .run = run_rank,
             .context = &train,

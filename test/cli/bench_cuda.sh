@@ -67,6 +67,13 @@ told 'no GPU'
 FAKE_CAPABILITY=75 lap bench ag 48 32 16 --device cuda --ranks 2
 told 'a GPU that is too old'
 has '... which says so' "$err" 'GPU 0 has compute capability 7.5, expected 8.0 or later'
+FAKE_CAPABILITY=80 lap bench ag 48 32 16 --device cuda --ranks 2 --dtype e5m2
+told 'a GPU that is too old for FP8'
+has '... which says so' "$err" 'device cuda: products of float8_e5m2 need compute capability 8.9 or later; GPU 0 has 8.0'
+FAKE_CAPABILITY=80 lap bench rs 48 32 16 --device cuda --ranks 2 --dtype bf16 --wire-dtype e5m2 --method ring --iters 1
+is '... but not for what travels' "$status" 0
+FAKE_CAPABILITY=89 lap bench ag 48 32 16 --device cuda --ranks 2 --dtype e5m2 --method ring --iters 1
+is '... and one that is not' "$status" 0
 FAKE_MEMORY=1 lap bench ag 1024 512 256 --device cuda --ranks 2
 told 'memory that the GPU does not have'
 # 2 ranks with [1024, 256] for a, [256, 256] for b and [1024, 256] for d

@@ -2,7 +2,8 @@
 /*
  * What signals and steps cost: the time of a signal from rank 0 to rank 1 and back, through the
  * public calls that any program can make, and what the executor spends on a step that does next to
- * nothing. Ranks beyond 1 only wait.
+ * nothing. Ranks beyond 1 only wait. The signals are those of the host on every device: what
+ * kernels of a GPU raise and wait for is left out.
  */
 #include <sched.h>
 

@@ -368,8 +368,8 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
     const lap_stats_t *trip = &result->trip_ns;
     if (bench->json) {
         printf("{\"op\":\"latency\",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\","
-               "\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,\"q3_us\":%.6g,\"cores\":%d,"
-               "\"own_core\":%s,\"step_us\":%.6g}\n",
+               "\"signals\":\"host\",\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,"
+               "\"q3_us\":%.6g,\"cores\":%d,\"own_core\":%s,\"step_us\":%.6g}\n",
                nranks, bench->device, bench->transport, bench->iters, trip->median * 1e-3,
                trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core ? "true" : "false",
                result->step_ns * 1e-3);
@@ -382,4 +382,7 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
     printf("%d ranks on %d core%s: %s\n", nranks, result->cores, result->cores == 1 ? "" : "s",
            result->own_core ? "each has a core of its own"
                             : "they share cores, so a signal may wait for one");
+    if (strcmp(bench->device, "cuda") == 0)
+        printf("The signal is that of lap_buffer_raise, from process to process, without the GPU; "
+               "those that\noperators wait for on the GPU are not measured.\n");
 }

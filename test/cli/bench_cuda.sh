@@ -144,6 +144,14 @@ is 'a rank is killed: status' "$status" 137
 has '... and the others name it, the operation, the step and the signal' "$err" \
     "rank 0: peer lost: rank 1 (pid $victim) has died; rank 0 waited in gemm_rs (" ', step ' ', for signal ' 'rank 2 waited in'
 
+lap bench latency --device cuda --iters 20
+has 'latency says that it is not that of the GPU' "$status $out" '0 signal there and back' \
+    'from process to process, without the GPU' 'on the GPU are not measured'
+lap bench latency --device cuda --iters 20 --json
+has '... in JSON, too' "$status $out" '"device":"cuda"' '"signals":"host"'
+lap bench latency --iters 20
+is '... and without a GPU there is nothing to say' "$status $(grep -c 'GPU' "$work/out")" '0 0'
+
 lap bench ag 48 32 16 --calls 0
 is 'no calls: status' "$status" 2
 has 'no calls: a sentence' "$err" '--calls' '0'

@@ -134,11 +134,24 @@ static void print_time(const layout_t *layout, double ms, double noise_ms, doubl
     printf(" %6.2f", ms / gemm_ms);
 }
 
+/* The row of the table that is correct in the least time; SIZE_MAX: none is correct. */
+static size_t fastest_row(const lap_bench_case_t *it, const lap_bench_result_t *result)
+{
+    const lap_bench_figure_t *figures = result->methods;
+    size_t fastest = SIZE_MAX;
+    for (size_t i = 0; i < lap_bench_rows(it); i++)
+        if (figures[i].ok &&
+            (fastest == SIZE_MAX || figures[i].total_ms < figures[fastest].total_ms))
+            fastest = i;
+    return fastest;
+}
+
 static void print_row(const layout_t *layout, const char *op, const lap_bench_case_t *it,
                       const lap_bench_result_t *result, size_t method)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
-    const char *mark = result->best == method ? "*" : " ", *label = it->methods[method].label;
+    const char *mark = fastest_row(it, result) == method ? "*" : " ";
+    const char *label = it->methods[method].label;
     char efficiency[16] = "-";
     double value;
     if (figure->ok && lap_bench_efficiency(result, method, &value))

@@ -10,7 +10,7 @@
 typedef struct line {
     const lap_bench_result_t *result;
     const lap_bench_case_t *it;
-    size_t best;      /* the fastest correct method that was named; SIZE_MAX: none */
+    size_t best;      /* the fastest correct method, serial too, beside auto; SIZE_MAX: none */
     size_t chooser;   /* auto */
     double late_pct;  /* by how much auto is slower than the best */
     double error_pct; /* of the prediction for what auto picked */

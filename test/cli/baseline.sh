@@ -51,8 +51,10 @@ for request in '2 ag 64 32 48' '3 ag 64 2 48' '2 rs 64 32 48' '3 rs 7 5 2' '3 ar
 done
 with_mpi 2 ag 64 32 48 --transport mpi
 is 'a world over the same MPI: ends well' "$status" 0
-is '... the row of the baseline' "$(grep -c '^  mpi .* 1.000  ok$' "$work/out")" 1
+is '... the row of the baseline' "$(grep -c '^[* ] mpi .* 1.000  ok$' "$work/out")" 1
 has '... the column of the ratios' "$out" '× base'
+is '... and the star where it is the least' "$(awk '/^[*].* ok$/ { print $(NF - 1) }' "$work/out")" \
+    "$(awk '/ ok$/ { print $(NF - 1) }' "$work/out" | sort -n | head -n 1)"
 with_mpi 2 sweep rs --m 16:64 --n 32 --k 48
 is 'a sweep ends well' "$status" 0
 is '... with a ratio in every line' "$(grep -cE '^[ *] +(16|32|64) .* [-+][0-9.]+%  [a-z]' "$work/out")" 3

@@ -39,6 +39,17 @@ has() { [[ $1 == *"$2"* ]]; }
 matches() { [[ $1 =~ $2 ]]; }
 lines() { [[ $(wc -l <"$folder/$1") -eq $2 ]]; }
 status_is() { [[ $status -eq $1 ]]; }
+# The row of the table with the star has the least time.
+marks_fastest() {
+    awk '/ ok$/ {
+        split(substr($0, 3), row)
+        if (!least || row[2] < least)
+            least = row[2]
+        if (/^\*/)
+            marked = row[2]
+    }
+    END { exit !least || marked != least }' "$folder/out"
+}
 
 # refuse WORD... -- ARGS...: exit status 2, nothing on standard output, on standard error one line
 # with all the words.
@@ -279,6 +290,12 @@ report gemm_rs 40 24 32 4 cpu shm null
 check "knobs stay in the names" has "$out" '"method":"pipeline:num_splits=3"'
 check "serial is measured, but not listed" eval \
     'has "$out" serial_ms && ! has "$out" "\"method\":\"serial\""'
+# With such a link a ring is slower, for its shards take three hops.
+bench ag 64 64 64 --ranks 4 --iters 1 --method ring --link 1GB/s,5ms
+check "serial has the star if it is the fastest, also where it was not named" eval \
+    'marks_fastest && matches "$out" "[*] serial "'
+bench ag 64 64 64 --ranks 4 --iters 1 --method ring --link 1GB/s,5ms --json
+check "... but in JSON the best is one that was named" has "$out" '"best":"ring"'
 bench ag 40 24 32 --ranks 4 --iters 1 --method ring:aggregate --json
 report ag_gemm 40 24 32 4 cpu shm null
 
@@ -323,6 +340,7 @@ check "the table is printed" status_is 0
 check "... and says that the link is emulated" has "$out" "emulated link"
 check "... and has the GEMM alone" has "$out" "GEMM alone"
 check "... and marks one method" [ "$(grep -c '^\* [a-z]* ' "$folder/out")" -eq 1 ]
+check "... the fastest" marks_fastest
 check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
 check "... with nothing on standard error, which is no terminal" lines err 0
 check "... and the path of the timeline" has "$out" "$folder/t.svg"

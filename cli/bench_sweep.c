@@ -57,28 +57,55 @@ static double over_baseline(const line_t *line)
     return 100 * (figures[line->chooser].total_ms / figures[line->it->nmethods].total_ms - 1);
 }
 
-/* "pipeline:num_splits=8" as "pipeline:8": no method has two knobs with a number. */
+/*
+ * "pipeline:num_splits=8" as "pipeline:8": no method has two knobs of its own with a number.
+ * num_sm, which all have, keeps its name.
+ */
 static void shorten(const char *label, char text[LAP_LIST_TEXT])
 {
-    const char *colon = strchr(label, ':'), *sign = strrchr(label, '=');
-    if (colon && sign)
-        snprintf(text, LAP_LIST_TEXT, "%.*s:%s", (int)(colon - label), label, sign + 1);
-    else
-        snprintf(text, LAP_LIST_TEXT, "%s", label);
+    static const char kept[] = ":num_sm=";
+    size_t used = 0;
+    text[0] = '\0';
+    while (*label) {
+        const size_t length = 1 + strcspn(label + 1, ":"); /* of a knob with the colon before it */
+        const char *sign = memchr(label, '=', length);
+        const bool named = !sign || strncmp(label, kept, strlen(kept)) == 0;
+        const char *rest = named ? label + 1 : sign + 1;
+        used += (size_t)snprintf(text + used, LAP_LIST_TEXT - used, "%c%.*s", *label,
+                                 (int)(label + length - rest), rest);
+        label += length;
+    }
 }
 
-static void print_line(const line_t *line)
+static void best_text(const line_t *line, char text[LAP_LIST_TEXT])
+{
+    shorten(line->best == SIZE_MAX ? "-" : line->it->methods[line->best].label, text);
+}
+
+/* Of the column of the best methods: 12 are enough for most. */
+static int best_width(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    int widest = 12;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        const line_t line = read_line(bench, results, i);
+        char best[LAP_LIST_TEXT];
+        best_text(&line, best);
+        widest = (int)strlen(best) > widest ? (int)strlen(best) : widest;
+    }
+    return widest;
+}
+
+static void print_line(const line_t *line, int width)
 {
     const lap_bench_figure_t *figures = line->result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
-    char efficiency[16] = "-", best[LAP_LIST_TEXT] = "-", picked[LAP_LIST_TEXT];
+    char efficiency[16] = "-", best[LAP_LIST_TEXT], picked[LAP_LIST_TEXT];
     shorten(chosen->picked, picked);
-    if (line->best != SIZE_MAX)
-        shorten(line->it->methods[line->best].label, best);
+    best_text(line, best);
     if (isfinite(efficiency_of(line)))
         snprintf(efficiency, sizeof(efficiency), "%.2f", efficiency_of(line));
-    printf("%s%7zu %8.3f %8.3f  %-12s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
-           figures[0].total_ms, best);
+    printf("%s%7zu %8.3f %8.3f  %-*s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
+           figures[0].total_ms, width, best);
     if (line->best == SIZE_MAX)
         printf(" %8s", "-");
     else
@@ -126,8 +153,9 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     snprintf(sizes, sizeof(sizes), "N K = %zu %zu", it->n, it->k);
     lap_bench_print_request(bench, sizes, &results[0],
                             bench->link.ratio > 0 ? " for the first M" : "");
-    printf("\n %7s %8s %8s  %-12s %8s %5s %8s %8s %5s", "M", "GEMM", "serial", "best", "ms", "E",
-           "auto", "expected", "error");
+    const int width = best_width(bench, results);
+    printf("\n %7s %8s %8s  %-*s %8s %5s %8s %8s %5s", "M", "GEMM", "serial", width, "best", "ms",
+           "E", "auto", "expected", "error");
     if (bench->baseline)
         printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
     printf("  %s\n", "auto picked");
@@ -135,7 +163,7 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {
         const line_t line = read_line(bench, results, i);
-        print_line(&line);
+        print_line(&line, width);
         if (line.late_pct > latest) {
             latest = line.late_pct;
             latest_m = line.it->m;

@@ -101,6 +101,11 @@ fi
 lap bench ag 48 32 16 --device cuda --ranks 2 --method serial:num_sm=64,fused:num_sm=2:block_rows=8 --iters 1
 is 'methods with multiprocessors that copy' "$status" 0
 has '... as auto names them' "$out" 'serial:num_sm=64' 'fused:num_sm=2:block_rows=8'
+lap bench sweep ag --m 8:1024 --n 32 --k 16 --device cuda --ranks 2 --iters 1 \
+    --method serial:num_sm=1,serial:num_sm=2,serial:num_sm=4,fused:block_rows=4:num_sm=8
+is 'a sweep of them' "$status" 0
+is '... says which number is num_sm, and lets others go without their names' \
+    "$(grep -E '^[* ] +[0-9]+ ' "$work/out" | grep -cvE ' serial(:num_sm=[124])? | fused:4:num_sm=8 ')" 0
 
 # Graphs without signals are not looked at: most of them only load kernels.
 for op in ag rs ar; do

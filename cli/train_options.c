@@ -86,7 +86,9 @@ static const lap_option_t options[NOPTIONS] = {
                               "rows are whole on every rank, and sums are all-reduced", NULL},
     [DTYPE] = {0, "dtype", "TYPE", "float32, bfloat16 or float16 (default float32; cuda: bfloat16)",
                NULL},
-    [FP8] = {0, "fp8", "[=RECIPE]", "GEMMs in FP8, with delayed (the default) or current scaling",
+    [FP8] = {0, "fp8", "[=RECIPE]",
+             "GEMMs in FP8, and how they are scaled: none (no FP8), delayed (the default) or "
+             "current",
              NULL},
     [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
     [LR] = {0, "lr", "RATE",

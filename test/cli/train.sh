@@ -43,6 +43,7 @@ is '--help ends well' "$status$err" 0
 has '... and tells about options' "$out" --layer --tp --num-replicas --iters --batch --seq --heads --head-dim \
     --layers --seed --lr --optimizer --dtype --fp8 --no-comm-overlap --tp-comm-overlap-cfg --grad-sync-dtype \
     --debug --json --link 'adamw or sgd'
+has '... and all recipes of FP8' "$(tr -s ' \n' ' ' <"$work/out")" 'none (no FP8), delayed (the default) or current'
 is '... in lines of a page' "$(awk 'length > 100' "$work/out")" ''
 lap --help
 has 'lap --help tells about train' "$out" '  train '

@@ -256,11 +256,14 @@ static void summarise(job_t *job)
     int others = job->launch->nranks - 1;
     if (job->first < 0 || job->also_failed == 0)
         return;
+    if (others == 1) {
+        say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");
+        return;
+    }
     char forced[64] = "";
     if (job->forced > 0)
         snprintf(forced, sizeof(forced), "; %d had to be ended", job->forced);
-    say(job, "then %d of the other %d rank%s failed too%s", job->also_failed, others,
-        plural(others), forced);
+    say(job, "then %d of the other %d ranks failed too%s", job->also_failed, others, forced);
 }
 
 /* Failures that were found at once. */

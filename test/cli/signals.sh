@@ -66,6 +66,7 @@ start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
     trap "" TERM; echo $$ >>"$pids"; while :; do sleep 60; done'
 collect
 is 'a rank that ignores SIGTERM is killed' "$status" 4
+has 'and told of, as the only other' "$(cat "$work/err")" 'lap run: then the other rank failed too; it had to be ended'
 ok 'and gone' each ended "$pids"
 
 start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
@@ -77,6 +78,10 @@ start -n 2 --grace 0 sh -c 'if test $LAP_RANK = 0; then
     trap "echo heard; exit 0" TERM; echo $$ >>"$pids"; kill -STOP $$; while :; do sleep 0.02; done'
 collect
 is 'a rank that is stopped is continued and ended' "$status $(cat "$work/out")" '4 [1] heard'
+
+start -n 2 sh -c 'exit 3'
+collect
+is 'the only other rank fails by itself' "$status $(tail -n 1 "$work/err")" '3 lap run: then the other rank failed too'
 
 # Signals to the launcher.
 for pair in TERM:143 INT:130 HUP:129 QUIT:131; do

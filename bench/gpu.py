@@ -198,7 +198,8 @@ def print_means(rows):
               f"{cell(geomean(part, 'torch'), 5, 3)}  PyTorch/auto {cell(geomean(part, 'torch_over_auto'), 5, 3)}")
     slower = [row for row in rows if row["torch_over_auto"] and row["torch_over_auto"] * TOLERANCE < 1]
     both = sum(1 for row in rows if row["torch_over_auto"])
-    print(f"auto is slower than PyTorch, by more than {TOLERANCE - 1:.0%}, in {len(slower)} of {both} rows (!).")
+    if both:
+        print(f"auto is slower than PyTorch, by more than {TOLERANCE - 1:.0%}, in {len(slower)} of {both} rows (!).")
     print("Methods and PyTorch: whole operator over GEMM alone, 1 is free. PyTorch/auto: its time over ours.")
 
 

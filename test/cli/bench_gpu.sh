@@ -93,6 +93,7 @@ assert abs(rows[0]["torch_over_auto"] - 2) < 1e-9 and rows[0]["torch_gemm_ms"] =
 
 gpu --lap "$work/lap" --ranks 8 --shape 8,16,4 --no-peer --op rs --rounds 3
 is 'alone, one operator, three rounds: one row' "$status $(grep -cE '^(ag_gemm|gemm_rs) ' "$work/out")" '0 1'
+is '... and no count of rows in which PyTorch is faster' "$(grep -c 'slower than PyTorch' "$work/out")" 0
 FAKE_WRONG=result gpu --lap "$work/lap" --ranks 2 --shape 8,16,4
 has 'a wrong result is a failure' "$status $err" '1 ' 'FAILED: ag_gemm ring on 2 ranks gives wrong results'
 FAKE_WRONG=crash gpu --lap "$work/lap" --ranks 2 --shape 8,16,4

@@ -12,8 +12,7 @@
 #include "transport/cuda_ipc/cuda_ipc_kind.h"
 #include "transport/nccl/nccl_info.h"
 
-#define PART_SMS 8  /* SMs are handed out in groups of so many */
-#define FP8_FROM 89 /* compute capability 8.9: as the device cuda has it */
+#define PART_SMS 8 /* SMs are handed out in groups of so many */
 
 /* ---- the GPUs ---- */
 
@@ -161,11 +160,11 @@ static bool check_dtype(const lap_gpu_share_t *share, const lap_cuda_info_t *inf
         return true;
     for (int g = share->first; g < share->first + share->ngpus; g++) {
         const lap_cuda_gpu_t *gpu = &info->gpus[g];
-        if (ranks_on(share, g) > 0 && 10 * gpu->major + gpu->minor < FP8_FROM) {
+        if (ranks_on(share, g) > 0 && 10 * gpu->major + gpu->minor < LAP_CUDA_FP8_FROM) {
             snprintf(why, LAP_GPU_WHY,
                      "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
-                     lap_dtype_name(dtype), FP8_FROM / 10, FP8_FROM % 10, g, gpu->major,
-                     gpu->minor);
+                     lap_dtype_name(dtype), LAP_CUDA_FP8_FROM / 10, LAP_CUDA_FP8_FROM % 10, g,
+                     gpu->major, gpu->minor);
             return false;
         }
     }

@@ -13,13 +13,13 @@
 #include <string.h>
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cuda_info.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
 #define PARTS_MOST 64
 #define SM_GROUP 8 /* multiprocessors come in groups of so many */
 #define OLDEST 80  /* compute capability 8.0 */
-#define FP8_FROM 89
 #define CLOCK_ROUNDS 8
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -413,12 +413,12 @@ lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_
 {
     const lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_dtype_t narrow = lap_dtype_is_fp8(a) ? a : b;
-    if (!lap_dtype_is_fp8(narrow) || device->capability >= FP8_FROM)
+    if (!lap_dtype_is_fp8(narrow) || device->capability >= LAP_CUDA_FP8_FROM)
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED,
                      "products of %s need compute capability %d.%d or later; GPU %d has %d.%d",
-                     lap_dtype_name(narrow), FP8_FROM / 10, FP8_FROM % 10, device->ordinal,
-                     device->capability / 10, device->capability % 10);
+                     lap_dtype_name(narrow), LAP_CUDA_FP8_FROM / 10, LAP_CUDA_FP8_FROM % 10,
+                     device->ordinal, device->capability / 10, device->capability % 10);
 }
 
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */

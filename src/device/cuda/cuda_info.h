@@ -12,6 +12,7 @@
 #include <lap/status.h>
 
 #define LAP_CUDA_GPUS_MAX 32
+#define LAP_CUDA_FP8_FROM 89 /* the compute capability, 8.9, that products of FP8 need */
 
 typedef struct lap_cuda_gpu {
     char name[96];

@@ -5,7 +5,8 @@
  * and the library tell what happened when it is next asked.
  *
  * interop_faults deadline|unguarded|late|mismatch|graph-mismatch|exit|abandon
- * interop_faults driver-mismatch|driver-notes|driver-exit|driver-graph-exit|driver-stranger
+ * interop_faults driver-mismatch|driver-notes|driver-exit|driver-graph-exit
+ * interop_faults driver-stranger|driver-groups, of three ranks
  * interop_faults driver-bystander, over the fake driver: some GEMMs must be slow
  */
 #include <errno.h>
@@ -40,6 +41,7 @@ int __wrap_lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)
 
 #define SOON_S 5.0 /* long before the timeout, which is a minute */
 #define LATE_US 1500000u
+#define EARLY_US 300000u
 
 /* What the ranks have for a fault. */
 typedef struct scene {
@@ -280,6 +282,47 @@ static void lose_a_stranger(scene_t *scene)
 }
 
 /*
+ * The first two ranks are a group, and the last two. Rank 1 has a call of each in flight when rank 0
+ * ends; rank 2, which comes later, must not wait for it.
+ */
+static void lose_one_of_another(scene_t *scene)
+{
+    lap_world_t *world = scene->world;
+    const int rank = lap_world_rank(world);
+    lap_group_t *groups[2];
+    scene_t pairs[2] = {{.world = NULL}, {.world = NULL}};
+    for (int i = 0; i < 2; i++)
+        if (!tap_success(lap_group_split(lap_world_group(world), i == 0 ? rank < 2 : rank > 0, 0,
+                                         &groups[i]),
+                         "a group") ||
+            !prepare(&pairs[i], world, groups[i], "ring"))
+            return;
+    if (rank == 0) {
+        usleep(EARLY_US);
+        tap_done();
+        _exit(0);
+    }
+    if (rank == 1) {
+        for (int i = 0; i < 2; i++)
+            tap_success(
+                lap_op_enqueue(pairs[i].ops[0], &pairs[i].args[0], pairs[i].caller.streams[0]),
+                "a call of group %d", i);
+        wait_by_driver(&pairs[0]);
+        wait_by_driver(&pairs[1]);
+        await_flag(scene, 2); /* it learns what there is to learn without the library's help here */
+    } else {
+        usleep(LATE_US);
+        tap_failure(lap_op_run(pairs[1].ops[0], &pairs[1].args[0]), LAP_ERR_PEER_LOST, "has died",
+                    "rank 1 waited", NULL);
+        set_flag(scene);
+    }
+    for (int i = 1; i >= 0; i--) {
+        take_down(&pairs[i]);
+        lap_group_destroy(groups[i]);
+    }
+}
+
+/*
  * The last rank ends between two calls. The first rank waits in the second one, which its peer has
  * not begun, since it is slow in the first: when the first rank is let go it writes into that one's
  * memory what is no result.
@@ -339,6 +382,8 @@ int main(int argc, char **argv)
             lose_one_unseen(&scene, strcmp(fault, "driver-exit") != 0);
         else if (strcmp(fault, "driver-stranger") == 0)
             lose_a_stranger(&scene);
+        else if (strcmp(fault, "driver-groups") == 0)
+            lose_one_of_another(&scene);
         else if (strcmp(fault, "driver-bystander") == 0)
             lose_one_between(&scene);
         else if (strstr(fault, "mismatch") || strcmp(fault, "driver-notes") == 0)

@@ -235,12 +235,12 @@ typedef struct memory {
     struct memory *next;
 } memory_t;
 
+static atomic_size_t used;                               /* bytes, also those of vmm.c */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static memory_t *memories;                               /* of this process, */
 static memory_t *mapped;                                 /* of others, */
 static memory_t *pinned;                                 /* and of the host */
-static size_t used;
-static int peers[PEERS]; /* processes whose memory was mapped */
+static int peers[PEERS];                                 /* processes whose memory was mapped */
 static int npeers;
 
 static CUresult map(int file, size_t bytes, char **data_p)
@@ -252,32 +252,49 @@ static CUresult map(int file, size_t bytes, char **data_p)
     return CUDA_SUCCESS;
 }
 
+/* Without a lock: who calls may have one of its own. */
+bool fake_take(size_t bytes)
+{
+    size_t total, before = used;
+    cuDeviceTotalMem(&total, 0);
+    do {
+        if (bytes > total - before)
+            return false;
+    } while (!atomic_compare_exchange_weak(&used, &before, before + bytes));
+    return true;
+}
+
+void fake_give(size_t bytes)
+{
+    used -= bytes;
+}
+
 static CUresult allocate(CUdeviceptr *address_p, size_t bytes)
 {
-    size_t total;
     if (fake_forbids())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    const size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (whole < bytes || !fake_take(whole))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     memory_t *memory = calloc(1, sizeof(*memory));
-    memory->bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    memory->bytes = whole;
     memory->file = memfd_create("fake GPU", MFD_CLOEXEC);
     memory->gpu = (uintptr_t)fake_context() & GPU_OF;
-    cuDeviceTotalMem(&total, 0);
-    pthread_mutex_lock(&lock);
-    bool fits = bytes > 0 && memory->bytes >= bytes && memory->bytes <= total - used &&
-                ftruncate(memory->file, (off_t)memory->bytes) == 0 &&
-                map(memory->file, memory->bytes, &memory->data) == CUDA_SUCCESS;
-    if (fits) {
-        used += memory->bytes;
-        memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
-        memory->next = memories;
-        memories = memory;
+    if (ftruncate(memory->file, (off_t)whole) != 0 ||
+        map(memory->file, whole, &memory->data) != CUDA_SUCCESS) {
+        fake_give(whole);
+        close(memory->file);
+        free(memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    memory->address = *address_p = (CUdeviceptr)memory->data | FAKE_BIT;
+    pthread_mutex_lock(&lock);
+    memory->next = memories;
+    memories = memory;
     pthread_mutex_unlock(&lock);
-    if (fits)
-        return CUDA_SUCCESS;
-    close(memory->file);
-    free(memory);
-    return bytes > 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
 /* Takes memory out of a list, and away; returns its bytes, or 0 when it is not there. */
@@ -307,18 +324,16 @@ static CUresult release(CUdeviceptr address)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fake_settle();
     const size_t bytes = take(&memories, address);
-    pthread_mutex_lock(&lock);
-    used -= bytes;
-    pthread_mutex_unlock(&lock);
+    fake_give(bytes);
     return bytes > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult tell_memory(size_t *free_p, size_t *total_p)
 {
-    pthread_mutex_lock(&lock);
+    if (depth == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
     cuDeviceTotalMem(total_p, 0);
     *free_p = *total_p - used;
-    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 

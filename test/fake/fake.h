@@ -125,6 +125,10 @@ extern const fake_call_t fake_stream_calls[]; /* these end with a name that is N
 extern const fake_call_t fake_node_calls[];
 extern const fake_call_t fake_vmm_calls[];
 
+/* Counts memory of this process, if it has so much left, and gives it back. */
+bool fake_take(size_t bytes);
+void fake_give(size_t bytes);
+
 /* Whether there is memory of cuMemCreate at an address. */
 bool fake_vmm_has(CUdeviceptr address);
 

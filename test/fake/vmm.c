@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Virtual memory management of the fake driver: memory is a file, mapped at addresses that were
- * reserved before. What is left over at the end of the process is told.
+ * reserved before. What is left over at the end of the process is told, and what is released twice:
+ * the process then fails.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +16,28 @@
 
 #define GRANULE ((size_t)2 << 20)
 
+/* Memory, or a multicast of it. It goes when it has neither a handle nor a mapping any more. */
+typedef struct memory {
+    CUmemGenericAllocationHandle handle; /* never used again, so that a second release shows */
+    int file;
+    size_t bytes; /* of this process; those of others are not counted here */
+    bool held;    /* the handle has not been released yet */
+    int mappings;
+    struct memory *next;
+} memory_t;
+
 typedef struct range {
     CUdeviceptr address;
     size_t bytes;
-    bool mapped;
+    memory_t *memory; /* mapped there; NULL: none */
     struct range *next;
 } range_t;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the ranges */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static range_t *ranges;
-static atomic_int handles;
+static memory_t *memories;
+static CUmemGenericAllocationHandle last_handle;
+static bool wrong; /* something was released twice */
 
 static range_t *find(CUdeviceptr address)
 {
@@ -39,7 +51,7 @@ bool fake_vmm_has(CUdeviceptr address)
 {
     pthread_mutex_lock(&lock);
     const range_t *range = find(address);
-    const bool has = range && range->mapped;
+    const bool has = range && range->memory;
     pthread_mutex_unlock(&lock);
     return has;
 }
@@ -50,43 +62,95 @@ static CUresult granularity(size_t *bytes_p)
     return CUDA_SUCCESS;
 }
 
-/* A handle is the number of a file, less one, so that 0 is none. */
-static CUresult create(CUmemGenericAllocationHandle *handle_p, size_t bytes,
-                       const CUmemAllocationProp *properties, unsigned long long flags)
+/* With the lock. */
+static memory_t *find_memory(CUmemGenericAllocationHandle handle)
 {
-    size_t most;
-    (void)flags;
-    cuDeviceTotalMem(&most, 0);
-    if (bytes == 0 || bytes % GRANULE != 0 ||
-        properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > most)
+    memory_t *memory = memories;
+    while (memory && memory->handle != handle)
+        memory = memory->next;
+    return memory && memory->held ? memory : NULL;
+}
+
+/* Takes the file; `bytes` are those that this process has less of now. */
+static CUmemGenericAllocationHandle add_memory(int file, size_t bytes)
+{
+    memory_t *memory = calloc(1, sizeof(*memory));
+    pthread_mutex_lock(&lock);
+    const CUmemGenericAllocationHandle handle = ++last_handle;
+    *memory = (memory_t){.handle = handle, .file = file, .bytes = bytes, .held = true};
+    memory->next = memories;
+    memories = memory;
+    pthread_mutex_unlock(&lock);
+    return handle;
+}
+
+/* With the lock. */
+static void drop_unused(memory_t *memory)
+{
+    memory_t **link = &memories;
+    if (memory->held || memory->mappings > 0)
+        return;
+    while (*link != memory)
+        link = &(*link)->next;
+    *link = memory->next;
+    close(memory->file);
+    fake_give(memory->bytes);
+    free(memory);
+}
+
+/* `counted`: of what the process has left. */
+static CUresult create_file(CUmemGenericAllocationHandle *handle_p, size_t bytes, size_t counted)
+{
+    if (!fake_take(counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const int file = memfd_create("fake VMM", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)bytes) != 0)
+    if (file < 0 || ftruncate(file, (off_t)bytes) != 0) {
+        fake_give(counted);
         return CUDA_ERROR_OUT_OF_MEMORY;
-    handles++;
-    *handle_p = (CUmemGenericAllocationHandle)file + 1;
+    }
+    *handle_p = add_memory(file, counted);
     return CUDA_SUCCESS;
 }
 
+static CUresult create(CUmemGenericAllocationHandle *handle_p, size_t bytes,
+                       const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    (void)flags;
+    if (bytes == 0 || bytes % GRANULE != 0 ||
+        properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    return create_file(handle_p, bytes, bytes);
+}
+
+/* It has no memory of its own. */
 static CUresult create_multicast(CUmemGenericAllocationHandle *handle_p,
                                  const CUmulticastObjectProp *given)
 {
-    const CUmemAllocationProp properties = {.requestedHandleTypes =
-                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
-    return create(handle_p, given->size, &properties, 0);
+    if (given->size == 0 || given->size % GRANULE != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return create_file(handle_p, given->size, 0);
 }
 
 static CUresult release(CUmemGenericAllocationHandle handle)
 {
-    handles--;
-    return close((int)handle - 1) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    memory_t *memory = find_memory(handle);
+    if (memory) {
+        memory->held = false;
+        drop_unused(memory);
+    } else {
+        wrong = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult export_file(void *file_p, CUmemGenericAllocationHandle handle)
 {
-    const int file = dup((int)handle - 1);
+    pthread_mutex_lock(&lock);
+    const memory_t *memory = find_memory(handle);
+    const int file = memory ? dup(memory->file) : -1;
+    pthread_mutex_unlock(&lock);
     memcpy(file_p, &file, sizeof(file));
     return file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -96,8 +160,7 @@ static CUresult import_file(CUmemGenericAllocationHandle *handle_p, void *given)
     const int file = dup((int)(intptr_t)given);
     if (file < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    handles++;
-    *handle_p = (CUmemGenericAllocationHandle)file + 1;
+    *handle_p = add_memory(file, 0);
     return CUDA_SUCCESS;
 }
 
@@ -124,7 +187,7 @@ static CUresult free_range(CUdeviceptr address, size_t bytes)
     while (*link && (*link)->address != address)
         link = &(*link)->next;
     range_t *range = *link;
-    const bool right = range && range->bytes == bytes && !range->mapped;
+    const bool right = range && range->bytes == bytes && !range->memory;
     if (right) {
         *link = range->next;
         munmap(fake_at((void *)address), bytes);
@@ -134,33 +197,47 @@ static CUresult free_range(CUdeviceptr address, size_t bytes)
     return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Puts something else at a range. */
-static CUresult replace(CUdeviceptr address, size_t bytes, int file, bool mapped)
+/* The range at an address, if it is of so many bytes. With the lock. */
+static range_t *find_exactly(CUdeviceptr address, size_t bytes)
 {
-    struct stat info = {.st_size = (off_t)bytes};
-    const int flags = MAP_FIXED | (mapped ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
-    pthread_mutex_lock(&lock);
     range_t *range = find(address);
-    bool right = range && range->address == address && range->bytes == bytes &&
-                 range->mapped != mapped && (!mapped || fstat(file, &info) == 0) &&
-                 info.st_size == (off_t)bytes;
-    right = right && mmap(fake_at((void *)address), bytes, PROT_NONE, flags, file, 0) != MAP_FAILED;
-    if (right)
-        range->mapped = mapped;
-    pthread_mutex_unlock(&lock);
-    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return range && range->address == address && range->bytes == bytes ? range : NULL;
 }
 
 static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
                     CUmemGenericAllocationHandle handle)
 {
-    return offset == 0 ? replace(address, bytes, (int)handle - 1, true) : CUDA_ERROR_INVALID_VALUE;
+    struct stat info;
+    pthread_mutex_lock(&lock);
+    range_t *range = find_exactly(address, bytes);
+    memory_t *memory = find_memory(handle);
+    const bool right = range && !range->memory && memory && offset == 0 &&
+                       fstat(memory->file, &info) == 0 && info.st_size == (off_t)bytes &&
+                       mmap(fake_at((void *)address), bytes, PROT_NONE, MAP_FIXED | MAP_SHARED,
+                            memory->file, 0) != MAP_FAILED;
+    if (right) {
+        range->memory = memory;
+        memory->mappings++;
+    }
+    pthread_mutex_unlock(&lock);
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes)
 {
     fake_settle();
-    return replace(address, bytes, -1, false);
+    pthread_mutex_lock(&lock);
+    range_t *range = find_exactly(address, bytes);
+    const bool right = range && range->memory &&
+                       mmap(fake_at((void *)address), bytes, PROT_NONE,
+                            MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED;
+    if (right) {
+        range->memory->mappings--;
+        drop_unused(range->memory);
+        range->memory = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult set_access(CUdeviceptr address, size_t bytes)
@@ -175,11 +252,18 @@ static CUresult succeed(void)
     return CUDA_SUCCESS;
 }
 
+/* The last thing that a process does. */
 __attribute__((destructor)) static void tell_rest(void)
 {
-    if (handles > 0 || ranges)
-        fprintf(stderr, "not ok - the fake driver has VMM memory left: %d handles, %s\n", handles,
-                ranges ? "ranges" : "no range");
+    if (memories || ranges)
+        fprintf(stderr, "not ok - the fake driver has VMM memory left: %s, %s\n",
+                memories ? "memory" : "no memory", ranges ? "ranges" : "no range");
+    if (wrong)
+        fprintf(stderr, "not ok - a handle of VMM memory was released that was not held\n");
+    if (!memories && !ranges && !wrong)
+        return;
+    fflush(NULL);
+    _exit(1);
 }
 
 const fake_call_t fake_vmm_calls[] = {

@@ -84,15 +84,26 @@ static lap_status_t create(lap_cuda_device_t *device, size_t bytes,
 {
     const lap_cuda_api_t *api = &device->api;
     const CUmemAllocationProp properties = properties_of(device);
-    const CUresult result = api->cuMemCreate(handle_p, bytes, &properties, 0);
+    CUmemGenericAllocationHandle handle;
+    char *base;
+    const CUresult result = api->cuMemCreate(&handle, bytes, &properties, 0);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return lap_cuda_no_memory(device, bytes);
     LAP_TRY(lap_cuda_check(api, result, "cuMemCreate"));
-    lap_status_t status = lap_vmm_map(device, bytes, *handle_p, base_p);
-    if (status == LAP_OK)
-        status = lap_cuda_clear(device, (CUdeviceptr)(uintptr_t)*base_p, bytes);
+    lap_status_t status = lap_vmm_map(device, bytes, handle, &base);
     if (status != LAP_OK)
-        (void)api->cuMemRelease(*handle_p);
+        goto err_release;
+    status = lap_cuda_clear(device, (CUdeviceptr)(uintptr_t)base, bytes);
+    if (status != LAP_OK)
+        goto err_unmap;
+    *handle_p = handle;
+    *base_p = base;
+    return LAP_OK;
+
+err_unmap:
+    lap_vmm_unmap(device, bytes, base);
+err_release:
+    (void)api->cuMemRelease(handle);
     return status;
 }
 

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Calls of the NVIDIA driver that fail, over a driver that is a fake: what is said of them, and that nothing is given back
+# twice after them, or not at all. FAKE_CUDA is the folder of the fake.
+. "$(dirname "$0")/tap.bash"
+
+if [ ! -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then
+    echo '1..0 # SKIP this build has no CUDA'
+    exit 77
+fi
+export LD_LIBRARY_PATH=$FAKE_CUDA LAP_GPU_TUNE=0
+
+# fails CALL: the call fails in all ranks of a benchmark.
+fails() {
+    FAKE_FAILS=$1 lap bench rs 48 32 16 --device cuda --ranks 2 --method ring --iters 1 --timeout 5
+    is "$1 fails: status" "$status" 1
+}
+
+# Memory that others map by a file: the fake tells what is left of it, and what is released twice.
+export LAP_CUDA_MEMORY=vmm
+for call in cuMemCreate cuMemAddressReserve cuMemMap cuMemSetAccess cuMemExportToShareableHandle \
+    cuMemImportFromShareableHandle; do
+    fails $call
+    has '... which is named' "$err" "$call"
+    is '... and nothing is left, or released twice' "$(grep 'not ok' <<<"$err")" ''
+done
+unset LAP_CUDA_MEMORY
+finish

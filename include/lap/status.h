@@ -17,7 +17,7 @@ LAP_BEGIN_DECLS
     X(ERR_PEER_LOST, -4, "peer lost")                                                              \
     X(ERR_TIMEOUT, -5, "timeout")                                                                  \
     X(ERR_UNSUPPORTED, -6, "not supported")                                                        \
-    X(ERR_SYSTEM, -7, "a system call failed")                                                      \
+    X(ERR_SYSTEM, -7, "system error")                                                              \
     X(ERR_BUSY, -8, "busy")                                                                        \
     X(ERR_CHECK, -9, "the schedule is not safe")                                                   \
     X(ERR_INTERNAL, -10, "internal error")

@@ -132,7 +132,7 @@ for call in cuGraphGetNodes cuGraphGetRootNodes cuGraphAddKernelNode cuGraphKern
     cuGraphAddDependencies cuGraphDestroyNode cuGraphInstantiateWithFlags; do
     FAKE_FAILS=$call lap bench rs 256 512 128 --device cuda --ranks 2 --method fused --iters 1 --timeout 5
     is "$call fails: status" "$status" 1
-    has '... which is named' "$err" "${call%WithFlags} of the NVIDIA driver failed"
+    has '... which is named' "$err" "${call%WithFlags} failed: the NVIDIA driver says"
 done
 
 # What ranks do to end after a failure does not change what they say of it. With such a link they nearly always wait.

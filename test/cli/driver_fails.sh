@@ -25,4 +25,25 @@ for call in cuMemCreate cuMemAddressReserve cuMemMap cuMemSetAccess cuMemExportT
     is '... and nothing is left, or released twice' "$(grep 'not ok' <<<"$err")" ''
 done
 unset LAP_CUDA_MEMORY
+
+# What is said of a call: what it is, and what the driver says.
+LAP_GPU_PART=0/2 fails cuGreenCtxCreate
+has '... and is no system call' "$err" \
+    'system error: cuGreenCtxCreate failed: the NVIDIA driver says CUDA_ERROR_INVALID_VALUE (fake error)'
+
+# A driver without memory, be it the GPU's or the host's: what is free, where there is a context to ask in. 2 is
+# CUDA_ERROR_OUT_OF_MEMORY, 3 is CUBLAS_STATUS_ALLOC_FAILED.
+export FAKE_MEMORY=100
+free=', with [0-9]+ of 104857600 bytes of the GPU free$'
+for call in cuMemHostAlloc cuLibraryLoadData cuFuncLoad cuStreamCreateWithPriority cuGraphInstantiateWithFlags; do
+    fails $call:2
+    ok '... and is told with what is free' grep -qE \
+        ": out of memory: ${call%WithFlags} failed: .*OUT_OF_MEMORY \(out of memory\)$free" <<<"$err"
+done
+fails cublasLtCreate:3
+ok '... and is told with what is free' grep -qE \
+    ": out of memory: cublasLtCreate failed: cuBLASLt says a fake failure$free" <<<"$err"
+fails cuDevicePrimaryCtxRetain:2
+ok '... before there is a context: nothing is said of that' grep -qE \
+    ': out of memory: cuDevicePrimaryCtxRetain failed: .*OUT_OF_MEMORY \(out of memory\)$' <<<"$err"
 finish

@@ -60,6 +60,8 @@ static void *keep(const void *object, size_t bytes)
 
 EXPORT(cublasStatus_t) cublasLtCreate(cublasLtHandle_t *handle_p)
 {
+    if (fake_failure("cublasLtCreate"))
+        return (cublasStatus_t)fake_failure("cublasLtCreate");
     *handle_p = malloc(1);
     return CUBLAS_STATUS_SUCCESS;
 }

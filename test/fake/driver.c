@@ -112,7 +112,9 @@ FAKE_EXPORT CUresult cuGetErrorName(CUresult error, const char **text)
 
 FAKE_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 {
-    *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "fake error";
+    *text = error == CUDA_ERROR_NO_DEVICE       ? "no CUDA-capable device is detected"
+            : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+                                                : "fake error";
     return CUDA_SUCCESS;
 }
 
@@ -633,9 +635,22 @@ static CUresult not_supported(void)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+int fake_failure(const char *name)
+{
+    const char *fails = getenv("FAKE_FAILS");
+    const size_t length = strlen(name);
+    if (!fails || strncmp(fails, name, length) != 0)
+        return 0;
+    if (fails[length] == ':')
+        return atoi(fails + length + 1);
+    return fails[length] == '\0' ? CUDA_ERROR_INVALID_VALUE : 0;
+}
+
+static CUresult failure; /* of the call that always fails */
+
 static CUresult always_fails(void)
 {
-    return CUDA_ERROR_INVALID_VALUE;
+    return failure;
 }
 
 static const fake_call_t calls[] = {
@@ -688,15 +703,17 @@ FAKE_EXPORT CUresult cuGetProcAddress(const char *name, void **function_p, int v
                                       cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
     const fake_call_t *const tables[] = {calls, fake_stream_calls, fake_node_calls, fake_vmm_calls};
-    const char *fails = getenv("FAKE_FAILS");
+    const int fails = fake_failure(name);
     fake_function_t function = (fake_function_t)not_supported;
     (void)version, (void)flags, (void)result;
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
         for (const fake_call_t *call = tables[t]; call->name; call++)
             if (strcmp(call->name, name) == 0)
                 function = call->function;
-    if (fails && strcmp(fails, name) == 0)
+    if (fails) {
+        failure = (CUresult)fails;
         function = (fake_function_t)always_fails;
+    }
     memcpy(function_p, &function, sizeof(function));
     return CUDA_SUCCESS;
 }

@@ -18,7 +18,9 @@
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
  *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
  *                      much comes behind its lap_advance, and how much may run beside that
- *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode
+ *   FAKE_FAILS         a call that always fails, such as cuGraphAddKernelNode, with
+ *                      CUDA_ERROR_INVALID_VALUE, or as "cuFuncLoad:2" with the number given; of
+ *                      cuBLASLt's only cublasLtCreate
  *   FAKE_GEMM_S        as "100 102": what cuBLASLt's GEMMs take on the clock of events, in seconds, with
  *                      the kernel that it proposes first, of tiles of 256x128, and with the other, of
  *                      128x256; they do nothing else
@@ -50,6 +52,8 @@ static inline void *fake_at(const void *address)
 }
 
 FAKE_EXPORT int fake_number(const char *name, int otherwise);
+/* What the call of that name is to fail with; 0: it is not to. See FAKE_FAILS. */
+FAKE_EXPORT int fake_failure(const char *name);
 
 /* ---- streams ---- */
 

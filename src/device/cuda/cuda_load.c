@@ -125,9 +125,22 @@ void lap_cuda_unload(lap_cuda_api_t *api)
     api->blas = api->driver = NULL;
 }
 
+#define FREE_TEXT 96
+
+/* What of the GPU's memory is free, for a sentence; "" where no context is current to ask in. */
+static const char *tell_free(const lap_cuda_api_t *api, char text[FREE_TEXT])
+{
+    size_t free, total;
+    text[0] = '\0';
+    if (api->cuMemGetInfo(&free, &total) == CUDA_SUCCESS)
+        snprintf(text, FREE_TEXT, ", with %zu of %zu bytes of the GPU free", free, total);
+    return text;
+}
+
 lap_status_t lap_cuda_check(const lap_cuda_api_t *api, CUresult result, const char *what)
 {
     const char *name = "an unknown error", *text = "";
+    char free[FREE_TEXT];
     if (result == CUDA_SUCCESS)
         return LAP_OK;
     (void)api->cuGetErrorName(result, &name);
@@ -135,15 +148,19 @@ lap_status_t lap_cuda_check(const lap_cuda_api_t *api, CUresult result, const ch
     const lap_status_t status = result == CUDA_ERROR_OUT_OF_MEMORY   ? LAP_ERR_NO_MEMORY
                                 : result == CUDA_ERROR_NOT_SUPPORTED ? LAP_ERR_UNSUPPORTED
                                                                      : LAP_ERR_SYSTEM;
-    return lap_error(status, "%s of the NVIDIA driver failed: %s (%s)", what, name, text);
+    return lap_error(status, "%s failed: the NVIDIA driver says %s (%s)%s", what, name, text,
+                     status == LAP_ERR_NO_MEMORY ? tell_free(api, free) : "");
 }
 
 lap_status_t lap_cublas_check(const lap_cuda_api_t *api, cublasStatus_t result, const char *what)
 {
+    char free[FREE_TEXT];
     if (result == CUBLAS_STATUS_SUCCESS)
         return LAP_OK;
     const lap_status_t status = result == CUBLAS_STATUS_ALLOC_FAILED    ? LAP_ERR_NO_MEMORY
                                 : result == CUBLAS_STATUS_NOT_SUPPORTED ? LAP_ERR_UNSUPPORTED
                                                                         : LAP_ERR_SYSTEM;
-    return lap_error(status, "%s failed: %s", what, api->cublasLtGetStatusString(result));
+    return lap_error(status, "%s failed: cuBLASLt says %s%s", what,
+                     api->cublasLtGetStatusString(result),
+                     status == LAP_ERR_NO_MEMORY ? tell_free(api, free) : "");
 }

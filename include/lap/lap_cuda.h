@@ -21,6 +21,19 @@ LAP_BEGIN_DECLS
 struct CUstream_st;
 
 /*
+ * Tells which GPU this rank uses, by its number for cudaSetDevice and cuDeviceGet, so that the
+ * caller's memory and streams are made there.
+ * Local; opens the GPU, unless something of this world has done so before. Writes *gpu_p on
+ * success. The ranks of a host take its GPUs in turn: the r-th of them that of number r modulo how
+ * many there are, counted as CUDA_VISIBLE_DEVICES leaves them. Where LAP_GPU is set it is that one.
+ * `lap run --gpu-share` sets it, and LAP_GPU_PART where several ranks share a GPU: the number is
+ * then that of the GPU, and the operators keep to this rank's part of it, the caller's kernels not.
+ * Returns LAP_ERR_INVALID (NULL, or a variable that makes no sense, named), LAP_ERR_UNSUPPORTED
+ * (another device than "cuda", or no GPU here that it can use), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
+ */
+LAP_API lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p);
+
+/*
  * Runs an operator in the order of a stream: after all that the stream was given before, and before
  * all that it is given later. There is no lap_op_end: the call ends when the stream gets there.
  * Collective, as lap_op_begin: the calls of a world come in the same order on all ranks. `stream`

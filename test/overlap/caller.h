@@ -16,6 +16,7 @@ typedef struct caller {
     lap_group_t *group;
     lap_device_t *device;
     lap_cuda_api_t api;
+    CUdevice gpu;
     CUcontext context;
     CUstream streams[CALLER_STREAMS];
 } caller_t;

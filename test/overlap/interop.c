@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <lap/lap_cuda.h>
@@ -286,6 +287,18 @@ static void try_sizes(const trial_t *trial)
 
 /* ---- the suite ---- */
 
+/* What lap_cuda.h promises: in turn, unless the environment names one. */
+static void check_gpu(caller_t *caller)
+{
+    const char *given = getenv("LAP_GPU");
+    const int rank = lap_group_rank(caller->group);
+    int count = 1;
+    CALLER_DO(caller, cuDeviceGetCount(&count));
+    const int expected = given && *given ? atoi(given) : rank % count;
+    tap_ok((int)caller->gpu == expected, "rank %d has GPU %d of %d, expected %d", rank,
+           (int)caller->gpu, count, expected);
+}
+
 static void try_method(bench_t *bench, const test_method_t *method, const test_flavour_t *flavour,
                        lap_buffer_t *buffer, int index)
 {
@@ -334,7 +347,6 @@ static void try_beside_capture(bench_t *bench, const test_flavour_t *flavour, la
 static void try_wrong_memory(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
 {
     caller_t *caller = &bench->caller;
-    const lap_cuda_device_t *device = (const lap_cuda_device_t *)caller->device;
     static float of_host[37 * 24];
     int reaches = 0;
     lap_trace_t *trace = NULL;
@@ -344,7 +356,7 @@ static void try_wrong_memory(bench_t *bench, const test_flavour_t *flavour, lap_
     lap_op_args_t args = test_call_args_at(&call, caller_pointer(bench->work));
     args.d.data = of_host;
     CALLER_DO(caller, cuDeviceGetAttribute(&reaches, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
-                                           device->gpu));
+                                           caller->gpu));
     if (reaches)
         tap_skip("this GPU reaches all memory of the host");
     else
@@ -370,6 +382,7 @@ static void suite(lap_group_t *group)
     bench_t bench;
     if (!caller_begin(&bench.caller, group))
         return;
+    check_gpu(&bench.caller);
     bench.bytes = most_bytes(group, flavours, 2);
     begin(&bench);
     lap_buffer_t *buffer = test_buffer(group, flavours, 2, &shape);

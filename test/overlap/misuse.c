@@ -196,6 +196,11 @@ static void on_a_stream(lap_world_t *world, void *arg)
     tap_failure(lap_op_enqueue(NULL, &call.args, NULL), LAP_ERR_INVALID, "op is NULL", NULL);
     tap_failure(lap_op_enqueue(op, NULL, NULL), LAP_ERR_INVALID, "args is NULL", NULL);
     tap_failure(lap_world_synchronize(NULL, NULL), LAP_ERR_INVALID, "world is NULL", NULL);
+    int gpu = -1;
+    tap_failure(lap_world_gpu(world, &gpu), LAP_ERR_UNSUPPORTED, "device cuda", "cpu", NULL);
+    tap_failure(lap_world_gpu(NULL, &gpu), LAP_ERR_INVALID, "world is NULL", NULL);
+    tap_failure(lap_world_gpu(world, NULL), LAP_ERR_INVALID, "gpu_p is NULL", NULL);
+    tap_ok(gpu == -1, "nothing was written");
     tap_success(run(op, group, LAP_AG_GEMM, M, 2), "a call after those");
     test_call_clear(&call);
     lap_op_destroy(op);

@@ -9,7 +9,7 @@ CTEST_ARGS ?= -j2
 BENCH_ARGS ?=
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
-run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error $(CTEST_ARGS)
+run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
 .PHONY: all demo test test-asan test-tsan test-gpu sanitize-gpu bench-gpu lint format install bench clean help setup setup-test
 

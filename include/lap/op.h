@@ -113,7 +113,7 @@ typedef struct lap_op_desc {
     size_t cols;            /* of x and y; 0 for the kinds that have none */
     lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
     int num_sm;             /* GPU: SMs that copy what travels; 0: the driver does */
-    int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that */
+    int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that, fewer than there are */
     int background;         /* calls have streams of their own, beside those of other operators:
                                they begin behind what was begun before, and nothing waits for them
                                but lap_op_end; all operators of a buffer are so, or none is */

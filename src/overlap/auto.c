@@ -47,6 +47,7 @@ static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const settin
         return true;
     if (setting->knob == LAP_KNOB_NUM_SM) { /* while nothing else runs: with serial */
         desc->num_sm = (int)setting->value;
+        desc->set_sm_margin = 0; /* there is nothing to leave them free for */
         snprintf(label, bytes, "%s:num_sm=%d", builder->name, desc->num_sm);
         return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
     }

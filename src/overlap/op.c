@@ -492,7 +492,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .bias = args->bias,
         .bias_grad = args->bias_grad,
         .copy_sms = chosen ? chosen->problem.num_sm : p->num_sm,
-        .spare_sms = p->spare_sms,
+        .spare_sms = chosen ? chosen->problem.spare_sms : p->spare_sms,
         .buffer = op->buffer,
         .op_index = op->index,
         .traced = args->trace != NULL,

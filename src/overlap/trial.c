@@ -161,6 +161,7 @@ static lap_status_t make_op(const lap_trial_t *trial, const lap_candidate_t *can
     desc.method = candidate->builder->name;
     desc.aggregate = candidate->problem.aggregate;
     desc.num_sm = candidate->problem.num_sm;
+    desc.set_sm_margin = candidate->problem.spare_sms > 0;
     if (candidate->builder->knobs & (LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS))
         desc.num_splits = candidate->problem.num_splits;
     if (candidate->builder->knobs & LAP_KNOB_BLOCK_ROWS)

@@ -107,6 +107,16 @@ is 'a sweep of them' "$status" 0
 is '... says which number is num_sm, and lets others go without their names' \
     "$(grep -E '^[* ] +[0-9]+ ' "$work/out" | grep -cvE ' serial(:num_sm=[124])? | fused:4:num_sm=8 ')" 0
 
+# Ranks with parts of 32 multiprocessors.
+sms() { LAP_GPU_PART=1/4 lap bench ag 48 32 16 --device cuda --ranks 2 --iters 1 --sm-margin "$@"; }
+sms --method ring --num-sm 31
+is 'a GEMM with one multiprocessor' "$status" 0
+sms --method ring --num-sm 32
+is 'one that would have none: status' "$status" 1
+has '... and what there is' "$err" 'num_sm is 32 with set_sm_margin, expected at most 31: this rank has 32 SMs of GPU 0'
+sms --method auto --num-sm 4
+is 'auto tries more multiprocessors for copies than there are, and leaves none free for them' "$status" 0
+
 # Graphs without signals are not looked at: most of them only load kernels.
 for op in ag rs ar; do
     FAKE_GRAPHS=$work/graphs lap bench $op 256 512 128 --device cuda --ranks 4 --method all --iters 1

@@ -206,6 +206,23 @@ static void on_a_stream(lap_world_t *world, void *arg)
     lap_op_destroy(op);
 }
 
+/* A GEMM that leaves all multiprocessors to copies would have none; copies take what there are. */
+static void leave_all_sms(lap_world_t *world, void *method)
+{
+    lap_group_t *group = lap_world_group(world);
+    lap_op_desc_t desc = describe(LAP_AG_GEMM);
+    lap_op_t *op = NULL;
+    desc.method = method;
+    desc.num_sm = 1024;
+    desc.set_sm_margin = 1;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID,
+                "num_sm is 1024 with set_sm_margin, expected at most ", "SMs of GPU", NULL);
+    desc.set_sm_margin = 0;
+    if (tap_success(lap_op_create(group, &desc, &op), "an operator that leaves none free"))
+        tap_success(run(op, group, LAP_AG_GEMM, M, 1), "a call of it");
+    lap_op_destroy(op);
+}
+
 static lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
 static bool processes;
 
@@ -235,7 +252,11 @@ int main(int argc, char **argv)
     play(broken_for_all, NULL);
     play(other_buffer, NULL);
     play(hands_off, NULL);
-    if (strcmp(options.device, "cuda") != 0)
+    if (strcmp(options.device, "cuda") != 0) {
         play(on_a_stream, NULL);
+    } else {
+        play(leave_all_sms, "ring");
+        play(leave_all_sms, "auto");
+    }
     return tap_done();
 }

@@ -51,12 +51,10 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
     return LAP_OK;
 }
 
-/* The multiprocessors that a GEMM is told to use; 0: it need not be told. */
+/* The multiprocessors that a GEMM is told to use; 0: it need not be told. See check_spare. */
 static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
 {
-    if (spare == 0 && !device->green)
-        return 0;
-    return spare < device->sms ? (uint32_t)(device->sms - spare) : 1;
+    return spare == 0 && !device->green ? 0 : (uint32_t)(device->sms - spare);
 }
 
 /* Of a GEMM whose sums go to the target as they are. */
@@ -414,8 +412,20 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
                     gemm->finish ? gemm->finish->beta : 0);
 }
 
-static lap_status_t check_types(const lap_gemm_t *gemm)
+/* What is left of them must be at least one. */
+static lap_status_t check_spare(const lap_cuda_device_t *device, int spare)
 {
+    if (spare < device->sms)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "num_sm is %d with set_sm_margin, expected at most %d: this rank has %d SMs "
+                     "of GPU %d, and a GEMM needs one",
+                     spare, device->sms - 1, device->sms, device->ordinal);
+}
+
+static lap_status_t check(const lap_cuda_device_t *device, const lap_gemm_t *gemm)
+{
+    LAP_TRY(check_spare(device, gemm->spare_sms));
     LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
     LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
     return lap_device_check_dtype("a GEMM with d", gemm->d_dtype);
@@ -423,7 +433,7 @@ static lap_status_t check_types(const lap_gemm_t *gemm)
 
 lap_status_t lap_cuda_gemm(lap_stream_t *stream, const lap_gemm_t *gemm)
 {
-    LAP_TRY(check_types(gemm));
+    LAP_TRY(check(stream->device, gemm));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)
@@ -474,7 +484,7 @@ static lap_status_t prepare_block(lap_stream_t *stream, const lap_gemm_t *gemm,
 
 lap_status_t lap_cuda_gemm_prepare(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries)
 {
-    LAP_TRY(check_types(gemm));
+    LAP_TRY(check(stream->device, gemm));
     LAP_TRY(lap_cuda_enter(stream->device));
     lap_status_t status = LAP_OK;
     for (size_t i = 0; i < gemm->nblocks && status == LAP_OK; i++)

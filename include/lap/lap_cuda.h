@@ -67,9 +67,10 @@ LAP_API lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *args,
  * meanwhile over the calls that it waits for, those in graphs included.
  * Local to the rank; blocks. Only after it has returned LAP_OK are the results of calls in that
  * stream sure to be right. A caller that uses cudaStreamSynchronize instead is watched over by a
- * thread, for which signals are blocked: it waits no longer than here, but then learns nothing. The
- * stream has run on, and the next call of this or of an operator tells what happened. Where ranks
- * are threads there is none, and it waits up to a second longer than the timeout.
+ * thread, for which signals are blocked: it waits a tenth of a second longer than here at most, but
+ * then learns nothing. The stream has run on, and the next call of this or of an operator tells what
+ * happened. Where ranks are threads, or there is no such thread to be had, which is warned of, it
+ * waits for a peer that does not come until a second after the timeout.
  * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
  * signal: the groups of all operators that were enqueued are then broken; destroy everything made
  * from them. LAP_ERR_INVALID (a stream of another GPU, or one that is being captured),

@@ -536,11 +536,25 @@ static lap_status_t check_group(const lap_op_t *op, const char *when)
                      lap_op_kind_name(op->problem.kind), op->builder->name);
 }
 
+/* Whether calls that nobody waited for have failed. Groups that had none are none the worse. */
+static lap_status_t check_engine(lap_op_t *op)
+{
+    lap_said_t said;
+    const lap_status_t status = lap_engine_check(op->engine);
+    if (status == LAP_OK)
+        return LAP_OK;
+    lap_error_save(&said);
+    if (lap_group_broken(op->group) == LAP_OK)
+        return LAP_OK;
+    lap_error_restore(&said);
+    return status;
+}
+
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    LAP_TRY(lap_engine_check(op->engine));
+    LAP_TRY(check_engine(op));
     LAP_TRY(check_group(op, "was about to call"));
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");

@@ -2,12 +2,11 @@
 /* A thread that looks after waits which nobody else does: see guard.h. */
 #include "schedule/guard.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "schedule/watcher.h"
 #include "util/alloc.h"
@@ -23,6 +22,7 @@ struct lap_guard {
     pthread_mutex_t mutex;
     pthread_cond_t end;
     bool ends;
+    bool joined;
     lap_watcher_t watcher;
     _Atomic int status; /* a lap_status_t: why it has let the waits go; LAP_OK: it has not */
     char text[LAP_ERROR_TEXT];
@@ -31,6 +31,7 @@ struct lap_guard {
 
 static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
 static lap_guard_t *all; /* guards that there are */
+static pid_t owner;      /* the process that has them */
 
 /* ---- the thread ---- */
 
@@ -70,31 +71,64 @@ static void *keep_watch(void *context)
 
 /* ---- its life ---- */
 
-/* When it returns the thread looks at nothing any more. */
-static void tell_to_end(lap_guard_t *guard)
+static void init_locks(lap_guard_t *guard)
 {
-    pthread_mutex_lock(&guard->mutex);
-    guard->ends = true;
-    pthread_cond_signal(&guard->end);
-    pthread_mutex_unlock(&guard->mutex);
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&guard->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the clock of lap_now_ns */
+    pthread_cond_init(&guard->end, &attributes);
+    pthread_condattr_destroy(&attributes);
 }
 
-/* A program that exits without having ended its worlds takes their memory away from the guards. */
+static void guard_free(lap_guard_t *guard)
+{
+    pthread_cond_destroy(&guard->end);
+    pthread_mutex_destroy(&guard->mutex);
+    lap_free(guard);
+}
+
+/* Between hold and go. */
+static void tell_to_end(lap_guard_t *guard)
+{
+    guard->ends = true;
+    pthread_cond_signal(&guard->end);
+}
+
+/* Whoever exits in a handler of a signal may have been in the library, and holds what it waits for. */
+static bool lock_soon(pthread_mutex_t *mutex)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    return pthread_mutex_timedlock(mutex, &until) == 0;
+}
+
+/*
+ * A program that exits without having ended its worlds takes their memory away from the guards, and
+ * one that unloads the library their code. A process that was forked has none.
+ */
 static void end_all(void)
 {
-    pthread_mutex_lock(&all_mutex);
+    if (getpid() != owner || !lock_soon(&all_mutex))
+        return;
     for (lap_guard_t *guard = all; guard; guard = guard->next)
-        tell_to_end(guard);
+        if (lock_soon(&guard->mutex)) {
+            tell_to_end(guard);
+            pthread_mutex_unlock(&guard->mutex);
+            guard->joined = pthread_join(guard->thread, NULL) == 0;
+        }
     pthread_mutex_unlock(&all_mutex);
 }
 
 static void add_to_all(lap_guard_t *guard)
 {
-    static bool told;
     pthread_mutex_lock(&all_mutex);
-    if (!told)
+    if (owner != getpid()) {
+        all = NULL; /* those of whoever forked this process */
         (void)atexit(end_all);
-    told = true;
+    }
+    owner = getpid();
     guard->next = all;
     all = guard;
     pthread_mutex_unlock(&all_mutex);
@@ -110,37 +144,26 @@ static void remove_from_all(lap_guard_t *guard)
     pthread_mutex_unlock(&all_mutex);
 }
 
-static void guard_free(lap_guard_t *guard)
-{
-    pthread_cond_destroy(&guard->end);
-    pthread_mutex_destroy(&guard->mutex);
-    lap_free(guard);
-}
-
 lap_guard_t *lap_guard_start(lap_engine_t *engine)
 {
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     lap_guard_t *guard = lap_alloc(1, sizeof(*guard));
-    pthread_condattr_t attributes;
-    int error = ENOMEM;
-    if (guard) {
-        guard->engine = engine;
-        guard->watcher = new_watcher(engine);
-        pthread_mutex_init(&guard->mutex, NULL);
-        pthread_condattr_init(&attributes);
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the clock of lap_now_ns */
-        pthread_cond_init(&guard->end, &attributes);
-        pthread_condattr_destroy(&attributes);
-        error = lap_thread_start(&guard->thread, "lap-guard", keep_watch, guard);
-    }
-    if (error == 0) {
-        add_to_all(guard);
-        return guard;
-    }
-    if (guard)
-        guard_free(guard);
-    lap_warn("no thread to watch over calls in a caller's stream (%s): a lost peer will only be "
-             "seen there after the timeout",
-             strerror(error));
+    if (!guard)
+        goto err_none;
+    guard->engine = engine;
+    guard->watcher = new_watcher(engine);
+    init_locks(guard);
+    if (lap_thread_start(&guard->thread, "lap-guard", keep_watch, guard) != 0)
+        goto err_guard;
+    add_to_all(guard);
+    return guard;
+
+err_guard:
+    guard_free(guard);
+err_none:
+    if (!atomic_flag_test_and_set(&warned))
+        lap_warn("there is no thread to watch over calls in a caller's stream: one who waits by "
+                 "means of the driver will wait for a lost peer until the timeout");
     return NULL;
 }
 
@@ -149,8 +172,11 @@ void lap_guard_stop(lap_guard_t *guard)
     if (!guard)
         return;
     remove_from_all(guard);
+    lap_guard_hold(guard);
     tell_to_end(guard);
-    pthread_join(guard->thread, NULL);
+    lap_guard_go(guard);
+    if (!guard->joined)
+        pthread_join(guard->thread, NULL);
     guard_free(guard);
 }
 

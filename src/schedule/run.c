@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "schedule/bind.h"
+#include "schedule/guard.h"
 #include "schedule/meet.h"
 #include "schedule/program.h"
 #include "util/alloc.h"
@@ -216,11 +217,13 @@ static void announce(lap_program_t *program, const lap_binding_t *binding, bool 
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
     lap_wait_story_t story = {.call = call, .op_index = binding->op_index};
     story.m = program->schedule.m;
+    lap_guard_hold(program->engine->guard); /* an earlier call may still wait with these */
     for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
         program->stories[i].call = call;
         program->stories[i].op_index = binding->op_index;
         program->stories[i].tag = tag;
     }
+    lap_guard_go(program->engine->guard);
     if (call != 0)
         lap_buffer_announce(buffer, &story);
 }

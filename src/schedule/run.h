@@ -45,7 +45,7 @@ struct lap_engine {
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
     lap_engine_t *side; /* see lap_engine_side; each has the other; NULL: not asked for yet */
-    lap_guard_t *guard; /* of both; NULL: nothing is to be guarded yet */
+    lap_guard_t *guard; /* of both; NULL: nothing is to be guarded yet, or nobody can */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */

@@ -363,6 +363,16 @@ static CUresult unpin(void *memory)
     return take(&pinned, (CUdeviceptr)memory) > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* A program that exits has its pinned memory no longer, though its threads may still run. */
+__attribute__((destructor)) static void unmap_pinned(void)
+{
+    if (!fake_number("FAKE_EXIT_UNMAPS", 0))
+        return;
+    for (const memory_t *memory = pinned; memory; memory = memory->next)
+        (void)munmap(memory->data, memory->bytes);
+    (void)usleep(300000);
+}
+
 /* The one that has this address in it; NULL: none. With the lock. */
 static const memory_t *find(const memory_t *list, CUdeviceptr address)
 {

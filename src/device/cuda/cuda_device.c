@@ -331,13 +331,22 @@ lap_status_t lap_cuda_probe(void)
     return status;
 }
 
+static lap_status_t open_context(lap_cuda_device_t *device)
+{
+    LAP_TRY(choose_context(device));
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, open_inside(device));
+}
+
 static lap_status_t open_all(lap_cuda_device_t *device, int rank)
 {
     LAP_TRY(choose_gpu(device, rank));
     LAP_TRY(read_switches(device));
-    LAP_TRY(choose_context(device));
-    LAP_TRY(lap_cuda_enter(device));
-    return lap_cuda_leave(device, open_inside(device));
+    LAP_TRY(exchange_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED));
+    const CUstreamCaptureMode before = device->capture_mode;
+    const lap_status_t status = open_context(device);
+    (void)exchange_mode(device, before);
+    return status;
 }
 
 lap_status_t lap_cuda_open(const lap_device_options_t *options, lap_device_t **device_p)
@@ -387,9 +396,8 @@ static void close_inside(lap_cuda_device_t *device)
         (void)api->cuLibraryUnload(device->library);
 }
 
-void lap_cuda_close(lap_device_t *handle)
+static void close_all(lap_cuda_device_t *device)
 {
-    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
     while (device->lodgers)
         device->lodgers->close(device->lodgers);
@@ -404,6 +412,15 @@ void lap_cuda_close(lap_device_t *handle)
         (void)api->cuGreenCtxDestroy(device->green);
     if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
+}
+
+void lap_cuda_close(lap_device_t *handle)
+{
+    lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    (void)device->api.cuThreadExchangeStreamCaptureMode(&mode);
+    close_all(device);
+    (void)device->api.cuThreadExchangeStreamCaptureMode(&mode);
     lap_cuda_unload(&device->api);
     lap_free(device->times);
     lap_free(device);

@@ -393,6 +393,7 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
 {
     /* Pairs with the release in report(), kernels.cu. */
     const uint32_t state = __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+    const uint32_t number = __atomic_load_n(&slot->number, __ATOMIC_ACQUIRE);
     if (state == LAP_CUDA_RUNS)
         return false;
     const lap_stall_t stall = {
@@ -402,21 +403,22 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
         .signal = slot->signal,
         .count = slot->count,
         .come = slot->come,
-        .number = slot->number,
+        .number = number,
         .mismatch = state == LAP_CUDA_MISMATCH,
     };
     /* The next wait may be writing here already. */
     atomic_thread_fence(memory_order_acquire);
     if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != state ||
-        __atomic_load_n(&slot->number, __ATOMIC_RELAXED) != stall.number || !stall.buffer)
+        __atomic_load_n(&slot->number, __ATOMIC_RELAXED) != number || !stall.buffer)
         return false;
     *stall_p = stall;
     return true;
 }
 
+/* What a dead GPU tells stays for ever, while what it waited for may be gone. */
 bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
-    return read_slot(&stream->device->board->slots[stream->slot], stall_p);
+    return !stream->device->dead && read_slot(&stream->device->board->slots[stream->slot], stall_p);
 }
 
 /* What holds up a lodger holds up the streams that wait for it. */

@@ -331,6 +331,12 @@ lap_status_t lap_cuda_probe(void)
     return status;
 }
 
+/* As enter and leave do, where no context need be current: then it may be that this cannot be. */
+static bool swap_mode(const lap_cuda_device_t *device, CUstreamCaptureMode *mode_p)
+{
+    return device->api.cuThreadExchangeStreamCaptureMode(mode_p) == CUDA_SUCCESS;
+}
+
 static lap_status_t open_context(lap_cuda_device_t *device)
 {
     LAP_TRY(choose_context(device));
@@ -342,10 +348,11 @@ static lap_status_t open_all(lap_cuda_device_t *device, int rank)
 {
     LAP_TRY(choose_gpu(device, rank));
     LAP_TRY(read_switches(device));
-    LAP_TRY(exchange_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED));
-    const CUstreamCaptureMode before = device->capture_mode;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool relaxed = swap_mode(device, &mode);
     const lap_status_t status = open_context(device);
-    (void)exchange_mode(device, before);
+    if (relaxed)
+        (void)swap_mode(device, &mode);
     return status;
 }
 
@@ -418,9 +425,10 @@ void lap_cuda_close(lap_device_t *handle)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    (void)device->api.cuThreadExchangeStreamCaptureMode(&mode);
+    const bool relaxed = swap_mode(device, &mode);
     close_all(device);
-    (void)device->api.cuThreadExchangeStreamCaptureMode(&mode);
+    if (relaxed)
+        (void)swap_mode(device, &mode);
     lap_cuda_unload(&device->api);
     lap_free(device->times);
     lap_free(device);

@@ -325,6 +325,8 @@ struct lap_device_ops {
     lap_status_t (*graph_launch)(lap_graph_t *graph, lap_stream_t *stream);
     void (*graph_destroy)(lap_graph_t *graph);
 
+    /* (optional) Which GPU it is, by its number, for callers that use it themselves. */
+    int (*gpu)(lap_device_t *device);
     /*
      * (optional, all or none) Streams of the device that are the caller's, by their handles. What
      * the calling thread does with one is between begin and end. begin writes whether the caller

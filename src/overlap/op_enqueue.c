@@ -28,6 +28,20 @@ static lap_status_t check_device(const lap_engine_t *engine)
                      engine->device->ops->name);
 }
 
+lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p)
+{
+    lap_device_t *device;
+    if (!world || !gpu_p)
+        return lap_error(LAP_ERR_INVALID, "lap_world_gpu: %s is NULL", world ? "gpu_p" : "world");
+    LAP_TRY(lap_device_of(world, &device));
+    if (!device->ops->gpu)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "this world has device %s, which has no GPU: expected device cuda",
+                         device->ops->name);
+    *gpu_p = device->ops->gpu(device);
+    return LAP_OK;
+}
+
 /* A failure of a call that runs leaves the peers without this rank's part. */
 static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
 {

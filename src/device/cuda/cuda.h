@@ -301,6 +301,7 @@ void lap_cuda_event_destroy(lap_event_t *event);
 lap_status_t lap_cuda_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
 lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
+int lap_cuda_gpu(lap_device_t *device);
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
 bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p);
 void lap_cuda_let_go(lap_device_t *device);

@@ -446,6 +446,11 @@ lap_status_t lap_cuda_gemm_check(lap_device_t *handle, lap_dtype_t a, lap_dtype_
                      device->ordinal, device->capability / 10, device->capability % 10);
 }
 
+int lap_cuda_gpu(lap_device_t *device)
+{
+    return ((const lap_cuda_device_t *)device)->ordinal;
+}
+
 /* For the model of costs: a GPU, or its part, is one core of its own that a GEMM keeps busy. */
 int lap_cuda_gemm_threads(lap_device_t *device)
 {
@@ -603,6 +608,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .event_record = lap_cuda_event_record,
     .stream_wait_event = lap_cuda_stream_wait_event,
     .event_synchronize = lap_cuda_event_synchronize,
+    .gpu = lap_cuda_gpu,
     .stall = lap_cuda_stall,
     .own_stall = lap_cuda_own_stall,
     .let_go = lap_cuda_let_go,

@@ -292,11 +292,6 @@ typedef struct lap_bench_result {
     lap_link_t link;         /* in effect; both 0: none */
     double gemm_ms, gemm_noise_ms;
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
-    /*
-     * The fastest correct one of the methods asked for, as JSON lists these alone; SIZE_MAX: none
-     * is correct. The table marks the fastest of all its rows: serial and the baseline, too.
-     */
-    size_t best;
     bool undrawn; /* the timeline could not be written, as was told; known to rank 0 */
 } lap_bench_result_t;
 

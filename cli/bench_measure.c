@@ -395,7 +395,7 @@ static void note_ect(const runner_t *runner, size_t row, lap_bench_figure_t *fig
     figure->ect_noise_ms = stats.noise * 1e-6;
 }
 
-/* Medians, half the distance of the quartiles as noise, and the best. */
+/* Medians, and half the distance of the quartiles as noise. */
 static void conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
@@ -405,15 +405,11 @@ static void conclude(runner_t *runner)
     lap_stats_t gemm = lap_stats(runner->samples[rows], 2 * count);
     result->gemm_ms = gemm.median * 1e-6;
     result->gemm_noise_ms = gemm.noise * 1e-6;
-    result->best = SIZE_MAX;
     for (size_t i = 0; i < rows; i++) {
         lap_bench_figure_t *figure = &result->methods[i];
         lap_stats_t stats = lap_stats(runner->samples[i], count);
         figure->total_ms = stats.median * 1e-6;
         figure->noise_ms = stats.noise * 1e-6;
-        if (figure->ok && runner->it->methods[i].asked &&
-            (result->best == SIZE_MAX || figure->total_ms < result->methods[result->best].total_ms))
-            result->best = i;
     }
 }
 

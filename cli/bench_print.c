@@ -134,13 +134,17 @@ static void print_time(const layout_t *layout, double ms, double noise_ms, doubl
     printf(" %6.2f", ms / gemm_ms);
 }
 
-/* The row of the table that is correct in the least time; SIZE_MAX: none is correct. */
-static size_t fastest_row(const lap_bench_case_t *it, const lap_bench_result_t *result)
+/*
+ * What is correct in the least time; SIZE_MAX: nothing is. Of all rows of the table, serial and the
+ * baseline too, or of the methods asked for, which alone are listed in JSON.
+ */
+static size_t find_fastest(const lap_bench_case_t *it, const lap_bench_result_t *result,
+                           bool asked_only)
 {
     const lap_bench_figure_t *figures = result->methods;
     size_t fastest = SIZE_MAX;
     for (size_t i = 0; i < lap_bench_rows(it); i++)
-        if (figures[i].ok &&
+        if (figures[i].ok && (it->methods[i].asked || !asked_only) &&
             (fastest == SIZE_MAX || figures[i].total_ms < figures[fastest].total_ms))
             fastest = i;
     return fastest;
@@ -150,7 +154,7 @@ static void print_row(const layout_t *layout, const char *op, const lap_bench_ca
                       const lap_bench_result_t *result, size_t method)
 {
     const lap_bench_figure_t *figure = &result->methods[method];
-    const char *mark = fastest_row(it, result) == method ? "*" : " ";
+    const char *mark = find_fastest(it, result, false) == method ? "*" : " ";
     const char *label = it->methods[method].label;
     char efficiency[16] = "-";
     double value;
@@ -357,11 +361,12 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
         json_method(bench, result, i);
         comma = ",";
     }
+    const size_t best = find_fastest(it, result, true);
     printf("],\"best\":");
-    if (result->best == SIZE_MAX)
+    if (best == SIZE_MAX)
         printf("null");
     else
-        lap_json_string(stdout, it->methods[result->best].label);
+        lap_json_string(stdout, it->methods[best].label);
     printf(",\"rounds\":%d,\"calls\":%d,\"rest_ms\":%d,", bench->iters, bench->calls,
            bench->rest_ms);
     lap_bench_json_number("gemm_noise_pct",

@@ -76,10 +76,14 @@ bool fake_forbids(void);
 CUcontext fake_context(void);
 /* The green one that a context belongs to; NULL: none, it is a primary one. */
 CUgreenCtx fake_green(CUcontext context);
+/* The number of its GPU. */
+unsigned fake_gpu(CUcontext context);
 /* The primary context of the same GPU. */
 CUcontext fake_primary(CUcontext context);
 
 /* ---- memory ---- */
+
+#define FAKE_PAGE 4096u
 
 typedef struct fake_memset {
     CUdeviceptr dst;
@@ -126,7 +130,8 @@ typedef struct fake_call {
         name, (fake_function_t)(function)                                                          \
     }
 
-extern const fake_call_t fake_stream_calls[]; /* these end with a name that is NULL */
+extern const fake_call_t fake_memory_calls[]; /* these end with a name that is NULL */
+extern const fake_call_t fake_stream_calls[];
 extern const fake_call_t fake_node_calls[];
 extern const fake_call_t fake_vmm_calls[];
 

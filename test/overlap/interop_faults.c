@@ -155,12 +155,18 @@ static void come_alone(scene_t *scene, bool by_driver)
     set_flag(scene);
 }
 
-/* The caller waits by means of the driver, which knows nothing: it is let go nevertheless. */
-static void wait_by_driver(scene_t *scene)
+/* The seconds for which the caller waits by means of the driver. */
+static double time_driver(scene_t *scene)
 {
     const uint64_t begin = lap_now_ns();
     CALLER_DO(&scene->caller, cuStreamSynchronize(scene->caller.streams[0]));
-    const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    return (double)(lap_now_ns() - begin) * 1e-9;
+}
+
+/* It knows nothing, and the caller is let go nevertheless. */
+static void wait_by_driver(scene_t *scene)
+{
+    const double seconds = time_driver(scene);
     tap_ok(seconds < SOON_S, "the stream runs on after %.3f s", seconds);
 }
 
@@ -254,9 +260,7 @@ static void call_without_last(scene_t *scene)
     if (!first)
         usleep(LATE_US);
     tap_success(lap_op_enqueue(scene->ops[0], &scene->args[0], stream), "a call without it");
-    const uint64_t begin = lap_now_ns();
-    CALLER_DO(&scene->caller, cuStreamSynchronize(stream));
-    const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    const double seconds = time_driver(scene);
     tap_ok(!first || seconds > 1e-6 * LATE_US / 2, "it waits for who is late: %.3f s", seconds);
     tap_success(lap_world_synchronize(scene->world, stream), "it is right");
 }

@@ -63,6 +63,26 @@ LAP_API const char *lap_dtype_name(lap_dtype_t dtype);
 LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);
 
 /*
+ * Converts `count` elements of a type to float, which is exact. Local; for memory of the host.
+ * Writes dst, which does not overlap src, on success. The scale of an FP8 matrix is the caller's to
+ * multiply by.
+ * Returns LAP_ERR_INVALID for a value that is no type, and for NULL with a count above 0.
+ */
+LAP_API lap_status_t lap_dtype_to_float(lap_dtype_t dtype, const void *src, float *dst,
+                                        size_t count);
+
+/*
+ * Converts `count` floats to a type: to nearest, ties to even, as operators round their results.
+ * What is not a number stays so. What is too large becomes infinity in float16 and bfloat16, and
+ * the largest number in FP8, infinity included. Local; for memory of the host.
+ * Writes dst, which does not overlap src, on success. The scale of an FP8 matrix is the caller's to
+ * divide by, before.
+ * Returns LAP_ERR_INVALID for a value that is no type, and for NULL with a count above 0.
+ */
+LAP_API lap_status_t lap_dtype_from_float(lap_dtype_t dtype, const float *src, void *dst,
+                                          size_t count);
+
+/*
  * The share of `total` rows that `rank` of `size` ranks holds: the first total mod size ranks hold
  * one row more.
  * Local. Writes the first row to *begin_p (may be NULL) and returns the number of rows.

@@ -49,6 +49,33 @@ lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p)
     return lap_error(LAP_ERR_INVALID, "unknown dtype '%s': expected " LAP_DTYPE_NAMES, name);
 }
 
+static lap_status_t check_conversion(lap_dtype_t dtype, const void *src, const void *dst,
+                                     size_t count)
+{
+    if ((size_t)dtype >= DTYPES)
+        return lap_error(LAP_ERR_INVALID, "dtype is %d, expected " LAP_DTYPE_NAMES, (int)dtype);
+    if (count > 0 && (!src || !dst))
+        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected %zu elements", src ? "dst" : "src",
+                         count);
+    return LAP_OK;
+}
+
+lap_status_t lap_dtype_to_float(lap_dtype_t dtype, const void *src, float *dst, size_t count)
+{
+    LAP_TRY(check_conversion(dtype, src, dst, count));
+    if (count > 0)
+        lap_to_float(dtype, src, dst, count);
+    return LAP_OK;
+}
+
+lap_status_t lap_dtype_from_float(lap_dtype_t dtype, const float *src, void *dst, size_t count)
+{
+    LAP_TRY(check_conversion(dtype, src, dst, count));
+    if (count > 0)
+        lap_from_float(dtype, src, dst, count);
+    return LAP_OK;
+}
+
 size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)
 {
     size_t begin = 0, rows = 0;

@@ -264,6 +264,33 @@ static void test_float32(void)
     tap_ok(memcmp(values, copy, sizeof(copy)) == 0, "or copied");
 }
 
+/* What a program is given: the same conversions, with its mistakes told. */
+static void test_public(void)
+{
+    const float values[4] = {0.3f, -1e9f, 65504.0f, 1e-9f};
+    bool same = true;
+    for (lap_dtype_t type = LAP_FLOAT32; type <= LAP_FLOAT8_E5M2; type++) {
+        unsigned char codes[16] = {0}, want[16] = {0};
+        float back[4] = {0}, truth[4] = {0};
+        lap_from_float(type, values, want, 4);
+        lap_to_float(type, want, truth, 4);
+        same = same && lap_dtype_from_float(type, values, codes, 4) == LAP_OK &&
+               lap_dtype_to_float(type, codes, back, 4) == LAP_OK &&
+               memcmp(codes, want, sizeof(want)) == 0 && memcmp(back, truth, sizeof(truth)) == 0;
+    }
+    tap_ok(same, "lap_dtype_from_float and lap_dtype_to_float convert as the library does");
+    float value = 1;
+    tap_failure(lap_dtype_to_float((lap_dtype_t)9, &value, &value, 1), LAP_ERR_INVALID,
+                "dtype is 9", "bfloat16", NULL);
+    tap_failure(lap_dtype_from_float(LAP_DTYPE_DEFAULT, &value, &value, 1), LAP_ERR_INVALID,
+                "dtype is -1", NULL);
+    tap_failure(lap_dtype_to_float(LAP_FLOAT16, NULL, &value, 3), LAP_ERR_INVALID, "src is NULL",
+                "3 elements", NULL);
+    tap_failure(lap_dtype_from_float(LAP_FLOAT16, &value, NULL, 3), LAP_ERR_INVALID, "dst is NULL",
+                NULL);
+    tap_success(lap_dtype_to_float(LAP_FLOAT16, NULL, NULL, 0), "no elements need no memory");
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
@@ -274,5 +301,6 @@ int main(void)
     test_float32();
     test_fp8_limits();
     test_names();
+    test_public();
     return tap_done();
 }

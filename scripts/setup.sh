@@ -56,6 +56,7 @@ look()
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
+    [ "$1" = test ] && need zsh "zsh" has zsh
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]
 }

@@ -57,6 +57,23 @@ pkg_config_static()
         run_static "$work/pc_static"
 }
 
+# As docs/building.md tells it for a prefix that is not a usual one.
+pkg_config_rpath()
+{
+    # shellcheck disable=SC2046
+    "$CC" -std=c11 "$here/consumer.c" -o "$work/pc_rpath" $(pkg-config --cflags --libs lap) -Wl,-rpath,"$libdir" &&
+        "$work/pc_rpath"
+}
+
+brings_documents()
+{
+    local share=$prefix/share file
+    for file in doc/lap/README.md doc/lap/docs/design.md doc/lap/docs/timeline.svg doc/lap/examples/01_hello.c \
+        doc/lap/examples/overlap/h100_175b_tp4.yaml bash-completion/completions/lap zsh/site-functions/_lap; do
+        test -s "$share/$file" || ! echo "there is no $file in $share"
+    done
+}
+
 cmake_build()
 {
     cmake -G Ninja -S "$here" -B "$work/cmake" -DCMAKE_C_COMPILER="$CC" -DCMAKE_PREFIX_PATH="$prefix" &&
@@ -72,6 +89,8 @@ ok "bin/lap runs" quietly "$prefix/bin/lap" --help
 ok "pkg-config knows the version of the header" quietly pkg-config --exists "lap = $LAP_VERSION"
 ok "pkg-config, shared" quietly pkg_config_shared
 ok "pkg-config, static" quietly pkg_config_static
+ok "pkg-config, shared, with an rpath instead of LD_LIBRARY_PATH" quietly pkg_config_rpath
+ok "documents, examples and completions are there" brings_documents
 ok "find_package configures and builds" quietly cmake_build
 ok "find_package, lap::lap" quietly run_shared "$work/cmake/consumer_shared"
 ok "find_package, lap::lap_static" quietly run_static "$work/cmake/consumer_static"

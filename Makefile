@@ -7,11 +7,12 @@ LAP_WERROR ?= $(if $(filter-out false 0,$(CI)),ON,OFF)
 CMAKE_ARGS ?=
 CTEST_ARGS ?= -j2
 BENCH_ARGS ?=
+MUTANTS_ARGS ?=
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo test test-asan test-tsan test-gpu sanitize-gpu bench-gpu lint format install bench clean help setup setup-test
+.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu lint format install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -33,6 +34,9 @@ test-asan test-tsan: test-%: setup-test
 	@$(call configure,build-$*,-DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=$(if $(filter asan,$*),address,thread))
 	@cmake --build build-$*
 	@$(call run_tests,build-$*)
+
+mutants: setup-test
+	@bash scripts/mutants.sh $(MUTANTS_ARGS)
 
 test-gpu sanitize-gpu: setup-test
 	@$(call configure,build-gpu,-DLAP_TEST_GPU=ON)
@@ -56,13 +60,14 @@ bench-gpu: all
 	@python3 bench/gpu.py --lap $(BUILD)/lap --json $(BUILD)/bench-gpu.jsonl $(BENCH_ARGS)
 
 clean:
-	@rm -rf $(BUILD) build-asan build-tsan build-gpu
+	@rm -rf $(BUILD) build-asan build-tsan build-gpu build-mutants
 
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
 	@echo "make demo       trains a layer on 4 CPU ranks with overlap and without; every method; a timeline"
 	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
 	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"
+	@echo "make mutants    plausible mistakes: which of them the tests notice; MUTANTS_ARGS=--help"
 	@echo "make bench      the measurements of docs/performance.md"
 	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"

@@ -53,6 +53,7 @@ look()
     need pkg-config "pkg-config" has pkg-config
     need libopenblas-dev "OpenBLAS with cblas.h" has_openblas
     need libyaml-dev "libyaml" has_yaml
+    [ "$1" = test ] && need patch "patch" has patch
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc

@@ -1,0 +1,259 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Puts plausible mistakes, the mutants, into a copy of the tree, one at a time, and says which of them the tests notice.
+# A mutant is a file mutants/*.diff: a small patch (-p1) behind lines that begin with #, see scripts/mutants/README.md.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+layers='schedule core transport device overlap nn parallel cli'
+
+usage() {
+    cat <<'END'
+Usage: scripts/mutants.sh [OPTION...] [NAME...]
+Puts each mutant into a copy of the tree, builds it, runs the tests that should notice, and says whether one did.
+NAME is a pattern of the shell for the names of mutants; without one, all are tried. The exit status is 0 if every one
+was caught, or was alive and is explained as equivalent.
+
+  --layer L      only the mutants of this layer; may be given several times
+  --build B      only those that need this build: plain, asan or tsan
+  --list         say which there are, and try none
+  --check        only see that they are well formed and still apply
+  --limit S      seconds for the tests of one mutant (300)
+  --jobs N       of the build and of ctest (2)
+  --source DIR   the tree that is copied (the one of this script)
+  --mutants DIR  where the mutants are (DIR of --source, scripts/mutants)
+  --work DIR     for the copy and its builds, kept for the next time (DIR of --source, build-mutants)
+  --help         this text
+
+Arguments for cmake are taken from CMAKE_ARGS.
+END
+}
+
+die() {
+    echo "mutants: $*" >&2
+    exit 2
+}
+
+mode=run limit=300 jobs=2 source=$(dirname "$here") mutants='' work='' only_layers='' only_builds='' names=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --help) usage && exit ;;
+    --list | --check) mode=${1#--} ;;
+    --layer | --build | --limit | --jobs | --source | --mutants | --work)
+        [ $# -gt 1 ] || die "$1 needs a value"
+        case $1 in
+        --layer)
+            [[ " $layers " == *" $2 "* ]] || die "--layer is '$2', expected one of: $layers"
+            only_layers+=" $2 "
+            ;;
+        --build)
+            [[ $2 == plain || $2 == asan || $2 == tsan ]] || die "--build is '$2', expected plain, asan or tsan"
+            only_builds+=" $2 "
+            ;;
+        --limit | --jobs)
+            [[ $2 =~ ^[1-9][0-9]{0,5}$ ]] || die "$1 is '$2', expected a positive number"
+            declare "${1#--}=$2"
+            ;;
+        *) declare "${1#--}=$2" ;;
+        esac
+        shift
+        ;;
+    -*) die "no option '$1'; --help lists them" ;;
+    *) names+=("$1") ;;
+    esac
+    shift
+done
+source=$(cd "$source" && pwd) || exit 2
+: "${mutants:=$source/scripts/mutants}" "${work:=$source/build-mutants}"
+command -v patch >/dev/null || die "patch is missing: install it with 'apt-get install patch'"
+
+# header FILE KEY: what the mutant's line `# KEY: ...` says.
+header() {
+    sed -n "/^[^#]/q; s/^# $2: *//p" "$1"
+}
+
+# The files that a mutant changes.
+touched() {
+    sed -n 's|^+++ b/\([^[:space:]]*\).*|\1|p' "$1"
+}
+
+# fits FILE: says what is wrong with a mutant, if something is. No fuzz: a mistake is to be made where it was meant.
+fits() {
+    local layer build told
+    layer=$(header "$1" layer) build=$(header "$1" build)
+    [[ -n $layer && " $layers " == *" $layer "* ]] || echo "its layer is '$layer', expected one of: $layers"
+    [[ ${build:-plain} =~ ^(plain|asan|tsan)$ ]] || echo "its build is '$build', expected plain, asan or tsan"
+    [ -n "$(header "$1" test)" ] || echo "it names no test"
+    [ -n "$(header "$1" why)" ] || echo "it does not say why it is a mistake"
+    [ -n "$(touched "$1")" ] || echo "it has no line '+++ b/FILE'"
+    told=$(patch -p1 -d "$2" --dry-run --force --fuzz=0 --reject-file=- <"$1" 2>&1) ||
+        echo "it does not apply: $(grep -i -m1 'fail\|can.t\|malformed\|garbage' <<<"$told")"
+}
+
+# Whether a mutant is among those that were asked for.
+wanted() {
+    local name layer build pattern
+    name=$(basename "$1" .diff) layer=$(header "$1" layer) build=$(header "$1" build)
+    [[ -z $only_layers || $only_layers == *" $layer "* ]] || return 1
+    [[ -z $only_builds || $only_builds == *" ${build:-plain} "* ]] || return 1
+    [ ${#names[@]} -gt 0 ] || return 0
+    for pattern in "${names[@]}"; do
+        # shellcheck disable=SC2053
+        [[ $name == $pattern ]] && return 0
+    done
+    return 1
+}
+
+# refresh: brings the copy up to the tree. Files that have not changed keep their times, so that little is built again.
+refresh() {
+    local file
+    mkdir -p "$tree" || exit 2
+    files() { (cd "$1" && find . -path './.git' -prune -o -path './build' -prune -o -path './build-*' -prune -o -type f -print | sort); }
+    while IFS= read -r file; do
+        cmp -s "$source/$file" "$tree/$file" && continue
+        mkdir -p "$(dirname "$tree/$file")" && cp -p "$source/$file" "$tree/$file" && touch "$tree/$file" || exit 2
+    done < <(files "$source")
+    comm -13 <(files "$source") <(files "$tree") | (cd "$tree" && xargs -r -d '\n' rm -f)
+}
+
+# configure BUILD: once.
+configure() {
+    local kind=() ccache=()
+    [ -f "$work/$1/build.ninja" ] && return
+    command -v ccache >/dev/null && ccache=(-DCMAKE_C_COMPILER_LAUNCHER=ccache)
+    case $1 in
+    asan) kind=(-DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=address -DLAP_CUDA=OFF) ;;
+    tsan) kind=(-DCMAKE_BUILD_TYPE=Debug -DLAP_SANITIZE=thread -DLAP_CUDA=OFF) ;;
+    esac
+    # shellcheck disable=SC2086
+    cmake -S "$tree" -B "$work/$1" -G Ninja "${kind[@]}" "${ccache[@]}" ${CMAKE_ARGS:-} >"$work/configure.log" 2>&1 ||
+        { tail -n 20 "$work/configure.log" && die "cmake failed"; }
+}
+
+# build BUILD TESTS: what the tests need, and no more. The programs are those that stand in the commands of ctest.
+build() {
+    local targets
+    mapfile -t targets < <(ctest --test-dir "$work/$1" --show-only=json-v1 -R "$2" 2>/dev/null |
+        grep -o "\"[^\"]*$work/$1/[^\"]*\"" | sed "s|.*$work/$1/||; s|[\":].*||" | sort -u)
+    mapfile -t targets < <(ninja -C "$work/$1" -t targets all 2>/dev/null | sed 's/: [^:]*$//' |
+        grep -Fx -f <(printf '%s\n' "${targets[@]}" lap_cli fake_cuda fake_cublaslt fake_nccl fake_profiler))
+    ninja -C "$work/$1" -j "$jobs" "${targets[@]}" >"$work/build.log" 2>&1
+}
+
+# run_tests BUILD TESTS: until one fails.
+run_tests() {
+    timeout "$limit" ctest --test-dir "$work/$1" -j "$jobs" -R "$2" --stop-on-failure --no-tests=error --output-on-failure \
+        >"$work/test.log" 2>&1
+}
+
+# The first test that failed, as ctest tells at its end.
+culprit() {
+    sed -n 's/^[[:space:]]*[0-9]* - \([^ ]*\) (\(.*\))$/\1 \2/p' "$work/test.log" | grep -v 'Not Run\|Skipped\|Disabled' |
+        sed 's/ Failed$//; s/ Timeout$/ (its time limit)/' | head -n 1
+}
+
+restore() {
+    local file
+    while IFS= read -r file; do
+        cp "$source/$file" "$tree/$file"
+    done < <(touched "$1")
+}
+
+# try FILE: sets `verdict` and `detail`.
+try() {
+    local build tests file
+    build=$(header "$1" build) tests=$(header "$1" test)
+    : "${build:=plain}"
+    detail=$(fits "$1" "$tree" | head -n 1)
+    if [ -n "$detail" ]; then
+        verdict='does not apply'
+        return
+    fi
+    patch -p1 -d "$tree" --silent --force --fuzz=0 --no-backup-if-mismatch <"$1" >/dev/null 2>&1
+    # A clock with coarse ticks must not hide the change from ninja.
+    while IFS= read -r file; do touch "$tree/$file"; done < <(touched "$1")
+    configure "$build"
+    if ! build "$build" "$tests"; then
+        verdict='does not build' detail=$(grep -m1 'error\|FAILED' "$work/build.log")
+    else
+        run_tests "$build" "$tests"
+        case $? in
+        0) verdict=alive detail="$tests passed" ;;
+        124) verdict='no verdict' detail="$tests took longer than $limit s" ;;
+        *)
+            verdict=caught detail=$(culprit)
+            [ -n "$detail" ] || verdict='no verdict' detail=$(grep -m1 'No tests\|rror' "$work/test.log")
+            ;;
+        esac
+    fi
+    cp "$work/test.log" "$work/$(basename "$1" .diff).log" 2>/dev/null
+    restore "$1"
+}
+
+all=()
+for file in "$mutants"/*.diff; do
+    if [ -e "$file" ] && wanted "$file"; then
+        all+=("$file")
+    fi
+done
+[ ${#all[@]} -gt 0 ] || die "no mutant is of that name, layer and build"
+
+if [ "$mode" = list ]; then
+    for file in "${all[@]}"; do
+        printf '%-10s %-34s %s\n' "$(header "$file" layer)" "$(basename "$file" .diff)" "$(header "$file" why)"
+    done
+    exit
+fi
+if [ "$mode" = check ]; then
+    bad=0
+    for file in "${all[@]}"; do
+        while IFS= read -r told; do
+            echo "mutants: $(basename "$file"): $told" >&2
+            bad=1
+        done < <(fits "$file" "$source")
+    done
+    [ $bad = 0 ] && echo "${#all[@]} mutants apply"
+    exit $bad
+fi
+
+mkdir -p "$work" || exit 2
+work=$(cd "$work" && pwd)
+tree=$work/tree
+refresh
+declare -A counts=() caught_by=()
+rows=()
+for file in "${all[@]}"; do
+    name=$(basename "$file" .diff) start=$SECONDS verdict='' detail=''
+    try "$file"
+    if [ -n "$(header "$file" equivalent)" ]; then
+        case $verdict in
+        alive) verdict=equivalent detail=$(header "$file" equivalent) ;;
+        caught) verdict='not equivalent' ;;
+        esac
+    fi
+    [ "$verdict" = caught ] && caught_by["$(header "$file" build) ${detail%% *}"]+=" $name"
+    counts[$verdict]=$((${counts[$verdict]:-0} + 1))
+    row=$(printf '%-14s %-10s %-34s %4d s  %s' "$verdict" "$(header "$file" layer)" "$name" $((SECONDS - start)) "$detail")
+    rows+=("$row")
+    echo "$row"
+done
+
+# A test that fails without any mistake notices nothing: those that caught a mutant must pass on the tree as it is.
+for key in "${!caught_by[@]}"; do
+    build=${key%% *} name=${key#* }
+    pattern="^${name//./\\.}\$"
+    build "${build:-plain}" "$pattern" && run_tests "${build:-plain}" "$pattern" && continue
+    echo "not trusted: $name fails without a mutant, too:${caught_by[$key]}"
+    counts['not trusted']=$((${counts['not trusted']:-0} + 1))
+done
+
+echo
+echo "${#all[@]} mutants, in $SECONDS s:"
+status=0
+for verdict in caught equivalent alive 'not equivalent' 'not trusted' 'no verdict' 'does not apply' 'does not build'; do
+    [ -n "${counts[$verdict]:-}" ] || continue
+    printf '%6d  %s\n' "${counts[$verdict]}" "$verdict"
+    [ "$verdict" = caught ] || [ "$verdict" = equivalent ] && continue
+    status=1
+    printf '%s\n' "${rows[@]}" | grep "^$verdict  *[a-z]" | sed 's/^/          /'
+done
+exit $status

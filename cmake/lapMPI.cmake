@@ -18,6 +18,8 @@ if(LAP_MPICC AND NOT TARGET lap::mpi)
     if(mpi_macros MATCHES "#define MPI_SUBVERSION +([0-9]+)")
       string(APPEND LAP_MPI_VERSION ".${CMAKE_MATCH_1}")
     endif()
+    # Open MPI of its own makers says it in two words, of which neither is anything alone.
+    string(REPLACE "-Wl,-rpath -Wl," "-Wl,-rpath," mpi_line "${mpi_line}")
     separate_arguments(mpi_words UNIX_COMMAND "${mpi_line}")
     set(LAP_MPI_INCLUDE ${mpi_words})
     list(FILTER LAP_MPI_INCLUDE INCLUDE REGEX "^-I.")

@@ -8,11 +8,12 @@ CMAKE_ARGS ?=
 CTEST_ARGS ?= -j2
 BENCH_ARGS ?=
 MUTANTS_ARGS ?=
+FUZZ_SECONDS ?= 60
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu lint format install bench clean help setup setup-test
+.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz lint format install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -42,6 +43,13 @@ test-gpu sanitize-gpu: setup-test
 	@$(call configure,build-gpu,-DLAP_TEST_GPU=ON)
 	@bash scripts/test_gpu.sh build-gpu $@
 
+fuzz: setup
+	@sh scripts/setup.sh fuzz
+	@$(call configure,build-fuzz,-DCMAKE_C_COMPILER=clang -DLAP_FUZZ=ON -DLAP_BUILD_TESTS=OFF -DLAP_BUILD_EXAMPLES=OFF \
+	    -DLAP_MPI=OFF -DLAP_CUDA=OFF)
+	@cmake --build build-fuzz
+	@bash scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
+
 lint: setup
 	@$(call configure,$(BUILD))
 	@bash scripts/lint.sh $(BUILD)
@@ -60,7 +68,7 @@ bench-gpu: all
 	@python3 bench/gpu.py --lap $(BUILD)/lap --json $(BUILD)/bench-gpu.jsonl $(BENCH_ARGS)
 
 clean:
-	@rm -rf $(BUILD) build-asan build-tsan build-gpu build-mutants
+	@rm -rf $(BUILD) build-asan build-tsan build-gpu build-mutants build-fuzz
 
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
@@ -70,6 +78,7 @@ help:
 	@echo "make mutants    plausible mistakes: which of them the tests notice; MUTANTS_ARGS=--help"
 	@echo "make bench      the measurements of docs/performance.md"
 	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
+	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

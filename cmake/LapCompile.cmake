@@ -27,7 +27,7 @@ endif()
 # Hardening: what an overflow or a wild write could use is taken away where the compiler and the linker can. Sanitizers find
 # such mistakes themselves, and some of these flags hide them.
 option(LAP_HARDENING "Stack protector, FORTIFY_SOURCE, full RELRO, BIND_NOW and position-independent programs" ON)
-if(LAP_HARDENING AND NOT LAP_SANITIZE)
+if(LAP_HARDENING AND NOT LAP_SANITIZE AND NOT LAP_FUZZ)
   include(CheckCCompilerFlag)
   include(CheckCSourceCompiles)
   include(CheckLinkerFlag)
@@ -67,3 +67,12 @@ endif()
 function(lap_plain_rpath target)
   set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
 endfunction()
+
+if(LAP_FUZZ)
+  if(NOT CMAKE_C_COMPILER_ID STREQUAL "Clang" OR LAP_SANITIZE)
+    message(FATAL_ERROR "LAP_FUZZ needs clang, and has sanitizers of its own: -DCMAKE_C_COMPILER=clang, no LAP_SANITIZE.")
+  endif()
+  target_compile_options(lap_compile INTERFACE -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+                                               -fno-omit-frame-pointer)
+  target_link_options(lap_compile INTERFACE -fsanitize=address,undefined)
+endif()

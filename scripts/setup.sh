@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what this machine lacks for a build, and only that, with apt-get; does nothing when all is there.
-# `setup.sh test` also looks for what only the tests need. LAP_SKIP_SETUP=1 trusts the machine as it is.
+# `setup.sh test` also looks for what only the tests need, `setup.sh fuzz` for what the fuzzers need. LAP_SKIP_SETUP=1 trusts the machine as it is.
 set -u
 [ "${LAP_SKIP_SETUP:-}" = 1 ] && exit 0
 
@@ -42,6 +42,13 @@ has_mpi()
     has mpirun && printf '#include <mpi.h>\n' | mpicc -E -x c - >/dev/null 2>&1
 }
 
+# clang with its libFuzzer.
+has_fuzzer()
+{
+    has clang && echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -fsanitize=fuzzer -x c - -o /dev/null 2>/dev/null
+}
+
 # Sets `missing` to the Debian packages to install, and `words` to what to call them.
 look()
 {
@@ -57,6 +64,7 @@ look()
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
+    [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     [ "$1" = test ] && need zsh "zsh" has zsh
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]

@@ -4,7 +4,8 @@
  * their weights. Gradients are cut into buckets, in the reverse order of the parameters, which is
  * the order in which backward makes them; each bucket travels as soon as all of it is there, behind
  * the rest of backward. Sums are taken in fp32 in the order of ranks, and are the same bits on
- * every rank.
+ * every rank. A step of several backwards (lap_nn_accumulate) sends its gradients once, behind the
+ * last of them.
  */
 #ifndef LAP_DATA_PARALLEL_H
 #define LAP_DATA_PARALLEL_H
@@ -38,7 +39,7 @@ typedef struct lap_dp_options {
 
 /*
  * Joins layers with their replicas: those on the other ranks of `group`, which is none of the ranks
- * that share the weights but this one. It takes over lap_nn_on_gradient.
+ * that share the weights but this one. With `overlap` it takes over lap_nn_on_gradient.
  * Collective over the group. `options` may be NULL. Writes *dp_p on success; the caller destroys it
  * before the layers and the group. Blocks until every rank has come.
  * Returns LAP_ERR_INVALID, and as lap_op_create.
@@ -50,9 +51,11 @@ LAP_API lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group,
 LAP_API void lap_dp_destroy(lap_dp_t *dp);
 
 /*
- * Ends what lap_nn_backward has begun: when it returns, lap_nn_gradients has the sums over all
- * replicas, not their mean. Collective over the group, once after every backward; blocks.
- * Returns as lap_op_end.
+ * Ends what the last lap_nn_backward of a step has begun: when it returns, lap_nn_gradients has the
+ * sums over all replicas, not their mean. The next backward comes after lap_nn_zero_gradients: what
+ * has been summed is not summed again.
+ * Collective over the group, once in every step; blocks.
+ * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as lap_op_end.
  */
 LAP_API lap_status_t lap_dp_wait(lap_dp_t *dp);
 
@@ -64,7 +67,7 @@ LAP_API size_t lap_dp_bucket(const lap_dp_t *dp, size_t index);
 LAP_API lap_status_t lap_dp_measure(lap_dp_t *dp, int on);
 
 /*
- * What the latest backward cost: for how long this rank's gradients were under way, 0 when they
+ * What the latest step cost: for how long this rank's gradients were under way, 0 when they
  * were not timed; and how long lap_dp_wait had to wait for them when all passes had ended. Local.
  */
 LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p);

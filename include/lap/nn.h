@@ -193,7 +193,7 @@ LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t
 /*
  * Computes the gradients of the weights, and dx, from the gradient dy of y: both as y and x, of the
  * latest forward. The gradients of weights are added to what lap_nn_gradients has, or take its
- * place after lap_nn_zero_gradients. dx overlaps neither dy nor x.
+ * place after lap_nn_zero_gradients: see lap_nn_accumulate. dx overlaps neither dy nor x.
  * Collective. dy must stay as it is until backward has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx);
@@ -263,11 +263,40 @@ LAP_API const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index);
 LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);
 
-/* The next backward begins the gradients anew. Local, touches no memory. */
+/*
+ * The next backward begins the gradients anew: it is the first of a step. What was accumulated is
+ * dropped. Local, touches no memory.
+ */
 LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
 
 /*
- * Called by lap_nn_backward when all that makes the gradient of parameter `index` has been issued:
+ * Says whether the backwards from now on are followed by others of the same step (1), or each is
+ * the last of its step (0, the default): gradient accumulation over micro-batches.
+ *
+ *     lap_nn_zero_gradients(nn);
+ *     for (int i = 0; i < n; i++) {
+ *         lap_nn_accumulate(nn, i < n - 1);
+ *         lap_nn_forward(nn, seq, &x[i], &y);
+ *         lap_nn_loss(nn, &y, &target[i], &y);
+ *         lap_nn_backward(nn, &y, &dx);
+ *     }
+ *     lap_dp_wait(dp);
+ *     lap_optimizer_step(optimizer, 1.0f / (float)(n * replicas), &norm);
+ *
+ * The gradients are then the sums over all backwards, and with lap_dp over all replicas: only the
+ * last backward sends them, when they are complete. All else is as in a step of one backward:
+ * weights, and their copies in other types, change in lap_optimizer_step only; scales of FP8 follow
+ * every forward. The step may be dropped by lap_nn_zero_gradients while its last backward is still
+ * to come.
+ * What would give other sums is refused with LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step
+ * after a backward that is not the last; with lap_dp a backward between the last one and
+ * lap_dp_wait, or between lap_dp_wait and lap_nn_zero_gradients, and a step before lap_dp_wait.
+ * Local, touches no memory. Every rank says the same.
+ */
+LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
+
+/*
+ * Called by the last lap_nn_backward of a step when all that makes the gradient of parameter `index` has been issued:
  * whatever is issued after that to the streams of the world, behind a join of them, finds it.
  * Parameters come about in reverse order; those whose gradients the ranks must add up come at the
  * end. A failure ends backward and is returned by it.

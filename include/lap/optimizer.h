@@ -71,7 +71,8 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
  * with clip_norm, until all ranks have their norm; the rest is issued. Writes the norm of the
  * scaled gradients before clipping to *norm_p, which may be NULL; 0 without clip_norm. When that is
  * not finite, nothing is changed.
- * Returns what the passes failed of, or as lap_group_allgather.
+ * Returns LAP_ERR_INVALID (nothing is changed; the gradients are of a part of a step: see
+ * lap_nn_accumulate), what the passes failed of, or as lap_group_allgather.
  */
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 

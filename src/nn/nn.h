@@ -76,6 +76,13 @@ typedef struct lap_nn_block {
     lap_tensor_t x;            /* of the latest forward */
 } lap_nn_block_t;
 
+/* Whose the gradients are, where lap_dp has joined the layers with replicas. */
+typedef enum lap_nn_sync {
+    LAP_NN_OWN = 0, /* this replica's */
+    LAP_NN_LEAVING, /* the last backward of a step has begun to make them those of all */
+    LAP_NN_SUMMED,  /* of all replicas */
+} lap_nn_sync_t;
+
 struct lap_nn {
     lap_nn_plan_t plan;
     lap_group_t *group;
@@ -119,8 +126,12 @@ struct lap_nn {
     bool in_forward, in_backward; /* some of them are of such a pass */
     bool kernel_last;             /* the latest work issued is a kernel's, not an operator's */
     bool tracing;
-    bool fresh; /* the next backward overwrites gradients */
-    size_t seq; /* of the latest forward; 0: none */
+    bool fresh;         /* the next backward overwrites gradients */
+    bool accumulates;   /* the next backward is not the last of its step */
+    size_t held;        /* backwards of this step, if the latest was not its last; else 0 */
+    bool joined;        /* with replicas: */
+    lap_nn_sync_t sync; /* ... whose gradients are the sums */
+    size_t seq;         /* of the latest forward; 0: none */
 };
 
 /* ---- nn.c ---- */
@@ -188,6 +199,9 @@ lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtyp
 
 /* Calls `ready`, if there is one, for the parameter of this index. */
 lap_status_t lap_nn_tell_ready(lap_nn_t *nn, size_t index);
+
+/* Whether the gradients are those of a whole step; `caller` is for the sentence. */
+lap_status_t lap_nn_step_ended(const lap_nn_t *nn, const char *caller);
 
 /* The active rows: all, and those of x and y between layers. */
 size_t lap_nn_rows(const lap_nn_t *nn);

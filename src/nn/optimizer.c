@@ -10,7 +10,7 @@
 #include "core/options.h"
 #include "core/status.h"
 #include "core/world.h"
-#include "nn/kernels.h"
+#include "nn/nn.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
 
@@ -250,6 +250,17 @@ static lap_status_t update(lap_optimizer_t *optimizer, float scale)
     return lap_nn_refresh(optimizer->nn);
 }
 
+/* A step on the gradients of a part of the data would be a wrong one. */
+static lap_status_t check_gradients(const lap_nn_t *nn)
+{
+    LAP_TRY(lap_nn_step_ended(nn, "lap_optimizer_step"));
+    if (nn->joined && nn->sync == LAP_NN_LEAVING)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_optimizer_step: gradients are on their way to other replicas: "
+                         "expected lap_dp_wait before");
+    return LAP_OK;
+}
+
 lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p)
 {
     double norm = 0;
@@ -257,6 +268,7 @@ lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double 
         return lap_error(LAP_ERR_INVALID,
                          "optimizer is %s and scale is %g, expected a positive one",
                          optimizer ? "one" : "NULL", (double)scale);
+    LAP_TRY(check_gradients(optimizer->nn));
     LAP_TRY(lap_nn_wait(optimizer->nn));
     const double clip = optimizer->desc.clip_norm;
     if (clip > 0) {

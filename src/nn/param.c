@@ -316,11 +316,6 @@ float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p)
     return nn->grads;
 }
 
-void lap_nn_zero_gradients(lap_nn_t *nn)
-{
-    nn->fresh = true;
-}
-
 void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context)
 {
     nn->ready = ready;

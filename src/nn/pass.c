@@ -229,7 +229,7 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
 /* Not in the row of calls that backward is: what the caller does, it does as it likes. */
 lap_status_t lap_nn_tell_ready(lap_nn_t *nn, size_t index)
 {
-    if (!nn->ready)
+    if (!nn->ready || nn->held > 0)
         return LAP_OK;
     lap_engine_calls_end(nn->engine);
     const lap_status_t status = nn->ready(nn->ready_context, index);
@@ -275,6 +275,54 @@ static lap_status_t issue_backward(lap_nn_t *nn, const lap_tensor_t *dy, const l
     return sum_gradients(nn);
 }
 
+/* ---- steps of several backwards ---- */
+
+void lap_nn_accumulate(lap_nn_t *nn, int more)
+{
+    nn->accumulates = more != 0;
+}
+
+void lap_nn_zero_gradients(lap_nn_t *nn)
+{
+    nn->fresh = true;
+    nn->held = 0;
+}
+
+lap_status_t lap_nn_step_ended(const lap_nn_t *nn, const char *caller)
+{
+    if (nn->held == 0)
+        return LAP_OK;
+    return lap_error(
+        LAP_ERR_INVALID,
+        "%s: the gradients of %zu backward%s are accumulated, but the last backward of "
+        "the step is missing: expected lap_nn_accumulate(nn, 0) and a backward before",
+        caller, nn->held, nn->held > 1 ? "s" : "");
+}
+
+/* What was summed over replicas is not summed again, nor changed while it is. */
+static lap_status_t check_replicas(const lap_nn_t *nn)
+{
+    if (!nn->joined)
+        return LAP_OK;
+    if (nn->sync == LAP_NN_LEAVING)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_nn_backward: gradients are on their way to other replicas: expected "
+                         "lap_dp_wait before");
+    if (nn->sync == LAP_NN_SUMMED && !nn->fresh)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_nn_backward: gradients are sums over replicas already: expected "
+                         "lap_nn_zero_gradients before the first backward of a step, and "
+                         "lap_nn_accumulate(nn, 1) before all but the last");
+    return LAP_OK;
+}
+
+/* From here on backward counts, even if it fails. */
+static void count_backward(lap_nn_t *nn)
+{
+    nn->held = nn->accumulates ? nn->held + 1 : 0;
+    nn->sync = nn->accumulates ? LAP_NN_OWN : LAP_NN_LEAVING;
+}
+
 lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
 {
     if (!nn)
@@ -286,8 +334,10 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_tensor(nn, "dx", dx, &input));
     LAP_TRY(check_apart("dx", dx, "dy", dy));
     LAP_TRY(check_apart("dx", dx, "x", &nn->blocks[0].x));
+    LAP_TRY(check_replicas(nn));
     if (nn->in_backward)
         LAP_TRY(lap_nn_wait(nn));
+    count_backward(nn);
     nn->in_backward = true;
     nn->kernel_last = false;
     LAP_TRY(lap_engine_calls_begin(nn->engine));

@@ -9,6 +9,7 @@
 #include "core/options.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "nn/nn.h"
 #include "schedule/run.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
@@ -45,6 +46,7 @@ struct lap_dp {
     void *sum;  /* the own rows of the bucket that travels, summed */
     void *wire; /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
     lap_event_t *end;
+    bool joined; /* the layers know of it */
     bool measures;
     double total_s, exposed_s;
 };
@@ -221,6 +223,10 @@ static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t
 static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
 {
     LAP_TRY(read_options(given, &dp->options));
+    if (dp->nn->joined)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_dp_create: the layers have replicas already, expected lap_dp_destroy "
+                         "of these before");
     LAP_TRY(cut_buckets(dp));
     LAP_TRY(size_buffer(dp));
     reset(dp);
@@ -230,6 +236,24 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
     for (size_t i = 0; i < dp->nbuckets; i++)
         set_casts(dp, &dp->buckets[i]);
     return LAP_OK;
+}
+
+/* From now on the layers know whose their gradients are. */
+static void join(lap_dp_t *dp)
+{
+    dp->joined = dp->nn->joined = true;
+    dp->nn->sync = LAP_NN_OWN;
+    if (dp->options.overlap)
+        lap_nn_on_gradient(dp->nn, on_gradient, dp);
+}
+
+static void leave(lap_dp_t *dp)
+{
+    if (!dp->joined)
+        return;
+    dp->nn->joined = false;
+    if (dp->options.overlap)
+        lap_nn_on_gradient(dp->nn, NULL, NULL);
 }
 
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
@@ -256,8 +280,7 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
         lap_dp_destroy(dp);
         return status;
     }
-    if (dp->options.overlap)
-        lap_nn_on_gradient(nn, on_gradient, dp);
+    join(dp);
     *dp_p = dp;
     return LAP_OK;
 }
@@ -268,7 +291,7 @@ void lap_dp_destroy(lap_dp_t *dp)
     if (!dp)
         return;
     lap_error_save(&said);
-    lap_nn_on_gradient(dp->nn, NULL, NULL);
+    leave(dp);
     for (size_t i = 0; i < dp->nbuckets; i++) {
         lap_op_destroy(dp->buckets[i].scatter);
         lap_op_destroy(dp->buckets[i].gather);
@@ -398,12 +421,18 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
 {
     if (!dp)
         return lap_error(LAP_ERR_INVALID, "lap_dp_wait: dp is NULL");
+    LAP_TRY(lap_nn_step_ended(dp->nn, "lap_dp_wait"));
+    if (dp->nn->sync != LAP_NN_LEAVING)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_dp_wait: no gradients are on their way: expected one call after the "
+                         "last backward of a step");
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
     const lap_status_t status = finish(dp);
     dp->exposed_s = (double)(lap_now_ns() - begin) * 1e-9;
     reset(dp);
     LAP_TRY(status);
+    dp->nn->sync = LAP_NN_SUMMED;
     return dp->measures ? measure(dp) : LAP_OK;
 }
 

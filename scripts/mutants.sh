@@ -129,13 +129,13 @@ configure() {
         { tail -n 20 "$work/configure.log" && die "cmake failed"; }
 }
 
-# build BUILD TESTS: what the tests need, and no more. The programs are those that stand in the commands of ctest.
+# build BUILD TESTS: what the tests need, and no more: the programs that stand in their commands and environment.
 build() {
-    local targets
-    mapfile -t targets < <(ctest --test-dir "$work/$1" --show-only=json-v1 -R "$2" 2>/dev/null |
-        grep -o "\"[^\"]*$work/$1/[^\"]*\"" | sed "s|.*$work/$1/||; s|[\":].*||" | sort -u)
-    mapfile -t targets < <(ninja -C "$work/$1" -t targets all 2>/dev/null | sed 's/: [^:]*$//' |
-        grep -Fx -f <(printf '%s\n' "${targets[@]}" lap_cli fake_cuda fake_cublaslt fake_nccl fake_profiler))
+    local paths targets
+    paths=$(ctest --test-dir "$work/$1" -N -R "$2" | sed -n 's/^ *Test *#[0-9]*: \(.*\)/[=[\1]=]/p' |
+        grep -h -F -f - $(find "$work/$1" -name CTestTestfile.cmake) | grep -o "$work/$1/[^\";: ]*" | sed "s|^$work/$1/||" | sort -u)
+    mapfile -t targets < <(ninja -C "$work/$1" -t targets all 2>/dev/null | sed 's/: [^:]*$//' | grep -vx 'test' |
+        grep -Fx -f <(printf '%s\n' $paths lap_cli fake_cuda fake_cublaslt fake_nccl fake_profiler))
     ninja -C "$work/$1" -j "$jobs" "${targets[@]}" >"$work/build.log" 2>&1
 }
 
@@ -151,11 +151,16 @@ culprit() {
         sed 's/ Failed$//; s/ Timeout$/ (its time limit)/' | head -n 1
 }
 
-restore() {
+# keep FILE, restore: what a mutant changes, before and after. The tree itself may have changed meanwhile.
+keep() {
     local file
+    rm -rf "$work/kept"
     while IFS= read -r file; do
-        cp "$source/$file" "$tree/$file"
+        mkdir -p "$work/kept/$(dirname "$file")" && cp "$tree/$file" "$work/kept/$file"
     done < <(touched "$1")
+}
+restore() {
+    cp -r "$work/kept/." "$tree/"
 }
 
 # try FILE: sets `verdict` and `detail`.
@@ -168,6 +173,7 @@ try() {
         verdict='does not apply'
         return
     fi
+    keep "$1"
     patch -p1 -d "$tree" --silent --force --fuzz=0 --no-backup-if-mismatch <"$1" >/dev/null 2>&1
     # A clock with coarse ticks must not hide the change from ninja.
     while IFS= read -r file; do touch "$tree/$file"; done < <(touched "$1")
@@ -186,7 +192,7 @@ try() {
         esac
     fi
     cp "$work/test.log" "$work/$(basename "$1" .diff).log" 2>/dev/null
-    restore "$1"
+    restore
 }
 
 all=()

@@ -11,6 +11,7 @@
 #include "util/clock.h"
 
 #define MS 1000000u
+#define SAME_DUE 5 /* raises of one word, all due when a transfer to it is over */
 
 static lap_buffer_options_t link_of(double bytes_per_s, double latency_s)
 {
@@ -85,10 +86,11 @@ static void test_overtaking(lap_world_t *world, void *arg)
         lap_span_t spans[3] = {{0}};
         const lap_put_t put = put_of(source, sizeof(source), 0, &spans[0]);
         const lap_raise_t credit = {.peer = 1, .signal = 1, .span = &spans[1]};
-        const lap_raise_t same = {.peer = 1, .span = &spans[2]};
+        lap_raise_t same = {.peer = 1, .span = &spans[2]};
         buffer->ops->put_now(buffer, &put);
         buffer->ops->raise_now(buffer, &credit);
-        buffer->ops->raise_now(buffer, &same);
+        for (same.tag = 1; same.tag <= SAME_DUE; same.tag++)
+            buffer->ops->raise_now(buffer, &same);
         tap_ok(spans[1].end - spans[1].begin == MS, "a credit takes the latency");
         tap_ok(spans[2].end == spans[0].end, "but longer on the word of a transfer");
         lap_group_barrier(lap_world_group(world));
@@ -96,7 +98,13 @@ static void test_overtaking(lap_world_t *world, void *arg)
         tap_success(lap_buffer_wait(buffer, 0, 1, 1), "the credit comes");
         tap_ok(!lap_bank_reached(buffer->banks[1], 0, 1), "and nothing else yet");
         lap_group_barrier(lap_world_group(world));
-        tap_success(lap_buffer_wait(buffer, 0, 0, 2), "the rest when its sender gives up");
+        tap_success(lap_buffer_wait(buffer, 0, 0, 1 + SAME_DUE),
+                    "the rest when its sender gives up");
+        const uint64_t tag = lap_bank_tag(buffer->banks[1], 0);
+        tap_ok(tag == SAME_DUE,
+               "raises of one word that are due together come in their order "
+               "(the last has tag %llu, expected %d)",
+               (unsigned long long)tag, SAME_DUE);
     }
     lap_buffer_destroy(buffer);
 }

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who sleeps on a bank is woken by every raise, all of them and at once. One that is left asleep
+ * finds its word all the same when it looks, 20 ms later, so that no result tells: the futex is
+ * asked. Linked with --wrap=syscall. A sleep that ends by its time although the bell was rung
+ * before is one that nobody woke; time itself is not measured, so that a busy machine makes no
+ * difference.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "core/signal.h"
+#include "tap.h"
+
+#define WAITERS 4
+#define ROUNDS 60
+
+static _Atomic int slept_through, sleeps;
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+
+long __wrap_syscall(long number, ...)
+{
+    long args[6];
+    va_list list;
+    va_start(list, number);
+    for (int i = 0; i < 6; i++)
+        args[i] = va_arg(list, long);
+    va_end(list);
+    const long got = __real_syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]);
+    if (number == SYS_futex && args[1] == FUTEX_WAIT) {
+        const int error = errno;
+        const _Atomic uint32_t *bell = (const _Atomic uint32_t *)(uintptr_t)args[0];
+        atomic_fetch_add(&sleeps, 1);
+        if (got != 0 && error == ETIMEDOUT && atomic_load(bell) != (uint32_t)args[2])
+            atomic_fetch_add(&slept_through, 1);
+        errno = error;
+    }
+    return got;
+}
+
+typedef struct waiter {
+    lap_bank_t *bank;
+    size_t word;
+    bool right;
+} waiter_t;
+
+/* Waits for each raise of its word, and says in word 0 that it has seen it. */
+static void *wait_often(void *arg)
+{
+    waiter_t *waiter = arg;
+    const lap_watch_t watch = {.timeout_ns = 50000000000u};
+    waiter->right = true;
+    for (uint32_t round = 1; round <= ROUNDS && waiter->right; round++) {
+        waiter->right = lap_bank_wait(waiter->bank, waiter->word, round, &watch) == LAP_OK;
+        lap_bank_raise(waiter->bank, 0);
+    }
+    return NULL;
+}
+
+/*
+ * All sleep when they are raised. They wait for one word, or for one each: then only one of those
+ * that wake has what it waits for, and the others sleep on.
+ */
+static void test_wakes(bool apart)
+{
+    const size_t words = apart ? WAITERS : 1;
+    lap_bank_t *bank = aligned_alloc(64, lap_bank_bytes(1 + words));
+    pthread_t threads[WAITERS];
+    waiter_t waiters[WAITERS];
+    if (!bank)
+        abort();
+    memset(bank, 0, lap_bank_bytes(1 + words));
+    atomic_store(&slept_through, 0);
+    atomic_store(&sleeps, 0);
+    for (size_t i = 0; i < WAITERS; i++) {
+        waiters[i] = (waiter_t){.bank = bank, .word = 1 + (apart ? i : 0)};
+        if (pthread_create(&threads[i], NULL, wait_often, &waiters[i]) != 0)
+            abort();
+    }
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
+        while (atomic_load(&bank->sleepers) < WAITERS)
+            sched_yield();
+        for (size_t word = 1; word <= words; word++)
+            lap_bank_raise(bank, word);
+        while (!lap_bank_reached(bank, 0, round * WAITERS))
+            sched_yield();
+    }
+    int right = 0;
+    for (int i = 0; i < WAITERS; i++) {
+        pthread_join(threads[i], NULL);
+        right += waiters[i].right;
+    }
+    tap_ok(right == WAITERS && atomic_load(&sleeps) >= ROUNDS,
+           "%d rounds: %d waiters sleep and see %s (%d did, in %d sleeps)", ROUNDS, WAITERS,
+           apart ? "a word each" : "one word", right, atomic_load(&sleeps));
+    /* A sleep may end by its time at the very moment of a raise. */
+    tap_ok(atomic_load(&slept_through) <= ROUNDS / 4,
+           "... and are woken by the raise, not by their next look (%d slept on)",
+           atomic_load(&slept_through));
+    free(bank);
+}
+
+int main(void)
+{
+    test_wakes(false);
+    test_wakes(true);
+    return tap_done();
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The notes by which a rank finds out that a peer is in another call, under stress: one rank writes
+ * notes of call after call, over and over in the same few places, and the other compares while that
+ * goes on. What it reads is either the note of the call it asks for, whole, or not that call's: it
+ * never finds a difference that is none, nor misses one that is there.
+ */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "tap.h"
+#include "transport/transport.h"
+
+#define CALLS 3000000u
+
+static _Atomic uint32_t written; /* the latest call whose note is there */
+static _Atomic bool over;
+
+/* What call `call` says: each part tells the call, so that parts of two calls do not match. */
+static uint32_t op_of(uint32_t call)
+{
+    return call * 7 + 1;
+}
+
+static uint64_t m_of(uint32_t call)
+{
+    return (uint64_t)call << 20 | 5;
+}
+
+static void write_notes(lap_buffer_t *buffer)
+{
+    for (uint32_t call = 1; call <= CALLS && !atomic_load(&over); call++) {
+        lap_buffer_write_note(buffer->notes[0], call, op_of(call), m_of(call));
+        atomic_store_explicit(&written, call, memory_order_release);
+    }
+    atomic_store(&over, true);
+}
+
+/* Asks for the oldest call whose note may still be there: it is the next to be written over. */
+static void compare_notes(lap_buffer_t *buffer)
+{
+    lap_wait_story_t story = {.op = "test", .method = "none"};
+    lap_status_t status = LAP_OK;
+    size_t looks = 0;
+    while (!atomic_load_explicit(&over, memory_order_relaxed) && status == LAP_OK) {
+        const uint32_t latest = atomic_load_explicit(&written, memory_order_acquire);
+        if (latest < LAP_CALL_NOTES)
+            continue;
+        story.call = latest - LAP_CALL_NOTES + 1;
+        story.op_index = op_of(story.call);
+        story.m = m_of(story.call);
+        for (int i = 0; i < 64 && status == LAP_OK; i++, looks++)
+            status = lap_buffer_compare(buffer, 0, &story);
+    }
+    atomic_store(&over, true);
+    tap_success(status, "no difference is found where there is none (%zu looks)", looks);
+}
+
+static void test_stress(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_buffer_t *buffer;
+    if (!tap_success(lap_buffer_create(lap_world_group(world), 8, 1, NULL, &buffer), "a buffer"))
+        exit(tap_done());
+    if (lap_world_rank(world) == 0)
+        write_notes(buffer);
+    else
+        compare_notes(buffer);
+    lap_buffer_destroy(buffer);
+}
+
+/* Each part of a note counts. */
+static void test_differences(lap_world_t *world, void *arg)
+{
+    const int which = *(const int *)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_buffer_t *buffer;
+    if (!tap_success(lap_buffer_create(group, 8, 1, NULL, &buffer), "a buffer"))
+        exit(tap_done());
+    if (lap_world_rank(world) == 0)
+        lap_buffer_write_note(buffer->notes[0], 5, 2, 300);
+    lap_group_barrier(group);
+    if (lap_world_rank(world) == 1) {
+        lap_wait_story_t story = {.op = "test", .method = "none", .call = 5, .op_index = 2};
+        story.m = 300;
+        tap_success(lap_buffer_compare(buffer, 0, &story), "the same call");
+        story.call = 9; /* in the same place, and still to come */
+        story.op_index = 3;
+        tap_success(lap_buffer_compare(buffer, 0, &story), "a call that is still to come");
+        story.call = 5;
+        story.op_index = which == 0 ? 3 : 2;
+        story.m = which == 1 ? 301 : 300;
+        tap_failure(lap_buffer_compare(buffer, 0, &story), LAP_ERR_MISMATCH,
+                    which == 0 ? "operator 3" : "m = 301", "operator 2", "m = 300", NULL);
+    }
+    lap_buffer_destroy(buffer);
+}
+
+int main(void)
+{
+    for (int which = 0; which < 2; which++)
+        tap_ranks(2, NULL, test_differences, &which);
+    tap_ranks(2, NULL, test_stress, NULL);
+    return tap_done();
+}

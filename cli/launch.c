@@ -23,6 +23,7 @@
 #include "lines.h"
 #include "spawn.h"
 #include "util/clock.h"
+#include "util/deadline.h"
 
 #define TERM_NS 2000000000u  /* from SIGTERM to SIGKILL */
 #define DRAIN_NS 1000000000u /* for descendants that outlive their rank */
@@ -57,7 +58,8 @@ typedef struct job {
     int signals; /* the signalfd; -1: none */
     struct sigaction old_pipe, old_child;
     phase_t phase;
-    uint64_t deadline; /* of the phase; 0: none */
+    bool timed;              /* the phase has a deadline, */
+    lap_deadline_t deadline; /* this one */
     int running;
     int result;      /* the exit status; -1: nothing has gone wrong yet */
     int signal;      /* that asked us to end; 0: none */
@@ -170,7 +172,8 @@ static void signal_ranks(job_t *job, int number)
 static void enter(job_t *job, phase_t phase, uint64_t after_ns)
 {
     job->phase = phase;
-    job->deadline = after_ns ? lap_now_ns() + after_ns : 0;
+    job->timed = after_ns > 0;
+    job->deadline = lap_deadline_after(after_ns);
 }
 
 static uint64_t grace_ns(const job_t *job)
@@ -229,7 +232,7 @@ static void escalate(job_t *job)
     case RUNNING:
     case KILL:
     case DONE:
-        job->deadline = 0;
+        job->timed = false;
         break;
     }
 }
@@ -328,18 +331,15 @@ static void interrupt(job_t *job, int number)
         job->result = 128 + number;
     if (job->phase < INTERRUPTED)
         enter(job, INTERRUPTED, grace_ns(job));
-    else if (job->phase == FLUSH && !job->deadline)
+    else if (job->phase == FLUSH && !job->timed)
         enter(job, FLUSH, DRAIN_NS);
 }
 
-/* Stops with the ranks, as a shell's Ctrl-Z asks; time that we were stopped does not count. */
+/* Stops with the ranks, as a shell's Ctrl-Z asks. */
 static void stop_all(job_t *job)
 {
     signal_ranks(job, SIGSTOP);
-    uint64_t begin = lap_now_ns();
     kill(getpid(), SIGSTOP);
-    if (job->deadline)
-        job->deadline += lap_now_ns() - begin;
 }
 
 static void take_signals(job_t *job)
@@ -412,11 +412,7 @@ static void turn(job_t *job)
         enter(job, DONE, 0);
         return;
     }
-    int wait_ms = -1;
-    if (job->deadline) {
-        uint64_t now = lap_now_ns(), left = job->deadline > now ? job->deadline - now : 0;
-        wait_ms = (int)(left / 1000000u) + (left > 0);
-    }
+    const int wait_ms = job->timed ? lap_deadline_poll_ms(&job->deadline) : -1;
     if (poll(job->polls, (nfds_t)(POLLS + nlines), wait_ms) < 0)
         return;
     for (size_t i = 0; i < nlines; i++)
@@ -431,7 +427,7 @@ static void turn(job_t *job)
         take_signals(job);
     if ((reader->revents & POLLERR) != 0 && job->phase < TERM)
         reader_left(job);
-    if (job->deadline && lap_now_ns() >= job->deadline)
+    if (job->timed && lap_deadline_passed(&job->deadline))
         escalate(job);
 }
 

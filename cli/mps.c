@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "util/clock.h"
+#include "util/deadline.h"
 
 #define START_NS 10000000000u /* for the daemon to answer */
 #define QUIT_NS 10000000000u  /* for the daemon to hear that it should end */
@@ -76,12 +77,12 @@ static int await(pid_t pid, uint64_t limit_ns)
 {
     int status;
     pid_t ended;
-    const uint64_t end = lap_now_ns() + limit_ns;
+    lap_deadline_t deadline = lap_deadline_after(limit_ns);
     /* Others are reaped too: it may be waiting for a daemon that has become our child and ended. */
     while ((ended = waitpid(-1, &status, WNOHANG)) != pid) {
         if (ended < 0)
             return -1;
-        if (ended == 0 && lap_now_ns() >= end) {
+        if (ended == 0 && lap_deadline_passed(&deadline)) {
             kill(pid, SIGKILL);
             waitpid(pid, &status, 0);
             return -1;
@@ -135,7 +136,7 @@ static bool start_daemon(const lap_mps_t *mps, char why[LAP_MPS_WHY])
                  strerror(errno));
         return false;
     }
-    const uint64_t end = lap_now_ns() + START_NS;
+    const uint64_t end = lap_now_ns() + START_NS; /* no deadline: each try may last as long */
     if (control(mps, "-d", "", START_NS) != 0) {
         complain(mps, "cannot be started", why);
         return false;
@@ -154,12 +155,12 @@ static bool start_daemon(const lap_mps_t *mps, char why[LAP_MPS_WHY])
 /* Reaps children as they end; true when none is left, false after `limit_ns`. */
 static bool await_children(uint64_t limit_ns)
 {
-    const uint64_t end = lap_now_ns() + limit_ns;
+    lap_deadline_t deadline = lap_deadline_after(limit_ns);
     for (;;) {
         pid_t pid = waitpid(-1, NULL, WNOHANG);
         if (pid < 0 && errno == ECHILD)
             return true;
-        if (pid == 0 && lap_now_ns() >= end)
+        if (pid == 0 && lap_deadline_passed(&deadline))
             return false;
         if (pid == 0)
             lap_sleep_until_ns(lap_now_ns() + LOOK_NS);
@@ -220,8 +221,9 @@ static _Noreturn void guard(const lap_mps_t *mps)
         continue;
     quit(mps);
     bool ended = await_children(END_NS);
-    const uint64_t end = lap_now_ns() + KILL_NS;
-    for (bool gone = ended; !gone && lap_now_ns() < end; gone = await_children(LOOK_NS))
+    lap_deadline_t deadline = lap_deadline_after(KILL_NS);
+    for (bool gone = ended; !gone && !lap_deadline_passed(&deadline);
+         gone = await_children(LOOK_NS))
         kill_children();
     remove_directory(mps);
     _exit(ended ? 0 : 1);

@@ -23,8 +23,12 @@ typedef struct lap_group lap_group_t;
 #define LAP_NO_GROUP (-1)
 
 typedef struct lap_world_options {
-    size_t size;      /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
-    double timeout_s; /* how long any wait may last; 0: LAP_TIMEOUT_S, or else 60 */
+    size_t size; /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
+    /*
+     * How long any wait may last, in seconds; 0: LAP_TIMEOUT_S, or else 60. Time in which the
+     * process that waits was stopped does not count, except where a GPU waits.
+     */
+    double timeout_s;
     /*
      * "cpu", "ref" or "cuda"; NULL: LAP_DEVICE of the environment, or else "cpu". A device that
      * there is not is refused when the first operator is made. With "cuda" all memory that

@@ -71,7 +71,7 @@ static lap_status_t open_pidfds(lap_world_t *world)
 typedef struct host {
     lap_world_t *world;
     const char *dir;
-    uint64_t deadline;
+    lap_deadline_t deadline;
     bool owns_dir; /* to be removed at the end */
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
@@ -168,9 +168,9 @@ static lap_status_t guest_failed(const host_t *host, int rank, lap_status_t stat
 
 /*
  * Finds out whether a guest has hung up, while waiting for an event on the listener until
- * `deadline`.
+ * `deadline`, if there is one.
  */
-static lap_status_t host_watch(host_t *host, uint64_t deadline)
+static lap_status_t host_watch(host_t *host, lap_deadline_t *deadline)
 {
     const int size = host->world->size;
     host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
@@ -223,7 +223,7 @@ static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t 
 static void tell_failure(int fd, lap_status_t status)
 {
     const lap_message_t message = lap_message_make_status(LAP_MESSAGE_FAILURE, status);
-    lap_message_send(fd, &message, NULL, 0, 0); /* as well as it can be done without waiting */
+    lap_message_send(fd, &message, NULL, 0, NULL); /* as well as it can be done without waiting */
 }
 
 /* Hears who has connected. Somebody who hangs up without a word is forgotten. */
@@ -231,7 +231,7 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
 {
     lap_message_t hello;
     int fds[LAP_MESSAGE_FDS], nfds = 0;
-    lap_status_t status = lap_message_receive(fd, &hello, fds, &nfds, host->deadline);
+    lap_status_t status = lap_message_receive(fd, &hello, fds, &nfds, &host->deadline);
     if (status == LAP_ERR_PEER_LOST || status == LAP_ERR_TIMEOUT) {
         close(fd);
         return LAP_OK;
@@ -249,8 +249,7 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
     host->world->peers[hello.rank].heap_fd = fds[0];
     host->world->peers[hello.rank].pid = hello.pid;
     /* Nobody waits longer than it said: the first to lose patience ends the meeting for all. */
-    if (hello.deadline < host->deadline)
-        host->deadline = hello.deadline;
+    lap_deadline_shorten(&host->deadline, hello.left_ns);
     return LAP_OK;
 }
 
@@ -274,15 +273,14 @@ static void host_note_failure(host_t *host, lap_status_t status)
         return;
     host->failure = status;
     snprintf(host->story, sizeof(host->story), "%s", lap_last_error());
-    const uint64_t end = lap_now_ns() + LINGER_NS;
-    host->deadline = end < host->deadline ? end : host->deadline;
+    lap_deadline_shorten(&host->deadline, LINGER_NS);
 }
 
 static lap_status_t host_gather(host_t *host)
 {
     int came = 1;
-    while (came < host->world->size && lap_now_ns() < host->deadline) {
-        lap_status_t status = host_watch(host, host->deadline);
+    while (came < host->world->size && !lap_deadline_passed(&host->deadline)) {
+        lap_status_t status = host_watch(host, &host->deadline);
         if (status == LAP_OK)
             status = host_accept(host, &came);
         if (status != LAP_OK && status != LAP_ERR_TIMEOUT)
@@ -294,7 +292,7 @@ static lap_status_t host_gather(host_t *host)
 }
 
 /* Sends the pids and heaps of all ranks to one guest. */
-static lap_status_t host_send_table(const host_t *host, int guest, uint64_t board)
+static lap_status_t host_send_table(host_t *host, int guest, uint64_t board)
 {
     const lap_world_t *world = host->world;
     for (int first = 0; first < world->size; first += LAP_MESSAGE_FDS) {
@@ -308,19 +306,19 @@ static lap_status_t host_send_table(const host_t *host, int guest, uint64_t boar
             fds[i] = world->peers[first + i].heap_fd;
         }
         lap_status_t status =
-            lap_message_send(host->guests[guest], &table, fds, table.count, host->deadline);
+            lap_message_send(host->guests[guest], &table, fds, table.count, &host->deadline);
         if (status != LAP_OK)
             return guest_failed(host, guest, status);
     }
     return LAP_OK;
 }
 
-static lap_status_t host_hear_ready(const host_t *host, int guest)
+static lap_status_t host_hear_ready(host_t *host, int guest)
 {
     lap_message_t ready;
     int fds[LAP_MESSAGE_FDS], nfds = 0;
     lap_status_t status =
-        lap_message_receive(host->guests[guest], &ready, fds, &nfds, host->deadline);
+        lap_message_receive(host->guests[guest], &ready, fds, &nfds, &host->deadline);
     if (status != LAP_OK)
         return guest_failed(host, guest, status);
     lap_close_fds(fds, nfds);
@@ -339,7 +337,7 @@ static lap_status_t host_share(host_t *host, uint64_t board)
     /*
      * All are still here after all have opened their pidfds, so each pidfd is of the right process.
      */
-    lap_status_t status = host_watch(host, 0);
+    lap_status_t status = host_watch(host, NULL);
     return status == LAP_ERR_TIMEOUT ? LAP_OK : status;
 }
 
@@ -368,7 +366,7 @@ static void host_tell_all(host_t *host, lap_status_t status)
         if (host->guests[rank] < 0)
             continue;
         if (status == LAP_OK)
-            lap_message_send(host->guests[rank], &go, NULL, 0, host->deadline);
+            lap_message_send(host->guests[rank], &go, NULL, 0, &host->deadline);
         else
             tell_failure(host->guests[rank], status);
         close(host->guests[rank]);
@@ -379,7 +377,7 @@ static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t 
 {
     host_t host = {.world = world,
                    .dir = dir,
-                   .deadline = lap_now_ns() + world->timeout_ns,
+                   .deadline = lap_deadline_after(world->timeout_ns),
                    .dir_fd = -1,
                    .listener = -1,
                    .guests = lap_alloc((size_t)world->size, sizeof(int)),
@@ -425,30 +423,30 @@ static lap_status_t guest_try(const char *dir, int *fd_p)
     return lap_error_errno("connecting to '%s'", address.sun_path);
 }
 
-static lap_status_t guest_connect(const lap_world_t *world, const char *dir, uint64_t deadline,
-                                  int *fd_p)
+static lap_status_t guest_connect(const lap_world_t *world, const char *dir,
+                                  lap_deadline_t *deadline, int *fd_p)
 {
     int fd = -1;
     for (uint64_t pause = 1000000u;; pause = pause < 20000000u ? pause * 2 : pause) {
         LAP_TRY(guest_try(dir, &fd));
         if (fd >= 0)
             break;
-        const uint64_t now = lap_now_ns();
-        if (now >= deadline)
+        const uint64_t left = lap_deadline_left(deadline);
+        if (left == 0)
             return lap_error(LAP_ERR_TIMEOUT, "rank 0 has not come to '%s' within %g s", dir,
                              timeout_seconds(world));
-        lap_sleep_until_ns(now + pause < deadline ? now + pause : deadline);
+        lap_sleep_until_ns(lap_now_ns() + (pause < left ? pause : left));
     }
     *fd_p = fd;
     return LAP_OK;
 }
 
 /* Hears from the host. Its failures become ours, in its words. */
-static lap_status_t guest_hear(const lap_world_t *world, int fd, uint64_t deadline,
+static lap_status_t guest_hear(const lap_world_t *world, int fd, lap_deadline_t *deadline,
                                lap_message_kind_t kind, lap_message_t *message_p, int *fds,
                                int *nfds_p)
 {
-    lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline + GRACE_NS);
+    lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline);
     if (status == LAP_ERR_PEER_LOST)
         return lap_error(status, "rank 0 went away while the ranks were meeting");
     if (status == LAP_ERR_TIMEOUT)
@@ -465,7 +463,7 @@ static lap_status_t guest_hear(const lap_world_t *world, int fd, uint64_t deadli
     return lap_error(LAP_ERR_INTERNAL, "rank 0 said %u, expected %d", message_p->kind, kind);
 }
 
-static lap_status_t guest_hear_table(lap_world_t *world, int fd, uint64_t deadline,
+static lap_status_t guest_hear_table(lap_world_t *world, int fd, lap_deadline_t *deadline,
                                      uint64_t *board_p)
 {
     for (int known = 0; known < world->size;) {
@@ -499,14 +497,16 @@ static lap_status_t guest_prepare(lap_world_t *world, uint64_t board, lap_region
     return lap_region_map(world, 0, board, lap_board_bytes(world->size), region_p);
 }
 
-static lap_status_t guest_talk(lap_world_t *world, int fd, uint64_t deadline, lap_region_t *region)
+static lap_status_t guest_talk(lap_world_t *world, int fd, lap_deadline_t *deadline,
+                               lap_region_t *region)
 {
     lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
     int fds[LAP_MESSAGE_FDS], nfds;
     message.rank = world->rank;
     message.size = world->size;
     message.pid = world->peers[world->rank].pid;
-    message.deadline = deadline;
+    message.left_ns = lap_deadline_left(deadline);
+    deadline->at += GRACE_NS; /* the host, which has heard of it, is to be the first */
     /*
      * What cannot be sent because the host is gone is no failure yet: it may have left its story.
      */
@@ -525,11 +525,11 @@ static lap_status_t guest_talk(lap_world_t *world, int fd, uint64_t deadline, la
 
 static lap_status_t guest_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
 {
-    const uint64_t deadline = lap_now_ns() + world->timeout_ns;
+    lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
     lap_region_t region = {0};
     int fd = -1;
-    LAP_TRY(guest_connect(world, dir, deadline, &fd));
-    lap_status_t status = guest_talk(world, fd, deadline, &region);
+    LAP_TRY(guest_connect(world, dir, &deadline, &fd));
+    lap_status_t status = guest_talk(world, fd, &deadline, &region);
     close(fd);
     if (status != LAP_OK) {
         lap_region_unmap(world, &region);

@@ -323,11 +323,10 @@ static lap_status_t failed_in(call_t call, lap_status_t status)
 }
 
 /* Waits for the arrival of `rank` in this round. Breaks the group when it does not come. */
-static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, uint64_t deadline)
+static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_deadline_t *deadline)
 {
-    const uint64_t now = lap_now_ns();
     expected_t expected = {.group = group, .rank = rank};
-    const lap_watch_t watch = {.timeout_ns = deadline > now ? deadline - now : 0,
+    const lap_watch_t watch = {.deadline = deadline,
                                .spin_ns = group->world->spin_ns,
                                .look = look_for_expected,
                                .context = &expected};
@@ -393,10 +392,10 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     }
     /* Releases the mail to the waits of the other ranks for this word. */
     lap_bank_raise(bank_of(group), (size_t)group->rank);
-    const uint64_t deadline = lap_now_ns() + group->world->timeout_ns;
+    lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
     for (int rank = 0; rank < group->size; rank++) {
         if (rank != group->rank)
-            LAP_TRY(await_rank(group, call, rank, deadline));
+            LAP_TRY(await_rank(group, call, rank, &deadline));
     }
     return compare_mails(group);
 }

@@ -35,22 +35,20 @@ void lap_close_fds(const int *fds, int count)
         close(fds[i]);
 }
 
-lap_status_t lap_wait_polls(struct pollfd *polls, int count, uint64_t deadline)
+lap_status_t lap_wait_polls(struct pollfd *polls, int count, lap_deadline_t *deadline)
 {
     for (;;) {
-        const uint64_t now = lap_now_ns();
-        const uint64_t left_ms = now < deadline ? (deadline - now) / 1000000u + 1 : 0;
-        int ready = poll(polls, (nfds_t)count, left_ms < 1000 ? (int)left_ms : 1000);
+        int ready = poll(polls, (nfds_t)count, deadline ? lap_deadline_poll_ms(deadline) : 0);
         if (ready > 0)
             return LAP_OK;
         if (ready < 0 && errno != EINTR)
             return lap_error_errno("poll");
-        if (lap_now_ns() >= deadline)
+        if (!deadline || lap_deadline_passed(deadline))
             return LAP_ERR_TIMEOUT;
     }
 }
 
-static lap_status_t wait_fd(int fd, short events, uint64_t deadline)
+static lap_status_t wait_fd(int fd, short events, lap_deadline_t *deadline)
 {
     struct pollfd one = {.fd = fd, .events = events};
     return lap_wait_polls(&one, 1, deadline);
@@ -62,7 +60,7 @@ typedef union control {
 } control_t;
 
 lap_status_t lap_message_send(int fd, const lap_message_t *message, const int *fds, int nfds,
-                              uint64_t deadline)
+                              lap_deadline_t *deadline)
 {
     control_t control = {0};
     struct iovec part = {.iov_base = (void *)message, .iov_len = sizeof(*message)};
@@ -81,7 +79,7 @@ lap_status_t lap_message_send(int fd, const lap_message_t *message, const int *f
             return LAP_ERR_PEER_LOST;
         if (errno == ETOOMANYREFS) {
             /* Too many descriptors are on their way; the others are about to take theirs. */
-            if (lap_now_ns() >= deadline)
+            if (!deadline || lap_deadline_passed(deadline))
                 return LAP_ERR_TIMEOUT;
             lap_sleep_until_ns(lap_now_ns() + 1000000u);
         } else if (errno == EAGAIN) {
@@ -109,7 +107,7 @@ static int take_fds(struct msghdr *header, int *fds)
 }
 
 lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int *nfds_p,
-                                 uint64_t deadline)
+                                 lap_deadline_t *deadline)
 {
     control_t control;
     struct iovec part = {.iov_base = message_p, .iov_len = sizeof(*message_p)};

@@ -8,8 +8,9 @@
 #include <sys/un.h>
 
 #include "core/status.h"
+#include "util/deadline.h"
 
-#define LAP_MESSAGE_PROTOCOL 1
+#define LAP_MESSAGE_PROTOCOL 2
 #define LAP_MESSAGE_FDS 64 /* descriptors in one message; the kernel takes up to 253 */
 
 typedef enum lap_message_kind {
@@ -25,7 +26,7 @@ typedef struct lap_message {
     uint32_t magic, protocol;
     uint32_t kind;
     int32_t rank, size, pid; /* HELLO: who */
-    uint64_t deadline;       /* HELLO: until when it can wait, in lap_now_ns() */
+    uint64_t left_ns;        /* HELLO: how long it can still wait */
     uint64_t board;          /* TABLE: handle of the board, a region of rank 0 */
     int32_t first, count;    /* TABLE: which ranks; the heap of each comes along */
     int32_t pids[LAP_MESSAGE_FDS];
@@ -38,23 +39,26 @@ lap_message_t lap_message_make(lap_message_kind_t kind);
 lap_message_t lap_message_make_status(lap_message_kind_t kind, lap_status_t status);
 
 /*
- * Sends a message with nfds <= LAP_MESSAGE_FDS descriptors. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT
- * come without a sentence: the caller knows whom it talks to.
+ * Sends a message with nfds <= LAP_MESSAGE_FDS descriptors; without a deadline, if that can be done
+ * without waiting. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence: the caller knows whom it talks to.
  */
 lap_status_t lap_message_send(int fd, const lap_message_t *message, const int *fds, int nfds,
-                              uint64_t deadline);
+                              lap_deadline_t *deadline);
 
 /*
  * Takes one message and the descriptors that come with it; fds has room for LAP_MESSAGE_FDS of
  * them, and the caller closes them. LAP_ERR_PEER_LOST and LAP_ERR_TIMEOUT come without a sentence.
  */
 lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int *nfds_p,
-                                 uint64_t deadline);
+                                 lap_deadline_t *deadline);
 
 void lap_close_fds(const int *fds, int count);
 
-/* Waits for an event on one of `count` sockets. LAP_ERR_TIMEOUT comes without a sentence. */
-lap_status_t lap_wait_polls(struct pollfd *polls, int count, uint64_t deadline);
+/*
+ * Waits for an event on one of `count` sockets; without a deadline only looks. LAP_ERR_TIMEOUT
+ * comes without a sentence.
+ */
+lap_status_t lap_wait_polls(struct pollfd *polls, int count, lap_deadline_t *deadline);
 
 /* A socket that never blocks; and the address of the one where the ranks meet in `dir`. */
 lap_status_t lap_socket_open(int *fd_p);

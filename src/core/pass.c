@@ -157,7 +157,7 @@ static lap_status_t try_receive(passing_t *passing, bool *done_p)
 static lap_status_t pass_all(passing_t *passing)
 {
     const int size = passing->group->size;
-    const uint64_t begin = lap_now_ns();
+    lap_deadline_t deadline = lap_deadline_after(passing->group->world->timeout_ns);
     while (passing->sent < size || passing->received < size) {
         bool sent = false, received = false;
         if (passing->sent < size)
@@ -168,7 +168,7 @@ static lap_status_t pass_all(passing_t *passing)
         struct pollfd one = {.fd = passing->socket, .events = POLLIN};
         (void)poll(&one, 1, NAP_MS);
         LAP_TRY(lap_group_look(passing->group));
-        if (lap_now_ns() - begin > passing->group->world->timeout_ns)
+        if (lap_deadline_passed(&deadline))
             return lap_error(LAP_ERR_TIMEOUT, "of %d ranks only %d have passed their descriptors",
                              size, passing->received);
     }

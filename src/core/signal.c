@@ -106,9 +106,9 @@ lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, s
 {
     if (find_reached(bank, waits, count, which_p))
         return LAP_OK;
-    const uint64_t start = lap_now_ns();
-    const uint64_t deadline =
-        watch->timeout_ns < UINT64_MAX - start ? start + watch->timeout_ns : UINT64_MAX;
+    lap_deadline_t own = lap_deadline_after(watch->timeout_ns);
+    lap_deadline_t *deadline = watch->deadline ? watch->deadline : &own;
+    const uint64_t start = own.seen;
     uint64_t next_look = start + LAP_WATCH_NS;
     if (watch->spin_ns > 0 && spin(bank, waits, count, start + watch->spin_ns, which_p))
         return LAP_OK;
@@ -120,9 +120,9 @@ lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, s
         if (find_reached(bank, waits, count, which_p))
             return LAP_OK;
         uint64_t now = lap_now_ns();
-        if (now >= next_look || now >= deadline) {
+        if (now >= next_look || now >= deadline->at) {
             lap_status_t status = watch->look ? watch->look(watch->context) : LAP_OK;
-            if (status == LAP_OK && now >= deadline)
+            if (status == LAP_OK && lap_deadline_passed(deadline))
                 status = LAP_ERR_TIMEOUT;
             /*
              * A word that came at the last moment wins: the peer may have raised it and then left.
@@ -131,7 +131,7 @@ lap_status_t lap_bank_wait_any(lap_bank_t *bank, const lap_bank_wait_t *waits, s
                 return find_reached(bank, waits, count, which_p) ? LAP_OK : status;
             next_look = now + LAP_WATCH_NS;
         }
-        sleep_on(bank, bell, (next_look < deadline ? next_look : deadline) - now);
+        sleep_on(bank, bell, (next_look < deadline->at ? next_look : deadline->at) - now);
     }
 }
 

@@ -15,6 +15,8 @@
 
 #include <lap/status.h>
 
+#include "util/deadline.h"
+
 typedef struct lap_word {
     _Alignas(64) _Atomic uint32_t value; /* a cache line each: raisers do not disturb one another */
     _Atomic uint64_t tag;                /* what its latest raise was for */
@@ -53,13 +55,14 @@ bool lap_bank_reached(const lap_bank_t *bank, size_t word, uint32_t target);
  * sense.
  */
 typedef struct lap_watch {
-    uint64_t timeout_ns;
+    uint64_t timeout_ns; /* unless there is a deadline below */
     uint64_t spin_ns; /* how long to spin before sleeping; 0 when there are more ranks than cores */
     /*
      * Called every LAP_WATCH_NS while waiting; anything but LAP_OK ends the wait with that status.
      */
     lap_status_t (*look)(void *context);
     void *context;
+    lap_deadline_t *deadline; /* (optional) that several waits have in common */
 } lap_watch_t;
 
 #define LAP_WATCH_NS 20000000u /* 20 ms */

@@ -321,9 +321,10 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
         return status;
     char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
     snprintf(story, sizeof(story), "%s", lap_last_error());
-    const uint64_t end = lap_now_ns() + CAUSE_NS;
+    lap_deadline_t deadline = lap_deadline_after(CAUSE_NS);
     bool lost;
-    while (!(lost = have_lost(engine) || have_lost(engine->side)) && lap_now_ns() < end)
+    while (!(lost = have_lost(engine) || have_lost(engine->side)) &&
+           !lap_deadline_passed(&deadline))
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
     if (!lost)
         return lap_error(status, "%s", story);

@@ -259,7 +259,10 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
                                     .story = &program->stories[index],
                                     .lost = NO_BLOCK};
     const lap_world_t *world = buffer->group->world;
-    context->watch = (lap_watch_t){world->timeout_ns, world->spin_ns, look_for_blocks, context};
+    context->watch = (lap_watch_t){.timeout_ns = world->timeout_ns,
+                                   .spin_ns = world->spin_ns,
+                                   .look = look_for_blocks,
+                                   .context = context};
 
     const lap_block_t *first = &schedule->blocks[step->first];
     const lap_gemm_shape_t shape = lap_block_shape(schedule, step, first);

@@ -32,9 +32,9 @@ static bool still_stalled(const lap_watcher_t *watcher, lap_stream_t *stream,
            (reason == LAP_ERR_TIMEOUT || !lap_stall_has_come(&later));
 }
 
-/* `since` is when the wait was first seen. */
+/* The deadline counts from when the wait was first seen. */
 static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *stream,
-                                  const lap_stall_t *stall, uint64_t since)
+                                  const lap_stall_t *stall, lap_deadline_t *deadline)
 {
     lap_buffer_watch_t watch;
     lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
@@ -43,7 +43,7 @@ static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *st
         status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
     if (status == LAP_OK)
         status = stall->failed;
-    if (status == LAP_OK && lap_now_ns() - since >= watch.watch.timeout_ns)
+    if (status == LAP_OK && lap_deadline_passed(deadline))
         status = LAP_ERR_TIMEOUT;
     if (status == LAP_OK)
         return LAP_OK;
@@ -53,19 +53,19 @@ static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *st
     return still_stalled(watcher, stream, stall, status) ? lap_error(status, "%s", text) : LAP_OK;
 }
 
-static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream, uint32_t *number,
-                                   uint64_t *since)
+static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream, int i, int s)
 {
     lap_stall_t stall;
-    if (!is_stalled(watcher, stream, &stall)) {
-        *since = 0;
+    const bool waited = watcher->waits[i][s];
+    watcher->waits[i][s] = is_stalled(watcher, stream, &stall);
+    if (!watcher->waits[i][s])
         return LAP_OK;
+    if (!waited || watcher->numbers[i][s] != stall.number) {
+        watcher->ends[i][s] =
+            lap_deadline_after(((const lap_buffer_t *)stall.buffer)->group->world->timeout_ns);
+        watcher->numbers[i][s] = stall.number;
     }
-    if (*since == 0 || *number != stall.number) {
-        *since = lap_now_ns();
-        *number = stall.number;
-    }
-    const lap_status_t status = look_at_stall(watcher, stream, &stall, *since);
+    const lap_status_t status = look_at_stall(watcher, stream, &stall, &watcher->ends[i][s]);
     if (status != LAP_OK)
         watcher->lost = stall;
     return status;
@@ -78,7 +78,6 @@ lap_status_t lap_watcher_look(void *context)
     const lap_engine_t *const engines[2] = {watcher->engine, watcher->engine->side};
     for (int i = 0; i < 2; i++)
         for (int s = 0; engines[i] && s < LAP_STREAMS; s++)
-            LAP_TRY(look_at_stream(watcher, engines[i]->streams[s], &watcher->numbers[i][s],
-                                   &watcher->since[i][s]));
+            LAP_TRY(look_at_stream(watcher, engines[i]->streams[s], i, s));
     return LAP_OK;
 }

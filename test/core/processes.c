@@ -360,8 +360,8 @@ static void greet_and_die(void)
     hello.rank = my_rank;
     hello.size = my_size;
     hello.pid = (int)getpid();
-    hello.deadline = UINT64_MAX;
-    expect(lap_message_send(fd, &hello, &heap, 1, UINT64_MAX) == LAP_OK, "a hello");
+    hello.left_ns = UINT64_MAX;
+    expect(lap_message_send(fd, &hello, &heap, 1, NULL) == LAP_OK, "a hello");
     raise(SIGKILL);
 }
 

@@ -78,9 +78,9 @@ typedef struct mpi_wire {
     pthread_t thread;
     lap_region_t bank_region;
     lap_bank_t *bank;
-    _Atomic uint64_t stop_at;   /* 0: not yet; else when the thread gives up what is left to do */
+    _Atomic uint64_t stop_ns;   /* 0: not yet; else how long the thread still has for the rest */
     _Atomic uint64_t nudged_at; /* when somebody last said that it was about to wait */
-    bool hears_byes;            /* set before stop_at: the end waits for those of all */
+    bool hears_byes;            /* set before stop_ns: the end waits for those of all */
     bool drained;               /* of the thread, at its end: nothing was left */
 
     pthread_mutex_t lock; /* of the queue and of what is spare */
@@ -417,7 +417,7 @@ static void rest(mpi_wire_t *self)
 
 static bool all_done(const mpi_wire_t *self)
 {
-    /* Letters are put into the queue before stop_at is set, and not after. */
+    /* Letters are put into the queue before stop_ns is set, and not after. */
     return !self->sending && !self->first &&
            (!self->hears_byes ||
             atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
@@ -429,13 +429,16 @@ static void *wire_main(void *context)
     prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul); /* rests are shorter than the default slack */
     for (int i = 0; i < RECEIVES; i++)
         post(self, &self->ins[i]);
-    for (;;) {
+    lap_deadline_t end = lap_deadline_after(UINT64_MAX);
+    for (uint64_t known = 0;;) {
         bool busy = send_queue(self);
         busy = finish_sends(self) || busy;
         busy = finish_receives(self) || busy;
-        const uint64_t stop_at = atomic_load_explicit(&self->stop_at, memory_order_acquire);
-        self->drained = stop_at && all_done(self);
-        if (self->drained || (stop_at && lap_now_ns() >= stop_at))
+        const uint64_t stop_ns = atomic_load_explicit(&self->stop_ns, memory_order_acquire);
+        if (stop_ns != known)
+            end = lap_deadline_after(known = stop_ns);
+        self->drained = stop_ns && all_done(self);
+        if (self->drained || (stop_ns && lap_deadline_passed(&end)))
             return NULL;
         if (busy)
             self->last_busy = lap_now_ns();
@@ -514,13 +517,12 @@ static bool somebody_died(const lap_world_t *world)
  * Waits until all have said goodbye, unless somebody cannot any more. Only then may the
  * communicator be freed: a letter that comes later would meet one that MPI gives the same number.
  */
-static void hear_byes(mpi_wire_t *self, uint64_t deadline)
+static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
 {
-    while (lap_now_ns() < deadline &&
+    while (!lap_deadline_passed(deadline) &&
            atomic_load_explicit(&self->byes, memory_order_relaxed) < self->world->size - 1) {
         if (somebody_died(self->world)) {
-            atomic_store_explicit(&self->stop_at, lap_now_ns() + LINGER_NS / 10,
-                                  memory_order_release);
+            atomic_store_explicit(&self->stop_ns, LINGER_NS / 10, memory_order_release);
             return;
         }
         lap_sleep_until_ns(lap_now_ns() + REST_MOST_NS);
@@ -531,13 +533,13 @@ static void hear_byes(mpi_wire_t *self, uint64_t deadline)
  * Gets all ranks to the same place before MPI ends: some MPIs end their connections one by one, and
  * need the other side to be at it too.
  */
-static bool meet_at_the_end(mpi_wire_t *self, uint64_t deadline)
+static bool meet_at_the_end(mpi_wire_t *self, lap_deadline_t *deadline)
 {
     MPI_Request request;
     int done = 0;
     if (MPI_Ibarrier(self->comm, &request) != MPI_SUCCESS)
         return false;
-    while (!done && lap_now_ns() < deadline && !somebody_died(self->world)) {
+    while (!done && !lap_deadline_passed(deadline) && !somebody_died(self->world)) {
         if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
         if (!done)
@@ -581,16 +583,17 @@ static void finalise(void)
 static void lap_mpi_close(lap_wire_t *wire, bool well)
 {
     mpi_wire_t *self = self_of(wire);
-    const uint64_t stop_at = lap_now_ns() + (well ? self->world->timeout_ns : LINGER_NS);
+    const uint64_t stop_ns = well ? self->world->timeout_ns : LINGER_NS;
+    lap_deadline_t deadline = lap_deadline_after(stop_ns);
     say_bye(self, well);
     self->hears_byes = well;
-    atomic_store_explicit(&self->stop_at, stop_at, memory_order_release);
+    atomic_store_explicit(&self->stop_ns, stop_ns, memory_order_release);
     if (well)
-        hear_byes(self, stop_at);
+        hear_byes(self, &deadline);
     pthread_join(self->thread, NULL);
     cancel_receives(self);
     if (self->drained && well && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0 &&
-        meet_at_the_end(self, stop_at)) {
+        meet_at_the_end(self, &deadline)) {
         MPI_Comm_free(&self->comm);
         if (self->owns_mpi)
             finalise();

@@ -32,7 +32,7 @@ typedef struct card {
 /* A world being made. */
 typedef struct maker {
     const lap_settings_t *settings;
-    uint64_t deadline;
+    lap_deadline_t deadline;
     bool owns_mpi;
     MPI_Comm comm; /* the library's own */
     int rank, size;
@@ -55,11 +55,10 @@ static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what
             maker->pending = false;
             return LAP_OK;
         }
-        const uint64_t now = lap_now_ns();
-        if (now >= maker->deadline)
+        if (lap_deadline_passed(&maker->deadline))
             return lap_error(LAP_ERR_TIMEOUT, "%s: not all ranks have come within %g s", what,
                              (double)maker->settings->timeout_ns * 1e-9);
-        lap_sleep_until_ns(now + POLL_NS);
+        lap_sleep_until_ns(lap_now_ns() + POLL_NS);
     }
 }
 
@@ -239,7 +238,7 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
     if (!maker)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to make a world over MPI");
     maker->settings = settings;
-    maker->deadline = lap_now_ns() + settings->timeout_ns;
+    maker->deadline = lap_deadline_after(settings->timeout_ns);
     maker->owns_mpi = owns_mpi;
     maker->comm = MPI_COMM_NULL;
     lap_status_t found = find_ranks(maker, comm);

@@ -125,7 +125,8 @@ static lap_status_t create_own(lap_group_t *group, lap_nccl_comm_t **comm_p)
 lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, const char *what)
 {
     const lap_world_t *world = comm->group->world;
-    const uint64_t begin = lap_now_ns();
+    lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
+    const uint64_t begin = deadline.seen;
     uint64_t next_look = begin + LAP_WATCH_NS;
     for (;;) {
         ncclResult_t state = ncclSuccess;
@@ -138,7 +139,7 @@ lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, const char *what)
             LAP_TRY(lap_group_look(comm->group));
             next_look = now + LAP_WATCH_NS;
         }
-        if (now - begin >= world->timeout_ns)
+        if (lap_deadline_passed(&deadline))
             return lap_error(LAP_ERR_TIMEOUT, "%s of NCCL did not end within %g s on rank %d", what,
                              (double)world->timeout_ns * 1e-9, comm->group->rank);
         if (now - begin > world->spin_ns)

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deadlines: they pass in time, also under an eye that looks often, and the time in which the
+ * process was stopped does not count.
+ */
+#include "util/deadline.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tap.h"
+#include "util/clock.h"
+
+#define MS 1000000ull
+
+/* Waits as the library does, and tells how long that took, in milliseconds. */
+static int wait_for(lap_deadline_t deadline)
+{
+    const uint64_t begin = lap_now_ns();
+    while (!lap_deadline_passed(&deadline))
+        lap_sleep_until_ns(lap_now_ns() + 20 * MS);
+    return (int)((lap_now_ns() - begin) / MS);
+}
+
+static void passes_in_time(void)
+{
+    const int took = wait_for(lap_deadline_after(300 * MS));
+    tap_ok(took >= 300, "a deadline of 300 ms passes after %d ms", took);
+    lap_deadline_t forever = lap_deadline_after(UINT64_MAX);
+    tap_ok(lap_deadline_left(&forever) > UINT64_MAX / 2, "one without an end does not");
+    lap_deadline_t soon = lap_deadline_after(1000000 * MS);
+    lap_deadline_shorten(&soon, 5 * MS);
+    tap_ok(lap_deadline_left(&soon) <= 5 * MS, "it can be brought forward");
+    lap_deadline_shorten(&soon, 1000000 * MS);
+    tap_ok(lap_deadline_left(&soon) <= 5 * MS, "but not put off");
+    lap_deadline_t poll = lap_deadline_after(3600000 * MS);
+    tap_ok(lap_deadline_poll_ms(&poll) == LAP_DEADLINE_LOOK_NS / MS,
+           "poll() waits until the next look");
+    lap_deadline_t none = lap_deadline_after(0);
+    tap_ok(lap_deadline_poll_ms(&none) == 0, "and not at all when it has passed");
+}
+
+/* A child that has 1.5 s is stopped for 3 s, soon after it began to wait. */
+static void stops_do_not_count(void)
+{
+    int pipe_ends[2];
+    tap_ok(pipe(pipe_ends) == 0, "a pipe");
+    const uint64_t begin = lap_now_ns();
+    const pid_t child = fork();
+    if (child == 0) {
+        const lap_deadline_t deadline = lap_deadline_after(1500 * MS);
+        int took = 0;
+        ssize_t written = write(pipe_ends[1], &took, sizeof(took));
+        wait_for(deadline);
+        took = (int)((lap_now_ns() - begin) / MS);
+        written += write(pipe_ends[1], &took, sizeof(took));
+        _exit(written == 2 * sizeof(int) ? 0 : 1);
+    }
+    int took = -1, status = -1;
+    tap_ok(read(pipe_ends[0], &took, sizeof(took)) == sizeof(took), "the child waits");
+    kill(child, SIGSTOP);
+    waitpid(child, &status, WUNTRACED);
+    tap_ok(WIFSTOPPED(status), "and is stopped");
+    lap_sleep_until_ns(lap_now_ns() + 3000 * MS);
+    kill(child, SIGCONT);
+    tap_ok(read(pipe_ends[0], &took, sizeof(took)) == sizeof(took), "and goes on");
+    tap_ok(took >= 4400, "a wait of 1.5 s with a stop of 3 s took %d ms", took);
+    waitpid(child, &status, 0);
+    tap_ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "and ends well");
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+}
+
+int main(void)
+{
+    passes_in_time();
+    stops_do_not_count();
+    return tap_done();
+}

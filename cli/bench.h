@@ -113,11 +113,10 @@ void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
 /* ---- what a case means for a rank ---- */
 
 /* The description of the operator for one method, without its buffer. */
-lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method,
-                             int nranks);
+lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method);
 
 /* That of the GEMM which LAP_EXTERNAL_AG runs behind. */
-lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks);
+lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it);
 
 /* A dimension of a whole matrix, and the part of it that is meant. */
 typedef struct lap_bench_extent {

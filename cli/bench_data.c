@@ -69,9 +69,10 @@ static void fill(const source_t *source, const lap_tensor_t *out)
 }
 
 /* What of an extent belongs to a rank. */
-static lap_bench_extent_t cut_extent(lap_bench_extent_t extent, int nranks, int rank)
+static lap_bench_extent_t cut_extent(lap_bench_extent_t extent, int nranks, int rank, bool rows)
 {
-    size_t begin, count = lap_shard(extent.total, nranks, rank, &begin);
+    size_t begin, count = rows ? lap_shard(extent.total, nranks, rank, &begin)
+                               : lap_shard_features(extent.total, nranks, rank, &begin);
     const size_t end = begin + count, extent_end = extent.begin + extent.count;
     const size_t from = begin > extent.begin ? begin : extent.begin;
     const size_t to = end < extent_end ? end : extent_end;
@@ -86,9 +87,9 @@ void lap_bench_generate(const lap_bench_data_t *data, const lap_bench_part_t *pa
     for (int r = 0; r < nranks; r++) {
         lap_bench_extent_t rows = part->rows, cols = part->cols;
         if (part->owner == LAP_BENCH_BY_ROWS)
-            rows = cut_extent(rows, nranks, r);
+            rows = cut_extent(rows, nranks, r, true);
         if (part->owner == LAP_BENCH_BY_COLS)
-            cols = cut_extent(cols, nranks, r);
+            cols = cut_extent(cols, nranks, r, false);
         size_t row = rows.begin - part->rows.begin, col = cols.begin - part->cols.begin;
         lap_tensor_t piece = {NULL, out->dtype, rows.count, cols.count, out->stride};
         source_t source = {.key = mix(mix(data->seed + 1) + (uint64_t)part->matrix),
@@ -140,7 +141,7 @@ float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank)
     if (shape->moved)
         return lap_bench_scale(LAP_BENCH_X + (shape->kind == LAP_BULK_RS ? rank : 0),
                                shape->types.wire, rank);
-    const size_t depth = lap_shard(shape->depth.total, shape->nranks, rank, NULL);
+    const size_t depth = lap_shard_features(shape->depth.total, shape->nranks, rank, NULL);
     return shape->sums ? result_scale(shape->types.wire, 0.25 * (double)depth, rank) : 1.0f;
 }
 

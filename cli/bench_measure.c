@@ -224,7 +224,7 @@ static lap_status_t make_buffer(runner_t *runner)
     const int nranks = lap_group_size(runner->group);
     for (size_t i = 0; i < runner->it->nmethods; i++) {
         size_t bytes, nsignals;
-        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i, nranks);
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
         LAP_TRY(lap_op_buffer_size(&desc, nranks, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
         most_signals = nsignals > most_signals ? nsignals : most_signals;
@@ -237,15 +237,14 @@ static lap_status_t make_buffer(runner_t *runner)
 
 static lap_status_t make_ops(runner_t *runner)
 {
-    const int nranks = lap_group_size(runner->group);
     for (size_t i = 0; i < runner->it->nmethods; i++) {
-        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i, nranks);
+        lap_op_desc_t desc = lap_bench_desc(runner->bench, runner->it, i);
         desc.buffer = runner->buffer;
         LAP_TRY(lap_op_create(runner->group, &desc, &runner->ops[i]));
     }
     if (runner->it->kind != LAP_EXTERNAL_AG)
         return LAP_OK;
-    const lap_op_desc_t desc = lap_bench_gemm_desc(runner->bench, runner->it, nranks);
+    const lap_op_desc_t desc = lap_bench_gemm_desc(runner->bench, runner->it);
     return lap_op_create(runner->group, &desc, &runner->gemm);
 }
 

@@ -542,11 +542,6 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
 static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
 {
     const char *word = lap_kind_words[it->kind].word;
-    if (lap_kind_moves(it->kind) && it->n % (size_t)nranks != 0)
-        return lap_args_fail(&lap_bench_command,
-                             "%s gives every rank as much of N: N is %zu, which %d ranks cannot "
-                             "share evenly",
-                             word, it->n, nranks);
     char epilogue[64];
     lap_epilogue_text(bench->epilogue, epilogue, sizeof(epilogue));
     if (it->kind == LAP_BULK_RS && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
@@ -567,12 +562,12 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
                              it->m, it->n, it->k, nranks, needed / (1 << 30), there / (1 << 30));
     for (size_t i = 0; i < it->nmethods; i++) {
         size_t bytes, nsignals;
-        lap_op_desc_t desc = lap_bench_desc(bench, it, i, nranks);
+        lap_op_desc_t desc = lap_bench_desc(bench, it, i);
         if (lap_op_buffer_size(&desc, nranks, &bytes, &nsignals) != LAP_OK)
             return lap_args_fail(&lap_bench_command, "method %s: %s", it->methods[i].label,
                                  lap_last_error());
     }
-    lap_op_desc_t gemm = lap_bench_gemm_desc(bench, it, nranks);
+    lap_op_desc_t gemm = lap_bench_gemm_desc(bench, it);
     size_t bytes, nsignals;
     if (it->kind == LAP_EXTERNAL_AG &&
         lap_op_buffer_size(&gemm, nranks, &bytes, &nsignals) != LAP_OK)

@@ -8,27 +8,22 @@
 #include "bench.h"
 #include "core/status.h"
 
-static size_t share(size_t total, int nranks)
-{
-    return lap_shard(total, nranks, 0, NULL);
-}
-
 /* ---- descriptions ---- */
 
 /*
  * The GEMM of a bulk case: dX = dY W (dgrad) beside an all-gather, dW = dY^T X (wgrad) beside a
- * reduce-scatter. Its sizes are the rank's own.
+ * reduce-scatter.
  */
-static void describe_local(const lap_bench_case_t *it, int nranks, lap_op_desc_t *desc)
+static void describe_local(const lap_bench_case_t *it, lap_op_desc_t *desc)
 {
     const bool wgrad = it->kind == LAP_BULK_RS;
-    const size_t own_n = share(it->n, nranks);
     desc->layout = wgrad ? LAP_WGRAD : LAP_DGRAD;
-    desc->n = wgrad ? own_n : it->k;
-    desc->k = wgrad ? it->k : own_n;
+    desc->n = wgrad ? it->n : it->k;
+    desc->k = wgrad ? it->k : it->n;
+    desc->sharded = wgrad ? LAP_SHARDED_N : LAP_SHARDED_K;
 }
 
-static lap_op_desc_t describe(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
+static lap_op_desc_t describe(const lap_bench_t *bench, const lap_bench_case_t *it)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     desc.kind = it->kind;
@@ -43,17 +38,16 @@ static lap_op_desc_t describe(const lap_bench_t *bench, const lap_bench_case_t *
     desc.num_sm = bench->num_sm;
     desc.set_sm_margin = bench->sm_margin;
     if (lap_kind_moves(it->kind)) {
-        describe_local(it, nranks, &desc);
+        describe_local(it, &desc);
         desc.cols = it->k;
     }
     return desc;
 }
 
-lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method,
-                             int nranks)
+lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method)
 {
     const lap_bench_method_t *chosen = &it->methods[method];
-    lap_op_desc_t desc = describe(bench, it, nranks);
+    lap_op_desc_t desc = describe(bench, it);
     desc.method = chosen->name;
     desc.aggregate = chosen->aggregate;
     desc.num_splits = chosen->num_splits;
@@ -64,13 +58,14 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
         desc.layout = LAP_FORWARD;
         desc.epilogue = LAP_EPILOGUE_NONE;
         desc.n = desc.k = 0;
+        desc.sharded = LAP_SHARDED_NONE;
     }
     return desc;
 }
 
-lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it, int nranks)
+lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it)
 {
-    lap_op_desc_t desc = describe(bench, it, nranks);
+    lap_op_desc_t desc = describe(bench, it);
     desc.kind = LAP_GEMM;
     desc.cols = 0;
     desc.wire_dtype = LAP_DTYPE_DEFAULT;
@@ -84,10 +79,17 @@ static lap_bench_extent_t whole(size_t total)
     return (lap_bench_extent_t){total, 0, total};
 }
 
-static lap_bench_extent_t share_of(const lap_bench_shape_t *shape, size_t total)
+static lap_bench_extent_t share_of_rows(const lap_bench_shape_t *shape, size_t total)
 {
     lap_bench_extent_t extent = {.total = total};
     extent.count = lap_shard(total, shape->nranks, shape->rank, &extent.begin);
+    return extent;
+}
+
+static lap_bench_extent_t share_of_features(const lap_bench_shape_t *shape, size_t total)
+{
+    lap_bench_extent_t extent = {.total = total};
+    extent.count = lap_shard_features(total, shape->nranks, shape->rank, &extent.begin);
     return extent;
 }
 
@@ -97,28 +99,28 @@ static void find_product(lap_bench_shape_t *shape, const lap_bench_case_t *it)
     const bool ag = kind == LAP_AG_GEMM, wgrad = kind == LAP_BULK_RS;
     shape->rows = shape->a_rows = shape->d_rows = whole(it->m);
     shape->cols = whole(it->n);
-    shape->depth = share_of(shape, it->k);
+    shape->depth = share_of_features(shape, it->k);
     shape->sums = kind == LAP_GEMM_RS || kind == LAP_GEMM_AR;
     if (ag) {
-        shape->a_rows = share_of(shape, it->m);
-        shape->cols = share_of(shape, it->n);
+        shape->a_rows = share_of_rows(shape, it->m);
+        shape->cols = share_of_features(shape, it->n);
         shape->depth = whole(it->k);
     }
     if (kind == LAP_GEMM_RS)
-        shape->d_rows = share_of(shape, it->m);
+        shape->d_rows = share_of_rows(shape, it->m);
     if (lap_kind_moves(kind)) {
         shape->cols = whole(it->k);
-        shape->depth = wgrad ? whole(it->m) : share_of(shape, it->n);
+        shape->depth = wgrad ? whole(it->m) : share_of_features(shape, it->n);
     }
     if (wgrad)
-        shape->rows = shape->a_rows = shape->d_rows = share_of(shape, it->n);
+        shape->rows = shape->a_rows = shape->d_rows = share_of_features(shape, it->n);
 }
 
 lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *it, int rank,
                              int nranks, lap_bench_shape_t *shape_p)
 {
-    const lap_op_desc_t gemm = describe(bench, it, nranks);
-    const lap_op_desc_t desc = lap_bench_desc(bench, it, 0, nranks);
+    const lap_op_desc_t gemm = describe(bench, it);
+    const lap_op_desc_t desc = lap_bench_desc(bench, it, 0);
     lap_bench_shape_t shape = {
         .kind = it->kind, .baseline = it->baseline, .rank = rank, .nranks = nranks};
     lap_problem_t problem;
@@ -130,8 +132,8 @@ lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *i
     find_product(&shape, it);
     if (lap_kind_moves(it->kind)) {
         const bool rs = it->kind == LAP_BULK_RS;
-        shape.x_rows = rs ? whole(it->m) : share_of(&shape, it->m);
-        shape.y_rows = rs ? share_of(&shape, it->m) : whole(it->m);
+        shape.x_rows = rs ? whole(it->m) : share_of_rows(&shape, it->m);
+        shape.y_rows = rs ? share_of_rows(&shape, it->m) : whole(it->m);
         shape.moved = it->k;
     }
     *shape_p = shape;

@@ -91,7 +91,7 @@ static lap_status_t add_partials(lap_bench_data_t *data, const lap_device_ops_t 
 {
     const int ranks = data->shape.sums ? data->shape.nranks : 1;
     for (int r = 0; r < ranks; r++) {
-        size_t begin, count = lap_shard(a->cols, ranks, r, &begin);
+        size_t begin, count = lap_shard_features(a->cols, ranks, r, &begin);
         const lap_tensor_t own_a = columns_of(a, begin, count), own_b = columns_of(b, begin, count);
         LAP_TRY(run_gemm(ops, device, &own_a, &own_b, partial));
         for (size_t i = 0; i < a->rows * b->rows; i++) {

@@ -60,7 +60,7 @@ int main(void)
      * features.
      */
     size_t m0, n0;
-    const size_t m_r = lap_shard(M, size, rank, &m0), n_r = lap_shard(N, size, rank, &n0);
+    const size_t m_r = lap_shard(M, size, rank, &m0), n_r = lap_shard_features(N, size, rank, &n0);
     float *a = malloc(m_r * K * sizeof(float));
     float *b = malloc(n_r * K * sizeof(float));
     float *d = malloc(M * n_r * sizeof(float));

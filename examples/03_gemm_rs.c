@@ -24,7 +24,8 @@ enum { CAPACITY = 2048, N = 512, K = 512 };
 static int call(lap_op_t *op, lap_group_t *group, size_t m, lap_trace_t *trace)
 {
     const int rank = lap_group_rank(group), size = lap_group_size(group);
-    const size_t m_r = lap_shard(m, size, rank, NULL), k_r = lap_shard(K, size, rank, NULL);
+    const size_t m_r = lap_shard(m, size, rank, NULL),
+                 k_r = lap_shard_features(K, size, rank, NULL);
     float *a = malloc((m * k_r + 1) * sizeof(float));
     float *b = malloc((N * k_r + 1) * sizeof(float));
     float *d = malloc((m_r * N + 1) * sizeof(float));

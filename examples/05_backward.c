@@ -81,17 +81,20 @@ int main(void)
     lap_group_t *group = lap_world_group(world);
     const int rank = lap_group_rank(group), size = lap_group_size(group);
     size_t row, first;
-    const size_t m_r = lap_shard(M, size, rank, &row), n_r = lap_shard(N, size, rank, &first);
+    const size_t m_r = lap_shard(M, size, rank, &row),
+                 n_r = lap_shard_features(N, size, rank, &first);
 
-    /* The sizes of a GEMM beside a collective are the rank's own, and alike on every rank. */
+    /* The GEMM beside a collective has this rank's share of N: all ranks say the same. */
     lap_op_desc_t dgrad_desc = LAP_OP_DESC_INIT, wgrad_desc = LAP_OP_DESC_INIT;
     dgrad_desc.kind = LAP_BULK_AG;
     dgrad_desc.layout = LAP_DGRAD;
     dgrad_desc.n = K;
-    dgrad_desc.k = n_r;
+    dgrad_desc.k = N;
+    dgrad_desc.sharded = LAP_SHARDED_K;
     wgrad_desc.kind = LAP_BULK_RS;
     wgrad_desc.layout = LAP_WGRAD;
-    wgrad_desc.n = n_r;
+    wgrad_desc.n = N;
+    wgrad_desc.sharded = LAP_SHARDED_N;
     wgrad_desc.k = K;
     dgrad_desc.m = wgrad_desc.m = M;
     dgrad_desc.cols = wgrad_desc.cols = K;

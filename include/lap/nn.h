@@ -5,13 +5,14 @@
  *
  * Rows are tokens, sequence-major: row s * batch + b is token s of sequence b. m = seq * batch is
  * their number, h = hidden. Matrices of weights are [out, in], sharded over the P ranks of the
- * group by whole heads or features, so these must be multiples of P; rows need not be. With
+ * group by whole heads, whose number must be a multiple of P, or by features, of which every rank
+ * must have one: features_r, ffn_r and h_r are shares as lap_shard_features makes them. With
  * sequence parallelism (the default) what is between layers is sharded by rows as lap_shard does
  * it, and m_r is this rank's share of m; without, it is whole on every rank, and m_r below is m.
  *
- *   LAP_NN_LINEAR            y = x w^T + b. Column parallel: x is [m_r, h], y is [m, features / P].
- *                            With row_parallel: x is [m, h / P], y is [m_r, features].
- *   LAP_NN_LAYERNORM_LINEAR  y = norm(x) w^T + b; x is [m_r, h], y is [m, features / P].
+ *   LAP_NN_LINEAR            y = x w^T + b. Column parallel: x is [m_r, h], y is [m, features_r].
+ *                            With row_parallel: x is [m, h_r], y is [m_r, features].
+ *   LAP_NN_LAYERNORM_LINEAR  y = norm(x) w^T + b; x is [m_r, h], y is [m, features_r].
  *   LAP_NN_LAYERNORM_MLP     y = act(norm(x) w1^T + b1) w2^T + b2; x and y are [m_r, h].
  *   LAP_NN_ATTENTION         q, k, v = norm(x) w^T + b; causal attention of each head, query heads
  *                            sharing key and value heads in groups; y = that times w2^T + b2; x
@@ -19,7 +20,8 @@
  *   LAP_NN_TRANSFORMER       z = x + attention(x), y = z + mlp(z); x and y are [m_r, h].
  *
  * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in lap/op.h,
- * or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u.
+ * or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u; a rank has its shares
+ * of both.
  *
  * Activations and gradients of activations are of `dtype`; each matrix of weights, and each bias of
  * a linear layer, has a copy in `dtype` beside its fp32 master; norms, sums and gradients of weights

@@ -2,14 +2,16 @@
 /*
  * Operators: a GEMM with its communication laid behind it.
  *
- * P is the size of the group, r this rank, and row-major matrices are sharded by lap_shard: m_r is
- * this rank's share of m, and so on. In the layout LAP_FORWARD:
+ * P is the size of the group, r this rank. Row-major matrices are sharded by rows and by features:
+ * m_r is this rank's share of m (lap_shard), n_r and k_r are those of n and k (lap_shard_features).
+ * In the layout LAP_FORWARD:
  *
  *   LAP_AG_GEMM      a is [m_r, k], b is [n_r, k]; d = (a of all ranks) b^T is [m, n_r].
  *   LAP_GEMM_RS      a is [m, k_r], b is [n, k_r]; d is [m_r, n], this rank's rows of the sum over
  *                    all ranks of a b^T.
  *   LAP_GEMM_AR      the same with the whole sum: d is [m, n], the same bits on every rank.
- *   LAP_GEMM         no communication: a is [m, k], b is [n, k]; d = a b^T is [m, n].
+ *   LAP_GEMM         no communication: a is [m, k], b is [n, k]; d = a b^T is [m, n]. With `sharded`
+ *                    n or k is shared among ranks here, too, and the GEMM is that of n_r or k_r.
  *   LAP_BULK_AG      LAP_GEMM, and beside it, untouched by it, an all-gather of another matrix: x
  *                    is [m_r, cols], y is [m, cols].
  *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, cols]; y is [m_r,
@@ -79,6 +81,13 @@ typedef enum lap_layout {
     LAP_WGRAD = 2,   /* dw = dy^T x */
 } lap_layout_t;
 
+/* Which size of a GEMM without communication is the sum of all ranks' shares. */
+typedef enum lap_sharded {
+    LAP_SHARDED_NONE = 0,
+    LAP_SHARDED_N = 1,
+    LAP_SHARDED_K = 2,
+} lap_sharded_t;
+
 /*
  * What is done to the result of a GEMM before it becomes d: any of these, but not GELU and DGELU.
  */
@@ -117,13 +126,16 @@ typedef struct lap_op_desc {
     int background;         /* calls have streams of their own, beside those of other operators:
                                they begin behind what was begun before, and nothing waits for them
                                but lap_op_end; all operators of a buffer are so, or none is */
+    lap_sharded_t sharded;  /* of the kinds whose GEMM is local; others: as the kind has it */
+    size_t shard_parts;     /* the sharded n or k is so many matrices side by side, each with shares
+                               of its own, as the two halves of SwiGLU are; 0: 1 */
 } lap_op_desc_t;
 
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT, 0, 0, 0                                                          \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0                                     \
     }
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types, views of matrices, and how rows are shared among ranks. */
+/* Element types, views of matrices, and how rows and features are shared among ranks. */
 #ifndef LAP_TENSOR_H
 #define LAP_TENSOR_H
 
@@ -88,6 +88,18 @@ LAP_API lap_status_t lap_dtype_from_float(lap_dtype_t dtype, const float *src, v
  * Local. Writes the first row to *begin_p (may be NULL) and returns the number of rows.
  */
 LAP_API size_t lap_shard(size_t total, int size, int rank, size_t *begin_p);
+
+/*
+ * The share of `total` features (n or k of an operator, ffn of a layer) that `rank` of `size` ranks
+ * holds. Shares are equal where total is a multiple of size. Where it is not, they begin at
+ * multiples of 64 features, of 32, 16 or 8 where 64 is more than a sixteenth of a share: the first
+ * ranks hold one such piece more, the last one what is left. GEMMs of a GPU are several times slower
+ * with rows that do not begin at multiples of 16 bytes. Shares of fewer than 128 features are those
+ * of lap_shard. (Rows have a rule of their own because their number changes from call to call: more
+ * rows are never a smaller share.)
+ * Local. Writes the first feature to *begin_p (may be NULL) and returns the number of features.
+ */
+LAP_API size_t lap_shard_features(size_t total, int size, int rank, size_t *begin_p);
 
 LAP_END_DECLS
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types by size and name, and the one rule by which rows are shared among ranks. */
+/* Element types by size and name, and the rules by which rows and features are shared among ranks. */
 #include <lap/tensor.h>
 
 #include <strings.h>
@@ -87,4 +87,34 @@ size_t lap_shard(size_t total, int size, int rank, size_t *begin_p)
     if (begin_p)
         *begin_p = begin;
     return rows;
+}
+
+#define GRAIN_MOST 64u   /* features: 128 bytes in 16 bits, what a tile of a GEMM takes at once */
+#define GRAIN_LEAST 8u   /* 16 bytes of them, without which a GPU leaves its fast kernels */
+#define SHARE_GRAINS 16u /* so many in a share: ranks differ by a sixteenth at most */
+
+/* What the shares of `total` features are multiples of. */
+static size_t grain_of(size_t total, size_t size)
+{
+    if (total % size == 0)
+        return 1;
+    size_t grain = GRAIN_MOST;
+    while (grain >= GRAIN_LEAST && total / size < SHARE_GRAINS * grain)
+        grain /= 2;
+    return grain >= GRAIN_LEAST ? grain : 1;
+}
+
+size_t lap_shard_features(size_t total, int size, int rank, size_t *begin_p)
+{
+    size_t begin = 0, features = 0;
+    if (size > 0 && rank >= 0 && rank < size) {
+        const size_t grain = grain_of(total, (size_t)size);
+        features = grain * lap_shard(total / grain + (total % grain > 0), size, rank, &begin);
+        begin *= grain;
+        if (begin + features > total) /* the last rank's */
+            features = total - begin;
+    }
+    if (begin_p)
+        *begin_p = begin;
+    return features;
 }

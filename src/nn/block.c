@@ -15,12 +15,12 @@ enum { FPROP, DGRAD, WGRAD };
 /* This rank's part of what the column-parallel GEMM makes and of what the row-parallel one takes. */
 static size_t pre_of(const lap_nn_t *nn, const lap_nn_block_t *block)
 {
-    return block->shape.pre / (size_t)nn->plan.nranks;
+    return lap_nn_pre_share(&nn->plan, &block->shape, nn->group->rank);
 }
 
 static size_t mid_of(const lap_nn_t *nn, const lap_nn_block_t *block)
 {
-    return block->shape.mid / (size_t)nn->plan.nranks;
+    return lap_nn_mid_share(&nn->plan, &block->shape, nn->group->rank);
 }
 
 static lap_tensor_t tensor(const lap_nn_t *nn, void *data, size_t rows, size_t cols)

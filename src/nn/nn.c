@@ -100,17 +100,26 @@ static size_t larger(size_t x, size_t y)
     return x > y ? x : y;
 }
 
+static size_t pre_of(const lap_nn_t *nn, const lap_nn_shape_t *shape)
+{
+    return lap_nn_pre_share(&nn->plan, shape, nn->group->rank);
+}
+
+static size_t mid_of(const lap_nn_t *nn, const lap_nn_shape_t *shape)
+{
+    return lap_nn_mid_share(&nn->plan, shape, nn->group->rank);
+}
+
 static sizes_t sizes_of(const lap_nn_t *nn)
 {
-    const size_t ranks = (size_t)nn->plan.nranks;
     sizes_t sizes = {.rows = nn->plan.m, .own_rows = nn->plan.m};
     if (nn->plan.desc.sequence_parallel)
         sizes.own_rows = larger(lap_shard(nn->plan.m, nn->plan.nranks, nn->group->rank, NULL), 1);
     for (size_t b = 0; b < nn->plan.nblocks; b++) {
         const lap_nn_shape_t *shape = &nn->blocks[b].shape;
         sizes.width = larger(sizes.width, shape->width);
-        sizes.pre = larger(sizes.pre, shape->pre / ranks);
-        sizes.mid = larger(sizes.mid, shape->mid / ranks);
+        sizes.pre = larger(sizes.pre, pre_of(nn, shape));
+        sizes.mid = larger(sizes.mid, mid_of(nn, shape));
         sizes.out = larger(sizes.out, shape->out);
         sizes.row |= shape->row;
         sizes.column |= shape->column;
@@ -187,7 +196,6 @@ static lap_status_t alloc_floats(lap_nn_t *nn, bool needed, size_t count, float 
 static lap_status_t alloc_fp8(lap_nn_t *nn, const sizes_t *sizes, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
-    const size_t ranks = (size_t)nn->plan.nranks;
     if (nn->plan.desc.fp8 == LAP_FP8_NONE)
         return LAP_OK;
     block->dy8.data = nn->dy8;
@@ -198,8 +206,7 @@ static lap_status_t alloc_fp8(lap_nn_t *nn, const sizes_t *sizes, lap_nn_block_t
         LAP_TRY(lap_nn_fp8_add(nn, &block->dpre8, LAP_FLOAT8_E5M2, 0));
     }
     if (shape->row) {
-        LAP_TRY(
-            lap_nn_fp8_add(nn, &block->mid8, LAP_FLOAT8_E4M3, sizes->rows * (shape->mid / ranks)));
+        LAP_TRY(lap_nn_fp8_add(nn, &block->mid8, LAP_FLOAT8_E4M3, sizes->rows * mid_of(nn, shape)));
         LAP_TRY(lap_nn_fp8_add(nn, &block->dy8, LAP_FLOAT8_E5M2, 0));
     }
     return LAP_OK;
@@ -226,14 +233,14 @@ static lap_status_t alloc_block(lap_nn_t *nn, const sizes_t *sizes, const lap_nn
     LAP_TRY(
         alloc_matrix(nn, shape->norm && !shared->norm_out, own, shape->width, &block->norm_out));
     LAP_TRY(alloc_matrix(nn, keeps, rows, shape->width, &block->full));
-    LAP_TRY(alloc_matrix(nn, both && !shared->pre, rows, shape->pre / ranks, &block->pre));
-    LAP_TRY(alloc_matrix(nn, both && !block->mid, rows, shape->mid / ranks, &block->mid));
+    LAP_TRY(alloc_matrix(nn, both && !shared->pre, rows, pre_of(nn, shape), &block->pre));
+    LAP_TRY(alloc_matrix(nn, both && !block->mid, rows, mid_of(nn, shape), &block->mid));
     LAP_TRY(alloc_matrix(nn, !last, own, shape->out, &block->y));
     LAP_TRY(alloc_floats(nn, shape->norm, own, &block->mean));
     LAP_TRY(alloc_floats(nn, shape->norm, own, &block->rstd));
     block->gelu = (lap_nn_reduction_t){
         .src = block->pre,
-        .src_stride = shape->pre / ranks * lap_dtype_size(desc->dtype),
+        .src_stride = pre_of(nn, shape) * lap_dtype_size(desc->dtype),
         .finish = {.epilogue = LAP_EPILOGUE_GELU, .scale = 1},
     };
     return alloc_floats(nn, shape->middle == LAP_MIDDLE_ATTENTION,
@@ -428,7 +435,7 @@ static lap_nn_part_t part_of(const lap_nn_t *nn, size_t seq, bool own_rows, size
     if (own_rows && nn->plan.desc.sequence_parallel)
         part.rows = lap_shard(m, nn->plan.nranks, nn->group->rank, &part.first_row);
     if (own_cols)
-        part.cols = lap_shard(cols, nn->plan.nranks, nn->group->rank, &part.first_col);
+        part.cols = lap_shard_features(cols, nn->plan.nranks, nn->group->rank, &part.first_col);
     return part;
 }
 

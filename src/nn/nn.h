@@ -65,8 +65,8 @@ typedef struct lap_nn_block {
     lap_nn_call_t *again; /* NULL: fprop is not called in backward */
     void *norm_out;       /* [m_r, width] */
     void *full;           /* [m, width]: x or norm_out of all ranks */
-    void *pre;            /* [m, pre / P] */
-    void *mid;            /* [m, mid / P] */
+    void *pre;            /* [m, this rank's share of pre] */
+    void *mid;            /* [m, this rank's share of mid] */
     void *y;              /* [m_r, out]; NULL: the caller's */
     float *mean, *rstd;   /* [m_r] */
     float *lse;           /* [heads / P * batch, seq] */

@@ -43,9 +43,10 @@ static lap_nn_weight_t *add_weight(lap_nn_t *nn, const lap_nn_shape_t *shape, co
 /* Gives this rank its share of `rows` more rows of the whole. */
 static void add_part(const lap_nn_t *nn, lap_nn_param_t *param, size_t *before, size_t rows)
 {
-    const size_t share = rows / (size_t)nn->plan.nranks;
+    size_t begin;
+    const size_t share = lap_shard_features(rows, nn->plan.nranks, nn->group->rank, &begin);
     param->part_rows[param->nparts] = share;
-    param->global_row[param->nparts++] = *before + share * (size_t)nn->group->rank;
+    param->global_row[param->nparts++] = *before + begin;
     param->rows += share;
     *before += rows;
 }
@@ -70,8 +71,8 @@ static void cut_rows(const lap_nn_t *nn, const lap_nn_shape_t *shape, lap_nn_par
 
 static void cut_cols(const lap_nn_t *nn, lap_nn_param_t *param)
 {
-    param->cols = param->all_cols / (size_t)nn->plan.nranks;
-    param->global_col = param->cols * (size_t)nn->group->rank;
+    param->cols =
+        lap_shard_features(param->all_cols, nn->plan.nranks, nn->group->rank, &param->global_col);
 }
 
 static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *part,

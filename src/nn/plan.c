@@ -13,7 +13,8 @@
 #include "overlap/overlap.h"
 #include "util/alloc.h"
 
-#define BLOCK_STEPS 7 /* most calls of a block in a forward and a backward */
+#define SWIGLU_PARTS 2 /* g and u, each with shares of its own */
+#define BLOCK_STEPS 7  /* most calls of a block in a forward and a backward */
 
 const char *lap_nn_kind_name(lap_nn_kind_t kind)
 {
@@ -55,7 +56,17 @@ static lap_status_t check_choice(const char *name, int value, int count)
     return LAP_OK;
 }
 
-/* What is sharded by features is sharded evenly. */
+/* Every rank has some of what is sharded by features. */
+static lap_status_t check_shared(const char *name, size_t value, int nranks)
+{
+    LAP_TRY(check_size(name, value));
+    if (value < (size_t)nranks)
+        return lap_error(LAP_ERR_INVALID, "%s is %zu, expected at least one for each of %d ranks",
+                         name, value, nranks);
+    return LAP_OK;
+}
+
+/* Heads are shared evenly. */
 static lap_status_t check_even(const char *name, size_t value, int nranks)
 {
     LAP_TRY(check_size(name, value));
@@ -141,12 +152,12 @@ static lap_status_t check_sizes(const lap_nn_desc_t *desc, const lap_nn_desc_t *
     if (has_attention(desc))
         LAP_TRY(check_heads(desc, given, nranks));
     if (has_mlp(desc))
-        LAP_TRY(check_even("ffn", desc->ffn, nranks));
+        LAP_TRY(check_shared("ffn", desc->ffn, nranks));
     if (is_linear(desc) && desc->row_parallel) {
         LAP_TRY(check_size("features", desc->features));
-        return check_even("hidden", desc->hidden, nranks);
+        return check_shared("hidden", desc->hidden, nranks);
     }
-    return is_linear(desc) ? check_even("features", desc->features, nranks) : LAP_OK;
+    return is_linear(desc) ? check_shared("features", desc->features, nranks) : LAP_OK;
 }
 
 static lap_status_t choose_overlap(lap_nn_plan_t *plan)
@@ -242,7 +253,7 @@ static lap_nn_shape_t mlp_shape(const lap_nn_desc_t *desc)
         .row = true,
         .middle = swiglu ? LAP_MIDDLE_SWIGLU : LAP_MIDDLE_GELU,
         .width = desc->hidden,
-        .pre = (swiglu ? 2 : 1) * desc->ffn,
+        .pre = (swiglu ? SWIGLU_PARTS : 1) * desc->ffn,
         .mid = desc->ffn,
         .out = desc->hidden,
         .column_gemm = LAP_FC1_FPROP,
@@ -267,6 +278,22 @@ lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
     shape.layer = transformer ? block / 2 : block;
     shape.residual = transformer;
     return shape;
+}
+
+static size_t pre_parts(const lap_nn_shape_t *shape)
+{
+    return shape->middle == LAP_MIDDLE_SWIGLU ? SWIGLU_PARTS : 1;
+}
+
+size_t lap_nn_pre_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank)
+{
+    const size_t parts = pre_parts(shape);
+    return parts * lap_shard_features(shape->pre / parts, plan->nranks, rank, NULL);
+}
+
+size_t lap_nn_mid_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank)
+{
+    return lap_shard_features(shape->mid, plan->nranks, rank, NULL);
 }
 
 size_t lap_nn_plan_sums(const lap_nn_plan_t *plan)
@@ -312,13 +339,14 @@ static void set_sizes(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, bo
                       lap_op_desc_t *desc)
 {
     const size_t out = column ? shape->pre : shape->out, in = column ? shape->width : shape->mid;
-    const size_t ranks = (size_t)plan->nranks;
-    const bool local = lap_kind_is_local(desc->kind);
-    const size_t out_r = column && local ? out / ranks : out;
-    const size_t in_r = !column && local ? in / ranks : in;
+    const bool turned = desc->layout == LAP_DGRAD;
     desc->m = plan->m;
-    desc->n = desc->layout == LAP_DGRAD ? in_r : out_r;
-    desc->k = desc->layout == LAP_DGRAD ? out_r : in_r;
+    desc->n = turned ? in : out;
+    desc->k = turned ? out : in;
+    if (lap_kind_is_local(desc->kind))
+        desc->sharded = column != turned ? LAP_SHARDED_N : LAP_SHARDED_K;
+    if (column)
+        desc->shard_parts = pre_parts(shape);
     if (lap_kind_moves(desc->kind))
         desc->cols = shape->width;
 }

@@ -54,6 +54,10 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
 
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
 
+/* What a rank has of the features that the column-parallel GEMM makes and the row-parallel takes. */
+size_t lap_nn_pre_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank);
+size_t lap_nn_mid_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank);
+
 /* The floats of norms' gradients that ranks hold in part, with padding; 0: none. */
 size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);
 

@@ -206,17 +206,21 @@ static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
 }
 
 /* The columns of the result of a rank's GEMM, and what it sums over. */
-static void gemm_of(const lap_op_desc_t *desc, int size, size_t *n_p, size_t *k_p)
+static lap_status_t gemm_of(const lap_op_desc_t *desc, int size, unsigned can, size_t *n_p,
+                            size_t *k_p)
 {
-    const bool local = lap_kind_is_local(desc->kind), ag = desc->kind == LAP_AG_GEMM;
-    *n_p = ag ? lap_shard(desc->n, size, 0, NULL) : desc->n;
-    *k_p = ag || local ? desc->k : lap_shard(desc->k, size, 0, NULL);
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    LAP_TRY(lap_problem_init(&problem, &builder, desc, size, can));
+    *n_p = lap_n_of(&problem, 0);
+    *k_p = lap_k_of(&problem, 0);
     if (desc->layout == LAP_WGRAD) {
-        *n_p = desc->k;
+        *n_p = *k_p;
         *k_p = desc->m;
     }
     if (!lap_kind_multiplies(desc->kind)) /* no GEMM: any will do */
         *n_p = *k_p = 1;
+    return LAP_OK;
 }
 
 /* Collective; the ranks share what they measure, and so decide alike. */
@@ -256,7 +260,7 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
     lap_cost_t cost;
     size_t n, k;
-    gemm_of(desc, group->size, &n, &k);
+    LAP_TRY(gemm_of(desc, group->size, can, &n, &k));
     LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype, n, k, &cost));
     if (desc->buffer)
         lap_cost_add_link(&cost, &desc->buffer->link);

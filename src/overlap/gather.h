@@ -24,7 +24,7 @@
 /* The columns of d on a rank, if d is made of what is gathered. */
 static inline size_t lap_gather_features(const lap_problem_t *p, int rank)
 {
-    return p->kind == LAP_AG_GEMM ? lap_shard(p->n, p->size, rank, NULL) : 0;
+    return p->kind == LAP_AG_GEMM ? lap_n_of(p, rank) : 0;
 }
 
 /* Whether a rank has a use of its own for the shards of its peers. */

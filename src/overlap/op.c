@@ -22,7 +22,7 @@
 typedef struct fingerprint {
     uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
     uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
-    uint64_t num_sm, spare_sms;
+    uint64_t num_sm, spare_sms, sharded, parts;
     uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
     char method[32];
     char device[16];
@@ -51,6 +51,8 @@ static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_
         .gather_input = problem->gather_input,
         .num_sm = (uint64_t)problem->num_sm,
         .spare_sms = (uint64_t)problem->spare_sms,
+        .sharded = (uint64_t)problem->sharded,
+        .parts = problem->parts,
         .buffer = desc->buffer ? desc->buffer->id : 0,
         .operators = desc->buffer ? desc->buffer->nops : 0,
     };
@@ -90,6 +92,8 @@ static lap_status_t compare_fingerprints(const fingerprint_t *zero, const finger
     LAP_TRY(differ_number(rank, "m", zero->m, other->m));
     LAP_TRY(differ_number(rank, "n", zero->n, other->n));
     LAP_TRY(differ_number(rank, "k", zero->k, other->k));
+    LAP_TRY(differ_number(rank, "sharded", zero->sharded, other->sharded));
+    LAP_TRY(differ_number(rank, "shard_parts", zero->parts, other->parts));
     LAP_TRY(differ_number(rank, "cols", zero->cols, other->cols));
     LAP_TRY(differ_dtype(rank, "dtype", zero->dtype, other->dtype));
     LAP_TRY(differ_dtype(rank, "b_dtype", zero->b_dtype, other->b_dtype));

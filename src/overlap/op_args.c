@@ -64,14 +64,14 @@ static void expect(tensors_t *tensors, int which, const lap_tensor_t *given, con
 
 static void expect_product(const lap_problem_t *p, const lap_op_args_t *args, tensors_t *tensors)
 {
-    const bool local = lap_kind_is_local(p->kind), ag = p->kind == LAP_AG_GEMM;
+    const bool ag = p->kind == LAP_AG_GEMM;
     const extent_t m = {args->m, "m"};
     const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
-    extent_t n = {p->n, "n"}, k = {p->k, "k"};
-    if (ag)
-        n = (extent_t){lap_shard(p->n, p->size, p->rank, NULL), "this rank's share of n"};
-    else if (!local)
-        k = (extent_t){lap_shard(p->k, p->size, p->rank, NULL), "this rank's share of k"};
+    extent_t n = {lap_n_of(p, p->rank), "n"}, k = {lap_k_of(p, p->rank), "k"};
+    if (p->sharded == LAP_SHARDED_N)
+        n.name = "this rank's share of n (lap_shard_features)";
+    if (p->sharded == LAP_SHARDED_K)
+        k.name = "this rank's share of k (lap_shard_features)";
     const bool wgrad = p->layout == LAP_WGRAD, turned = p->layout == LAP_DGRAD;
     const extent_t d_rows = wgrad ? n : p->kind == LAP_GEMM_RS ? m_r : m, d_cols = wgrad ? k : n;
     const extent_t one = {1, "1"};

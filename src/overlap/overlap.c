@@ -142,6 +142,39 @@ static lap_status_t check_matrix(const char *what, size_t rows, size_t cols, int
     return LAP_OK;
 }
 
+static lap_sharded_t sharded_of(const lap_op_desc_t *desc)
+{
+    if (lap_kind_is_local(desc->kind))
+        return desc->sharded;
+    return !lap_kind_multiplies(desc->kind) ? LAP_SHARDED_NONE
+           : desc->kind == LAP_AG_GEMM      ? LAP_SHARDED_N
+                                            : LAP_SHARDED_K;
+}
+
+static lap_status_t check_shards(const lap_op_desc_t *desc)
+{
+    const lap_sharded_t sharded = sharded_of(desc);
+    if (desc->sharded != LAP_SHARDED_NONE && desc->sharded != LAP_SHARDED_N &&
+        desc->sharded != LAP_SHARDED_K)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "sharded is %d, expected LAP_SHARDED_NONE (%d), LAP_SHARDED_N (%d) or LAP_SHARDED_K "
+            "(%d)",
+            (int)desc->sharded, (int)LAP_SHARDED_NONE, (int)LAP_SHARDED_N, (int)LAP_SHARDED_K);
+    if (desc->sharded != LAP_SHARDED_NONE && desc->sharded != sharded)
+        return lap_error(LAP_ERR_INVALID, "sharded is %d with %s, expected 0 or %d",
+                         (int)desc->sharded, lap_op_kind_name(desc->kind), (int)sharded);
+    const size_t total = sharded == LAP_SHARDED_N   ? desc->n
+                         : sharded == LAP_SHARDED_K ? desc->k
+                                                    : 1;
+    if (desc->shard_parts > 1 && total % desc->shard_parts != 0)
+        return lap_error(LAP_ERR_INVALID, "shard_parts is %zu, expected %s", desc->shard_parts,
+                         sharded == LAP_SHARDED_NONE ? "0 or 1: neither n nor k is sharded"
+                         : sharded == LAP_SHARDED_N  ? "a divisor of n"
+                                                     : "a divisor of k");
+    return LAP_OK;
+}
+
 static lap_status_t check_sizes(const lap_op_desc_t *desc, int size)
 {
     const bool moves = lap_kind_moves(desc->kind), multiplies = lap_kind_multiplies(desc->kind);
@@ -384,6 +417,7 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     LAP_TRY(choose_types(desc, &types));
     LAP_TRY(check_epilogue(desc));
     LAP_TRY(check_sizes(desc, size));
+    LAP_TRY(check_shards(desc));
     LAP_TRY(find_builder(desc->kind, desc->method, can, &builder));
     LAP_TRY(check_knobs(desc, builder, size));
     LAP_TRY(check_sms(desc));
@@ -393,6 +427,8 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
         .capacity = desc->m,
         .n = desc->n,
         .k = desc->k,
+        .sharded = sharded_of(desc),
+        .parts = desc->shard_parts ? desc->shard_parts : 1,
         .cols = desc->cols,
         .types = types,
         .layout = desc->layout,
@@ -453,7 +489,7 @@ static void add_bias_grad(const lap_problem_t *problem, lap_schedule_t *schedule
     lap_range_t src = schedule->output;
     if (problem->layout == LAP_WGRAD)
         src = lap_range_packed(LAP_INPUT, problem->rank, 0, problem->m,
-                               problem->n * lap_dtype_size(problem->types.a));
+                               lap_n_of(problem, problem->rank) * lap_dtype_size(problem->types.a));
     const uint32_t sums = lap_add_sums(schedule, LAP_STREAM_COMPUTE, src);
     for (uint16_t stream = 0; stream < LAP_STREAMS && src.place == LAP_OUTPUT; stream++) {
         const uint32_t last = last_output(schedule, stream);

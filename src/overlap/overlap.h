@@ -75,6 +75,22 @@ static inline size_t lap_rows_of(const lap_problem_t *problem, int rank)
     return lap_shard(problem->m, problem->size, rank, NULL);
 }
 
+/* The n and k of the GEMM of `rank`. */
+static inline size_t lap_share_of(const lap_problem_t *problem, size_t total, int rank)
+{
+    return problem->parts * lap_shard_features(total / problem->parts, problem->size, rank, NULL);
+}
+
+static inline size_t lap_n_of(const lap_problem_t *problem, int rank)
+{
+    return problem->sharded == LAP_SHARDED_N ? lap_share_of(problem, problem->n, rank) : problem->n;
+}
+
+static inline size_t lap_k_of(const lap_problem_t *problem, int rank)
+{
+    return problem->sharded == LAP_SHARDED_K ? lap_share_of(problem, problem->k, rank) : problem->k;
+}
+
 static inline int lap_peer_at(const lap_problem_t *problem, int step)
 {
     return (problem->rank + step + problem->size) % problem->size;

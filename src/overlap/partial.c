@@ -14,8 +14,9 @@ lap_columns_t lap_all_columns(const lap_problem_t *p)
 
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i)
 {
-    size_t part = p->n / p->num_splits, more = p->n % p->num_splits;
-    return (lap_columns_t){i * part + (i < more ? i : more), part + (i < more)};
+    lap_columns_t columns;
+    columns.count = lap_shard_features(p->n, (int)p->num_splits, (int)i, &columns.begin);
+    return columns;
 }
 
 lap_range_t lap_weight(const lap_problem_t *p, size_t n, size_t k, lap_columns_t columns)
@@ -57,15 +58,16 @@ size_t lap_scales_end(size_t bytes, int count)
 void lap_add_local_gemm(const lap_problem_t *p, lap_schedule_t *s)
 {
     const bool wgrad = p->layout == LAP_WGRAD;
-    const size_t rows = wgrad ? p->n : p->m, columns = wgrad ? p->k : p->n;
-    if (!lap_kind_is_local(p->kind) || rows == 0)
+    const size_t n = lap_n_of(p, p->rank), k = lap_k_of(p, p->rank);
+    const size_t rows = wgrad ? n : p->m, columns = wgrad ? k : n;
+    if (!lap_kind_is_local(p->kind) || rows == 0 || columns == 0)
         return;
-    lap_range_t a = lap_range_packed(LAP_INPUT, p->rank, 0, p->m,
-                                     (wgrad ? p->n : p->k) * lap_dtype_size(p->types.a));
+    lap_range_t a =
+        lap_range_packed(LAP_INPUT, p->rank, 0, p->m, (wgrad ? n : k) * lap_dtype_size(p->types.a));
     s->output =
         lap_range_packed(LAP_OUTPUT, p->rank, 0, rows, columns * lap_dtype_size(p->types.out));
     lap_add_gemm(s, LAP_STREAM_COMPUTE,
-                 lap_weight(p, columns, wgrad ? p->m : p->k, (lap_columns_t){0, columns}), false);
+                 lap_weight(p, columns, wgrad ? p->m : k, (lap_columns_t){0, columns}), false);
     lap_gemm_rows(s, a, s->output);
 }
 
@@ -92,20 +94,15 @@ lap_range_t lap_partial_of(const lap_problem_t *p, int owner, lap_columns_t colu
     return range;
 }
 
-static size_t share_of_k(const lap_problem_t *p)
-{
-    return lap_shard(p->k, p->size, p->rank, NULL);
-}
-
 lap_range_t lap_partial_input(const lap_problem_t *p, size_t first, size_t rows)
 {
-    const size_t row_bytes = share_of_k(p) * lap_dtype_size(p->types.a);
+    const size_t row_bytes = lap_k_of(p, p->rank) * lap_dtype_size(p->types.a);
     return lap_range_packed(LAP_INPUT, p->rank, first * row_bytes, rows, row_bytes);
 }
 
 lap_range_t lap_partial_weight(const lap_problem_t *p, lap_columns_t columns)
 {
-    return lap_weight(p, p->n, share_of_k(p), columns);
+    return lap_weight(p, p->n, lap_k_of(p, p->rank), columns);
 }
 
 lap_range_t lap_slot(const lap_problem_t *p, int owner, int source, lap_columns_t columns)

@@ -33,7 +33,7 @@ size_t lap_scales_end(size_t bytes, int count);
 /* The GEMM of kinds whose GEMM is local, and what it writes; nothing for the others. */
 void lap_add_local_gemm(const lap_problem_t *p, lap_schedule_t *s);
 
-/* Part `i` of n; the first n mod num_splits parts have one column more. */
+/* Part `i` of n, which is cut as features are among ranks: see lap_shard_features. */
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i);
 
 /* The bytes of a row of these columns as it travels. */

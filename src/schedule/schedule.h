@@ -182,10 +182,12 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes);
  */
 typedef struct lap_problem {
     lap_op_kind_t kind;
-    size_t m;        /* active rows */
-    size_t capacity; /* most rows of any call */
-    size_t n, k;     /* global; of the rank alone where the GEMM is local */
-    size_t cols;     /* of x and y */
+    size_t m;              /* active rows */
+    size_t capacity;       /* most rows of any call */
+    size_t n, k;           /* global, but for what is not sharded */
+    lap_sharded_t sharded; /* which of them ranks share: of all kinds, not only the local ones */
+    size_t parts;          /* matrices that the shared one consists of, each with its own shares */
+    size_t cols;           /* of x and y */
     lap_types_t types;
     lap_layout_t layout;
     lap_epilogue_t epilogue;

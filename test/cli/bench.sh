@@ -124,9 +124,6 @@ refuse "--rest" -- latency --rest 5
 refuse "--rest" -1 60000 -- ag 8 8 8 --rest -1
 refuse "latency has no option --calls" -- latency --calls 3
 LAP_RANK=0 LAP_SIZE=1 refuse "--ranks is 3, but 1 rank was started" -- ag 8 8 8 --ranks 3
-for op in bulk-ag bulk-rs external-ag; do
-    refuse "$op" "N is 10" "4 ranks" -- "$op" 8 10 8 --ranks 4
-done
 refuse pipeline serial direct -- bulk-rs 8 8 8 --method pipeline
 refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
 refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
@@ -254,6 +251,19 @@ bench bulk-ag 19 12 17 --ranks 3 --iters 1 --epilogue dgelu,bias-grad --json
 report bulk_ag 19 12 17 3 cpu shm null
 bench bulk-rs 19 12 17 --ranks 3 --iters 1 --epilogue bias-grad --json
 report bulk_rs 19 12 17 3 cpu shm null
+
+# Features that the ranks cannot share evenly: 2, 13, and 400, which are 136, 136 and 128 on 3 ranks.
+for features in 2 13 400; do
+    for op in ag rs ar bulk-ag bulk-rs external-ag; do
+        sizes="19 $features 17"
+        [[ $op == rs || $op == ar ]] && sizes="19 17 $features"
+        bench $op $sizes --ranks 3 --iters 1 --method all --json
+        check "$op $sizes on 3 ranks: all results are right" eval \
+            'status_is 0 && ! has "$out" "\"ok\":false"'
+    done
+done
+bench rs 19 1031 40 --ranks 3 --iters 1 --method pipeline:num_splits=3 --json
+check "n in 3 parts that are not even: the result is right" eval 'status_is 0 && has "$out" "\"ok\":true"'
 
 # One round has no noise; long knobs do not make long lines.
 bench rs 40 24 32 --ranks 2 --iters 1 \

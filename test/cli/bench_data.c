@@ -92,7 +92,6 @@ static void judge(lap_op_t *op, lap_op_t *gemm, lap_bench_data_t *data, const ch
 static void test_case(lap_group_t *group, lap_device_t *device, const lap_bench_t *bench,
                       lap_op_kind_t kind)
 {
-    const int size = lap_group_size(group);
     const lap_bench_case_t it = {.kind = kind, .m = M, .n = N, .k = K};
     lap_bench_data_t data = {0};
     lap_op_t *op = NULL, *gemm = NULL;
@@ -101,8 +100,8 @@ static void test_case(lap_group_t *group, lap_device_t *device, const lap_bench_
              lap_dtype_name(bench->dtype),
              bench->wire_dtype == LAP_DTYPE_DEFAULT ? "-" : lap_dtype_name(bench->wire_dtype),
              bench->epilogue);
-    lap_op_desc_t desc = lap_bench_desc(bench, &it, 0, size);
-    const lap_op_desc_t gemm_desc = lap_bench_gemm_desc(bench, &it, size);
+    lap_op_desc_t desc = lap_bench_desc(bench, &it, 0);
+    const lap_op_desc_t gemm_desc = lap_bench_gemm_desc(bench, &it);
     desc.method = NULL;
     bool there = tap_success(lap_op_create(group, &desc, &op), "%s: an operator", what);
     if (kind == LAP_EXTERNAL_AG)

@@ -224,6 +224,22 @@ for layer in layernorm_mlp transformer; do
     losses --layer $layer --tp 1 --optimizer sgd --seed 4321
     ok "$layer: another seed has losses that are not near" eval '! near "$losses" "$alone" $bound'
 done
+# Features that the ranks cannot share evenly: ffn is 4 * 12 * 11 = 528, on 5 ranks 112, 104, 104, 104 and 104.
+for more in '' '--activation swiglu --norm rmsnorm' '--layers 2 --recompute full' '--no-sequence-parallel' '--auto' \
+    '--dtype bf16 --fp8'; do
+    odd="--layer layernorm_mlp --head-dim 11 --optimizer sgd $more"
+    # shellcheck disable=SC2086
+    losses $odd --tp 1
+    odd_alone=$losses
+    for layout in '--tp 5' '--tp 7' '--tp 5 --num-replicas 2'; do
+        # shellcheck disable=SC2086
+        losses $odd $layout
+        # FP8 sums over ranks are rounded to bf16, which has 8 bits.
+        ok "ffn that $layout cannot share evenly $more: the losses of one rank" near "$losses" "$odd_alone" \
+            "$([[ $more == *fp8* ]] && echo 2e-2 || echo $bound)" || printf '# %s\n' $losses against $odd_alone
+    done
+done
+refuse "ffn is 32, expected at least one for each of 33 ranks" --layer layernorm_mlp --tp 33 --heads 8 --head-dim 1
 losses --layer transformer --tp 2 --num-replicas 2 --bucket-size 100 --optimizer sgd
 is 'the size of buckets changes nothing' "$losses" "$overlapped"
 losses --layer transformer --tp 2 --num-replicas 2 --transport self --optimizer sgd

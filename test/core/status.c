@@ -96,6 +96,46 @@ static void test_shards(void)
            "a rank that is none has no rows");
 }
 
+/* Independent of the rule: what users may count on. */
+static void test_feature_shards(void)
+{
+    bool covered = true, even = true, aligned = true, fair = true, something = true, small = true;
+    for (size_t total = 0; total < 9000; total += total < 300 ? 1 : 37) {
+        for (int size = 1; size <= 17; size++) {
+            const size_t mean = total / (size_t)size;
+            size_t next = 0;
+            for (int rank = 0; rank < size; rank++) {
+                size_t begin, count = lap_shard_features(total, size, rank, &begin);
+                covered = covered && begin == next;
+                even = even && (total % (size_t)size != 0 || count == mean);
+                aligned = aligned && (total % (size_t)size == 0 || mean < 128 || begin % 8 == 0);
+                aligned = aligned && (total % (size_t)size == 0 || mean < 1024 || begin % 64 == 0);
+                fair = fair && count <= mean + mean / 16 + 1;
+                something = something && (count > 0 || total < (size_t)size);
+                small = small && (mean >= 128 || count == lap_shard(total, size, rank, NULL));
+                next += count;
+            }
+            covered = covered && next == total;
+        }
+    }
+    tap_ok(covered, "shares of features follow each other and cover all");
+    tap_ok(even, "they are equal where the number of ranks divides the features");
+    tap_ok(aligned, "else they begin at multiples of 8 features, long ones at multiples of 64");
+    tap_ok(fair, "no rank has more than a sixteenth more than the mean");
+    tap_ok(something, "every rank has some where there is one for each");
+    tap_ok(small, "small ones are shared as rows are");
+    size_t begin;
+    tap_ok(lap_shard_features(8192, 3, 0, NULL) == 43 * 64 &&
+               lap_shard_features(8192, 3, 1, &begin) == 43 * 64 && begin == 43 * 64 &&
+               lap_shard_features(8192, 3, 2, &begin) == 42 * 64,
+           "8192 features are 43, 43 and 42 times 64 on 3 ranks");
+    tap_ok(lap_shard_features(8190, 4, 3, &begin) == 32 * 64 - 2 && begin == 96 * 64,
+           "the last rank has what is left");
+    tap_ok(lap_shard_features(7, 2, 2, &begin) == 0 && begin == 0 &&
+               lap_shard_features(7, 0, 0, NULL) == 0 && lap_shard_features(7, 2, -1, NULL) == 0,
+           "a rank that is none has no features");
+}
+
 static void test_util(void)
 {
     int *p = lap_alloc(4, sizeof(int));
@@ -124,6 +164,7 @@ int main(void)
     test_statuses();
     test_types();
     test_shards();
+    test_feature_shards();
     test_util();
     return tap_done();
 }

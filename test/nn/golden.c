@@ -450,7 +450,7 @@ static void probe_rank(lap_world_t *world, void *arg)
 static void run_layers(const setting_t *given, const lap_world_options_t *options, int ranks,
                        lap_world_t *world)
 {
-    static const int sizes[] = {1, 2, 3, 4, 8};
+    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8};
     golden_t golden;
     setting_t setting = *given;
     setting.golden = &golden;
@@ -459,7 +459,7 @@ static void run_layers(const setting_t *given, const lap_world_options_t *option
     if (world)
         run_rank(world, &setting);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]) && !world; s++)
-        if (ranks == 0 || ranks == sizes[s])
+        if ((ranks == 0 || ranks == sizes[s]) && setting.layers->heads % (size_t)sizes[s] == 0)
             tap_ranks(sizes[s], options, run_rank, &setting);
     free_golden(&golden);
 }

@@ -33,7 +33,9 @@ static void check_descriptions(void)
     tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "hidden", "9", "head_dim", NULL);
     desc = good();
     desc.ffn = 7;
-    tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "ffn", "7", NULL);
+    tap_success(lap_nn_validate(&desc, 2), "features need not be a multiple of the ranks");
+    desc.ffn = 1;
+    tap_failure(lap_nn_validate(&desc, 2), LAP_ERR_INVALID, "ffn", "1", "2 ranks", NULL);
     desc = good();
     desc.heads = 12;
     desc.head_dim = 2;

@@ -395,7 +395,15 @@ int main(void)
     swiglu.kv_heads = 6;
     swiglu.layers = 2;
     row.row_parallel = 1;
+    lap_nn_desc_t odd = swiglu, odd_row = row, odd_column = column;
+    odd.ffn = 601; /* 208, 208 and 185 on 3 ranks */
+    odd_row.hidden = 400;
+    odd_column.features = 25;
     for (int ranks = 1; ranks <= 3; ranks++) {
+        tap_launched_ranks(ranks, NULL, check_weights, &odd);
+        tap_launched_ranks(ranks, NULL, check_weights, &odd_row);
+        tap_launched_ranks(ranks, NULL, check_loss, &odd_column);
+        tap_launched_ranks(ranks, NULL, check_prefix, &odd);
         tap_launched_ranks(ranks, NULL, check_weights, &swiglu);
         tap_launched_ranks(ranks, NULL, check_weights, &row);
         tap_launched_ranks(ranks, NULL, check_accumulation, &desc);

@@ -62,6 +62,19 @@ static void test_descriptions(lap_group_t *group)
     desc = good_desc(LAP_AG_GEMM);
     desc.layout = LAP_WGRAD;
     refuse(group, desc, LAP_ERR_UNSUPPORTED, "LAP_WGRAD", "bulk_rs");
+    desc = good_desc(LAP_AG_GEMM);
+    desc.sharded = LAP_SHARDED_K;
+    refuse(group, desc, LAP_ERR_INVALID, "sharded is 2", "expected 0 or 1");
+    desc = good_desc(LAP_GEMM);
+    desc.sharded = (lap_sharded_t)3;
+    refuse(group, desc, LAP_ERR_INVALID, "sharded is 3", "LAP_SHARDED_N (1)");
+    desc = good_desc(LAP_AG_GEMM);
+    desc.n = 9;
+    desc.shard_parts = 2;
+    refuse(group, desc, LAP_ERR_INVALID, "shard_parts is 2", "divisor of n");
+    desc = good_desc(LAP_GEMM);
+    desc.shard_parts = 2;
+    refuse(group, desc, LAP_ERR_INVALID, "shard_parts is 2", "neither n nor k is sharded");
     desc = good_desc(LAP_GEMM_AR);
     desc.out_dtype = LAP_FLOAT8_E4M3;
     refuse(group, desc, LAP_ERR_UNSUPPORTED, "out_dtype", "float8_e4m3");
@@ -89,8 +102,8 @@ static void test_descriptions(lap_group_t *group)
 static void test_fields_disagree(lap_group_t *group)
 {
     const int other = lap_group_rank(group) == 1;
-    lap_op_desc_t desc[7];
-    for (int i = 0; i < 7; i++) {
+    lap_op_desc_t desc[9];
+    for (int i = 0; i < 9; i++) {
         desc[i] = good_desc(LAP_BULK_RS);
         desc[i].dtype = LAP_FLOAT8_E4M3;
     }
@@ -102,7 +115,10 @@ static void test_fields_disagree(lap_group_t *group)
     desc[4].layout = other ? LAP_DGRAD : LAP_FORWARD;
     desc[5].epilogue = other ? LAP_EPILOGUE_BIAS : LAP_EPILOGUE_BIAS_GRAD;
     desc[6].accumulate = other;
-    static const char *const words[7][2] = {
+    desc[7].sharded = other ? LAP_SHARDED_N : LAP_SHARDED_K;
+    desc[8].sharded = LAP_SHARDED_N;
+    desc[8].shard_parts = other ? 2 : 3;
+    static const char *const words[9][2] = {
         {"rank 0 says b_dtype = float8_e4m3", "rank 1 says b_dtype = float8_e5m2"},
         {"rank 0 says out_dtype = float16", "rank 1 says out_dtype = float32"},
         {"rank 0 says wire_dtype = float16", "rank 1 says wire_dtype = float32"},
@@ -110,9 +126,11 @@ static void test_fields_disagree(lap_group_t *group)
         {"rank 0 says layout = 0", "rank 1 says layout = 1"},
         {"rank 0 says epilogue = 8", "rank 1 says epilogue = 1"},
         {"rank 0 says accumulate = 0", "rank 1 says accumulate = 1"},
+        {"rank 0 says sharded = 2", "rank 1 says sharded = 1"},
+        {"rank 0 says shard_parts = 3", "rank 1 says shard_parts = 2"},
     };
     lap_op_t *op = NULL;
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 9; i++)
         tap_failure(lap_op_create(group, &desc[i], &op), LAP_ERR_MISMATCH, words[i][0], words[i][1],
                     NULL);
     lap_op_desc_t cols = good_desc(LAP_BULK_RS);
@@ -362,7 +380,7 @@ static void test_all_arguments(lap_group_t *group)
         {RICH, nan_alpha, "alpha is", "nan"},
         {RICH, no_scales, "scales is NULL", "3 floats"},
         {RICH, no_bias, "bias.data is NULL", "[1, 2]"},
-        {RICH, short_bias, "bias has 1 columns", "this rank's share of n = 2"},
+        {RICH, short_bias, "bias has 1 columns", "this rank's share of n (lap_shard_features) = 2"},
         {RICH, fp8_bias, "bias is float8_e4m3", "float32, float16 or bfloat16"},
         {RICH, no_such_bias, "bias is", "float32, float16 or bfloat16"},
         {RICH, fp8_aux, "aux is float8_e5m2", "float32, float16 or bfloat16"},

@@ -96,7 +96,7 @@ static float largest_part(const test_call_t *call, int rank)
     const size_t depth = desc->layout == LAP_WGRAD ? call->m
                          : test_is_local(desc->kind) || desc->kind == LAP_AG_GEMM
                              ? desc->k
-                             : lap_shard(desc->k, call->size, rank, NULL);
+                             : lap_shard_features(desc->k, call->size, rank, NULL);
     float a_scale = test_a_scale(call, rank);
     for (int r = 0; desc->kind == LAP_AG_GEMM && r < call->size; r++)
         a_scale = fmaxf(a_scale, test_a_scale(call, r));
@@ -192,8 +192,8 @@ static void init_product(test_call_t *call, lap_op_args_t *args)
     const bool ag = desc->kind == LAP_AG_GEMM, turned = desc->layout == LAP_DGRAD;
     size_t m0, n0, k0;
     const size_t m_r = lap_shard(call->m, call->size, call->rank, &m0);
-    const size_t n_r = lap_shard(desc->n, call->size, call->rank, &n0);
-    const size_t k_r = lap_shard(desc->k, call->size, call->rank, &k0);
+    const size_t n_r = lap_shard_features(desc->n, call->size, call->rank, &n0);
+    const size_t k_r = lap_shard_features(desc->k, call->size, call->rank, &k0);
     const lap_dtype_t out = test_types(desc).out;
     if (desc->layout == LAP_WGRAD) {
         args->a = part(call, TEST_MATRIX_A, call->rank, 0, call->m, 0, desc->n, false);

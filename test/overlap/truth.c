@@ -107,7 +107,7 @@ static number_t sum_of_parts(const test_call_t *call, size_t row, size_t col)
     const test_types_t types = test_types(&call->desc);
     number_t sum = {0, 0, 0};
     for (int r = 0; r < call->size; r++) {
-        size_t begin, count = lap_shard(call->desc.k, call->size, r, &begin);
+        size_t begin, count = lap_shard_features(call->desc.k, call->size, r, &begin);
         number_t one =
             part_of(call, row, col, begin, count, test_a_scale(call, r), test_b_scale(call, r));
         if (call->size == 1)
@@ -128,7 +128,7 @@ static number_t sum_of(const test_call_t *call, size_t row, size_t col)
     size_t first;
     switch (desc->kind) {
     case LAP_AG_GEMM:
-        lap_shard(desc->n, call->size, call->rank, &first);
+        lap_shard_features(desc->n, call->size, call->rank, &first);
         return part_of(call, row, first + col, 0, desc->k,
                        test_a_scale(call, owner_of_row(call, row)), test_b_scale(call, call->rank));
     case LAP_GEMM_RS:

@@ -212,10 +212,21 @@ static bool await_signals(const lap_cuda_waits_t *waits, const lap_cuda_wait_t *
     }
 }
 
+/* A kernel for signals has a lane for each. */
+static void check_lanes(const char *kernel, uint32_t n)
+{
+    if (n <= LAP_CUDA_BATCH)
+        return;
+    fprintf(stderr, "fake: %s was given %u signals, expected at most %d\n", kernel, n,
+            LAP_CUDA_BATCH);
+    abort();
+}
+
 static void run_wait(void *args)
 {
     const lap_cuda_waits_t *waits = args;
     bool told = false;
+    check_lanes("lap_wait", waits->n);
     write_time(waits->times.before);
     for (uint32_t i = 0; i < waits->n; i++) {
         if (!await_signals(waits, &waits->at[i], &told))
@@ -240,6 +251,7 @@ static void run_raise(void *args)
 {
     const lap_cuda_raises_t *raises = args;
     uint64_t due[LAP_CUDA_BATCH] = {0};
+    check_lanes("lap_raise", raises->n);
     write_time(raises->times.before);
     for (uint32_t i = 0; raises->paced && i < raises->n; i++)
         due[i] = carry(&raises->at[i].transit);

@@ -20,8 +20,9 @@
 typedef struct lap_train {
     int tp, replicas;
     int iters;
-    size_t batch;       /* sequences of all replicas together */
-    lap_nn_desc_t desc; /* of one replica, without overlap and buffer */
+    size_t batch;       /* sequences of an iteration, of all replicas together */
+    int micro;          /* forwards and backwards of an iteration, which share them */
+    lap_nn_desc_t desc; /* of one replica, without overlap and buffer; batch is that of a forward */
     lap_optimizer_desc_t optimizer;
     lap_tp_overlap_t rules;  /* as the file, or the defaults, and the switches make them */
     lap_tp_overlap_t serial; /* the same, with nothing overlapped */
@@ -66,8 +67,10 @@ typedef struct lap_train_model {
     lap_device_t *device;
     lap_nn_t *nn;
     lap_optimizer_t *optimizer;
-    lap_dp_t *dp;                  /* NULL: one replica */
-    lap_tensor_t x, y, target, dx; /* dy takes the place of y */
+    lap_dp_t *dp;           /* NULL: one replica */
+    lap_tensor_t x, target; /* of the first micro-batch; those of the others lie behind */
+    lap_tensor_t y, dx;     /* of the one in work; dy takes the place of y */
+    double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
 } lap_train_model_t;
 
 /*
@@ -85,15 +88,16 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on);
 /* Fills x and the target with the data of an iteration, and waits for them. */
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration);
 
-/* Begins forward, loss and backward; if it `says` so, as they are begun. */
-lap_status_t lap_train_begin(lap_train_model_t *model, bool says);
+/* Begins forward, loss and backward of a micro-batch; if it `says` so, as they are begun. */
+lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says);
 
-/* Waits for them. */
+/* Waits for them, and for their loss. */
 lap_status_t lap_train_wait(lap_train_model_t *model);
+lap_status_t lap_train_add_loss(lap_train_model_t *model);
 
 /*
- * Waits for the replicas and makes a step. Writes the loss of all replicas and the norm of the
- * gradients.
+ * Waits for the replicas and makes a step. Writes the loss, as the mean of all micro-batches and
+ * replicas, and the norm of the gradients.
  */
 lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p);
 
@@ -113,7 +117,7 @@ typedef struct lap_train_iteration {
     double loss;    /* of all replicas */
     double norm;    /* of the gradients; 0: not computed */
     double seconds; /* all of it, */
-    double passes;  /* until forward and backward had ended, */
+    double passes;  /* until forward and backward had ended, of all micro-batches, */
     double issue;   /* until they were begun */
     bool traced;    /* there are figures of communication: */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
@@ -123,6 +127,10 @@ typedef struct lap_train_iteration {
 bool lap_train_is_traced(const lap_train_t *train, int index);
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */
+lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
+                                      lap_train_iteration_t *iteration);
+
+/* The same for the last of them, and for what came after it; and the sums. */
 lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration);
 
 /* Makes the figures of all ranks into means, the same on every rank. Collective. */

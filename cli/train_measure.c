@@ -41,7 +41,8 @@ bool lap_train_is_traced(const lap_train_t *train, int index)
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
 }
 
-lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
+lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
+                                      lap_train_iteration_t *iteration)
 {
     if (!iteration->traced)
         return LAP_OK;
@@ -54,6 +55,14 @@ lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iterati
         LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
         add(&iteration->rows[gemm.gemm], comm);
     }
+    return LAP_OK;
+}
+
+lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iteration_t *iteration)
+{
+    if (!iteration->traced)
+        return LAP_OK;
+    LAP_TRY(lap_train_measure_passes(model, iteration));
     if (model->dp) {
         lap_train_comm_t comm = {0};
         lap_dp_cost(model->dp, &comm.total, &comm.exposed);
@@ -124,8 +133,11 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
         double loss, norm;
         LAP_TRY(lap_train_generate(model, i));
         LAP_TRY(lap_group_barrier(model->groups.world));
-        LAP_TRY(lap_train_begin(model, false));
-        LAP_TRY(lap_train_wait(model));
+        for (int m = 0; m < model->train->micro; m++) {
+            LAP_TRY(lap_train_begin(model, m, false));
+            LAP_TRY(lap_train_wait(model));
+            LAP_TRY(lap_train_add_loss(model));
+        }
         LAP_TRY(lap_train_step(model, &loss, &norm));
     }
     LAP_TRY(sum_work(model, &figures[0], &figures[1]));

@@ -11,13 +11,15 @@
 
 /* ---- making one ---- */
 
-static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, lap_tensor_t *tensor)
+/* Memory of a matrix, `count` times. */
+static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, int count,
+                                 lap_tensor_t *tensor)
 {
     const lap_dtype_t dtype = model->train->desc.dtype;
+    const size_t bytes = part.rows * part.cols * lap_dtype_size(dtype) * (size_t)count;
     void *memory;
     *tensor = lap_tensor(NULL, dtype, part.rows, part.cols);
-    LAP_TRY(model->device->ops->alloc(model->device, part.rows * part.cols * lap_dtype_size(dtype),
-                                      &memory));
+    LAP_TRY(model->device->ops->alloc(model->device, bytes, &memory));
     tensor->data = memory;
     return LAP_OK;
 }
@@ -58,10 +60,10 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
     LAP_TRY(init_replicas(model, overlap, &buffer));
     const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
-    LAP_TRY(alloc_tensor(model, in, &model->x));
-    LAP_TRY(alloc_tensor(model, in, &model->dx));
-    LAP_TRY(alloc_tensor(model, out, &model->y));
-    LAP_TRY(alloc_tensor(model, out, &model->target));
+    LAP_TRY(alloc_tensor(model, in, train->micro, &model->x));
+    LAP_TRY(alloc_tensor(model, in, 1, &model->dx));
+    LAP_TRY(alloc_tensor(model, out, 1, &model->y));
+    LAP_TRY(alloc_tensor(model, out, train->micro, &model->target));
     return lap_train_trace(model, trace);
 }
 
@@ -79,16 +81,26 @@ void lap_train_model_clear(lap_train_model_t *model)
 
 /* ---- data ---- */
 
+/* Of x or the target, what belongs to a micro-batch. */
+static lap_tensor_t part_of(lap_tensor_t matrix, int micro)
+{
+    const size_t bytes = matrix.rows * matrix.stride * lap_dtype_size(matrix.dtype);
+    matrix.data = (char *)matrix.data + (size_t)micro * bytes;
+    return matrix;
+}
+
 /*
- * Fills the rows of each sequence that this rank has. Row s * batch + b of a replica is token s of
- * its sequence b; sequence b of all replicas is a tensor of its own, [seq, columns].
+ * Fills the rows of each sequence that this rank has. Row s * batch + b of a micro-batch is token s
+ * of its sequence b. A sequence is a tensor of its own, [seq, columns]: the sequences of an iteration
+ * are dealt out to replicas in order, and those of a replica to its micro-batches.
  */
 static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, lap_nn_part_t part,
-                         int iteration, float std)
+                         int iteration, int micro, float std)
 {
     const lap_nn_desc_t *desc = &model->train->desc;
     const size_t batch = desc->batch;
     const size_t replica = model->groups.dp ? (size_t)lap_group_rank(model->groups.dp) : 0;
+    const size_t before = (replica * (size_t)model->train->micro + (size_t)micro) * batch;
     for (size_t b = 0; b < batch; b++) {
         const size_t skip = (b + batch - part.first_row % batch) % batch;
         if (skip >= part.rows)
@@ -101,7 +113,7 @@ static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, l
         rows.data = (char *)matrix->data + skip * matrix->stride * lap_dtype_size(matrix->dtype);
         rows.rows = own.rows;
         rows.stride = batch * matrix->stride;
-        const uint64_t tensor = (uint64_t)(iteration + 1) << 32 | (replica * batch + b);
+        const uint64_t tensor = (uint64_t)(iteration + 1) << 32 | (before + b);
         LAP_TRY(lap_nn_fill(model->nn, &rows, &own, desc->seed, tensor, std));
     }
     return LAP_OK;
@@ -109,27 +121,59 @@ static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, l
 
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 {
-    LAP_TRY(fill(model, &model->x, lap_nn_input(model->nn, 0), iteration, 1));
-    LAP_TRY(fill(model, &model->target, lap_nn_output(model->nn, 0), iteration, -1));
+    const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
+    for (int m = 0; m < model->train->micro; m++) {
+        const lap_tensor_t x = part_of(model->x, m), target = part_of(model->target, m);
+        LAP_TRY(fill(model, &x, in, iteration, m, 1));
+        LAP_TRY(fill(model, &target, out, iteration, m, -1));
+    }
     return lap_nn_wait(model->nn);
 }
 
 /* ---- an iteration ---- */
 
-lap_status_t lap_train_begin(lap_train_model_t *model, bool says)
+/* The line of a part of the work, with its micro-batch where there are several. */
+static void say_part(const lap_train_model_t *model, int micro, const char *what)
 {
     const lap_train_t *train = model->train;
-    const lap_group_t *tp = model->groups.tp;
-    lap_nn_zero_gradients(model->nn);
+    if (train->micro == 1)
+        lap_train_say(train, model->groups.tp, "|-- %s", what);
+    else
+        lap_train_say(train, model->groups.tp, "|-- %s, micro-batch %d of %d", what, micro + 1,
+                      train->micro);
+}
+
+lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
+{
+    const lap_train_t *train = model->train;
+    const lap_tensor_t x = part_of(model->x, micro), target = part_of(model->target, micro);
+    if (micro == 0) {
+        lap_nn_zero_gradients(model->nn);
+        model->loss = 0;
+    }
+    lap_nn_accumulate(model->nn, micro + 1 < train->micro);
     if (says)
-        lap_train_say(train, tp, "|-- Forward pass");
-    LAP_TRY(lap_nn_forward(model->nn, train->desc.seq, &model->x, &model->y));
+        say_part(model, micro, "Forward pass");
+    LAP_TRY(lap_nn_forward(model->nn, train->desc.seq, &x, &model->y));
     if (says)
-        lap_train_say(train, tp, "|-- Compute loss");
-    LAP_TRY(lap_nn_loss(model->nn, &model->y, &model->target, &model->y));
+        say_part(model, micro, "Compute loss");
+    LAP_TRY(lap_nn_loss(model->nn, &model->y, &target, &model->y));
     if (says)
-        lap_train_say(train, tp, "|-- Backward pass");
+        say_part(model, micro, "Backward pass");
     return lap_nn_backward(model->nn, &model->y, &model->dx);
+}
+
+lap_status_t lap_train_wait(lap_train_model_t *model)
+{
+    return lap_nn_wait(model->nn);
+}
+
+lap_status_t lap_train_add_loss(lap_train_model_t *model)
+{
+    double loss;
+    LAP_TRY(lap_nn_loss_value(model->nn, &loss));
+    model->loss += loss / model->train->micro;
+    return LAP_OK;
 }
 
 /* The mean of the losses of all replicas, in their order. Collective. */
@@ -147,20 +191,16 @@ static lap_status_t average_loss(lap_train_model_t *model, double *loss)
     return LAP_OK;
 }
 
-lap_status_t lap_train_wait(lap_train_model_t *model)
-{
-    return lap_nn_wait(model->nn);
-}
-
 lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p)
 {
-    double loss;
+    const lap_train_t *train = model->train;
+    double loss = model->loss;
     if (model->dp)
         LAP_TRY(lap_dp_wait(model->dp));
-    LAP_TRY(lap_optimizer_step(model->optimizer, 1.0f / (float)model->train->replicas, norm_p));
-    LAP_TRY(lap_nn_wait(model->nn));
-    LAP_TRY(lap_nn_loss_value(model->nn, &loss));
     LAP_TRY(average_loss(model, &loss));
+    LAP_TRY(lap_optimizer_step(model->optimizer, 1.0f / (float)(train->replicas * train->micro),
+                               norm_p));
+    LAP_TRY(lap_nn_wait(model->nn));
     *loss_p = loss;
     return LAP_OK;
 }

@@ -21,6 +21,7 @@ enum {
     REPLICAS,
     ITERS,
     BATCH,
+    MICRO,
     SEQ,
     HEADS,
     KV_HEADS,
@@ -69,8 +70,12 @@ static const lap_option_t options[NOPTIONS] = {
     [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
     [BATCH] = {0, "batch", "COUNT",
                "sequences of an iteration, of all replicas together (default 2, or a sequence for "
-               "each replica)",
+               "each micro-batch of each replica)",
                NULL},
+    [MICRO] = {0, "micro-batches", "N",
+               "forwards and backwards of an iteration that share its sequences: gradients are "
+               "accumulated, and sent to replicas behind the last",
+               "1"},
     [SEQ] = {0, "seq", "COUNT", "tokens of a sequence (default 256; cuda: 2048)", NULL},
     [HEADS] = {0, "heads", "COUNT", "of attention (default 24; cuda: 64)", NULL},
     [KV_HEADS] = {0, "kv-heads", "COUNT", "that groups of heads share (default: as --heads)", NULL},
@@ -170,6 +175,7 @@ static bool parse_count(const lap_args_t *args, int option, const char *otherwis
 }
 
 #define RATE_MOST 1e30f
+#define MICRO_MOST 65536
 #define LAYERS_MOST 100000 /* each has calls that are planned before anything else is looked at */
 
 static bool parse_rate(const lap_args_t *args, int option, float otherwise, float *rate_p)
@@ -249,12 +255,30 @@ static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
     return false;
 }
 
+static void fail_batch(const lap_train_t *train)
+{
+    if (train->micro == 1)
+        lap_args_fail(&lap_train_command,
+                      "--batch is %zu; expected a multiple of the %d replicas, which share it",
+                      train->batch, train->replicas);
+    else
+        lap_args_fail(&lap_train_command,
+                      "--batch is %zu; expected a multiple of %d, of which each of %d replica%s "
+                      "takes %d micro-batches",
+                      train->batch, train->replicas * train->micro, train->replicas,
+                      train->replicas > 1 ? "s" : "", train->micro);
+}
+
 static bool parse_shape(lap_train_t *train, const lap_args_t *args)
 {
     const bool cuda = strcmp(train->device, "cuda") == 0;
     lap_nn_desc_t *desc = &train->desc;
-    char batch[16];
-    snprintf(batch, sizeof(batch), "%d", train->replicas > 2 ? train->replicas : 2);
+    char batch[24];
+    if (!lap_arg_int(&lap_train_command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
+                     &train->micro))
+        return false;
+    const size_t sharers = (size_t)train->replicas * (size_t)train->micro;
+    snprintf(batch, sizeof(batch), "%zu", sharers > 2 ? sharers : 2);
     if (!parse_count(args, BATCH, batch, &train->batch) ||
         !parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) ||
         !parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
@@ -267,14 +291,11 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
                                          : "float32",
                      &desc->dtype))
         return false;
-    const size_t replicas = (size_t)train->replicas;
-    if (train->batch % replicas != 0) {
-        lap_args_fail(&lap_train_command,
-                      "--batch is %zu; expected a multiple of the %zu replicas, which share it",
-                      train->batch, replicas);
+    if (train->batch % sharers != 0) {
+        fail_batch(train);
         return false;
     }
-    desc->batch = train->batch / replicas;
+    desc->batch = train->batch / sharers;
     if (__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) ||
         desc->hidden > COUNT_MOST) {
         lap_args_fail(&lap_train_command,

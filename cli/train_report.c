@@ -91,12 +91,14 @@ static double ms(double seconds)
 static void print_request(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    char link[64];
+    char link[64], micro[32] = "";
     lap_bench_link_text(&result->link, link, sizeof(link));
-    printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu, layers %zu,\n"
+    if (train->micro > 1)
+        snprintf(micro, sizeof(micro), " in %d micro-batches", train->micro);
+    printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu%s, layers %zu,\n"
            "device %s, transport %s, %s\n",
            lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
-           desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq, train->batch, desc->layers,
+           desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq, train->batch, micro, desc->layers,
            train->device, train->transport, link);
 }
 
@@ -283,8 +285,9 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
            train->device);
     print_json_result(train, &results[0]);
     printf(",\"fp8\":\"%s\",", lap_train_recipes[desc->fp8]);
-    printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"layers\":%zu,\"transport\":\"%s\",",
-           desc->hidden, desc->seq, train->batch, desc->layers, train->transport);
+    printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"
+           "\"transport\":\"%s\",",
+           desc->hidden, desc->seq, train->batch, train->micro, desc->layers, train->transport);
     lap_bench_json_link(&results[0].link);
     if (count > 1) {
         printf(",\"baseline\":{");

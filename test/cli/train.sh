@@ -148,7 +148,7 @@ train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
 form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},"
-form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
+form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
 ok '... of the promised form' grep -qE "$form" "$work/out"
 is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | sort -u)" '"method":"serial"'
 

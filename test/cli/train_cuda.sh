@@ -61,6 +61,15 @@ ok '... and with those of overlap' near "$losses" "$two" 1e-6
 same 1e-3 --dtype bf16 --tp 2 --layers 2 --optimizer sgd
 same 1e-3 --dtype bf16 --tp 2 --head-dim 64
 same 1e-2 --dtype bf16 --tp 2 --fp8
+# Micro-batches: test/cli/train_micro.sh has the bounds.
+for more in '1e-5 --dtype fp32 --tp 2 --num-replicas 2' '5e-3 --dtype bf16 --tp 3' '5e-2 --dtype bf16 --fp8 --tp 2'; do
+    # shellcheck disable=SC2086
+    losses --device cuda --batch 4 ${more#* }
+    once=$losses
+    # shellcheck disable=SC2086
+    losses --device cuda --batch 4 ${more#* } --micro-batches 2
+    ok '... with the losses of one micro-batch' near "$losses" "$once" "${more%% *}"
+done
 same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype bf16
 is 'one of three iterations is traced, the last' \
     "$(grep -oE '"hidden_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \

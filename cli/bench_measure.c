@@ -145,6 +145,7 @@ static lap_status_t run_method(runner_t *runner, size_t method, lap_trace_t *tra
 
 static lap_status_t time_call(runner_t *runner, size_t method, lap_trace_t *trace, double *ns_p)
 {
+    lap_trace_mark(trace);
     LAP_TRY(lap_group_barrier(runner->group));
     const uint64_t begin = lap_now_ns();
     LAP_TRY(run_method(runner, method, trace));

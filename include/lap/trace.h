@@ -34,7 +34,9 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
 
 /*
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
- * axis, and the time in which a rank's arithmetic stood still for communication.
+ * axis, and the time in which a rank's arithmetic stood still, hatched by what it stood still for:
+ * data on the wire, a rank that was late, or a core. Who is to blame on other ranks is known once
+ * the trace has been gathered; before, all waits count as for the wire.
  * Local. `title` may be NULL. Writes the file whole or not at all.
  * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path),
  * LAP_ERR_NO_MEMORY.

@@ -43,6 +43,15 @@ typedef struct lap_span {
     uint64_t ready, begin, end;
 } lap_span_t;
 
+/*
+ * For how many nanoseconds the thread of a stream was ready to run and had no core: before `ready`
+ * of a span, since it was asked last; between ready and begin; and between begin and end. 0 where
+ * nobody tells.
+ */
+typedef struct lap_delays {
+    uint64_t before, waiting, running;
+} lap_delays_t;
+
 /* Copies `rows` rows of `row_bytes` bytes. */
 typedef struct lap_copy {
     void *dst;
@@ -156,7 +165,8 @@ typedef struct lap_gemm_block {
     void *aux;                 /* [rows, n]; as in lap_finish_t */
     bool has_wait;
     lap_bank_wait_t wait; /* word of `wait_bank` */
-    lap_span_t *span;     /* when not NULL: filled in when the block runs */
+    lap_span_t *span;     /* when not NULL: filled in when the block runs, */
+    lap_delays_t *delays; /* and so is this, by devices with gemm_signals */
     void *raise_arg;      /* when not NULL: raise(context, raise_arg) when the block is done */
     bool done;            /* the device's own mark while it runs blocks in any order */
 } lap_gemm_block_t;
@@ -290,6 +300,11 @@ struct lap_device_ops {
     void (*release)(lap_device_t *device, lap_event_t *until);
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
+    /*
+     * (optional) Writes for how long the stream has had no core since it wrote that last; see
+     * lap_delays_t.
+     */
+    lap_status_t (*stamp_delay)(lap_stream_t *stream, uint64_t *ns_p);
 
     lap_status_t (*copy)(lap_stream_t *stream, const lap_copy_t *copy);
     lap_status_t (*reduce)(lap_stream_t *stream, const lap_reduce_t *reduce);

@@ -599,7 +599,7 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)
-        op->trace->begin = lap_now_ns();
+        lap_trace_start(op->trace);
     lap_status_t status = lap_program_issue(program, &binding);
     op->program = program;
     op->buffer->in_flight++;

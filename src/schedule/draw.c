@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step (the
- * palette of Okabe and Ito, which colour-blind readers can tell apart), hatching where a rank's
- * arithmetic stood still. It only draws what the records say; predicted times can be drawn the same
+ * palette of Okabe and Ito, which colour-blind readers can tell apart), a hatching per cause where a
+ * rank's arithmetic stood still. It only draws what the records say; predicted times can be drawn the same
  * way. The file needs no fonts, scripts or styles from elsewhere.
  */
 #include <errno.h>
@@ -24,7 +24,7 @@ enum {
     PAGE_WIDTH = 1200,
     PLOT_LEFT = 136,
     PLOT_RIGHT = 1176,
-    PLOT_TOP = 112,
+    PLOT_TOP = 134,
     ROW_HEIGHT = 20,
     ROW_STEP = 24,
     RANK_GAP = 12,
@@ -38,7 +38,28 @@ enum {
 #define COLOUR_EMULATED "#f8d98c"
 #define COLOUR_WAIT "#d9d9d9"
 #define COLOUR_SIGNAL "#555555"
-#define COLOUR_EXPOSED "#d0021b"
+
+/* How each cause is hatched. */
+typedef struct hatch {
+    const char *colour, *fill;
+    const char *lines; /* within 6 by 6 pixels */
+    const char *legend;
+} hatch_t;
+
+static const hatch_t hatches[LAP_CAUSES] = {
+    [LAP_CAUSE_WIRE] = {"#d0021b", "url(#wire)",
+                        " patternTransform=\"rotate(45)\"><rect width=\"1.6\" height=\"6\" "
+                        "fill=\"#d0021b\"/>",
+                        "data on the wire"},
+    [LAP_CAUSE_LATE] = {"#7a3fa0", "url(#late)",
+                        " patternTransform=\"rotate(-45)\"><rect width=\"1.6\" height=\"6\" "
+                        "fill=\"#7a3fa0\"/><rect width=\"6\" height=\"1.6\" fill=\"#7a3fa0\"/>",
+                        "a rank that is late"},
+    [LAP_CAUSE_CORE] = {"#444444", "url(#core)",
+                        "><circle cx=\"2\" cy=\"2\" r=\"1.1\" fill=\"#444444\"/>"
+                        "<circle cx=\"5\" cy=\"5\" r=\"1.1\" fill=\"#444444\"/>",
+                        "a core"},
+};
 
 static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive", "beside"};
 
@@ -113,6 +134,9 @@ static void put_story(FILE *file, const lap_trace_record_t *record)
     bool hears = record->kind == LAP_STEP_WAIT || (record->kind == LAP_STEP_GEMM && !sends);
     if (record->peer >= 0 && (sends || hears))
         fprintf(file, " %s rank %" PRId32, sends ? "to" : "for", record->peer);
+    if (record->rows > 0)
+        fprintf(file, ", rows %" PRIu64 "..%" PRIu64, record->first_row,
+                record->first_row + record->rows - 1);
     if (record->bytes >= 1 << 20)
         fprintf(file, ", %.2f MiB", (double)record->bytes / (1 << 20));
     else if (record->bytes > 0)
@@ -124,8 +148,61 @@ typedef struct bar {
     uint64_t begin, end;
     const char *fill, *ink; /* the bar, and the label in it */
     const char *what;       /* for the tooltip, before the times; NULL: nothing */
-    char label[16];         /* drawn where it fits */
+    char label[96];         /* with '|' between: the first that fits is drawn */
 } bar_t;
+
+/* The characters of a label up to its end or the next one; an arrow is three bytes of them. */
+static size_t label_bytes(const char *label, size_t *length_p)
+{
+    const size_t bytes = strcspn(label, "|");
+    *length_p = 0;
+    for (size_t i = 0; i < bytes; i++)
+        *length_p += ((unsigned char)label[i] & 0xc0) != 0x80;
+    return bytes;
+}
+
+/* The first of some labels that fits into a bar. */
+static void put_label(FILE *file, const char *labels, double x, double y, double width,
+                      const char *style)
+{
+    while (*labels) {
+        size_t length;
+        const size_t bytes = label_bytes(labels, &length);
+        if (width > 6.4 * (double)length + 8) {
+            fprintf(file,
+                    "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" %s "
+                    "pointer-events=\"none\">%.*s</text>\n",
+                    x + width / 2, y, style, (int)bytes, labels);
+            return;
+        }
+        labels += bytes + (labels[bytes] == '|');
+    }
+}
+
+/* The shard that rows lie in, all of them; -1: none, or not known. */
+static int shard_of(const lap_trace_t *trace, const lap_trace_record_t *record)
+{
+    size_t end = 0;
+    for (int r = 0; r < trace->size && record->rows > 0; r++) {
+        size_t begin, count = lap_shard(trace->m, trace->size, r, &begin);
+        end = begin + count;
+        if (record->first_row >= begin && record->first_row + record->rows <= end)
+            return r;
+    }
+    return -1;
+}
+
+/* Labels that begin with a word and go on with the shard, as long as there is one. */
+static void name_shard(const picture_t *picture, const lap_trace_record_t *record, const char *word,
+                       bar_t *bar)
+{
+    const int shard = shard_of(picture->trace, record);
+    if (shard < 0)
+        snprintf(bar->label, sizeof(bar->label), "%s", word);
+    else
+        snprintf(bar->label, sizeof(bar->label), "%s shard %d|%s %d|%d", word, shard, word, shard,
+                 shard);
+}
 
 static void put_bar(const picture_t *picture, const bar_t *bar, const lap_trace_record_t *record)
 {
@@ -144,13 +221,9 @@ static void put_bar(const picture_t *picture, const bar_t *bar, const lap_trace_
     fprintf(file, "%s%s: %.3f ms, from %.3f to %.3f</title></rect>\n", bar->what ? ", " : "",
             bar->what ? bar->what : "", ms(bar->end - bar->begin), ms(bar->begin - picture->begin),
             ms(bar->end - picture->begin));
-    /* An arrow is three bytes and one character. */
-    size_t length = strlen(bar->label) - (bar->label[0] == '\xe2' ? 2 : 0);
-    if (length > 0 && width > 7.6 * (double)length + 8)
-        fprintf(file,
-                "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\" font-size=\"11\" fill=\"%s\" "
-                "pointer-events=\"none\">%s</text>\n",
-                x + width / 2, bar->y + bar->height / 2 + 4, bar->ink, bar->label);
+    char style[32];
+    snprintf(style, sizeof(style), "fill=\"%s\"", bar->ink);
+    put_label(file, bar->label, x, bar->y + bar->height / 2 + 4, width, style);
 }
 
 static bool has(const lap_span_t *span)
@@ -191,7 +264,13 @@ static void put_flight(const picture_t *picture, const lap_trace_record_t *recor
                  .fill = picture->trace->emulated ? COLOUR_EMULATED : COLOUR_TRANSFER,
                  .ink = "#000",
                  .what = picture->trace->emulated ? "in flight on the emulated link" : "in flight"};
-    snprintf(bar.label, sizeof(bar.label), "\xe2\x86\x92%" PRId32, record->peer);
+    const int shard = record->kind == LAP_STEP_PUT ? shard_of(picture->trace, record) : -1;
+    if (shard < 0)
+        snprintf(bar.label, sizeof(bar.label), "\xe2\x86\x92%" PRId32, record->peer);
+    else
+        snprintf(bar.label, sizeof(bar.label),
+                 "\xe2\x86\x92%" PRId32 " shard %d|\xe2\x86\x92%" PRId32, record->peer, shard,
+                 record->peer);
     put_bar(picture, &bar, record);
 }
 
@@ -225,7 +304,7 @@ static void put_work(const picture_t *picture, const lap_trace_record_t *record)
     switch ((lap_step_kind_t)record->kind) {
     case LAP_STEP_GEMM:
         bar.fill = COLOUR_GEMM;
-        strcpy(bar.label, "GEMM");
+        name_shard(picture, record, "GEMM", &bar);
         break;
     case LAP_STEP_REDUCE:
     case LAP_STEP_SUMS:
@@ -250,6 +329,36 @@ static void put_work(const picture_t *picture, const lap_trace_record_t *record)
     put_bar(picture, &bar, record);
 }
 
+/* "waiting for data[2] of rank 2: rank 1 was late" */
+static void tell_exposed(const picture_t *picture, const lap_exposed_t *piece, char *text,
+                         size_t bytes)
+{
+    static const char *const first[LAP_CAUSES] = {"on the wire from ", "", ""};
+    static const char *const last[LAP_CAUSES] = {"", " was late", " had no core"};
+    char signal[32], what[96] = "";
+    lap_signal_name(picture->trace->size, piece->signal, signal, sizeof(signal));
+    if (piece->from >= 0)
+        snprintf(what, sizeof(what), "waiting for %s of rank %d: ", signal, piece->from);
+    snprintf(text, bytes, "%s%srank %d%s", what, first[piece->cause], piece->who,
+             last[piece->cause]);
+}
+
+/* What there is room for in the hatching. */
+static void label_exposed(const picture_t *picture, const lap_exposed_t *piece, char *text,
+                          size_t bytes)
+{
+    char signal[32];
+    lap_signal_name(picture->trace->size, piece->signal, signal, sizeof(signal));
+    if (piece->from >= 0 && piece->cause == LAP_CAUSE_WIRE)
+        snprintf(text, bytes, "%s of rank %d|\xe2\x86\x90%d", signal, piece->from, piece->from);
+    else if (piece->from >= 0)
+        snprintf(text, bytes, "%s: rank %d %s|%s %d", signal, piece->who,
+                 piece->cause == LAP_CAUSE_LATE ? "late" : "no core", lap_cause_name(piece->cause),
+                 piece->who);
+    else
+        snprintf(text, bytes, "%s %d", lap_cause_name(piece->cause), piece->who);
+}
+
 /*
  * Hatches the time in which a rank's compute stream stood still. Gaps too narrow to see only count
  * in the sum.
@@ -258,19 +367,28 @@ static void put_exposed(const picture_t *picture, int rank)
 {
     const lap_trace_view_t *view = &picture->views[rank];
     double y = picture->rows[rank][LAP_STREAM_COMPUTE];
-    for (size_t i = 0; i < view->nidle; i++) {
-        double x = x_at(picture, view->idle[i].begin);
-        double width = x_at(picture, view->idle[i].end) - x;
+    for (size_t i = 0; i < view->nexposed; i++) {
+        const lap_exposed_t *piece = &view->exposed[i];
+        const hatch_t *hatch = &hatches[piece->cause];
+        double x = x_at(picture, piece->begin);
+        double width = x_at(picture, piece->end) - x;
+        char story[192], label[96], edge[64] = "";
         if (width < 0.5)
             continue;
+        tell_exposed(picture, piece, story, sizeof(story));
+        label_exposed(picture, piece, label, sizeof(label));
+        if (width > 2)
+            snprintf(edge, sizeof(edge), " stroke=\"%s\" stroke-width=\"0.8\"", hatch->colour);
         fprintf(picture->file,
-                "<rect class=\"exposed\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" "
-                "fill=\"url(#hatch)\"%s><title>rank %d: exposed, no arithmetic for %.3f ms, "
-                "from %.3f to %.3f</title></rect>\n",
-                x, y, width, ROW_HEIGHT,
-                width > 2 ? " stroke=\"" COLOUR_EXPOSED "\" stroke-width=\"0.8\"" : "", rank,
-                ms(view->idle[i].end - view->idle[i].begin),
-                ms(view->idle[i].begin - picture->begin), ms(view->idle[i].end - picture->begin));
+                "<rect class=\"exposed %s\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" "
+                "fill=\"%s\"%s><title>rank %d: exposed, no arithmetic for %.3f ms, "
+                "from %.3f to %.3f, %s</title></rect>\n",
+                lap_cause_name(piece->cause), x, y, width, ROW_HEIGHT, hatch->fill, edge, rank,
+                ms(piece->end - piece->begin), ms(piece->begin - picture->begin),
+                ms(piece->end - picture->begin), story);
+        /* A rim of the page's colour keeps letters apart from the hatching. */
+        put_label(picture->file, label, x, y + ROW_HEIGHT / 2.0 + 4, width,
+                  "fill=\"#000\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\"");
     }
 }
 
@@ -292,31 +410,51 @@ static void put_head(const picture_t *picture, const char *title)
     put_text(picture->file, title);
     fputs("</text>\n", picture->file);
 
-    uint64_t flight = 0, hidden = 0, exposed = 0;
+    uint64_t flight = 0, hidden = 0, exposed = 0, causes[LAP_CAUSES] = {0};
     unsigned ranks = 0;
     for (int r = 0; r < trace->size; r++) {
         flight += picture->views[r].flight_ns;
         hidden += picture->views[r].hidden_ns;
         exposed += picture->views[r].exposed_ns;
+        for (int c = 0; c < LAP_CAUSES; c++)
+            causes[c] += picture->views[r].cause_ns[c];
         ranks += picture->rows[r][LAP_STREAM_COMPUTE] > 0;
     }
     fprintf(picture->file,
             "<text x=\"16\" y=\"54\" font-size=\"13\" fill=\"#333\">total %.3f ms. Mean of a rank: "
-            "communication in flight %.3f ms, of it hidden behind arithmetic %.3f ms; "
-            "exposed, arithmetic standing still, %.3f ms.</text>\n",
+            "in flight %.3f ms, %.3f of it hidden behind arithmetic; exposed, arithmetic "
+            "standing still, %.3f: wire %.3f, late rank %.3f, core %.3f.</text>\n",
             ms(trace->end - trace->begin), ms(flight) / ranks, ms(hidden) / ranks,
-            ms(exposed) / ranks);
+            ms(exposed) / ranks, ms(causes[LAP_CAUSE_WIRE]) / ranks,
+            ms(causes[LAP_CAUSE_LATE]) / ranks, ms(causes[LAP_CAUSE_CORE]) / ranks);
 }
 
 static double put_legend_item(FILE *file, double x, const char *fill, const char *text)
 {
-    bool hatch = fill[0] == 'u';
     fprintf(file,
-            "<rect x=\"%.1f\" y=\"70\" width=\"22\" height=\"14\" fill=\"%s\"%s/>"
+            "<rect x=\"%.1f\" y=\"70\" width=\"22\" height=\"14\" fill=\"%s\"/>"
             "<text x=\"%.1f\" y=\"81.5\" font-size=\"12.5\">%s</text>\n",
-            x, fill, hatch ? " stroke=\"" COLOUR_EXPOSED "\" stroke-width=\"0.8\"" : "", x + 28,
-            text);
+            x, fill, x + 28, text);
     return x + 28 + 6.9 * (double)strlen(text) + 22;
+}
+
+/* Hatched: arithmetic stands still. */
+static void put_legend_hatches(FILE *file)
+{
+    double x = 16;
+    fprintf(file,
+            "<text x=\"%.1f\" y=\"103.5\" font-size=\"12.5\">exposed communication, arithmetic "
+            "standing still for:</text>\n",
+            x);
+    x += 346;
+    for (int c = 0; c < LAP_CAUSES; c++) {
+        fprintf(file,
+                "<rect x=\"%.1f\" y=\"92\" width=\"22\" height=\"14\" fill=\"%s\" stroke=\"%s\" "
+                "stroke-width=\"0.8\"/><text x=\"%.1f\" y=\"103.5\" font-size=\"12.5\">%s"
+                "</text>\n",
+                x, hatches[c].fill, hatches[c].colour, x + 28, hatches[c].legend);
+        x += 28 + 6.9 * (double)strlen(hatches[c].legend) + 22;
+    }
 }
 
 static void put_legend(const picture_t *picture)
@@ -331,8 +469,8 @@ static void put_legend(const picture_t *picture)
     x = put_legend_item(file, x, COLOUR_TRANSFER,
                         picture->trace->emulated ? "of it, copying" : "transfer");
     x = put_legend_item(file, x, COLOUR_WAIT, "wait");
-    x = put_legend_item(file, x, COLOUR_SIGNAL, "signal");
-    put_legend_item(file, x, "url(#hatch)", "exposed communication");
+    put_legend_item(file, x, COLOUR_SIGNAL, "signal");
+    put_legend_hatches(file);
 }
 
 /*
@@ -411,11 +549,14 @@ static void put_page(const picture_t *picture, const char *title)
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" "
             "viewBox=\"0 0 %d %.0f\" font-family=\"Helvetica, Arial, sans-serif\">\n"
-            "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
-            "patternTransform=\"rotate(45)\"><rect width=\"1.6\" height=\"6\" "
-            "fill=\"" COLOUR_EXPOSED "\"/></pattern></defs>\n"
-            "<rect width=\"%d\" height=\"%.0f\" fill=\"#fff\"/>\n",
+            "<rect width=\"%d\" height=\"%.0f\" fill=\"#fff\"/>\n<defs>",
             PAGE_WIDTH, height, PAGE_WIDTH, height, PAGE_WIDTH, height);
+    for (int c = 0; c < LAP_CAUSES; c++)
+        fprintf(picture->file,
+                "<pattern id=\"%s\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"%s"
+                "</pattern>",
+                lap_cause_name((lap_cause_t)c), hatches[c].lines);
+    fputs("</defs>\n", picture->file);
     put_head(picture, title);
     put_legend(picture);
     for (int r = 0; r < trace->size; r++)

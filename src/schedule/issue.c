@@ -4,6 +4,7 @@
  * and transport.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "schedule/bind.h"
 #include "schedule/meet.h"
@@ -97,7 +98,55 @@ static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer,
     record->step = index;
     record->peer = peer;
     record->bytes = bytes;
+    record->signal = LAP_NO_SIGNAL;
+    record->from = -1;
+    record->ndeps = step->ndeps;
+    memcpy(record->deps, step->deps, sizeof(record->deps));
     return record;
+}
+
+/*
+ * Which rows of the matrix of all ranks a put carries: what is gathered lies there as it is, parts
+ * of sums go to whose rows they are.
+ */
+static void note_put_rows(const lap_schedule_t *schedule, const lap_step_t *step,
+                          lap_trace_record_t *record)
+{
+    const lap_op_kind_t kind = schedule->kind;
+    const bool gathers = kind == LAP_AG_GEMM || kind == LAP_BULK_AG || kind == LAP_EXTERNAL_AG;
+    const bool scatters = kind == LAP_GEMM_RS || kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
+    size_t first = gathers && step->dst.stride ? step->dst.offset / step->dst.stride : 0;
+    if (scatters)
+        (void)lap_shard(schedule->m, schedule->size, step->peer, &first);
+    record->first_row = first;
+    record->rows = gathers || scatters ? step->src.rows : 0;
+}
+
+/* The same for a block of a GEMM: rows of the result, or of what it is a part of. */
+static void note_block_rows(const lap_schedule_t *schedule, const lap_block_t *block,
+                            lap_trace_record_t *record)
+{
+    const bool parts = schedule->kind == LAP_GEMM_RS || schedule->kind == LAP_GEMM_AR;
+    const lap_range_t *range = parts ? &block->a : &block->d;
+    const bool known = range->place == (parts ? LAP_INPUT : LAP_OUTPUT) && range->stride > 0;
+    record->first_row = known ? range->offset / range->stride : 0;
+    record->rows = known ? range->rows : 0;
+}
+
+/* What a step other than a GEMM waits for, raises and carries. */
+static void note_step(const issue_t *issue, uint32_t index, lap_trace_record_t *record)
+{
+    const lap_schedule_t *schedule = &issue->program->schedule;
+    const lap_step_t *step = &schedule->steps[index];
+    if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
+        record->signal = step->signal;
+    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
+        note_put_rows(schedule, step, record);
+    if (step->kind != LAP_STEP_WAIT)
+        return;
+    record->from = step->peer;
+    record->awaited = step->signal;
+    record->count = step->count;
 }
 
 static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
@@ -116,8 +165,16 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
             (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
     lap_trace_record_t *record = next_record(
         issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
-    if (record)
+    if (record) {
         block->span = &record->span;
+        block->delays = &record->delays;
+        note_block_rows(&program->schedule, plan, record);
+    }
+    if (record && plan->wait_signal != LAP_NO_SIGNAL) {
+        record->from = plan->wait_peer;
+        record->awaited = plan->wait_signal;
+        record->count = plan->wait_count;
+    }
     if (plan->wait_signal != LAP_NO_SIGNAL) {
         block->has_wait = true;
         block->wait.word = plan->wait_signal;
@@ -134,6 +191,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         if (record) {
             record->bytes = program->raises[index].bytes;
             record->peer = plan->raise_peer;
+            record->signal = plan->raise_signal;
         }
         block->raise_arg = &program->raises[index];
     }
@@ -193,6 +251,7 @@ static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t
         LAP_TRY(device->stamp(stream, &span->begin));
     block->has_wait = false;
     block->span = NULL;
+    block->delays = NULL;
     block->raise_arg = NULL;
     gemm->blocks = block;
     gemm->nblocks = 1;
@@ -468,6 +527,12 @@ static lap_status_t end_signals(const issue_t *issue, int at)
                                     program->schedule.nsignals);
 }
 
+/* Where a device knows for how long its streams lack a core. */
+static lap_status_t stamp_delay(const issue_t *issue, lap_stream_t *stream, uint64_t *ns_p)
+{
+    return issue->device->stamp_delay ? issue->device->stamp_delay(stream, ns_p) : LAP_OK;
+}
+
 static lap_status_t issue_step(issue_t *issue, uint32_t index)
 {
     lap_program_t *program = issue->program;
@@ -479,11 +544,16 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
     if (step->kind != LAP_STEP_GEMM)
         record = next_record(issue, index, step->peer, bytes_told(step));
-    if (record)
+    if (record) {
+        note_step(issue, index, record);
+        LAP_TRY(stamp_delay(issue, stream, &record->delays.before));
         LAP_TRY(issue->device->stamp(stream, &record->span.begin));
+    }
     LAP_TRY(issue_kind(issue, index, stream, record));
-    if (record)
+    if (record) {
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
+        LAP_TRY(stamp_delay(issue, stream, &record->delays.running));
+    }
     const bool ends = index == program->last_signal, here = step->stream == program->ends_signals;
     if (ends && here) /* before what depends on the step: that need not wait for two streams then */
         LAP_TRY(end_signals(issue, program->ends_signals));

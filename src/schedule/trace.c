@@ -14,6 +14,7 @@
 #include "core/world.h"
 #include "util/alloc.h"
 #include "util/clock.h"
+#include "util/run_delay.h"
 
 #define GATHER_RECORDS 32 /* records of each rank that move in one round of lap_trace_gather */
 
@@ -45,7 +46,7 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
     trace->size = size;
     trace->m = m;
     trace->emulated = emulated;
-    trace->begin = trace->end = 0;
+    trace->begin = trace->end = trace->delay = 0;
     trace->nrecords = 0;
     lap_free(trace->calls);
     trace->calls = NULL;
@@ -72,6 +73,9 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records", count);
     if (other->nrecords > 0)
         memcpy(records + trace->nrecords, other->records, other->nrecords * sizeof(*records));
+    const uint32_t call = trace->nrecords > 0 ? records[trace->nrecords - 1].call + 1 : 0;
+    for (size_t i = trace->nrecords; i < count; i++)
+        records[i].call = call;
     trace->records = records;
     trace->nrecords = trace->records_room = count;
     trace->begin = other->begin < trace->begin ? other->begin : trace->begin;
@@ -79,34 +83,66 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
     return LAP_OK;
 }
 
+void lap_trace_mark(lap_trace_t *trace)
+{
+    trace->delay_before = lap_run_delay_ns();
+    trace->marked = true;
+}
+
+void lap_trace_start(lap_trace_t *trace)
+{
+    const uint64_t delay = trace->marked ? lap_run_delay_ns() : 0;
+    trace->delay = delay > trace->delay_before ? delay - trace->delay_before : 0;
+    trace->marked = false;
+    trace->begin = lap_now_ns();
+}
+
+/* The steps of one rank, or all; a call without any stays as it is. */
+static void trim(const lap_trace_t *trace, int rank, lap_trace_call_t *call)
+{
+    lap_trace_call_t found = {.begin = UINT64_MAX};
+    for (size_t i = 0; i < trace->nrecords; i++) {
+        const lap_trace_record_t *record = &trace->records[i];
+        const lap_span_t *span = &record->span;
+        if (span->end == 0 || (rank >= 0 && record->rank != rank))
+            continue;
+        if (span->ready < found.begin) {
+            found.begin = span->ready;
+            found.delay = record->delays.before;
+        }
+        found.end = span->end > found.end ? span->end : found.end;
+    }
+    if (found.end > 0)
+        *call = found;
+    else
+        call->end = call->begin;
+}
+
 void lap_trace_trim(lap_trace_t *trace)
 {
-    uint64_t begin = UINT64_MAX, end = 0;
-    for (size_t i = 0; i < trace->nrecords; i++) {
-        const lap_span_t *span = &trace->records[i].span;
-        if (span->end == 0)
-            continue;
-        begin = span->ready < begin ? span->ready : begin;
-        end = span->end > end ? span->end : end;
-    }
-    trace->begin = end > 0 ? begin : trace->begin;
-    trace->end = end > 0 ? end : trace->begin;
+    lap_trace_call_t call = {trace->begin, trace->end, trace->delay};
+    trim(trace, -1, &call);
+    trace->begin = call.begin;
+    trace->end = call.end;
+    trace->delay = call.delay;
+    for (int r = 0; trace->calls && r < trace->size; r++)
+        trim(trace, r, &trace->calls[r]);
 }
 
 /* What each rank says of its trace before the records move. */
 typedef struct gather_head {
-    uint64_t begin, end;
+    uint64_t begin, end, delay;
     uint64_t nrecords;
     uint64_t now; /* read by all at about the same moment */
 } gather_head_t;
 
-/* Everything lap_trace_gather allocates; `records` only on rank 0. */
+/* Everything that gathering allocates; `records` only on ranks that keep them. */
 typedef struct gather {
     gather_head_t *heads;
     lap_trace_record_t *mine, *all; /* one round: GATHER_RECORDS of this rank, and of every rank */
     lap_trace_record_t *records;
     size_t *ends; /* where the next record of each rank goes */
-    lap_span_t *calls;
+    lap_trace_call_t *calls;
     size_t total, most;
 } gather_t;
 
@@ -121,7 +157,7 @@ static void gather_clear(gather_t *gather)
 }
 
 /* Room for what every rank said it has. */
-static lap_status_t gather_alloc(gather_t *gather, size_t size, bool root)
+static lap_status_t gather_alloc(gather_t *gather, size_t size, bool keeps)
 {
     for (size_t r = 0; r < size; r++) {
         gather->total += gather->heads[r].nrecords;
@@ -131,12 +167,12 @@ static lap_status_t gather_alloc(gather_t *gather, size_t size, bool root)
     gather->mine = lap_alloc(GATHER_RECORDS, sizeof(*gather->mine));
     gather->all = lap_alloc(size * GATHER_RECORDS, sizeof(*gather->all));
     gather->ends = lap_alloc(size, sizeof(*gather->ends));
-    if (root) {
+    if (keeps) {
         gather->records = lap_alloc(gather->total, sizeof(*gather->records));
         gather->calls = lap_alloc(size, sizeof(*gather->calls));
     }
     if (!gather->mine || !gather->all || !gather->ends ||
-        (root && (!gather->records || !gather->calls)))
+        (keeps && (!gather->records || !gather->calls)))
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %zu records of a trace",
                          gather->total);
     return LAP_OK;
@@ -167,7 +203,7 @@ static uint64_t clock_offset(const gather_t *gather, const lap_group_t *group, s
     return near ? 0 : gather->heads[0].now - gather->heads[rank].now;
 }
 
-/* Moves the records, a few of every rank at a time; rank 0 keeps them in rank order. */
+/* Moves the records, a few of every rank at a time; who keeps them has them in rank order. */
 static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, lap_group_t *group)
 {
     size_t size = (size_t)lap_group_size(group);
@@ -196,7 +232,7 @@ static lap_status_t gather_records(gather_t *gather, const lap_trace_t *trace, l
     return LAP_OK;
 }
 
-/* Puts what was gathered in the place of what the trace of rank 0 held. */
+/* Puts what was gathered in the place of what the trace held. */
 static void gather_adopt(gather_t *gather, lap_trace_t *trace, const lap_group_t *group)
 {
     const size_t size = (size_t)lap_group_size(group);
@@ -206,7 +242,7 @@ static void gather_adopt(gather_t *gather, lap_trace_t *trace, const lap_group_t
         gather_head_t *head = &gather->heads[r];
         shift_time(&head->begin, clock_offset(gather, group, r));
         shift_time(&head->end, clock_offset(gather, group, r));
-        gather->calls[r] = (lap_span_t){head->begin, head->begin, head->end};
+        gather->calls[r] = (lap_trace_call_t){head->begin, head->end, head->delay};
         if (head->begin < trace->begin)
             trace->begin = head->begin;
         if (head->end > trace->end)
@@ -221,13 +257,12 @@ static void gather_adopt(gather_t *gather, lap_trace_t *trace, const lap_group_t
     gather->calls = NULL;
 }
 
-lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
+static lap_status_t gather_to(lap_trace_t *trace, lap_group_t *group, bool keeps)
 {
     if (!trace || !group)
         return lap_error(LAP_ERR_INVALID, "%s is NULL: expected the %s of a call that has ended",
                          trace ? "group" : "trace", trace ? "group" : "trace");
     size_t size = (size_t)lap_group_size(group);
-    bool root = lap_group_rank(group) == 0;
     gather_t gather = {.heads = lap_alloc(size, sizeof(gather_head_t))};
     lap_status_t status = LAP_OK;
     if (!gather.heads)
@@ -238,19 +273,29 @@ lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
     status = lap_group_agree(group, status);
     if (status != LAP_OK)
         goto out;
-    gather_head_t mine = {trace->begin, trace->end, trace->nrecords, lap_now_ns()};
+    gather_head_t mine = {trace->begin, trace->end, trace->delay, trace->nrecords, lap_now_ns()};
     status = lap_group_allgather(group, &mine, sizeof(mine), gather.heads);
     if (status != LAP_OK)
         goto out;
-    status = lap_group_agree(group, gather_alloc(&gather, size, root));
+    status = lap_group_agree(group, gather_alloc(&gather, size, keeps));
     if (status != LAP_OK)
         goto out;
     status = gather_records(&gather, trace, group);
-    if (status == LAP_OK && root)
+    if (status == LAP_OK && keeps)
         gather_adopt(&gather, trace, group);
 out:
     gather_clear(&gather);
     return status;
+}
+
+lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group)
+{
+    return gather_to(trace, group, group && lap_group_rank(group) == 0);
+}
+
+lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group)
+{
+    return gather_to(trace, group, true);
 }
 
 static int compare_intervals(const void *left, const void *right)
@@ -365,8 +410,12 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t
     view.flight_ns = length(flight, nflight);
     view.hidden_ns = common(busy, nbusy, flight, nflight);
     view.exposed_ns = length(view.idle, view.nidle);
+    status = lap_trace_find_causes(trace, rank, &view);
+    if (status != LAP_OK)
+        goto out;
     *view_p = view;
     view.idle = NULL;
+    view.exposed = NULL;
 out:
     lap_trace_view_clear(&view);
     lap_free(flight);
@@ -377,5 +426,7 @@ out:
 void lap_trace_view_clear(lap_trace_view_t *view)
 {
     lap_free(view->idle);
+    lap_free(view->exposed);
     view->idle = NULL;
+    view->exposed = NULL;
 }

@@ -17,23 +17,40 @@ typedef struct lap_trace_record {
     uint32_t kind; /* lap_step_kind_t */
     uint32_t stream;
     uint32_t step;
-    int32_t peer; /* put, raise, wait; gemm block: whose rows it waited for, or -1 */
-    uint32_t reserved;
-    uint64_t bytes;    /* put, raise */
-    lap_span_t span;   /* of the step on its stream; a GEMM block that waited has ready < begin */
-    lap_span_t flight; /* put, raise with bytes: from its start to its delivery */
+    uint32_t call;    /* of those that the trace has joined: which */
+    int32_t peer;     /* put, raise, wait; gemm block: whose rows it waited for, or -1 */
+    uint32_t signal;  /* put, raise, gemm block that raises: word of the peer, or LAP_NO_SIGNAL */
+    int32_t from;     /* wait, gemm block that waits: whose signal that is, */
+    uint32_t awaited; /* which word of this rank, */
+    uint32_t count;   /* and after how many raises in the call it goes on; 0: it does not wait */
+    uint32_t ndeps;   /* steps of other streams that it came after */
+    uint32_t deps[LAP_STEP_DEPS];
+    uint64_t first_row, rows; /* gemm block, put: of the matrix of all ranks; no rows: not known */
+    uint64_t bytes;           /* put, raise */
+    lap_span_t span;     /* of the step on its stream; a GEMM block that waited has ready < begin */
+    lap_span_t flight;   /* put, raise with bytes: from its start to its delivery */
+    lap_delays_t delays; /* of its stream's thread; `waiting` is of GEMM blocks */
 } lap_trace_record_t;
+
+/* A call as one rank saw it. */
+typedef struct lap_trace_call {
+    uint64_t begin, end;
+    uint64_t delay; /* just before it began, whoever began it was ready to and had no core */
+} lap_trace_call_t;
 
 struct lap_trace {
     lap_op_kind_t kind;
     char method[32];
     int size; /* ranks in it */
     size_t m;
-    uint64_t begin, end; /* of the call here; after gathering: earliest and latest */
-    bool emulated;       /* a link was emulated */
+    uint64_t begin, end;   /* of the call here; after gathering: earliest and latest */
+    uint64_t delay;        /* as in lap_trace_call_t, of this rank */
+    uint64_t delay_before; /* what the calling thread had of it when the call was due; see mark */
+    bool marked;
+    bool emulated; /* a link was emulated */
     lap_trace_record_t *records;
     size_t nrecords, records_room;
-    lap_span_t *calls; /* after gathering: of the call on each rank; else NULL */
+    lap_trace_call_t *calls; /* after gathering: of each rank; else NULL */
 };
 
 /*
@@ -45,15 +62,49 @@ lap_status_t lap_trace_begin(lap_trace_t *trace, lap_op_kind_t kind, const char 
 
 /*
  * Adds what another trace of this rank holds, of a call that ran at the same time: the call is then
- * both. Neither has been gathered. LAP_ERR_NO_MEMORY changes nothing.
+ * both. Neither has been gathered, and the other is of a single call. LAP_ERR_NO_MEMORY changes nothing.
  */
 lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other);
 
 /*
  * Lets the call begin with its first step and end with its last: for one that was begun long before
- * its turn came, or ended long after.
+ * its turn came, or ended long after. Of a gathered trace that is done to the call of each rank.
  */
 void lap_trace_trim(lap_trace_t *trace);
+
+/*
+ * The next call with this trace is due when all ranks have met: what keeps the calling thread from
+ * it from here on, but that it has no core, makes it late.
+ */
+void lap_trace_mark(lap_trace_t *trace);
+
+/* Notes the begin of the call, in the calling thread. */
+void lap_trace_start(lap_trace_t *trace);
+
+/*
+ * As lap_trace_gather, but every rank gets all records, and may look at them with its own view.
+ */
+lap_status_t lap_trace_share(lap_trace_t *trace, lap_group_t *group);
+
+/* What arithmetic stood still for. */
+typedef enum lap_cause {
+    LAP_CAUSE_WIRE = 0, /* data, or a signal, were on their way */
+    LAP_CAUSE_LATE,     /* a rank had not begun the call, or not made what it was to send */
+    LAP_CAUSE_CORE,     /* whoever was next could have gone on and was not running */
+    LAP_CAUSES
+} lap_cause_t;
+
+/* "wire", "late" or "core". */
+const char *lap_cause_name(lap_cause_t cause);
+
+/* A piece of the time in which arithmetic stood still. */
+typedef struct lap_exposed {
+    uint64_t begin, end;
+    lap_cause_t cause;
+    int who;         /* the rank that was late, had no core, or had something under way */
+    int from;        /* whose signal was waited for; -1: none was */
+    uint32_t signal; /* which word of this rank */
+} lap_exposed_t;
 
 typedef struct lap_interval {
     uint64_t begin, end;
@@ -67,13 +118,23 @@ typedef struct lap_trace_view {
     lap_interval_t call;
     lap_interval_t *idle; /* of the compute stream: no GEMM, REDUCE or COPY; in order */
     size_t nidle;
-    uint64_t flight_ns;  /* something was in flight */
-    uint64_t hidden_ns;  /* ... and the compute stream worked */
-    uint64_t exposed_ns; /* the compute stream stood still: the sum of `idle` */
+    uint64_t flight_ns;            /* something was in flight */
+    uint64_t hidden_ns;            /* ... and the compute stream worked */
+    uint64_t exposed_ns;           /* the compute stream stood still: the sum of `idle`, */
+    uint64_t cause_ns[LAP_CAUSES]; /* which is that of these, too */
+    lap_exposed_t *exposed;        /* and that of these, in order */
+    size_t nexposed;
 } lap_trace_view_t;
 
-/* Looks at a trace from one rank's side. The caller clears the view. LAP_ERR_NO_MEMORY. */
+/*
+ * Looks at a trace from one rank's side. The caller clears the view. A trace that has not been
+ * gathered knows nothing of the peers: all that they were waited for counts as on the wire.
+ * LAP_ERR_NO_MEMORY.
+ */
 lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t *view_p);
 void lap_trace_view_clear(lap_trace_view_t *view);
+
+/* The part of lap_trace_view that finds the causes of `idle`: see cause.c. */
+lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace_view_t *view);
 
 #endif

@@ -30,6 +30,8 @@ static lap_trace_record_t *fill(lap_trace_record_t *record, int rank, lap_step_k
     record->kind = (uint32_t)kind;
     record->stream = (uint32_t)stream;
     record->peer = peer;
+    record->signal = LAP_NO_SIGNAL;
+    record->from = -1;
     record->span.begin = record->span.ready = START + begin_us * US;
     record->span.end = START + end_us * US;
     return record;
@@ -53,6 +55,9 @@ static void synthesize(lap_trace_t *trace, int rank)
             fill(record++, rank, LAP_STEP_PUT, LAP_STREAM_SEND, to, begin, begin + 120);
         put->step = (uint32_t)i;
         put->bytes = 1 << 20;
+        put->signal = lap_signal_data(rank);
+        put->first_row = 16 * (uint64_t)rank;
+        put->rows = 16;
         put->flight = (lap_span_t){0, put->span.begin, put->span.begin + 600 * US};
         fill(record++, rank, LAP_STEP_WAIT, LAP_STREAM_RECEIVE, from, i == 1 ? 5 : begin - 80,
              begin + 600);
@@ -61,6 +66,9 @@ static void synthesize(lap_trace_t *trace, int rank)
     fill(record++, rank, LAP_STEP_GEMM, LAP_STREAM_COMPUTE, 1, 620, 1200);
     fill(record++, rank, LAP_STEP_GEMM, LAP_STREAM_COMPUTE, 2, 1320, 1820);
     fill(record, rank, LAP_STEP_GEMM, LAP_STREAM_COMPUTE, 3, 2020, 2500);
+    record->from = (rank + RANKS - 3) % RANKS; /* the last to put something here */
+    record->awaited = lap_signal_data(record->from);
+    record->count = 1;
     (record++)->span.ready = START + 1820 * US;
     fill(record++, rank, LAP_STEP_REDUCE, LAP_STREAM_COMPUTE, 0, 2500, 2540);
     fill(record++, rank, LAP_STEP_COPY, LAP_STREAM_COMPUTE, 0, 2540, 2560);
@@ -217,6 +225,9 @@ static void test_account(void)
         /* In flight: 20-620, 720-1320, 1420-2020, 2100-2200. */
         tap_ok(view.nidle == 5, "compute stood still five times: %zu", view.nidle);
         tap_ok(view.exposed_ns == 430 * US, "exposed for 430 us: %" PRIu64 " ns", view.exposed_ns);
+        tap_ok(view.nexposed == 5 && view.cause_ns[LAP_CAUSE_WIRE] == 200 * US &&
+                   view.cause_ns[LAP_CAUSE_LATE] == 0 && view.cause_ns[LAP_CAUSE_CORE] == 230 * US,
+               "200 us of it for data, 230 us to go on");
         tap_ok(view.flight_ns == 1900 * US, "in flight for 1900 us: %" PRIu64 " ns",
                view.flight_ns);
         tap_ok(view.hidden_ns == 1520 * US, "1520 us of it hidden: %" PRIu64 " ns", view.hidden_ns);
@@ -252,12 +263,21 @@ static void check_page(const char *text)
         ">signal<",
         "a &lt;title&gt; &amp; &quot;more&quot; ?t\xc3\xa9",
         "total 2.600 ms",
-        "PUT to rank 2, 1.00 MiB",
-        "hidden behind arithmetic 1.420 ms",
+        "PUT to rank 2, rows 0..15, 1.00 MiB",
+        "1.420 of it hidden behind arithmetic",
+        "wire 0.200, late rank 0.000, core 0.228",
+        "a rank that is late",
+        "waiting for data[1] of rank 1: on the wire from rank 1",
+        ">\xe2\x86\x90"
+        "1<",
+        "shard 2<",
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         tap_ok(strstr(text, words[i]) != NULL, "the picture has '%s'", words[i]);
-    tap_ok(occurrences(text, "class=\"exposed\"") == RANKS * 5, "every pause is marked");
+    tap_ok(occurrences(text, "class=\"exposed core\"") == RANKS * 4 &&
+               occurrences(text, "class=\"exposed wire\"") == RANKS,
+           "every pause is marked: %zu and %zu", occurrences(text, "class=\"exposed core\""),
+           occurrences(text, "class=\"exposed wire\""));
     tap_ok(occurrences(text, "fill=\"#0072b2\"") == RANKS * 4 + 1, "every block of GEMM is a bar");
     tap_ok(occurrences(text, "in flight on the emulated link:") == RANKS * 3,
            "so is every transfer");

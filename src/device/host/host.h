@@ -34,6 +34,7 @@ lap_status_t lap_host_event_record(lap_event_t *event, lap_stream_t *stream);
 lap_status_t lap_host_stream_wait_event(lap_stream_t *stream, lap_event_t *event);
 lap_status_t lap_host_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p);
+lap_status_t lap_host_stamp_delay(lap_stream_t *stream, uint64_t *ns_p);
 lap_status_t lap_host_copy(lap_stream_t *stream, const lap_copy_t *copy);
 lap_status_t lap_host_reduce(lap_stream_t *stream, const lap_reduce_t *reduce);
 lap_status_t lap_host_column_sums(lap_stream_t *stream, const lap_column_sums_t *sums);
@@ -51,8 +52,9 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
     .event_create = lap_host_event_create, .event_destroy = lap_host_event_destroy,                \
     .event_record = lap_host_event_record, .stream_wait_event = lap_host_stream_wait_event,        \
     .event_synchronize = lap_host_event_synchronize, .stamp = lap_host_stamp,                      \
-    .copy = lap_host_copy, .reduce = lap_host_reduce, .column_sums = lap_host_column_sums,         \
-    .cast = lap_host_cast, .transpose = lap_host_transpose, .fill = lap_host_fill
+    .stamp_delay = lap_host_stamp_delay, .copy = lap_host_copy, .reduce = lap_host_reduce,         \
+    .column_sums = lap_host_column_sums, .cast = lap_host_cast, .transpose = lap_host_transpose,   \
+    .fill = lap_host_fill
 
 /* What the other slots are made of. */
 lap_status_t lap_host_open(const lap_device_ops_t *ops, lap_device_t **device_p);
@@ -72,6 +74,9 @@ void lap_host_finish(const lap_finish_t *finish, float *x, size_t col, size_t co
  * every later one asks for as much or less. `bytes` 0 gives NULL.
  */
 lap_status_t lap_host_stream_workspace(lap_stream_t *stream, size_t bytes, void **workspace_p);
+
+/* What stamp_delay writes; for what runs on the stream. */
+uint64_t lap_host_stream_delay(lap_stream_t *stream);
 
 /* As lap_host_stream_call; the function runs also when the stream has failed before it. */
 lap_status_t lap_host_stream_always(lap_stream_t *stream, lap_stream_fn_t fn, const void *arg,

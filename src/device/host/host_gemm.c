@@ -17,6 +17,7 @@ typedef struct gemm_task {
     lap_gemm_t gemm;
     lap_host_kernel_t kernel;
     void *workspace;
+    lap_stream_t *stream;
 } gemm_task_t;
 
 static lap_status_t multiply(const gemm_task_t *task, const lap_gemm_block_t *block)
@@ -26,18 +27,32 @@ static lap_status_t multiply(const gemm_task_t *task, const lap_gemm_block_t *bl
     return task->kernel(&task->gemm, block, task->workspace);
 }
 
-/* A block whose signal, if it has one, has come. `ready_ns` is when the search for it began. */
-static lap_status_t run_block(const gemm_task_t *task, size_t index, uint64_t ready_ns)
+/* When the search for a block that can run begins. */
+typedef struct search {
+    uint64_t ns, delay;
+} search_t;
+
+static search_t begin_search(const gemm_task_t *task, const lap_gemm_block_t *block)
+{
+    const uint64_t delay = block->delays ? lap_host_stream_delay(task->stream) : 0;
+    return (search_t){block->span ? lap_now_ns() : 0, delay};
+}
+
+/* A block whose signal, if it has one, has come. The search for it began as told. */
+static lap_status_t run_block(const gemm_task_t *task, size_t index, search_t search)
 {
     const lap_gemm_t *gemm = &task->gemm;
     lap_gemm_block_t *block = &gemm->blocks[index];
     block->done = true;
     if (block->has_wait && gemm->wait_passed)
         LAP_TRY(gemm->wait_passed(gemm->context, index));
+    const uint64_t waiting = block->delays ? lap_host_stream_delay(task->stream) : 0;
     const uint64_t begin_ns = block->span ? lap_now_ns() : 0;
     LAP_TRY(multiply(task, block));
     if (block->span)
-        *block->span = (lap_span_t){ready_ns, begin_ns, lap_now_ns()};
+        *block->span = (lap_span_t){search.ns, begin_ns, lap_now_ns()};
+    if (block->delays)
+        *block->delays = (lap_delays_t){search.delay, waiting, lap_host_stream_delay(task->stream)};
     return block->raise_arg ? gemm->raise(gemm->context, block->raise_arg) : LAP_OK;
 }
 
@@ -51,14 +66,14 @@ static lap_status_t run_in_order(const gemm_task_t *task)
     const lap_gemm_t *gemm = &task->gemm;
     for (size_t i = 0; i < gemm->nblocks; i++) {
         const lap_bank_wait_t *wait = &gemm->blocks[i].wait;
-        const uint64_t ready_ns = gemm->blocks[i].span ? lap_now_ns() : 0;
+        const search_t search = begin_search(task, &gemm->blocks[i]);
         if (gemm->blocks[i].has_wait) {
             lap_status_t status =
                 lap_bank_wait(gemm->wait_bank, wait->word, wait->target, gemm->watch);
             if (status != LAP_OK)
                 return wait_failed(gemm, i, status);
         }
-        LAP_TRY(run_block(task, i, ready_ns));
+        LAP_TRY(run_block(task, i, search));
     }
     return LAP_OK;
 }
@@ -137,13 +152,13 @@ static lap_status_t run_any_order(const gemm_task_t *task)
     for (size_t i = 0; i < gemm->nblocks; i++)
         gemm->blocks[i].done = false;
     for (size_t left = gemm->nblocks; left > 0; left--) {
-        const uint64_t ready_ns = lap_now_ns();
+        const search_t search = begin_search(task, &gemm->blocks[0]); /* all are traced, or none */
         while (gemm->blocks[first].done)
             first++;
         size_t index;
         while ((index = find_ready(gemm, first, &shuffle)) == NONE)
             LAP_TRY(wait_for_any(gemm, first));
-        LAP_TRY(run_block(task, index, ready_ns));
+        LAP_TRY(run_block(task, index, search));
     }
     return LAP_OK;
 }
@@ -157,7 +172,7 @@ static lap_status_t run_gemm(void *arg)
 lap_status_t lap_host_gemm(lap_stream_t *stream, const lap_gemm_t *gemm, lap_host_kernel_t kernel,
                            size_t workspace_bytes)
 {
-    gemm_task_t task = {*gemm, kernel, NULL};
+    gemm_task_t task = {*gemm, kernel, NULL, stream};
     LAP_TRY(lap_device_check_dtype("a GEMM with a", gemm->a_dtype));
     LAP_TRY(lap_device_check_dtype("a GEMM with b", gemm->b_dtype));
     LAP_TRY(lap_device_check_dtype("a GEMM with d", gemm->d_dtype));

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/status.h"
 #include "device/host/host.h"
@@ -16,10 +17,12 @@
 #include "util/clock.h"
 #include "util/cores.h"
 #include "util/log.h"
+#include "util/run_delay.h"
 #include "util/thread.h"
 
 #define FIRST_ROOM 64u /* a power of two, as all sizes of the ring */
-#define SPIN_NS 5000u  /* about what it costs to be woken */
+#define NO_FD (-2)
+#define SPIN_NS 5000u /* about what it costs to be woken */
 
 typedef struct task {
     lap_stream_fn_t fn;
@@ -47,6 +50,8 @@ struct lap_stream {
     bool stop;
     void *workspace; /* NULL until somebody asks for it */
     size_t workspace_bytes;
+    int delay_fd;        /* the worker's: for what it tells of its delays; NO_FD: not asked yet, */
+    uint64_t delay_ns;   /* and what it told last */
     lap_status_t status; /* the first failure since the last synchronisation, and its sentence */
     char text[LAP_ERROR_TEXT];
 };
@@ -128,6 +133,7 @@ lap_status_t lap_host_stream_create(lap_device_t *device, bool urgent, lap_strea
     stream->ring = ring;
     stream->room = FIRST_ROOM;
     stream->spin_ns = lap_host_spin_ns();
+    stream->delay_fd = NO_FD;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->idle, NULL);
@@ -157,6 +163,8 @@ void lap_host_stream_destroy(lap_stream_t *stream)
     pthread_cond_destroy(&stream->idle);
     pthread_cond_destroy(&stream->work);
     pthread_mutex_destroy(&stream->lock);
+    if (stream->delay_fd >= 0)
+        close(stream->delay_fd);
     lap_free(stream->workspace);
     lap_free(stream->ring);
     lap_free(stream);
@@ -272,4 +280,31 @@ static lap_status_t run_stamp(void *arg)
 lap_status_t lap_host_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
     return lap_host_stream_call(stream, run_stamp, &ns_p, sizeof(ns_p));
+}
+
+uint64_t lap_host_stream_delay(lap_stream_t *stream)
+{
+    if (stream->delay_fd == NO_FD)
+        stream->delay_fd = lap_run_delay_open();
+    const uint64_t before = stream->delay_ns;
+    stream->delay_ns = lap_run_delay_read(stream->delay_fd);
+    return stream->delay_ns > before ? stream->delay_ns - before : 0;
+}
+
+typedef struct delay_task {
+    lap_stream_t *stream;
+    uint64_t *ns;
+} delay_task_t;
+
+static lap_status_t run_stamp_delay(void *arg)
+{
+    const delay_task_t *task = arg;
+    *task->ns = lap_host_stream_delay(task->stream);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_stamp_delay(lap_stream_t *stream, uint64_t *ns_p)
+{
+    const delay_task_t task = {stream, ns_p};
+    return lap_host_stream_call(stream, run_stamp_delay, &task, sizeof(task));
 }

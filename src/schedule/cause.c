@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Why arithmetic stood still: from the moment at which it went on, a walk goes back in time along
+ * what had to end first. Each stretch of that path is data on the wire, a rank that was busy with
+ * something else or had not begun the call, or somebody who could have gone on and was not running.
+ * A wait leads to the rank that raised the signal, and on from there, so that who waits for a rank
+ * that has no core waits for a core.
+ */
+#include <string.h>
+
+#include "core/status.h"
+#include "schedule/trace.h"
+#include "util/alloc.h"
+
+#define DEPTH_MOST 128 /* ranks that wait for one another, one behind the other */
+
+typedef struct walk {
+    const lap_trace_t *trace;
+    int rank;            /* whose time it is */
+    lap_exposed_t *list; /* latest first */
+    size_t count, room;
+    int from; /* of the wait of this rank that led here; -1: none */
+    uint32_t signal;
+    size_t left; /* records that may still be visited: more would be a circle */
+    bool failed; /* no memory */
+} walk_t;
+
+const char *lap_cause_name(lap_cause_t cause)
+{
+    static const char *const names[LAP_CAUSES] = {"wire", "late", "core"};
+    return (unsigned)cause < LAP_CAUSES ? names[cause] : "unknown";
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- pieces ---- */
+
+/* Adds [begin, end), which comes right before what was added last. */
+static void add(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t cause, int who)
+{
+    if (begin >= end || walk->failed)
+        return;
+    lap_exposed_t *last = walk->count > 0 ? &walk->list[walk->count - 1] : NULL;
+    if (last && last->begin == end && last->cause == cause && last->who == who &&
+        last->from == walk->from && last->signal == walk->signal) {
+        last->begin = begin;
+        return;
+    }
+    if (walk->count == walk->room) {
+        const size_t room = walk->room ? 2 * walk->room : 64;
+        lap_exposed_t *list = lap_realloc(walk->list, walk->room, room, sizeof(*list));
+        walk->failed = !list;
+        if (!list)
+            return;
+        walk->list = list;
+        walk->room = room;
+    }
+    walk->list[walk->count++] = (lap_exposed_t){begin, end, cause, who, walk->from, walk->signal};
+}
+
+/* The same, of which the end, `delay` long, was time without a core. */
+static void add_delayed(walk_t *walk, uint64_t begin, uint64_t end, lap_cause_t cause, int who,
+                        uint64_t delay)
+{
+    const uint64_t middle = end - sooner(delay, end - begin);
+    add(walk, middle, end, LAP_CAUSE_CORE, who);
+    add(walk, begin, middle, cause, who);
+}
+
+/* ---- what came before what ---- */
+
+static bool has(const lap_span_t *span)
+{
+    return span->end != 0 && span->end >= span->begin;
+}
+
+static bool waits(const lap_trace_record_t *record)
+{
+    return record->count > 0;
+}
+
+/* When it began to wait, or to run. */
+static uint64_t start_of(const lap_trace_record_t *record)
+{
+    const lap_span_t *span = &record->span;
+    return span->ready != 0 && span->ready < span->begin ? span->ready : span->begin;
+}
+
+static bool depends(const lap_trace_record_t *record, const lap_trace_record_t *other)
+{
+    bool found = record->stream == other->stream;
+    for (uint32_t d = 0; d < record->ndeps && d < LAP_STEP_DEPS; d++)
+        found = found || (record->deps[d] == other->step && record->call == other->call);
+    return found;
+}
+
+/* What `record` came after: of all that it depends on, the last to end; NULL: nothing. */
+static const lap_trace_record_t *before(const walk_t *walk, const lap_trace_record_t *record)
+{
+    const lap_trace_t *trace = walk->trace;
+    const uint64_t start = start_of(record);
+    const lap_trace_record_t *best = NULL;
+    for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords;
+         it++) {
+        const bool earlier = it->span.end < start || (it->span.end == start && it < record);
+        if (it->rank == record->rank && it != record && has(&it->span) && earlier &&
+            (!best || it->span.end >= best->span.end) && depends(record, it))
+            best = it;
+    }
+    return best;
+}
+
+/* The last of a rank's records to end, up to a moment; NULL: none has. */
+static const lap_trace_record_t *last_until(const walk_t *walk, int rank, uint64_t when)
+{
+    const lap_trace_t *trace = walk->trace;
+    const lap_trace_record_t *best = NULL;
+    for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords; it++)
+        if (it->rank == rank && has(&it->span) && it->span.end <= when &&
+            (!best || it->span.end >= best->span.end))
+            best = it;
+    return best;
+}
+
+static uint64_t delivered(const lap_trace_record_t *record)
+{
+    return has(&record->flight) ? record->flight.end : record->span.end;
+}
+
+/* Whether a record raised the word that `wait` waits for. */
+static bool raises(const lap_trace_record_t *record, const lap_trace_record_t *wait)
+{
+    return record->call == wait->call && record->rank == wait->from && record->peer == wait->rank &&
+           record->signal == wait->awaited && record->kind != LAP_STEP_WAIT && has(&record->span);
+}
+
+/* Who raised a signal that came, as often as it was waited for; NULL: the trace does not know. */
+static const lap_trace_record_t *raiser(const walk_t *walk, const lap_trace_record_t *wait)
+{
+    const lap_trace_t *trace = walk->trace;
+    const lap_trace_record_t *end = trace->records + trace->nrecords;
+    for (const lap_trace_record_t *it = trace->records; it < end; it++) {
+        if (!raises(it, wait))
+            continue;
+        uint32_t nth = 1; /* in the order in which they came */
+        for (const lap_trace_record_t *other = trace->records; other < end; other++)
+            nth += raises(other, wait) && (delivered(other) < delivered(it) ||
+                                           (delivered(other) == delivered(it) && other < it));
+        if (nth == wait->count)
+            return it;
+    }
+    return NULL;
+}
+
+/* ---- the walk ---- */
+
+static void walk_back(walk_t *walk, const lap_trace_record_t *record, int rank, uint64_t begin,
+                      uint64_t end, int depth);
+
+/* [begin, end) of a rank that has nothing behind it in this call. */
+static void walk_before(walk_t *walk, int rank, uint64_t begin, uint64_t end)
+{
+    const lap_trace_call_t *call = walk->trace->calls ? &walk->trace->calls[rank] : NULL;
+    const uint64_t began = call ? call->begin : walk->trace->begin;
+    const uint64_t middle = later(begin, sooner(began, end));
+    add(walk, middle, end, LAP_CAUSE_CORE, rank); /* begun, and not running yet */
+    /* What lay between a begin that is after `end` and `end` was no delay of this time. */
+    const uint64_t past = began > middle ? began - middle : 0;
+    const uint64_t delay = call && call->delay > past ? call->delay - past : 0;
+    if (begin < middle)
+        add_delayed(walk, begin, middle, LAP_CAUSE_LATE, rank, delay);
+}
+
+/* [begin, end) of a wait: woken late, on the wire, or not sent yet. */
+static void walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_t begin, uint64_t end,
+                      int depth)
+{
+    const lap_trace_record_t *sender = raiser(walk, wait);
+    if (depth == 0) {
+        walk->from = wait->from;
+        walk->signal = wait->awaited;
+    }
+    if (!sender) {
+        add(walk, begin, end, LAP_CAUSE_WIRE, wait->from);
+        return;
+    }
+    const uint64_t came = later(begin, sooner(delivered(sender), end));
+    const bool flies = has(&sender->flight);
+    const uint64_t left = flies
+                              ? (sender->flight.ready ? sender->flight.ready : sender->flight.begin)
+                              : sender->span.begin;
+    const uint64_t sent = later(begin, sooner(left, came));
+    /* On an emulated link the copying is no part of the time that it takes. */
+    const uint64_t delay = walk->trace->emulated ? 0 : sender->delays.running;
+    add(walk, came, end, LAP_CAUSE_CORE, wait->rank);
+    if (sent < came)
+        add_delayed(walk, sent, came, LAP_CAUSE_WIRE, sender->rank, delay);
+    if (begin < sent && sender->kind == LAP_STEP_GEMM) /* it ran before it raised */
+        walk_back(walk, sender, sender->rank, begin, sent, depth + 1);
+    else if (begin < sent)
+        walk_back(walk, before(walk, sender), sender->rank, begin, sent, depth + 1);
+}
+
+/* [begin, end) of something that ran; of its delays this is a part like any other. */
+static void walk_run(walk_t *walk, const lap_trace_record_t *record, uint64_t begin, uint64_t end)
+{
+    const lap_span_t *span = &record->span;
+    const double part = (double)(end - begin) / (double)(span->end - span->begin);
+    const uint64_t delay = (uint64_t)((double)record->delays.running * part);
+    const bool moves = record->kind == LAP_STEP_PUT || record->kind == LAP_STEP_RAISE;
+    const lap_cause_t cause = moves || record->rank == walk->rank ? LAP_CAUSE_WIRE : LAP_CAUSE_LATE;
+    add_delayed(walk, begin, end, cause, record->rank, delay);
+}
+
+/* Explains [begin, end) by a record of a rank, which ended or began then, and by what was before. */
+static void walk_back(walk_t *walk, const lap_trace_record_t *record, int rank, uint64_t begin,
+                      uint64_t end, int depth)
+{
+    while (begin < end && record) {
+        if (walk->left == 0 || depth > DEPTH_MOST) {
+            add(walk, begin, end, LAP_CAUSE_LATE, rank);
+            return;
+        }
+        walk->left--;
+        const lap_span_t *span = &record->span;
+        const bool whole = record->kind == LAP_STEP_WAIT; /* it does nothing else */
+        const uint64_t ended = later(begin, sooner(span->end, end));
+        add(walk, ended, end, LAP_CAUSE_CORE, rank); /* its turn had come */
+        const uint64_t ran = later(begin, sooner(whole ? start_of(record) : span->begin, ended));
+        if (ran < ended && whole && waits(record))
+            walk_wait(walk, record, ran, ended, depth);
+        else if (ran < ended)
+            walk_run(walk, record, ran, ended);
+        const uint64_t start = later(begin, sooner(start_of(record), ran));
+        if (start < ran && waits(record))
+            walk_wait(walk, record, start, ran, depth);
+        else
+            add(walk, start, ran, LAP_CAUSE_CORE, rank);
+        if (depth == 0)
+            walk->from = -1;
+        end = start;
+        record = begin < end ? before(walk, record) : NULL;
+        if (begin < end && !record) {
+            walk_before(walk, rank, begin, end);
+            return;
+        }
+    }
+    if (begin < end)
+        walk_before(walk, rank, begin, end);
+}
+
+/* The arithmetic of the rank that began then; else whatever ended last until then. */
+static const lap_trace_record_t *went_on(const walk_t *walk, uint64_t when)
+{
+    const lap_trace_t *trace = walk->trace;
+    for (const lap_trace_record_t *it = trace->records; it < trace->records + trace->nrecords; it++)
+        if (it->rank == walk->rank && it->span.begin == when && has(&it->span) &&
+            (it->stream == LAP_STREAM_COMPUTE || it->stream == LAP_STREAM_BESIDE) &&
+            it->kind != LAP_STEP_WAIT && it->kind != LAP_STEP_PUT && it->kind != LAP_STEP_RAISE)
+            return it;
+    return last_until(walk, walk->rank, when);
+}
+
+lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace_view_t *view)
+{
+    walk_t walk = {.trace = trace, .rank = rank};
+    for (size_t i = view->nidle; i-- > 0;) {
+        const lap_interval_t *idle = &view->idle[i];
+        walk.left = 4 * trace->nrecords + 16;
+        walk.from = -1;
+        walk.signal = LAP_NO_SIGNAL;
+        walk_back(&walk, went_on(&walk, idle->end), rank, idle->begin, idle->end, 0);
+    }
+    if (walk.failed) {
+        lap_free(walk.list);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the causes in a trace of %zu records",
+                         trace->nrecords);
+    }
+    for (size_t i = 0; i < walk.count / 2; i++) { /* latest first becomes first first */
+        const lap_exposed_t swap = walk.list[i];
+        walk.list[i] = walk.list[walk.count - 1 - i];
+        walk.list[walk.count - 1 - i] = swap;
+    }
+    memset(view->cause_ns, 0, sizeof(view->cause_ns));
+    for (size_t i = 0; i < walk.count; i++)
+        view->cause_ns[walk.list[i].cause] += walk.list[i].end - walk.list[i].begin;
+    view->exposed = walk.list;
+    view->nexposed = walk.count;
+    return LAP_OK;
+}

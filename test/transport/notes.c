@@ -3,16 +3,20 @@
  * The notes by which a rank finds out that a peer is in another call, under stress: one rank writes
  * notes of call after call, over and over in the same few places, and the other compares while that
  * goes on. What it reads is either the note of the call it asks for, whole, or not that call's: it
- * never finds a difference that is none, nor misses one that is there.
+ * never finds a difference that is none, nor misses one that is there. On a busy machine two threads
+ * seldom run at the same time, so that a timer also interrupts the writer, wherever it is, to
+ * compare.
  */
-#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/time.h>
 
 #include "tap.h"
 #include "transport/transport.h"
 
 #define CALLS 3000000u
+#define INTERRUPTS 150
 
 static _Atomic uint32_t written; /* the latest call whose note is there */
 static _Atomic bool over;
@@ -70,6 +74,46 @@ static void test_stress(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
+static lap_buffer_t *interrupted_buffer;
+static volatile sig_atomic_t interrupts, differences;
+
+/* In the midst of writing: the call that is written over is the oldest, or the one before it. */
+static void compare_inside(int signal)
+{
+    (void)signal;
+    const uint32_t latest = atomic_load_explicit(&written, memory_order_relaxed);
+    if (latest < LAP_CALL_NOTES || !interrupted_buffer)
+        return;
+    const uint32_t call = latest - LAP_CALL_NOTES + 1;
+    const lap_wait_story_t story = {
+        .op = "test", .method = "none", .call = call, .op_index = op_of(call), .m = m_of(call)};
+    interrupts++;
+    differences += lap_buffer_compare(interrupted_buffer, 0, &story) != LAP_OK;
+}
+
+static void test_interrupted(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_buffer_t *buffer;
+    struct sigaction action = {.sa_handler = compare_inside, .sa_flags = SA_RESTART};
+    const struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    if (!tap_success(lap_buffer_create(lap_world_group(world), 8, 1, NULL, &buffer), "a buffer"))
+        exit(tap_done());
+    atomic_store(&written, 0);
+    interrupted_buffer = buffer;
+    sigaction(SIGPROF, &action, NULL);
+    setitimer(ITIMER_PROF, &often, NULL);
+    for (uint32_t call = 1; interrupts < INTERRUPTS && !differences; call++) {
+        lap_buffer_write_note(buffer->notes[0], call, op_of(call), m_of(call));
+        atomic_store_explicit(&written, call, memory_order_relaxed);
+    }
+    setitimer(ITIMER_PROF, &never, NULL);
+    tap_ok(differences == 0, "none is found in the midst of writing either (%d looks): %s",
+           (int)interrupts, differences ? lap_last_error() : "right");
+    interrupted_buffer = NULL;
+    lap_buffer_destroy(buffer);
+}
+
 /* Each part of a note counts. */
 static void test_differences(lap_world_t *world, void *arg)
 {
@@ -102,5 +146,6 @@ int main(void)
     for (int which = 0; which < 2; which++)
         tap_ranks(2, NULL, test_differences, &which);
     tap_ranks(2, NULL, test_stress, NULL);
+    tap_ranks(1, NULL, test_interrupted, NULL);
     return tap_done();
 }

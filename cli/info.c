@@ -6,7 +6,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdarg.h>
@@ -234,11 +233,13 @@ static int try_pidfd(void)
 
 static void show_directory(page_t *page)
 {
-    char path[LAP_DIR_BYTES];
-    if (lap_launch_place(path))
-        fact(page, "directory", "%s, where ranks meet", dirname(path));
+    const char *base;
+    if (lap_environment_base(sizeof("/lap-0123456789abcdef"), &base) != LAP_OK)
+        fact(page, "directory", "none: %s", lap_last_error());
+    else if (access(base, W_OK | X_OK) != 0)
+        fact(page, "directory", "none: cannot write to %s: %s", base, strerror(errno));
     else
-        fact(page, "directory", "none: cannot write to /tmp: %s", strerror(errno));
+        fact(page, "directory", "%s, where ranks meet", base);
 }
 
 /* Memory as the kernel counts it, in GiB; `key` is a line of /proc/meminfo. */

@@ -2,8 +2,8 @@
 /*
  * The launcher: starts the ranks of a job on this machine, watches over them, and ends them
  * together. The ranks find one another through the environment that it gives them: LAP_RANK,
- * LAP_SIZE, LAP_JOB, and LAP_DIR, a path of the job's own at which rank 0 makes its directory and
- * socket; and their GPUs by what gpu_share.h tells.
+ * LAP_SIZE, LAP_JOB, and LAP_DIR, a directory of the job's own in which rank 0 makes its socket;
+ * and their GPUs by what gpu_share.h tells.
  */
 #ifndef LAP_CLI_LAUNCH_H
 #define LAP_CLI_LAUNCH_H
@@ -38,14 +38,5 @@ typedef struct lap_launch {
  * No rank, no descendant in its process group, no daemon and no directory outlives the call.
  */
 int lap_launch(const lap_launch_t *job);
-
-/*
- * Thinks of a path under lap_environment_base that nobody can guess: rank 0 makes its private
- * directory there and removes it once all ranks have met. Nothing is made here, so that nothing is
- * left when the launcher is killed. False, with errno, when there is no such place.
- * lap_launch_place_clean removes what ranks that were killed while they met may have left.
- */
-bool lap_launch_place(char path[LAP_DIR_BYTES]);
-void lap_launch_place_clean(const char *path);
 
 #endif

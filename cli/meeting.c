@@ -12,6 +12,7 @@
 
 #include "core/environment.h"
 #include "core/message.h"
+#include "core/private_dir.h"
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
@@ -19,17 +20,18 @@ enum { NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
 /* A handler is given nothing but its number. It only reads this, which is there before it is. */
 static struct {
     char dir[LAP_DIR_BYTES];
-    struct sockaddr_un address; /* of the socket in it */
-    int fd;                     /* to find out whose that is; -1: there is no meeting */
+    bool keep; /* the directory was there before, and nobody's remains: it stays */
+    int fd;    /* a socket, to find out who listens there; -1: there is no meeting */
     bool handled[NUMBERS];
 } meeting = {.fd = -1};
 
 /* Whether nobody else listens there: another job may have the same directory. */
-static bool is_ours(void)
+static bool is_ours(int dir)
 {
+    const struct sockaddr_un address = lap_private_dir_socket(dir);
     struct ucred who = {.pid = -1};
     socklen_t bytes = sizeof(who);
-    if (connect(meeting.fd, (struct sockaddr *)&meeting.address, sizeof(meeting.address)) != 0)
+    if (connect(meeting.fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
         return errno == ECONNREFUSED;
     return getsockopt(meeting.fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
            who.pid == getpid();
@@ -37,9 +39,11 @@ static bool is_ours(void)
 
 static void end_by(int number)
 {
-    if (is_ours()) {
-        unlink(meeting.address.sun_path);
-        rmdir(meeting.dir);
+    const int dir = lap_private_dir_look(meeting.dir);
+    if (dir >= 0 && is_ours(dir)) {
+        lap_private_dir_remove_socket(dir);
+        if (!meeting.keep)
+            lap_private_dir_remove(meeting.dir, dir);
     }
     raise(number); /* it does what it always does, once this has returned */
 }
@@ -48,10 +52,13 @@ void lap_meeting_begin(const char *dir)
 {
     const struct sigaction ours = {.sa_handler = end_by, .sa_flags = SA_RESETHAND};
     struct sigaction action;
-    if (!*dir || lap_socket_address(dir, &meeting.address) != LAP_OK ||
-        lap_socket_open(&meeting.fd) != LAP_OK)
+    if (!*dir || lap_socket_open(&meeting.fd) != LAP_OK)
         return;
     snprintf(meeting.dir, sizeof(meeting.dir), "%s", dir);
+    const int there = lap_private_dir_look(dir);
+    meeting.keep = there >= 0 && !lap_private_dir_has_socket(there);
+    if (there >= 0)
+        close(there);
     /* Those that are ignored, as SIGHUP is under nohup, or that somebody handles stay so. */
     for (size_t i = 0; i < NUMBERS; i++)
         meeting.handled[i] = sigaction(numbers[i], NULL, &action) == 0 &&

@@ -2,7 +2,8 @@
 /*
  * A rank 0 that a signal ends while it waits for the others at its directory would leave that
  * behind; `lap run` removes it for its ranks, other launchers do not know of it. Between begin and
- * end signals whose effect is to end the process still do, but take the directory away first. The
+ * end signals whose effect is to end the process still do, but take the directory away first, unless
+ * it was there before. The
  * library itself cannot do that: signals belong to the program. SIGKILL still leaves the directory,
  * which the next job of the same place then takes over.
  */

@@ -6,18 +6,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/private_dir.h"
+#include "core/status.h"
 #include "util/clock.h"
 #include "util/deadline.h"
 
@@ -56,7 +56,7 @@ static _Noreturn void become_control(const lap_mps_t *mps, const char *flag, int
 {
     char path[LAP_DIR_BYTES + 8];
     said_path(mps, path);
-    int said = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int said = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (said < 0 || dup2(input, 0) < 0 || dup2(said, 1) < 0 || dup2(said, 2) < 0)
         _exit(126);
     close_range(3, ~0u, 0);
@@ -131,8 +131,15 @@ static void complain(const lap_mps_t *mps, const char *what, char why[LAP_MPS_WH
 
 static bool start_daemon(const lap_mps_t *mps, char why[LAP_MPS_WHY])
 {
-    if (mkdir(mps->dir, 0700) != 0 || mkdir(mps->pipe, 0700) != 0 || mkdir(mps->log, 0700) != 0) {
-        snprintf(why, LAP_MPS_WHY, "cannot make the directory %s for MPS: %s", mps->dir,
+    int fd = -1;
+    if (lap_private_dir_make(mps->dir, &fd) != LAP_OK) {
+        snprintf(why, LAP_MPS_WHY, "there is no directory for MPS: %.400s", lap_last_error());
+        return false;
+    }
+    const bool made = mkdirat(fd, "pipe", 0700) == 0 && mkdirat(fd, "log", 0700) == 0;
+    close(fd);
+    if (!made) {
+        snprintf(why, LAP_MPS_WHY, "cannot make directories in %s for MPS: %s", mps->dir,
                  strerror(errno));
         return false;
     }
@@ -192,16 +199,38 @@ static void kill_children(void)
     closedir(dir);
 }
 
-static int remove_one(const char *path, const struct stat *about, int type, struct FTW *where)
+/* Opens a directory in an open one; no link. */
+static DIR *open_inside(int fd, const char *name)
 {
-    (void)about, (void)type, (void)where;
-    remove(path);
-    return 0;
+    const int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = inner < 0 ? NULL : fdopendir(inner);
+    if (inner >= 0 && !dir)
+        close(inner);
+    return dir;
 }
 
+/* Removes the files of a directory in an open one, then itself. */
+static void remove_inside(int fd, const char *name)
+{
+    DIR *dir = open_inside(fd, name);
+    for (struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
+        unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    unlinkat(fd, name, AT_REMOVEDIR);
+}
+
+/* The whole of it was made for the daemon, by us and by it, where nobody else can enter. */
 static void remove_directory(const lap_mps_t *mps)
 {
-    nftw(mps->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    const int fd = lap_private_dir_look(mps->dir);
+    if (fd < 0)
+        return;
+    remove_inside(fd, "pipe");
+    remove_inside(fd, "log");
+    unlinkat(fd, "said", 0);
+    lap_private_dir_remove(mps->dir, fd);
+    close(fd);
 }
 
 /* Asks the daemon to end, with its servers, whoever still uses them. */
@@ -251,14 +280,12 @@ static _Noreturn void become_guardian(const lap_mps_t *mps, int hold, int report
 /* ---- the launcher's side ---- */
 
 /* Thinks of a directory whose sockets have names that are not too long. */
-static bool choose_directory(lap_mps_t *mps)
+static bool choose_directory(lap_mps_t *mps, char why[LAP_MPS_WHY])
 {
-    static const char longest[] = "/lap-mps-0123456789abcdef/pipe/control_privileged";
-    uint64_t id;
-    if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
+    if (lap_private_dir_name("lap-mps-", sizeof("/pipe/control_privileged"), mps->dir) != LAP_OK) {
+        snprintf(why, LAP_MPS_WHY, "there is no directory for MPS: %.400s", lap_last_error());
         return false;
-    const char *base = lap_environment_base(sizeof(longest));
-    snprintf(mps->dir, sizeof(mps->dir), "%s/lap-mps-%016llx", base, (unsigned long long)id);
+    }
     snprintf(mps->pipe, sizeof(mps->pipe), "%.*s/pipe", (int)sizeof(mps->pipe) - 6, mps->dir);
     snprintf(mps->log, sizeof(mps->log), "%.*s/log", (int)sizeof(mps->log) - 5, mps->dir);
     return true;
@@ -287,7 +314,9 @@ bool lap_mps_start(lap_mps_t *mps_p, char why[LAP_MPS_WHY])
                  LAP_MPS_CONTROL);
         return false;
     }
-    if (!choose_directory(&mps) || pipe2(hold, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0)
+    if (!choose_directory(&mps, why))
+        return false;
+    if (pipe2(hold, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0)
         goto err_pipes;
     mps.guardian = fork();
     if (mps.guardian == 0)

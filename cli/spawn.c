@@ -2,7 +2,6 @@
 /* Meeting place, environment, fork and exec of the ranks: see spawn.h. */
 #include "spawn.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -14,30 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/status.h"
 #include "util/cores.h"
-
-bool lap_launch_place(char path[LAP_DIR_BYTES])
-{
-    uint64_t id;
-    char name[32];
-    if (getrandom(&id, sizeof(id), 0) != (ssize_t)sizeof(id))
-        return false;
-    int length = snprintf(name, sizeof(name), "/lap-%016llx", (unsigned long long)id);
-    const char *base = lap_environment_base((size_t)length + 1);
-    snprintf(path, LAP_DIR_BYTES, "%s%s", base, name);
-    return access(base, W_OK | X_OK) == 0;
-}
-
-void lap_launch_place_clean(const char *path)
-{
-    DIR *dir = opendir(path);
-    if (!dir)
-        return;
-    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-        unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
-    rmdir(path);
-}
 
 /* Sets a variable, in the place of one the user has; unless `replace`, then the user's stays. */
 static void set_variable(lap_spawn_t *spawn, size_t slot, bool replace, const char *name,
@@ -113,7 +90,7 @@ static bool make_environment(lap_spawn_t *spawn)
     snprintf(name, sizeof(name), "%016llx", (unsigned long long)id);
     snprintf(threads, sizeof(threads), "%d", cores > nranks ? cores / nranks : 1);
     set_variable(spawn, 0, true, "LAP_SIZE", size);
-    set_variable(spawn, 1, true, "LAP_DIR", spawn->place);
+    set_variable(spawn, 1, true, "LAP_DIR", spawn->place.dir);
     set_variable(spawn, 2, true, "LAP_JOB", name);
     set_variable(spawn, 3, true, "LAP_TIMEOUT_S", spawn->launch->timeout);
     /* As torchrun does: ranks that each use all cores would only be in one another's way. */
@@ -130,8 +107,9 @@ bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, const lap_gp
                     char why[LAP_SPAWN_WHY])
 {
     *spawn = (lap_spawn_t){.launch = launch, .gpus = gpus};
-    if (!lap_launch_place(spawn->place)) {
-        snprintf(why, LAP_SPAWN_WHY, "cannot write to /tmp, where ranks meet: %s", strerror(errno));
+    if (!lap_place_make(&spawn->place)) {
+        snprintf(why, LAP_SPAWN_WHY, "there is no place for the ranks to meet: %.400s",
+                 lap_last_error());
         return false;
     }
     if (!make_environment(spawn)) {
@@ -144,8 +122,7 @@ bool lap_spawn_init(lap_spawn_t *spawn, const lap_launch_t *launch, const lap_gp
 
 void lap_spawn_clear(lap_spawn_t *spawn)
 {
-    if (spawn->place[0])
-        lap_launch_place_clean(spawn->place);
+    lap_place_remove(&spawn->place);
     free(spawn->environment);
     *spawn = (lap_spawn_t){0};
 }

@@ -12,13 +12,14 @@
 #include <sys/types.h>
 
 #include "launch.h"
+#include "place.h"
 
 enum { LAP_SPAWN_OWN = 3 }; /* variables that differ from rank to rank */
 
 /* What all ranks of a job are started with. */
 typedef struct lap_spawn {
     const lap_launch_t *launch;
-    char place[LAP_DIR_BYTES]; /* where the ranks meet; "" until there is one */
+    lap_place_t place; /* where the ranks meet */
     const lap_gpu_share_t *gpus;
     char **environment; /* begins with rank_texts, of which a rank may get only the last ones */
     char rank_texts[LAP_SPAWN_OWN][32]; /* LAP_GPU_PART, LAP_GPU, LAP_RANK */

@@ -9,7 +9,6 @@
 #include "core/bootstrap.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "core/environment.h"
 #include "core/group.h"
 #include "core/message.h"
+#include "core/private_dir.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -30,17 +30,18 @@
 #define GRACE_NS 1000000000u  /* a guest waits this much past its deadline for the host's verdict */
 #define LINGER_NS 1000000000u /* after a failure the host waits this long for those to hear of it */
 
-/* Only a directory that nobody else can enter keeps other users out of the world. */
-static lap_status_t check_dir(const char *dir, const struct stat *info)
+/*
+ * The kernel says who is at the other end of a socket: only a process of this user has any business
+ * here. `doing` is what the other one does.
+ */
+static lap_status_t check_peer(int fd, const char *doing, const char *dir, struct ucred *who_p)
 {
-    if (!S_ISDIR(info->st_mode))
-        return lap_error(LAP_ERR_SYSTEM, "'%s' is not a directory", dir);
-    if (info->st_uid != geteuid())
-        return lap_error(LAP_ERR_SYSTEM, "the directory '%s' belongs to user %lu, expected %lu",
-                         dir, (unsigned long)info->st_uid, (unsigned long)geteuid());
-    if (info->st_mode & 077)
-        return lap_error(LAP_ERR_SYSTEM, "the directory '%s' has mode %03o, expected 700", dir,
-                         (unsigned)(info->st_mode & 0777));
+    socklen_t bytes = sizeof(*who_p);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, who_p, &bytes) != 0)
+        return lap_error_errno("asking who %s '%s'", doing, dir);
+    if (who_p->uid != geteuid())
+        return lap_error(LAP_ERR_MISMATCH, "user %lu %s '%s', expected user %lu",
+                         (unsigned long)who_p->uid, doing, dir, (unsigned long)geteuid());
     return LAP_OK;
 }
 
@@ -72,9 +73,10 @@ typedef struct host {
     lap_world_t *world;
     const char *dir;
     lap_deadline_t deadline;
-    bool owns_dir; /* to be removed at the end */
+    bool owns_dir; /* to be removed at the end: this host made it, or one that has died did */
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
+    bool bound;           /* the socket of the listener is in the directory */
     int *guests;          /* socket to each rank; -1: has not come, or has gone */
     struct pollfd *polls; /* room for the listener and all guests */
     lap_status_t failure; /* the first one while gathering, with its sentence */
@@ -86,31 +88,36 @@ static lap_status_t host_enter_dir(host_t *host)
     host->owns_dir = mkdir(host->dir, 0700) == 0;
     if (!host->owns_dir && errno != EEXIST)
         return lap_error_errno("making the directory '%s'", host->dir);
-    host->dir_fd = open(host->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const lap_status_t status = lap_private_dir_open(host->dir, &host->dir_fd);
+    if (status != LAP_OK && host->owns_dir)
+        rmdir(host->dir); /* as a strange umask has made it */
+    LAP_TRY(status);
     if (host->dir_fd < 0)
-        return lap_error_errno("opening the directory '%s'", host->dir);
-    struct stat info;
-    if (fstat(host->dir_fd, &info) != 0)
-        return lap_error_errno("looking at the directory '%s'", host->dir);
-    LAP_TRY(check_dir(host->dir, &info));
+        return lap_error(LAP_ERR_SYSTEM, "the directory '%s' was removed meanwhile", host->dir);
     if (flock(host->dir_fd, LOCK_EX | LOCK_NB) != 0)
         return lap_error(LAP_ERR_MISMATCH,
                          "another process says that it is rank 0 and waits for its ranks in '%s'",
                          host->dir);
-    host->owns_dir = true;
     return LAP_OK;
 }
 
 static lap_status_t host_listen(host_t *host)
 {
-    struct sockaddr_un address;
-    LAP_TRY(lap_socket_address(host->dir, &address));
+    const struct sockaddr_un address = lap_private_dir_socket(host->dir_fd);
     LAP_TRY(lap_socket_open(&host->listener));
-    unlinkat(host->dir_fd, "s", 0); /* of a host that was killed: we hold the lock */
-    if (bind(host->listener, (struct sockaddr *)&address, sizeof(address)) != 0)
-        return lap_error_errno("binding the socket '%s'", address.sun_path);
+    /* What a host that was killed has left, the directory with it: we hold the lock. */
+    if (lap_private_dir_remove_socket(host->dir_fd))
+        host->owns_dir = true;
+    host->bound = bind(host->listener, (const struct sockaddr *)&address, sizeof(address)) == 0;
+    if (!host->bound && errno == EADDRINUSE)
+        return lap_error(LAP_ERR_SYSTEM,
+                         "'%s/s' is there already and is no socket of ours, expected a directory "
+                         "for the ranks alone",
+                         host->dir);
+    if (!host->bound)
+        return lap_error_errno("binding the socket '%s/s'", host->dir);
     if (listen(host->listener, host->world->size + 8) != 0)
-        return lap_error_errno("listening at '%s'", address.sun_path);
+        return lap_error_errno("listening at '%s/s'", host->dir);
     return LAP_OK;
 }
 
@@ -119,12 +126,12 @@ static lap_status_t host_listen(host_t *host)
  */
 static void host_leave_dir(host_t *host)
 {
-    if (host->listener >= 0) {
-        unlinkat(host->dir_fd, "s", 0);
+    if (host->bound)
+        lap_private_dir_remove_socket(host->dir_fd);
+    if (host->listener >= 0)
         close(host->listener);
-    }
-    if (host->owns_dir)
-        rmdir(host->dir);
+    if (host->owns_dir && host->dir_fd >= 0)
+        lap_private_dir_remove(host->dir, host->dir_fd);
     if (host->dir_fd >= 0)
         close(host->dir_fd);
     host->listener = host->dir_fd = -1;
@@ -192,12 +199,7 @@ static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t 
 {
     const lap_world_t *world = host->world;
     struct ucred who;
-    socklen_t bytes = sizeof(who);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
-        return lap_error_errno("asking who connected");
-    if (who.uid != geteuid())
-        return lap_error(LAP_ERR_MISMATCH, "user %lu came to '%s', expected user %lu",
-                         (unsigned long)who.uid, host->dir, (unsigned long)geteuid());
+    LAP_TRY(check_peer(fd, "came to", host->dir, &who));
     if (hello->protocol != LAP_MESSAGE_PROTOCOL)
         return lap_error(LAP_ERR_MISMATCH,
                          "pid %d speaks version %u of the protocol, rank 0 version %d", who.pid,
@@ -403,24 +405,25 @@ static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t 
 /* One attempt: *fd_p stays -1 when the host is not there yet. */
 static lap_status_t guest_try(const char *dir, int *fd_p)
 {
-    struct stat info;
-    struct sockaddr_un address;
-    LAP_TRY(lap_socket_address(dir, &address));
-    if (lstat(dir, &info) != 0)
-        return errno == ENOENT ? LAP_OK : lap_error_errno("looking at the directory '%s'", dir);
-    LAP_TRY(check_dir(dir, &info));
-    int fd = -1;
-    LAP_TRY(lap_socket_open(&fd));
-    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
-        *fd_p = fd;
+    int dir_fd = -1, fd = -1;
+    LAP_TRY(lap_private_dir_open(dir, &dir_fd));
+    if (dir_fd < 0)
         return LAP_OK;
+    const struct sockaddr_un address = lap_private_dir_socket(dir_fd);
+    lap_status_t status = lap_socket_open(&fd);
+    if (status == LAP_OK && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0) {
+        struct ucred who;
+        status = check_peer(fd, "listens in", dir, &who);
+        if (status == LAP_OK)
+            *fd_p = fd;
+    } else if (status == LAP_OK) {
+        if (errno != ENOENT && errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
+            status = lap_error_errno("connecting to '%s/s'", dir);
     }
-    const int error = errno;
-    close(fd);
-    errno = error;
-    if (error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == EINTR)
-        return LAP_OK;
-    return lap_error_errno("connecting to '%s'", address.sun_path);
+    if (fd >= 0 && *fd_p != fd)
+        close(fd);
+    close(dir_fd);
+    return status;
 }
 
 static lap_status_t guest_connect(const lap_world_t *world, const char *dir,

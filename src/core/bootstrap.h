@@ -6,8 +6,9 @@
 #include "core/world.h"
 
 /*
- * Meets the other ranks of the world in the directory `dir`, which rank 0 makes (or finds, private
- * and its own) and removes again, also on failure. Needs rank, size, timeout_ns, peers (fds -1) and
+ * Meets the other ranks of the world in the directory `dir`, which rank 0 makes and removes again,
+ * also on failure. One that is there must be private and ours, and stays, unless a rank 0 that was
+ * killed has left it with its socket. Needs rank, size, timeout_ns, peers (fds -1) and
  * the own heap in the world; fills in the other peers, and *board_p with the mapped board of the
  * group of all ranks. Collective. All ranks that came succeed, or all fail with the same story, at
  * the latest when the first of them has waited for timeout_ns. On failure some peers may be filled

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/status.h"
@@ -142,17 +143,34 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p)
     return lap_timeout_from_seconds(name, seconds, ns_p);
 }
 
-const char *lap_environment_base(size_t room)
+/* Whether a file that we make in this directory stays ours, whatever other users do. */
+static bool is_safe(const struct stat *about)
+{
+    const bool trusted = about->st_uid == geteuid() || about->st_uid == 0;
+    return trusted && ((about->st_mode & 022) == 0 || (about->st_mode & S_ISVTX) != 0);
+}
+
+lap_status_t lap_environment_base(size_t room, const char **base_p)
 {
     const char *const names[] = {"XDG_RUNTIME_DIR", "TMPDIR"};
+    struct stat about;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *base = getenv(names[i]);
+        const char *base = secure_getenv(names[i]);
         /* Ranks of one host and user come to the same answer here, so they still meet. */
         if (base && base[0] == '/' && strlen(base) + room <= LAP_DIR_BYTES &&
-            access(base, W_OK | X_OK) == 0)
-            return base;
+            access(base, W_OK | X_OK) == 0 && stat(base, &about) == 0 && is_safe(&about)) {
+            *base_p = base;
+            return LAP_OK;
+        }
     }
-    return "/tmp";
+    if (stat("/tmp", &about) == 0 && !is_safe(&about))
+        return lap_error(LAP_ERR_SYSTEM,
+                         "/tmp belongs to user %lu and has mode %04o, expected root's with 1777: "
+                         "others could replace what is made there; XDG_RUNTIME_DIR or TMPDIR may "
+                         "name a directory of your own",
+                         (unsigned long)about.st_uid, (unsigned)(about.st_mode & 07777));
+    *base_p = "/tmp";
+    return LAP_OK;
 }
 
 /* FNV-1a over a string with its end, so that "a", "bc" and "ab", "c" differ. */
@@ -164,7 +182,7 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return hash;
 }
 
-static void derive_dir(const launcher_t *launcher, char *dir)
+static lap_status_t derive_dir(const launcher_t *launcher, char *dir)
 {
     uint64_t hash = hash_text(0xcbf29ce484222325u, launcher->name);
     bool named = false;
@@ -184,7 +202,10 @@ static void derive_dir(const launcher_t *launcher, char *dir)
     char name[48];
     int length = snprintf(name, sizeof(name), "/lap-%lu-%016llx", (unsigned long)getuid(),
                           (unsigned long long)hash);
-    snprintf(dir, LAP_DIR_BYTES, "%s%s", lap_environment_base((size_t)length + 1), name);
+    const char *base;
+    LAP_TRY(lap_environment_base((size_t)length + 1, &base));
+    snprintf(dir, LAP_DIR_BYTES, "%s%s", base, name);
+    return LAP_OK;
 }
 
 /* LAP_DIR, or a directory derived from LAP_JOB, which all ranks of the job must have in common. */
@@ -192,7 +213,7 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
 {
     const char *given = getenv("LAP_DIR");
     if (launcher != &launchers[0]) {
-        derive_dir(launcher, dir);
+        return derive_dir(launcher, dir);
     } else if (given) {
         if (given[0] != '/' || strlen(given) >= LAP_DIR_BYTES)
             return lap_error(LAP_ERR_INVALID,
@@ -200,7 +221,7 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
                              given, LAP_DIR_BYTES);
         snprintf(dir, LAP_DIR_BYTES, "%s", given);
     } else if (getenv("LAP_JOB")) {
-        derive_dir(launcher, dir);
+        return derive_dir(launcher, dir);
     } else {
         return lap_error(LAP_ERR_INVALID, "LAP_RANK and LAP_SIZE are set, but neither LAP_DIR nor "
                                           "LAP_JOB says where the ranks meet");

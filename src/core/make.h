@@ -26,9 +26,6 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
  */
 void lap_world_set_local(lap_world_t *world, int local_size);
 
-/* A new directory, private and empty, to meet in. */
-lap_status_t lap_private_dir_make(char dir[LAP_DIR_BYTES]);
-
 /*
  * A world of the ranks that the environment tells of, over MPI, which is initialised when nobody
  * has done so, and is then finalised with the world. LAP_ERR_UNSUPPORTED in a build without MPI.

@@ -156,12 +156,3 @@ lap_status_t lap_socket_open(int *fd_p)
     *fd_p = fd;
     return LAP_OK;
 }
-
-lap_status_t lap_socket_address(const char *dir, struct sockaddr_un *address_p)
-{
-    *address_p = (struct sockaddr_un){.sun_family = AF_UNIX};
-    const size_t room = sizeof(address_p->sun_path);
-    if ((size_t)snprintf(address_p->sun_path, room, "%s/s", dir) >= room)
-        return lap_error(LAP_ERR_INVALID, "the path '%s' is too long for a socket", dir);
-    return LAP_OK;
-}

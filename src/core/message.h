@@ -5,7 +5,6 @@
 
 #include <poll.h>
 #include <stdint.h>
-#include <sys/un.h>
 
 #include "core/status.h"
 #include "util/deadline.h"
@@ -60,8 +59,7 @@ void lap_close_fds(const int *fds, int count);
  */
 lap_status_t lap_wait_polls(struct pollfd *polls, int count, lap_deadline_t *deadline);
 
-/* A socket that never blocks; and the address of the one where the ranks meet in `dir`. */
+/* A socket that never blocks. */
 lap_status_t lap_socket_open(int *fd_p);
-lap_status_t lap_socket_address(const char *dir, struct sockaddr_un *address_p);
 
 #endif

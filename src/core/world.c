@@ -18,6 +18,7 @@
 #include "core/group.h"
 #include "core/make.h"
 #include "core/options.h"
+#include "core/private_dir.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/cores.h"
@@ -209,18 +210,6 @@ static void read_host(char *text, size_t bytes)
         text[bytes - 1] = '\0';
 }
 
-lap_status_t lap_private_dir_make(char dir[LAP_DIR_BYTES])
-{
-    const char *name = "/lap-XXXXXX";
-    snprintf(dir, LAP_DIR_BYTES, "%s%s", lap_environment_base(strlen(name) + 1), name);
-    if (!mkdtemp(dir)) {
-        lap_status_t status = lap_error_errno("making a directory '%s'", dir);
-        dir[0] = '\0';
-        return status;
-    }
-    return LAP_OK;
-}
-
 /* Every rank sees the same cards and comes to the same conclusion. */
 static lap_status_t check_cards(const card_t *cards, int nranks)
 {
@@ -264,8 +253,9 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
 {
     card_t mine = {.rank = bootstrap->rank, .nranks = bootstrap->nranks};
     char dir[LAP_DIR_BYTES];
+    int made = -1;
     if (status == LAP_OK && mine.rank == 0)
-        status = lap_private_dir_make(mine.dir);
+        status = lap_meeting_place_make(mine.dir, &made);
     mine.status = status;
     if (status != LAP_OK)
         snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
@@ -273,8 +263,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     status = exchange_cards(bootstrap, &mine, cards, dir);
     if (status == LAP_OK)
         status = process_world_create(mine.rank, mine.nranks, dir, settings, world_p);
-    if (mine.dir[0])
-        rmdir(mine.dir); /* when the ranks did not get as far as to meet there */
+    lap_meeting_place_remove(mine.dir, made);
     return status;
 }
 

@@ -12,8 +12,8 @@ is 'every rank has its number' "$(sort "$work/out")" \
     "$(printf '[%d] rank %d of 3\n' 0 0 1 1 2 2)"
 is 'and nothing is said' "$err" ''
 
-lap run -n 2 sh -c 'echo "$LAP_JOB $LAP_DIR"; test ! -e "$LAP_DIR"'
-is 'the place of its directory is free' "$status" 0
+lap run -n 2 sh -c 'echo "$LAP_JOB $LAP_DIR"; test "$(stat -c %a "$LAP_DIR")" = 700'
+is 'its directory is there, and private' "$status" 0
 is 'one job, one place that nobody can guess' \
     "$(sed -E "s|^\[.\] ||; s|^[0-9a-f]{16} $TMPDIR/lap-[0-9a-f]{16}$|NAME|" "$work/out")" \
     "$(printf 'NAME\nNAME')"
@@ -128,8 +128,12 @@ is 'what is no program: status 126' "$status $err" \
     "126 lap run: cannot run '$work': Permission denied"
 
 # Where the directory goes, and that it goes away.
-lap run -n 1 sh -c 'mkdir "$LAP_DIR"; touch "$LAP_DIR/s" "$LAP_DIR/other"; kill -9 $$'
+lap run -n 1 sh -c 'LAP_SIZE=2 LAP_TIMEOUT_S=60 "$0" bench ag 8 8 8 &
+    until test -S "$LAP_DIR/s"; do sleep 0.01; done; kill -9 $$ $!' "$LAP"
+is 'a rank is killed while it waits for another' "$status" 137
 is 'nothing is left in the directory for jobs' "$(ls -A "$TMPDIR")" ''
+lap run -n 1 sh -c 'rmdir "$LAP_DIR"'
+is 'a directory that a rank has removed is not missed' "$status$err" 0
 mkdir "$work/xdg"
 XDG_RUNTIME_DIR=$work/xdg lap run -n 1 sh -c 'dirname "$LAP_DIR"'
 is 'XDG_RUNTIME_DIR is preferred' "$out" "[0] $work/xdg"

@@ -36,6 +36,7 @@ each() { # each COMMAND FILE: for every pid in the file
         "$1" "$pid" || return
     done <"$2"
 }
+is_empty() { test -z "$(ls -A "$1")"; }
 export pids=$work/pids
 all_pids() { test "$(wc -l <"$pids")" -ge "$1"; }
 
@@ -161,7 +162,7 @@ until_true all_pids 3
 kill -9 "$launcher"
 ok 'kill -9 of the launcher ends the ranks' until_true each ended "$pids"
 wait "$launcher" 2>"$work/wait"
-is 'and nothing is left of any job' "$(ls -A "$TMPDIR")" ''
+ok 'and nothing is left of any job' until_true is_empty "$TMPDIR"
 
 # A rank of another launcher than lap run, while it waits for the others.
 # meet VARIABLE: starts rank 0 of 2, and waits until it waits.

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tap.h"
@@ -135,16 +136,52 @@ static void test_settings(void)
     tap_failure(lap_world_create(NULL, &world), LAP_ERR_INVALID, "LAP_TIMEOUT_S", "99999999999",
                 NULL);
     tap_failure(lap_world_create(NULL, NULL), LAP_ERR_INVALID, "world_p", NULL);
+}
 
+static bool base_is(size_t room, const char *expected)
+{
+    const char *base = "";
+    const lap_status_t status = lap_environment_base(room, &base);
+    if (status != LAP_OK || strcmp(base, expected) != 0)
+        tap_note("the base is '%s': %s", base, status == LAP_OK ? "" : lap_last_error());
+    return status == LAP_OK && strcmp(base, expected) == 0;
+}
+
+static void test_base(void)
+{
     clearenv();
-    tap_ok(strcmp(lap_environment_base(40), "/tmp") == 0, "/tmp when nothing is said");
+    tap_ok(base_is(40, "/tmp"), "/tmp when nothing is said");
     setenv("XDG_RUNTIME_DIR", "/var/tmp", 1);
-    tap_ok(strcmp(lap_environment_base(40), "/var/tmp") == 0, "XDG_RUNTIME_DIR");
-    tap_ok(strcmp(lap_environment_base(100), "/tmp") == 0, "unless the path becomes too long");
+    tap_ok(base_is(40, "/var/tmp"), "XDG_RUNTIME_DIR");
+    tap_ok(base_is(100, "/tmp"), "unless the path becomes too long");
     setenv("XDG_RUNTIME_DIR", "/no/such/folder", 1);
     setenv("TMPDIR", "/var/tmp", 1);
-    tap_ok(strcmp(lap_environment_base(40), "/var/tmp") == 0,
-           "TMPDIR when there is no such folder");
+    tap_ok(base_is(40, "/var/tmp"), "TMPDIR when there is no such folder");
+}
+
+/* A directory where others could replace what is ours is none for us. */
+static void test_unsafe_base(void)
+{
+    static const struct {
+        mode_t mode;
+        bool safe;
+    } cases[] = {{0700, true}, {0755, true}, {01777, true}, {0777, false}, {0775, false}};
+    char dir[] = "/tmp/lap-test-XXXXXX";
+    clearenv();
+    if (!tap_ok(mkdtemp(dir) != NULL, "a directory"))
+        return;
+    setenv("TMPDIR", dir, 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tap_ok(chmod(dir, cases[i].mode) == 0 && base_is(40, cases[i].safe ? dir : "/tmp"),
+               "a directory of mode %04o is %s", (unsigned)cases[i].mode,
+               cases[i].safe ? "taken" : "not taken");
+    }
+    if (geteuid() == 0)
+        tap_ok(chmod(dir, 01777) == 0 && chown(dir, 65534, 65534) == 0 && base_is(40, "/tmp"),
+               "one of another user is not taken");
+    else
+        tap_skip("only root can make a directory of another user");
+    rmdir(dir);
 }
 
 int main(void)
@@ -152,5 +189,7 @@ int main(void)
     test_lap_run();
     test_launchers();
     test_settings();
+    test_base();
+    test_unsafe_base();
     return tap_done();
 }

@@ -6,6 +6,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "core/message.h"
+#include "core/private_dir.h"
 #include "core/world.h"
 #include "tap.h"
 #include "util/clock.h"
@@ -349,10 +351,11 @@ static void same_rank(void)
 /* Says hello as a guest does, and is killed. */
 static void greet_and_die(void)
 {
-    struct sockaddr_un address;
     const int heap = STDOUT_FILENO; /* any descriptor will do */
-    int fd = -1;
-    expect(lap_socket_address(getenv("LAP_DIR"), &address) == LAP_OK, "an address");
+    int fd = -1, dir = -1;
+    while (dir < 0)
+        dir = lap_private_dir_look(getenv("LAP_DIR"));
+    const struct sockaddr_un address = lap_private_dir_socket(dir);
     expect(lap_socket_open(&fd) == LAP_OK, "a socket");
     while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
         usleep(1000);
@@ -567,6 +570,83 @@ static void test_found_dirs(void)
     tap_ok(unlink(dir) == 0, "and left alone");
 }
 
+static void met_a_stranger(void)
+{
+    not_met(LAP_ERR_MISMATCH, "user 65534 listens in", "expected user 0");
+}
+
+/* Listens where rank 0 should, as another user who has got hold of the directory's descriptor. */
+static pid_t start_stranger(const char *dir)
+{
+    int ready[2];
+    char byte = 0;
+    if (pipe2(ready, O_CLOEXEC) != 0)
+        return -1;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const int fd = lap_private_dir_look(dir);
+        const struct sockaddr_un address = lap_private_dir_socket(fd);
+        const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
+            setresuid(65534, 65534, 65534) != 0 || listen(listener, 8) != 0 ||
+            write(ready[1], &byte, 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    tap_ok(read(ready[0], &byte, 1) == 1, "another user listens");
+    close(ready[0]);
+    return pid;
+}
+
+static void test_stranger(void)
+{
+    char dir[96];
+    if (geteuid() != 0) {
+        tap_skip("only root can become another user");
+        return;
+    }
+    meeting_dir(dir, sizeof(dir), "case");
+    mkdir(dir, 0700);
+    const pid_t stranger = start_stranger(dir), guest = start_rank(1, 2, dir, "5", met_a_stranger);
+    tap_ok(ended_well(guest), "a guest asks who rank 0 is");
+    kill(stranger, SIGKILL);
+    ended_well(stranger);
+    char path[112];
+    snprintf(path, sizeof(path), "%s/s", dir);
+    tap_ok(unlink(path) == 0 && rmdir(dir) == 0, "and leaves everything");
+}
+
+static void refused_file(void)
+{
+    not_met(LAP_ERR_SYSTEM, "/s' is there already", "no socket of ours");
+}
+
+/* What is in a directory that was there before the ranks belongs to somebody. */
+static void test_kept_files(void)
+{
+    char dir[96], path[112], other[112];
+    meeting_dir(dir, sizeof(dir), "case");
+    snprintf(path, sizeof(path), "%s/s", dir);
+    snprintf(other, sizeof(other), "%s/t", dir);
+    mkdir(dir, 0700);
+    FILE *file = fopen(path, "we");
+    fclose(file);
+    pid_t pid = start_rank(0, 2, dir, "1", refused_file);
+    tap_ok(ended_well(pid), "a file in the place of the socket is refused");
+    tap_ok(rename(path, other) == 0, "and stays");
+    pid_t pids[2] = {start_rank(0, 2, dir, "20", good), start_rank(1, 2, dir, "20", good)};
+    const bool well = ended_well(pids[0]);
+    tap_ok(ended_well(pids[1]) && well, "beside another file ranks meet");
+    tap_ok(access(path, F_OK) != 0 && unlink(other) == 0, "that stays, the socket goes");
+    pids[0] = start_rank(0, 2, dir, "20", good);
+    pids[1] = start_rank(1, 2, dir, "20", good);
+    ended_well(pids[0]);
+    ended_well(pids[1]);
+    tap_ok(rmdir(dir) == 0, "a directory that was there before stays");
+}
+
 int main(void)
 {
     snprintf(base, sizeof(base), "/tmp/lap-test-XXXXXX");
@@ -596,6 +676,8 @@ int main(void)
     run_case("a world of one by callbacks", 0, 1, "20", -1, with_callbacks);
     run_case("callbacks that fail", 0, 3, "20", -1, with_bad_callbacks);
     test_found_dirs();
+    test_stranger();
+    test_kept_files();
     tap_ok(rmdir(base) == 0, "the directory of this test is empty at the end");
     return tap_done();
 }

@@ -15,6 +15,7 @@
 #include "core/group.h"
 #include "core/make.h"
 #include "core/mpi/mpi.h"
+#include "core/private_dir.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -197,13 +198,13 @@ static lap_status_t make_world(maker_t *maker)
 /* All ranks make the world, or none does. `status` is what went wrong here before. */
 static lap_status_t gather(maker_t *maker, lap_status_t status)
 {
+    int made = -1;
     if (status == LAP_OK && maker->local_rank == 0 && maker->local_size > 1)
-        status = lap_private_dir_make(maker->mine.dir);
+        status = lap_meeting_place_make(maker->mine.dir, &made);
     status = exchange(maker, status);
     if (status == LAP_OK)
         status = exchange(maker, make_world(maker));
-    if (maker->mine.dir[0])
-        rmdir(maker->mine.dir); /* when the ranks did not get as far as to meet there */
+    lap_meeting_place_remove(maker->mine.dir, made);
     return status;
 }
 

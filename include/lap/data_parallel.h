@@ -40,8 +40,10 @@ typedef struct lap_dp_options {
 /*
  * Joins layers with their replicas: those on the other ranks of `group`, which is none of the ranks
  * that share the weights but this one. With `overlap` it takes over lap_nn_on_gradient.
- * Collective over the group. `options` may be NULL. Writes *dp_p on success; the caller destroys it
- * before the layers and the group. Blocks until every rank has come.
+ * Collective over the group; every rank gives the same options, and layers whose weights, and whose
+ * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names what is not.
+ * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the
+ * group. Blocks until every rank has come.
  * Returns LAP_ERR_INVALID, and as lap_op_create.
  */
 LAP_API lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group,

@@ -53,9 +53,12 @@ typedef struct lap_optimizer_desc {
 LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
 
 /*
- * Makes an optimizer for layers, which belong to `group`. Local. Writes *optimizer_p on success;
- * the caller destroys it before the layers. Returns as lap_optimizer_validate,
- * LAP_ERR_UNSUPPORTED (a device without kernels for it), LAP_ERR_NO_MEMORY.
+ * Makes an optimizer for layers, which belong to `group`. Collective over the group and, once
+ * lap_dp_create has joined the layers with their replicas, over these; every rank gives the same
+ * description. Writes *optimizer_p on success; the caller destroys it before the layers. Blocks
+ * until every rank has come. Returns as lap_optimizer_validate, LAP_ERR_MISMATCH (naming the field,
+ * two ranks and what each said), LAP_ERR_UNSUPPORTED (a device without kernels for it),
+ * LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                                           const lap_optimizer_desc_t *desc,

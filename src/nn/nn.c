@@ -362,9 +362,13 @@ lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
         nn->group = group;
     else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
+    lap_terms_t terms = {.of = "lap_nn_create"};
     if (status == LAP_OK)
         status = prepare(nn, desc);
-    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        lap_nn_list_terms(&nn->plan, &terms);
+    status = lap_terms_agree(&terms, group, status);
+    lap_terms_clear(&terms);
     for (size_t b = 0; status == LAP_OK && b < nn->plan.nblocks; b++)
         nn->blocks[b].shape = lap_nn_plan_shape(&nn->plan, b);
     if (status == LAP_OK)

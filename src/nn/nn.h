@@ -3,6 +3,9 @@
 #ifndef LAP_NN_NN_H
 #define LAP_NN_NN_H
 
+#include <lap/optimizer.h>
+
+#include "core/terms.h"
 #include "core/world.h"
 #include "nn/kernels.h"
 #include "nn/plan.h"
@@ -132,7 +135,30 @@ struct lap_nn {
     bool joined;        /* with replicas: */
     lap_nn_sync_t sync; /* ... whose gradients are the sums */
     size_t seq;         /* of the latest forward; 0: none */
+
+    lap_group_t *replicas; /* NULL: none have been joined */
+    bool has_optimizer;
+    lap_optimizer_desc_t optimizer;
 };
+
+/* ---- nn_terms.c ---- */
+
+/* Lists all of a description that the ranks of a group must have alike. */
+void lap_nn_list_terms(const lap_nn_plan_t *plan, lap_terms_t *terms);
+
+/*
+ * Compares layers, and their optimizer if they have one, with their replicas, after the terms that
+ * there are already. Collective over `replicas`; `mine` is as in lap_terms_agree.
+ */
+lap_status_t lap_nn_compare_replicas(lap_nn_t *nn, lap_group_t *replicas, lap_terms_t *terms,
+                                     lap_status_t mine);
+
+/*
+ * Compares the optimizers of the ranks that share the weights, and those of replicas that there are.
+ * Collective over both; `mine` is as in lap_terms_agree.
+ */
+lap_status_t lap_nn_take_optimizer(lap_nn_t *nn, lap_group_t *group,
+                                   const lap_optimizer_desc_t *desc, lap_status_t mine);
 
 /* ---- nn.c ---- */
 

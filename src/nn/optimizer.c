@@ -142,14 +142,16 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                          !nn      ? "layers"
                          : !group ? "their group"
                                   : "where to write it");
-    LAP_TRY(read_desc(desc, &known));
+    lap_status_t status = read_desc(desc, &known);
     lap_optimizer_t *optimizer = lap_alloc(1, sizeof(*optimizer));
-    if (!optimizer)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for an optimizer");
-    optimizer->nn = nn;
-    optimizer->group = group;
-    optimizer->desc = known;
-    const lap_status_t status = fill_in(optimizer);
+    if (status == LAP_OK && !optimizer)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an optimizer");
+    if (status == LAP_OK) {
+        *optimizer = (lap_optimizer_t){.nn = nn, .group = group, .desc = known};
+        status = fill_in(optimizer);
+    }
+    /* A rank that cannot go on says so, instead of leaving the others to wait. */
+    status = lap_nn_take_optimizer(nn, group, &known, status);
     if (status != LAP_OK) {
         lap_optimizer_destroy(optimizer);
         return status;

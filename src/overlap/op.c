@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/options.h"
+#include "core/terms.h"
 #include "overlap/auto.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
@@ -18,114 +19,40 @@
 
 /* ---- making one ---- */
 
-/* What all ranks must say alike. Plain bytes: it travels. */
-typedef struct fingerprint {
-    uint64_t kind, m, n, k, cols, dtype, b_dtype, out_dtype, wire_dtype, y_dtype;
-    uint64_t layout, epilogue, accumulate, aggregate, num_splits, block_rows, gather_input;
-    uint64_t num_sm, spare_sms, sharded, parts;
-    uint64_t buffer, operators; /* which one was given, 0 for none; and how many are on it */
-    char method[32];
-    char device[16];
-} fingerprint_t;
-
-static fingerprint_t fingerprint_of(const lap_group_t *group, const lap_op_desc_t *desc,
-                                    const lap_problem_t *problem, const lap_builder_t *builder)
+/*
+ * All of a description, and what else all ranks must have alike. A field that is added to
+ * lap_op_desc_t has its place here.
+ */
+static void list_terms(const lap_op_t *op, const lap_op_desc_t *desc, lap_terms_t *terms)
 {
-    fingerprint_t print = {
-        .kind = (uint64_t)problem->kind,
-        .m = problem->capacity,
-        .n = problem->n,
-        .k = problem->k,
-        .cols = problem->cols,
-        .dtype = (uint64_t)problem->types.a,
-        .b_dtype = (uint64_t)problem->types.b,
-        .out_dtype = (uint64_t)problem->types.out,
-        .wire_dtype = (uint64_t)problem->types.wire,
-        .y_dtype = (uint64_t)problem->types.y,
-        .layout = (uint64_t)problem->layout,
-        .epilogue = problem->epilogue,
-        .accumulate = problem->accumulate,
-        .aggregate = problem->aggregate,
-        .num_splits = problem->num_splits,
-        .block_rows = problem->block_rows,
-        .gather_input = problem->gather_input,
-        .num_sm = (uint64_t)problem->num_sm,
-        .spare_sms = (uint64_t)problem->spare_sms,
-        .sharded = (uint64_t)problem->sharded,
-        .parts = problem->parts,
-        .buffer = desc->buffer ? desc->buffer->id : 0,
-        .operators = desc->buffer ? desc->buffer->nops : 0,
-    };
-    snprintf(print.method, sizeof(print.method), "%s", builder->name);
-    snprintf(print.device, sizeof(print.device), "%s", group->world->device_name);
-    return print;
-}
-
-static lap_status_t differ_number(int rank, const char *what, uint64_t zero, uint64_t other)
-{
-    if (zero == other)
-        return LAP_OK;
-    return lap_error(LAP_ERR_MISMATCH,
-                     "lap_op_create: rank 0 says %s = %llu, rank %d says %s = %llu", what,
-                     (unsigned long long)zero, rank, what, (unsigned long long)other);
-}
-
-static lap_status_t differ_text(int rank, const char *what, const char *zero, const char *other)
-{
-    if (strcmp(zero, other) == 0)
-        return LAP_OK;
-    return lap_error(LAP_ERR_MISMATCH, "lap_op_create: rank 0 says %s = %s, rank %d says %s = %s",
-                     what, zero, rank, what, other);
-}
-
-static lap_status_t differ_dtype(int rank, const char *what, uint64_t zero, uint64_t other)
-{
-    return differ_text(rank, what, lap_dtype_name((lap_dtype_t)zero),
-                       lap_dtype_name((lap_dtype_t)other));
-}
-
-static lap_status_t compare_fingerprints(const fingerprint_t *zero, const fingerprint_t *other,
-                                         int rank)
-{
-    LAP_TRY(differ_text(rank, "kind", lap_op_kind_name((lap_op_kind_t)zero->kind),
-                        lap_op_kind_name((lap_op_kind_t)other->kind)));
-    LAP_TRY(differ_number(rank, "m", zero->m, other->m));
-    LAP_TRY(differ_number(rank, "n", zero->n, other->n));
-    LAP_TRY(differ_number(rank, "k", zero->k, other->k));
-    LAP_TRY(differ_number(rank, "sharded", zero->sharded, other->sharded));
-    LAP_TRY(differ_number(rank, "shard_parts", zero->parts, other->parts));
-    LAP_TRY(differ_number(rank, "cols", zero->cols, other->cols));
-    LAP_TRY(differ_dtype(rank, "dtype", zero->dtype, other->dtype));
-    LAP_TRY(differ_dtype(rank, "b_dtype", zero->b_dtype, other->b_dtype));
-    LAP_TRY(differ_dtype(rank, "out_dtype", zero->out_dtype, other->out_dtype));
-    LAP_TRY(differ_dtype(rank, "wire_dtype", zero->wire_dtype, other->wire_dtype));
-    LAP_TRY(differ_dtype(rank, "y_dtype", zero->y_dtype, other->y_dtype));
-    LAP_TRY(differ_number(rank, "layout", zero->layout, other->layout));
-    LAP_TRY(differ_number(rank, "epilogue", zero->epilogue, other->epilogue));
-    LAP_TRY(differ_number(rank, "accumulate", zero->accumulate, other->accumulate));
-    LAP_TRY(differ_text(rank, "method", zero->method, other->method));
-    LAP_TRY(differ_number(rank, "aggregate", zero->aggregate, other->aggregate));
-    LAP_TRY(differ_number(rank, "num_splits", zero->num_splits, other->num_splits));
-    LAP_TRY(differ_number(rank, "block_rows", zero->block_rows, other->block_rows));
-    LAP_TRY(differ_number(rank, "gather_input", zero->gather_input, other->gather_input));
-    LAP_TRY(differ_number(rank, "num_sm", zero->num_sm, other->num_sm));
-    LAP_TRY(differ_number(rank, "set_sm_margin", zero->spare_sms != 0, other->spare_sms != 0));
-    LAP_TRY(differ_text(rank, "device", zero->device, other->device));
-    LAP_TRY(differ_number(rank, "buffer", zero->buffer, other->buffer));
-    return differ_number(rank, "operators on the buffer", zero->operators, other->operators);
-}
-
-/* Collective. Every rank compares all with rank 0's, so that all find the same difference. */
-static lap_status_t agree_on_fingerprint(lap_group_t *group, const fingerprint_t *mine)
-{
-    void *memory;
-    LAP_TRY(lap_group_collect(group, mine, sizeof(*mine), &memory));
-    const fingerprint_t *all = memory;
-    lap_status_t status = LAP_OK;
-    for (int r = 1; r < group->size && status == LAP_OK; r++)
-        status = compare_fingerprints(&all[0], &all[r], r);
-    lap_free(memory);
-    return status;
+    const lap_problem_t *problem = &op->problem;
+    lap_terms_text(terms, "kind", lap_op_kind_name(problem->kind));
+    lap_terms_number(terms, "m", problem->capacity);
+    lap_terms_number(terms, "n", problem->n);
+    lap_terms_number(terms, "k", problem->k);
+    lap_terms_number(terms, "cols", problem->cols);
+    lap_terms_dtype(terms, "dtype", problem->types.a);
+    lap_terms_dtype(terms, "b_dtype", problem->types.b);
+    lap_terms_dtype(terms, "out_dtype", problem->types.out);
+    lap_terms_dtype(terms, "wire_dtype", problem->types.wire);
+    lap_terms_dtype(terms, "y_dtype", problem->types.y);
+    lap_terms_number(terms, "layout", (uint64_t)problem->layout);
+    lap_terms_number(terms, "epilogue", problem->epilogue);
+    lap_terms_number(terms, "accumulate", problem->accumulate);
+    lap_terms_text(terms, "method", op->builder->name);
+    lap_terms_number(terms, "aggregate", problem->aggregate);
+    lap_terms_number(terms, "num_splits", problem->num_splits);
+    lap_terms_number(terms, "block_rows", problem->block_rows);
+    lap_terms_number(terms, "gather_input", problem->gather_input);
+    lap_terms_signed(terms, "num_sm", problem->num_sm);
+    lap_terms_number(terms, "set_sm_margin", problem->spare_sms != 0);
+    lap_terms_number(terms, "sharded", (uint64_t)problem->sharded);
+    lap_terms_number(terms, "shard_parts", problem->parts);
+    lap_terms_number(terms, "background", desc->background != 0);
+    lap_terms_text(terms, "device", op->group->world->device_name);
+    /* Which one was given, 0 for none, and how many operators it has. */
+    lap_terms_number(terms, "buffer", desc->buffer ? desc->buffer->id : 0);
+    lap_terms_number(terms, "operators on the buffer", desc->buffer ? desc->buffer->nops : 0);
 }
 
 static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_desc_t *desc,
@@ -260,14 +187,13 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
         op->group = group;
     else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator");
+    lap_terms_t terms = {.of = "lap_op_create"};
     if (status == LAP_OK)
         status = plan(op, given, &desc, &bytes, &nsignals);
-    status = lap_group_agree(group, status);
-    if (status != LAP_OK)
-        goto err_op;
-
-    const fingerprint_t print = fingerprint_of(group, &desc, &op->problem, op->builder);
-    status = agree_on_fingerprint(group, &print);
+    if (status == LAP_OK)
+        list_terms(op, &desc, &terms);
+    status = lap_terms_agree(&terms, group, status);
+    lap_terms_clear(&terms);
     if (status == LAP_OK)
         status = choose(op, &desc);
     if (status != LAP_OK)

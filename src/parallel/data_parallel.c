@@ -238,11 +238,27 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
     return LAP_OK;
 }
 
+/* Collective. */
+static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group,
+                            lap_status_t status)
+{
+    lap_terms_t terms = {.of = "lap_dp_create"};
+    if (status == LAP_OK) {
+        lap_terms_number(&terms, "bucket", dp->options.bucket);
+        lap_terms_dtype(&terms, "wire_dtype", dp->options.wire_dtype);
+        lap_terms_number(&terms, "overlap", dp->options.overlap != 0);
+    }
+    status = lap_nn_compare_replicas(nn, group, &terms, status);
+    lap_terms_clear(&terms);
+    return status;
+}
+
 /* From now on the layers know whose their gradients are. */
 static void join(lap_dp_t *dp)
 {
     dp->joined = dp->nn->joined = true;
     dp->nn->sync = LAP_NN_OWN;
+    dp->nn->replicas = dp->group;
     if (dp->options.overlap)
         lap_nn_on_gradient(dp->nn, on_gradient, dp);
 }
@@ -252,6 +268,7 @@ static void leave(lap_dp_t *dp)
     if (!dp->joined)
         return;
     dp->nn->joined = false;
+    dp->nn->replicas = NULL;
     if (dp->options.overlap)
         lap_nn_on_gradient(dp->nn, NULL, NULL);
 }
@@ -273,7 +290,7 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for replicas");
     }
-    status = lap_group_agree(group, status);
+    status = compare(dp, nn, group, status);
     if (status == LAP_OK)
         status = make_operators(dp);
     if (status != LAP_OK) {

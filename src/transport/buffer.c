@@ -8,17 +8,10 @@
 
 #include "core/options.h"
 #include "core/status.h"
+#include "core/terms.h"
 #include "transport/link/link.h"
 #include "transport/transport.h"
 #include "util/alloc.h"
-
-/* What each rank asks for; all must ask for the same. No padding: it is sent as bytes. */
-typedef struct ask {
-    uint64_t bytes;
-    uint64_t nsignals;
-    lap_link_t link;
-    char transport[16];
-} ask_t;
 
 static lap_status_t check_link(const char *name, double value)
 {
@@ -67,40 +60,14 @@ static lap_status_t fill(lap_buffer_t *buffer, const lap_buffer_options_t *given
     return LAP_OK;
 }
 
-static lap_status_t differ(const ask_t *first, const ask_t *other, int rank)
+/* What all ranks must ask for alike. */
+static void list_terms(const lap_buffer_t *buffer, lap_terms_t *terms)
 {
-    if (first->bytes != other->bytes)
-        return lap_error(LAP_ERR_MISMATCH,
-                         "rank 0 asks for a buffer of bytes = %zu, rank %d for bytes = %zu",
-                         (size_t)first->bytes, rank, (size_t)other->bytes);
-    if (first->nsignals != other->nsignals)
-        return lap_error(LAP_ERR_MISMATCH,
-                         "rank 0 asks for a buffer of nsignals = %zu, rank %d for nsignals = %zu",
-                         (size_t)first->nsignals, rank, (size_t)other->nsignals);
-    if (strcmp(first->transport, other->transport) != 0)
-        return lap_error(LAP_ERR_MISMATCH, "rank 0 asks for transport %s, rank %d for transport %s",
-                         first->transport, rank, other->transport);
-    return lap_error(
-        LAP_ERR_MISMATCH,
-        "rank 0 asks for a link of %g B/s and %g s, rank %d for one of %g B/s and %g s",
-        first->link.bytes_per_s, first->link.latency_s, rank, other->link.bytes_per_s,
-        other->link.latency_s);
-}
-
-/* Every rank compares the same list, so that all come to the same end. */
-static lap_status_t compare_asks(const lap_buffer_t *buffer)
-{
-    ask_t mine = {.bytes = buffer->bytes, .nsignals = buffer->nsignals, .link = buffer->link};
-    strncpy(mine.transport, buffer->ops->name, sizeof(mine.transport) - 1);
-    void *memory;
-    LAP_TRY(lap_group_collect(buffer->group, &mine, sizeof(mine), &memory));
-    const ask_t *asks = memory;
-    lap_status_t status = LAP_OK;
-    for (int r = 1; r < buffer->group->size && status == LAP_OK; r++)
-        if (memcmp(&asks[0], &asks[r], sizeof(ask_t)) != 0)
-            status = differ(&asks[0], &asks[r], r);
-    lap_free(memory);
-    return status;
+    lap_terms_number(terms, "bytes", buffer->bytes);
+    lap_terms_number(terms, "nsignals", buffer->nsignals);
+    lap_terms_text(terms, "transport", buffer->ops->name);
+    lap_terms_real(terms, "link.bytes_per_s", buffer->link.bytes_per_s);
+    lap_terms_real(terms, "link.latency_s", buffer->link.latency_s);
 }
 
 static lap_status_t wrap_in_link(lap_buffer_t *buffer)
@@ -135,9 +102,11 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of a buffer");
     }
     /* A rank that cannot go on says so, instead of leaving the others to wait. */
-    status = lap_group_agree(group, status);
+    lap_terms_t terms = {.of = "lap_buffer_create"};
     if (status == LAP_OK)
-        status = compare_asks(buffer);
+        list_terms(buffer, &terms);
+    status = lap_terms_agree(&terms, group, status);
+    lap_terms_clear(&terms);
     if (status == LAP_OK)
         status = buffer->ops->buffer_create(buffer);
     if (status == LAP_OK)

@@ -192,7 +192,11 @@ static CUresult resource(CUdevice device, CUdevResource *resource_p, CUdevResour
 static CUresult split(CUdevResource *parts, unsigned *count, const CUdevResource *all,
                       CUdevResource *rest, unsigned flags, unsigned each)
 {
-    (void)flags;
+    const bool pairs = (flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING) != 0;
+    if (pairs && getenv("FAKE_NO_PAIRS"))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (each == 0 || each % (pairs ? 2 : 8) != 0) /* the real one would round it up */
+        return CUDA_ERROR_INVALID_VALUE;
     if (*count > all->sm.smCount / each)
         *count = all->sm.smCount / each;
     for (unsigned i = 0; i < *count; i++) {

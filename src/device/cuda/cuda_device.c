@@ -18,8 +18,10 @@
 #include "util/clock.h"
 
 #define PARTS_MOST 64
-#define SM_GROUP 8 /* multiprocessors come in groups of so many */
-#define OLDEST 80  /* compute capability 8.0 */
+#define SM_GROUP 8  /* multiprocessors come in groups of so many */
+#define SM_PAIR 2   /* or, where that would leave many unused, of so many, */
+#define SMS_ASIDE 2 /* with some left for signals: see cuda_aside.c */
+#define OLDEST 80   /* compute capability 8.0 */
 #define CLOCK_ROUNDS 8
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -139,6 +141,28 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
     return LAP_OK;
 }
 
+/*
+ * Equal parts of a GPU. Groups of 8 multiprocessors keep the large clusters of some kernels of
+ * GEMMs possible, but 6 ranks could use only 96 of 132 of them: parts are made of pairs where that
+ * gives each an eighth more. A driver that cannot do it leaves it at groups.
+ */
+static lap_status_t split_sms(const lap_cuda_api_t *api, const CUdevResource *all, unsigned each,
+                              unsigned *count_p, CUdevResource *groups, CUdevResource *rest)
+{
+    const unsigned parts = *count_p, pairs = (all->sm.smCount - SMS_ASIDE) / parts;
+    const unsigned more = pairs / SM_PAIR * SM_PAIR;
+    if (more >= each + each / 8 &&
+        api->cuDevSmResourceSplitByCount(groups, count_p, all, rest,
+                                         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
+                                         more) == CUDA_SUCCESS &&
+        *count_p == parts)
+        return LAP_OK;
+    *count_p = parts;
+    return lap_cuda_check(api,
+                          api->cuDevSmResourceSplitByCount(groups, count_p, all, rest, 0, each),
+                          "cuDevSmResourceSplitByCount");
+}
+
 static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
 {
     const lap_cuda_api_t *api = &device->api;
@@ -154,9 +178,7 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                          "LAP_GPU_PART asks for %d parts of a GPU with %u multiprocessors, "
                          "expected at least %d for each",
                          parts, all.sm.smCount, SM_GROUP);
-    LAP_TRY(lap_cuda_check(api,
-                           api->cuDevSmResourceSplitByCount(groups, &count, &all, &rest, 0, each),
-                           "cuDevSmResourceSplitByCount"));
+    LAP_TRY(split_sms(api, &all, each, &count, groups, &rest));
     if ((unsigned)part >= count)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "the GPU gives %u parts of %u multiprocessors, expected %d", count, each,

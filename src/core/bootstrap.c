@@ -523,7 +523,9 @@ static lap_status_t guest_talk(lap_world_t *world, int fd, lap_deadline_t *deadl
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
     lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
-    return guest_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds);
+    LAP_TRY(guest_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
+    lap_close_fds(fds, nfds);
+    return LAP_OK;
 }
 
 static lap_status_t guest_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)

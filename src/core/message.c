@@ -126,9 +126,11 @@ lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int
     } while (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ECONNRESET));
     if (got < 0)
         return lap_error_errno("receiving from another rank");
-    if (got == 0)
-        return LAP_ERR_PEER_LOST;
     int nfds = take_fds(&header, fds);
+    if (got == 0) { /* the end; or a message without a byte, which may have brought something */
+        lap_close_fds(fds, nfds);
+        return LAP_ERR_PEER_LOST;
+    }
     message_p->text[sizeof(message_p->text) - 1] = '\0';
     lap_status_t status = LAP_OK;
     if (header.msg_flags & MSG_CTRUNC)

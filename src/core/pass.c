@@ -66,10 +66,14 @@ static lap_status_t open_socket(int *socket_p, name_t *name_p)
     return LAP_OK;
 }
 
+/* Room for who has sent a message, which the kernel puts first, and for a descriptor. */
 typedef union control {
     struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+    char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
 } control_t;
+
+/* What the kernel is told of it: in the padding there would be room for a second descriptor. */
+#define CONTROL_BYTES (CMSG_SPACE(sizeof(struct ucred)) + CMSG_LEN(sizeof(int)))
 
 /* False: not now. */
 static lap_status_t try_send(passing_t *passing, bool *done_p)
@@ -104,38 +108,44 @@ static lap_status_t try_send(passing_t *passing, bool *done_p)
     return LAP_OK;
 }
 
-/* Who sent a message, and the descriptor in it; -1: none. */
+/* Who sent a message, and the descriptor in it; -1: none. Others, were there any, are closed. */
 static void read_control(struct msghdr *header, struct ucred *who, int *fd)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
         if (c->cmsg_level != SOL_SOCKET)
             continue;
-        if (c->cmsg_type == SCM_RIGHTS)
-            memcpy(fd, CMSG_DATA(c), sizeof(*fd));
-        if (c->cmsg_type == SCM_CREDENTIALS)
+        if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len >= CMSG_LEN(sizeof(*who)))
             memcpy(who, CMSG_DATA(c), sizeof(*who));
+        if (c->cmsg_type != SCM_RIGHTS)
+            continue;
+        const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            if (*fd >= 0)
+                close(*fd);
+            memcpy(fd, CMSG_DATA(c) + i * sizeof(int), sizeof(*fd));
+        }
     }
 }
 
-static bool is_expected(const passing_t *passing, const note_t *note, const struct ucred *who,
-                        int fd)
+/* Anybody may send to a socket without a directory. The kernel tells the sender's real user. */
+static bool is_of_a_rank(const passing_t *passing, const note_t *note, const struct ucred *who)
 {
     const lap_group_t *group = passing->group;
-    return note->round == group->round && note->rank >= 0 && note->rank < group->size &&
-           !passing->came[note->rank] && (fd >= 0) == (note->has_fd != 0) &&
+    return who->uid == getuid() && note->round == group->round && note->rank >= 0 &&
+           note->rank < group->size && !passing->came[note->rank] &&
            who->pid == group->world->peers[group->members[note->rank]].pid;
 }
 
 static lap_status_t try_receive(passing_t *passing, bool *done_p)
 {
     note_t note;
-    control_t control;
+    control_t control = {0};
     struct iovec part = {.iov_base = &note, .iov_len = sizeof(note)};
     struct msghdr header = {.msg_iov = &part,
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
-                            .msg_controllen = sizeof(control.bytes)};
-    struct ucred who = {.pid = -1};
+                            .msg_controllen = CONTROL_BYTES};
+    struct ucred who = {.pid = -1, .uid = (uid_t)-1};
     int fd = -1;
     const ssize_t got = recvmsg(passing->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *done_p = got >= 0;
@@ -143,14 +153,23 @@ static lap_status_t try_receive(passing_t *passing, bool *done_p)
         return lap_error_errno("receiving a descriptor");
     if (got < 0)
         return LAP_OK;
+    /* CMSG_NXTHDR wants the padding, too. */
+    header.msg_controllen = CMSG_ALIGN(header.msg_controllen);
     read_control(&header, &who, &fd);
-    if (got == sizeof(note) && is_expected(passing, &note, &who, fd)) {
+    const bool ours = got == sizeof(note) && is_of_a_rank(passing, &note, &who);
+    if (ours && !(header.msg_flags & MSG_CTRUNC) && (fd >= 0) == (note.has_fd != 0)) {
         passing->fds[note.rank] = fd;
         passing->came[note.rank] = true;
         passing->received++;
-    } else if (fd >= 0) {
-        close(fd);
+        return LAP_OK;
     }
+    if (fd >= 0)
+        close(fd);
+    if (ours && (header.msg_flags & MSG_CTRUNC))
+        return lap_error(LAP_ERR_SYSTEM,
+                         "too many open files to take the descriptor of rank %d: raise the limit "
+                         "(ulimit -n)",
+                         note.rank);
     return LAP_OK;
 }
 
@@ -163,11 +182,12 @@ static lap_status_t pass_all(passing_t *passing)
         if (passing->sent < size)
             LAP_TRY(try_send(passing, &sent));
         LAP_TRY(try_receive(passing, &received));
-        if (sent || received)
-            continue;
-        struct pollfd one = {.fd = passing->socket, .events = POLLIN};
-        (void)poll(&one, 1, NAP_MS);
-        LAP_TRY(lap_group_look(passing->group));
+        if (!sent && !received) {
+            struct pollfd one = {.fd = passing->socket, .events = POLLIN};
+            (void)poll(&one, 1, NAP_MS);
+            LAP_TRY(lap_group_look(passing->group));
+        }
+        /* Also while messages come: a stranger's have no end. */
         if (lap_deadline_passed(&deadline))
             return lap_error(LAP_ERR_TIMEOUT, "of %d ranks only %d have passed their descriptors",
                              size, passing->received);

@@ -348,17 +348,56 @@ static void same_rank(void)
     not_met(LAP_ERR_MISMATCH, "both say", "rank 1");
 }
 
+/* A socket that is connected to rank 0. */
+static int reach_host(void)
+{
+    int fd = -1, dir = -1;
+    while ((dir = lap_private_dir_look(getenv("LAP_DIR"))) < 0)
+        usleep(1000);
+    const struct sockaddr_un address = lap_private_dir_socket(dir);
+    expect(lap_socket_open(&fd) == LAP_OK, "a socket");
+    while (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
+        usleep(1000);
+    close(dir);
+    return fd;
+}
+
+/* Sends a message without a byte, but with many descriptors. */
+static void send_nothing(int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(LAP_MESSAGE_FDS * sizeof(int))];
+    } control = {0};
+    struct iovec part = {.iov_base = &control, .iov_len = 0};
+    struct msghdr header = {.msg_iov = &part,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(LAP_MESSAGE_FDS * sizeof(int));
+    for (size_t i = 0; i < LAP_MESSAGE_FDS; i++)
+        memcpy(CMSG_DATA(rights) + i * sizeof(int), &(int){STDOUT_FILENO}, sizeof(int));
+    expect(sendmsg(fd, &header, MSG_NOSIGNAL) == 0, "a message of nothing");
+}
+
+static void empty_message(void)
+{
+    if (my_rank == 1) {
+        const int fd = reach_host();
+        send_nothing(fd);
+        close(fd);
+    }
+    good();
+}
+
 /* Says hello as a guest does, and is killed. */
 static void greet_and_die(void)
 {
     const int heap = STDOUT_FILENO; /* any descriptor will do */
-    int fd = -1, dir = -1;
-    while (dir < 0)
-        dir = lap_private_dir_look(getenv("LAP_DIR"));
-    const struct sockaddr_un address = lap_private_dir_socket(dir);
-    expect(lap_socket_open(&fd) == LAP_OK, "a socket");
-    while (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-        usleep(1000);
+    const int fd = reach_host();
     lap_message_t hello = lap_message_make(LAP_MESSAGE_HELLO);
     hello.rank = my_rank;
     hello.size = my_size;
@@ -672,6 +711,7 @@ int main(void)
     run_case("ranks that disagree on how many they are", 0, 3, "20", -1, other_size);
     run_case("two that say they are the same rank", 0, 3, "20", -1, same_rank);
     run_case("a rank killed while the ranks meet", 0, 4, "20", 2, killed_while_meeting);
+    run_case("a message of nothing, with descriptors", 0, 2, "20", -1, empty_message);
     run_case("a world by callbacks", 0, 3, "20", -1, with_callbacks);
     run_case("a world of one by callbacks", 0, 1, "20", -1, with_callbacks);
     run_case("callbacks that fail", 0, 3, "20", -1, with_bad_callbacks);

@@ -97,11 +97,15 @@ lap_status_t lap_trial_begin(lap_group_t *group, lap_engine_t *engine, const lap
                              lap_trial_t **trial_p)
 {
     lap_trial_t *trial = lap_alloc(1, sizeof(*trial));
-    LAP_TRY(lap_group_agree(group, trial ? LAP_OK
-                                         : lap_error(LAP_ERR_NO_MEMORY, "no memory for a trial")));
+    lap_status_t status = lap_group_agree(
+        group, trial ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for a trial"));
+    if (status != LAP_OK) { /* of another rank, if this one has it */
+        lap_free(trial);
+        return status;
+    }
     *trial = (lap_trial_t){.group = group, .engine = engine, .desc = *desc};
     trial->args = (lap_op_args_t)LAP_OP_ARGS_INIT;
-    const lap_status_t status = begin(trial);
+    status = begin(trial);
     if (status != LAP_OK) {
         lap_trial_end(trial);
         return status;

@@ -25,6 +25,7 @@
 #define GEMM_POINT_S 6e-3 /* what a GEMM that is measured may take */
 #define GEMM_ROUNDS 3
 #define FEW_COLUMNS 8u /* the part of n that is measured, too */
+#define LEAST_WIDTH 32 /* of n and k, where there is no memory for more */
 
 /* How much is measured: what keeps a device busy for longer than it takes to tell it. */
 typedef struct extent {
@@ -94,7 +95,7 @@ typedef struct bench {
     const lap_device_ops_t *ops;
     lap_stream_t *stream;
     lap_buffer_t *buffer;
-    const extent_t *extent;
+    extent_t extent;
     char *memory; /* two pieces of COPY_BYTES, or what the GEMMs need */
 } bench_t;
 
@@ -182,10 +183,10 @@ static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        for (int j = 0; j < bench->extent->repeats; j++)
+        for (int j = 0; j < bench->extent.repeats; j++)
             LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent->repeats);
+        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent.repeats);
     }
     return LAP_OK;
 }
@@ -209,10 +210,10 @@ static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
-        for (int j = 0; j < bench->extent->repeats; j++)
+        for (int j = 0; j < bench->extent.repeats; j++)
             LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent->repeats);
+        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent.repeats);
     }
     return LAP_OK;
 }
@@ -464,10 +465,10 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
     if (bench->ops->gemm_prepare) /* as an operator will run it */
         LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true));
     const uint64_t begin = lap_now_ns();
-    for (int i = 0; i < bench->extent->repeats; i++)
+    for (int i = 0; i < bench->extent.repeats; i++)
         LAP_TRY(bench->ops->gemm(bench->stream, &gemm));
     LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-    const double seconds = fmax(seconds_since(begin), 1e-9) / bench->extent->repeats;
+    const double seconds = fmax(seconds_since(begin), 1e-9) / bench->extent.repeats;
     *rate = fmax(*rate, (double)shape.rows * (double)shape.n * (double)shape.k / seconds);
     return LAP_OK;
 }
@@ -486,7 +487,7 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
 {
     const size_t n = entry->n, k = entry->k;
     rates_t *rates = &entry->rates;
-    const extent_t *extent = bench->extent;
+    const extent_t *extent = &bench->extent;
     const shape_t first = cut_shape(extent, extent->first_rows, n, k, extent->first_volume);
     double rate = 0;
     lap_status_t status = time_gemm(bench, entry->dtype, first, &rate);
@@ -517,9 +518,9 @@ static lap_status_t measure_rates(bench_t *bench, gemm_entry_t *entry)
     return lap_group_agree(bench->group, status);
 }
 
-static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
+/* What the largest of them needs. */
+static size_t most_bytes(const extent_t *extent, const gemm_entry_t *entry)
 {
-    const extent_t *extent = bench->extent;
     const shape_t first =
         cut_shape(extent, extent->first_rows, entry->n, entry->k, extent->first_volume);
     size_t most = shape_bytes(&first, entry->dtype);
@@ -530,11 +531,34 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
         const size_t bytes = shape_bytes(&shape, entry->dtype);
         most = bytes > most ? bytes : most;
     }
-    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, entry->dtype, most)));
-    LAP_TRY(measure_rates(bench, entry));
-    LAP_TRY(
-        take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true));
-    return LAP_OK;
+    return most;
+}
+
+/* Collective. */
+static lap_status_t try_gemms(bench_t *bench, gemm_entry_t *entry)
+{
+    const size_t bytes = most_bytes(&bench->extent, entry);
+    LAP_TRY(lap_group_agree(bench->group, make_memory(bench, entry->dtype, bytes)));
+    return measure_rates(bench, entry);
+}
+
+/*
+ * Where there is no memory for them, or for what the device needs besides, GEMMs of fewer columns
+ * and products must do.
+ */
+static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
+{
+    lap_status_t status;
+    while ((status = try_gemms(bench, entry)) == LAP_ERR_NO_MEMORY &&
+           bench->extent.width > LEAST_WIDTH) {
+        if (bench->memory)
+            bench->ops->free(bench->engine->device, bench->memory);
+        bench->memory = NULL;
+        bench->extent.width /= 2;
+        entry->rates = (rates_t){{0}, 0};
+    }
+    LAP_TRY(status);
+    return take_best(bench->group, (double *)&entry->rates, sizeof(rates_t) / sizeof(double), true);
 }
 
 /* ---- the model ---- */
@@ -648,7 +672,7 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
         bench_t bench = {.group = group,
                          .engine = engine,
                          .ops = engine->device->ops,
-                         .extent = extent_of(engine->device)};
+                         .extent = *extent_of(engine->device)};
         lap_status_t status = lap_group_agree(group, bench_begin(&bench));
         if (status == LAP_OK)
             status = calibrate_times(&bench, ops, costs);
@@ -662,7 +686,7 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
         bench_t bench = {.group = group,
                          .engine = engine,
                          .ops = engine->device->ops,
-                         .extent = extent_of(engine->device)};
+                         .extent = *extent_of(engine->device)};
         lap_status_t status = add_gemm(&bench, dtype, n, k, costs);
         bench_end(&bench);
         LAP_TRY(status);

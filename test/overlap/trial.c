@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a method is picked, with times that the test gives: on a clock of its own, operators are not
+ * run but take as long as a table says, in each round and on each rank. What is picked and what is
+ * told of it must be the same on all ranks, whichever of them is slow.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/world.h"
+#include "overlap/op.h"
+#include "overlap/trial.h"
+#include "tap.h"
+#include "util/clock.h"
+
+#define US 1e-6
+
+enum { RANKS = 2, ROUNDS = 16, ALL = LAP_AUTO_CANDIDATES };
+
+/* What a candidate takes. */
+typedef struct pace {
+    double
+        seconds[ROUNDS]; /* of a call in each round, the last for those after it; first: warm up */
+    double slower;       /* times as long on rank 1; 0: as long */
+} pace_t;
+
+/* One rank's, with its clock; NULL: the clock is that of the machine. */
+typedef struct script {
+    const lap_forecast_t *forecast;
+    const pace_t *paces;
+    int rank;
+    int rounds[ALL]; /* that each has made */
+    uint64_t now_ns;
+    int calls; /* of the present round */
+    lap_op_t *last;
+    int simulated;
+} script_t;
+
+static _Thread_local script_t *script;
+
+/* ---- in place of the library's ---- */
+
+uint64_t __real_lap_now_ns(void);
+uint64_t __wrap_lap_now_ns(void);
+lap_status_t __real_lap_group_barrier(lap_group_t *group);
+lap_status_t __wrap_lap_group_barrier(lap_group_t *group);
+lap_status_t __wrap_lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
+lap_status_t __wrap_lap_op_run(lap_op_t *op, const lap_op_args_t *args);
+void __wrap_lap_op_destroy(lap_op_t *op);
+lap_status_t __wrap_lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
+                                          const lap_cost_t *cost, double *seconds_p);
+
+void *__real_lap_alloc(size_t count, size_t size);
+void *__wrap_lap_alloc(size_t count, size_t size);
+void __real_lap_free(void *memory);
+void __wrap_lap_free(void *memory);
+
+uint64_t __wrap_lap_now_ns(void)
+{
+    return script ? script->now_ns : __real_lap_now_ns();
+}
+
+/* Only what tells the candidates apart. */
+lap_status_t __wrap_lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
+{
+    lap_op_t *op = calloc(1, sizeof(*op));
+    const lap_status_t status =
+        lap_problem_init(&op->problem, &op->builder, desc, lap_group_size(group), ~0u);
+    *op_p = op;
+    return status;
+}
+
+void __wrap_lap_op_destroy(lap_op_t *op)
+{
+    free(op);
+}
+
+static size_t index_of(const lap_op_t *op)
+{
+    size_t i = 0;
+    for (; i < script->forecast->count; i++) {
+        const lap_problem_t *x = &script->forecast->candidates[i].problem, *y = &op->problem;
+        if (script->forecast->candidates[i].builder == op->builder &&
+            x->aggregate == y->aggregate && x->num_splits == y->num_splits &&
+            x->block_rows == y->block_rows && x->num_sm == y->num_sm)
+            return i;
+    }
+    tap_ok(false, "an operator is one of the candidates");
+    return 0;
+}
+
+/* Before each round. */
+lap_status_t __wrap_lap_group_barrier(lap_group_t *group)
+{
+    if (script)
+        script->last = NULL;
+    return __real_lap_group_barrier(group);
+}
+
+lap_status_t __wrap_lap_op_run(lap_op_t *op, const lap_op_args_t *args)
+{
+    const size_t i = index_of(op);
+    const pace_t *pace = &script->paces[i];
+    (void)args;
+    if (script->last != op)
+        script->rounds[i]++;
+    script->last = op;
+    int round = script->rounds[i] - 1;
+    while (round > 0 && pace->seconds[round < ROUNDS ? round : ROUNDS - 1] == 0)
+        round--;
+    const double slower = script->rank == 1 && pace->slower > 0 ? pace->slower : 1;
+    script->now_ns += (uint64_t)(pace->seconds[round] * slower * 1e9);
+    return LAP_OK;
+}
+
+lap_status_t __wrap_lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
+                                          const lap_cost_t *cost, double *seconds_p)
+{
+    (void)schedules;
+    (void)size;
+    (void)cost;
+    *seconds_p = script->paces[script->simulated++].seconds[0];
+    return LAP_OK;
+}
+
+static _Thread_local bool next_fails; /* the next allocation of this thread */
+static _Thread_local int allocated;   /* by this thread, and not given back */
+
+void *__wrap_lap_alloc(size_t count, size_t size)
+{
+    void *memory = next_fails ? NULL : __real_lap_alloc(count, size);
+    next_fails = false;
+    allocated += memory != NULL;
+    return memory;
+}
+
+void __wrap_lap_free(void *memory)
+{
+    allocated -= memory != NULL;
+    __real_lap_free(memory);
+}
+
+/* ---- trials ---- */
+
+static lap_op_desc_t describe(void)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = LAP_GEMM_RS;
+    desc.m = 64;
+    desc.n = 64;
+    desc.k = 16;
+    desc.method = "auto";
+    return desc;
+}
+
+/* All take 3 ms but serial, the first, and those that the caller names. */
+static void set_paces(pace_t *paces, double serial)
+{
+    memset(paces, 0, ALL * sizeof(*paces));
+    for (int i = 0; i < ALL; i++)
+        paces[i].seconds[0] = 3000 * US;
+    paces[0].seconds[0] = serial;
+}
+
+/* The candidates, all of them tried; `rounds_p` of each, where that is not NULL. */
+static lap_forecast_t run(lap_world_t *world, const pace_t *paces, const lap_forecast_t *among,
+                          size_t most, int *rounds_p)
+{
+    const lap_op_desc_t desc = describe();
+    lap_group_t *group = lap_world_group(world);
+    lap_engine_t *engine = NULL;
+    lap_trial_t *trial = NULL;
+    lap_forecast_t forecast = {.count = 0};
+    script_t own = {.forecast = &forecast, .paces = paces, .rank = lap_world_rank(world)};
+    own.now_ns = __real_lap_now_ns();
+    if (!tap_success(lap_engine_get(world, &engine), "an engine") ||
+        !tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &forecast), "candidates") ||
+        !tap_success(lap_trial_begin(group, engine, &desc, &trial), "a trial"))
+        exit(tap_done());
+    script = &own;
+    const lap_status_t status = lap_trial_run(trial, desc.m, among, most, &forecast);
+    script = NULL;
+    tap_success(status, "it runs");
+    lap_trial_end(trial);
+    if (rounds_p)
+        memcpy(rounds_p, own.rounds, sizeof(own.rounds));
+    return forecast;
+}
+
+static void expect(lap_world_t *world, const pace_t *paces, size_t picked, const char *what)
+{
+    const lap_forecast_t forecast = run(world, paces, NULL, 0, NULL);
+    tap_ok(forecast.picked == picked, "rank %d picks %s, expected %s: %s", lap_world_rank(world),
+           forecast.candidates[forecast.picked].label, forecast.candidates[picked].label, what);
+}
+
+/* Overlap must beat serial by 0.5 %, and by a microsecond besides. */
+static void test_band(lap_world_t *world)
+{
+    pace_t paces[ALL];
+    set_paces(paces, 1000 * US);
+    paces[2].seconds[0] = 995 * US;
+    expect(world, paces, 0, "995 us are not 0.5 % and 1 us below 1000");
+    paces[2].seconds[0] = 994.2 * US;
+    expect(world, paces, 0, "994.2 us are not, either");
+    paces[2].seconds[0] = 993.8 * US;
+    expect(world, paces, 2, "993.8 us are");
+    paces[3].seconds[0] = 993.5 * US;
+    expect(world, paces, 3, "993.5 us are better still");
+    set_paces(paces, 100 * US);
+    paces[1].seconds[0] = 98.7 * US;
+    expect(world, paces, 0, "98.7 us are 1.3 % below 100, not 0.5 % and 1 us");
+    paces[1].seconds[0] = 98.3 * US;
+    expect(world, paces, 1, "98.3 us are");
+    paces[0].seconds[0] = 90 * US;
+    expect(world, paces, 0, "serial is faster");
+}
+
+/* A call takes as long as on the slowest rank, and all know it. */
+static void test_slow_rank(lap_world_t *world)
+{
+    pace_t paces[ALL];
+    set_paces(paces, 1000 * US);
+    paces[2].seconds[0] = 500 * US;
+    paces[2].slower = 2.2;
+    paces[3].seconds[0] = 800 * US;
+    const lap_forecast_t forecast = run(world, paces, NULL, 0, NULL);
+    const int rank = lap_world_rank(world);
+    tap_ok(forecast.picked == 3,
+           "rank %d picks %s, expected %s: the one that is faster here is slow on rank 1", rank,
+           forecast.candidates[forecast.picked].label, forecast.candidates[3].label);
+    tap_ok(fabs(forecast.seconds[2] - 1100 * US) < US, "rank %d says %g s of it, expected 1.1 ms",
+           rank, forecast.seconds[2]);
+}
+
+/* The median of the rounds counts; who is far behind has one round, the warm-up not counted. */
+static void test_rounds(lap_world_t *world)
+{
+    pace_t paces[ALL];
+    int rounds[ALL];
+    set_paces(paces, 1000 * US);
+    const double good[] = {1, 500 * US, 500 * US, 500 * US, 500 * US, 500 * US, 520 * US};
+    const double bad[] = {1, 1100 * US, 1100 * US, 1100 * US, 400 * US, 1100 * US};
+    memcpy(paces[1].seconds, good, sizeof(good));
+    memcpy(paces[2].seconds, bad, sizeof(bad));
+    const lap_forecast_t forecast = run(world, paces, NULL, 0, rounds);
+    tap_ok(forecast.picked == 1 && forecast.seconds[1] < 521 * US,
+           "a method with a slow warm-up is picked: %s, %g s",
+           forecast.candidates[forecast.picked].label, forecast.seconds[1]);
+    tap_ok(rounds[4] == 2 && rounds[1] > 5, "what takes six times as long is tried once, not %d",
+           rounds[4] - 1);
+    set_paces(paces, 1000 * US);
+    memcpy(paces[2].seconds, bad, sizeof(bad));
+    expect(world, paces, 0, "one round of 400 us among some of 1100 makes no fast method");
+}
+
+/* With fewer rows only serial and the fastest of the capacity are tried. */
+static void test_among(lap_world_t *world)
+{
+    pace_t paces[ALL];
+    int rounds[ALL], tried = 0;
+    set_paces(paces, 1000 * US);
+    for (int i = 1; i < ALL; i++)
+        paces[i].seconds[0] = (1000 + 10 * i) * US;
+    const lap_forecast_t all = run(world, paces, NULL, 0, NULL);
+    paces[2].seconds[0] = 600 * US;
+    paces[3].seconds[0] = 500 * US; /* is not among the fastest two there, but would win here */
+    const lap_forecast_t few = run(world, paces, &all, 3, rounds);
+    for (size_t i = 0; i < few.count; i++)
+        tried += rounds[i] > 0;
+    tap_ok(tried == 3 && few.picked == 2 && few.seconds[3] == all.seconds[3],
+           "serial and the fastest are tried, %d of 3, and %s is picked", tried,
+           few.candidates[few.picked].label);
+}
+
+/* When one rank has no memory for a trial, none begins one, and nothing is left of it. */
+static void test_no_memory(lap_world_t *world)
+{
+    const lap_op_desc_t desc = describe();
+    lap_engine_t *engine = NULL;
+    lap_trial_t *trial = NULL;
+    tap_success(lap_engine_get(world, &engine), "an engine");
+    const int before = allocated;
+    next_fails = lap_world_rank(world) == 1;
+    tap_failure(lap_trial_begin(lap_world_group(world), engine, &desc, &trial), LAP_ERR_NO_MEMORY,
+                "no memory for a trial", NULL);
+    tap_ok(allocated == before && !trial, "rank %d keeps %d allocations of it",
+           lap_world_rank(world), allocated - before);
+}
+
+static void suite(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    test_no_memory(world);
+    test_band(world);
+    test_slow_rank(world);
+    test_rounds(world);
+    test_among(world);
+}
+
+/* ---- forecasts ---- */
+
+static void forecast(const pace_t *paces, size_t picked, const char *what)
+{
+    const lap_op_desc_t desc = describe();
+    const lap_cost_t cost = {.step_s = 0};
+    lap_forecast_t told = {.count = 0};
+    script_t own = {.paces = paces};
+    tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &told), "candidates");
+    script = &own;
+    const lap_status_t status = lap_auto_predict(&told, &cost);
+    script = NULL;
+    tap_success(status, "a forecast");
+    tap_ok(told.picked == picked, "%s is picked, expected %s: %s",
+           told.candidates[told.picked].label, told.candidates[picked].label, what);
+}
+
+static void test_margin(void)
+{
+    pace_t paces[ALL];
+    set_paces(paces, 1000 * US);
+    paces[2].seconds[0] = 981 * US;
+    forecast(paces, 0, "981 us are not 2 % below 1000");
+    paces[2].seconds[0] = 979 * US;
+    forecast(paces, 2, "979 us are");
+    paces[1].seconds[0] = 978 * US;
+    forecast(paces, 1, "978 us are better still");
+}
+
+int main(void)
+{
+    test_margin();
+    tap_ranks(RANKS, NULL, suite, NULL);
+    return tap_done();
+}

@@ -49,10 +49,11 @@ int lap_cli_check(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 
 enum {
-    LAP_CLI_GO = -1,    /* lap_args_parse: all is well, go on */
-    LAP_CLI_OK = 0,     /* exit status: done */
-    LAP_CLI_FAILED = 1, /* exit status: the work itself failed */
-    LAP_CLI_USAGE = 2,  /* exit status: the command line makes no sense */
+    LAP_CLI_GO = -1,        /* lap_args_parse: all is well, go on */
+    LAP_CLI_OK = 0,         /* exit status: done */
+    LAP_CLI_FAILED = 1,     /* exit status: the work itself failed */
+    LAP_CLI_USAGE = 2,      /* exit status: the command line makes no sense */
+    LAP_CLI_NOT_FINITE = 3, /* exit status: a loss, or gradients, are not finite */
 };
 
 typedef struct lap_option {

@@ -237,16 +237,22 @@ static void escalate(job_t *job)
     }
 }
 
+/* All ranks ended so together, and one of them said why. */
+static bool is_told(const job_t *job)
+{
+    return job->launch->told != 0 && job->result == job->launch->told;
+}
+
 /* A rank's bad end is told when it is the first; `info` is what waitid says of it. */
 static void report_failure(job_t *job, int number, const siginfo_t *info)
 {
     bool exited = info->si_code == CLD_EXITED;
     job->first = number;
     job->result = exited ? info->si_status : 128 + info->si_status;
-    if (exited)
+    if (exited && !is_told(job))
         say(job, "rank %d (pid %d) exited with status %d", number, (int)info->si_pid,
             info->si_status);
-    else
+    if (!exited)
         say(job, "rank %d (pid %d) was killed by signal %d (%s)%s", number, (int)info->si_pid,
             info->si_status, strsignal(info->si_status),
             info->si_code == CLD_DUMPED ? ", core dumped" : "");
@@ -257,7 +263,7 @@ static void report_failure(job_t *job, int number, const siginfo_t *info)
 static void summarise(job_t *job)
 {
     int others = job->launch->nranks - 1;
-    if (job->first < 0 || job->also_failed == 0)
+    if (job->first < 0 || job->also_failed == 0 || is_told(job))
         return;
     if (others == 1) {
         say(job, "then the other rank failed too%s", job->forced > 0 ? "; it had to be ended" : "");

@@ -156,6 +156,7 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
         .gpus = job->gpus,
         .gpu_answer = gpu_answer,
+        .told = job->told,
         .heard = true,
     };
     return lap_launch(&launch);

@@ -5,6 +5,8 @@
  */
 #include "train.h"
 
+#include <math.h>
+
 #include "core/status.h"
 #include "ranks.h"
 #include "util/alloc.h"
@@ -71,6 +73,12 @@ static lap_status_t run_passes(lap_train_model_t *model, lap_train_iteration_t *
     return LAP_OK;
 }
 
+/* The same on every rank. */
+static bool is_finite(const lap_train_iteration_t *iteration)
+{
+    return isfinite(iteration->loss) && isfinite(iteration->norm);
+}
+
 static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
                             lap_train_iteration_t *iteration)
 {
@@ -86,14 +94,20 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     const uint64_t begin = lap_now_ns();
     double apart = 0;
     LAP_TRY(run_passes(model, iteration, &apart));
-    lap_train_say(train, tp, "|-- Optimizer step");
-    LAP_TRY(lap_train_step(model, &iteration->loss, &iteration->norm));
+    LAP_TRY(lap_train_sync(model, &iteration->loss));
+    if (isfinite(iteration->loss) || train->goes_on) {
+        lap_train_say(train, tp, "|-- Optimizer step");
+        LAP_TRY(lap_train_step(model, &iteration->norm));
+    }
     iteration->seconds = seconds_since(begin) - apart;
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     if (train->debug)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
-    return lap_train_average(model->groups.world, iteration);
+    LAP_TRY(lap_train_average(model->groups.world, iteration));
+    if (is_finite(iteration) || model->told)
+        return LAP_OK;
+    return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
 }
 
 /* Makes the model of one way of training. */
@@ -110,11 +124,24 @@ static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *
     return LAP_OK;
 }
 
+/* What was measured: of all iterations, or of those that both ways have. */
+static void report(const lap_train_t *train, const lap_train_result_t *results, int count,
+                   int iters)
+{
+    lap_train_t so_far = *train;
+    so_far.iters = iters;
+    so_far.trace = train->trace && iters > 0 && results[0].iterations[iters - 1].traced;
+    so_far.apart = train->apart && so_far.trace;
+    if (iters > 0)
+        lap_train_report(&so_far, results, (size_t)count);
+}
+
 /*
  * With overlap, without, or both: these take turns, so that whatever else goes on in the machine
  * troubles them alike.
  */
-static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups)
+static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups,
+                              bool *stopped_p)
 {
     static const char *const ways[] = {", with overlap", ", without overlap"};
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
@@ -128,13 +155,18 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
         results[w].link = link;
         status = prepare(train, groups, &models[w], &results[w]);
     }
-    for (int i = 0; i < count * train->iters && status == LAP_OK; i++) {
-        const int w = i % count;
-        status = iterate(&models[w], i / count, count > 1 ? ways[w] : "",
-                         &results[w].iterations[i / count]);
+    int done = 0;
+    while (done < count * train->iters && status == LAP_OK && !*stopped_p) {
+        const int w = done % count;
+        lap_train_iteration_t *iteration = &results[w].iterations[done / count];
+        status = iterate(&models[w], done / count, count > 1 ? ways[w] : "", iteration);
+        *stopped_p = status == LAP_OK && !is_finite(iteration) && !train->goes_on;
+        done++;
     }
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
-        lap_train_report(train, results, (size_t)count);
+        report(train, results, count, done / count);
+    if (status == LAP_OK && *stopped_p) /* ranks that fail together end together */
+        status = lap_group_barrier(groups->world);
     for (int w = 0; w < count; w++) {
         if (models[w].train)
             lap_train_model_clear(&models[w]);
@@ -155,11 +187,13 @@ static int run_rank(const void *context, lap_world_t *world)
     const lap_train_t *train = context;
     lap_train_groups_t groups = {NULL, NULL, NULL};
     lap_status_t status = make_groups(train, world, &groups);
+    bool stopped = false;
     if (status == LAP_OK)
-        status = train_all(train, &groups);
-    const int result = status == LAP_OK
-                           ? LAP_CLI_OK
-                           : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
+        status = train_all(train, &groups, &stopped);
+    const int result = status != LAP_OK
+                           ? lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status)
+                       : stopped ? LAP_CLI_NOT_FINITE
+                                 : LAP_CLI_OK;
     lap_group_destroy(groups.dp);
     lap_group_destroy(groups.tp);
     return result;
@@ -182,6 +216,7 @@ int lap_cli_train(int argc, char **argv)
             .gpus = train.gpus,
             .device_bytes = lap_train_device_bytes(&train),
             .dtype = train.desc.fp8 == LAP_FP8_NONE ? train.desc.dtype : LAP_FLOAT8_E4M3,
+            .told = LAP_CLI_NOT_FINITE,
             .check = check_ranks,
             .run = run_rank,
             .context = &train,

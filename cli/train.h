@@ -35,8 +35,9 @@ typedef struct lap_train {
     lap_link_arg_t link;
     double timeout_s;
     bool json, debug;
-    bool trace; /* look at what every GEMM does, */
-    bool apart; /* in some iterations only, whose times do not count: it takes time on a GPU */
+    bool goes_on; /* when a loss is not finite */
+    bool trace;   /* look at what every GEMM does, */
+    bool apart;   /* in some iterations only, whose times do not count: it takes time on a GPU */
 } lap_train_t;
 
 extern const lap_command_t lap_train_command;
@@ -71,6 +72,9 @@ typedef struct lap_train_model {
     lap_tensor_t x, target; /* of the first micro-batch; those of the others lie behind */
     lap_tensor_t y, dx;     /* of the one in work; dy takes the place of y */
     double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
+    int micro;              /* the micro-batch in work */
+    int not_finite;         /* the first micro-batch of it whose loss is not finite; -1: none */
+    bool told;              /* that one was not */
 } lap_train_model_t;
 
 /*
@@ -95,11 +99,18 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says);
 lap_status_t lap_train_wait(lap_train_model_t *model);
 lap_status_t lap_train_add_loss(lap_train_model_t *model);
 
+/* Waits for the replicas. Writes the loss, as the mean of all micro-batches and replicas. */
+lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p);
+
+/* Makes a step, and waits for it. Writes the norm of the gradients. */
+lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p);
+
 /*
- * Waits for the replicas and makes a step. Writes the loss, as the mean of all micro-batches and
- * replicas, and the norm of the gradients.
+ * Says on standard error, once for all ranks, that a loss or a norm is not finite, and which tensor
+ * is the first that is not. Collective over the world.
  */
-lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p);
+lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, const char *way,
+                                       double loss, double norm);
 
 /* ---- what is measured ---- */
 

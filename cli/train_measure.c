@@ -138,7 +138,8 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
             LAP_TRY(lap_train_wait(model));
             LAP_TRY(lap_train_add_loss(model));
         }
-        LAP_TRY(lap_train_step(model, &loss, &norm));
+        LAP_TRY(lap_train_sync(model, &loss));
+        LAP_TRY(lap_train_step(model, &norm));
     }
     LAP_TRY(sum_work(model, &figures[0], &figures[1]));
     return average(model->groups.world, figures, 2);

@@ -3,6 +3,8 @@
  * The model that `lap train` trains: layers, their optimizer, their replicas, and data that are a
  * pure function of seed, iteration and sequence, whichever ranks they are on.
  */
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -150,7 +152,9 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     if (micro == 0) {
         lap_nn_zero_gradients(model->nn);
         model->loss = 0;
+        model->not_finite = -1;
     }
+    model->micro = micro;
     lap_nn_accumulate(model->nn, micro + 1 < train->micro);
     if (says)
         say_part(model, micro, "Forward pass");
@@ -173,6 +177,8 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model)
     double loss;
     LAP_TRY(lap_nn_loss_value(model->nn, &loss));
     model->loss += loss / model->train->micro;
+    if (!isfinite(loss) && model->not_finite < 0)
+        model->not_finite = model->micro;
     return LAP_OK;
 }
 
@@ -191,16 +197,62 @@ static lap_status_t average_loss(lap_train_model_t *model, double *loss)
     return LAP_OK;
 }
 
-lap_status_t lap_train_step(lap_train_model_t *model, double *loss_p, double *norm_p)
+lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
 {
-    const lap_train_t *train = model->train;
     double loss = model->loss;
     if (model->dp)
         LAP_TRY(lap_dp_wait(model->dp));
     LAP_TRY(average_loss(model, &loss));
-    LAP_TRY(lap_optimizer_step(model->optimizer, 1.0f / (float)(train->replicas * train->micro),
-                               norm_p));
-    LAP_TRY(lap_nn_wait(model->nn));
     *loss_p = loss;
+    return LAP_OK;
+}
+
+lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p)
+{
+    const float sharers = (float)(model->train->replicas * model->train->micro);
+    LAP_TRY(lap_optimizer_step(model->optimizer, 1 / sharers, norm_p));
+    return lap_nn_wait(model->nn);
+}
+
+/* ---- numbers that are not finite ---- */
+
+/* Of this rank's replica, if its loss is not finite, or no loss is to blame. Collective. */
+static lap_status_t find_not_finite(lap_train_model_t *model, double loss,
+                                    lap_nn_not_finite_t *found)
+{
+    const int micro = model->not_finite < 0 ? 0 : model->not_finite;
+    const lap_tensor_t x = part_of(model->x, micro);
+    if (!isfinite(loss) && model->not_finite < 0)
+        return LAP_OK;
+    LAP_TRY(lap_nn_find_not_finite(model->nn, model->train->desc.seq, &x, &model->y, found));
+    found->rank = lap_group_world_rank(model->groups.tp, found->rank);
+    return LAP_OK;
+}
+
+lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, const char *way,
+                                       double loss, double norm)
+{
+    static const char *const kinds[] = {"nothing", "parameter", "activation", "gradient of"};
+    const lap_train_t *train = model->train;
+    lap_nn_not_finite_t found = {.what = LAP_NN_ALL_FINITE};
+    void *all;
+    LAP_TRY(find_not_finite(model, loss, &found));
+    LAP_TRY(lap_group_collect(model->groups.world, &found, sizeof(found), &all));
+    for (int r = lap_group_size(model->groups.world); r-- > 0;)
+        if (((lap_nn_not_finite_t *)all)[r].what != LAP_NN_ALL_FINITE)
+            found = ((lap_nn_not_finite_t *)all)[r];
+    lap_free(all);
+    model->told = true;
+    if (lap_group_rank(model->groups.world) != 0)
+        return LAP_OK;
+    char where[160] = "all parameters, activations and gradients are finite";
+    if (found.what != LAP_NN_ALL_FINITE)
+        snprintf(where, sizeof(where), "the first tensor that is not finite is %s %s, of rank %d",
+                 kinds[found.what], found.name, found.rank);
+    const bool of_loss = !isfinite(loss);
+    fprintf(stderr, "%s: iteration %d%s: the %s is %g: %s; --lr, which is %g, may be too large%s\n",
+            lap_train_command.name, index + 1, way, of_loss ? "loss" : "norm of the gradients",
+            of_loss ? loss : norm, where, (double)train->optimizer.lr,
+            train->goes_on ? "" : " (--continue-on-nan goes on)");
     return LAP_OK;
 }

@@ -55,6 +55,7 @@ enum {
     TRANSPORT,
     GPU_SHARE,
     TIMEOUT,
+    CONTINUE,
     NO_TRACE,
     DEBUG,
     JSON,
@@ -127,6 +128,8 @@ static const lap_option_t options[NOPTIONS] = {
     [TRANSPORT] = LAP_OPTION_TRANSPORT,
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
+    [CONTINUE] = {0, "continue-on-nan", NULL,
+                  "go on when a loss, or the norm of the gradients, is not finite", NULL},
     [NO_TRACE] = {0, "no-trace", NULL,
                   "do not look at what every GEMM does: nothing is said of communication; on GPUs "
                   "that is done in the second half of three or more iterations only",
@@ -155,7 +158,10 @@ const lap_command_t lap_train_command = {
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
         "Exit status: 0; that of the first rank that failed, or 128 and the signal that ended it; "
         "2\n"
-        "when the request makes no sense.",
+        "when the request makes no sense; 3 when a loss, or the norm of the gradients, is not\n"
+        "finite: then standard error names the first layer and tensor that is not, in the order "
+        "of\n"
+        "forward and then backward, and what was measured so far is printed.",
     .options = options,
     .noptions = NOPTIONS,
 };
@@ -466,6 +472,7 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.json = args.given[JSON];
     train.debug = args.given[DEBUG];
+    train.goes_on = args.given[CONTINUE];
     train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||

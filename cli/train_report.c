@@ -297,19 +297,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     printf("}\n");
 }
 
-/* Nothing is learnt in such a run, however fast it was. */
-static void warn_of_losses(const lap_train_t *train, const lap_train_result_t *result)
-{
-    int i = 0;
-    while (i < train->iters && isfinite(result->iterations[i].loss))
-        i++;
-    if (i < train->iters)
-        fprintf(stderr, "%s: the loss of iteration %d is %g: --lr, which is %g, may be too large\n",
-                lap_train_command.name, i + 1, result->iterations[i].loss, train->optimizer.lr);
-}
-
 void lap_train_report(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     (train->json ? print_json : print_tables)(train, results, count);
-    warn_of_losses(train, &results[0]);
 }

@@ -336,6 +336,34 @@ LAP_API lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t
 /* From the next pass on calls are traced, or not (the default). Local. Returns LAP_ERR_NO_MEMORY. */
 LAP_API lap_status_t lap_nn_trace(lap_nn_t *nn, int on);
 
+/* The first tensor with numbers that are not finite. */
+typedef enum lap_nn_what {
+    LAP_NN_ALL_FINITE = 0,
+    LAP_NN_PARAMETER = 1,
+    LAP_NN_ACTIVATION = 2,
+    LAP_NN_GRADIENT = 3, /* of a parameter */
+} lap_nn_what_t;
+
+typedef struct lap_nn_not_finite {
+    lap_nn_what_t what;
+    char name[64]; /* of the parameter, perhaps with the type of its copy, as in
+                      "layer0.fc1.weight as float16"; "input"; or such as "layer1.gelu.output" */
+    int rank;      /* of the group: the first that has it */
+} lap_nn_not_finite_t;
+
+/*
+ * Looks for the first parameter, activation or gradient that is not finite, in the order in which a
+ * step makes them: x, then layer by layer the parameters and activations of forward, then what
+ * lap_nn_gradients has, from the last parameter to the first.
+ * For use when a loss or a norm is not finite: it computes forward once more, from the x of that
+ * loss and to y. Passes that nobody looks at cost nothing for it.
+ * Collective. x and y are as in lap_nn_forward. Waits for all passes before and for itself. Writes
+ * *found_p on success, the same on every rank. Returns as lap_nn_forward and lap_nn_wait,
+ * LAP_ERR_NO_MEMORY.
+ */
+LAP_API lap_status_t lap_nn_find_not_finite(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
+                                            const lap_tensor_t *y, lap_nn_not_finite_t *found_p);
+
 /* The symmetric buffer that the layers work in. Local. */
 LAP_API lap_buffer_t *lap_nn_buffer(lap_nn_t *nn);
 

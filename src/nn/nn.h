@@ -122,6 +122,8 @@ struct lap_nn {
     double *loss;       /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count;  /* and how many elements the whole has */
     float *grad_scale;  /* shared memory: 1 / loss_scale */
+    float
+        *looks; /* shared memory: largest magnitudes of what finite.c looks at; NULL: it does not */
 
     lap_event_t *end;       /* of the compute stream, when all is waited for */
     lap_nn_call_t **flight; /* calls that have not ended */
@@ -200,6 +202,12 @@ lap_nn_operand_t lap_nn_fp8_turned(const lap_nn_t *nn, const lap_nn_weight_t *we
 /* The same operand again, with nothing issued. */
 lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
                                  const lap_tensor_t *matrix);
+
+/* ---- finite.c ---- */
+
+/* In a forward that is looked at: issues the looks at x, or at a block and its y. */
+lap_status_t lap_nn_look_input(lap_nn_t *nn, const lap_tensor_t *x);
+lap_status_t lap_nn_look_block(lap_nn_t *nn, size_t b, const lap_tensor_t *y);
 
 /* ---- pass.c ---- */
 

@@ -194,10 +194,12 @@ static lap_tensor_t between(const lap_nn_t *nn, void *data)
 static lap_status_t issue_forward(lap_nn_t *nn, const lap_tensor_t *x, const lap_tensor_t *y)
 {
     lap_tensor_t in = *x;
+    LAP_TRY(lap_nn_look_input(nn, x));
     for (size_t b = 0; b < nn->plan.nblocks; b++) {
         lap_nn_block_t *block = &nn->blocks[b];
         const lap_tensor_t out = block->y ? between(nn, block->y) : *y;
         LAP_TRY(lap_nn_block_forward(nn, block, &in, &out));
+        LAP_TRY(lap_nn_look_block(nn, b, &out));
         in = out;
     }
     return LAP_OK;

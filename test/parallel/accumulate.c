@@ -181,8 +181,8 @@ static lap_status_t run_backwards(model_t *model, int step, double *loss_p)
 static float *run_step(model_t *model, int step, double *loss_p, double *norm_p)
 {
     size_t count;
-    const float scale =
-        1.0f / (float)(model->trial->n / model->batch * (size_t)model->trial->replicas);
+    const size_t backwards = model->trial->n / model->batch;
+    const float scale = 1 / ((float)backwards * (float)model->trial->replicas);
     float *grads = lap_nn_gradients(model->nn, &count);
     if (!tap_success(run_backwards(model, step, loss_p), "the backwards of a step") ||
         (model->dp && !tap_success(lap_dp_wait(model->dp), "the sums over replicas")))

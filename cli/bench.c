@@ -4,6 +4,7 @@
  * rank 0 prints.
  */
 #include "bench.h"
+#include "core/status.h"
 #include "ranks.h"
 #include "util/alloc.h"
 
@@ -30,17 +31,8 @@ static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
     return correct;
 }
 
-static int run_cases(const lap_bench_t *bench, lap_world_t *world)
+static int print_cases(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
-    lap_bench_result_t results[LAP_BENCH_CASES];
-    for (size_t i = 0; i < bench->ncases; i++) {
-        lap_status_t status = lap_bench_measure(bench, &bench->cases[i], world, &results[i]);
-        if (status != LAP_OK)
-            return fail(world, status);
-    }
-    /* All ranks know the results; rank 0 speaks, and answers for them. */
-    if (lap_world_rank(world) != 0)
-        return LAP_CLI_OK;
     if (bench->mode == LAP_BENCH_SWEEP)
         (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results);
     else
@@ -51,6 +43,26 @@ static int run_cases(const lap_bench_t *bench, lap_world_t *world)
     for (size_t i = 0; i < bench->ncases; i++)
         correct = judge(&bench->cases[i], &results[i]) && correct;
     return correct ? LAP_CLI_OK : LAP_CLI_FAILED;
+}
+
+static int run_cases(const lap_bench_t *bench, lap_world_t *world)
+{
+    lap_bench_result_t *results = lap_alloc(bench->ncases, sizeof(*results));
+    lap_status_t status = LAP_OK;
+    if (!results)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", bench->ncases);
+    for (size_t i = 0; i < bench->ncases && status == LAP_OK; i++)
+        status = lap_bench_measure(bench, &bench->cases[i], world, &results[i]);
+    /* All ranks know the results; rank 0 speaks, and answers for them. */
+    int result = LAP_CLI_OK;
+    if (status != LAP_OK)
+        result = fail(world, status);
+    else if (lap_world_rank(world) == 0)
+        result = print_cases(bench, results);
+    for (size_t i = 0; results && i < bench->ncases; i++)
+        lap_bench_result_clear(&results[i]);
+    lap_free(results);
+    return result;
 }
 
 static int run_latency(const lap_bench_t *bench, lap_world_t *world)

@@ -20,6 +20,7 @@
 #include "gpu_share.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
+#include "schedule/trace.h"
 #include "stats.h"
 
 typedef enum lap_bench_mode {
@@ -78,6 +79,8 @@ typedef struct lap_bench {
     bool sm_margin;      /* and set_sm_margin */
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
+    bool trace; /* look at what goes on within a call; never in a sweep */
+    bool quiet; /* no progress, and no remarks below tables */
 } lap_bench_t;
 
 extern const lap_command_t lap_bench_command;
@@ -241,10 +244,16 @@ float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank);
 /* Fills in all that verifying needs, from the random matrices as any rank can make them. */
 lap_status_t lap_bench_truth_init(lap_bench_data_t *data);
 
-/*
- * Compares all results with the truth. Writes the largest error and returns whether every element
- * is within its bound.
- */
+/* The element that came nearest to its bound, or farthest beyond it. */
+typedef struct lap_bench_verdict {
+    double ratio; /* of error to bound; above 1, or not a number: wrong */
+    double error, bound;
+} lap_bench_verdict_t;
+
+/* Compares all results with the truth. Writes the largest error of all elements. */
+lap_bench_verdict_t lap_bench_data_judge(const lap_bench_data_t *data, double *max_err_p);
+
+/* The same; returns whether every element is within its bound. */
 bool lap_bench_data_verify(const lap_bench_data_t *data, double *max_err_p);
 
 /* ---- the baseline ---- */
@@ -276,25 +285,49 @@ static inline size_t lap_bench_rows(const lap_bench_case_t *it)
 
 /* ---- measuring ---- */
 
+/* What a traced call was spent on: means of the ranks, in milliseconds. Known to rank 0. */
+typedef struct lap_bench_traced {
+    int calls; /* that were traced; 0: none, and nothing else is known */
+    int call;  /* which of them this is, from 1: that of the median time */
+    double total_ms;
+    double flight_ms, hidden_ms, exposed_ms; /* as in lap_trace_view_t */
+    double cause_ms[LAP_CAUSES];             /* exposed_ms in parts */
+    double bytes;                            /* that a rank sends */
+} lap_bench_traced_t;
+
 typedef struct lap_bench_figure {
     double total_ms, noise_ms;
     double ect_ms, ect_noise_ms; /* less the GEMM of the same round */
+    double efficiency_noise;     /* of the efficiencies of the rounds, as the others are noise */
     double host_us;              /* to issue a call in the order of a stream; 0: not measured */
     double max_err;
+    lap_bench_verdict_t verdict; /* of the rank and the call that came nearest to their bound */
     bool ok;
     double predicted_ms;        /* 0: not predicted */
     char picked[LAP_LIST_TEXT]; /* the method that auto picked; "" for others */
+    double *rounds_ms;          /* of each round */
+    lap_bench_traced_t traced;
 } lap_bench_figure_t;
 
 typedef struct lap_bench_result {
     lap_bench_shape_t shape; /* of the rank */
     lap_link_t link;         /* in effect; both 0: none */
+    int cores, local_ranks;  /* of this machine */
+    size_t rounds;           /* that were timed */
     double gemm_ms, gemm_noise_ms;
+    double *gemm_rounds_ms;                       /* two of each round */
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
     bool undrawn; /* the timeline could not be written, as was told; known to rank 0 */
+    size_t drawn; /* the method that was drawn, if one was */
 } lap_bench_result_t;
 
-/* Measures one case. Collective over the world; the figures are the same on every rank. */
+/* Frees what measuring has left in a result, also in one that is all zero. */
+void lap_bench_result_clear(lap_bench_result_t *result);
+
+/*
+ * Measures one case. Collective over the world; the figures are the same on every rank. The caller
+ * clears the result, also after a failure.
+ */
 lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
                                lap_world_t *world, lap_bench_result_t *result_p);
 
@@ -319,8 +352,28 @@ void lap_bench_progress(bool speaks, const char *format, ...) __attribute__((for
 /* Removes it. */
 void lap_bench_progress_end(bool speaks);
 
-/* Efficiency of a method; false when it has none: serial itself, or nothing to hide. */
-bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p);
+/* Why a method has no efficiency to tell. */
+typedef enum lap_bench_lack {
+    LAP_BENCH_TELLS = 0, /* it has one */
+    LAP_BENCH_SERIAL,    /* it is serial, or auto that picked serial: there is nothing to compare */
+    LAP_BENCH_WRONG,     /* its result is wrong, or that of serial */
+    LAP_BENCH_NO_COST,   /* what serial takes longer than the GEMM is within the noise */
+    LAP_BENCH_NOISE,     /* the error bar is wider than what the value could tell */
+    LAP_BENCH_LACKS
+} lap_bench_lack_t;
+
+/* Efficiency of a method and its error bar, which is NAN after a single round. */
+lap_bench_lack_t lap_bench_efficiency(const lap_bench_result_t *result, size_t method,
+                                      double *efficiency_p, double *noise_p);
+/* "noise", for JSON; NULL when there is an efficiency. */
+const char *lap_bench_lack_name(lap_bench_lack_t lack);
+
+/* Floating-point operations of the GEMM of a rank; 1e12 of them a second when they take `ms`. */
+double lap_bench_flops(const lap_bench_shape_t *shape);
+double lap_bench_tflops(const lap_bench_shape_t *shape, double ms);
+
+/* "8 ranks share 2 cores: ...", if they do, as a line. */
+void lap_bench_print_cores(const char *device, int local_ranks, int cores);
 
 #define LAP_BENCH_TYPES_TEXT 128
 
@@ -342,6 +395,13 @@ void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result
 /* "key":value for JSON; null for what JSON has no number for. */
 void lap_bench_json_number(const char *key, double value);
 void lap_bench_json_types(const lap_bench_shape_t *shape);
+/* A list of times, with a comma before its key. */
+void lap_bench_json_rounds(const char *key, const double *list, size_t count);
+/* All that is known of a method, as an object; noise is null after a single round. */
+void lap_bench_json_method(const lap_bench_case_t *it, const lap_bench_result_t *result,
+                           size_t method);
+/* What was measured on which machine, with which version, as fields with a comma before each. */
+void lap_bench_json_about(const lap_bench_t *bench, const lap_bench_result_t *result);
 void lap_bench_json_link(const lap_link_t *link);
 void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t *result,
                              int nranks);

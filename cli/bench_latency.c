@@ -61,7 +61,7 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
                             double *samples, lap_bench_latency_t *result)
 {
     int rank = lap_group_rank(group);
-    lap_bench_progress(rank == 0, "sending signals");
+    lap_bench_progress(rank == 0 && !bench->quiet, "sending signals");
     LAP_TRY(lap_group_barrier(group));
     if (rank < 2) {
         cpu_set_t before;
@@ -76,7 +76,7 @@ static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_bu
     LAP_TRY(lap_group_barrier(group));
     if (rank == 0) {
         result->trip_ns = lap_stats(samples, (size_t)bench->iters);
-        lap_bench_progress(true, "running steps");
+        lap_bench_progress(!bench->quiet, "running steps");
         LAP_TRY(lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns));
     }
     return lap_group_barrier(group);

@@ -19,7 +19,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define DRAWN_CALLS 5  /* traced calls, of which the median one is drawn */
+#define TRACED_CALLS 5 /* of each method, of which the median one is told of, or drawn */
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
 
 /* One rank at work on one case. */
@@ -28,15 +28,16 @@ typedef struct runner {
     const lap_bench_case_t *it;
     lap_group_t *group;
     lap_engine_t *engine;
-    bool speaks; /* rank 0 */
+    bool speaks; /* rank 0, */
+    bool shows;  /* which says what it does */
     lap_bench_data_t data;
     lap_buffer_t *buffer;
     lap_op_t *ops[LAP_LIST_MAX + 1];
     lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
     lap_bench_baseline_t *baseline;
-    double *said;                      /* by each rank: what it measured */
+    double *said;                      /* by each rank: what it measured; room for a verdict */
     double *samples[LAP_LIST_MAX + 3]; /* ns of each row; then of the GEMM, twice as many */
-    double *ects;                      /* of one row */
+    double *sorted;                    /* what statistics sort */
     lap_bench_result_t result;
 } runner_t;
 
@@ -143,6 +144,17 @@ static lap_status_t run_method(runner_t *runner, size_t method, lap_trace_t *tra
                  : run_behind(runner->gemm, op, &args, NULL, NULL);
 }
 
+/* The verdict of all ranks is that of the one nearest to its bound, or farthest beyond. */
+static lap_status_t join_verdicts(runner_t *runner, lap_bench_verdict_t *verdict)
+{
+    lap_bench_verdict_t *all = (lap_bench_verdict_t *)(void *)runner->said;
+    LAP_TRY(lap_group_allgather(runner->group, verdict, sizeof(*verdict), all));
+    for (int r = 0; r < lap_group_size(runner->group); r++)
+        if (!isnan(verdict->ratio) && !(all[r].ratio <= verdict->ratio))
+            *verdict = all[r];
+    return LAP_OK;
+}
+
 static lap_status_t time_call(runner_t *runner, size_t method, lap_trace_t *trace, double *ns_p)
 {
     lap_trace_mark(trace);
@@ -206,7 +218,7 @@ static lap_status_t choose_link(runner_t *runner)
     runner->result.link = asked->link;
     if (asked->ratio <= 0)
         return LAP_OK;
-    lap_bench_progress(runner->speaks, "timing the GEMM for the link");
+    lap_bench_progress(runner->shows, "timing the GEMM for the link");
     double samples[RATIO_ROUNDS];
     for (int i = 0; i < RATIO_ROUNDS; i++)
         LAP_TRY(time_gemm(runner, &samples[i]));
@@ -276,9 +288,9 @@ static void note_predictions(runner_t *runner)
 static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
-    runner->said = lap_alloc(nranks, sizeof(double));
-    runner->ects = lap_alloc((size_t)runner->bench->iters, sizeof(double));
-    bool there = runner->said && runner->ects;
+    runner->said = lap_alloc(nranks, sizeof(lap_bench_verdict_t));
+    runner->sorted = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
+    bool there = runner->said && runner->sorted;
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++) {
         runner->samples[i] = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
         there = there && runner->samples[i];
@@ -286,7 +298,7 @@ static lap_status_t set_up(runner_t *runner)
     if (!there)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %d rounds",
                          runner->bench->iters);
-    lap_bench_progress(runner->speaks, "computing the reference of %s",
+    lap_bench_progress(runner->shows, "computing the reference of %s",
                        lap_op_kind_name(runner->it->kind));
     LAP_TRY(lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
                                 runner->engine->device));
@@ -314,7 +326,7 @@ static void tear_down(runner_t *runner)
     lap_bench_data_clear(&runner->data);
     for (size_t i = 0; i <= lap_bench_rows(runner->it); i++)
         lap_free(runner->samples[i]);
-    lap_free(runner->ects);
+    lap_free(runner->sorted);
     lap_free(runner->said);
 }
 
@@ -325,15 +337,17 @@ static lap_status_t verify(runner_t *runner)
 {
     for (size_t i = 0; i < lap_bench_rows(runner->it); i++) {
         lap_bench_figure_t *figure = &runner->result.methods[i];
-        lap_bench_progress(runner->speaks, "verifying %s %s", lap_op_kind_name(runner->it->kind),
+        lap_bench_progress(runner->shows, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
         LAP_TRY(lap_bench_data_spoil(&runner->data));
-        double unused, wrong, err;
+        double unused, err;
         LAP_TRY(time_row(runner, i, &unused));
         LAP_TRY(lap_bench_data_fetch(&runner->data));
-        bool ok = lap_bench_data_verify(&runner->data, &err);
-        LAP_TRY(largest(runner, !ok, &wrong));
-        figure->ok = figure->ok && wrong == 0;
+        lap_bench_verdict_t verdict = lap_bench_data_judge(&runner->data, &err);
+        LAP_TRY(join_verdicts(runner, &verdict));
+        figure->ok = figure->ok && verdict.ratio <= 1;
+        if (!isnan(figure->verdict.ratio) && !(verdict.ratio <= figure->verdict.ratio))
+            figure->verdict = verdict;
         LAP_TRY(largest(runner, err, &err));
         if (!(err <= figure->max_err))
             figure->max_err = err;
@@ -371,7 +385,7 @@ static lap_status_t all_rounds(runner_t *runner)
     const lap_bench_t *bench = runner->bench;
     for (int i = 0; i < bench->warmup + bench->iters; i++) {
         bool timed = i >= bench->warmup;
-        lap_bench_progress(runner->speaks, "%s: %s round %d of %d",
+        lap_bench_progress(runner->shows, "%s: %s round %d of %d",
                            lap_op_kind_name(runner->it->kind), timed ? "timed" : "warm-up",
                            timed ? i - bench->warmup + 1 : i + 1,
                            timed ? bench->iters : bench->warmup);
@@ -380,37 +394,73 @@ static lap_status_t all_rounds(runner_t *runner)
     return LAP_OK;
 }
 
+/* What a row took longer than the GEMM in a round, of which both GEMMs count. */
+static double ect_of(const runner_t *runner, size_t row, size_t round)
+{
+    const double *gemms = runner->samples[lap_bench_rows(runner->it)];
+    return runner->samples[row][round] - (gemms[2 * round] + gemms[2 * round + 1]) / 2;
+}
+
 /*
- * What a row takes longer than the GEMM: the median over the rounds, of each of which both GEMMs
- * count. A machine that slows down and recovers does so for all of a round.
+ * Medians over the rounds: a machine that slows down and recovers does so for all of a round. The
+ * efficiency of a round is that of its own times.
  */
 static void note_ect(const runner_t *runner, size_t row, lap_bench_figure_t *figure)
 {
-    const size_t count = (size_t)runner->bench->iters;
-    const double *gemms = runner->samples[lap_bench_rows(runner->it)];
+    const size_t count = runner->result.rounds;
     for (size_t i = 0; i < count; i++)
-        runner->ects[i] = runner->samples[row][i] - (gemms[2 * i] + gemms[2 * i + 1]) / 2;
-    const lap_stats_t stats = lap_stats(runner->ects, count);
+        runner->sorted[i] = ect_of(runner, row, i);
+    const lap_stats_t stats = lap_stats(runner->sorted, count);
     figure->ect_ms = stats.median * 1e-6;
     figure->ect_noise_ms = stats.noise * 1e-6;
+    for (size_t i = 0; i < count; i++)
+        runner->sorted[i] = 1 - ect_of(runner, row, i) / ect_of(runner, 0, i);
+    figure->efficiency_noise = lap_stats(runner->sorted, count).noise;
+}
+
+/* Times of one row in milliseconds, in the order of the rounds, and their statistics. */
+static lap_status_t note_rounds(const runner_t *runner, size_t row, size_t count, double **rounds_p,
+                                lap_stats_t *stats_p)
+{
+    double *rounds = lap_alloc(count, sizeof(double));
+    if (!rounds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %zu rounds", count);
+    for (size_t i = 0; i < count; i++)
+        runner->sorted[i] = rounds[i] = runner->samples[row][i] * 1e-6;
+    *stats_p = lap_stats(runner->sorted, count);
+    *rounds_p = rounds;
+    return LAP_OK;
 }
 
 /* Medians, and half the distance of the quartiles as noise. */
-static void conclude(runner_t *runner)
+static lap_status_t conclude(runner_t *runner)
 {
     lap_bench_result_t *result = &runner->result;
-    size_t count = (size_t)runner->bench->iters, rows = lap_bench_rows(runner->it);
-    for (size_t i = 0; i < rows; i++) /* before statistics sort the samples */
-        note_ect(runner, i, &result->methods[i]);
-    lap_stats_t gemm = lap_stats(runner->samples[rows], 2 * count);
-    result->gemm_ms = gemm.median * 1e-6;
-    result->gemm_noise_ms = gemm.noise * 1e-6;
+    const size_t rows = lap_bench_rows(runner->it);
+    const lap_world_t *world = runner->group->world;
+    lap_stats_t stats = {0};
+    result->rounds = (size_t)runner->bench->iters;
+    result->cores = world->cores;
+    result->local_ranks = world->local_size;
+    LAP_TRY(note_rounds(runner, rows, 2 * result->rounds, &result->gemm_rounds_ms, &stats));
+    result->gemm_ms = stats.median;
+    result->gemm_noise_ms = stats.noise;
     for (size_t i = 0; i < rows; i++) {
         lap_bench_figure_t *figure = &result->methods[i];
-        lap_stats_t stats = lap_stats(runner->samples[i], count);
-        figure->total_ms = stats.median * 1e-6;
-        figure->noise_ms = stats.noise * 1e-6;
+        note_ect(runner, i, figure);
+        LAP_TRY(note_rounds(runner, i, result->rounds, &figure->rounds_ms, &stats));
+        figure->total_ms = stats.median;
+        figure->noise_ms = stats.noise;
     }
+    return LAP_OK;
+}
+
+void lap_bench_result_clear(lap_bench_result_t *result)
+{
+    lap_free(result->gemm_rounds_ms);
+    for (size_t i = 0; i < sizeof(result->methods) / sizeof(result->methods[0]); i++)
+        lap_free(result->methods[i].rounds_ms);
+    memset(result, 0, sizeof(*result));
 }
 
 /* ---- the picture ---- */
@@ -428,15 +478,19 @@ static size_t drawn_method(const runner_t *runner)
     return best;
 }
 
+/* What was called, and which of the calls that were traced this is. */
 static void write_title(const runner_t *runner, size_t method, char *title, size_t bytes)
 {
     const lap_bench_case_t *it = runner->it;
+    const lap_bench_traced_t *traced = &runner->result.methods[method].traced;
     char link[64], types[LAP_BENCH_TYPES_TEXT];
     lap_bench_link_text(&runner->result.link, link, sizeof(link));
     lap_bench_types_text(&runner->data.shape, types, sizeof(types));
-    snprintf(title, bytes, "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s",
+    snprintf(title, bytes,
+             "%s %s, M N K = %zu %zu %zu, %s, %d ranks (%s, %s), %s: call %d of %d, the median",
              lap_kind_words[it->kind].title, it->methods[method].label, it->m, it->n, it->k, types,
-             lap_group_size(runner->group), runner->bench->device, runner->bench->transport, link);
+             lap_group_size(runner->group), runner->bench->device, runner->bench->transport, link,
+             traced->call, traced->calls);
 }
 
 /* The index of the median of a few times. */
@@ -463,30 +517,66 @@ static void write_picture(runner_t *runner, lap_trace_t *trace, const char *titl
     lap_ranks_fail("lap bench", 0, status);
 }
 
-/* Traces a few calls and draws the median one: an unlucky one would tell a wrong story. */
-static lap_status_t draw(runner_t *runner)
+/* What the ranks saw of a gathered call, as means. */
+static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *traced)
 {
-    size_t method = drawn_method(runner);
-    lap_bench_progress(runner->speaks, "drawing %s", runner->it->methods[method].label);
-    lap_trace_t *traces[DRAWN_CALLS] = {NULL};
-    double ns[DRAWN_CALLS];
+    const double part = 1e-6 / trace->size;
+    for (int r = 0; r < trace->size; r++) {
+        lap_trace_view_t view;
+        LAP_TRY(lap_trace_view(trace, r, &view));
+        traced->flight_ms += (double)view.flight_ns * part;
+        traced->hidden_ms += (double)view.hidden_ns * part;
+        traced->exposed_ms += (double)view.exposed_ns * part;
+        for (int c = 0; c < LAP_CAUSES; c++)
+            traced->cause_ms[c] += (double)view.cause_ns[c] * part;
+        lap_trace_view_clear(&view);
+    }
+    for (size_t i = 0; i < trace->nrecords; i++)
+        if (trace->records[i].peer != trace->records[i].rank)
+            traced->bytes += (double)trace->records[i].bytes / trace->size;
+    return LAP_OK;
+}
+
+/* Traces a few calls and looks at the median one: an unlucky one would tell a wrong story. */
+static lap_status_t trace_method(runner_t *runner, size_t method, bool draws)
+{
+    lap_bench_progress(runner->shows, "%s %s", draws ? "drawing" : "tracing",
+                       runner->it->methods[method].label);
+    lap_bench_traced_t *traced = &runner->result.methods[method].traced;
+    lap_trace_t *traces[TRACED_CALLS] = {NULL};
+    double ns[TRACED_CALLS];
     lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < DRAWN_CALLS && status == LAP_OK; i++) {
+    for (size_t i = 0; i < TRACED_CALLS && status == LAP_OK; i++) {
         status = lap_trace_create(&traces[i]);
         if (status == LAP_OK)
             status = time_call(runner, method, traces[i], &ns[i]);
     }
     if (status == LAP_OK) {
-        lap_trace_t *trace = traces[median_call(ns, DRAWN_CALLS)];
-        char title[320];
+        const size_t call = median_call(ns, TRACED_CALLS);
+        char title[384];
+        *traced = (lap_bench_traced_t){
+            .calls = TRACED_CALLS, .call = (int)call + 1, .total_ms = ns[call] * 1e-6};
         write_title(runner, method, title, sizeof(title));
-        status = lap_trace_gather(trace, runner->group);
+        status = lap_trace_gather(traces[call], runner->group);
         if (status == LAP_OK && runner->speaks)
-            write_picture(runner, trace, title);
+            status = view_call(traces[call], traced);
+        if (status == LAP_OK && runner->speaks && draws)
+            write_picture(runner, traces[call], title);
     }
-    for (size_t i = 0; i < DRAWN_CALLS; i++)
+    for (size_t i = 0; i < TRACED_CALLS; i++)
         lap_trace_destroy(traces[i]);
     return status;
+}
+
+/* All methods; a sweep has too many calls for that. The picture is of the first case. */
+static lap_status_t trace_methods(runner_t *runner)
+{
+    const bool draws = runner->bench->timeline && runner->it == &runner->bench->cases[0];
+    runner->result.drawn = drawn_method(runner);
+    const bool traces = runner->bench->trace && runner->bench->mode != LAP_BENCH_SWEEP;
+    for (size_t i = 0; i < runner->it->nmethods && traces; i++)
+        LAP_TRY(trace_method(runner, i, draws && i == runner->result.drawn));
+    return LAP_OK;
 }
 
 static lap_status_t measure(runner_t *runner)
@@ -495,10 +585,8 @@ static lap_status_t measure(runner_t *runner)
     LAP_TRY(verify(runner));
     LAP_TRY(all_rounds(runner));
     LAP_TRY(verify(runner));
-    conclude(runner);
-    /* The picture is of the first case. */
-    if (runner->bench->timeline && runner->it == &runner->bench->cases[0])
-        LAP_TRY(draw(runner));
+    LAP_TRY(conclude(runner));
+    LAP_TRY(trace_methods(runner));
     return lap_group_barrier(runner->group);
 }
 
@@ -506,14 +594,15 @@ lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t 
                                lap_world_t *world, lap_bench_result_t *result_p)
 {
     runner_t runner = {.bench = bench, .it = it, .group = lap_world_group(world)};
+    memset(result_p, 0, sizeof(*result_p));
     runner.speaks = lap_world_rank(world) == 0;
+    runner.shows = runner.speaks && !bench->quiet;
     for (size_t i = 0; i < lap_bench_rows(it); i++)
         runner.result.methods[i].ok = true;
     LAP_TRY(lap_engine_get(world, &runner.engine));
     lap_status_t status = measure(&runner);
     tear_down(&runner);
-    lap_bench_progress_end(runner.speaks);
-    if (status == LAP_OK)
-        *result_p = runner.result;
+    lap_bench_progress_end(runner.shows);
+    *result_p = runner.result;
     return status;
 }

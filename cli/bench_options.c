@@ -41,6 +41,8 @@ enum {
     SEED,
     TIMEOUT,
     JSON,
+    QUIET,
+    NO_TRACE,
     GPU_SHARE,
     NUM_SM,
     SM_MARGIN,
@@ -103,6 +105,12 @@ static const lap_option_t options[NOPTIONS] = {
     [SEED] = {0, "seed", "N", "of the random matrices", "1"},
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [JSON] = LAP_OPTION_JSON,
+    [QUIET] = {0, "quiet", NULL,
+               "tables only: no line of progress, and nothing about what they mean", NULL},
+    [NO_TRACE] = {0, "no-trace", NULL,
+                  "do not look at what goes on within a call: nothing is said of what is hidden, "
+                  "exposed or sent",
+                  NULL},
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
     [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: the driver does", "0"},
     [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
@@ -142,7 +150,19 @@ const lap_command_t lap_bench_command = {
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data, in the same round: what\n"
         "            communication costs\n"
-        "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial\n"
+        "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial; "
+        "with\n"
+        "            an error bar, half the distance of the quartiles of the rounds', and not "
+        "told\n"
+        "            where that is wider than it or than 0.5, where ECT of serial is within its\n"
+        "            noise, or of auto that picked serial\n"
+        "TFLOP/s     of the GEMM of a rank, over the total; GB/s: what a rank sends, the same\n"
+        "tolerance   what an element may be off by, after the rounding of its types and sums: "
+        "that\n"
+        "            of the element whose error comes nearest to it, or goes farthest beyond\n"
+        "exposed     within a call there was no arithmetic: for data on the wire, for a rank that\n"
+        "            was late (it had not begun the call, or not made what it sends), or for a\n"
+        "            core (whoever could have gone on was not running, or not woken yet)\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
         "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
@@ -287,11 +307,12 @@ static bool refuse(const lap_args_t *args, const int *refused, size_t count)
 static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
 {
     static const int only_sweep[] = {SWEEP_M, SWEEP_N, SWEEP_K};
-    static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD};
+    static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD, NO_TRACE};
     static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
-    static const int not_latency[] = {METHOD, BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
-                                      DTYPE,  OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED,   NUM_SM,    SM_MARGIN,       CALLS,  REST};
+    static const int not_latency[] = {METHOD,  BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
+                                      DTYPE,   OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
+                                      SEED,    NUM_SM,    SM_MARGIN,       CALLS,  REST,
+                                      NO_TRACE};
     if (bench->mode == LAP_BENCH_SWEEP)
         return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
     if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
@@ -517,6 +538,8 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return status;
     lap_bench_t bench = {.timeline_method = SIZE_MAX, .json = args.values[JSON] != NULL};
     bench.timeline = args.values[TIMELINE];
+    bench.quiet = args.given[QUIET];
+    bench.trace = !args.given[NO_TRACE];
     bench.link_text = args.values[LINK];
     if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
         !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
@@ -527,6 +550,11 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
     if (args.values[TIMELINE_METHOD] &&
         !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
         return LAP_CLI_USAGE;
+    if (bench.timeline && !bench.trace) {
+        lap_args_fail(&lap_bench_command,
+                      "--timeline is a picture of a trace; expected no --no-trace with it");
+        return LAP_CLI_USAGE;
+    }
     if (bench.timeline && !check_timeline(bench.timeline))
         return LAP_CLI_USAGE;
     if (!parse_baseline(&bench, &args, ranks_exist))

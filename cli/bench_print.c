@@ -3,12 +3,14 @@
  * What `lap bench` prints: tables for people, JSON for programs, and a line of progress on a
  * terminal.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "about.h"
 #include "bench.h"
 
 #define PAGE 100 /* columns */
@@ -35,14 +37,50 @@ void lap_bench_progress_end(bool speaks)
 
 /* ---- derived figures ---- */
 
-bool lap_bench_efficiency(const lap_bench_result_t *result, size_t method, double *efficiency_p)
+#define WIDEST 0.5 /* an error bar from "nothing is hidden" to "all is" */
+
+lap_bench_lack_t lap_bench_efficiency(const lap_bench_result_t *result, size_t method,
+                                      double *efficiency_p, double *noise_p)
 {
-    const lap_bench_figure_t *serial = &result->methods[0];
-    double serial_ect = serial->ect_ms;
-    if (method == 0 || !serial->ok || serial_ect <= serial->ect_noise_ms)
-        return false;
-    *efficiency_p = 1 - result->methods[method].ect_ms / serial_ect;
-    return true;
+    const lap_bench_figure_t *serial = &result->methods[0], *figure = &result->methods[method];
+    *noise_p = result->rounds > 1 ? figure->efficiency_noise : NAN;
+    *efficiency_p = 1 - figure->ect_ms / serial->ect_ms;
+    if (method == 0 || strcmp(figure->picked, "serial") == 0 ||
+        strncmp(figure->picked, "serial:", strlen("serial:")) == 0)
+        return LAP_BENCH_SERIAL;
+    if (!serial->ok || !figure->ok)
+        return LAP_BENCH_WRONG;
+    if (serial->ect_ms <= serial->ect_noise_ms)
+        return LAP_BENCH_NO_COST;
+    /* Not even whether it is better or worse than serial would be known. */
+    if (result->rounds > 1 && !(*noise_p < WIDEST && *noise_p < fabs(*efficiency_p)))
+        return LAP_BENCH_NOISE;
+    return LAP_BENCH_TELLS;
+}
+
+const char *lap_bench_lack_name(lap_bench_lack_t lack)
+{
+    static const char *const names[LAP_BENCH_LACKS] = {NULL, "serial", "wrong", "nothing to hide",
+                                                       "noise"};
+    return names[lack];
+}
+
+double lap_bench_flops(const lap_bench_shape_t *shape)
+{
+    return 2.0 * (double)shape->rows.count * (double)shape->cols.count * (double)shape->depth.count;
+}
+
+double lap_bench_tflops(const lap_bench_shape_t *shape, double ms)
+{
+    return ms > 0 ? lap_bench_flops(shape) / ms * 1e-9 : 0;
+}
+
+/* What a rank sends in a call, over its time; NAN: not known. */
+static double wire_gbps(const lap_bench_figure_t *figure)
+{
+    return figure->traced.calls > 0 && figure->total_ms > 0
+               ? figure->traced.bytes / figure->total_ms * 1e-6
+               : NAN;
 }
 
 static bool is_emulated(const lap_link_t *link)
@@ -125,12 +163,12 @@ typedef struct layout {
 
 static void print_time(const layout_t *layout, double ms, double noise_ms, double gemm_ms)
 {
-    printf(" %9.3f ", ms);
+    printf(" %8.3f ", ms);
     /* The sign counts as two bytes and one column. */
     if (layout->noise)
-        printf("\xc2\xb1%5.1f%%", percent(noise_ms, ms));
+        printf("\xc2\xb1%4.1f%%", percent(noise_ms, ms));
     else
-        printf("%7s", "-");
+        printf("%6s", "-");
     printf(" %6.2f", ms / gemm_ms);
 }
 
@@ -156,10 +194,13 @@ static void print_row(const layout_t *layout, const char *op, const lap_bench_ca
     const lap_bench_figure_t *figure = &result->methods[method];
     const char *mark = find_fastest(it, result, false) == method ? "*" : " ";
     const char *label = it->methods[method].label;
-    char efficiency[16] = "-";
-    double value;
-    if (figure->ok && lap_bench_efficiency(result, method, &value))
-        snprintf(efficiency, sizeof(efficiency), "%.2f", value);
+    char efficiency[32] = "-";
+    double value, noise;
+    int sign = 0; /* two bytes and one column */
+    if (lap_bench_efficiency(result, method, &value, &noise) == LAP_BENCH_TELLS) {
+        sign = layout->noise;
+        snprintf(efficiency, sizeof(efficiency), sign ? "%.2f\xc2\xb1%.2f" : "%.2f", value, noise);
+    }
     if ((int)strlen(label) > layout->label) { /* a line for itself */
         printf("%s %s%s\n", mark, op, label);
         mark = " ";
@@ -167,12 +208,17 @@ static void print_row(const layout_t *layout, const char *op, const lap_bench_ca
     }
     printf("%s %s%-*s", mark, op, layout->label, label);
     print_time(layout, figure->total_ms, figure->noise_ms, result->gemm_ms);
-    printf(" %8.3f %5s %8.1e", figure->ect_ms, efficiency, figure->max_err);
+    printf(" %7.3f %*s %7.3g", figure->ect_ms, 9 + sign, efficiency,
+           lap_bench_tflops(&result->shape, figure->total_ms));
+    if (isfinite(wire_gbps(figure)))
+        printf(" %6.3g", wire_gbps(figure));
+    else
+        printf(" %6s", "-");
     if (layout->predicted && figure->predicted_ms > 0)
-        printf(" %9.3f %+4.0f%%", figure->predicted_ms,
+        printf(" %8.3f %+4.0f%%", figure->predicted_ms,
                percent(figure->predicted_ms - figure->total_ms, figure->total_ms));
     else if (layout->predicted)
-        printf(" %9s %5s", "-", "-");
+        printf(" %8s %5s", "-", "-");
     if (layout->baseline)
         printf(" %7.3f", figure->total_ms / result->methods[it->nmethods].total_ms);
     printf("  %s\n", figure->ok ? "ok" : "WRONG");
@@ -182,6 +228,28 @@ static void print_gemm(const layout_t *layout, const char *op, const lap_bench_r
 {
     printf("  %s%-*s", op, layout->label, "GEMM alone");
     print_time(layout, result->gemm_ms, result->gemm_noise_ms, result->gemm_ms);
+    printf(" %7s %9s %7.3g\n", "-", "-", lap_bench_tflops(&result->shape, result->gemm_ms));
+}
+
+/* Where the time of a traced call went, and what the verdict rests on. */
+static void print_traced(const layout_t *layout, const char *op, const lap_bench_case_t *it,
+                         const lap_bench_figure_t *figure, size_t method)
+{
+    const lap_bench_traced_t *traced = &figure->traced;
+    const char *label = it->methods[method].label;
+    if ((int)strlen(label) > layout->label) { /* a line for itself */
+        printf("  %s%s\n", op, label);
+        label = "";
+    }
+    printf("  %s%-*s %9.1e %9.1e", op, layout->label, label, figure->verdict.error,
+           figure->verdict.bound);
+    if (traced->calls == 0) {
+        printf("\n");
+        return;
+    }
+    printf(" %9.3f %8.3f %8.3f", traced->flight_ms, traced->hidden_ms, traced->exposed_ms);
+    for (int c = 0; c < LAP_CAUSES; c++)
+        printf(" %8.3f", traced->cause_ms[c]);
     printf("\n");
 }
 
@@ -211,20 +279,97 @@ static layout_t lay_out(const lap_bench_t *bench)
             widest = width > widest ? width : widest;
         }
     const int most =
-        PAGE - 60 - (layout.op ? 9 : 0) - (layout.predicted ? 16 : 0) - (layout.baseline ? 8 : 0);
+        PAGE - 67 - (layout.op ? 9 : 0) - (layout.predicted ? 15 : 0) - (layout.baseline ? 8 : 0);
     layout.label = (int)widest < most ? (int)widest : most;
     return layout;
 }
 
-/* Whether methods that overlap have no E, because serial communicates in next to no time. */
-static bool lacks_efficiency(const lap_bench_t *bench, const lap_bench_result_t *results)
+/* Whether some method has no E, for this reason. */
+static bool lacks(const lap_bench_t *bench, const lap_bench_result_t *results,
+                  lap_bench_lack_t reason)
 {
-    double unused;
+    double value, noise;
     for (size_t c = 0; c < bench->ncases; c++)
-        if (lap_bench_rows(&bench->cases[c]) > 1 && results[c].methods[0].ok &&
-            !lap_bench_efficiency(&results[c], 1, &unused))
-            return true;
+        for (size_t i = 1; i < lap_bench_rows(&bench->cases[c]); i++)
+            if (lap_bench_efficiency(&results[c], i, &value, &noise) == reason)
+                return true;
     return false;
+}
+
+void lap_bench_print_cores(const char *device, int local_ranks, int cores)
+{
+    if (local_ranks > cores && strcmp(device, "cuda") != 0)
+        printf("%d ranks share %d core%s: times are those of a machine that has too few.\n",
+               local_ranks, cores, cores == 1 ? "" : "s");
+}
+
+static void print_rows(const lap_bench_t *bench, const lap_bench_result_t *results,
+                       const layout_t *layout)
+{
+    printf("\n  %s%-*s %8s %6s \xc3\x97 GEMM %7s %9s %7s %6s%s%s  %s\n",
+           layout->op ? "op       " : "", layout->label, "method", "total ms", "noise", "ECT ms",
+           "E", "TFLOP/s", "GB/s", layout->predicted ? " forecast   off" : "",
+           layout->baseline ? "  \xc3\x97 base" : "", "verdict");
+    for (size_t c = 0; c < bench->ncases; c++) {
+        const lap_bench_case_t *it = &bench->cases[c];
+        char op[16] = "";
+        if (layout->op)
+            snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
+        print_gemm(layout, op, &results[c]);
+        for (size_t i = 0; i < lap_bench_rows(it); i++)
+            print_row(layout, op, it, &results[c], i);
+    }
+}
+
+static void print_causes(const lap_bench_t *bench, const lap_bench_result_t *results,
+                         const layout_t *layout)
+{
+    printf("\n  %s%-*s %9s %9s", layout->op ? "op       " : "", layout->label, "one call", "error",
+           "tolerance");
+    if (bench->trace)
+        printf(" %9s %8s %8s %8s %8s %8s", "in flight", "hidden", "exposed", "wire", "late",
+               "core");
+    printf("\n");
+    for (size_t c = 0; c < bench->ncases; c++) {
+        const lap_bench_case_t *it = &bench->cases[c];
+        char op[16] = "";
+        if (layout->op)
+            snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
+        for (size_t i = 0; i < lap_bench_rows(it); i++)
+            print_traced(layout, op, it, &results[c].methods[i], i);
+    }
+}
+
+/* What the columns mean, and what is missing in them. */
+static void print_remarks(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    char calls[32] = "";
+    if (bench->calls > 1)
+        snprintf(calls, sizeof(calls), " of %d calls", bench->calls);
+    printf(
+        "\n* fastest. Medians of %zu round%s%s, slowest rank; noise: half the distance of the "
+        "quartiles.\n"
+        "ECT: total less GEMM alone of its round. E, efficiency: 1 - ECT / ECT of serial; 1 is "
+        "fully\nhidden; its error bar is the noise of the rounds'. TFLOP/s of a rank's GEMM, GB/s "
+        "that a rank sends,\nover the total. error and tolerance: of the element nearest to what "
+        "it may be off by, or beyond.\n",
+        results[0].rounds, results[0].rounds == 1 ? "" : "s", calls);
+    if (bench->trace)
+        printf(
+            "in flight and so on: ms, mean of the ranks, in one call, the median of %d. exposed: "
+            "no\narithmetic, for data on the wire, for a rank that was late, or for a core.\n",
+            results[0].methods[0].traced.calls);
+    if (lacks(bench, results, LAP_BENCH_NO_COST))
+        printf("E is not told where ECT of serial is not beyond the noise: nothing to hide.\n");
+    if (lacks(bench, results, LAP_BENCH_NOISE))
+        printf("E is not told where its error bar is wider than it, or than 0.5 to either side.\n");
+    if (lacks(bench, results, LAP_BENCH_SERIAL))
+        printf("E is not told of auto that picked serial.\n");
+    if (bench->rest_ms > 0)
+        printf("A rest of %d ms before each time.\n", bench->rest_ms);
+    if (bench->baseline)
+        printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
+               bench->baseline->name);
 }
 
 void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *results)
@@ -232,37 +377,15 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
     const layout_t layout = lay_out(bench);
     for (size_t c = 0; c < bench->ncases; c++)
         print_heading(bench, c, &results[c]);
-    printf("\n  %s%-*s %9s %7s \xc3\x97 GEMM %8s %5s %8s%s%s  %s\n", layout.op ? "op       " : "",
-           layout.label, "method", "total ms", "noise", "ECT ms", "E", "error",
-           layout.predicted ? " predicted error" : "", layout.baseline ? "  \xc3\x97 base" : "",
-           "verdict");
-    for (size_t c = 0; c < bench->ncases; c++) {
-        const lap_bench_case_t *it = &bench->cases[c];
-        char op[16] = "";
-        if (layout.op)
-            snprintf(op, sizeof(op), "%-9s", lap_op_kind_name(it->kind));
-        print_gemm(&layout, op, &results[c]);
-        for (size_t i = 0; i < lap_bench_rows(it); i++)
-            print_row(&layout, op, it, &results[c], i);
-    }
+    print_rows(bench, results, &layout);
+    print_causes(bench, results, &layout);
     if (layout.predicted)
         print_pick(bench, &results[0]);
-    char calls[32] = "";
-    if (bench->calls > 1)
-        snprintf(calls, sizeof(calls), " of %d calls", bench->calls);
-    printf("\n* best. Medians of %d round%s%s, slowest rank; noise: half the distance of the "
-           "quartiles.\n"
-           "ECT: total less GEMM alone of its round. E, efficiency: 1 - ECT / ECT of serial; 1 "
-           "is fully "
-           "hidden.\n",
-           bench->iters, bench->iters == 1 ? "" : "s", calls);
-    if (lacks_efficiency(bench, results))
-        printf("E is not told where ECT of serial is not beyond the noise: nothing to hide.\n");
-    if (bench->rest_ms > 0)
-        printf("A rest of %d ms before each time.\n", bench->rest_ms);
-    if (bench->baseline)
-        printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
-               bench->baseline->name);
+    if (!bench->quiet)
+        print_remarks(bench, results);
+    else if (layout.predicted)
+        printf("\n");
+    lap_bench_print_cores(bench->device, results[0].local_ranks, results[0].cores);
 }
 
 /* ---- JSON ---- */
@@ -301,42 +424,87 @@ void lap_bench_json_link(const lap_link_t *link)
 }
 
 /* A single round has no noise to tell. */
-static double noise_pct(const lap_bench_t *bench, double noise_ms, double ms)
+static double noise_pct(const lap_bench_result_t *result, double noise_ms, double ms)
 {
-    return bench->iters > 1 ? percent(noise_ms, ms) : NAN;
+    return result->rounds > 1 ? percent(noise_ms, ms) : NAN;
 }
 
-static void json_method(const lap_bench_t *bench, const lap_bench_result_t *result, size_t method)
+static void json_field(const char *key, double value)
 {
-    const lap_bench_case_t *it = &bench->cases[0];
-    const lap_bench_figure_t *figure = &result->methods[method];
-    double efficiency;
-    if (!figure->ok || !lap_bench_efficiency(result, method, &efficiency))
-        efficiency = NAN;
-    printf("{\"method\":");
-    lap_json_string(stdout, it->methods[method].label);
     printf(",");
-    lap_bench_json_number("total_ms", figure->total_ms);
-    printf(",");
-    lap_bench_json_number("ect_ms", figure->ect_ms);
-    printf(",");
-    lap_bench_json_number("efficiency", efficiency);
-    printf(",");
-    lap_bench_json_number("max_err", figure->max_err);
-    printf(",\"ok\":%s,", figure->ok ? "true" : "false");
-    lap_bench_json_number("noise_pct", noise_pct(bench, figure->noise_ms, figure->total_ms));
-    printf(",");
-    lap_bench_json_number("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
-    if (figure->host_us > 0) {
-        printf(",");
-        lap_bench_json_number("host_us", figure->host_us);
-    }
-    printf(",\"picked\":");
-    if (figure->picked[0])
-        lap_json_string(stdout, figure->picked);
+    lap_bench_json_number(key, value);
+}
+
+static void json_text(const char *key, const char *text)
+{
+    printf(",\"%s\":", key);
+    if (text)
+        lap_json_string(stdout, text);
     else
         printf("null");
+}
+
+void lap_bench_json_rounds(const char *key, const double *list, size_t count)
+{
+    printf(",\"%s\":[", key);
+    for (size_t i = 0; i < count; i++)
+        printf("%s%.9g", i ? "," : "", list[i]);
+    printf("]");
+}
+
+static void json_traced(const lap_bench_traced_t *traced)
+{
+    if (traced->calls == 0) {
+        printf(",\"traced\":null");
+        return;
+    }
+    printf(",\"traced\":{\"calls\":%d,\"call\":%d", traced->calls, traced->call);
+    json_field("total_ms", traced->total_ms);
+    json_field("in_flight_ms", traced->flight_ms);
+    json_field("hidden_ms", traced->hidden_ms);
+    printf(",\"exposed_ms\":%.9g", traced->exposed_ms);
+    for (int c = 0; c < LAP_CAUSES; c++)
+        printf(",\"exposed_%s_ms\":%.9g", lap_cause_name((lap_cause_t)c), traced->cause_ms[c]);
+    printf(",\"sent_bytes\":%.0f}", traced->bytes);
+}
+
+void lap_bench_json_method(const lap_bench_case_t *it, const lap_bench_result_t *result,
+                           size_t method)
+{
+    const lap_bench_figure_t *figure = &result->methods[method];
+    double efficiency, noise;
+    const lap_bench_lack_t lack = lap_bench_efficiency(result, method, &efficiency, &noise);
+    printf("{\"method\":");
+    lap_json_string(stdout, it->methods[method].label);
+    json_field("total_ms", figure->total_ms);
+    json_field("ect_ms", figure->ect_ms);
+    json_field("efficiency", lack == LAP_BENCH_TELLS ? efficiency : NAN);
+    json_field("max_err", figure->max_err);
+    printf(",\"ok\":%s", figure->ok ? "true" : "false");
+    json_field("noise_pct", noise_pct(result, figure->noise_ms, figure->total_ms));
+    json_field("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
+    if (figure->host_us > 0)
+        json_field("host_us", figure->host_us);
+    json_text("picked", figure->picked[0] ? figure->picked : NULL);
+    json_field("efficiency_noise", lack == LAP_BENCH_SERIAL ? NAN : noise);
+    json_text("no_efficiency", lap_bench_lack_name(lack));
+    json_field("noise_ms", result->rounds > 1 ? figure->noise_ms : NAN);
+    json_field("ect_noise_ms", result->rounds > 1 ? figure->ect_noise_ms : NAN);
+    json_field("error", figure->verdict.error);
+    json_field("tolerance", figure->verdict.bound);
+    json_field("error_over_tolerance", figure->verdict.ratio);
+    json_field("tflops", lap_bench_tflops(&result->shape, figure->total_ms));
+    json_field("wire_gbps", wire_gbps(figure));
+    json_traced(&figure->traced);
+    lap_bench_json_rounds("rounds_ms", figure->rounds_ms, result->rounds);
     printf("}");
+}
+
+void lap_bench_json_about(const lap_bench_t *bench, const lap_bench_result_t *result)
+{
+    printf(",\"seed\":%" PRIu64 ",\"cores\":%d,\"local_ranks\":%d", bench->seed, result->cores,
+           result->local_ranks);
+    lap_about_json(bench->device);
 }
 
 void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result)
@@ -348,33 +516,35 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     printf(",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\",", result->shape.nranks,
            bench->device, bench->transport);
     lap_bench_json_link(&result->link);
-    printf(",");
-    lap_bench_json_number("gemm_ms", result->gemm_ms);
-    printf(",");
-    lap_bench_json_number("serial_ms", result->methods[0].total_ms);
+    json_field("gemm_ms", result->gemm_ms);
+    json_field("serial_ms", result->methods[0].total_ms);
     printf(",\"methods\":[");
     const char *comma = "";
     for (size_t i = 0; i < it->nmethods; i++) {
         if (!it->methods[i].asked)
             continue;
         fputs(comma, stdout);
-        json_method(bench, result, i);
+        lap_bench_json_method(it, result, i);
         comma = ",";
     }
     const size_t best = find_fastest(it, result, true);
-    printf("],\"best\":");
-    if (best == SIZE_MAX)
-        printf("null");
-    else
-        lap_json_string(stdout, it->methods[best].label);
-    printf(",\"rounds\":%d,\"calls\":%d,\"rest_ms\":%d,", bench->iters, bench->calls,
+    printf("]");
+    json_text("best", best == SIZE_MAX ? NULL : it->methods[best].label);
+    printf(",\"rounds\":%zu,\"calls\":%d,\"rest_ms\":%d,", result->rounds, bench->calls,
            bench->rest_ms);
     lap_bench_json_number("gemm_noise_pct",
-                          noise_pct(bench, result->gemm_noise_ms, result->gemm_ms));
+                          noise_pct(result, result->gemm_noise_ms, result->gemm_ms));
     if (it->baseline) {
         printf(",\"baseline\":");
-        json_method(bench, result, it->nmethods);
+        lap_bench_json_method(it, result, it->nmethods);
     }
+    lap_bench_json_rounds("gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
+    lap_bench_json_rounds("serial_rounds_ms", result->methods[0].rounds_ms, result->rounds);
+    json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
+    json_field("gemm_flops", lap_bench_flops(&result->shape));
+    json_text("timeline", result->undrawn ? NULL : bench->timeline);
+    json_text("timeline_method", bench->timeline ? it->methods[result->drawn].label : NULL);
+    lap_bench_json_about(bench, result);
     printf("}\n");
 }
 
@@ -387,10 +557,12 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
     if (bench->json) {
         printf("{\"op\":\"latency\",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\","
                "\"signals\":\"host\",\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,"
-               "\"q3_us\":%.6g,\"cores\":%d,\"own_core\":%s,\"step_us\":%.6g}\n",
+               "\"q3_us\":%.6g,\"cores\":%d,\"own_core\":%s,\"step_us\":%.6g",
                nranks, bench->device, bench->transport, bench->iters, trip->median * 1e-3,
                trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core ? "true" : "false",
                result->step_ns * 1e-3);
+        lap_about_json(bench->device);
+        printf("}\n");
         return;
     }
     printf("signal there and back  %8.2f us  (quartiles %.2f and %.2f; %d trips between ranks 0 "

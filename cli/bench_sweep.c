@@ -32,11 +32,11 @@ static line_t read_line(const lap_bench_t *bench, const lap_bench_result_t *resu
     return line;
 }
 
-/* Overlap pays where a method beats serial by more than the noise of the two. */
+/* Overlap pays where a method beats serial by more than the noise of the two, which takes rounds. */
 static bool pays(const line_t *line)
 {
     const lap_bench_figure_t *serial = &line->result->methods[0];
-    if (line->best == SIZE_MAX || line->best == 0)
+    if (line->best == SIZE_MAX || line->best == 0 || line->result->rounds < 2)
         return false;
     const lap_bench_figure_t *best = &line->result->methods[line->best];
     return best->total_ms + best->noise_ms < serial->total_ms - serial->noise_ms;
@@ -44,8 +44,9 @@ static bool pays(const line_t *line)
 
 static double efficiency_of(const line_t *line)
 {
-    double efficiency;
-    if (line->best == SIZE_MAX || !lap_bench_efficiency(line->result, line->best, &efficiency))
+    double efficiency, unused;
+    if (line->best == SIZE_MAX ||
+        lap_bench_efficiency(line->result, line->best, &efficiency, &unused) != LAP_BENCH_TELLS)
         return NAN;
     return efficiency;
 }
@@ -82,10 +83,10 @@ static void best_text(const line_t *line, char text[LAP_LIST_TEXT])
     shorten(line->best == SIZE_MAX ? "-" : line->it->methods[line->best].label, text);
 }
 
-/* Of the column of the best methods: 12 are enough for most. */
+/* Of the column of the best methods. */
 static int best_width(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
-    int widest = 12;
+    int widest = 6;
     for (size_t i = 0; i < bench->ncases; i++) {
         const line_t line = read_line(bench, results, i);
         char best[LAP_LIST_TEXT];
@@ -95,29 +96,54 @@ static int best_width(const lap_bench_t *bench, const lap_bench_result_t *result
     return widest;
 }
 
+/* "  12.345 ± 7%"; the sign is two bytes and one column. */
+static void print_time(const line_t *line, size_t method)
+{
+    if (method == SIZE_MAX) {
+        printf(" %7s %5s", "-", "");
+        return;
+    }
+    const lap_bench_figure_t *figure = &line->result->methods[method];
+    printf(" %7.3f ", figure->total_ms);
+    if (line->result->rounds > 1)
+        printf("\xc2\xb1%3.0f%%", 100 * figure->noise_ms / figure->total_ms);
+    else
+        printf("%5s", "-");
+}
+
+/* E of the best, with its error bar if there is one. */
+static void print_efficiency(const line_t *line)
+{
+    double value, noise;
+    if (line->best == SIZE_MAX ||
+        lap_bench_efficiency(line->result, line->best, &value, &noise) != LAP_BENCH_TELLS)
+        printf(" %9s", "-");
+    else if (isfinite(noise))
+        printf(" %4.2f\xc2\xb1%.2f", value, noise);
+    else
+        printf(" %9.2f", value);
+}
+
 static void print_line(const line_t *line, int width)
 {
     const lap_bench_figure_t *figures = line->result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
-    char efficiency[16] = "-", best[LAP_LIST_TEXT], picked[LAP_LIST_TEXT];
+    char best[LAP_LIST_TEXT], picked[LAP_LIST_TEXT];
     shorten(chosen->picked, picked);
     best_text(line, best);
-    if (isfinite(efficiency_of(line)))
-        snprintf(efficiency, sizeof(efficiency), "%.2f", efficiency_of(line));
-    printf("%s%7zu %8.3f %8.3f  %-*s", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms,
-           figures[0].total_ms, width, best);
-    if (line->best == SIZE_MAX)
-        printf(" %8s", "-");
-    else
-        printf(" %8.3f", figures[line->best].total_ms);
-    printf(" %5s %8.3f", efficiency, chosen->total_ms);
+    printf("%s%6zu %7.3f", pays(line) ? "*" : " ", line->it->m, line->result->gemm_ms);
+    print_time(line, 0);
+    printf(" %-*s", width, best);
+    print_time(line, line->best);
+    print_efficiency(line);
+    print_time(line, line->chooser);
     if (chosen->predicted_ms > 0)
-        printf(" %8.3f %+4.0f%%", chosen->predicted_ms, line->error_pct);
+        printf(" %7.3f %+4.0f%%", chosen->predicted_ms, line->error_pct);
     else
-        printf(" %8s %5s", "-", "-");
+        printf(" %7s %5s", "-", "-");
     if (line->it->baseline)
         printf(" %8.3f %+7.1f%%", figures[line->it->nmethods].total_ms, over_baseline(line));
-    printf("  %s\n", picked);
+    printf(" %s\n", picked);
 }
 
 /*
@@ -154,11 +180,11 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     lap_bench_print_request(bench, sizes, &results[0],
                             bench->link.ratio > 0 ? " for the first M" : "");
     const int width = best_width(bench, results);
-    printf("\n %7s %8s %8s  %-*s %8s %5s %8s %8s %5s", "M", "GEMM", "serial", width, "best", "ms",
-           "E", "auto", "expected", "error");
+    printf("\n %6s %7s %13s %-*s %13s %9s %13s %7s %5s", "M", "GEMM", "serial, noise", width,
+           "best", "ms, noise", "E", "auto, noise", "f'cast", "off");
     if (bench->baseline)
         printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
-    printf("  %s\n", "auto picked");
+    printf(" %s\n", "auto picked");
     double latest = -INFINITY;
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {
@@ -169,11 +195,16 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
             latest_m = line.it->m;
         }
     }
-    printf(
-        "\n* overlap pays: the best method beats serial beyond the noise. Times in ms, medians of "
-        "%d\nround%s, slowest rank. E: 1 - ECT / ECT of serial, of the best. error: of what auto "
-        "expected.\nAgainst the best method auto did worst at M = %zu: %+.1f %%.\n",
-        bench->iters, bench->iters == 1 ? "" : "s", latest_m, latest);
+    if (bench->quiet)
+        return;
+    printf("\n* overlap pays: the best method beats serial by more than the noise of the two%s.\n"
+           "Times in ms, medians of %d round%s, slowest rank; noise: half the distance of the "
+           "quartiles. E:\n1 - ECT / ECT of serial, of the best, or - where its error bar is wider "
+           "than it or nothing is to\nhide. off: what auto expected against what it took. Against "
+           "the best method auto did worst at\nM = %zu: %+.1f %%.\n",
+           bench->iters == 1 ? " (one has none)" : "", bench->iters, bench->iters == 1 ? "" : "s",
+           latest_m, latest);
+    lap_bench_print_cores(bench->device, results[0].local_ranks, results[0].cores);
     if (bench->baseline)
         print_against_baseline(bench, results);
 }
@@ -193,15 +224,16 @@ static void json_field(const char *key, double value)
     lap_bench_json_number(key, value);
 }
 
-static void json_line(const lap_bench_t *bench, const line_t *line)
+static void json_line(const line_t *line)
 {
-    const lap_bench_figure_t *figures = line->result->methods;
+    const lap_bench_result_t *result = line->result;
+    const lap_bench_figure_t *figures = result->methods;
     const lap_bench_figure_t *chosen = &figures[line->chooser];
     const bool found = line->best != SIZE_MAX;
-    const bool noise = bench->iters > 1; /* a single round has none */
+    const bool noise = result->rounds > 1; /* a single round has none */
     printf("{\"m\":%zu,", line->it->m);
-    lap_bench_json_link(&line->result->link);
-    json_field("gemm_ms", line->result->gemm_ms);
+    lap_bench_json_link(&result->link);
+    json_field("gemm_ms", result->gemm_ms);
     json_field("serial_ms", figures[0].total_ms);
     json_text("best", found ? line->it->methods[line->best].label : NULL);
     json_field("best_ms", found ? figures[line->best].total_ms : NAN);
@@ -216,7 +248,18 @@ static void json_line(const lap_bench_t *bench, const line_t *line)
         json_field("baseline_ms", figures[line->it->nmethods].total_ms);
         json_field("baseline_noise_ms", noise ? figures[line->it->nmethods].noise_ms : NAN);
     }
-    printf("}");
+    json_field("gemm_noise_ms", noise ? result->gemm_noise_ms : NAN);
+    json_field("serial_noise_ms", noise ? figures[0].noise_ms : NAN);
+    json_field("gemm_flops", lap_bench_flops(&result->shape));
+    json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
+    lap_bench_json_rounds("gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
+    printf(",\"methods\":[");
+    for (size_t i = 0; i < line->it->nmethods; i++) {
+        if (i > 0)
+            printf(",");
+        lap_bench_json_method(line->it, result, i);
+    }
+    printf("]}");
 }
 
 void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results)
@@ -231,7 +274,9 @@ void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result
         const line_t line = read_line(bench, results, i);
         if (i > 0)
             printf(",");
-        json_line(bench, &line);
+        json_line(&line);
     }
-    printf("]}\n");
+    printf("]");
+    lap_bench_json_about(bench, &results[0]);
+    printf("}\n");
 }

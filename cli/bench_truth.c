@@ -357,11 +357,19 @@ static expected_t expect_y(const lap_bench_data_t *data, size_t row, size_t col)
 
 typedef expected_t (*expect_fn_t)(const lap_bench_data_t *data, size_t row, size_t col);
 
-/* Whether every element of a row of a packed tensor is within its bound. Raises *worst. */
-static bool compare_row(const lap_bench_data_t *data, const lap_tensor_t *got, size_t row,
-                        expect_fn_t expect, double *worst)
+/* Notes an element: what is not a number is the worst, and stays so. */
+static void note(lap_bench_verdict_t *verdict, double error, double bound)
 {
-    bool ok = true;
+    const double ratio = error == bound ? bound > 0 : error / bound; /* 0 / 0 is no error */
+    if (isnan(verdict->ratio) || ratio <= verdict->ratio)
+        return;
+    *verdict = (lap_bench_verdict_t){ratio, error, bound};
+}
+
+/* Compares a row of a packed tensor. Raises *worst. */
+static void compare_row(const lap_bench_data_t *data, const lap_tensor_t *got, size_t row,
+                        expect_fn_t expect, lap_bench_verdict_t *verdict, double *worst)
+{
     float room[CHUNK];
     const float *values = NULL;
     for (size_t col = 0; col < got->cols; col++) {
@@ -374,36 +382,38 @@ static bool compare_row(const lap_bench_data_t *data, const lap_tensor_t *got, s
         const expected_t want = expect(data, row, col);
         const double value = (double)values[col % CHUNK] * (double)want.scale;
         const double error = fabs(value - want.value);
-        /* Written so that what is not a number fails, and stays the worst. */
-        if (!(error <= want.bound))
-            ok = false;
+        note(verdict, error, want.bound);
+        /* Written so that what is not a number stays the worst. */
         if (!isnan(*worst) && !(error <= *worst))
             *worst = error;
     }
-    return ok;
 }
 
 /* Of one row in `step`. */
-static bool compare(const lap_bench_data_t *data, const lap_tensor_t *got, size_t step,
-                    expect_fn_t expect, double *worst)
+static void compare(const lap_bench_data_t *data, const lap_tensor_t *got, size_t step,
+                    expect_fn_t expect, lap_bench_verdict_t *verdict, double *worst)
 {
-    bool ok = true;
     for (size_t row = 0; row < got->rows; row += step)
-        ok = compare_row(data, got, row, expect, worst) && ok;
-    return ok;
+        compare_row(data, got, row, expect, verdict, worst);
+}
+
+lap_bench_verdict_t lap_bench_data_judge(const lap_bench_data_t *data, double *max_err_p)
+{
+    const lap_op_args_t *args = &data->args;
+    lap_bench_verdict_t verdict = {-1, 0, 0}; /* before the first element */
+    double worst = 0;
+    compare(data, &args->d, data->row_step, expect_d, &verdict, &worst);
+    if (data->shape.epilogue & LAP_EPILOGUE_GELU)
+        compare(data, &args->aux, data->row_step, expect_aux, &verdict, &worst);
+    if (data->shape.epilogue & LAP_EPILOGUE_BIAS_GRAD)
+        compare(data, &args->bias_grad, 1, expect_bias_grad, &verdict, &worst);
+    if (data->shape.moved)
+        compare(data, &args->y, 1, expect_y, &verdict, &worst);
+    *max_err_p = worst;
+    return verdict;
 }
 
 bool lap_bench_data_verify(const lap_bench_data_t *data, double *max_err_p)
 {
-    const lap_op_args_t *args = &data->args;
-    double worst = 0;
-    bool ok = compare(data, &args->d, data->row_step, expect_d, &worst);
-    if (data->shape.epilogue & LAP_EPILOGUE_GELU)
-        ok = compare(data, &args->aux, data->row_step, expect_aux, &worst) && ok;
-    if (data->shape.epilogue & LAP_EPILOGUE_BIAS_GRAD)
-        ok = compare(data, &args->bias_grad, 1, expect_bias_grad, &worst) && ok;
-    if (data->shape.moved)
-        ok = compare(data, &args->y, 1, expect_y, &worst) && ok;
-    *max_err_p = worst;
-    return ok;
+    return lap_bench_data_judge(data, max_err_p).ratio <= 1;
 }

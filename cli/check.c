@@ -11,6 +11,7 @@
 
 #include <lap/lap.h>
 
+#include "about.h"
 #include "cli.h"
 #include "overlap/overlap.h"
 #include "shared_options.h"
@@ -320,8 +321,10 @@ static void print_json(const checks_t *checks, double seconds)
             printf("}");
             separator = ",";
         }
-    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s}\n",
-           checks->nschedules, checks->nsequences, seconds, checks->nfailures ? "false" : "true");
+    printf("],\"schedules\":%zu,\"sequences\":%zu,\"seconds\":%.3f,\"ok\":%s", checks->nschedules,
+           checks->nsequences, seconds, checks->nfailures ? "false" : "true");
+    lap_about_json("cpu");
+    printf("}\n");
 }
 
 /* A group size at the beginning of a text; what follows is at *end_p. */

@@ -24,6 +24,7 @@
 #include "core/make.h"
 #include "device/cuda/cuda_info.h"
 #include "device/device.h"
+#include "lap_commit.h"
 #include "lap_config.h"
 #include "launch.h"
 #include "mps.h"
@@ -374,7 +375,7 @@ int lap_cli_info(int argc, char **argv)
     page_t page = {.json = args.given[JSON]};
     const char *version = lap_version_string();
     if (page.json)
-        printf("{\"version\":\"%s\"", version);
+        printf("{\"version\":\"%s\",\"commit\":\"%s\"", version, LAP_COMMIT);
     else
         printf("Lapstrake %s\n", version);
     show_build(&page);

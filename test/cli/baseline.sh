@@ -57,7 +57,7 @@ is '... and the star where it is the least' "$(awk '/^[*].* ok$/ { print $(NF - 
     "$(awk '/ ok$/ { print $(NF - 1) }' "$work/out" | sort -n | head -n 1)"
 with_mpi 2 sweep rs --m 16:64 --n 32 --k 48
 is 'a sweep ends well' "$status" 0
-is '... with a ratio in every line' "$(grep -cE '^[ *] +(16|32|64) .* [-+][0-9.]+%  [a-z]' "$work/out")" 3
+is '... with a ratio in every line' "$(grep -cE '^[ *] +(16|32|64) .* [-+][0-9.]+% [a-z]' "$work/out")" 3
 has '... and a verdict' "$out" 'auto/mpi' 'Against the baseline mpi auto did worst at M = '
 with_mpi 2 sweep ag --m 16:16 --n 32 --k 48 --json
 has 'a sweep in JSON' "$out" '"baseline_ms":' '"baseline_noise_ms":'

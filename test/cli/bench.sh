@@ -75,9 +75,21 @@ label='"[a-z_:=0-9]+"'
 name='[a-z0-9_,-]+'
 method="\{\"method\":$label,\"total_ms\":$number,\"ect_ms\":$number,"
 method+="\"efficiency\":($number|null),\"max_err\":$number,\"ok\":(true|false),\"noise_pct\":($number|null),"
-method+="\"predicted_ms\":($number|null),\"picked\":($label|null)\}"
+method+="\"predicted_ms\":($number|null),\"picked\":($label|null),\"efficiency_noise\":($number|null),"
+method+="\"no_efficiency\":(\"[a-z ]+\"|null),\"noise_ms\":($number|null),\"ect_noise_ms\":($number|null),"
+method+="\"error\":$number,\"tolerance\":$number,\"error_over_tolerance\":$number,\"tflops\":$number,"
+traced="\"traced\":\{\"calls\":5,\"call\":[1-5],\"total_ms\":$number,\"in_flight_ms\":$number,\"hidden_ms\":$number,"
+traced+="\"exposed_ms\":$number,\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,"
+traced+="\"exposed_core_ms\":$number,\"sent_bytes\":[0-9]+\}"
+times="\[$number(,$number)*\]"
+swept=$method"\"wire_gbps\":null,\"traced\":null,\"rounds_ms\":$times\}"
+method+="\"wire_gbps\":$number,$traced,\"rounds_ms\":$times\}"
+about="\"seed\":[0-9]+,\"cores\":[0-9]+,\"local_ranks\":[0-9]+,\"host\":\"[^\"]+\",\"cpu\":\"[^\"]+\",\"gpu\":null,"
+about+="\"version\":\"[0-9.]+\",\"commit\":\"[^\"]+\",\"date\":\"20[0-9-]+T[0-9:]+Z\""
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
-figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"rest_ms\":[0-9]+,\"gemm_noise_pct\":($number|null)"
+figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"rest_ms\":[0-9]+,\"gemm_noise_pct\":($number|null),"
+figures+="\"gemm_rounds_ms\":$times,\"serial_rounds_ms\":$times,\"gemm_tflops\":$number,\"gemm_flops\":$number,"
+figures+="\"timeline\":null,\"timeline_method\":null,$about"
 
 # report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
 # all results right.
@@ -213,7 +225,7 @@ for op in bulk-ag bulk-rs external-ag; do
     check "$op: a table with a pick" eval 'status_is 0 && has "$out" "auto picked "'
     check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
     svg=$(cat "$folder/t.svg")
-    check "... and a picture with the GEMM" matches "$svg" 'rank 1, step [0-9]+ GEMM: '
+    check "... and a picture with the GEMM" matches "$svg" 'rank 1, step [0-9]+ GEMM(, rows [0-9.]+)?: '
     check "... and with what moves beside it" matches "$svg" 'rank 1, step [0-9]+ (PUT|RAISE) to rank 0'
     rm "$folder/t.svg"
     bench sweep $op --m 4:8 --n 12 --k 9 --ranks 3 --iters 1 --transport self --json
@@ -277,7 +289,7 @@ check "... and in JSON the noise is null" has "$out" '"noise_pct":null'
 # A table without E says why, and only such a table.
 for ranks in 1 2; do
     bench ag 64 64 64 --ranks $ranks --iters 3
-    grep -Eq '^. (ring|direct|fused) .* - +[0-9.]+e[-+]' "$folder/out" && lacks=0 || lacks=1
+    grep -Eq '^. (ring|direct|fused) .*[0-9] +- +[0-9.]+' "$folder/out" && lacks=0 || lacks=1
     has "$out" "E is not told" && told=0 || told=1
     check "$ranks ranks: a table without E says why" [ $lacks -eq $told ]
 done
@@ -317,17 +329,18 @@ check "... all are predicted" eval '! has "$out" "\"predicted_ms\":null"'
 check "... and only auto picks" [ "$(grep -o '"picked":"' <<<"$out" | wc -l)" -eq 1 ]
 bench rs 40 24 32 --ranks 2 --iters 1 --link ratio:0.4 --method auto
 check "the table has a pick" eval 'status_is 0 && has "$out" "auto picked "'
-check "... and what was predicted" has "$out" "predicted error"
+check "... and what was predicted" has "$out" " forecast   off"
 check "... in at most 100 columns" eval '! LC_ALL=C.UTF-8 grep -q ".\{101\}" "$folder/out"'
 
 bench sweep ag --m 8:70 --n 24 --k 16 --ranks 2 --iters 1 --json
 point="\{\"m\":[0-9]+,\"link\":null,\"gemm_ms\":$number,\"serial_ms\":$number,\"best\":$label,"
 point+="\"best_ms\":$number,\"best_noise_ms\":null,\"efficiency\":($number|null),"
 point+="\"overlap_pays\":(true|false),\"auto_ms\":$number,\"auto_noise_ms\":null,"
-point+="\"predicted_ms\":$number,\"picked\":$label\}"
+point+="\"predicted_ms\":$number,\"picked\":$label,\"gemm_noise_ms\":null,\"serial_noise_ms\":null,"
+point+="\"gemm_flops\":$number,\"gemm_tflops\":$number,\"gemm_rounds_ms\":$times,\"methods\":\[$swept(,$swept)*\]\}"
 check "a sweep ends well" status_is 0
 check "... with one object of the promised form" matches "$out" \
-    "^\{\"op\":\"sweep\",\"of\":\"ag_gemm\",\"n\":24,.*\"points\":\[$point(,$point)*\]\}$"
+    "^\{\"op\":\"sweep\",\"of\":\"ag_gemm\",\"n\":24,.*\"points\":\[$point(,$point)*\],$about\}$"
 check "... and a point for 8, 16, 32 and 64 rows" [ "$(grep -o '"m":' <<<"$out" | wc -l)" -eq 4 ]
 bench sweep rs --m 4:8 --n 12 --k 9 --ranks 3 --iters 1 --link 1GB/s --transport self
 check "a sweep prints a table" eval 'status_is 0 && has "$out" "auto picked"'
@@ -391,7 +404,7 @@ check "... and refuses another number of ranks" eval 'status_is 2 && has "$err" 
 bench latency --iters 20 --json
 check "latency ends well" status_is 0
 check "... with one JSON object" matches "$out" \
-    "^\{\"op\":\"latency\",\"ranks\":2,.*\"round_trip_us\":$number,.*,\"step_us\":$number\}$"
+    "^\{\"op\":\"latency\",\"ranks\":2,.*\"round_trip_us\":$number,.*,\"step_us\":$number,${about#*local_ranks*,}\}$"
 bench latency --iters 20 --ranks 3
 check "latency between two of three ranks" eval 'status_is 0 && has "$out" "executor"'
 

@@ -134,7 +134,7 @@ for op in ag rs ar; do
 done
 # counted ARGS...: how much of a graph comes behind the kernel that counts the call, and how much may run beside it.
 counted() {
-    FAKE_GRAPHS=$work/graphs lap bench "$@" --device cuda --ranks 4 --iters 1
+    FAKE_GRAPHS=$work/graphs lap bench "$@" --device cuda --ranks 4 --iters 1 --no-trace
     awk '$1 + $2 > 0 { print $6, $7 }' "$work/graphs" | sort -u | tr '\n' ','
     rm "$work/graphs"
 }

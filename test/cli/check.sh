@@ -92,7 +92,7 @@ fi
 lap check ag --ranks 1 --json --m 5
 has 'JSON: the request' "$out" '"op":"ag_gemm"' '"m":5,"n":37,"k":29'
 lap check rs --ranks 1 --json
-has 'JSON: of the other operator' "$out" '"op":"gemm_rs"' '"ok":true}'
+has 'JSON: of the other operator' "$out" '"op":"gemm_rs"' '"ok":true,"host":'
 
 wrong operator "'banana'" ag rs all -- banana
 wrong --ranks "'0'" 1 64 -- all --ranks 0

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is told of the machine and the program in every object of JSON: see about.h. */
+#include "about.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include <lap/version.h>
+
+#include "cli.h"
+#include "device/cuda/cuda_info.h"
+#include "lap_commit.h"
+
+enum { TEXT = 160 };
+
+/* The value of a line "key : value" of /proc/cpuinfo; false: there is none. */
+static bool read_cpu(const char *key, char value[TEXT])
+{
+    char line[256];
+    bool found = false;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file && !found && fgets(line, sizeof(line), file)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, key, strlen(key)) != 0 || !colon)
+            continue;
+        const char *begin = colon + 1 + strspn(colon + 1, " \t");
+        snprintf(value, TEXT, "%.*s", (int)strcspn(begin, "\n"), begin);
+        found = true;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* Arm has numbers for names. */
+static void name_cpu(char text[TEXT], const struct utsname *machine)
+{
+    char implementer[TEXT], part[TEXT];
+    if (read_cpu("model name", text))
+        return;
+    if (read_cpu("CPU implementer", implementer) && read_cpu("CPU part", part))
+        snprintf(text, TEXT, "%.32s, implementer %.32s, part %.32s", machine->machine, implementer,
+                 part);
+    else
+        snprintf(text, TEXT, "%.64s", machine->machine);
+}
+
+static void json_text(const char *key, const char *text)
+{
+    printf(",\"%s\":", key);
+    if (text)
+        lap_json_string(stdout, text);
+    else
+        printf("null");
+}
+
+void lap_about_json(const char *device)
+{
+    struct utsname machine;
+    if (uname(&machine) != 0)
+        memset(&machine, 0, sizeof(machine));
+    char cpu[TEXT], date[32];
+    name_cpu(cpu, &machine);
+    lap_cuda_info_t gpus;
+    const bool gpu = strcmp(device, "cuda") == 0 && lap_cuda_info(&gpus) == LAP_OK;
+    const time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_text("host", machine.nodename);
+    json_text("cpu", cpu);
+    json_text("gpu", gpu ? gpus.gpus[0].name : NULL);
+    json_text("version", lap_version_string());
+    json_text("commit", LAP_COMMIT);
+    json_text("date", date);
+}

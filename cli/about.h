@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where, when and with what something was measured, so that its figures can be compared later. */
+#ifndef LAP_CLI_ABOUT_H
+#define LAP_CLI_ABOUT_H
+
+/*
+ * Prints ,"host":...,"cpu":...,"gpu":...,"version":...,"commit":...,"date":... to standard output.
+ * `device` is what was measured; of GPUs only the first is told, null with other devices.
+ */
+void lap_about_json(const char *device);
+
+#endif

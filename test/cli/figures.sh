@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the figures of `lap bench` and `lap train` say of themselves: exposed time has causes that add up, and the right
+# one where a link is slow or cores are few; columns have names of their own; objects tell where, when and with what they were measured.
+# Nothing here depends on how fast the machine is.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+command -v python3 >/dev/null || {
+    echo '1..0 # SKIP there is no python3 to read JSON'
+    exit 0
+}
+
+# lap ARGS...: its output and status are then in $out and $status.
+lap() {
+    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    out=$(<"$work/out")
+}
+
+# holds NAME CODE: the code, in which `it` is the latest output as JSON, raises nothing.
+holds() {
+    ok "$1" python3 -c "
+import json, re, socket, sys
+it = json.load(open(sys.argv[1]))
+def causes(part): # which add up to what is exposed, but for the digits that are printed
+    parts = {c: part['exposed_' + c + '_ms'] for c in ('wire', 'late', 'core')}
+    assert abs(sum(parts.values()) - part['exposed_ms']) <= 1e-5 * part['exposed_ms'] + 1e-6, part
+    assert min(parts.values()) >= 0, part
+    return parts
+$2" "$work/out" || sed 's/^/# out: /; s/\(.\{2000\}\).*/\1/' "$work/out" "$work/err"
+}
+
+# ---- causes ----
+
+# 1 MiB to each of two peers takes 40 ms at this rate, and the GEMM next to nothing.
+lap bench ag 1536 3 1024 --ranks 3 --iters 2 --warmup 1 --link 100MB/s --json
+is 'a slow link: status 0' $status 0
+holds '... the causes add up for all methods, and most of what is exposed is on the wire' '
+for method in it["methods"]:
+    parts = causes(method["traced"])
+    assert parts["wire"] > 0.6 * method["traced"]["exposed_ms"], method
+    assert method["traced"]["sent_bytes"] >= 2 << 20 and 0 < method["wire_gbps"] < 0.2, method'
+
+cores=$(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
+timeout 120 taskset -c "$cores" "$LAP" bench ag 2048 1024 512 --ranks 8 --iters 2 --warmup 1 --json \
+    >"$work/out" 2>"$work/err" </dev/null
+is '8 ranks on 2 cores: status 0' $? 0
+holds '... the causes add up, and most of what is exposed is a core' '
+assert it["local_ranks"] == 8 and it["cores"] <= 2, it
+share = [causes(method["traced"])["core"] / method["traced"]["exposed_ms"] for method in it["methods"]]
+assert sorted(share)[len(share) // 2] > 0.6, share'
+timeout 120 taskset -c "$cores" "$LAP" bench ag 64 64 64 --ranks 8 --iters 1 >"$work/out" 2>"$work/err" </dev/null
+is '... and a table says so, once' "$(grep -c '^8 ranks share [12] cores*: ' "$work/out")" 1
+timeout 120 taskset -c "$cores" "$LAP" bench sweep ag --m 8:16 --n 64 --k 64 --ranks 8 --iters 1 >"$work/out" 2>"$work/err" \
+    </dev/null
+is '... a sweep, too' "$(grep -c '^8 ranks share [12] cores*: ' "$work/out")" 1
+lap bench ag 8 8 8 --ranks 1 --iters 1
+is '... and not where they are enough' "$(grep -c 'ranks share' "$work/out")" 0
+
+# ---- efficiency ----
+
+lap bench ag 512 64 64 --ranks 2 --iters 5 --method all,auto --json
+holds 'E has an error bar, or a reason why it is not told' '
+for method in it["methods"]:
+    e, noise, why = method["efficiency"], method["efficiency_noise"], method["no_efficiency"]
+    assert (e is None) == (why is not None), method
+    assert e is None or noise < 0.5 and noise < abs(e), method
+    assert why != "noise" or noise >= 0.5 or noise >= abs(1 - method["ect_ms"] / it["methods"][0]["ect_ms"]), method
+    picked = method["picked"] or method["method"]
+    assert (why == "serial") == (picked.split(":")[0] == "serial"), method'
+# Nothing beats serial on one rank, and auto knows.
+lap bench ag 64 64 64 --ranks 1 --iters 3 --method auto --json
+holds 'auto that picked serial has no E' '
+method = it["methods"][0]
+assert method["picked"] == "serial" and method["efficiency"] is None and method["no_efficiency"] == "serial", method'
+holds 'error, tolerance and what is made of them agree' '
+for method in it["methods"]:
+    assert method["ok"] and 0 <= method["error"] <= method["tolerance"], method
+    assert abs(method["error_over_tolerance"] - method["error"] / method["tolerance"]) < 1e-5, method'
+lap bench sweep ag --m 64:128 --n 64 --k 64 --ranks 2 --iters 1 --link 1GB/s,3ms
+is 'one round of a sweep has no noise, and so no star' "$(grep -c '^\*  *[0-9]' "$work/out")" 0
+lap bench sweep ag --m 64:128 --n 64 --k 64 --ranks 2 --iters 3 --json
+holds 'a star of a sweep is a difference beyond the noise' '
+for point in it["points"]:
+    serial, best = (point["serial_ms"], point["serial_noise_ms"]), (point["best_ms"], point["best_noise_ms"])
+    assert point["overlap_pays"] == (best[0] + best[1] < serial[0] - serial[1] and point["best"] != "serial"), point'
+
+# ---- tables, pictures, objects ----
+
+# The words of a heading, of which some belong together, are there once.
+unique() {
+    sed -n "$1" "$work/out" | sed 's/total ms/total/; s/ECT ms/ECT/; s/. GEMM/xGEMM/; s/. base/xbase/; s/, noise/_noise/g
+        s/auto picked/picked/; s/one call/call/; s/in flight/flight/' | tr -s ' ' '\n' | sort | uniq -d | grep -v '^$'
+}
+lap bench rs 64 64 64 --ranks 2 --iters 2 --method all,auto --timeline "$work/t.svg"
+is 'no two columns have the same name: times' "$(unique '/^  method /p')" ''
+is '... causes' "$(unique '/^  one call /p')" ''
+has '... and the tolerance is there' "$out" ' tolerance '
+ok 'the timeline says which call it is' grep -q ': call [1-5] of 5, the median</text>' "$work/t.svg"
+rm "$work/t.svg"
+lap bench sweep rs --m 8:16 --n 64 --k 64 --ranks 2 --iters 2
+is '... sweeps' "$(unique '/^ *M  *GEMM /p')" ''
+lap bench rs 64 64 64 --ranks 2 --iters 2 --quiet
+is '--quiet: tables, and no words about them' "$status $(grep -c 'verdict\|tolerance' "$work/out") $(grep -c 'Medians' "$work/out")" '0 2 0'
+lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace
+is '--no-trace: nothing is said of what was exposed' "$status $(grep -c 'exposed\|in flight' "$work/out")" '0 0'
+lap bench rs 64 64 64 --ranks 2 --iters 2 --no-trace --timeline "$work/t.svg"
+is '... and there is no picture' "$status $(wc -l <"$work/err")" '2 1'
+
+about='
+import datetime
+assert it["host"] == socket.gethostname() and it["cpu"] and it["gpu"] is None, it
+assert re.fullmatch(r"\d+\.\d+\.\d+", it["version"]) and it["commit"], it
+then = datetime.datetime.strptime(it["date"], "%Y-%m-%dT%H:%M:%S%z")
+assert abs((datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()) < 300, it["date"]'
+lap bench ag 8 8 8 --ranks 1 --iters 1 --seed 77 --json
+holds 'host, CPU, version, commit, seed and date: bench' "$about"'
+assert it["seed"] == 77 and it["gemm_flops"] == 2 * 8 ** 3, it'
+lap bench sweep ag --m 8:8 --n 8 --k 8 --ranks 1 --iters 1 --seed 78 --json
+holds '... sweep' "$about"'
+assert it["seed"] == 78, it'
+lap bench latency --iters 5 --json
+holds '... latency' "$about"
+lap check ag --ranks 2 --json
+holds '... check' "$about"
+finish

@@ -5,14 +5,13 @@
  * says is in bench_methods.c.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench.h"
+#include "core/output.h"
 #include "launch.h"
 #include "overlap/overlap.h"
 #include "ranks.h"
@@ -508,26 +507,19 @@ static bool check_timeline(const char *path)
 {
     struct stat about, table;
     const char *reason = NULL;
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    const bool made = fd >= 0;
-    if (!made && errno == EEXIST)
-        fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
     if (!*path)
         reason = "it has no name";
-    else if (fd < 0)
-        reason = strerror(errno);
-    else if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))
-        reason = "it is not a regular file";
-    else if (fstat(STDOUT_FILENO, &table) == 0 && about.st_dev == table.st_dev &&
+    else if (stat(path, &about) == 0 && S_ISREG(about.st_mode) &&
+             fstat(STDOUT_FILENO, &table) == 0 && about.st_dev == table.st_dev &&
              about.st_ino == table.st_ino)
         reason = "it is where the table goes";
-    if (fd >= 0)
-        close(fd);
-    if (made)
-        unlink(path);
     if (reason)
         lap_args_fail(&lap_bench_command, "--timeline %s cannot be written: %s", path, reason);
-    return !reason;
+    else if (lap_output_check("the timeline", path) != LAP_OK)
+        lap_args_fail(&lap_bench_command, "--timeline: %s", lap_last_error());
+    else
+        return true;
+    return false;
 }
 
 int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p)

@@ -37,7 +37,8 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
  * axis, and the time in which a rank's arithmetic stood still, hatched by what it stood still for:
  * data on the wire, a rank that was late, or a core. Who is to blame on other ranks is known once
  * the trace has been gathered; before, all waits count as for the wire.
- * Local. `title` may be NULL. Writes the file whole or not at all.
+ * Local. `title` may be NULL. Writes the file whole or not at all; one that is replaced gives it its
+ * mode, and a symbolic link is followed if it is this user's or root's.
  * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path),
  * LAP_ERR_NO_MEMORY.
  */

@@ -19,6 +19,7 @@
 
 #define TIMEOUT_MIN_S 0.001
 #define TIMEOUT_MAX_S 1e9
+#define TIMEOUT_DIGITS 40 /* more say nothing that a double can hold */
 
 /*
  * Which variables a launcher sets. All that are set in `identity` together name the job among those
@@ -123,6 +124,12 @@ lap_status_t lap_timeout_parse(const char *name, const char *text, double *secon
 {
     double seconds;
     uint64_t ns;
+    if (strlen(text) > TIMEOUT_DIGITS)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is '%.*s...' of %zu characters, expected a number of seconds of at "
+                         "most %d, %g to %g",
+                         name, TIMEOUT_DIGITS, text, strlen(text), TIMEOUT_DIGITS, TIMEOUT_MIN_S,
+                         TIMEOUT_MAX_S);
     if (!parse_decimal(text, &seconds))
         return lap_error(LAP_ERR_INVALID, "%s is '%s', expected a number of seconds, %g to %g",
                          name, text, TIMEOUT_MIN_S, TIMEOUT_MAX_S);

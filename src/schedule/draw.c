@@ -5,17 +5,12 @@
  * rank's arithmetic stood still. It only draws what the records say; predicted times can be drawn the same
  * way. The file needs no fonts, scripts or styles from elsewhere.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "core/status.h"
+#include "core/output.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
 
@@ -628,62 +623,14 @@ static lap_status_t lay_out(picture_t *picture)
     return LAP_OK;
 }
 
-/*
- * Opens a new file beside `path`, whose name it writes to `temporary`. A path that is a device or a
- * folder is refused: the renaming at the end would replace it.
- */
-static lap_status_t open_beside(const char *path, char *temporary, size_t bytes, FILE **file_p)
-{
-    struct stat about;
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
-        return lap_error(LAP_ERR_SYSTEM, "cannot write the timeline %s: it is not a regular file",
-                         path);
-    int fd = -1;
-    for (unsigned i = 0; i < 100 && fd < 0; i++) {
-        snprintf(temporary, bytes, "%s.%d-%u.tmp", path, (int)gettid(), i);
-        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
-    if (fd < 0)
-        return lap_error_errno("cannot write the timeline %s", path);
-    FILE *file = fdopen(fd, "w");
-    if (!file) {
-        lap_status_t status = lap_error_errno("cannot write the timeline %s", path);
-        close(fd);
-        unlink(temporary);
-        return status;
-    }
-    *file_p = file;
-    return LAP_OK;
-}
-
-/* Draws into a temporary file that takes the place of `path` only when it is complete. */
+/* A picture takes the place of what is at `path` only when it is complete. */
 static lap_status_t write_page(picture_t *picture, const char *title, const char *path)
 {
-    char *target = realpath(path, NULL); /* a link to a file stays, and is followed */
-    const char *place = target ? target : path;
-    size_t bytes = strlen(place) + 40;
-    char *temporary = lap_alloc(bytes, 1);
-    lap_status_t status;
-    if (!temporary) {
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the name of a file beside %s", path);
-        goto err_free;
-    }
-    status = open_beside(place, temporary, bytes, &picture->file);
-    if (status != LAP_OK)
-        goto err_free;
+    lap_output_t output;
+    LAP_TRY(lap_output_open("the timeline", path, &output));
+    picture->file = output.file;
     put_page(picture, title);
-    bool failed = ferror(picture->file) != 0;
-    failed |= fclose(picture->file) != 0;
-    if (failed || rename(temporary, place) != 0) {
-        status = lap_error_errno("cannot write the timeline %s", path);
-        unlink(temporary);
-    }
-err_free:
-    lap_free(temporary);
-    free(target);
-    return status;
+    return lap_output_close(&output, true);
 }
 
 lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path)

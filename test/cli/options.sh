@@ -64,6 +64,8 @@ for value in -1 long '' 1e999 nan 0x3; do
     wrong "--grace '$value'" '--grace' "'$value'" 'seconds' -- run -n 1 --grace "$value" true
     wrong "--timeout '$value'" '--timeout' "'$value'" 'seconds' -- run -n 1 "--timeout=$value" true
 done
+long=$(printf '%0200d' 5)
+wrong 'a --timeout that is too long a text' '--timeout' 'of 200 characters' 'at most 40' -- run -n 1 --timeout "$long" true
 wrong '--timeout 0' '--timeout is 0' 'seconds, 0.001 to 1e+09' -- run -n 1 --timeout 0 true
 
 for form in '-n 2' '-n2' '--ranks 2' '--ranks=2' '-n 7 -n 2' '-n 2 --'; do

@@ -73,4 +73,65 @@ is 'nor one of another user' "$out" '[0] /tmp'
 chown 0 "$TMPDIR"
 is 'nothing is left' "$(ls -A "$TMPDIR")" ''
 
+# ---- files that we write ----
+
+draw() { lap bench ag 8 8 8 --ranks 2 --iters 1 --timeline "$1"; }
+echo precious >"$work/precious/a"
+$other ln -s "$work/precious/a" "$TMPDIR/theirs.svg"
+draw "$TMPDIR/theirs.svg"
+is "somebody else's link is not followed" "$status $(cat "$work/precious/a")" '2 precious'
+has '... which is told' "$err" "'$TMPDIR/theirs.svg' is a symbolic link of user 65534"
+ln -s theirs.svg "$TMPDIR/ours.svg"
+draw "$TMPDIR/ours.svg"
+is '... nor one that a link of ours leads to' "$status $(cat "$work/precious/a")" '2 precious'
+rm "$TMPDIR"/*.svg
+for mode in 600 640 604; do
+    echo old >"$work/mine.svg"
+    chmod $mode "$work/mine.svg"
+    chown 65533:65532 "$work/mine.svg"
+    draw "$work/mine.svg"
+    is "a file that is replaced keeps its mode $mode, its owner and its group" \
+        "$status $(stat -c '%a %u:%g' "$work/mine.svg") $(grep -c '</svg>' "$work/mine.svg")" "0 $mode 65533:65532 1"
+done
+rm "$work/mine.svg"
+(umask 027 && draw "$work/new.svg")
+is 'a new one has the mode that the umask leaves' "$(stat -c %a "$work/new.svg")" 640
+is 'and nothing is left beside them' "$(ls -A "$TMPDIR")" ''
+
+# ---- programs that are setuid, which lap must not be ----
+
+cat >"$work/evil.c" <<'END'
+#include <stdlib.h>
+#include <unistd.h>
+#include <fcntl.h>
+__attribute__((constructor)) static void loaded(void)
+{
+    close(open(getenv("EVIL"), O_WRONLY | O_CREAT, 0666));
+}
+END
+"$CC" -shared -fPIC -o "$work/evil.so" "$work/evil.c"
+export EVIL=$TMPDIR/evil
+cp "$LAP" "$work/setuid"
+chown 65533 "$work/setuid"
+# runs_evil FILE ARGUMENTS...: whether that lap, started by the other user, has run the other user's code.
+runs_evil() {
+    local file=$1
+    shift
+    $other env LAP_NCCL="$work/evil.so" LAP_CUBLASLT="$work/evil.so" NVTX_INJECTION64_PATH="$work/evil.so" \
+        "$file" "$@" >"$work/out" 2>&1
+    rm "$EVIL" 2>/dev/null
+}
+for arguments in 'info' 'bench ag 8 8 8 --ranks 2 --iters 1 --transport self'; do
+    chmod 755 "$work/setuid"
+    # shellcheck disable=SC2086
+    if ! runs_evil "$work/setuid" $arguments; then
+        echo "# not looked at, since this build loads no libraries by variables: ${arguments%% *}"
+        continue
+    fi
+    chmod 4755 "$work/setuid"
+    # shellcheck disable=SC2086
+    ok "a setuid program loads no library that a variable names: ${arguments%% *}" \
+        eval '! runs_evil "$work/setuid" $arguments'
+done
+
 finish

@@ -56,7 +56,8 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
 lap_status_t lap_cuda_open_library(const lap_cuda_library_t *library, void **handle_p)
 {
     char path[512];
-    const char *given = getenv(library->variable);
+    /* Who starts a setuid program does not choose the code that it runs. */
+    const char *given = secure_getenv(library->variable);
     void *handle = NULL;
     if (given && *given) {
         *handle_p = dlopen(given, LOADING);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that we write where the user says: see output.h. */
+#include "core/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINKS_MAX 40 /* as in the kernel */
+
+static lap_status_t refuse(const lap_output_t *output, int error)
+{
+    errno = error;
+    return lap_error_errno("cannot write %s %s", output->what, output->path);
+}
+
+/* Puts where a link leads to in its place: relative to its directory, unless it is absolute. */
+static bool replace_by_target(char place[PATH_MAX], const char *target)
+{
+    char *slash = strrchr(place, '/');
+    const size_t kept = target[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - place);
+    if (kept + strlen(target) >= PATH_MAX)
+        return false;
+    memcpy(place + kept, target, strlen(target) + 1);
+    return true;
+}
+
+/* Follows the links that the path ends in. Those on the way to its directory are the kernel's. */
+static lap_status_t follow_links(lap_output_t *output)
+{
+    struct stat about;
+    char target[PATH_MAX];
+    for (int i = 0; i < LINKS_MAX; i++) {
+        /* It is opened, so that its owner and its target are of the same link. */
+        const int fd = open(output->place, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0)
+            return errno == ENOENT ? LAP_OK : refuse(output, errno);
+        ssize_t length = fstat(fd, &about) != 0   ? -1
+                         : S_ISLNK(about.st_mode) ? readlinkat(fd, "", target, sizeof(target))
+                                                  : 0;
+        const int error = errno;
+        close(fd);
+        if (length == 0)
+            return LAP_OK;
+        if (length < 0)
+            return refuse(output, error);
+        if (about.st_uid != geteuid() && about.st_uid != 0)
+            return lap_error(LAP_ERR_SYSTEM,
+                             "cannot write %s %s: '%s' is a symbolic link of user %lu, expected "
+                             "one of ours",
+                             output->what, output->path, output->place,
+                             (unsigned long)about.st_uid);
+        if (length == (ssize_t)sizeof(target))
+            return refuse(output, ENAMETOOLONG);
+        target[length] = '\0';
+        if (!replace_by_target(output->place, target))
+            return refuse(output, ENAMETOOLONG);
+    }
+    return refuse(output, ELOOP);
+}
+
+/* The new file has the mode and the group of the old one, and its owner, if we are root. */
+static void take_mode(int fd, const struct stat *old)
+{
+    mode_t mode = old->st_mode & 0777;
+    const uid_t owner = geteuid() == 0 ? old->st_uid : (uid_t)-1;
+    if (fchown(fd, owner, old->st_gid) != 0)
+        mode &= ~(mode_t)070; /* these were for another group */
+    fchmod(fd, mode);
+}
+
+/* Opens a new file beside the place. */
+static lap_status_t open_beside(lap_output_t *output, const struct stat *old, int *fd_p)
+{
+    int fd = -1, error = EEXIST;
+    for (unsigned i = 0; i < 100 && error == EEXIST; i++) {
+        const int length = snprintf(output->temporary, sizeof(output->temporary), "%s.%d-%u.tmp",
+                                    output->place, (int)gettid(), i);
+        if (length >= (int)sizeof(output->temporary))
+            return refuse(output, ENAMETOOLONG);
+        fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
+        error = fd < 0 ? errno : 0;
+    }
+    if (fd < 0)
+        return refuse(output, error);
+    if (old)
+        take_mode(fd, old);
+    *fd_p = fd;
+    return LAP_OK;
+}
+
+lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p)
+{
+    lap_output_t *output = output_p;
+    struct stat about;
+    int fd = -1;
+    output->file = NULL;
+    output->what = what;
+    output->path = path;
+    if (strlen(path) >= sizeof(output->place))
+        return refuse(output, ENAMETOOLONG);
+    memcpy(output->place, path, strlen(path) + 1);
+    /* A device or a folder is refused: the renaming at the end would replace it. */
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return lap_error(LAP_ERR_SYSTEM, "cannot write %s %s: it is not a regular file", what,
+                         path);
+    LAP_TRY(follow_links(output));
+    const bool there = lstat(output->place, &about) == 0;
+    if (there && faccessat(AT_FDCWD, output->place, W_OK, AT_EACCESS) != 0)
+        return refuse(output, errno);
+    LAP_TRY(open_beside(output, there ? &about : NULL, &fd));
+    output->file = fdopen(fd, "w");
+    if (output->file)
+        return LAP_OK;
+    const lap_status_t status = refuse(output, errno);
+    close(fd);
+    unlink(output->temporary);
+    return status;
+}
+
+lap_status_t lap_output_close(lap_output_t *output, bool keep)
+{
+    lap_status_t status = LAP_OK;
+    bool failed = ferror(output->file) != 0;
+    failed |= fclose(output->file) != 0;
+    if (keep && (failed || rename(output->temporary, output->place) != 0))
+        status = refuse(output, errno);
+    if (!keep || status != LAP_OK)
+        unlink(output->temporary);
+    output->file = NULL;
+    return status;
+}
+
+lap_status_t lap_output_check(const char *what, const char *path)
+{
+    lap_output_t output;
+    LAP_TRY(lap_output_open(what, path, &output));
+    return lap_output_close(&output, false);
+}

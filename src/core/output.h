@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that we write where the user says. They are written beside their place and put there when
+ * they are complete: what was there stays until then. A link at their place is followed if it is
+ * this user's or root's; somebody else's would let him choose which of our files is overwritten.
+ */
+#ifndef LAP_CORE_OUTPUT_H
+#define LAP_CORE_OUTPUT_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "core/status.h"
+
+typedef struct lap_output {
+    FILE *file;
+    const char *what, *path; /* for sentences */
+    char place[PATH_MAX];    /* where the links have led to */
+    char temporary[PATH_MAX];
+} lap_output_t;
+
+/*
+ * Opens a file for writing. `what` says what it is: "the timeline". What is there already must be a
+ * regular file that this user may write; the new one gets its mode. `what` and `path` must live
+ * until lap_output_close.
+ */
+lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *output_p);
+
+/* Ends it: puts the file in its place, if `keep`, and if all of it could be written. */
+lap_status_t lap_output_close(lap_output_t *output, bool keep);
+
+/* Whether it could be written; nothing is changed. */
+lap_status_t lap_output_check(const char *what, const char *path);
+
+#endif

@@ -9,11 +9,12 @@ CTEST_ARGS ?= -j2
 BENCH_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_SECONDS ?= 60
+FAULTS_ARGS ?= --count 1000
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz lint format install bench clean help setup setup-test
+.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -50,6 +51,9 @@ fuzz: setup
 	@cmake --build build-fuzz
 	@bash scripts/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
+faults: setup-test all
+	@python3 scripts/faults.py --lap $(BUILD)/faults/lap --mpirun "mpirun --bind-to none --oversubscribe" $(FAULTS_ARGS)
+
 lint: setup
 	@$(call configure,$(BUILD))
 	@bash scripts/lint.sh $(BUILD)
@@ -79,6 +83,7 @@ help:
 	@echo "make bench      the measurements of docs/performance.md"
 	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
+	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

@@ -571,8 +571,9 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
             "weight",
             epilogue, word);
     lap_bench_shape_t shape;
-    if (lap_bench_shape(bench, it, 0, nranks, &shape) != LAP_OK)
-        return lap_args_fail(&lap_bench_command, "%s: %s", word, lap_last_error());
+    lap_status_t status = lap_bench_shape(bench, it, 0, nranks, &shape);
+    if (status != LAP_OK)
+        return lap_args_refused(&lap_bench_command, status, word);
     double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     double needed = lap_ranks_here(nranks) * lap_bench_data_bytes(&shape);
     if (needed > there)
@@ -583,15 +584,18 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     for (size_t i = 0; i < it->nmethods; i++) {
         size_t bytes, nsignals;
         lap_op_desc_t desc = lap_bench_desc(bench, it, i);
-        if (lap_op_buffer_size(&desc, nranks, &bytes, &nsignals) != LAP_OK)
-            return lap_args_fail(&lap_bench_command, "method %s: %s", it->methods[i].label,
-                                 lap_last_error());
+        char method[LAP_LIST_TEXT + 16];
+        snprintf(method, sizeof(method), "method %s", it->methods[i].label);
+        status = lap_op_buffer_size(&desc, nranks, &bytes, &nsignals);
+        if (status != LAP_OK)
+            return lap_args_refused(&lap_bench_command, status, method);
     }
     lap_op_desc_t gemm = lap_bench_gemm_desc(bench, it);
     size_t bytes, nsignals;
-    if (it->kind == LAP_EXTERNAL_AG &&
-        lap_op_buffer_size(&gemm, nranks, &bytes, &nsignals) != LAP_OK)
-        return lap_args_fail(&lap_bench_command, "%s: its GEMM: %s", word, lap_last_error());
+    if (it->kind == LAP_EXTERNAL_AG)
+        status = lap_op_buffer_size(&gemm, nranks, &bytes, &nsignals);
+    if (status != LAP_OK)
+        return lap_args_refused(&lap_bench_command, status, "the GEMM before external-ag");
     return LAP_CLI_GO;
 }
 

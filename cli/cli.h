@@ -101,6 +101,12 @@ int lap_args_fail(const lap_command_t *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /*
+ * The same with lap_last_error behind `what`, after a call of the library has failed. Returns
+ * LAP_CLI_FAILED where that is no mistake in the request: there was no memory, the system failed.
+ */
+int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what);
+
+/*
  * The parsers below return true and write their output, or print a sentence with `what` ("--ranks",
  * "M"), the value and what was expected, and return false.
  */

@@ -30,6 +30,13 @@ int lap_args_fail(const lap_command_t *command, const char *format, ...)
     return LAP_CLI_USAGE;
 }
 
+int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what)
+{
+    const bool requested = status != LAP_ERR_NO_MEMORY && status != LAP_ERR_SYSTEM;
+    lap_args_fail(command, "%s%s%s", what, *what ? ": " : "", lap_last_error());
+    return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
+}
+
 /* Prints text with line breaks at spaces; the cursor is at `indent` already. */
 static void print_wrapped(const char *text, int indent)
 {

@@ -547,8 +547,10 @@ int lap_train_check(const lap_train_t *train, int nranks)
             train->replicas, train->tp * train->replicas, nranks,
             nranks == 1 ? "rank was" : "ranks were");
     desc.overlap = train->overlap ? &train->rules : &train->serial;
-    if (lap_nn_validate(&desc, train->tp) != LAP_OK ||
-        lap_optimizer_validate(&train->optimizer) != LAP_OK)
-        return lap_args_fail(&lap_train_command, "%s", lap_last_error());
+    lap_status_t status = lap_nn_validate(&desc, train->tp);
+    if (status == LAP_OK)
+        status = lap_optimizer_validate(&train->optimizer);
+    if (status != LAP_OK)
+        return lap_args_refused(&lap_train_command, status, "");
     return fits_memory(train, nranks) ? LAP_CLI_GO : LAP_CLI_USAGE;
 }

@@ -4,7 +4,7 @@
 # lint.sh --fix-format: rewrites the files as .clang-format says, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mapfile -t files < <(find include src cli test fuzz examples -name '*.[ch]' | sort)
+mapfile -t files < <(find include src cli test fuzz faults examples -name '*.[ch]' | sort)
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep '\.c$' | grep -v '^test/install/')
 
 need()

@@ -65,6 +65,7 @@ look()
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
     [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
+    [ "$1" = test ] && need python3 "Python 3" has python3
     [ "$1" = test ] && need zsh "zsh" has zsh
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]

@@ -521,8 +521,11 @@ static lap_status_t guest_talk(lap_world_t *world, int fd, lap_deadline_t *deadl
     LAP_TRY(guest_hear_table(world, fd, deadline, &board));
     status = guest_prepare(world, board, region);
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
-    lap_message_send(fd, &message, NULL, 0, deadline);
+    const lap_status_t sent = lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
+    /* The host, which has not heard of us, waits for nothing else: it is told by our end. */
+    if (sent != LAP_OK && sent != LAP_ERR_PEER_LOST)
+        return sent;
     LAP_TRY(guest_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
     lap_close_fds(fds, nfds);
     return LAP_OK;

@@ -9,8 +9,11 @@
 
 #include "data.h"
 #include "tap.h"
+#include "util/clock.h"
 
 enum { M = 12, N = 8, K = 16 };
+
+#define LATE_NS 1500000000u
 
 static lap_op_desc_t describe(const char *method)
 {
@@ -108,11 +111,39 @@ static void test_mismatch(lap_group_t *all, bool operators)
     lap_group_destroy(group);
 }
 
-int main(void)
+/*
+ * Rank 1 does not come to a call whose first round is the second raise of a signal: the sentence
+ * counts the rounds of the call, and none of them has come.
+ */
+static void test_late(lap_group_t *all)
+{
+    lap_group_t *group = NULL;
+    lap_op_t *op = NULL;
+    const lap_op_desc_t desc = describe("ring");
+    tap_success(lap_group_split(all, 0, lap_group_rank(all), &group), "a group of its own");
+    tap_success(lap_op_create(group, &desc, &op), "an operator");
+    tap_success(call(group, op, &desc, M), "both ranks call it");
+    if (lap_group_rank(all) == 0)
+        tap_failure(call(group, op, &desc, M), LAP_ERR_TIMEOUT, "number 1 of rank 1",
+                    "has not come", NULL);
+    else
+        lap_sleep_until_ns(lap_now_ns() + LATE_NS);
+    lap_op_destroy(op);
+    lap_group_destroy(group);
+    tap_success(lap_group_barrier(all), "the others are none the worse");
+}
+
+/* met [late]: with a timeout of a second. */
+int main(int argc, char **argv)
 {
     lap_world_t *world;
     if (!tap_success(lap_world_create(NULL, &world), "a world"))
         return tap_done();
+    if (argc > 1 && strcmp(argv[1], "late") == 0) {
+        test_late(lap_world_group(world));
+        lap_world_destroy(world);
+        return tap_done();
+    }
     test_refusals(lap_world_group(world));
     test_enqueue(lap_world_group(world));
     test_mismatch(lap_world_group(world), true);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rounds of every builder that puts: what a rank receives is what its peers put, in their
- * order; a round is there before any wait for it; and rounds come to an end where a send ends only
- * when it has been received and each rank does nothing but round after round. Methods that do more
- * than put are refused.
+ * order; a round is there before any wait for it, and can say what it lacks; and rounds come to an
+ * end where a send ends only when it has been received and each rank does nothing but round after
+ * round. Methods that do more than put are refused.
  */
 #include "sequence.h"
 
@@ -45,6 +45,62 @@ static lap_status_t check_messages(const lap_schedule_t *schedules, int rank)
         if (find_put(&schedules[peer], rank, seen[peer]))
             return lap_error(LAP_ERR_CHECK, "rank %d does not receive put %u of rank %d", rank,
                              seen[peer], peer);
+    return LAP_OK;
+}
+
+/* ---- what is said when a round does not come ---- */
+
+enum { MOST = 256 }; /* signals, and what a round can lack */
+
+/* Whether a round says so; each of its lacks counts once. */
+static bool has_lack(const lap_round_t *round, bool *taken, int peer, uint32_t signal,
+                     uint32_t count)
+{
+    for (uint32_t i = 0; i < round->nlacks && i < MOST; i++) {
+        const lap_lack_t *lack = &round->lacks[i];
+        if (taken[i] || lack->peer != peer || lack->signal != signal || lack->count != count)
+            continue;
+        taken[i] = true;
+        return true;
+    }
+    return false;
+}
+
+/*
+ * Of every receive the signal that it brings and which of its raises that is, from 1; where it brings
+ * none, the next of its sender that tells of data. Of every send the credit of who receives it.
+ */
+static lap_status_t check_lacks(const lap_schedule_t *schedules, int rank)
+{
+    uint32_t seen[MAX_RANKS] = {0}, sent = 0, raised[MOST] = {0};
+    const int size = schedules->size;
+    const lap_rounds_t *part = &parts[rank];
+    for (uint32_t i = 0; i < part->nrounds; i++) {
+        const lap_round_t *round = &part->rounds[i];
+        bool taken[MOST] = {false};
+        bool right = round->nlacks == round->nsends + round->nreceives;
+        for (uint32_t j = 0; j < round->nreceives; j++) {
+            const int peer = round->receives[j].peer;
+            const lap_step_t *put = find_put(&schedules[peer], rank, seen[peer]++);
+            const bool tells = put->signal != LAP_NO_SIGNAL;
+            const uint32_t signal = tells ? put->signal : lap_signal_data(peer);
+            if (signal >= MOST)
+                return lap_error(LAP_ERR_CHECK, "signal %u, expected less than %d", signal, MOST);
+            right = right && has_lack(round, taken, peer, signal, raised[signal] + 1);
+            raised[signal] += tells;
+        }
+        for (uint32_t j = 0, at = 0; at < schedules[rank].nsteps; at++) {
+            const lap_step_t *put = &schedules[rank].steps[at];
+            if (put->kind != LAP_STEP_PUT || j++ < sent || j > sent + round->nsends)
+                continue;
+            right =
+                right && has_lack(round, taken, put->peer, lap_signal_credit(size, put->peer), 1);
+        }
+        sent += round->nsends;
+        if (!right)
+            return lap_error(LAP_ERR_CHECK, "round %u of rank %d does not say what it lacks", i,
+                             rank);
+    }
     return LAP_OK;
 }
 
@@ -156,6 +212,8 @@ static lap_status_t check_call(const lap_schedule_t *schedules, int size)
         planned--;
     for (int rank = 0; rank < size && status == LAP_OK; rank++) {
         status = check_messages(schedules, rank);
+        if (status == LAP_OK)
+            status = check_lacks(schedules, rank);
         if (status == LAP_OK)
             status = check_waits(&schedules[rank]);
     }

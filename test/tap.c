@@ -215,3 +215,16 @@ int tap_count_fds(void)
         closedir(dir);
     return count;
 }
+
+size_t tap_shared_bytes(void)
+{
+    char line[512], permissions[8];
+    size_t begin, end, bytes = 0;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && fgets(line, sizeof(line), maps))
+        if (sscanf(line, "%zx-%zx %7s", &begin, &end, permissions) == 3 && permissions[3] == 's')
+            bytes += end - begin;
+    if (maps)
+        fclose(maps);
+    return bytes;
+}

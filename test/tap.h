@@ -72,4 +72,7 @@ float tap_rounded(lap_dtype_t dtype, float value);
 /* The descriptors that this process has open. */
 int tap_count_fds(void);
 
+/* The bytes of memory that this process has mapped to share, as /proc/self/maps tells. */
+size_t tap_shared_bytes(void);
+
 #endif

@@ -265,11 +265,14 @@ int main(void)
     if (!mkdtemp(folder))
         return 1;
     snprintf(path, sizeof(path), "%s/rules.yaml", folder);
+    const int fds = tap_count_fds();
     load_large();
     load_others();
     load_mistakes();
     load_monsters();
     load_no_files();
+    tap_ok(tap_count_fds() == fds, "no load leaves a file open, whether it fails or not (%d do)",
+           tap_count_fds() - fds);
     unlink(path);
     rmdir(folder);
     return tap_done();

@@ -32,6 +32,7 @@ if(LAP_HARDENING AND NOT LAP_SANITIZE AND NOT LAP_FUZZ)
   include(CheckCSourceCompiles)
   include(CheckLinkerFlag)
   include(CheckPIESupported)
+  set(CMAKE_REQUIRED_FLAGS -Werror) # Clang only warns of those that it does not have for a processor.
   foreach(flag -fstack-protector-strong -fstack-clash-protection)
     string(MAKE_C_IDENTIFIER "LAP_HAVE${flag}" have)
     check_c_compiler_flag(${flag} ${have})

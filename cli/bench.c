@@ -5,6 +5,7 @@
  */
 #include "bench.h"
 #include "core/status.h"
+#include "interrupt.h"
 #include "ranks.h"
 #include "util/alloc.h"
 
@@ -31,12 +32,17 @@ static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
     return correct;
 }
 
-static int print_cases(const lap_bench_t *bench, const lap_bench_result_t *results)
+static void print(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     if (bench->mode == LAP_BENCH_SWEEP)
         (bench->json ? lap_bench_print_sweep_json : lap_bench_print_sweep)(bench, results);
     else
         (bench->json ? lap_bench_print_json : lap_bench_print_table)(bench, results);
+}
+
+static int print_cases(const lap_bench_t *bench, const lap_bench_result_t *results)
+{
+    print(bench, results);
     bool correct = !results[0].undrawn;
     if (bench->timeline && correct && !bench->json)
         printf("\ntimeline: %s\n", bench->timeline);
@@ -45,18 +51,46 @@ static int print_cases(const lap_bench_t *bench, const lap_bench_result_t *resul
     return correct ? LAP_CLI_OK : LAP_CLI_FAILED;
 }
 
+/* As if no more had been asked for than the `begun` cases, with a remark. */
+static void print_so_far(const lap_bench_t *bench, const lap_bench_result_t *results, size_t begun)
+{
+    const lap_bench_result_t *last = &results[begun - 1];
+    lap_bench_t shown = *bench;
+    shown.interrupted = last->interrupted;
+    shown.asked_iters = bench->iters;
+    shown.asked_cases = bench->ncases;
+    shown.begun_cases = begun;
+    shown.last_rounds = (int)last->rounds;
+    shown.ncases = last->rounds > 0 ? begun : begun - 1;
+    shown.iters = bench->ncases > 1 ? bench->iters : (int)last->rounds;
+    shown.trace = false; /* that comes last */
+    shown.timeline = NULL;
+    if (shown.ncases == 0)
+        lap_bench_print_nothing(&shown);
+    else
+        print(&shown, results);
+    for (size_t i = 0; i < shown.ncases; i++)
+        judge(&bench->cases[i], &results[i]);
+}
+
 static int run_cases(const lap_bench_t *bench, lap_world_t *world)
 {
     lap_bench_result_t *results = lap_alloc(bench->ncases, sizeof(*results));
     lap_status_t status = LAP_OK;
+    int interrupted = 0;
+    size_t begun = 0;
     if (!results)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu results", bench->ncases);
-    for (size_t i = 0; i < bench->ncases && status == LAP_OK; i++)
-        status = lap_bench_measure(bench, &bench->cases[i], world, &results[i]);
+    while (begun < bench->ncases && status == LAP_OK && !interrupted) {
+        status = lap_bench_measure(bench, &bench->cases[begun], world, &results[begun]);
+        interrupted = results[begun++].interrupted;
+    }
     /* All ranks know the results; rank 0 speaks, and answers for them. */
-    int result = LAP_CLI_OK;
+    int result = interrupted ? lap_interrupt_status(interrupted) : LAP_CLI_OK;
     if (status != LAP_OK)
         result = fail(world, status);
+    else if (lap_world_rank(world) == 0 && interrupted)
+        print_so_far(bench, results, begun);
     else if (lap_world_rank(world) == 0)
         result = print_cases(bench, results);
     for (size_t i = 0; results && i < bench->ncases; i++)
@@ -73,7 +107,7 @@ static int run_latency(const lap_bench_t *bench, lap_world_t *world)
         return fail(world, status);
     if (lap_world_rank(world) == 0)
         lap_bench_print_latency(bench, &result, lap_world_size(world));
-    return LAP_CLI_OK;
+    return result.interrupted ? lap_interrupt_status(result.interrupted) : LAP_CLI_OK;
 }
 
 static int check_ranks(const void *context, int nranks)

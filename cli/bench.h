@@ -81,6 +81,9 @@ typedef struct lap_bench {
     bool json;
     bool trace; /* look at what goes on within a call; never in a sweep */
     bool quiet; /* no progress, and no remarks below tables */
+    /* What is printed: the signal that interrupted it, and what had been asked for; 0: none. */
+    int interrupted, asked_iters, last_rounds;
+    size_t begun_cases, asked_cases;
 } lap_bench_t;
 
 extern const lap_command_t lap_bench_command;
@@ -317,6 +320,7 @@ typedef struct lap_bench_result {
     double gemm_ms, gemm_noise_ms;
     double *gemm_rounds_ms;                       /* two of each round */
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
+    int interrupted;                              /* the signal that ended them early; 0: none */
     bool undrawn; /* the timeline could not be written, as was told; known to rank 0 */
     size_t drawn; /* the method that was drawn, if one was */
 } lap_bench_result_t;
@@ -336,6 +340,8 @@ typedef struct lap_bench_latency {
     double step_ns;
     int cores;
     bool own_core;
+    int trips;       /* that were timed, */
+    int interrupted; /* because of this signal; 0: all that were asked for */
 } lap_bench_latency_t;
 
 /* Measures signals and steps. Collective over the world; the result is valid on rank 0. */
@@ -391,6 +397,13 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
 void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *result);
 void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *results);
 void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result_t *results);
+
+/* "Interrupted: 7 of 20 rounds.": a line below the table; nothing if it was not. */
+void lap_bench_print_interrupted(const lap_bench_t *bench);
+/* For JSON: ,"interrupted":true, or nothing. */
+void lap_bench_json_interrupted(bool interrupted);
+/* All there is to print where not even one round had ended. */
+void lap_bench_print_nothing(const lap_bench_t *bench);
 
 /* "key":value for JSON; null for what JSON has no number for. */
 void lap_bench_json_number(const char *key, double value);

@@ -10,10 +10,12 @@
 #include "bench.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "interrupt.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
 #define WARMUP_TRIPS 100
+#define CHUNK 10000 /* trips; more than are made by default */
 #define OVERHEAD_STEPS 20000
 
 /*
@@ -41,10 +43,10 @@ static void unpin(const cpu_set_t *before)
         sched_setaffinity(0, sizeof(*before), before);
 }
 
-/* Rank 1 answers each signal of rank 0; rank 0 keeps the time of each trip. */
-static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int count, double *samples)
+/* Rank 1 answers each signal of rank 0; rank 0 keeps the time of each trip from `first` on. */
+static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int first, int end, double *samples)
 {
-    for (int i = -WARMUP_TRIPS; i < count; i++) {
+    for (int i = first; i < end; i++) {
         uint64_t begin = lap_now_ns();
         if (rank == 0)
             LAP_TRY(lap_buffer_raise(buffer, 1, 0));
@@ -57,25 +59,37 @@ static lap_status_t make_trips(lap_buffer_t *buffer, int rank, int count, double
     return LAP_OK;
 }
 
+/* Between some of them all ranks look whether somebody was asked to stop. */
+static lap_status_t make_all_trips(const lap_bench_t *bench, lap_group_t *group,
+                                   lap_buffer_t *buffer, double *samples,
+                                   lap_bench_latency_t *result)
+{
+    const int rank = lap_group_rank(group);
+    for (int first = -WARMUP_TRIPS; first < bench->iters && !result->interrupted;) {
+        const int left = bench->iters - first, end = first + (left < CHUNK ? left : CHUNK);
+        if (rank < 2)
+            LAP_TRY(make_trips(buffer, rank, first, end, samples));
+        LAP_TRY(lap_interrupt_agree(group, &result->interrupted));
+        result->trips = first = end;
+    }
+    return LAP_OK;
+}
+
 static lap_status_t measure(const lap_bench_t *bench, lap_group_t *group, lap_buffer_t *buffer,
                             double *samples, lap_bench_latency_t *result)
 {
     int rank = lap_group_rank(group);
     lap_bench_progress(rank == 0 && !bench->quiet, "sending signals");
     LAP_TRY(lap_group_barrier(group));
-    if (rank < 2) {
-        cpu_set_t before;
-        CPU_ZERO(&before);
-        if (result->own_core)
-            pin(rank, &before);
-        lap_status_t status = make_trips(buffer, rank, bench->iters, samples);
-        unpin(&before); /* the threads that are made from here on may go anywhere */
-        if (status != LAP_OK)
-            return status;
-    }
-    LAP_TRY(lap_group_barrier(group));
-    if (rank == 0) {
-        result->trip_ns = lap_stats(samples, (size_t)bench->iters);
+    cpu_set_t before;
+    CPU_ZERO(&before);
+    if (rank < 2 && result->own_core)
+        pin(rank, &before);
+    lap_status_t status = make_all_trips(bench, group, buffer, samples, result);
+    unpin(&before); /* the threads that are made from here on may go anywhere */
+    LAP_TRY(status);
+    if (rank == 0 && result->trips > 0) {
+        result->trip_ns = lap_stats(samples, (size_t)result->trips);
         lap_bench_progress(!bench->quiet, "running steps");
         LAP_TRY(lap_run_overhead(bench->device, OVERHEAD_STEPS, &result->step_ns));
     }

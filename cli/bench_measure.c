@@ -14,6 +14,7 @@
 
 #include "bench.h"
 #include "core/status.h"
+#include "interrupt.h"
 #include "ranks.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
@@ -21,6 +22,12 @@
 
 #define TRACED_CALLS 5 /* of each method, of which the median one is told of, or drawn */
 #define RATIO_ROUNDS 5 /* GEMMs that are timed for a link of a given ratio */
+
+/* What a rank tells all others with everything that it measures. */
+typedef struct said {
+    double value;
+    int32_t interrupted; /* the signal that asked it to stop; 0: none */
+} said_t;
 
 /* One rank at work on one case. */
 typedef struct runner {
@@ -35,7 +42,7 @@ typedef struct runner {
     lap_op_t *ops[LAP_LIST_MAX + 1];
     lap_op_t *gemm; /* that the operators run behind; NULL: they have their own */
     lap_bench_baseline_t *baseline;
-    double *said;                      /* by each rank: what it measured; room for a verdict */
+    said_t *said;                      /* by each rank; room for a verdict */
     double *samples[LAP_LIST_MAX + 3]; /* ns of each row; then of the GEMM, twice as many */
     double *sorted;                    /* what statistics sort */
     lap_bench_result_t result;
@@ -46,11 +53,20 @@ typedef struct runner {
 /* The largest of what the ranks say, nothing below 0; what is not a number counts as that. */
 static lap_status_t largest(runner_t *runner, double mine, double *all_p)
 {
-    LAP_TRY(lap_group_allgather(runner->group, &mine, sizeof(mine), runner->said));
+    said_t say;
+    memset(&say, 0, sizeof(say));
+    say.value = mine;
+    say.interrupted = lap_interrupt_here();
+    LAP_TRY(lap_group_allgather(runner->group, &say, sizeof(say), runner->said));
     double most = 0;
-    for (int r = 0; r < lap_group_size(runner->group); r++)
-        if (!isnan(most) && !(runner->said[r] <= most))
-            most = runner->said[r];
+    for (int r = 0; r < lap_group_size(runner->group); r++) {
+        const said_t *its = &runner->said[r];
+        if (!isnan(most) && !(its->value <= most))
+            most = its->value;
+        /* All have heard the same, and stop at the same place. */
+        if (its->interrupted > runner->result.interrupted)
+            runner->result.interrupted = its->interrupted;
+    }
     *all_p = most;
     return LAP_OK;
 }
@@ -225,8 +241,10 @@ static lap_status_t choose_link(runner_t *runner)
     double gemm_s = lap_stats(samples, RATIO_ROUNDS).median * 1e-9;
     /* All ranks have the same samples, and so would agree anyway; this way they need not. */
     double rate = lap_bench_serial_bytes(&runner->data.shape) / (asked->ratio * gemm_s);
-    LAP_TRY(lap_group_allgather(runner->group, &rate, sizeof(rate), runner->said));
-    runner->result.link.bytes_per_s = runner->said[0];
+    void *rates;
+    LAP_TRY(lap_group_collect(runner->group, &rate, sizeof(rate), &rates));
+    runner->result.link.bytes_per_s = ((const double *)rates)[0];
+    lap_free(rates);
     return LAP_OK;
 }
 
@@ -288,6 +306,7 @@ static void note_predictions(runner_t *runner)
 static lap_status_t set_up(runner_t *runner)
 {
     size_t nranks = (size_t)lap_group_size(runner->group);
+    _Static_assert(sizeof(said_t) <= sizeof(lap_bench_verdict_t), "there is room for either");
     runner->said = lap_alloc(nranks, sizeof(lap_bench_verdict_t));
     runner->sorted = lap_alloc(2 * (size_t)runner->bench->iters, sizeof(double));
     bool there = runner->said && runner->sorted;
@@ -303,8 +322,11 @@ static lap_status_t set_up(runner_t *runner)
     LAP_TRY(lap_bench_data_init(&runner->data, runner->bench, runner->it, runner->group,
                                 runner->engine->device));
     double unused;
-    for (int i = 0; i < runner->bench->warmup; i++)
+    LAP_TRY(largest(runner, 0, &unused)); /* for who was asked to stop meanwhile */
+    for (int i = 0; i < runner->bench->warmup && !runner->result.interrupted; i++)
         LAP_TRY(time_gemm(runner, &unused));
+    if (runner->result.interrupted)
+        return LAP_OK;
     runner->result.shape = runner->data.shape;
     LAP_TRY(choose_link(runner));
     LAP_TRY(make_buffer(runner));
@@ -335,7 +357,7 @@ static void tear_down(runner_t *runner)
 /* Runs every row once into a spoilt output and compares it on every rank with the reference. */
 static lap_status_t verify(runner_t *runner)
 {
-    for (size_t i = 0; i < lap_bench_rows(runner->it); i++) {
+    for (size_t i = 0; i < lap_bench_rows(runner->it) && !runner->result.interrupted; i++) {
         lap_bench_figure_t *figure = &runner->result.methods[i];
         lap_bench_progress(runner->shows, "verifying %s %s", lap_op_kind_name(runner->it->kind),
                            runner->it->methods[i].label);
@@ -357,8 +379,9 @@ static lap_status_t verify(runner_t *runner)
 
 static void rest(const runner_t *runner)
 {
-    if (runner->bench->rest_ms > 0)
-        lap_sleep_until_ns(lap_now_ns() + (uint64_t)runner->bench->rest_ms * 1000000u);
+    enum { LOOK_MS = 50 };
+    for (int left = runner->bench->rest_ms; left > 0 && !lap_interrupt_here(); left -= LOOK_MS)
+        lap_sleep_until_ns(lap_now_ns() + (uint64_t)(left < LOOK_MS ? left : LOOK_MS) * 1000000u);
 }
 
 /*
@@ -371,25 +394,31 @@ static lap_status_t one_round(runner_t *runner, size_t round, size_t sample)
     size_t rows = lap_bench_rows(runner->it);
     rest(runner);
     LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample]));
-    for (size_t i = 0; i < rows; i++) {
+    for (size_t i = 0; i < rows && !runner->result.interrupted; i++) {
         size_t row = ((round % 2 ? rows - 1 - i : i) + round / 2) % rows;
         rest(runner);
         LAP_TRY(time_row(runner, row, &runner->samples[row][sample]));
     }
+    if (runner->result.interrupted)
+        return LAP_OK;
     rest(runner);
-    return time_gemm(runner, &runner->samples[rows][2 * sample + 1]);
+    LAP_TRY(time_gemm(runner, &runner->samples[rows][2 * sample + 1]));
+    runner->result.rounds = sample + 1;
+    return LAP_OK;
 }
 
 static lap_status_t all_rounds(runner_t *runner)
 {
     const lap_bench_t *bench = runner->bench;
-    for (int i = 0; i < bench->warmup + bench->iters; i++) {
+    for (int i = 0; i < bench->warmup + bench->iters && !runner->result.interrupted; i++) {
         bool timed = i >= bench->warmup;
         lap_bench_progress(runner->shows, "%s: %s round %d of %d",
                            lap_op_kind_name(runner->it->kind), timed ? "timed" : "warm-up",
                            timed ? i - bench->warmup + 1 : i + 1,
                            timed ? bench->iters : bench->warmup);
         LAP_TRY(one_round(runner, (size_t)i, timed ? (size_t)(i - bench->warmup) : 0));
+        if (!timed)
+            runner->result.rounds = 0;
     }
     return LAP_OK;
 }
@@ -439,7 +468,6 @@ static lap_status_t conclude(runner_t *runner)
     const size_t rows = lap_bench_rows(runner->it);
     const lap_world_t *world = runner->group->world;
     lap_stats_t stats = {0};
-    result->rounds = (size_t)runner->bench->iters;
     result->cores = world->cores;
     result->local_ranks = world->local_size;
     LAP_TRY(note_rounds(runner, rows, 2 * result->rounds, &result->gemm_rounds_ms, &stats));
@@ -585,8 +613,10 @@ static lap_status_t measure(runner_t *runner)
     LAP_TRY(verify(runner));
     LAP_TRY(all_rounds(runner));
     LAP_TRY(verify(runner));
-    LAP_TRY(conclude(runner));
-    LAP_TRY(trace_methods(runner));
+    if (runner->result.rounds > 0)
+        LAP_TRY(conclude(runner));
+    if (!runner->result.interrupted)
+        LAP_TRY(trace_methods(runner));
     return lap_group_barrier(runner->group);
 }
 

@@ -386,6 +386,7 @@ void lap_bench_print_table(const lap_bench_t *bench, const lap_bench_result_t *r
     else if (layout.predicted)
         printf("\n");
     lap_bench_print_cores(bench->device, results[0].local_ranks, results[0].cores);
+    lap_bench_print_interrupted(bench);
 }
 
 /* ---- JSON ---- */
@@ -545,7 +546,42 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     json_text("timeline", result->undrawn ? NULL : bench->timeline);
     json_text("timeline_method", bench->timeline ? it->methods[result->drawn].label : NULL);
     lap_bench_json_about(bench, result);
+    lap_bench_json_interrupted(bench->interrupted != 0);
     printf("}\n");
+}
+
+/* ---- what was interrupted ---- */
+
+void lap_bench_print_interrupted(const lap_bench_t *bench)
+{
+    if (!bench->interrupted)
+        return;
+    printf("Interrupted: %d of %d round%s", bench->last_rounds, bench->asked_iters,
+           bench->asked_iters == 1 ? "" : "s");
+    if (bench->asked_cases > 1)
+        printf(" of case %zu of %zu", bench->begun_cases, bench->asked_cases);
+    printf(".\n");
+}
+
+void lap_bench_json_interrupted(bool interrupted)
+{
+    if (interrupted)
+        printf(",\"interrupted\":true");
+}
+
+void lap_bench_print_nothing(const lap_bench_t *bench)
+{
+    const char *op = lap_op_kind_name(bench->cases[0].kind);
+    if (!bench->json)
+        printf("Interrupted: 0 of %d rounds.\n", bench->asked_iters);
+    else if (bench->mode == LAP_BENCH_SWEEP)
+        printf("{\"op\":\"sweep\",\"of\":\"%s\",\"points\":[],\"rounds\":0", op);
+    else
+        printf("{\"op\":\"%s\",\"methods\":[],\"rounds\":0", op);
+    if (bench->json) {
+        lap_bench_json_interrupted(true);
+        printf("}\n");
+    }
 }
 
 /* ---- latency ---- */
@@ -558,16 +594,19 @@ void lap_bench_print_latency(const lap_bench_t *bench, const lap_bench_latency_t
         printf("{\"op\":\"latency\",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\","
                "\"signals\":\"host\",\"trips\":%d,\"round_trip_us\":%.6g,\"q1_us\":%.6g,"
                "\"q3_us\":%.6g,\"cores\":%d,\"own_core\":%s,\"step_us\":%.6g",
-               nranks, bench->device, bench->transport, bench->iters, trip->median * 1e-3,
+               nranks, bench->device, bench->transport, result->trips, trip->median * 1e-3,
                trip->q1 * 1e-3, trip->q3 * 1e-3, result->cores, result->own_core ? "true" : "false",
                result->step_ns * 1e-3);
         lap_about_json(bench->device);
+        lap_bench_json_interrupted(result->interrupted != 0);
         printf("}\n");
         return;
     }
     printf("signal there and back  %8.2f us  (quartiles %.2f and %.2f; %d trips between ranks 0 "
            "and 1, %s)\n",
-           trip->median * 1e-3, trip->q1 * 1e-3, trip->q3 * 1e-3, bench->iters, bench->transport);
+           trip->median * 1e-3, trip->q1 * 1e-3, trip->q3 * 1e-3, result->trips, bench->transport);
+    if (result->interrupted)
+        printf("Interrupted: %d of %d trips.\n", result->trips, bench->iters);
     printf("executor, a step       %8.2f us  (device %s)\n", result->step_ns * 1e-3, bench->device);
     printf("%d ranks on %d core%s: %s\n", nranks, result->cores, result->cores == 1 ? "" : "s",
            result->own_core ? "each has a core of its own"

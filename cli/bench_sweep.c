@@ -195,6 +195,7 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
             latest_m = line.it->m;
         }
     }
+    lap_bench_print_interrupted(bench);
     if (bench->quiet)
         return;
     printf("\n* overlap pays: the best method beats serial by more than the noise of the two%s.\n"
@@ -278,5 +279,6 @@ void lap_bench_print_sweep_json(const lap_bench_t *bench, const lap_bench_result
     }
     printf("]");
     lap_bench_json_about(bench, &results[0]);
+    lap_bench_json_interrupted(bench->interrupted != 0);
     printf("}\n");
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "interrupt.h"
 #include "launch.h"
 #include "meeting.h"
 #include "util/alloc.h"
@@ -136,11 +137,16 @@ static int join_world(const lap_ranks_t *job)
     }
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
+    lap_interrupt_begin();
     result = job->run(job->context, world);
     lap_world_destroy(world);
-    /* A rank that has failed does not wait for the others: the launcher ends them. */
-    if (job->end && result == LAP_CLI_OK)
+    /*
+     * A rank that has failed does not wait for the others: the launcher ends them. All that were
+     * interrupted have stopped together.
+     */
+    if (job->end && (result == LAP_CLI_OK || result == lap_interrupt_status(lap_interrupt_here())))
         job->end(job->context);
+    lap_interrupt_end();
     return result;
 }
 
@@ -197,6 +203,7 @@ static int run_threads(const lap_ranks_t *job)
         result = lap_ranks_fail(job->name, 0, status);
         goto out;
     }
+    lap_interrupt_begin();
     size_t started = 0;
     for (; started < nranks; started++) {
         rank_thread_t *rank = &ranks[started];
@@ -214,6 +221,7 @@ static int run_threads(const lap_ranks_t *job)
         pthread_join(ranks[i].thread, NULL);
         result = result != LAP_CLI_OK ? result : ranks[i].result;
     }
+    lap_interrupt_end();
 out:
     lap_free(ranks);
     lap_free(worlds);

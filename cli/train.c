@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "core/status.h"
+#include "interrupt.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -126,13 +127,14 @@ static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *
 
 /* What was measured: of all iterations, or of those that both ways have. */
 static void report(const lap_train_t *train, const lap_train_result_t *results, int count,
-                   int iters)
+                   int iters, bool interrupted)
 {
     lap_train_t so_far = *train;
     so_far.iters = iters;
     so_far.trace = train->trace && iters > 0 && results[0].iterations[iters - 1].traced;
     so_far.apart = train->apart && so_far.trace;
-    if (iters > 0)
+    so_far.interrupted = interrupted ? train->iters : 0;
+    if (iters > 0 || interrupted)
         lap_train_report(&so_far, results, (size_t)count);
 }
 
@@ -141,7 +143,7 @@ static void report(const lap_train_t *train, const lap_train_result_t *results, 
  * troubles them alike.
  */
 static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups,
-                              bool *stopped_p)
+                              int *end_p)
 {
     static const char *const ways[] = {", with overlap", ", without overlap"};
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
@@ -155,17 +157,25 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
         results[w].link = link;
         status = prepare(train, groups, &models[w], &results[w]);
     }
-    int done = 0;
-    while (done < count * train->iters && status == LAP_OK && !*stopped_p) {
+    int done = 0, interrupted = 0; /* by all ways together */
+    if (status == LAP_OK)
+        status = lap_interrupt_agree(groups->world, &interrupted);
+    while (done < count * train->iters && status == LAP_OK && *end_p == LAP_CLI_OK &&
+           !interrupted) {
         const int w = done % count;
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
         status = iterate(&models[w], done / count, count > 1 ? ways[w] : "", iteration);
-        *stopped_p = status == LAP_OK && !is_finite(iteration) && !train->goes_on;
+        if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
+            *end_p = LAP_CLI_NOT_FINITE;
+        if (status == LAP_OK)
+            status = lap_interrupt_agree(groups->world, &interrupted);
         done++;
     }
+    if (interrupted)
+        *end_p = lap_interrupt_status(interrupted);
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
-        report(train, results, count, done / count);
-    if (status == LAP_OK && *stopped_p) /* ranks that fail together end together */
+        report(train, results, count, done / count, interrupted != 0);
+    if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
     for (int w = 0; w < count; w++) {
         if (models[w].train)
@@ -186,14 +196,13 @@ static int run_rank(const void *context, lap_world_t *world)
 {
     const lap_train_t *train = context;
     lap_train_groups_t groups = {NULL, NULL, NULL};
+    int end = LAP_CLI_OK; /* the exit status, if nothing fails */
     lap_status_t status = make_groups(train, world, &groups);
-    bool stopped = false;
     if (status == LAP_OK)
-        status = train_all(train, &groups, &stopped);
-    const int result = status != LAP_OK
-                           ? lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status)
-                       : stopped ? LAP_CLI_NOT_FINITE
-                                 : LAP_CLI_OK;
+        status = train_all(train, &groups, &end);
+    const int result = status == LAP_OK
+                           ? end
+                           : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
     lap_group_destroy(groups.dp);
     lap_group_destroy(groups.tp);
     return result;

@@ -113,6 +113,8 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
     for (int i = 0; i < train->iters; i++)
         if (!train->apart || result->iterations[i].traced == traced)
             memcpy(&room[count++], (const char *)&result->iterations[i] + offset, sizeof(double));
+    if (count == 0)
+        return 0; /* interrupted before those that are traced */
     const int cold = count > 1;
     return lap_stats(room + cold, (size_t)(count - cold)).median;
 }
@@ -169,7 +171,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_train_iteration_t it = typical(train, result);
-    const bool several = train->iters > 1 && lap_train_is_traced(train, train->iters - 2);
+    const bool several = train->iters > 1 && result->iterations[train->iters - 2].traced;
     printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
            "hidden", "exposed", several ? "   ms, median without the first" : "   ms");
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
@@ -224,14 +226,16 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     print_request(train, &results[0]);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && train->iters > 0; i++) {
         if (count > 1)
             printf("\n%s\n", results[i].overlap ? "With overlap:" : "Without overlap:");
         print_iterations(train, &results[i]);
         print_rows(train, &results[i]);
     }
-    if (count > 1)
+    if (count > 1 && train->iters > 0)
         print_comparison(train, results);
+    if (train->interrupted)
+        printf("\nInterrupted: %d of %d iterations.\n", train->iters, train->interrupted);
 }
 
 /* ---- JSON ---- */
@@ -294,6 +298,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
         print_json_result(train, &results[1]);
         printf("}");
     }
+    lap_bench_json_interrupted(train->interrupted > 0);
     printf("}\n");
 }
 

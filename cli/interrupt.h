@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SIGINT and SIGTERM to a rank at work: the first asks it to stop where all ranks can, so that what
+ * was measured until then is printed; the second ends it at once, and so does a grace that passes.
+ */
+#ifndef LAP_CLI_INTERRUPT_H
+#define LAP_CLI_INTERRUPT_H
+
+#include <lap/world.h>
+
+/* From here on the two signals are caught, unless they are ignored or somebody else's. */
+void lap_interrupt_begin(void);
+void lap_interrupt_end(void);
+
+/* The signal that asked this process to stop; 0: none. */
+int lap_interrupt_here(void);
+
+/* The same for all ranks of a group, which come to the same answer. Collective. */
+lap_status_t lap_interrupt_agree(lap_group_t *group, int *signal_p);
+
+/* The exit status of a command that a signal interrupted. */
+static inline int lap_interrupt_status(int signal)
+{
+    return 128 + signal;
+}
+
+#endif

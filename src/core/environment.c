@@ -150,10 +150,41 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p)
     return lap_timeout_from_seconds(name, seconds, ns_p);
 }
 
+/* The user that the kernel shows in the place of those who are not in our user namespace. */
+static unsigned long overflow_user(void)
+{
+    unsigned long user = 65534;
+    FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
+    if (file && fscanf(file, "%lu", &user) != 1)
+        user = 65534;
+    if (file)
+        fclose(file);
+    return user;
+}
+
+/* Whether our user namespace knows root, as those of some containers do not. */
+static bool root_is_known(void)
+{
+    unsigned long inside, outside, count;
+    bool known = false;
+    FILE *file = fopen("/proc/self/uid_map", "re");
+    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3)
+        known = known || inside == 0;
+    if (!file)
+        return true;
+    fclose(file);
+    return known;
+}
+
+static bool may_be_root(uid_t uid)
+{
+    return uid == 0 || (uid == overflow_user() && !root_is_known());
+}
+
 /* Whether a file that we make in this directory stays ours, whatever other users do. */
 static bool is_safe(const struct stat *about)
 {
-    const bool trusted = about->st_uid == geteuid() || about->st_uid == 0;
+    const bool trusted = about->st_uid == geteuid() || may_be_root(about->st_uid);
     return trusted && ((about->st_mode & 022) == 0 || (about->st_mode & S_ISVTX) != 0);
 }
 

@@ -11,6 +11,7 @@ export TMPDIR=$work/tmp
 other='setpriv --reuid 65534 --regid 65534 --clear-groups --'
 export other
 chmod 755 "$work"
+cp "$LAP" "$work/lap" # where the other user can read it
 mkdir -m 1777 "$TMPDIR"
 mkdir "$work/precious"
 
@@ -71,6 +72,15 @@ chown 65534 "$TMPDIR"
 lap run -n 1 sh -c 'dirname "$LAP_DIR"'
 is 'nor one of another user' "$out" '[0] /tmp'
 chown 0 "$TMPDIR"
+# In a user namespace without root, such as an unprivileged container's, root's files seem to be of user 65534.
+contained='setpriv --reuid 65533 --regid 65533 --clear-groups -- unshare --user --map-user=65533 --'
+if [ "$($contained stat -c %u "$TMPDIR")" = 65534 ]; then
+    # shellcheck disable=SC2016
+    is 'but one that may be of a root who is not in our user namespace is' \
+        "$($contained "$work/lap" run -n 1 sh -c 'dirname "$LAP_DIR"')" "[0] $TMPDIR"
+else
+    echo '# not looked at, since there are no user namespaces for users: a base of a root who is not in ours'
+fi
 is 'nothing is left' "$(ls -A "$TMPDIR")" ''
 
 # ---- files that we write ----
@@ -111,7 +121,7 @@ __attribute__((constructor)) static void loaded(void)
 END
 "$CC" -shared -fPIC -o "$work/evil.so" "$work/evil.c"
 export EVIL=$TMPDIR/evil
-cp "$LAP" "$work/setuid"
+cp "$work/lap" "$work/setuid"
 chown 65533 "$work/setuid"
 # runs_evil FILE ARGUMENTS...: whether that lap, started by the other user, has run the other user's code.
 runs_evil() {

@@ -84,7 +84,7 @@ if [ "${BENCH:-0}" = 1 ]; then
 fi
 
 # What ranks and daemons of ours have left: nothing, or somebody else is here.
-left=$(pgrep -l 'nvidia-cuda-mps|lap-mps-guard' 2>/dev/null)
+left=$(pgrep -l 'nvidia-cuda-mps|lap-mps-guard|lap-place-guard' 2>/dev/null)
 [ -n "$left" ] && row "left: ${left//$'\n'/, }" LEFT - - -
 table+="$failed failed, $SECONDS s; $(nvidia-smi --query-gpu=name,memory.used,memory.total --format=csv,noheader 2>/dev/null)"
 echo

@@ -153,25 +153,26 @@ lap_status_t lap_environment_timeout(uint64_t *ns_p)
 /* The user that the kernel shows in the place of those who are not in our user namespace. */
 static unsigned long overflow_user(void)
 {
-    unsigned long user = 65534;
+    char line[32] = "65534";
     FILE *file = fopen("/proc/sys/kernel/overflowuid", "re");
-    if (file && fscanf(file, "%lu", &user) != 1)
-        user = 65534;
+    if (file && !fgets(line, sizeof(line), file))
+        snprintf(line, sizeof(line), "65534");
     if (file)
         fclose(file);
-    return user;
+    return strtoul(line, NULL, 10);
 }
 
 /* Whether our user namespace knows root, as those of some containers do not. */
 static bool root_is_known(void)
 {
-    unsigned long inside, outside, count;
+    char line[128];
     bool known = false;
     FILE *file = fopen("/proc/self/uid_map", "re");
-    while (file && fscanf(file, "%lu %lu %lu", &inside, &outside, &count) == 3)
-        known = known || inside == 0;
     if (!file)
         return true;
+    /* Each line is a range: its first user, who that is outside, and how many there are. */
+    while (fgets(line, sizeof(line), file))
+        known = known || strtoul(line, NULL, 10) == 0;
     fclose(file);
     return known;
 }

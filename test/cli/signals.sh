@@ -36,6 +36,12 @@ each() { # each COMMAND FILE: for every pid in the file
         "$1" "$pid" || return
     done <"$2"
 }
+find_guardian() { # of the directory of the job: $guardian
+    for guardian in $(cat "/proc/$launcher/task/$launcher/children"); do
+        grep -qsx lap-place-guard "/proc/$guardian/comm" && return
+    done
+    false
+}
 is_empty() { test -z "$(ls -A "$1")"; }
 export pids=$work/pids
 all_pids() { test "$(wc -l <"$pids")" -ge "$1"; }
@@ -159,10 +165,23 @@ ok 'but ends it' each ended "$pids"
 # The launcher dies.
 start -n 3 sh -c 'echo $$ >>"$pids"; exec sleep 60'
 until_true all_pids 3
+ok 'somebody guards the directory of the job' until_true find_guardian
 kill -9 "$launcher"
 ok 'kill -9 of the launcher ends the ranks' until_true each ended "$pids"
 wait "$launcher" 2>"$work/wait"
 ok 'and nothing is left of any job' until_true is_empty "$TMPDIR"
+ok 'nor the guardian of its directory' until_true ended "$guardian"
+for signal in KILL STOP; do
+    start -n 1 sh -c 'echo $$ >>"$pids"; read -r x <"$0"' "$work/go"
+    until_true all_pids 1
+    until_true find_guardian
+    kill -s $signal "$guardian"
+    echo go >"$work/go"
+    collect
+    is "SIG$signal of the guardian does not disturb a job" "$status$(cat "$work/err")" 0
+    ok '... which leaves nothing itself' is_empty "$TMPDIR"
+    ok '... nor the guardian' ended "$guardian"
+done
 
 # A rank of another launcher than lap run, while it waits for the others.
 # meet VARIABLE: starts rank 0 of 2, and waits until it waits.

@@ -119,7 +119,7 @@ __attribute__((constructor)) static void loaded(void)
     close(open(getenv("EVIL"), O_WRONLY | O_CREAT, 0666));
 }
 END
-"$CC" -shared -fPIC -o "$work/evil.so" "$work/evil.c"
+"${CC:-cc}" -shared -fPIC -o "$work/evil.so" "$work/evil.c"
 export EVIL=$TMPDIR/evil
 cp "$work/lap" "$work/setuid"
 chown 65533 "$work/setuid"

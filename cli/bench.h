@@ -84,6 +84,7 @@ typedef struct lap_bench {
     /* What is printed: the signal that interrupted it, and what had been asked for; 0: none. */
     int interrupted, asked_iters, last_rounds;
     size_t begun_cases, asked_cases;
+    lap_args_t args; /* as they were given */
 } lap_bench_t;
 
 extern const lap_command_t lap_bench_command;

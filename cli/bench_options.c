@@ -118,6 +118,9 @@ static const lap_option_t options[NOPTIONS] = {
     [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
 };
 
+/* The number of ranks is compared with that of the launcher; whatever is printed is rank 0's. */
+static const int own[] = {RANKS, TIMEOUT, JSON, QUIET, GPU_SHARE};
+
 const lap_command_t lap_bench_command = {
     .name = "lap bench",
     .usage = "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K [OPTIONS]\n"
@@ -163,11 +166,14 @@ const lap_command_t lap_bench_command = {
         "            was late (it had not begun the call, or not made what it sends), or for a\n"
         "            core (whoever could have gone on was not running, or not woken yet)\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
+        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, which\n"
+        "must all be told the same.\n"
         "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
         "a rank or asked lap bench to end; 2 when the request makes no sense.",
     .options = options,
     .noptions = NOPTIONS,
+    .own = own,
+    .nown = sizeof(own) / sizeof(own[0]),
     .min_positionals = 1,
     .max_positionals = 4,
 };
@@ -522,6 +528,17 @@ static bool check_timeline(const char *path)
     return false;
 }
 
+/* What became of options that may be left out; where the picture goes is each rank's business. */
+static void settle(const lap_bench_t *bench, lap_args_t *args)
+{
+    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(bench->dtype));
+    lap_arg_settle(args, ITERS, "%d", bench->iters);
+    lap_arg_settle(args, CALLS, "%d", bench->calls);
+    lap_arg_settle(args, TIMELINE, "%s", bench->timeline ? "given" : "not given");
+    lap_arg_settle(args, DEVICE, "%s", bench->device);
+    lap_arg_settle(args, TRANSPORT, "%s", bench->transport);
+}
+
 int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_p)
 {
     lap_args_t args;
@@ -553,6 +570,8 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (!lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
+    settle(&bench, &args);
+    bench.args = args;
     *bench_p = bench;
     return LAP_CLI_GO;
 }

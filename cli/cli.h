@@ -33,6 +33,7 @@
 #include <lap/buffer.h>
 #include <lap/op.h>
 
+#include "core/terms.h"
 #include "device/device.h"
 #include "transport/transport.h"
 #include "util/nearest.h"
@@ -72,6 +73,9 @@ typedef struct lap_command {
     const char *details; /* printed after the options as it is; NULL: nothing */
     const lap_option_t *options; /* --help is added to them; at most LAP_OPTIONS_MAX */
     size_t noptions;
+    /* Of a job of ranks: options that each may have its own of; all others they must have alike. */
+    const int *own;
+    size_t nown;
     size_t min_positionals, max_positionals;
     bool stop_at_positional; /* all from the first positional on is positional, also options */
 } lap_command_t;
@@ -81,7 +85,8 @@ typedef struct lap_command {
 typedef struct lap_args {
     /* By index of the option: the last value given, or the default; "" for one without a value. */
     const char *values[LAP_OPTIONS_MAX];
-    bool given[LAP_OPTIONS_MAX]; /* tells a default from the same value given */
+    bool given[LAP_OPTIONS_MAX];       /* tells a default from the same value given */
+    char settled[LAP_OPTIONS_MAX][40]; /* see lap_arg_settle; "": not called */
     /* The option before, while its value may be left out and is; and a positional behind one. */
     const char *open, *apart, *apart_from;
     char **positionals; /* in argv itself, which is re-ordered; ends with NULL */
@@ -95,6 +100,16 @@ typedef struct lap_args {
  * printing the help (0) or a sentence (2).
  */
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p);
+
+/*
+ * What an option has come to, for lap_args_terms: where it was not given and its default depends on
+ * others, or where the same can be written in ways that differ by more than 2K and 2048.
+ */
+void lap_arg_settle(lap_args_t *args, int option, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Lists all that ranks must have alike of a command line: see lap_command_t. */
+void lap_args_terms(const lap_command_t *command, const lap_args_t *args, lap_terms_t *terms);
 
 /* Prints "lap bench: <sentence>" on standard error, adds the newline, and returns LAP_CLI_USAGE. */
 int lap_args_fail(const lap_command_t *command, const char *format, ...)

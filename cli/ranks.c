@@ -113,6 +113,16 @@ static lap_world_options_t world_options(const lap_ranks_t *job, int nranks)
 
 /* ---- ranks that are processes ---- */
 
+/* Ranks may have been started by hand, each with a command line of its own. */
+static lap_status_t compare(const lap_ranks_t *job, lap_world_t *world)
+{
+    lap_terms_t terms = {.of = NULL};
+    lap_args_terms(job->command, job->args, &terms);
+    const lap_status_t status = lap_terms_agree(&terms, lap_world_group(world), LAP_OK);
+    lap_terms_clear(&terms);
+    return status;
+}
+
 /* Takes part in the world that a launcher started. */
 static int join_world(const lap_ranks_t *job)
 {
@@ -138,7 +148,9 @@ static int join_world(const lap_ranks_t *job)
     if (status != LAP_OK)
         return lap_ranks_fail(job->name, environment.rank, status);
     lap_interrupt_begin();
-    result = job->run(job->context, world);
+    status = compare(job, world);
+    result = status == LAP_OK ? job->run(job->context, world)
+                              : lap_ranks_fail(job->name, environment.rank, status);
     lap_world_destroy(world);
     /*
      * A rank that has failed does not wait for the others: the launcher ends them. All that were

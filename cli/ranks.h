@@ -11,6 +11,7 @@
 
 #include <lap/world.h>
 
+#include "cli.h"
 #include "core/environment.h"
 #include "gpu_share.h"
 
@@ -31,6 +32,8 @@ typedef struct lap_ranks {
     lap_status_t (*start)(const void *context, const lap_environment_t *environment);
     void (*end)(const void *context);
     const void *context;
+    const lap_command_t *command; /* what the ranks compare when they have met, */
+    const lap_args_t *args;       /* and theirs */
 } lap_ranks_t;
 
 /*

@@ -229,6 +229,8 @@ int lap_cli_train(int argc, char **argv)
             .check = check_ranks,
             .run = run_rank,
             .context = &train,
+            .command = &lap_train_command,
+            .args = &train.args,
         };
         result = lap_ranks_run(&job, again);
     }

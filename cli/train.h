@@ -38,8 +38,9 @@ typedef struct lap_train {
     bool goes_on; /* when a loss is not finite */
     /* What is printed: how many iterations were asked for, where a signal interrupted them; else 0. */
     int interrupted;
-    bool trace; /* look at what every GEMM does, */
-    bool apart; /* in some iterations only, whose times do not count: it takes time on a GPU */
+    bool trace;      /* look at what every GEMM does, */
+    bool apart;      /* in some iterations only, whose times do not count: it takes time on a GPU */
+    lap_args_t args; /* as they were given */
 } lap_train_t;
 
 extern const lap_command_t lap_train_command;

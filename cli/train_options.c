@@ -138,6 +138,9 @@ static const lap_option_t options[NOPTIONS] = {
     [JSON] = LAP_OPTION_JSON,
 };
 
+/* The layers compare the rules of a file; whatever is printed is rank 0's. */
+static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, JSON};
+
 const lap_command_t lap_train_command = {
     .name = "lap train",
     .usage = "[OPTIONS]",
@@ -155,7 +158,8 @@ const lap_command_t lap_train_command = {
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
         "               for data, or for a rank that was late, which may take far longer\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks.\n"
+        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, which\n"
+        "must all be told the same.\n"
         "Exit status: 0; that of the first rank that failed, or 128 and the signal that ended it; "
         "2\n"
         "when the request makes no sense; 3 when a loss, or the norm of the gradients, is not\n"
@@ -164,6 +168,8 @@ const lap_command_t lap_train_command = {
         "forward and then backward, and what was measured so far is printed.",
     .options = options,
     .noptions = NOPTIONS,
+    .own = own,
+    .nown = sizeof(own) / sizeof(own[0]),
 };
 
 const char *const lap_train_recipes[] = {"none", "delayed", "current", NULL};
@@ -463,6 +469,33 @@ static bool parse_link(lap_train_t *train, const char *text)
     return true;
 }
 
+static void settle_rate(lap_args_t *args, int option, float rate)
+{
+    char text[LAP_SINGLE_TEXT];
+    lap_arg_settle(args, option, "%s", lap_single_text(rate, text));
+}
+
+/* What became of options that may be left out. */
+static void settle(const lap_train_t *train, lap_args_t *args)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    lap_arg_settle(args, TP, "%d", train->tp);
+    lap_arg_settle(args, BATCH, "%zu", train->batch);
+    lap_arg_settle(args, SEQ, "%zu", desc->seq);
+    lap_arg_settle(args, HEADS, "%zu", desc->heads);
+    lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
+    lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
+    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(desc->dtype));
+    lap_arg_settle(args, FP8, "%s", lap_train_recipes[desc->fp8]);
+    settle_rate(args, LR, train->optimizer.lr);
+    settle_rate(args, WEIGHT_DECAY, train->optimizer.weight_decay);
+    settle_rate(args, CLIP, train->optimizer.clip_norm);
+    lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
+    lap_arg_settle(args, BUCKET, "%zu", train->bucket);
+    lap_arg_settle(args, DEVICE, "%s", train->device);
+    lap_arg_settle(args, TRANSPORT, "%s", train->transport);
+}
+
 int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
 {
     lap_args_t args;
@@ -481,6 +514,8 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
         !parse_overlap(&train, &args) || !parse_link(&train, args.values[LINK]))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
+    settle(&train, &args);
+    train.args = args;
     *train_p = train;
     return LAP_CLI_GO;
 }

@@ -8,6 +8,8 @@
  */
 #include "core/bootstrap.h"
 
+#include <lap/version.h>
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -204,6 +206,10 @@ static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t 
         return lap_error(LAP_ERR_MISMATCH,
                          "pid %d speaks version %u of the protocol, rank 0 version %d", who.pid,
                          hello->protocol, LAP_MESSAGE_PROTOCOL);
+    if (strcmp(hello->version, lap_version_string()) != 0)
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank 0 runs version %s of this library, rank %d (pid %d) version %s",
+                         lap_version_string(), hello->rank, who.pid, hello->version);
     if (hello->size != world->size)
         return lap_error(LAP_ERR_MISMATCH, "rank %d says there are %d ranks, rank 0 says %d",
                          hello->rank, hello->size, world->size);

@@ -5,7 +5,10 @@
  */
 #include "core/message.h"
 
+#include <lap/version.h>
+
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,7 +20,9 @@
 
 lap_message_t lap_message_make(lap_message_kind_t kind)
 {
-    return (lap_message_t){.magic = MAGIC, .protocol = LAP_MESSAGE_PROTOCOL, .kind = kind};
+    lap_message_t message = {.magic = MAGIC, .protocol = LAP_MESSAGE_PROTOCOL, .kind = kind};
+    snprintf(message.version, sizeof(message.version), "%s", lap_version_string());
+    return message;
 }
 
 lap_message_t lap_message_make_status(lap_message_kind_t kind, lap_status_t status)
@@ -106,6 +111,22 @@ static int take_fds(struct msghdr *header, int *fds)
     return nfds;
 }
 
+/* Whether what came is a message as this version has them. */
+static lap_status_t check_message(lap_message_t *message, size_t bytes)
+{
+    message->version[sizeof(message->version) - 1] = '\0';
+    message->text[sizeof(message->text) - 1] = '\0';
+    if (bytes < offsetof(lap_message_t, kind) || message->magic != MAGIC)
+        return lap_error(LAP_ERR_MISMATCH,
+                         "a message of %zu bytes from something that is not a rank of this library",
+                         bytes);
+    if (bytes != sizeof(*message))
+        return lap_error(LAP_ERR_MISMATCH,
+                         "a rank runs version %s of this library, another one version %s",
+                         message->version, lap_version_string());
+    return LAP_OK;
+}
+
 lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int *nfds_p,
                                  lap_deadline_t *deadline)
 {
@@ -131,17 +152,13 @@ lap_status_t lap_message_receive(int fd, lap_message_t *message_p, int *fds, int
         lap_close_fds(fds, nfds);
         return LAP_ERR_PEER_LOST;
     }
-    message_p->text[sizeof(message_p->text) - 1] = '\0';
     lap_status_t status = LAP_OK;
     if (header.msg_flags & MSG_CTRUNC)
         status = lap_error(LAP_ERR_SYSTEM,
                            "too many open files: a world needs two for each rank, so raise the "
                            "limit (ulimit -n)");
-    else if ((size_t)got != sizeof(*message_p) || message_p->magic != MAGIC)
-        status = lap_error(LAP_ERR_MISMATCH,
-                           "a message of %zd bytes from something that is not "
-                           "a rank of this library",
-                           got);
+    else
+        status = check_message(message_p, (size_t)got);
     if (status != LAP_OK) {
         lap_close_fds(fds, nfds);
         return status;

@@ -9,7 +9,8 @@
 #include "core/status.h"
 #include "util/deadline.h"
 
-#define LAP_MESSAGE_PROTOCOL 2
+#define LAP_MESSAGE_PROTOCOL 3
+#define LAP_MESSAGE_VERSION 24
 #define LAP_MESSAGE_FDS 64 /* descriptors in one message; the kernel takes up to 253 */
 
 typedef enum lap_message_kind {
@@ -23,6 +24,7 @@ typedef enum lap_message_kind {
 /* Everything is said with this one message; the sockets keep message boundaries. */
 typedef struct lap_message {
     uint32_t magic, protocol;
+    char version[LAP_MESSAGE_VERSION]; /* of the library; up to here it is always the same */
     uint32_t kind;
     int32_t rank, size, pid; /* HELLO: who */
     uint64_t left_ns;        /* HELLO: how long it can still wait */

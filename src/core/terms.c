@@ -42,7 +42,7 @@ static lap_status_t make_room(lap_terms_t *terms)
         return LAP_OK;
     void *grown = lap_realloc(terms->all, terms->room, room, sizeof(*terms->all));
     if (!grown)
-        return lap_error(LAP_ERR_NO_MEMORY, "%s: no memory to compare %zu values", terms->of, room);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to compare %zu values", room);
     terms->all = grown;
     terms->room = room;
     return LAP_OK;
@@ -93,15 +93,20 @@ void lap_terms_real(lap_terms_t *terms, const char *name, double value)
     lap_terms_text(terms, name, text);
 }
 
-void lap_terms_single(lap_terms_t *terms, const char *name, float value)
+const char *lap_single_text(float value, char text[LAP_SINGLE_TEXT])
 {
-    char text[24];
     for (int digits = 6; digits <= 9; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, (double)value);
+        snprintf(text, LAP_SINGLE_TEXT, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value)
             break;
     }
-    lap_terms_text(terms, name, text);
+    return text;
+}
+
+void lap_terms_single(lap_terms_t *terms, const char *name, float value)
+{
+    char text[LAP_SINGLE_TEXT];
+    lap_terms_text(terms, name, lap_single_text(value, text));
 }
 
 void lap_terms_dtype(lap_terms_t *terms, const char *name, lap_dtype_t value)
@@ -135,7 +140,8 @@ static lap_status_t differ(const lap_terms_t *terms, const lap_group_t *group, i
     char first[224], second[224];
     tell(group, 0, zero, first, sizeof(first));
     tell(group, rank, other, second, sizeof(second));
-    return lap_error(LAP_ERR_MISMATCH, "%s: %s, %s", terms->of, first, second);
+    return lap_error(LAP_ERR_MISMATCH, "%s%s%s, %s", terms->of ? terms->of : "",
+                     terms->of ? ": " : "", first, second);
 }
 
 /* Of some terms of all ranks. All compare with rank 0's, so that all find the same difference. */
@@ -165,7 +171,8 @@ static lap_status_t find_difference(const lap_terms_t *terms, lap_group_t *group
         lap_free(all);
         LAP_TRY(status);
     }
-    return lap_error(LAP_ERR_MISMATCH, "%s: the ranks do not say the same", terms->of);
+    return lap_error(LAP_ERR_INTERNAL,
+                     "digests of what ranks say differ, but nothing that they say");
 }
 
 lap_status_t lap_terms_agree(const lap_terms_t *terms, lap_group_t *group, lap_status_t mine)

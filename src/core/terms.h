@@ -19,7 +19,7 @@ typedef struct lap_term {
 
 /* All zero is an empty list; lap_terms_clear frees what it holds. */
 typedef struct lap_terms {
-    const char *of;     /* begins the sentence: "lap_op_create"; must outlive the list */
+    const char *of;     /* begins the sentence: "lap_op_create"; NULL: nothing does */
     const char *prefix; /* of the names that are added next: "optimizer."; NULL: none */
     lap_term_t *all;
     size_t count, room;
@@ -36,6 +36,10 @@ void lap_terms_real(lap_terms_t *terms, const char *name,
                     double value); /* so that it can be read back */
 void lap_terms_single(lap_terms_t *terms, const char *name, float value);
 void lap_terms_dtype(lap_terms_t *terms, const char *name, lap_dtype_t value);
+
+/* A number with as few digits as tell it from all others. Returns the text. */
+#define LAP_SINGLE_TEXT 24
+const char *lap_single_text(float value, char text[LAP_SINGLE_TEXT]);
 
 /*
  * Ends what ranks prepared each by itself, as lap_group_agree does, and when all went well compares

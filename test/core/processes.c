@@ -341,6 +341,22 @@ static void other_size(void)
         atomic_store(&shared->arrived, 1);
 }
 
+static const char *other_version; /* NULL: the right one */
+
+const char *__wrap_lap_version_string(void);
+const char *__real_lap_version_string(void);
+const char *__wrap_lap_version_string(void)
+{
+    return other_version ? other_version : __real_lap_version_string();
+}
+
+static void two_versions(void)
+{
+    if (my_rank == 2)
+        other_version = "9.8.7";
+    not_met(LAP_ERR_MISMATCH, "rank 0 runs version ", "version 9.8.7");
+}
+
 static void same_rank(void)
 {
     if (my_rank == 2)
@@ -709,6 +725,7 @@ int main(void)
            "all tell the same story: %s", shared->sentences[0]);
     run_case("a host that never comes", 1, 3, "1", -1, without_host);
     run_case("ranks that disagree on how many they are", 0, 3, "20", -1, other_size);
+    run_case("ranks of two versions", 0, 3, "20", -1, two_versions);
     run_case("two that say they are the same rank", 0, 3, "20", -1, same_rank);
     run_case("a rank killed while the ranks meet", 0, 4, "20", 2, killed_while_meeting);
     run_case("a message of nothing, with descriptors", 0, 2, "20", -1, empty_message);

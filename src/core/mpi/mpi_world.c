@@ -7,6 +7,8 @@
  */
 #include <lap/lap_mpi.h>
 
+#include <lap/version.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,6 +26,7 @@
 
 /* What each rank tells the others. */
 typedef struct card {
+    char version[24];        /* of the library; always at the beginning */
     int32_t status;          /* a failure of one is a failure of all */
     int32_t wired;           /* its wire uses the communicator */
     char dir[LAP_DIR_BYTES]; /* where the ranks of its host meet, if it is the first of them */
@@ -67,6 +70,7 @@ static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what
 static lap_status_t exchange(maker_t *maker, lap_status_t status)
 {
     MPI_Request request;
+    snprintf(maker->mine.version, sizeof(maker->mine.version), "%s", lap_version_string());
     maker->mine.status = status;
     maker->mine.wired = maker->world && maker->world->wire;
     if (status != LAP_OK)
@@ -82,6 +86,13 @@ static lap_status_t exchange(maker_t *maker, lap_status_t status)
     if (status != LAP_OK)
         return lap_error(status, "%s", maker->mine.text);
     LAP_TRY(met);
+    for (int rank = 1; rank < maker->size; rank++)
+        if (strncmp(maker->cards[rank].version, maker->cards[0].version,
+                    sizeof(maker->mine.version)))
+            return lap_error(LAP_ERR_MISMATCH,
+                             "rank 0 runs version %.*s of this library, rank %d version %.*s",
+                             (int)sizeof(maker->mine.version), maker->cards[0].version, rank,
+                             (int)sizeof(maker->mine.version), maker->cards[rank].version);
     for (int rank = 0; rank < maker->size; rank++)
         if (maker->cards[rank].status != LAP_OK)
             return lap_error((lap_status_t)maker->cards[rank].status, "rank %d: %s", rank,

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks that were started with different command lines: whatever one rank alone is told otherwise, all say at once which option
+# it is, and what each was told. The options come from --help, so that a new one needs a line here.
+# LAP_MPIRUN holds mpirun with its options, if there is one.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+# apart FIRST SECOND: two ranks of lap run with these arguments; keeps what they say, as lap does.
+apart() {
+    export LAP FIRST=$1 SECOND=$2
+    # shellcheck disable=SC2016
+    lap run -n 2 sh -c 'if [ "$LAP_RANK" = 1 ]; then exec "$LAP" $SECOND; else exec "$LAP" $FIRST; fi'
+}
+
+# refused OPTION COMMON OTHER: the second rank is told more. Both say at once that it is this option.
+refused() {
+    local option=$1 begin=$SECONDS
+    apart "$2" "$2 $3"
+    is "lap $2 against ... $3" "$status" 1
+    has "... is refused by both, with the option" "$err" "rank 0: the ranks disagree: rank 0 says $option = " \
+        "rank 1: the ranks disagree: rank 0 says $option = " ", rank 1 says $option = "
+    ok '... at once' test $((SECONDS - begin)) -lt 10
+}
+
+# options COMMAND: what --help lists, but --help.
+options() { "$LAP" "$1" --help | grep -oE '^ {2,6}(-., )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | grep -vx -- --help; }
+
+# What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
+# cannot be tried here alone (of GPUs, of MPI, of sweeps).
+declare -A train=(
+    [--layer]=attention [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
+    [--head-dim]=8 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
+    [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--weight-decay]=0.5 [--clip-grad]=0
+    [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
+    [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
+    [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
+    [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--debug]=own [--json]=own
+)
+declare -A bench=(
+    [--ranks]=own [--dtype]=bf16 [--out-dtype]=bf16 [--wire-dtype]=bf16 [--layout]=dgrad [--epilogue]=bias [--iters]=3 [--calls]=2
+    [--warmup]=1 [--rest]=1 [--method]=ring [--baseline]= [--link]=1GB/s [--device]=ref [--transport]=
+    [--timeline]="$work/picture.svg" [--timeline-method]=ring [--seed]=5 [--timeout]=own [--json]=own [--quiet]=own [--no-trace]=- [--gpu-share]=own [--num-sm]=
+    [--sm-margin]= [--m]= [--n]= [--k]=
+)
+
+small='--seq 4 --heads 4 --head-dim 4 --iters 1'
+for option in $(options train); do
+    value=${train[$option]-none}
+    # What must be there for the option to make sense, and not to change another one too.
+    case $option in
+    --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
+    --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
+    --batch) common='train --batch 2' ;;
+    --grad-sync-dtype | --bucket-size) common='train --tp 1 --num-replicas 2' ;;
+    --heads | --head-dim) common='train --lr 0.1' ;;
+    --optimizer) common='train --lr 0.1 --weight-decay 0' ;;
+    *) common=train ;;
+    esac
+    case $value in
+    none) ok "there is a value to try for $option of lap train" false ;;
+    own | '') ;;
+    -) refused $option "$common $small" "$option" ;;
+    *) refused "${option/--num-replicas/--tp}" "$common $small" "$option $value" ;;
+    esac
+done
+for option in $(options bench); do
+    value=${bench[$option]-none}
+    common='bench rs 16 16 16 --iters 1'
+    case $option in --timeline-method) common+=" --timeline $work/picture.svg" ;; esac
+    case $value in
+    none) ok "there is a value to try for $option of lap bench" false ;;
+    own | '') ;;
+    -) refused $option "$common" "$option" ;;
+    *) refused $option "$common" "$option $value" ;;
+    esac
+done
+
+apart 'bench rs 16 16 16' 'bench rs 32 16 16'
+has 'another M' "$err" 'rank 0 says argument 2 = 16, rank 1 says argument 2 = 32'
+refused --n 'bench sweep rs --m 16:32 --n 16 --k 16 --iters 1' '--n 32'
+apart "train $small --lr 0.1" "train $small --lr 0.2"
+has 'both values are told' "$err" 'rank 0: the ranks disagree: rank 0 says --lr = 0.1, rank 1 says --lr = 0.2'
+apart "train $small" 'bench rs 16 16 16'
+has 'another command' "$err" 'rank 0 says the command = lap train, rank 1 says the command = lap bench'
+apart "train $small --seed 7" "train $small --seed 12345678901234567890"
+has 'large numbers' "$err" 'rank 0 says --seed = 7, rank 1 says --seed = 12345678901234567890'
+
+# What means the same may be written in another way, or left out; and what is of one rank alone may differ.
+apart "train $small --lr 0.10 --bucket-size 256K --num-replicas 2 --tp 1 --json --timeout 30" \
+    "train $small --lr 1e-1 --num-replicas 2 --fp8=none --device cpu --heads=4 --timeout 40 --debug"
+is 'the same in other words' "$status$err" 0
+apart "bench rs 1K 16 16 --iters 1 --timeline $work/one.svg" "bench rs 1024 16 16 --iters 1 --timeline $work/two.svg --json"
+is '... and of lap bench' "$status$err" 0
+
+# Ranks that nobody's launcher started.
+mkdir -m 700 "$work/dir"
+LAP_RANK=1 LAP_SIZE=2 LAP_DIR=$work/dir "$LAP" train $small --clip-grad 2 >/dev/null 2>"$work/guest" &
+guest=$!
+LAP_RANK=0 LAP_SIZE=2 LAP_DIR=$work/dir lap train $small
+is 'by hand: rank 0 fails' "$status" 1
+has '... and says why' "$err" 'rank 0 says --clip-grad = 1, rank 1 says --clip-grad = 2'
+wait $guest
+is '... and so does rank 1' "$? $(cat "$work/guest")" \
+    '1 lap train: rank 1: the ranks disagree: rank 0 says --clip-grad = 1, rank 1 says --clip-grad = 2'
+if [ -n "$LAP_MPIRUN" ]; then
+    for transport in shm mpi; do
+        # shellcheck disable=SC2086
+        $LAP_MPIRUN -n 1 "$LAP" train $small --tp 2 --transport $transport : \
+            -n 1 "$LAP" train $small --tp 2 --transport $transport --iters 2 >/dev/null 2>"$work/err" </dev/null
+        ok "under mpirun, over $transport" test $? != 0
+        has '... says why' "$(cat "$work/err")" 'rank 0 says --iters = 1, rank 1 says --iters = 2'
+    done
+fi
+finish

@@ -75,6 +75,7 @@ typedef struct host {
     lap_world_t *world;
     const char *dir;
     lap_deadline_t deadline;
+    int hasty;     /* the rank whose deadline it is, if that is well before this one's; else 0 */
     bool owns_dir; /* to be removed at the end: this host made it, or one that has died did */
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
@@ -154,6 +155,12 @@ static lap_status_t host_timeout(const host_t *host)
 {
     char missing[512];
     list_missing(host, missing, sizeof(missing));
+    if (host->hasty)
+        return lap_error(LAP_ERR_TIMEOUT,
+                         "of %d ranks these have not come to '%s' within the timeout of rank %d, "
+                         "which is shorter than the %g s of rank 0: %s",
+                         host->world->size, host->dir, host->hasty, timeout_seconds(host->world),
+                         missing);
     return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to '%s' within %g s: %s",
                      host->world->size, host->dir, timeout_seconds(host->world), missing);
 }
@@ -257,6 +264,8 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
     host->world->peers[hello.rank].heap_fd = fds[0];
     host->world->peers[hello.rank].pid = hello.pid;
     /* Nobody waits longer than it said: the first to lose patience ends the meeting for all. */
+    if (hello.left_ns < lap_deadline_left(&host->deadline) / 2)
+        host->hasty = hello.rank;
     lap_deadline_shorten(&host->deadline, hello.left_ns);
     return LAP_OK;
 }

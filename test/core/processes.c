@@ -325,6 +325,17 @@ static void without_some(void)
     snprintf(shared->sentences[rank], sizeof(shared->sentences[rank]), "%s", lap_last_error());
 }
 
+/* All wait only as long as rank 1, which has a shorter timeout than the others, and are told so. */
+static void without_patience(void)
+{
+    const uint64_t begin = lap_now_ns();
+    if (my_rank == 3)
+        return;
+    setenv("LAP_TIMEOUT_S", my_rank == 1 ? "1" : "20", 1);
+    not_met(LAP_ERR_TIMEOUT, "within the timeout of rank 1", ": 3");
+    expect(lap_now_ns() - begin < 10000000000u, "an end well before the timeout of rank 0");
+}
+
 static void without_host(void)
 {
     not_met(LAP_ERR_TIMEOUT, "rank 0 has not come", "1 s");
@@ -723,6 +734,8 @@ int main(void)
     tap_ok(shared->sentences[0][0] && strcmp(shared->sentences[0], shared->sentences[2]) == 0 &&
                strcmp(shared->sentences[0], shared->sentences[4]) == 0,
            "all tell the same story: %s", shared->sentences[0]);
+    run_case("a rank that never comes, and one that does not wait for it", 0, 4, "20", -1,
+             without_patience);
     run_case("a host that never comes", 1, 3, "1", -1, without_host);
     run_case("ranks that disagree on how many they are", 0, 3, "20", -1, other_size);
     run_case("ranks of two versions", 0, 3, "20", -1, two_versions);

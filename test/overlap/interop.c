@@ -343,6 +343,50 @@ static void try_beside_capture(bench_t *bench, const test_flavour_t *flavour, la
     CALLER_DO(caller, cuGraphDestroy(graph));
 }
 
+/* A green context of all that this GPU has, and a stream in it; false: there are none such here. */
+static bool make_green(caller_t *caller, CUgreenCtx *green_p, CUstream *stream_p)
+{
+    const lap_cuda_api_t *api = &caller->api;
+    CUdevResource all;
+    CUdevResourceDesc description;
+    if (!api->cuGreenCtxStreamCreate ||
+        api->cuDeviceGetDevResource(caller->gpu, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+        api->cuDevResourceGenerateDesc(&description, &all, 1) != CUDA_SUCCESS ||
+        api->cuGreenCtxCreate(green_p, description, caller->gpu, CU_GREEN_CTX_DEFAULT_STREAM) !=
+            CUDA_SUCCESS)
+        return false;
+    CALLER_DO(caller, cuGreenCtxStreamCreate(stream_p, *green_p, CU_STREAM_NON_BLOCKING, 0));
+    return true;
+}
+
+/* Streams of two contexts in turn: one of them is not the library's own. */
+static void try_contexts(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
+{
+    caller_t *caller = &bench->caller;
+    trial_t trial = {.bench = bench, .method = &test_methods[0], .flavour = flavour};
+    CUstream streams[2] = {caller->streams[0], NULL};
+    CUgreenCtx green = NULL;
+    double error = 0;
+    if (!make_green(caller, &green, &streams[1])) {
+        tap_skip("this driver has no green contexts");
+        return;
+    }
+    trial.op = test_op(caller->group, buffer, trial.method, flavour, &shape);
+    for (int i = 0; trial.op && i < 8; i++) {
+        test_call_t call = make_call(&trial, (uint64_t)i, true);
+        CUstream stream = streams[i / 2 % 2];
+        test_call_upload(&call, caller_pointer(bench->next));
+        move(bench, bench->work, bench->next, stream);
+        enqueue(bench, trial.op, &call, bench->work, stream, "a stream of another context");
+        synchronize(bench, stream, "a stream of another context");
+        error = fmax(error, error_of(&call, bench->work));
+    }
+    tap_ok(error == 0, "calls on streams of two contexts in turn are right: %g", error);
+    lap_op_destroy(trial.op);
+    CALLER_DO(caller, cuStreamDestroy(streams[1]));
+    CALLER_DO(caller, cuGreenCtxDestroy(green));
+}
+
 /* Arguments that no GPU, or not this one, can use; nothing is broken by them. */
 static void try_wrong_memory(bench_t *bench, const test_flavour_t *flavour, lap_buffer_t *buffer)
 {
@@ -392,6 +436,7 @@ static void suite(lap_group_t *group)
                 strcmp(test_methods[i].method, "auto") != 0)
                 try_method(&bench, &test_methods[i], &flavours[f], buffer, i + f);
     if (buffer) {
+        try_contexts(&bench, &flavours[0], buffer);
         try_beside_capture(&bench, &flavours[0], buffer);
         try_wrong_memory(&bench, &flavours[0], buffer);
     }

@@ -189,6 +189,57 @@ static void run_rank(lap_world_t *world, void *arg)
     free(rank);
 }
 
+/* Where the gradient of a parameter begins among all. */
+static size_t begin_of(lap_nn_t *nn, size_t param)
+{
+    size_t count;
+    const float *all = lap_nn_gradients(nn, &count);
+    return param < lap_nn_params(nn) ? (size_t)((float *)lap_nn_param(nn, param)->grad.data - all)
+                                     : count;
+}
+
+/* How many buckets are not what they should be: closed as soon as they have so many elements. */
+static int count_wrong(lap_nn_t *nn, lap_group_t *group, size_t bucket)
+{
+    lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
+    lap_dp_t *dp = NULL;
+    size_t size = 0, index = 0;
+    int wrong = 0;
+    options.bucket = bucket;
+    if (!tap_success(lap_dp_create(nn, group, &options, &dp), "buckets of %zu", bucket))
+        return 1;
+    for (size_t i = lap_nn_params(nn); i-- > 0;) {
+        size += begin_of(nn, i + 1) - begin_of(nn, i);
+        if (i > 0 && size < bucket &&
+            lap_nn_param(nn, i - 1)->replicated == lap_nn_param(nn, i)->replicated)
+            continue;
+        wrong += lap_dp_bucket(dp, index++) != size;
+        size = 0;
+    }
+    wrong += lap_dp_buckets(dp) != index;
+    lap_dp_destroy(dp);
+    return wrong;
+}
+
+/* Buckets that some parameters fill exactly, and all but, and with one element too few. */
+static void run_exact(lap_world_t *world, void *arg)
+{
+    rank_t rank = {.trial = arg, .tp = lap_world_group(world)};
+    tap_success(lap_group_split(rank.tp, lap_world_rank(world), 0, &rank.dp), "a group of one");
+    tap_success(make_layers(&rank), "layers");
+    const size_t nparams = lap_nn_params(rank.nn), end = begin_of(rank.nn, nparams);
+    int wrong = 0;
+    for (size_t i = 1; i <= nparams; i++) {
+        const size_t size = end - begin_of(rank.nn, nparams - i);
+        for (size_t bucket = size - 1; bucket <= size + 1; bucket++)
+            wrong += count_wrong(rank.nn, rank.dp, bucket);
+    }
+    tap_ok(wrong == 0, "buckets that %zu parameters fill exactly, or nearly: %d are wrong", nparams,
+           wrong);
+    free_layers(&rank);
+    lap_group_destroy(rank.dp);
+}
+
 static void run_mistakes(lap_world_t *world, void *arg)
 {
     rank_t rank = {.trial = arg, .tp = lap_world_group(world), .dp = lap_world_group(world)};
@@ -210,6 +261,7 @@ int main(void)
 {
     for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
         tap_launched_ranks(trials[i].tp * trials[i].replicas, NULL, run_rank, (void *)&trials[i]);
+    tap_launched_ranks(2, NULL, run_exact, (void *)&trials[0]);
     tap_launched_ranks(1, NULL, run_mistakes, (void *)&trials[0]);
     return tap_done();
 }

@@ -182,6 +182,62 @@ static void check_follows(lap_world_t *world, void *arg)
     close_state(&without);
 }
 
+/* Whether both have the same y, where numbers that are not may be any. */
+static bool same_y(const state_t *one, const state_t *other, int *nans_p)
+{
+    const float *y = one->y.data, *z = other->y.data;
+    bool same = true;
+    for (size_t i = 0; i < one->y.rows * one->y.cols; i++) {
+        same = same && (y[i] == z[i] || (isnan(y[i]) && isnan(z[i])));
+        *nans_p += isnan(y[i]);
+    }
+    return same;
+}
+
+/* A pass in which the last rank has an element of x, and one of dy, that is not a number. */
+static bool run_nan(lap_world_t *world, state_t *state, float factor)
+{
+    const bool last = lap_world_rank(world) == lap_world_size(world) - 1;
+    for (size_t i = 0; i < state->x.rows * state->x.cols; i++)
+        ((float *)state->x.data)[i] = last && i == 0 ? NAN : factor * whole_number(1, i);
+    for (size_t i = 0; i < state->y.rows * state->y.cols; i++)
+        ((float *)state->dy.data)[i] = last && i == 0 ? NAN : factor * whole_number(2, i);
+    return tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
+           tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward") &&
+           tap_success(lap_nn_wait(state->nn), "it ends");
+}
+
+/*
+ * What is not a number stays so, and spoils nothing else. While a history has seen it, the scale is
+ * 1 on all ranks, whichever of them had it; then it is forgotten as any other magnitude.
+ */
+static void check_nan(lap_world_t *world, void *arg)
+{
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
+    const int size = lap_world_size(world);
+    const bool delayed = desc.fp8 == LAP_FP8_DELAYED;
+    state_t fp8, without;
+    int nans[2] = {0, 0};
+    plain.fp8 = LAP_FP8_NONE;
+    bool opened = open_state(lap_world_group(world), &desc, &fp8);
+    opened = open_state(lap_world_group(world), &plain, &without) && opened;
+    if (opened && run_whole(&fp8) && run_whole(&without)) {
+        tap_ok(run_nan(world, &fp8, delayed ? 1 : 64) &&
+                   run_nan(world, &without, delayed ? 1 : 64) && same_y(&fp8, &without, &nans[0]) &&
+                   same_y(&without, &fp8, &nans[1]) && nans[0] == nans[1],
+               "recipe %d, %d ranks: not a number, and all others are right", (int)desc.fp8, size);
+        tap_ok(run_times(&fp8, 64, true) && run_times(&without, 64, true) &&
+                   same_bits(&fp8, &without),
+               "recipe %d, %d ranks: after it the scale is 1 on every rank", (int)desc.fp8, size);
+        for (int i = 0; i < 3; i++)
+            run_times(&fp8, 0x1p18f, true);
+        tap_ok(run_times(&without, 0x1p18f, true) && same_bits(&fp8, &without),
+               "recipe %d, %d ranks: and later what numbers need", (int)desc.fp8, size);
+    }
+    close_state(&fp8);
+    close_state(&without);
+}
+
 /* ---- one scale for all ranks ---- */
 
 /* Rows of very different sizes, so that no two ranks would choose the same scale. */
@@ -425,8 +481,14 @@ int main(void)
     }
     linear.fp8 = LAP_FP8_DELAYED;
     linear.amax_history = 2;
-    for (int ranks = 1; ranks <= 2; ranks++)
+    for (int ranks = 1; ranks <= 2; ranks++) {
         tap_launched_ranks(ranks, NULL, check_follows, &linear);
+        for (int recipe = LAP_FP8_DELAYED; recipe <= LAP_FP8_CURRENT; recipe++) {
+            lap_nn_desc_t other = linear;
+            other.fp8 = (lap_fp8_recipe_t)recipe;
+            tap_launched_ranks(ranks, NULL, check_nan, &other);
+        }
+    }
     layers.sequence_parallel = 1;
     layers.activation = LAP_GELU;
     tap_launched_ranks(2, NULL, check_training, &layers);

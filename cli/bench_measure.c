@@ -559,9 +559,7 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
             traced->cause_ms[c] += (double)view.cause_ns[c] * part;
         lap_trace_view_clear(&view);
     }
-    for (size_t i = 0; i < trace->nrecords; i++)
-        if (trace->records[i].peer != trace->records[i].rank)
-            traced->bytes += (double)trace->records[i].bytes / trace->size;
+    traced->bytes = lap_trace_bytes(trace) / trace->size;
     return LAP_OK;
 }
 

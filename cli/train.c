@@ -6,8 +6,10 @@
 #include "train.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/status.h"
+#include "core/world.h"
 #include "interrupt.h"
 #include "ranks.h"
 #include "util/alloc.h"
@@ -32,7 +34,19 @@ static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
 
 /* ---- iterations ---- */
 
-/* What each GEMM of the first layer is. */
+/*
+ * Of a rank, in an iteration: sizes are global where ranks share a product, and else those of the
+ * rank.
+ */
+static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
+{
+    const bool shared = strcmp(gemm->kind, "ag_gemm") == 0 || strcmp(gemm->kind, "gemm_rs") == 0 ||
+                        strcmp(gemm->kind, "gemm_ar") == 0;
+    return 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * train->micro /
+           (shared ? train->tp : 1);
+}
+
+/* What each GEMM of the first layer is, and the work of all. */
 static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_t *result)
 {
     for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
@@ -40,6 +54,7 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
         LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
         if (!result->gemms[gemm.gemm].kind)
             result->gemms[gemm.gemm] = gemm;
+        result->flops += flops_of(model->train, &gemm);
     }
     return LAP_OK;
 }
@@ -53,13 +68,13 @@ static double seconds_since(uint64_t begin)
  * All micro-batches. What is looked at between two of them is no part of the iteration: *apart_p is
  * how long that took.
  */
-static lap_status_t run_passes(lap_train_model_t *model, lap_train_iteration_t *iteration,
-                               double *apart_p)
+static lap_status_t run_passes(lap_train_model_t *model, bool says,
+                               lap_train_iteration_t *iteration, double *apart_p)
 {
     const int count = model->train->micro;
     for (int m = 0; m < count; m++) {
         const uint64_t begin = lap_now_ns();
-        LAP_TRY(lap_train_begin(model, m, true));
+        LAP_TRY(lap_train_begin(model, m, says));
         iteration->issue += seconds_since(begin);
         LAP_TRY(lap_train_wait(model));
         iteration->passes += seconds_since(begin);
@@ -84,7 +99,8 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
                             lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
-    const lap_group_t *tp = model->groups.tp;
+    const bool says = (index + 1) % train->log_interval == 0;
+    const lap_group_t *tp = says ? model->groups.tp : NULL;
     lap_train_say(train, tp, "Iter %d%s", index + 1, way);
     iteration->traced = lap_train_is_traced(train, index);
     if (train->apart)
@@ -94,7 +110,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     LAP_TRY(lap_group_barrier(model->groups.world));
     const uint64_t begin = lap_now_ns();
     double apart = 0;
-    LAP_TRY(run_passes(model, iteration, &apart));
+    LAP_TRY(run_passes(model, says, iteration, &apart));
     LAP_TRY(lap_train_sync(model, &iteration->loss));
     if (isfinite(iteration->loss) || train->goes_on) {
         lap_train_say(train, tp, "|-- Optimizer step");
@@ -102,6 +118,8 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     }
     iteration->seconds = seconds_since(begin) - apart;
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
+    lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
+                  lap_train_tokens(train) / iteration->seconds);
     if (train->debug)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
@@ -155,6 +173,8 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
     lap_status_t status = LAP_OK;
     for (int w = 0; w < count && status == LAP_OK; w++) {
         results[w].link = link;
+        results[w].cores = groups->world->world->cores;
+        results[w].local_ranks = groups->world->world->local_size;
         status = prepare(train, groups, &models[w], &results[w]);
     }
     int done = 0, interrupted = 0; /* by all ways together */

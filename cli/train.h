@@ -15,11 +15,14 @@
 
 #include "cli.h"
 #include "gpu_share.h"
+#include "schedule/trace.h"
 
 /* What is to be done. */
 typedef struct lap_train {
     int tp, replicas;
     int iters;
+    int log_interval;   /* of how many iterations one says what it does */
+    bool quiet;         /* none does, and tables have no remarks */
     size_t batch;       /* sequences of an iteration, of all replicas together */
     int micro;          /* forwards and backwards of an iteration, which share them */
     lap_nn_desc_t desc; /* of one replica, without overlap and buffer; batch is that of a forward */
@@ -119,9 +122,11 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
 
 /* Of communication, in seconds, as the mean of the ranks. */
 typedef struct lap_train_comm {
-    double total;   /* something was in flight */
-    double hidden;  /* ... while the rank computed */
-    double exposed; /* the rank stood still */
+    double total;              /* something was in flight */
+    double hidden;             /* ... while the rank computed */
+    double exposed;            /* the rank stood still, */
+    double causes[LAP_CAUSES]; /* for these, which add up to it */
+    double bytes;              /* that the rank sent; not a time */
 } lap_train_comm_t;
 
 /* Figures are for each GEMM, by lap_tp_gemm_t, as sums over layers; then for others, and all. */
@@ -162,12 +167,20 @@ typedef struct lap_train_result {
     bool overlap;
     lap_link_t link;
     lap_train_iteration_t *iterations; /* train->iters of them */
+    int cores, local_ranks;            /* of this machine */
+    double flops;                      /* of the GEMMs of a rank in an iteration */
     lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */
 } lap_train_result_t;
 
+/* Tokens of an iteration, of all replicas. */
+double lap_train_tokens(const lap_train_t *train);
+
 /* ---- printing ---- */
 
-/* Who says it: "[rank4:node0] ". Nothing with --json, and from ranks that are not their group's first. */
+/*
+ * Who says it: "[rank4:node0] ". Nothing with --json or --quiet, from ranks that are not their
+ * group's first, or where there is no speaker.
+ */
 void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

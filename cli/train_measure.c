@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the iterations of `lap train` cost: the traces of all GEMMs become seconds of communication,
- * hidden and exposed, and a ratio of communication becomes a link.
+ * hidden and exposed, and what they were exposed for, and a ratio of communication becomes a link.
  */
 #include <string.h>
 
 #include "core/status.h"
 #include "core/world.h"
+#include "parallel/data_parallel.h"
 #include "schedule/trace.h"
 #include "train.h"
 #include "util/alloc.h"
@@ -16,18 +17,9 @@ static void add(lap_train_comm_t *sum, lap_train_comm_t part)
     sum->total += part.total;
     sum->hidden += part.hidden;
     sum->exposed += part.exposed;
-}
-
-/* The latest call of a GEMM; a call is one that waited in line behind others. */
-static lap_status_t measure_call(lap_trace_t *trace, int rank, lap_train_comm_t *comm_p)
-{
-    lap_trace_view_t view;
-    lap_trace_trim(trace);
-    LAP_TRY(lap_trace_view(trace, rank, &view));
-    *comm_p = (lap_train_comm_t){(double)view.flight_ns * 1e-9, (double)view.hidden_ns * 1e-9,
-                                 (double)view.exposed_ns * 1e-9};
-    lap_trace_view_clear(&view);
-    return LAP_OK;
+    for (int c = 0; c < LAP_CAUSES; c++)
+        sum->causes[c] += part.causes[c];
+    sum->bytes += part.bytes;
 }
 
 /* Whether a GEMM has something to send. */
@@ -39,6 +31,118 @@ static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *ge
 bool lap_train_is_traced(const lap_train_t *train, int index)
 {
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
+}
+
+/* The latest call of a GEMM; a call is one that waited in line behind others. */
+static lap_status_t measure_call(lap_trace_t *trace, int rank, lap_train_comm_t *comm_p)
+{
+    lap_trace_view_t view;
+    lap_trace_trim(trace);
+    LAP_TRY(lap_trace_view(trace, rank, &view));
+    *comm_p = (lap_train_comm_t){.total = (double)view.flight_ns * 1e-9,
+                                 .hidden = (double)view.hidden_ns * 1e-9,
+                                 .exposed = (double)view.exposed_ns * 1e-9,
+                                 .bytes = lap_trace_bytes(trace)};
+    lap_trace_view_clear(&view);
+    return LAP_OK;
+}
+
+/* What the pauses in one call were for: `call` has the records of all ranks. */
+static lap_status_t find_causes(lap_trace_t *call, int rank, lap_train_comm_t *comm)
+{
+    lap_trace_view_t view;
+    lap_trace_trim(call);
+    LAP_TRY(lap_trace_view(call, rank, &view));
+    for (int c = 0; c < LAP_CAUSES; c++)
+        comm->causes[c] += (double)view.cause_ns[c] * 1e-9;
+    lap_trace_view_clear(&view);
+    return LAP_OK;
+}
+
+/* The calls of all GEMMs in one trace: what ranks tell each other takes a while each time. */
+static lap_status_t join_calls(const lap_train_model_t *model, lap_trace_t **all_p)
+{
+    lap_trace_t *all;
+    LAP_TRY(lap_trace_create(&all));
+    lap_status_t status = LAP_OK;
+    for (size_t i = 0; i < lap_nn_gemms(model->nn) && status == LAP_OK; i++) {
+        lap_nn_gemm_t gemm;
+        status = lap_nn_gemm(model->nn, i, &gemm);
+        if (status == LAP_OK && all->nrecords == 0)
+            status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->tp, gemm.m, false, 0);
+        if (status != LAP_OK || !communicates(model, &gemm))
+            continue;
+        all->emulated = all->emulated || gemm.trace->emulated;
+        status = lap_trace_join(all, gemm.trace);
+    }
+    if (status == LAP_OK)
+        *all_p = all;
+    else
+        lap_trace_destroy(all);
+    return status;
+}
+
+/*
+ * The records of one call out of those of all, each rank's of which come in the order of the calls:
+ * ends[r] is how far those of rank r have been taken.
+ */
+static void take_call(const lap_trace_t *all, uint32_t number, size_t *ends, lap_trace_t *call)
+{
+    call->nrecords = 0;
+    for (int r = 0; r < all->size; r++)
+        for (; ends[r] < all->nrecords && all->records[ends[r]].rank == r &&
+               all->records[ends[r]].call == number;
+             ends[r]++)
+            call->records[call->nrecords++] = all->records[ends[r]];
+}
+
+/* Where the records of each rank begin. */
+static void find_ranks(const lap_trace_t *all, size_t *ends)
+{
+    for (size_t i = all->nrecords; i-- > 0;)
+        ends[all->records[i].rank] = i;
+}
+
+static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trace_t *all,
+                                  lap_train_iteration_t *iteration)
+{
+    const size_t size = (size_t)all->size;
+    lap_trace_t call = {.size = all->size, .m = all->m, .emulated = all->emulated};
+    call.records = lap_alloc(all->nrecords, sizeof(*call.records));
+    call.calls = lap_alloc(size, sizeof(*call.calls));
+    size_t *ends = lap_alloc(size, sizeof(*ends));
+    lap_status_t status = LAP_OK;
+    if (!call.records || !call.calls || !ends)
+        status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
+    else
+        find_ranks(all, ends);
+    uint32_t number = 0;
+    for (size_t i = 0; i < lap_nn_gemms(model->nn) && status == LAP_OK; i++) {
+        lap_nn_gemm_t gemm;
+        status = lap_nn_gemm(model->nn, i, &gemm);
+        if (status != LAP_OK || !communicates(model, &gemm))
+            continue;
+        take_call(all, number++, ends, &call);
+        status = find_causes(&call, lap_group_rank(model->groups.tp), &iteration->rows[gemm.gemm]);
+    }
+    lap_free(call.records);
+    lap_free(call.calls);
+    lap_free(ends);
+    return status;
+}
+
+/* Collective over the ranks that share weights: each learns from the others why it waited. */
+static lap_status_t measure_causes(const lap_train_model_t *model, lap_train_iteration_t *iteration)
+{
+    lap_trace_t *all = NULL;
+    lap_status_t status = lap_group_agree(model->groups.tp, join_calls(model, &all));
+    if (status == LAP_OK)
+        status = lap_trace_share(all, model->groups.tp);
+    if (status == LAP_OK)
+        status = explain_calls(model, all, iteration);
+    lap_trace_destroy(all);
+    return status;
 }
 
 lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
@@ -55,6 +159,19 @@ lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
         LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
         add(&iteration->rows[gemm.gemm], comm);
     }
+    return model->train->tp > 1 ? measure_causes(model, iteration) : LAP_OK;
+}
+
+static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_comm_t *comm_p)
+{
+    lap_train_comm_t comm = {0};
+    uint64_t causes[LAP_CAUSES];
+    lap_dp_cost(model->dp, &comm.total, &comm.exposed);
+    comm.hidden = comm.total > comm.exposed ? comm.total - comm.exposed : 0;
+    LAP_TRY(lap_dp_find_causes(model->dp, causes, &comm.bytes));
+    for (int c = 0; c < LAP_CAUSES; c++)
+        comm.causes[c] = (double)causes[c] * 1e-9;
+    *comm_p = comm;
     return LAP_OK;
 }
 
@@ -63,12 +180,8 @@ lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iterati
     if (!iteration->traced)
         return LAP_OK;
     LAP_TRY(lap_train_measure_passes(model, iteration));
-    if (model->dp) {
-        lap_train_comm_t comm = {0};
-        lap_dp_cost(model->dp, &comm.total, &comm.exposed);
-        comm.hidden = comm.total > comm.exposed ? comm.total - comm.exposed : 0;
-        iteration->rows[LAP_TRAIN_GRADIENTS] = comm;
-    }
+    if (model->dp)
+        LAP_TRY(measure_gradients(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
         add(&iteration->rows[LAP_TRAIN_ALL], iteration->rows[i]);
     return LAP_OK;

@@ -58,6 +58,8 @@ enum {
     CONTINUE,
     NO_TRACE,
     DEBUG,
+    QUIET,
+    LOG_INTERVAL,
     JSON,
     NOPTIONS
 };
@@ -135,6 +137,9 @@ static const lap_option_t options[NOPTIONS] = {
                   "that is done in the second half of three or more iterations only",
                   NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
+    [QUIET] = {0, "quiet", NULL, "tables only: nothing as it goes, and no words about them", NULL},
+    [LOG_INTERVAL] = {0, "log-interval", "COUNT",
+                      "of so many iterations one says what it does, its loss and its time", "1"},
     [JSON] = LAP_OPTION_JSON,
 };
 
@@ -156,7 +161,12 @@ const lap_command_t lap_train_command = {
         "communication  something that this rank sent was under way; mean of the ranks\n"
         "hidden         ... while it computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
-        "               for data, or for a rank that was late, which may take far longer\n"
+        "  wire         ... for data on their way\n"
+        "  late         ... for a rank that had not come so far, because it computed or slept\n"
+        "  core         ... for a core: whoever could have gone on, here or on the rank that was\n"
+        "               waited for, was not running\n"
+        "tokens/s       of all replicas; TFLOP/s of the GEMMs of a rank, and GB/s that a rank\n"
+        "               sends, are over the time of an iteration, too\n"
         "\n"
         "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, which\n"
         "must all be told the same.\n"
@@ -340,6 +350,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !parse_rate(args, CLIP, 1, &optimizer->clip_norm) ||
         !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
+        !lap_arg_int(&lap_train_command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
+                     &train->log_interval) ||
         !lap_arg_number(&lap_train_command, "--seed", args->values[SEED], &train->desc.seed) ||
         !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                      &train->bucket))
@@ -505,6 +517,7 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
     train.json = args.given[JSON];
     train.debug = args.given[DEBUG];
+    train.quiet = args.given[QUIET];
     train.goes_on = args.given[CONTINUE];
     train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;

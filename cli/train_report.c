@@ -3,6 +3,7 @@
  * What `lap train` prints: lines as it goes, from the first rank of each group; at the end tables
  * for people, or JSON for programs.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "about.h"
 #include "bench.h"
 #include "core/world.h"
 #include "stats.h"
@@ -21,7 +23,7 @@
 void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
 {
     char text[512];
-    if (train->json || lap_group_rank(speaker) != 0)
+    if (train->json || train->quiet || !speaker || lap_group_rank(speaker) != 0)
         return;
     const lap_world_t *world = speaker->world;
     va_list args;
@@ -119,6 +121,30 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
     return lap_stats(room + cold, (size_t)(count - cold)).median;
 }
 
+/*
+ * What is typically exposed, in parts as those of all iterations that count: medians of the parts
+ * would not add up.
+ */
+static void share_causes(const lap_train_t *train, const lap_train_result_t *result, int row,
+                         lap_train_comm_t *comm)
+{
+    double sums[LAP_CAUSES] = {0}, exposed = 0;
+    int seen = 0, traced = 0;
+    for (int i = 0; i < train->iters; i++)
+        traced += result->iterations[i].traced;
+    for (int i = 0; i < train->iters; i++) {
+        const lap_train_comm_t *own = &result->iterations[i].rows[row];
+        if (!result->iterations[i].traced || (seen++ == 0 && traced > 1))
+            continue;
+        for (int c = 0; c < LAP_CAUSES; c++) {
+            sums[c] += own->causes[c];
+            exposed += own->causes[c];
+        }
+    }
+    for (int c = 0; c < LAP_CAUSES && exposed > 0; c++)
+        comm->causes[c] = comm->exposed * sums[c] / exposed;
+}
+
 /* The median of every figure; zeros when there is no memory for it. */
 static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
 {
@@ -134,31 +160,64 @@ static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_r
         row->total = median(train, result, true, at + offsetof(lap_train_comm_t, total), room);
         row->hidden = median(train, result, true, at + offsetof(lap_train_comm_t, hidden), room);
         row->exposed = median(train, result, true, at + offsetof(lap_train_comm_t, exposed), room);
+        row->bytes = median(train, result, true, at + offsetof(lap_train_comm_t, bytes), room);
+        share_causes(train, result, r, row);
     }
     lap_free(room);
     return it;
 }
 
-/* Of one row of an iteration. */
-static void print_comm(const lap_train_iteration_t *it, int row)
+/* Of one row of an iteration; with what was exposed for what, if there is room for it. */
+static void print_comm(const lap_train_iteration_t *it, int row, bool causes)
 {
     const lap_train_comm_t *comm = &it->rows[row];
-    if (!it->traced) {
-        printf("  %13s  %9s  %9s\n", "-", "-", "-");
-        return;
-    }
-    printf("  %13.3f  %9.3f  %9.3f\n", ms(comm->total), ms(comm->hidden), ms(comm->exposed));
+    const double figures[] = {comm->hidden, comm->exposed, comm->causes[LAP_CAUSE_WIRE],
+                              comm->causes[LAP_CAUSE_LATE], comm->causes[LAP_CAUSE_CORE]};
+    const size_t count = causes ? sizeof(figures) / sizeof(figures[0]) : 2;
+    if (it->traced)
+        printf("  %13.3f", ms(comm->total));
+    else
+        printf("  %13s", "-");
+    for (size_t i = 0; i < count; i++)
+        if (it->traced)
+            printf(" %8.3f", ms(figures[i]));
+        else
+            printf(" %8s", "-");
+    printf("\n");
+}
+
+/* The heads of its columns. */
+static void print_comm_head(bool causes)
+{
+    printf("  %13s %8s %8s", "communication", "hidden", "exposed");
+    for (int c = 0; c < LAP_CAUSES && causes; c++)
+        printf(" %8s", lap_cause_name((lap_cause_t)c));
+    printf("\n");
+}
+
+double lap_train_tokens(const lap_train_t *train)
+{
+    return (double)train->desc.seq * (double)train->batch;
+}
+
+/* A figure of an iteration over its time; 0 when it took none. */
+static double rate(double figure, double seconds)
+{
+    return seconds > 0 ? figure / seconds : 0;
 }
 
 static void print_iterations(const lap_train_t *train, const lap_train_result_t *result)
 {
-    printf("\n%9s  %12s  %10s  %10s  %13s  %9s  %9s\n", "iteration", "loss", "time ms", "passes",
-           "communication", "hidden", "exposed");
+    printf("\n%9s  %12s  %10s  %9s  %9s", "iteration", "loss", "time ms", "passes", "tokens/s");
+    print_comm_head(false);
     for (int i = 0; i < train->iters; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
-        printf("%9d  %12.9f  %10.3f  %10.3f", i + 1, it->loss, ms(it->seconds), ms(it->passes));
-        print_comm(it, LAP_TRAIN_ALL);
+        printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", i + 1, it->loss, ms(it->seconds),
+               ms(it->passes), rate(lap_train_tokens(train), it->seconds));
+        print_comm(it, LAP_TRAIN_ALL, false);
     }
+    if (train->quiet)
+        return;
     if (train->trace && !train->apart && strcmp(train->device, "cuda") == 0)
         printf(
             "All iterations were traced, which takes time: with --iters 3 or more some are not.\n");
@@ -172,21 +231,30 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
 {
     const lap_train_iteration_t it = typical(train, result);
     const bool several = train->iters > 1 && result->iterations[train->iters - 2].traced;
-    printf("\n%-10s  %-8s  %-8s  %13s  %9s  %9s%s\n", "GEMM", "operator", "method", "communication",
-           "hidden", "exposed", several ? "   ms, median without the first" : "   ms");
+    printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
+    print_comm_head(true);
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
         if (!result->gemms[g].kind)
             continue;
         printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
                result->gemms[g].method);
-        print_comm(&it, g);
+        print_comm(&it, g, true);
     }
     if (train->replicas > 1) {
         printf("%-30s", "gradients to replicas");
-        print_comm(&it, LAP_TRAIN_GRADIENTS);
+        print_comm(&it, LAP_TRAIN_GRADIENTS, true);
     }
     printf("%-30s", "all");
-    print_comm(&it, LAP_TRAIN_ALL);
+    print_comm(&it, LAP_TRAIN_ALL, true);
+    if (!train->quiet)
+        printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core\n",
+               several ? ", medians without the first" : "");
+    printf("%.0f tokens/s, %.3g TFLOP/s of a rank's GEMMs",
+           rate(lap_train_tokens(train), it.seconds), rate(result->flops, it.seconds) * 1e-12);
+    if (it.traced)
+        printf(", %.3g GB/s that a rank sends",
+               rate(it.rows[LAP_TRAIN_ALL].bytes, it.seconds) * 1e-9);
+    printf("\n");
 }
 
 /* What overlap has hidden of what is exposed without it. */
@@ -200,12 +268,12 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
                               sizeof(results[0].iterations[i].loss)) == 0;
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
     const lap_train_comm_t *serial = &without.rows[LAP_TRAIN_ALL];
-    printf("\n%-16s  %10s  %10s  %13s  %9s  %9s\n", "", "time ms", "passes", "communication",
-           "hidden", "exposed");
+    printf("\n%-16s  %10s  %10s", "", "time ms", "passes");
+    print_comm_head(true);
     printf("%-16s  %10.3f  %10.3f", "without overlap", ms(without.seconds), ms(without.passes));
-    print_comm(&without, LAP_TRAIN_ALL);
+    print_comm(&without, LAP_TRAIN_ALL, true);
     printf("%-16s  %10.3f  %10.3f", "with overlap", ms(with.seconds), ms(with.passes));
-    print_comm(&with, LAP_TRAIN_ALL);
+    print_comm(&with, LAP_TRAIN_ALL, true);
     if (train->apart)
         printf("\nOverlap %s %.3f ms %s forward and backward, in which communication takes %.3f ms "
                "without it.",
@@ -236,6 +304,7 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
         print_comparison(train, results);
     if (train->interrupted)
         printf("\nInterrupted: %d of %d iterations.\n", train->iters, train->interrupted);
+    lap_bench_print_cores(train->device, results[0].local_ranks, results[0].cores);
 }
 
 /* ---- JSON ---- */
@@ -243,12 +312,27 @@ static void print_tables(const lap_train_t *train, const lap_train_result_t *res
 static void print_json_comm(const lap_train_iteration_t *it, int row)
 {
     const lap_train_comm_t *comm = &it->rows[row];
-    if (!it->traced) {
+    if (it->traced)
+        printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
+               ms(comm->exposed), ms(comm->hidden));
+    else
         printf("\"comm_ms\":null,\"exposed_ms\":null,\"hidden_ms\":null");
-        return;
+    for (int c = 0; c < LAP_CAUSES; c++) {
+        printf(",");
+        char key[32];
+        snprintf(key, sizeof(key), "exposed_%s_ms", lap_cause_name((lap_cause_t)c));
+        lap_bench_json_number(key, it->traced ? ms(comm->causes[c]) : NAN);
     }
-    printf("\"comm_ms\":%.6g,\"exposed_ms\":%.6g,\"hidden_ms\":%.6g", ms(comm->total),
-           ms(comm->exposed), ms(comm->hidden));
+}
+
+/* Of an iteration, or of a typical one, over its time. */
+static void print_json_rates(const lap_train_t *train, const lap_train_result_t *result,
+                             const lap_train_iteration_t *it)
+{
+    const double bytes = it->rows[LAP_TRAIN_ALL].bytes;
+    printf(",\"tokens_per_s\":%.6g,\"tflops\":%.6g,", rate(lap_train_tokens(train), it->seconds),
+           rate(result->flops, it->seconds) * 1e-12);
+    lap_bench_json_number("wire_gbps", it->traced ? rate(bytes, it->seconds) * 1e-9 : NAN);
 }
 
 static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
@@ -261,8 +345,10 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
                own->loss);
         printf(",\"ms\":%.6g,", ms(own->seconds));
         print_json_comm(own, LAP_TRAIN_ALL);
-        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s}", ms(own->passes),
+        printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s", ms(own->passes),
                ms(own->issue), own->traced ? "true" : "false");
+        print_json_rates(train, result, own);
+        printf("}");
     }
     printf("],\"gemms\":[");
     const char *comma = "";
@@ -279,6 +365,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     printf("],\"gradients\":{");
     print_json_comm(&it, LAP_TRAIN_GRADIENTS);
     printf("}");
+    print_json_rates(train, result, &it);
 }
 
 static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)
@@ -299,6 +386,11 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
         printf("}");
     }
     lap_bench_json_interrupted(train->interrupted > 0);
+    printf(",\"tokens\":%.0f,\"gemm_flops\":%.9g,\"seed\":%" PRIu64
+           ",\"cores\":%d,\"local_ranks\":%d",
+           lap_train_tokens(train), results[0].flops, desc->seed, results[0].cores,
+           results[0].local_ranks);
+    lap_about_json(train->device);
     printf("}\n");
 }
 

@@ -4,7 +4,9 @@
  * background of backward. Sharding the optimizer, so that the all-gather is of weights, is left
  * out.
  */
-#include <lap/data_parallel.h>
+#include "parallel/data_parallel.h"
+
+#include <string.h>
 
 #include "core/options.h"
 #include "core/status.h"
@@ -49,6 +51,7 @@ struct lap_dp {
     bool joined; /* the layers know of it */
     bool measures;
     double total_s, exposed_s;
+    lap_interval_t exposed; /* when that was */
 };
 
 /* ---- buckets ---- */
@@ -434,6 +437,52 @@ static lap_status_t measure(lap_dp_t *dp)
     return LAP_OK;
 }
 
+/* The traces of all buckets as one; the caller destroys it. */
+static lap_status_t join_traces(const lap_dp_t *dp, lap_trace_t **all_p)
+{
+    lap_trace_t *all;
+    LAP_TRY(lap_trace_create(&all));
+    lap_status_t status = LAP_OK;
+    for (size_t i = 0; i < 2 * dp->nbuckets && status == LAP_OK; i++) {
+        const lap_trace_t *trace = dp->buckets[i / 2].traces[i % 2];
+        if (i == 0)
+            status = lap_trace_begin(all, trace->kind, trace->method, trace->size, trace->m,
+                                     trace->emulated, 0);
+        if (i == 0)
+            all->begin = UINT64_MAX;
+        if (status == LAP_OK)
+            status = lap_trace_join(all, trace);
+    }
+    if (status != LAP_OK) {
+        lap_trace_destroy(all);
+        return status;
+    }
+    *all_p = all;
+    return LAP_OK;
+}
+
+lap_status_t lap_dp_find_causes(lap_dp_t *dp, uint64_t cause_ns[LAP_CAUSES], double *bytes_p)
+{
+    lap_trace_t *all = NULL;
+    lap_interval_t exposed = dp->exposed;
+    lap_trace_view_t view = {.idle = &exposed, .nidle = 1};
+    lap_status_t status = lap_group_agree(dp->group, join_traces(dp, &all));
+    const uint64_t begin = all ? all->begin : 0;
+    *bytes_p = all ? lap_trace_bytes(all) : 0;
+    if (status == LAP_OK)
+        status = lap_trace_share(all, dp->group);
+    if (status == LAP_OK) { /* the clock is that of rank 0 from here on */
+        exposed.begin += all->calls[dp->group->rank].begin - begin;
+        exposed.end += all->calls[dp->group->rank].begin - begin;
+        status = lap_trace_find_causes(all, dp->group->rank, &view);
+    }
+    if (status == LAP_OK)
+        memcpy(cause_ns, view.cause_ns, sizeof(view.cause_ns));
+    lap_free(view.exposed);
+    lap_trace_destroy(all);
+    return status;
+}
+
 lap_status_t lap_dp_wait(lap_dp_t *dp)
 {
     if (!dp)
@@ -446,7 +495,8 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
     const lap_status_t status = finish(dp);
-    dp->exposed_s = (double)(lap_now_ns() - begin) * 1e-9;
+    dp->exposed = (lap_interval_t){begin, lap_now_ns()};
+    dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
     reset(dp);
     LAP_TRY(status);
     dp->nn->sync = LAP_NN_SUMMED;

@@ -83,6 +83,15 @@ lap_status_t lap_trace_join(lap_trace_t *trace, const lap_trace_t *other)
     return LAP_OK;
 }
 
+double lap_trace_bytes(const lap_trace_t *trace)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < trace->nrecords; i++)
+        if (trace->records[i].peer != trace->records[i].rank)
+            bytes += (double)trace->records[i].bytes;
+    return bytes;
+}
+
 void lap_trace_mark(lap_trace_t *trace)
 {
     trace->delay_before = lap_run_delay_ns();

@@ -106,6 +106,9 @@ typedef struct lap_exposed {
     uint32_t signal; /* which word of this rank */
 } lap_exposed_t;
 
+/* The bytes that a trace says were sent to other ranks. */
+double lap_trace_bytes(const lap_trace_t *trace);
+
 typedef struct lap_interval {
     uint64_t begin, end;
 } lap_interval_t;

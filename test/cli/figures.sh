@@ -33,8 +33,8 @@ $2" "$work/out" || sed 's/^/# out: /; s/\(.\{2000\}\).*/\1/' "$work/out" "$work/
 
 # ---- causes ----
 
-# 1 MiB to each of two peers takes 40 ms at this rate, and the GEMM next to nothing.
-lap bench ag 1536 3 1024 --ranks 3 --iters 2 --warmup 1 --link 100MB/s --json
+# 2 MiB to each of two peers take 200 ms at this rate, and the GEMM next to nothing.
+lap bench ag 1536 3 1024 --ranks 3 --iters 2 --warmup 1 --link 20MB/s --json
 is 'a slow link: status 0' $status 0
 holds '... the causes add up for all methods, and most of what is exposed is on the wire' '
 for method in it["methods"]:
@@ -57,6 +57,28 @@ timeout 120 taskset -c "$cores" "$LAP" bench sweep ag --m 8:16 --n 64 --k 64 --r
 is '... a sweep, too' "$(grep -c '^8 ranks share [12] cores*: ' "$work/out")" 1
 lap bench ag 8 8 8 --ranks 1 --iters 1
 is '... and not where they are enough' "$(grep -c 'ranks share' "$work/out")" 0
+
+# Of layers, and of gradients on their way to replicas; of each iteration and of each GEMM.
+layer='--layer layernorm_mlp --seq 64 --heads 4 --head-dim 16'
+everything='
+rows = [it["gradients"]] + it["iterations"] + it["gemms"]
+for row in rows:
+    causes(row)
+total = {c: sum(row["exposed_" + c + "_ms"] for row in it["iterations"][1:]) for c in ("wire", "late", "core")}
+share = {c: total[c] / sum(total.values()) for c in total}'
+# shellcheck disable=SC2086
+lap train $layer --tp 2 --num-replicas 2 --iters 4 --link 1MB/s --micro-batches 2 --batch 4 --json
+is 'training over a slow link: status 0' $status 0
+holds '... the causes add up, and most of what is exposed is on the wire' "$everything"'
+assert share["wire"] > 0.6, share
+assert it["tokens"] == 256 and it["gemm_flops"] > 0 and it["wire_gbps"] > 0, it
+for row in it["iterations"]:
+    assert abs(row["tokens_per_s"] - 256e3 / row["ms"]) < 1e-4 * row["tokens_per_s"], row'
+timeout 120 taskset -c "$cores" "$LAP" train --layer layernorm_mlp --tp 8 --seq 256 --heads 8 --head-dim 32 --iters 5 --json \
+    >"$work/out" 2>"$work/err" </dev/null
+is 'training on 8 ranks and 2 cores: status 0' $? 0
+holds '... the causes add up, and there is more of the core than of anything else' "$everything"'
+assert share["core"] > max(share["wire"], share["late"]), share'
 
 # ---- efficiency ----
 
@@ -124,4 +146,24 @@ lap bench latency --iters 5 --json
 holds '... latency' "$about"
 lap check ag --ranks 2 --json
 holds '... check' "$about"
+# shellcheck disable=SC2086
+lap train $layer --tp 2 --iters 1 --seed 79 --json
+holds '... train' "$about"'
+assert it["seed"] == 79, it'
+
+# ---- as it goes ----
+
+# shellcheck disable=SC2086
+lap train $layer --tp 2 --iters 4 --log-interval 2
+is '--log-interval 2: every other iteration says something' "$status $(grep -c '\] Iter [24]$' "$work/out") $(grep -c '\] Iter' "$work/out")" '0 2 2'
+is '... and its time' "$(grep -cE '\] \|-- Time: [0-9.]+ ms, [0-9]+ tokens/s$' "$work/out")" 2
+is '... all are in the table' "$(grep -cE '^ +[1-4]  ' "$work/out")" 4
+# shellcheck disable=SC2086
+lap train $layer --tp 2 --iters 2 --quiet
+is '--quiet: tables alone' "$status $(grep -c 'rank0' "$work/out") $(grep -cE '^ +[1-2]  ' "$work/out")" '0 0 2'
+for interval in 0 x; do
+    # shellcheck disable=SC2086
+    lap train $layer --tp 2 --log-interval $interval
+    is "--log-interval $interval is refused" "$status $(grep -c -- "--log-interval" "$work/err")" '2 1'
+done
 finish

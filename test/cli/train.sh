@@ -129,11 +129,11 @@ for line in '[rank0:node0] |-- Created tensor-parallel group: [0, 1]' \
     '[rank0:node0] |-- Register buffer: fc1_fprop ' '[rank2:node0] |-- Register buffer: fc1_fprop ' \
     '[rank0:node0] Iter 3' '[rank2:node0] Iter 3' '[rank0:node0] |-- Generate random input batch' \
     '[rank0:node0] |-- Forward pass' '[rank0:node0] |-- Compute loss' '[rank0:node0] |-- Backward pass' \
-    '[rank0:node0] |-- Optimizer step' '[rank0:node0] |-- Loss: 0.' '[rank0:node0] |-- Norm of the gradients: '; do
+    '[rank0:node0] |-- Optimizer step' '[rank0:node0] |-- Loss: 0.' '[rank0:node0] |-- Time: ' '[rank0:node0] |-- Norm of the gradients: '; do
     has "... says '$line'" "$out" "$line"
 done
 is '... and one rank of a group speaks' "$(grep -c 'Iter ' "$work/out")" 6
-has '... then a table of iterations' "$out" 'iteration          loss' 'communication     hidden    exposed'
+has '... then a table of iterations' "$out" 'iteration          loss' 'tokens/s  communication   hidden  exposed' 'exposed     wire     late     core' ' tokens/s, '
 for gemm in 'fc1_fprop   ag_gemm   ring' 'fc1_dgrad   bulk_ag   direct' 'fc1_wgrad   bulk_rs   direct' \
     'fc2_fprop   gemm_rs   pipeline' 'fc2_dgrad   ag_gemm   ring' 'fc2_wgrad   gemm' 'gradients to replicas' 'all  '; do
     has "... and of '$gemm'" "$out" "$gemm"
@@ -141,14 +141,17 @@ done
 is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
 
 number='-?[0-9.]+(e[-+][0-9]+)?'
-comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number"
-iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true\}"
+comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number,"
+comm+="\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,\"exposed_core_ms\":$number"
+rates="\"tokens_per_s\":$number,\"tflops\":$number,\"wire_gbps\":$number"
+iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true,$rates\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
-form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},"
-form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\}\}\$"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},$rates,"
+form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\},"
+form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"
 ok '... of the promised form' grep -qE "$form" "$work/out"
 is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | sort -u)" '"method":"serial"'
 
@@ -171,7 +174,7 @@ train --layer layernorm_mlp --tp 2 --no-trace --json
 has '--no-trace says nothing of communication' "$out" '"comm_ms":null,"exposed_ms":null' '"passes_ms":'
 train --layer layernorm_mlp --tp 2 --no-trace --compare --num-replicas 2
 is '... nor in tables' "$status$err" 0
-has '... where dashes stand for it' "$out" '-          -          -' 'An iteration is'
+has '... where dashes stand for it' "$out" '-        -        -' 'An iteration is'
 
 # ---- rules ----
 

@@ -72,8 +72,8 @@ for more in '1e-5 --dtype fp32 --tp 2 --num-replicas 2' '5e-3 --dtype bf16 --tp 
 done
 same 1e-2 --dtype bf16 --tp 2 --fp8=current --num-replicas 2 --grad-sync-dtype bf16
 is 'one of three iterations is traced, the last' \
-    "$(grep -oE '"hidden_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
-    '"hidden_ms":null "hidden_ms":null "hidden_ms":N '
+    "$(grep -oE '"exposed_core_ms":[^,]+,"passes_ms"' "$work/out" | sed 's/:[0-9].*/:N/' | cut -d, -f1 | tr '\n' ' ')" \
+    '"exposed_core_ms":null "exposed_core_ms":null "exposed_core_ms":N '
 FAKE_GRAPHS=$work/graphs lap train --device cuda --tp 4 --seq 12 --heads 12 --head-dim 4 --iters 6
 is 'a run of which three iterations are traced ends well' "$status$err" 0
 is '... with the signals and the work of others, and fewer kernels for times than for work' "$(awk '

@@ -93,6 +93,7 @@ function(lap_test name)
     set(arg_TIMEOUT 60)
   endif()
   math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * ${timeout_factor}")
+  math(EXPR limit "${arg_TIMEOUT} * 9 / 10") # Then a program says where it is, which who is killed cannot.
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
   set(skip "")
@@ -126,7 +127,7 @@ function(lap_test name)
     TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77
     RUN_SERIAL ${arg_SERIAL}
-    ENVIRONMENT "${test_environment};${mpirun_environment};${arg_ENV}")
+    ENVIRONMENT "${test_environment};LAP_TEST_LIMIT_S=${limit};${mpirun_environment};${arg_ENV}")
   if(arg_SANITIZER)
     set_tests_properties(${tests} PROPERTIES LABELS gpu-sanitizer)
   elseif(arg_GPU)

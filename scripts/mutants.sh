@@ -225,6 +225,9 @@ mkdir -p "$work" || exit 2
 work=$(cd "$work" && pwd)
 tree=$work/tree
 refresh
+# Whoever goes on editing meanwhile does not disturb.
+rm -rf "$work/mutants" && mkdir "$work/mutants" && cp "${all[@]}" "$work/mutants" || exit 2
+all=("$work"/mutants/*.diff)
 declare -A counts=() caught_by=()
 rows=()
 for file in "${all[@]}"; do

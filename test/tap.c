@@ -5,26 +5,81 @@
 #include <dirent.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "core/convert.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int checks, failures;
+static _Thread_local char example[320]; /* of what is wrong in the next check */
+
+/* What was checked last and what is being done, for when the time is up. */
+static char latest[1600] = "none", doing[400];
+
+static size_t append(char *text, size_t at, size_t bytes, const char *more)
+{
+    while (*more && at + 1 < bytes)
+        text[at++] = *more++;
+    text[at] = '\0';
+    return at;
+}
+
+/* In a handler: what it prints may be half written, but is never more than its room. */
+static void time_is_up(int number)
+{
+    char text[2400];
+    size_t at = append(text, 0, sizeof(text), "not ok - the time is up; the last check was: ");
+    (void)number;
+    at = append(text, at, sizeof(text), latest);
+    at = append(text, at, sizeof(text), *doing ? "\n# and what was being done: " : "");
+    at = append(text, at, sizeof(text), doing);
+    at = append(text, at, sizeof(text), "\n");
+    if (write(STDOUT_FILENO, text, at) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+/* A timer of the process, not a thread: programs fork. */
+__attribute__((constructor)) static void limit_time(void)
+{
+    const char *limit = getenv("LAP_TEST_LIMIT_S");
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMAX - 1};
+    struct sigaction action = {.sa_handler = time_is_up};
+    struct itimerspec when = {.it_value = {.tv_sec = limit ? atoi(limit) : 0}};
+    timer_t timer;
+    if (when.it_value.tv_sec > 0 && sigaction(SIGRTMAX - 1, &action, NULL) == 0 &&
+        timer_create(CLOCK_MONOTONIC, &event, &timer) == 0)
+        timer_settime(timer, 0, &when, NULL);
+}
+
+void tap_doing(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&lock);
+    vsnprintf(doing, sizeof(doing), format, args);
+    pthread_mutex_unlock(&lock);
+    va_end(args);
+}
 
 static bool report(bool held, const char *detail, const char *format, va_list args)
 {
     pthread_mutex_lock(&lock);
     checks++;
     failures += !held;
-    printf("%s %d - ", held ? "ok" : "not ok", checks);
-    vprintf(format, args);
-    printf("\n");
+    vsnprintf(latest, sizeof(latest), format, args);
+    printf("%s %d - %s\n", held ? "ok" : "not ok", checks, latest);
     if (!held && detail && *detail)
         printf("# %s\n", detail);
+    if (!held && *example)
+        printf("# for example: %s\n", example);
+    *example = '\0';
     fflush(stdout);
     pthread_mutex_unlock(&lock);
     return held;
@@ -37,6 +92,17 @@ bool tap_ok(bool held, const char *format, ...)
     report(held, NULL, format, args);
     va_end(args);
     return held;
+}
+
+bool tap_wrong(bool wrong, const char *format, ...)
+{
+    va_list args;
+    if (!wrong || *example)
+        return wrong;
+    va_start(args, format);
+    vsnprintf(example, sizeof(example), format, args);
+    va_end(args);
+    return true;
 }
 
 bool tap_success(lap_status_t status, const char *format, ...)
@@ -61,11 +127,14 @@ bool tap_failure(lap_status_t status, lap_status_t expected, const char *first_w
             missing = word;
     va_end(words);
     bool held = status == expected && !missing;
-    tap_ok(held, "%s with a sentence about %s", lap_status_string(expected),
+    tap_ok(held, "it fails with '%s' and a sentence about %s", lap_status_string(expected),
            first_word ? first_word : "it");
-    if (!held)
-        tap_note("got '%s': %s%s%s", lap_status_string(status), lap_last_error(),
-                 missing ? "; missing: " : "", missing ? missing : "");
+    if (!held && status == LAP_OK) /* whatever lap_last_error says, it is about something else */
+        tap_note("expected a failure, got '%s'", lap_status_string(status));
+    else if (!held)
+        tap_note("got '%s', expected '%s'; the sentence%s%s%s is: %s", lap_status_string(status),
+                 lap_status_string(expected), missing ? ", in which '" : "", missing ? missing : "",
+                 missing ? "' is missing," : "", lap_last_error());
     return held;
 }
 

@@ -16,15 +16,31 @@
 /* Notes a check and returns whether it held. The text says what should be true. */
 bool tap_ok(bool held, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/*
+ * Returns `wrong`, to be counted; if it is, the text is an example for the next check of this
+ * thread, which prints it if it fails. The first one counts.
+ */
+bool tap_wrong(bool wrong, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* A status that should be LAP_OK; prints lap_last_error when it is not. */
 bool tap_success(lap_status_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* A status that should be `expected`, with all of the words (NULL at the end) in lap_last_error. */
+/*
+ * A status that should be `expected`, with all of the words (NULL at the end) in lap_last_error;
+ * prints what it was, and what is missing, when it is not.
+ */
 bool tap_failure(lap_status_t status, lap_status_t expected, const char *first_word, ...);
 
 /* A check that cannot be made here, and why. Not counted as passed. */
 void tap_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/*
+ * Says what is being done, for the case that it never ends: a program that is about to be killed for
+ * its time (LAP_TEST_LIMIT_S seconds, which lap_test sets a little below ctest's limit) prints it
+ * with its last check, and fails.
+ */
+void tap_doing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Prints a comment line. */
 void tap_note(const char *format, ...) __attribute__((format(printf, 1, 2)));

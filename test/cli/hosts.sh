@@ -9,6 +9,7 @@ mpirun=${MPIRUN:-mpirun}
 
 # hosts ARGUMENT...: keeps exit status, standard output and standard error in $status, $out and $err.
 hosts() {
+    last="hosts.sh $*"
     env IN_HOSTS="$work" bash "$script" --mpirun "$mpirun" "$@" \
         >"$work/out" 2>"$work/err" </dev/null
     status=$?

@@ -7,6 +7,7 @@ script=$LAP_SOURCE_DIR/scripts/mutants.sh
 
 # mutants ARGUMENT...: leaves its status, standard output and standard error in $status, $out and $err.
 mutants() {
+    last="mutants.sh $*"
     bash "$script" "$@" >"$work/out" 2>"$work/err" </dev/null
     status=$?
     out=$(cat "$work/out")

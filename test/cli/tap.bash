@@ -14,16 +14,31 @@ ok() {
     checks=$((checks + 1))
     if "$@"; then
         echo "ok $checks - $name"
-    else
-        failures=$((failures + 1))
-        echo "not ok $checks - $name"
-        return 1
+        return
     fi
+    failures=$((failures + 1))
+    echo "not ok $checks - $name"
+    if [ "$1" != false ] && [ "${told:-}" != 1 ]; then
+        printf '# this failed: %s\n' "$*" | head -c 2000
+    fi
+    last_said
+    return 1
+}
+
+# What the latest command said whose output is kept, for who reads of a failure: its status alone says nothing.
+last_said() {
+    local stream
+    for stream in out err; do
+        if [ -s "$work/$stream" ]; then
+            echo "# ${last:-the latest command} said on standard ${stream/err/error}:" | sed 's/standard out:/standard output:/'
+            tail -n 20 "$work/$stream" | cut -c 1-300 | sed 's/^/#   /'
+        fi
+    done
 }
 
 # is NAME GOT EXPECTED: two texts should be equal.
 is() {
-    ok "$1" test "$2" = "$3" || printf '%s\n' "got:      $2" "expected: $3" | sed 's/^/# /'
+    told=1 ok "$1" test "$2" = "$3" || printf '%s\n' "got:      $2" "expected: $3" | sed 's/^/# /'
 }
 
 # near NUMBERS OTHERS PART: each number and its partner, a line each, differ by less than that part of them.
@@ -69,6 +84,7 @@ until_true() {
 
 # Runs lap and keeps its exit status, standard output and standard error in $status, $out and $err.
 lap() {
+    last="lap $*"
     "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
     status=$?
     out=$(cat "$work/out")
@@ -89,7 +105,7 @@ ended() { ! kill -0 "$launcher" 2>/dev/null; }
 
 # The end of $launcher, whose standard error goes to $work/err: $status and $err.
 collect() {
-    until_true ended || kill -9 "$launcher"
+    until_true ended || { echo "# the launcher has not ended in 20 s, and is killed" && kill -9 "$launcher"; }
     wait "$launcher" 2>/dev/null
     status=$?
     err=$(cat "$work/err")

@@ -121,8 +121,10 @@ static void test_codes(const format_t *f)
         const unsigned want = again(f, i);
         uint16_t wide;
         memcpy(&wide, back + 2 * (lap_dtype_size(f->dtype) == 1 ? 0 : i), sizeof(wide));
-        exact = exact && (isnan(truth) ? isnan(values[i]) : (double)values[i] == truth) &&
-                !signbit(values[i]) == !(i & sign_of(f));
+        exact =
+            exact && !tap_wrong(!(isnan(truth) ? isnan(values[i]) : (double)values[i] == truth) ||
+                                    !signbit(values[i]) != !(i & sign_of(f)),
+                                "code 0x%x is %a, expected %a", i, (double)values[i], truth);
         same = same && (lap_dtype_size(f->dtype) == 1 ? back[i] : wide) == want &&
                encode(f, values[i]) == want;
     }
@@ -135,7 +137,10 @@ static void test_codes(const format_t *f)
 static bool rounds_right(const format_t *f, float value)
 {
     const unsigned want = nearest(f, (double)value);
-    return encode(f, value) == want && encode(f, -value) == (want | sign_of(f));
+    return !tap_wrong(
+        encode(f, value) != want || encode(f, -value) != (want | sign_of(f)),
+        "%a becomes 0x%x, and less than zero 0x%x, expected 0x%x and that with a sign",
+        (double)value, encode(f, value), encode(f, -value), want);
 }
 
 static void test_rounding(const format_t *f)
@@ -176,8 +181,13 @@ static void test_doubles(const format_t *f)
         for (int v = 0; v < 5; v++) {
             const double minus = -values[v];
             unsigned char code[2];
-            wrong += encode(f, lap_round_to_odd(values[v])) != nearest(f, values[v]);
-            wrong += encode(f, lap_round_to_odd(minus)) != (nearest(f, values[v]) | sign_of(f));
+            wrong += tap_wrong(encode(f, lap_round_to_odd(values[v])) != nearest(f, values[v]),
+                               "%a becomes 0x%x, expected 0x%x", values[v],
+                               encode(f, lap_round_to_odd(values[v])), nearest(f, values[v]));
+            wrong += tap_wrong(
+                encode(f, lap_round_to_odd(minus)) != (nearest(f, values[v]) | sign_of(f)),
+                "%a becomes 0x%x, expected 0x%x", minus, encode(f, lap_round_to_odd(minus)),
+                nearest(f, values[v]) | sign_of(f));
             differs += encode(f, (float)values[v]) != nearest(f, values[v]);
             float back;
             lap_from_double(f->dtype, &minus, code, 1);

@@ -64,8 +64,15 @@ static size_t try_cast(uint64_t seed, const problem_t *p)
                              .amax = p->before < 0 ? NULL : &numbers[1]};
     size_t wrong = ops->cast(stream, &cast) != LAP_OK;
     wrong += ops->stream_synchronize(stream) != LAP_OK;
-    wrong += memcmp(dst, expected, bytes) != 0;
-    wrong += numbers[1] != (p->before < 0 ? p->before : most);
+    size_t at = 0;
+    while (at < bytes && ((unsigned char *)dst)[at] == ((unsigned char *)expected)[at])
+        at++;
+    wrong +=
+        tap_wrong(at < bytes, "[%zu, %zu] from %s to %s times %g: byte %zu differs", p->rows,
+                  p->cols, lap_dtype_name(p->from), lap_dtype_name(p->to), (double)p->scale, at);
+    const float amax = p->before < 0 ? p->before : most;
+    wrong += tap_wrong(numbers[1] != amax, "[%zu, %zu] of %s: amax is %.9g, expected %.9g", p->rows,
+                       p->cols, lap_dtype_name(p->from), (double)numbers[1], (double)amax);
     free_shared(device, src);
     free_shared(device, dst);
     free_shared(device, numbers);

@@ -148,9 +148,14 @@ static double worst(const product_t *p)
             bound += tap_half_unit(p->dtype, fabs(sum) + bound);
             double error = fabs((double)got(p, i * p->ldd + j) - sum);
             worst = fmax(worst, error == 0 ? 0 : error / bound);
+            tap_wrong(error > bound, "%s, %zu x %zu x %zu: d[%zu, %zu] is %.9g, expected %.9g",
+                      lap_dtype_name(p->dtype), p->m, p->n, p->k, i, j,
+                      (double)got(p, i * p->ldd + j), sum);
         }
         for (size_t j = p->n; j < p->ldd; j++)
-            if (got(p, i * p->ldd + j) != GUARD)
+            if (tap_wrong(got(p, i * p->ldd + j) != GUARD,
+                          "%s, %zu x %zu x %zu: something was written behind row %zu",
+                          lap_dtype_name(p->dtype), p->m, p->n, p->k, i))
                 return INFINITY;
     }
     return got(p, p->m * p->ldd) == GUARD ? worst : INFINITY;
@@ -164,7 +169,11 @@ static bool exact(const product_t *p)
             int sum = 0;
             for (size_t k = 0; k < p->k; k++)
                 sum += (int)p->a[i * p->lda + k] * (int)p->b[j * p->ldb + k];
-            if (got(p, i * p->ldd + j) != tap_rounded(p->dtype, (float)sum))
+            if (tap_wrong(got(p, i * p->ldd + j) != tap_rounded(p->dtype, (float)sum),
+                          "%s, %zu x %zu x %zu: d[%zu, %zu] is %.9g, expected %.9g",
+                          lap_dtype_name(p->dtype), p->m, p->n, p->k, i, j,
+                          (double)got(p, i * p->ldd + j),
+                          (double)tap_rounded(p->dtype, (float)sum)))
                 return false;
         }
     return true;
@@ -182,9 +191,11 @@ static void test_shapes(void)
         size_t m = i < nedges ? edges[i][0] : 1 + tap_random(1, i) % 90;
         size_t n = i < nedges ? edges[i][1] : 1 + tap_random(2, i) % 70;
         size_t k = i < nedges ? edges[i][2] : 1 + tap_random(3, i) % 600;
+        tap_doing("%s, %s: a GEMM of %zu x %zu x %zu", ops->name, lap_dtype_name(dtype), m, n, k);
         product_t p = new_product(i, m, n, k, false), q = new_product(i, m, n, k, true);
         if (multiply(&p) != LAP_OK || multiply(&q) != LAP_OK)
-            tap_success(LAP_ERR_INTERNAL, "%s: a GEMM of %zu %zu %zu", ops->name, m, n, k);
+            tap_ok(false, "%s: a GEMM of %zu x %zu x %zu: %s", ops->name, m, n, k,
+                   lap_last_error());
         most = fmax(most, worst(&p));
         equal = equal && exact(&q) && isfinite(worst(&q));
         free_product(&p);
@@ -198,6 +209,7 @@ static void test_shapes(void)
 /* The bound is not empty: two units in the last place of a narrow type are beyond it. */
 static void test_bound(void)
 {
+    tap_doing("%s, %s: the bound", ops->name, lap_dtype_name(dtype));
     product_t p = new_product(7, 5, 6, 300, false);
     multiply(&p);
     const double before = worst(&p);
@@ -232,6 +244,7 @@ static bool is_truth(const product_t *p)
 /* Splitting by rows changes no bit of ref; the sum of every element has one order. */
 static void test_splits(void)
 {
+    tap_doing("%s, %s: a GEMM in four blocks", ops->name, lap_dtype_name(dtype));
     const size_t m = 97, n = 33, k = 700;
     product_t whole = new_product(5, m, n, k, false), parts = new_product(5, m, n, k, false);
     lap_gemm_block_t blocks[4] = {block_of(&parts, 0, 1), block_of(&parts, 1, 50),
@@ -252,6 +265,7 @@ static void test_splits(void)
 /* To look for the fastest way touches no matrix, and what it finds is right, every time alike. */
 static void test_prepared(void)
 {
+    tap_doing("%s, %s: a GEMM that is prepared", ops->name, lap_dtype_name(dtype));
     product_t p = new_product(4, 256, 512, 512, true);
     const size_t bytes = p.m * p.ldd * lap_dtype_size(dtype);
     lap_gemm_block_t block = block_of(&p, 0, p.m);
@@ -447,6 +461,8 @@ static lap_bank_t *new_bank(size_t nwords)
 
 static void test_signals(bool any_order, uint64_t shuffle)
 {
+    tap_doing("%s, %s: %d blocks with signals%s%s", ops->name, lap_dtype_name(dtype), BLOCKS,
+              any_order ? ", in any order" : "", shuffle ? ", shuffled" : "");
     static signals_t signals;
     memset(&signals, 0, sizeof(signals));
     signals.bank = new_bank(WORDS);
@@ -514,6 +530,7 @@ static void test_signals(bool any_order, uint64_t shuffle)
  */
 static void test_same_word(void)
 {
+    tap_doing("%s, %s: blocks that wait for one word", ops->name, lap_dtype_name(dtype));
     static const lap_bank_wait_t waits[4] = {{0, 2}, {0, 1}, {1, 1}, {1, 2}};
     static const size_t order[4] = {1, 0, 2, 3};
     signals_t signals = {.bank = new_bank(2)};
@@ -555,6 +572,8 @@ static lap_status_t give_up(void *context)
 
 static void test_failed_wait(bool any_order)
 {
+    tap_doing("%s, %s: blocks whose signal never comes%s", ops->name, lap_dtype_name(dtype),
+              any_order ? ", in any order" : "");
     signals_t signals = {.bank = new_bank(WORDS)};
     product_t p = new_product(4, 6, 3, 3, true);
     lap_gemm_block_t blocks[3] = {block_of(&p, 0, 2), block_of(&p, 2, 2), block_of(&p, 4, 2)};

@@ -131,8 +131,12 @@ static size_t try_sums(lap_dtype_t from, lap_dtype_t to, size_t rows, size_t col
         for (size_t i = 0; i < rows; i++)
             exactly += value(&x, i, j);
         exactly *= (double)1.9f;
-        wrong += got(&sum, 0, j) !=
-                 (to == LAP_FLOAT32 ? (float)exactly : tap_rounded(to, lap_round_to_odd(exactly)));
+        const float want =
+            to == LAP_FLOAT32 ? (float)exactly : tap_rounded(to, lap_round_to_odd(exactly));
+        wrong += tap_wrong(got(&sum, 0, j) != want,
+                           "%zu rows of %s to %s: column %zu is %.9g, expected %.9g", rows,
+                           lap_dtype_name(from), lap_dtype_name(to), j, (double)got(&sum, 0, j),
+                           (double)want);
     }
     free_matrix(&x);
     free_matrix(&sum);

@@ -323,7 +323,10 @@ static void test_copy_by_sms(void)
             wrong += ops->stream_synchronize(stream) != LAP_OK;
             for (size_t j = 0; j < MOST; j++) {
                 const bool in = j >= at && (j - at) / stride < rows && (j - at) % stride < bytes;
-                wrong += dst[j] != (in ? src[j] : 0);
+                wrong += tap_wrong(dst[j] != (in ? src[j] : 0),
+                                   "%zu rows of %zu bytes by %d multiprocessors: byte %zu is %d, "
+                                   "expected %d",
+                                   rows, bytes, sms, j, dst[j], in ? src[j] : 0);
             }
         }
     tap_ok(wrong == 0, "%s: copies by multiprocessors: %zu bytes wrong", ops->name, wrong);

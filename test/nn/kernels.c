@@ -95,13 +95,19 @@ static size_t count_wrong(const matrix_t *m, const double *lost)
 {
     const size_t size = lap_dtype_size(m->dtype);
     size_t wrong = 0;
-    for (size_t i = 0; i < m->shape.rows * m->shape.cols; i++)
-        wrong += !is_near(m->dtype, element(m, i / m->shape.cols, i % m->shape.cols), m->values[i],
-                          UNIT * lost[i]);
+    for (size_t i = 0; i < m->shape.rows * m->shape.cols; i++) {
+        const size_t row = i / m->shape.cols, col = i % m->shape.cols;
+        wrong += tap_wrong(!is_near(m->dtype, element(m, row, col), m->values[i], UNIT * lost[i]),
+                           "element [%zu, %zu] of [%zu, %zu] %s is %.9g, expected %.9g", row, col,
+                           m->shape.rows, m->shape.cols, lap_dtype_name(m->dtype),
+                           element(m, row, col), m->values[i]);
+    }
     for (size_t i = 0; i < m->bytes; i++) {
         const size_t at = i / size - m->shape.shift;
         const bool outside = i / size < m->shape.shift || at % m->stride >= m->shape.cols;
-        wrong += outside && m->memory[i] != GUARD;
+        wrong += tap_wrong(outside && m->memory[i] != GUARD,
+                           "byte %zu, outside of [%zu, %zu] %s, was written", i, m->shape.rows,
+                           m->shape.cols, lap_dtype_name(m->dtype));
     }
     return wrong;
 }
@@ -157,8 +163,12 @@ static size_t try_norm_forward(uint64_t seed, lap_norm_t kind, lap_dtype_t dtype
         const double rstd = 1 / sqrt(square + (double)norm.epsilon);
         /* A difference to the mean is lost where it is small against both. */
         const double loss = STEPS * (1 + 4 * rstd);
-        wrong += fabs((double)moments[i] - mean) > UNIT * STEPS * size;
-        wrong += fabs((double)moments[rows + i] - rstd) > UNIT * loss * rstd;
+        wrong +=
+            tap_wrong(fabs((double)moments[i] - mean) > UNIT * STEPS * size,
+                      "the mean of row %zu is %.9g, expected %.9g", i, (double)moments[i], mean);
+        wrong += tap_wrong(fabs((double)moments[rows + i] - rstd) > UNIT * loss * rstd,
+                           "1 / deviation of row %zu is %.9g, expected %.9g", i,
+                           (double)moments[rows + i], rstd);
         for (size_t c = 0; c < cols; c++) {
             const double normal = (row[c] - mean) * rstd, g = (double)gamma[c];
             y.values[i * cols + c] = normal * g + (beta ? (double)beta[c] : 0);
@@ -272,8 +282,11 @@ static size_t check_sums(const backward_t *b)
             sizes[1] += fabs(dy);
         }
         const double roundings = UNIT * (double)(n->rows + 8);
-        wrong += fabs((double)n->dgamma[c] - dgamma) > roundings * sizes[0];
-        wrong += n->dbeta && fabs((double)n->dbeta[c] - dbeta) > roundings * sizes[1];
+        wrong += tap_wrong(fabs((double)n->dgamma[c] - dgamma) > roundings * sizes[0],
+                           "dgamma[%zu] is %.9g, expected %.9g", c, (double)n->dgamma[c], dgamma);
+        wrong += n->dbeta &&
+                 tap_wrong(fabs((double)n->dbeta[c] - dbeta) > roundings * sizes[1],
+                           "dbeta[%zu] is %.9g, expected %.9g", c, (double)n->dbeta[c], dbeta);
     }
     return wrong;
 }
@@ -386,7 +399,8 @@ static size_t try_loss(uint64_t seed, lap_dtype_t dtype, shape_t shape, bool in_
         lost[i] = 2 * fabs(dy->values[i]);
     }
     wrong += count_wrong(dy, lost);
-    wrong += fabs(*sum - expected) > 0x1p-40 * expected;
+    wrong += tap_wrong(fabs(*sum - expected) > 0x1p-40 * expected,
+                       "the loss is %.17g, expected %.17g", *sum, expected);
     free_matrix(&y);
     free_matrix(&target);
     free_matrix(&apart);

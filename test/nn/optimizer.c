@@ -130,7 +130,9 @@ static void compare(lap_nn_t *nn, const float *before, const lap_optimizer_desc_
                 way += fabs(f.w - was);
             }
             const double bound = STEPS * (fabs(f.w) + 12 * (way + desc->lr * 1e-3)) * FLT_EPSILON;
-            wrong += !(fabs(master[i] - f.w) <= bound);
+            wrong += tap_wrong(!(fabs(master[i] - f.w) <= bound),
+                               "element %zu of parameter %zu (%s) is %.9g, expected %.9g", i, p,
+                               param->name, (double)master[i], f.w);
             moved += master[i] != old[i];
         }
     }

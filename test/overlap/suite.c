@@ -157,6 +157,8 @@ lap_op_t *test_op(lap_group_t *group, lap_buffer_t *buffer, const test_method_t 
     lap_op_desc_t desc = test_describe(method, flavour, shape);
     desc.buffer = buffer;
     lap_op_t *op = NULL;
+    tap_doing("%s, m %zu, n %zu, k %zu", test_label(method, flavour, text, sizeof(text)), shape->m,
+              shape->n, shape->k);
     lap_status_t status = lap_op_create(group, &desc, &op);
     if (status != LAP_OK)
         tap_success(status, "%s can be made", test_label(method, flavour, text, sizeof(text)));

@@ -278,14 +278,19 @@ static bool is_exact(const test_call_t *call, test_result_t which)
 
 static double error_at(const test_call_t *call, test_result_t which, size_t row, size_t col)
 {
+    static const char *const names[TEST_RESULTS] = {"d", "aux", "bias_grad", "y"};
     const number_t truth = truth_of(call, which, row, col);
     const float got = test_get(result_of(call, which), row, col) * scale_of(call, which);
-    if (is_exact(call, which))
-        return got == truth.exact ? 0 : INFINITY;
+    const bool exact = is_exact(call, which);
     const double error = fabs((double)got - truth.value);
-    if (error == 0)
-        return 0;
-    return isnan(got) ? INFINITY : error / truth.error;
+    const double part = exact        ? (got == truth.exact ? 0 : INFINITY)
+                        : error == 0 ? 0
+                        : isnan(got) ? INFINITY
+                                     : error / truth.error;
+    tap_wrong(part > 1, "rank %d: %s[%zu, %zu] is %.9g, expected %.9g, %g away at most", call->rank,
+              names[which], row, col, (double)got, exact ? (double)truth.exact : truth.value,
+              exact ? 0 : truth.error);
+    return part;
 }
 
 static bool padding_untouched(const lap_tensor_t *tensor)
@@ -294,7 +299,9 @@ static bool padding_untouched(const lap_tensor_t *tensor)
     const unsigned char *bytes = tensor->data;
     for (size_t i = 0; i < tensor->rows; i++)
         for (size_t j = tensor->cols * element; j < tensor->stride * element; j++)
-            if (bytes[i * tensor->stride * element + j] != 0xff)
+            if (tap_wrong(bytes[i * tensor->stride * element + j] != 0xff,
+                          "byte %zu of row %zu, behind its %zu columns, was written", j, i,
+                          tensor->cols))
                 return false;
     return true;
 }
@@ -308,13 +315,18 @@ static bool gathered_right(const test_call_t *call)
         return true;
     for (size_t i = 0; i < gathered->rows; i++)
         for (size_t j = 0; j < gathered->cols; j++)
-            if (test_get(gathered, i, j) !=
-                test_element(call, ag ? TEST_MATRIX_A : TEST_MATRIX_X, 0, i, j))
+            if (tap_wrong(test_get(gathered, i, j) !=
+                              test_element(call, ag ? TEST_MATRIX_A : TEST_MATRIX_X, 0, i, j),
+                          "rank %d: [%zu, %zu] of what was gathered is %.9g, expected %.9g",
+                          call->rank, i, j, (double)test_get(gathered, i, j),
+                          (double)test_element(call, ag ? TEST_MATRIX_A : TEST_MATRIX_X, 0, i, j)))
                 return false;
     for (int r = 0; r < call->size && lap_dtype_is_fp8(gathered->dtype); r++) {
         const bool empty = lap_shard(call->m, call->size, r, NULL) == 0;
         const float scale = ag ? test_a_scale(call, r) : test_wire_scale(call, r);
-        if (empty ? !isnan(call->args.scales[r]) : call->args.scales[r] != scale)
+        if (tap_wrong(empty ? !isnan(call->args.scales[r]) : call->args.scales[r] != scale,
+                      "rank %d: the scale of rank %d is %.9g, expected %.9g", call->rank, r,
+                      (double)call->args.scales[r], empty ? (double)NAN : (double)scale))
             return false;
     }
     return padding_untouched(gathered);

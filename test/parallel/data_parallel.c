@@ -126,7 +126,8 @@ static void compare(rank_t *rank, const float *sums, int pass)
     const trial_t *t = rank->trial;
     float *grads = gradients(rank, &count);
     for (size_t i = 0; i < count; i++) {
-        wrong += grads[i] != sums[i];
+        wrong += tap_wrong(grads[i] != sums[i], "gradient %zu of %zu is %.9g, expected %.9g", i,
+                           count, (double)grads[i], (double)sums[i]);
         some += grads[i] != 0;
     }
     tap_ok(wrong == 0 && some > count / 2,

@@ -359,8 +359,14 @@ static void test_buffer_size(void)
                 wrong += sequence_build(&sequence, &desc, &m, 1, size,
                                         m % 2 ? CAN_LANES : CAN_PLAIN) != LAP_OK;
                 for (int rank = 0; rank < size; rank++)
-                    wrong += sequence_at(&sequence, 0, rank)->symmetric_bytes != bytes ||
-                             sequence_at(&sequence, 0, rank)->nsignals != nsignals;
+                    wrong += tap_wrong(sequence_at(&sequence, 0, rank)->symmetric_bytes != bytes ||
+                                           sequence_at(&sequence, 0, rank)->nsignals != nsignals,
+                                       "%s/%s, rank %d of %d, m %zu: %zu bytes and %u signals, "
+                                       "expected %zu and %zu",
+                                       lap_op_kind_name(desc.kind), desc.method, rank, size, m,
+                                       sequence_at(&sequence, 0, rank)->symmetric_bytes,
+                                       (unsigned)sequence_at(&sequence, 0, rank)->nsignals, bytes,
+                                       nsignals);
                 sequence_clear(&sequence);
             }
     tap_ok(wrong == 0, "lap_op_buffer_size is what every call on every rank needs");

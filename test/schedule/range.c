@@ -63,7 +63,10 @@ static void test_random(void)
         for (size_t j = 0; j < SPACE; j++)
             last = in_a[j] ? j + 1 : last;
         misshapen += !lap_range_valid(&raw, &end) || (last > 0 && end != last);
-        wrong += !pieces_agree(&a, &b, in_a, in_b);
+        wrong += tap_wrong(
+            !pieces_agree(&a, &b, in_a, in_b),
+            "%zu rows of %zu bytes at %zu every %zu, and %zu of %zu at %zu every %zu", a.rows,
+            a.row_bytes, a.offset, a.stride, b.rows, b.row_bytes, b.offset, b.stride);
         met += lap_range_common(&a, &b) > 0;
     }
     tap_ok(misshapen == 0, "normal forms hold the same bytes, extents end at the last (%zu wrong)",

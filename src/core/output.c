@@ -61,6 +61,20 @@ static lap_status_t follow_links(lap_output_t *output)
     return refuse(output, ELOOP);
 }
 
+/* Whether the kernel will let us replace a file: not another user's in a sticky directory. */
+static bool may_replace(const lap_output_t *output, const struct stat *old)
+{
+    char parent[PATH_MAX];
+    struct stat about;
+    memcpy(parent, output->place, sizeof(parent));
+    char *slash = strrchr(parent, '/');
+    if (slash)
+        slash[slash == parent] = '\0';
+    if (stat(slash ? parent : ".", &about) != 0 || !(about.st_mode & S_ISVTX))
+        return true;
+    return geteuid() == 0 || old->st_uid == geteuid() || about.st_uid == geteuid();
+}
+
 /* The new file has the mode and the group of the old one, and its owner, if we are root. */
 static void take_mode(int fd, const struct stat *old)
 {
@@ -110,6 +124,8 @@ lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *o
     const bool there = lstat(output->place, &about) == 0;
     if (there && faccessat(AT_FDCWD, output->place, W_OK, AT_EACCESS) != 0)
         return refuse(output, errno);
+    if (there && !may_replace(output, &about))
+        return refuse(output, EPERM);
     LAP_TRY(open_beside(output, there ? &about : NULL, &fd));
     output->file = fdopen(fd, "w");
     if (output->file)

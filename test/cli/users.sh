@@ -95,6 +95,13 @@ ln -s theirs.svg "$TMPDIR/ours.svg"
 draw "$TMPDIR/ours.svg"
 is '... nor one that a link of ours leads to' "$status $(cat "$work/precious/a")" '2 precious'
 rm "$TMPDIR"/*.svg
+$other sh -c 'echo theirs >"$0" && chmod 666 "$0"' "$TMPDIR/theirs.svg"
+setpriv --reuid 65533 --regid 65533 --clear-groups -- "$work/lap" bench ag 8 8 8 --ranks 2 --iters 1 \
+    --timeline "$TMPDIR/theirs.svg" >"$work/out" 2>"$work/err"
+is "somebody else's file that cannot be replaced is refused before anything is measured" \
+    "$?$(cat "$work/out" "$TMPDIR/theirs.svg")" 2theirs
+has '... which is told' "$(cat "$work/err")" "$TMPDIR/theirs.svg: Operation not permitted"
+rm "$TMPDIR"/*.svg
 for mode in 600 640 604; do
     echo old >"$work/mine.svg"
     chmod $mode "$work/mine.svg"

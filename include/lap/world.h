@@ -61,7 +61,8 @@ typedef struct lap_world_options {
  * Blocks until every rank has come, at most the timeout; only what MPI does by itself when it
  * starts and when it finds the ranks of a host has no deadline.
  * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
- * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH, LAP_ERR_UNSUPPORTED
+ * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH (ranks that do not fit
+ * together; a LAP_JOB that another process has, which is named), LAP_ERR_UNSUPPORTED
  * (MPI is needed and this build has none, or it is there without MPI_THREAD_MULTIPLE; an option of
  * a newer version), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */

@@ -79,12 +79,35 @@ typedef struct host {
     bool owns_dir; /* to be removed at the end: this host made it, or one that has died did */
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
-    bool bound;           /* the socket of the listener is in the directory */
-    int *guests;          /* socket to each rank; -1: has not come, or has gone */
-    struct pollfd *polls; /* room for the listener and all guests */
+    bool bound;     /* the socket of the listener is in the directory */
+    int *guests;    /* socket to each rank; -1: has not come, or has gone */
+    int *strangers; /* sockets of who has connected and not yet said hello, the eldest first */
+    int nstrangers; /* of them; there is room for host_strangers() */
+    struct pollfd *polls; /* room for the listener, all guests and all strangers */
     lap_status_t failure; /* the first one while gathering, with its sentence */
     char story[LAP_ERROR_TEXT];
 } host_t;
+
+/* As many more as there are ranks: whoever connects beyond that takes the place of the eldest. */
+static int host_strangers(const lap_world_t *world)
+{
+    return world->size + 16;
+}
+
+/* The process that listens in a directory; 0: none does yet. */
+static int listener_pid(int dir_fd)
+{
+    const struct sockaddr_un address = lap_private_dir_socket(dir_fd);
+    struct ucred who = {.pid = 0};
+    socklen_t bytes = sizeof(who);
+    int fd = -1;
+    if (lap_socket_open(&fd) == LAP_OK &&
+        connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+        (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes);
+    if (fd >= 0)
+        close(fd);
+    return (int)who.pid;
+}
 
 static lap_status_t host_enter_dir(host_t *host)
 {
@@ -99,8 +122,9 @@ static lap_status_t host_enter_dir(host_t *host)
         return lap_error(LAP_ERR_SYSTEM, "the directory '%s' was removed meanwhile", host->dir);
     if (flock(host->dir_fd, LOCK_EX | LOCK_NB) != 0)
         return lap_error(LAP_ERR_MISMATCH,
-                         "another process says that it is rank 0 and waits for its ranks in '%s'",
-                         host->dir);
+                         "another process (pid %d) says that it is rank 0 and waits for its ranks "
+                         "in '%s'",
+                         listener_pid(host->dir_fd), host->dir);
     return LAP_OK;
 }
 
@@ -153,16 +177,19 @@ static void list_missing(const host_t *host, char *text, size_t bytes)
 
 static lap_status_t host_timeout(const host_t *host)
 {
-    char missing[512];
+    char missing[512], silent[64] = "";
     list_missing(host, missing, sizeof(missing));
+    if (host->nstrangers > 0)
+        snprintf(silent, sizeof(silent), "; %d connection%s said nothing", host->nstrangers,
+                 host->nstrangers == 1 ? " has" : "s have");
     if (host->hasty)
         return lap_error(LAP_ERR_TIMEOUT,
                          "of %d ranks these have not come to '%s' within the timeout of rank %d, "
-                         "which is shorter than the %g s of rank 0: %s",
+                         "which is shorter than the %g s of rank 0: %s%s",
                          host->world->size, host->dir, host->hasty, timeout_seconds(host->world),
-                         missing);
-    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to '%s' within %g s: %s",
-                     host->world->size, host->dir, timeout_seconds(host->world), missing);
+                         missing, silent);
+    return lap_error(LAP_ERR_TIMEOUT, "of %d ranks these have not come to '%s' within %g s: %s%s",
+                     host->world->size, host->dir, timeout_seconds(host->world), missing, silent);
 }
 
 static lap_status_t guest_lost(const host_t *host, int rank)
@@ -183,8 +210,8 @@ static lap_status_t guest_failed(const host_t *host, int rank, lap_status_t stat
 }
 
 /*
- * Finds out whether a guest has hung up, while waiting for an event on the listener until
- * `deadline`, if there is one.
+ * Finds out whether a guest has hung up, while waiting until `deadline`, if there is one, for an
+ * event on the listener or of a stranger.
  */
 static lap_status_t host_watch(host_t *host, lap_deadline_t *deadline)
 {
@@ -192,7 +219,9 @@ static lap_status_t host_watch(host_t *host, lap_deadline_t *deadline)
     host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
     for (int rank = 1; rank < size; rank++)
         host->polls[rank] = (struct pollfd){.fd = host->guests[rank]}; /* hang-ups only */
-    LAP_TRY(lap_wait_polls(host->polls, size, deadline));
+    for (int i = 0; i < host->nstrangers; i++)
+        host->polls[size + i] = (struct pollfd){.fd = host->strangers[i], .events = POLLIN};
+    LAP_TRY(lap_wait_polls(host->polls, size + host->nstrangers, deadline));
     for (int rank = 1; rank < size; rank++) {
         if (host->polls[rank].revents) {
             close(host->guests[rank]);
@@ -241,12 +270,12 @@ static void tell_failure(int fd, lap_status_t status)
     lap_message_send(fd, &message, NULL, 0, NULL); /* as well as it can be done without waiting */
 }
 
-/* Hears who has connected. Somebody who hangs up without a word is forgotten. */
+/* Hears who has connected and says something. Somebody who hangs up without a word is forgotten. */
 static lap_status_t host_greet(host_t *host, int fd, int *came_p)
 {
     lap_message_t hello;
     int fds[LAP_MESSAGE_FDS], nfds = 0;
-    lap_status_t status = lap_message_receive(fd, &hello, fds, &nfds, &host->deadline);
+    lap_status_t status = lap_message_receive(fd, &hello, fds, &nfds, NULL);
     if (status == LAP_ERR_PEER_LOST || status == LAP_ERR_TIMEOUT) {
         close(fd);
         return LAP_OK;
@@ -270,14 +299,50 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
     return LAP_OK;
 }
 
-static lap_status_t host_accept(host_t *host, int *came_p)
+static void forget_stranger(host_t *host, int index)
 {
+    host->nstrangers--;
+    memmove(&host->strangers[index], &host->strangers[index + 1],
+            (size_t)(host->nstrangers - index) * sizeof(int));
+}
+
+/* Lets one in. Nobody waits for what it says: others may come meanwhile. */
+static lap_status_t host_accept(host_t *host)
+{
+    if (!(host->polls[0].revents & POLLIN))
+        return LAP_OK;
     int fd = accept4(host->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0)
-        return host_greet(host, fd, came_p);
+    if (fd >= 0) {
+        if (host->nstrangers == host_strangers(host->world)) {
+            close(host->strangers[0]);
+            forget_stranger(host, 0);
+        }
+        host->strangers[host->nstrangers++] = fd;
+        return LAP_OK;
+    }
     if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED)
         return LAP_OK;
     return lap_error_errno("accepting a rank");
+}
+
+/* Hears those strangers who, as host_watch found, have something to say, or have gone. */
+static lap_status_t host_hear_strangers(host_t *host, int *came_p)
+{
+    lap_status_t first = LAP_OK;
+    char story[LAP_ERROR_TEXT];
+    const struct pollfd *polls = &host->polls[host->world->size];
+    for (int i = host->nstrangers - 1; i >= 0; i--) {
+        if (!polls[i].revents)
+            continue;
+        const int fd = host->strangers[i];
+        forget_stranger(host, i);
+        const lap_status_t status = host_greet(host, fd, came_p);
+        if (status == LAP_OK || first != LAP_OK)
+            continue;
+        first = status;
+        snprintf(story, sizeof(story), "%s", lap_last_error());
+    }
+    return first == LAP_OK ? LAP_OK : lap_error(first, "%s", story);
 }
 
 /*
@@ -299,7 +364,9 @@ static lap_status_t host_gather(host_t *host)
     while (came < host->world->size && !lap_deadline_passed(&host->deadline)) {
         lap_status_t status = host_watch(host, &host->deadline);
         if (status == LAP_OK)
-            status = host_accept(host, &came);
+            status = host_hear_strangers(host, &came);
+        if (status == LAP_OK)
+            status = host_accept(host);
         if (status != LAP_OK && status != LAP_ERR_TIMEOUT)
             host_note_failure(host, status);
     }
@@ -392,25 +459,29 @@ static void host_tell_all(host_t *host, lap_status_t status)
 
 static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
 {
-    host_t host = {.world = world,
-                   .dir = dir,
-                   .deadline = lap_deadline_after(world->timeout_ns),
-                   .dir_fd = -1,
-                   .listener = -1,
-                   .guests = lap_alloc((size_t)world->size, sizeof(int)),
-                   .polls = lap_alloc((size_t)world->size, sizeof(struct pollfd))};
+    host_t host = {
+        .world = world,
+        .dir = dir,
+        .deadline = lap_deadline_after(world->timeout_ns),
+        .dir_fd = -1,
+        .listener = -1,
+        .guests = lap_alloc((size_t)world->size, sizeof(int)),
+        .strangers = lap_alloc((size_t)host_strangers(world), sizeof(int)),
+        .polls = lap_alloc((size_t)(world->size + host_strangers(world)), sizeof(struct pollfd))};
     lap_status_t status;
-    if (host.guests && host.polls) {
+    if (host.guests && host.strangers && host.polls) {
         for (int rank = 0; rank < world->size; rank++)
             host.guests[rank] = -1;
         status = host_run(&host, board_p);
         /* Before anybody hears go: the next world of the same ranks may meet at the same place. */
         host_leave_dir(&host);
         host_tell_all(&host, status);
+        lap_close_fds(host.strangers, host.nstrangers);
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to meet %d ranks", world->size);
     }
     lap_free(host.polls);
+    lap_free(host.strangers);
     lap_free(host.guests);
     return status;
 }

@@ -248,7 +248,7 @@ static lap_status_t derive_dir(const launcher_t *launcher, char *dir)
 }
 
 /* LAP_DIR, or a directory derived from LAP_JOB, which all ranks of the job must have in common. */
-static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
+static lap_status_t choose_dir(const launcher_t *launcher, char *dir, bool *named_p)
 {
     const char *given = getenv("LAP_DIR");
     if (launcher != &launchers[0]) {
@@ -260,6 +260,7 @@ static lap_status_t choose_dir(const launcher_t *launcher, char *dir)
                              given, LAP_DIR_BYTES);
         snprintf(dir, LAP_DIR_BYTES, "%s", given);
     } else if (getenv("LAP_JOB")) {
+        *named_p = true;
         return derive_dir(launcher, dir);
     } else {
         return lap_error(LAP_ERR_INVALID, "LAP_RANK and LAP_SIZE are set, but neither LAP_DIR nor "
@@ -316,7 +317,7 @@ lap_status_t lap_environment_read(lap_environment_t *environment_p)
         found.launcher = launcher->name;
     }
     if (found.size > 1 && !found.hosts[0])
-        LAP_TRY(choose_dir(launcher, found.dir));
+        LAP_TRY(choose_dir(launcher, found.dir, &found.named));
     *environment_p = found;
     return LAP_OK;
 }

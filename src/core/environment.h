@@ -23,6 +23,7 @@ typedef struct lap_environment {
     int local_size;          /* ranks on this host, as far as the launcher tells */
     const char *launcher;    /* "lap run", "mpirun of Open MPI", ...; "nobody" */
     char dir[LAP_DIR_BYTES]; /* "" for a world of one, and for one that spans hosts */
+    bool named;              /* by LAP_JOB, which another job may have as well */
     char hosts[96];          /* why the ranks are not all on this host; "": they are */
 } lap_environment_t;
 

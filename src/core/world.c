@@ -16,6 +16,7 @@
 #include "core/bootstrap.h"
 #include "core/environment.h"
 #include "core/group.h"
+#include "core/job.h"
 #include "core/make.h"
 #include "core/options.h"
 #include "core/private_dir.h"
@@ -94,6 +95,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
     world->rank = rank;
     world->size = size;
     world->kind = kind;
+    world->job_fd = -1;
     world->timeout_ns = settings->timeout_ns;
     lap_world_set_local(world, size);
     memcpy(world->device_name, settings->device_name, sizeof(world->device_name));
@@ -126,6 +128,8 @@ void lap_world_destroy(lap_world_t *world)
         if (world->peers[rank].pidfd >= 0)
             close(world->peers[rank].pidfd);
     }
+    if (world->job_fd >= 0)
+        close(world->job_fd);
     lap_free(world->peers);
     lap_free(world);
     lap_error_restore(&said);
@@ -183,8 +187,19 @@ lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **
     LAP_TRY(lap_environment_read(&environment));
     if (environment.hosts[0] || needs_mpi(settings.transport_name))
         return lap_mpi_world_create(&environment, &settings, world_p);
-    return process_world_create(environment.rank, environment.size, environment.dir, &settings,
-                                world_p);
+    int job_fd = -1;
+    if (environment.named && environment.rank == 0)
+        LAP_TRY(lap_job_take(environment.dir, &job_fd));
+    lap_world_t *world = NULL;
+    const lap_status_t status = process_world_create(environment.rank, environment.size,
+                                                     environment.dir, &settings, &world);
+    if (status == LAP_OK) {
+        world->job_fd = job_fd;
+        *world_p = world;
+    } else if (job_fd >= 0) {
+        close(job_fd);
+    }
+    return status;
 }
 
 /* Worlds with a caller's own ranks. */

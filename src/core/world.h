@@ -47,6 +47,7 @@ struct lap_world {
     void (*engine_close)(void *engine); /* called before device_close when engine is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
     lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
+    int job_fd;                         /* by which rank 0 has the name of its job; -1: none */
 };
 
 struct lap_group {

@@ -184,9 +184,9 @@ for signal in KILL STOP; do
 done
 
 # A rank of another launcher than lap run, while it waits for the others.
-# meet VARIABLE: starts rank 0 of 2, and waits until it waits.
+# meet VARIABLE [ARGUMENTS]: starts rank 0 of 2, and waits until it waits.
 meet() {
-    env --default-signal=INT,QUIT,HUP "$1" LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 \
+    env --default-signal=INT,QUIT,HUP "$1" LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ${2:-ag 8 8 8 --iters 1} \
         >"$work/out" 2>"$work/err" </dev/null &
     launcher=$!
     until_true listens
@@ -207,11 +207,36 @@ is 'ranks that are not disturbed meet' "$?" 0
 collect
 is '... and end well' "$status$(cat "$work/err")" 0
 is '... and leave nothing' "$(ls -A "$TMPDIR")" ''
-meet LAP_JOB=waits
+work_a_while='ag 64 64 64 --iters 300 --rest 5'
+meet LAP_JOB=waits "$work_a_while"
 LAP_JOB=waits LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/other" 2>&1 </dev/null
-has 'a second rank 0 is refused' "$(cat "$work/other")" 'another process says that it is rank 0'
+has 'a second rank 0 is refused while the first waits' "$(cat "$work/other")" "the job 'waits' is taken" \
+    "process $launcher is its rank 0"
 ok '... and leaves the first one its place' listens
+LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 "$LAP" bench $work_a_while >"$work/other" 2>&1 </dev/null &
+guest=$!
+has_met() { ! listens && grep -q memfd:lap "/proc/$guest/maps"; } 2>/dev/null
+until_true has_met
+LAP_JOB=waits LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/second" 2>&1 </dev/null
+is 'a second rank 0 while the first works: status' "$?" 1
+has '... is refused' "$(cat "$work/second")" "the job 'waits' is taken" "process $launcher is its rank 0"
+collect
+wait "$guest"
+is '... and the first does not notice' "$? $status$(cat "$work/err" "$work/other")" '0 0'
+has '... and ends as ever' "$(cat "$work/out")" serial ring
+meet LAP_JOB=waits
+kill -9 "$launcher"
+collect
+meet LAP_JOB=waits
+LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/other" 2>&1 </dev/null
+is 'the place of a rank 0 that was killed is taken over' "$?$(cat "$work/other")" 0
+collect
+meet "LAP_DIR=$TMPDIR/place"
+LAP_DIR=$TMPDIR/place LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/other" 2>&1 </dev/null
+has 'a second rank 0 in one directory is refused' "$(cat "$work/other")" \
+    "another process (pid $launcher) says that it is rank 0"
 kill -s TERM "$launcher"
 collect
+is 'and nothing is left of these either' "$(ls -A "$TMPDIR")" ''
 
 finish

@@ -420,6 +420,29 @@ static void empty_message(void)
     good();
 }
 
+/* Connections that say nothing hold nobody up: more of them than there are ranks. */
+static void silent_connections(void)
+{
+    int fds[RANKS_MAX] = {0};
+    for (int i = 0; my_rank == 1 && i < RANKS_MAX; i++)
+        fds[i] = reach_host();
+    good();
+    for (int i = 0; my_rank == 1 && i < RANKS_MAX; i++)
+        close(fds[i]);
+}
+
+/* And nobody else is blamed for them. */
+static void silent_and_alone(void)
+{
+    if (my_rank == 1) {
+        const int fd = reach_host();
+        usleep(1500000);
+        close(fd);
+    } else if (my_rank == 0) {
+        not_met(LAP_ERR_TIMEOUT, "have not come", ": 1, 2; 1 connection has said nothing");
+    }
+}
+
 /* Says hello as a guest does, and is killed. */
 static void greet_and_die(void)
 {
@@ -742,6 +765,8 @@ int main(void)
     run_case("two that say they are the same rank", 0, 3, "20", -1, same_rank);
     run_case("a rank killed while the ranks meet", 0, 4, "20", 2, killed_while_meeting);
     run_case("a message of nothing, with descriptors", 0, 2, "20", -1, empty_message);
+    run_case("connections that say nothing", 0, 3, "10", -1, silent_connections);
+    run_case("a connection that says nothing instead of ranks", 0, 3, "1", -1, silent_and_alone);
     run_case("a world by callbacks", 0, 3, "20", -1, with_callbacks);
     run_case("a world of one by callbacks", 0, 1, "20", -1, with_callbacks);
     run_case("callbacks that fail", 0, 3, "20", -1, with_bad_callbacks);

@@ -66,6 +66,13 @@ typedef struct lap_option {
     const char *default_value; /* used when it is not given, and shown by the help; NULL: none */
 } lap_option_t;
 
+/* Another name of an option, such as other programs have for it. */
+typedef struct lap_alias {
+    char letter; /* 0: no short form */
+    const char *name;
+    size_t option; /* its index */
+} lap_alias_t;
+
 typedef struct lap_command {
     const char *name;    /* "lap bench": begins every message */
     const char *usage;   /* what follows the name: "ag|rs M N K [OPTIONS]" */
@@ -77,10 +84,13 @@ typedef struct lap_command {
     const int *own;
     size_t nown;
     size_t min_positionals, max_positionals;
-    bool stop_at_positional; /* all from the first positional on is positional, also options */
+    bool stop_at_positional;    /* all from the first positional on is positional, also options */
+    const lap_alias_t *aliases; /* at most LAP_ALIASES_MAX */
+    size_t naliases;
 } lap_command_t;
 
-#define LAP_OPTIONS_MAX 48
+#define LAP_OPTIONS_MAX 64
+#define LAP_ALIASES_MAX 16
 
 typedef struct lap_args {
     /* By index of the option: the last value given, or the default; "" for one without a value. */

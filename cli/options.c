@@ -75,6 +75,25 @@ static void print_option(const lap_option_t *option, int width)
     print_wrapped(help, width + 4);
 }
 
+/* An alias as an option: the help has a line for it, and it is matched as one. */
+static lap_option_t option_of(const lap_command_t *command, const lap_alias_t *alias)
+{
+    lap_option_t option = command->options[alias->option];
+    option.letter = alias->letter;
+    option.name = alias->name;
+    option.default_value = NULL;
+    return option;
+}
+
+static void print_alias(const lap_command_t *command, const lap_alias_t *alias, int width)
+{
+    char help[96];
+    lap_option_t option = option_of(command, alias);
+    snprintf(help, sizeof(help), "the same as --%s", command->options[alias->option].name);
+    option.help = help;
+    print_option(&option, width);
+}
+
 static const lap_option_t help_option = {'h', "help", NULL, "show this text and stop", NULL};
 
 static void print_help(const lap_command_t *command)
@@ -89,6 +108,8 @@ static void print_help(const lap_command_t *command)
     }
     for (size_t i = 0; i < command->noptions; i++)
         print_option(&command->options[i], width);
+    for (size_t i = 0; i < command->naliases; i++)
+        print_alias(command, &command->aliases[i], width);
     print_option(&help_option, width);
     if (command->details)
         printf("\n%s\n", command->details);
@@ -96,9 +117,11 @@ static void print_help(const lap_command_t *command)
 
 static int fail_unknown(const lap_command_t *command, const char *arg)
 {
-    const char *names[LAP_OPTIONS_MAX + 2] = {"help"};
+    const char *names[LAP_OPTIONS_MAX + LAP_ALIASES_MAX + 2] = {"help"};
     for (size_t i = 0; i < command->noptions; i++)
         names[i + 1] = command->options[i].name;
+    for (size_t i = 0; i < command->naliases; i++)
+        names[command->noptions + 1 + i] = command->aliases[i].name;
     int length = (int)strcspn(arg, "=");
     char name[64];
     snprintf(name, sizeof(name), "%.*s", length, arg);
@@ -126,6 +149,20 @@ static bool option_matches(const lap_option_t *option, char *arg, char **value_p
     return *end == '=' || *end == '\0';
 }
 
+/* The index of the option that `arg` is, by whichever name, or the number of them. */
+static size_t find_option(const lap_command_t *command, char *arg, char **value_p)
+{
+    for (size_t o = 0; o < command->noptions; o++)
+        if (option_matches(&command->options[o], arg, value_p))
+            return o;
+    for (size_t i = 0; i < command->naliases; i++) {
+        const lap_option_t option = option_of(command, &command->aliases[i]);
+        if (option_matches(&option, arg, value_p))
+            return command->aliases[i].option;
+    }
+    return command->noptions;
+}
+
 /* Takes the option at argv[*i_p], and its value, which may be the next argument. */
 static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_args_t *args)
 {
@@ -134,9 +171,7 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
         print_help(command);
         return LAP_CLI_OK;
     }
-    size_t o = 0;
-    while (o < command->noptions && !option_matches(&command->options[o], arg, &value))
-        o++;
+    const size_t o = find_option(command, arg, &value);
     if (o == command->noptions)
         return fail_unknown(command, arg);
     const lap_option_t *option = &command->options[o];
@@ -180,7 +215,7 @@ static int check_positionals(const lap_command_t *command, const lap_args_t *arg
 
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p)
 {
-    assert(command->noptions <= LAP_OPTIONS_MAX);
+    assert(command->noptions <= LAP_OPTIONS_MAX && command->naliases <= LAP_ALIASES_MAX);
     lap_args_t args = {.positionals = argv + 1};
     for (size_t o = 0; o < command->noptions; o++)
         args.values[o] = command->options[o].default_value;

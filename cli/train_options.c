@@ -7,11 +7,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "core/environment.h"
 #include "launch.h"
 #include "ranks.h"
+#include "rules.h"
 #include "shared_options.h"
 #include "train.h"
 
@@ -21,8 +23,12 @@ enum {
     REPLICAS,
     ITERS,
     BATCH,
+    BATCH_SIZE,
     MICRO,
     SEQ,
+    HIDDEN,
+    FFN,
+    EXPANSION,
     HEADS,
     KV_HEADS,
     HEAD_DIM,
@@ -75,17 +81,27 @@ static const lap_option_t options[NOPTIONS] = {
                "sequences of an iteration, of all replicas together (default 2, or a sequence for "
                "each micro-batch of each replica)",
                NULL},
+    [BATCH_SIZE] = {'b', "batch-size", "COUNT",
+                    "the same, of each replica: --batch divided by them", NULL},
     [MICRO] = {0, "micro-batches", "N",
                "forwards and backwards of an iteration that share its sequences: gradients are "
                "accumulated, and sent to replicas behind the last",
                "1"},
     [SEQ] = {0, "seq", "COUNT", "tokens of a sequence (default 256; cuda: 2048)", NULL},
-    [HEADS] = {0, "heads", "COUNT", "of attention (default 24; cuda: 64)", NULL},
+    [HIDDEN] = {0, "hidden", "SIZE", "of what layers pass on (default: the heads times --head-dim)",
+                NULL},
+    [FFN] = {0, "ffn", "SIZE", "features inside the MLP (default: 4 times the hidden size)", NULL},
+    [EXPANSION] = {0, "mlp-expansion-factor", "N", "the same, as a multiple of the hidden size",
+                   NULL},
+    [HEADS] = {0, "heads", "COUNT",
+               "of attention (default 24; cuda: 64; with --hidden as many as it has room for)",
+               NULL},
     [KV_HEADS] = {0, "kv-heads", "COUNT", "that groups of heads share (default: as --heads)", NULL},
-    [HEAD_DIM] = {0, "head-dim", "COUNT",
-                  "features of a head (default 32; cuda: 128); times the heads it is the hidden "
-                  "size",
-                  NULL},
+    [HEAD_DIM] =
+        {'d', "head-dim", "COUNT",
+         "features of a head (default 32; cuda: 128; with --hidden and --heads one divided "
+         "by the other)",
+         NULL},
     [LAYERS] = {0, "layers", "COUNT", "one after the other", "1"},
     [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
@@ -112,7 +128,8 @@ static const lap_option_t options[NOPTIONS] = {
     [SEED] = {0, "seed", "N", "of weights and data", "1234"},
     [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
-               "the method and knobs of each GEMM, as in NeMo and Megatron", NULL},
+               "the method and knobs of each GEMM, as in NeMo and Megatron; -: standard input",
+               NULL},
     [AUTO] = {0, "auto", NULL, "measure, and choose the method of each GEMM", NULL},
     [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
     [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
@@ -146,6 +163,12 @@ static const lap_option_t options[NOPTIONS] = {
 /* The layers compare the rules of a file; whatever is printed is rank 0's. */
 static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, JSON};
 
+/* The names that TransformerEngine's examples have for them. */
+static const lap_alias_t aliases[] = {
+    {0, "layer-type", LAYER}, {0, "tp-size", TP},      {'i', "num-iters", ITERS},
+    {'s', "seq-length", SEQ}, {0, "num-heads", HEADS},
+};
+
 const lap_command_t lap_train_command = {
     .name = "lap train",
     .usage = "[OPTIONS]",
@@ -168,7 +191,8 @@ const lap_command_t lap_train_command = {
         "tokens/s       of all replicas; TFLOP/s of the GEMMs of a rank, and GB/s that a rank\n"
         "               sends, are over the time of an iteration, too\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, which\n"
+        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, "
+        "which\n"
         "must all be told the same.\n"
         "Exit status: 0; that of the first rank that failed, or 128 and the signal that ended it; "
         "2\n"
@@ -180,6 +204,8 @@ const lap_command_t lap_train_command = {
     .noptions = NOPTIONS,
     .own = own,
     .nown = sizeof(own) / sizeof(own[0]),
+    .aliases = aliases,
+    .naliases = sizeof(aliases) / sizeof(aliases[0]),
 };
 
 const char *const lap_train_recipes[] = {"none", "delayed", "current", NULL};
@@ -235,16 +261,29 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
     return false;
 }
 
-static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
+/* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
+static bool parse_layer(const char *text, size_t *kind_p)
 {
     static const char *const kinds[] = {"linear",    "layernorm_linear", "layernorm_mlp",
                                         "attention", "transformer",      NULL};
+    static const char *const modules[] = {"Linear", "LayerNormLinear", "LayerNormMLP",
+                                          "MultiheadAttention", "TransformerLayer"};
+    for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
+        if (strcasecmp(text, modules[i]) == 0) {
+            *kind_p = i;
+            return true;
+        }
+    return lap_arg_choice(&lap_train_command, "--layer", text, kinds, kind_p);
+}
+
+static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
+{
     static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
     static const char *const activations[] = {"gelu", "swiglu", NULL};
     static const char *const recomputes[] = {"none", "selective", "full", NULL};
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     size_t kind, norm, activation, recompute, fp8;
-    if (!lap_arg_choice(&lap_train_command, "--layer", args->values[LAYER], kinds, &kind) ||
+    if (!parse_layer(args->values[LAYER], &kind) ||
         !lap_arg_choice(&lap_train_command, "--norm", args->values[NORM], norms, &norm) ||
         !lap_arg_choice(&lap_train_command, "--activation", args->values[ACTIVATION], activations,
                         &activation) ||
@@ -291,41 +330,109 @@ static void fail_batch(const lap_train_t *train)
                       train->replicas > 1 ? "s" : "", train->micro);
 }
 
-static bool parse_shape(lap_train_t *train, const lap_args_t *args)
+/* The sequences of an iteration, which replicas and their micro-batches share. */
+static bool parse_batch(lap_train_t *train, const lap_args_t *args)
 {
-    const bool cuda = strcmp(train->device, "cuda") == 0;
-    lap_nn_desc_t *desc = &train->desc;
     char batch[24];
     if (!lap_arg_int(&lap_train_command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
                      &train->micro))
         return false;
-    const size_t sharers = (size_t)train->replicas * (size_t)train->micro;
+    const size_t replicas = (size_t)train->replicas, sharers = replicas * (size_t)train->micro;
     snprintf(batch, sizeof(batch), "%zu", sharers > 2 ? sharers : 2);
-    if (!parse_count(args, BATCH, batch, &train->batch) ||
-        !parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) ||
-        !parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
-        !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
-        !lap_arg_size(&lap_train_command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
-                      &desc->layers) ||
-        (args->values[KV_HEADS] && !parse_count(args, KV_HEADS, "", &desc->kv_heads)) ||
-        !parse_dtype(args->values[DTYPE] ? args->values[DTYPE]
-                     : cuda              ? "bfloat16"
-                                         : "float32",
-                     &desc->dtype))
+    if (args->given[BATCH] && args->given[BATCH_SIZE]) {
+        lap_args_fail(&lap_train_command,
+                      "--batch and --batch-size are both given; expected one of them");
         return false;
+    }
+    if (args->given[BATCH_SIZE]) {
+        if (!lap_arg_size(&lap_train_command, "--batch-size", args->values[BATCH_SIZE], 1,
+                          COUNT_MOST / replicas, &train->batch))
+            return false;
+        train->batch *= replicas;
+    } else if (!parse_count(args, BATCH, batch, &train->batch)) {
+        return false;
+    }
     if (train->batch % sharers != 0) {
         fail_batch(train);
         return false;
     }
-    desc->batch = train->batch / sharers;
-    if (__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) ||
-        desc->hidden > COUNT_MOST) {
+    train->desc.batch = train->batch / sharers;
+    return true;
+}
+
+/* A part of the hidden size, which should be a multiple of `by`. */
+static bool divide(size_t hidden, size_t by, const char *of, const char *instead, size_t *part_p)
+{
+    if (hidden % by != 0) {
         lap_args_fail(&lap_train_command,
-                      "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
-                      desc->heads, desc->head_dim, COUNT_MOST);
+                      "--hidden is %zu; expected a multiple of the %zu %s, or %s", hidden, by, of,
+                      instead);
         return false;
     }
+    *part_p = hidden / by;
     return true;
+}
+
+/* The hidden size is that of all heads, unless it is given: then the heads fit it. */
+static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
+{
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    lap_nn_desc_t *desc = &train->desc;
+    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
+    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
+    if (!parse_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
+        !parse_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
+        (args->given[HIDDEN] && !parse_count(args, HIDDEN, "", &desc->hidden)))
+        return false;
+    if (args->given[HIDDEN] && attends && heads && !dim)
+        return divide(desc->hidden, desc->heads, "heads", "--head-dim beside it", &desc->head_dim);
+    if (args->given[HIDDEN] && attends && !heads)
+        return divide(desc->hidden, desc->head_dim, "features of a head",
+                      "--heads or another --head-dim", &desc->heads);
+    if (args->given[HIDDEN])
+        return true;
+    if (!__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) &&
+        desc->hidden <= COUNT_MOST)
+        return true;
+    lap_args_fail(&lap_train_command,
+                  "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
+                  desc->heads, desc->head_dim, COUNT_MOST);
+    return false;
+}
+
+static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
+{
+    lap_nn_desc_t *desc = &train->desc;
+    size_t factor;
+    if (args->given[FFN] && args->given[EXPANSION]) {
+        lap_args_fail(&lap_train_command,
+                      "--ffn and --mlp-expansion-factor are both given; expected one of them");
+        return false;
+    }
+    if (args->given[FFN] && !parse_count(args, FFN, "", &desc->ffn))
+        return false;
+    if (!args->given[EXPANSION])
+        return true;
+    if (!lap_arg_size(&lap_train_command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
+                      COUNT_MOST / desc->hidden, &factor))
+        return false;
+    desc->ffn = factor * desc->hidden;
+    return true;
+}
+
+static bool parse_shape(lap_train_t *train, const lap_args_t *args)
+{
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    lap_nn_desc_t *desc = &train->desc;
+    return parse_batch(train, args) && parse_hidden(train, args) && parse_ffn(train, args) &&
+           parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) &&
+           lap_arg_size(&lap_train_command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
+                        &desc->layers) &&
+           (!args->values[KV_HEADS] || parse_count(args, KV_HEADS, "", &desc->kv_heads)) &&
+           parse_dtype(args->values[DTYPE] ? args->values[DTYPE]
+                       : cuda              ? "bfloat16"
+                                           : "float32",
+                       &desc->dtype);
 }
 
 /*
@@ -400,20 +507,24 @@ static bool refuse(const lap_args_t *args, const int *refused, size_t count, con
 /* Options that say nothing beside the others. */
 static bool check_sense(const lap_train_t *train, const lap_args_t *args)
 {
-    static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION};
+    static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION, FFN, EXPANSION};
     static const int of_norm[] = {NORM, RECOMPUTE}, of_replicas[] = {GRAD_DTYPE, BUCKET};
     static const int of_overlap[] = {COMPARE, AUTO,     RULES,         NO_AG,
                                      NO_RS,   RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD};
     static const int of_shards[] = {NO_AG, RS_DGRAD, NO_BULK_WGRAD};
     static const int of_ranks[] = {COMPARE, LINK};
+    static const int of_heads[] = {HEADS, HEAD_DIM};
     const lap_nn_kind_t kind = train->desc.kind;
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
     if (!all && kind != LAP_NN_ATTENTION &&
         !refuse(args, of_attention, 1,
                 "is of attention; expected --layer attention or transformer"))
         return false;
+    if (!all && kind != LAP_NN_ATTENTION && args->given[HIDDEN] &&
+        !refuse(args, of_heads, 2, "says nothing beside --hidden of a layer without attention"))
+        return false;
     if (!all && !mlp &&
-        !refuse(args, of_mlp, 1, "is of the MLP; expected --layer layernorm_mlp or transformer"))
+        !refuse(args, of_mlp, 3, "is of the MLP; expected --layer layernorm_mlp or transformer"))
         return false;
     if (kind == LAP_NN_LINEAR &&
         !refuse(args, of_norm, 2, "says nothing of --layer linear; expected another layer"))
@@ -444,7 +555,7 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     train->compare = args->given[COMPARE];
     switches.overlap = train->tp > 1;
     lap_status_t status = train->rules_path
-                              ? lap_tp_overlap_load(train->rules_path, train->tp, &train->rules)
+                              ? lap_rules_load(train->rules_path, train->tp, &train->rules)
                               : lap_tp_overlap_init(train->tp, &train->rules);
     switches.overlap_ag = !args->given[NO_AG];
     switches.overlap_rs = !args->given[NO_RS];
@@ -461,6 +572,8 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     if (status != LAP_OK)
         lap_args_fail(&lap_train_command, "%s%s",
                       train->rules_path ? "--tp-comm-overlap-cfg: " : "", lap_last_error());
+    if (train->rules_path && lap_rules_is_stdin(train->rules_path))
+        train->rules_path = LAP_RULES_STDIN;
     return status == LAP_OK;
 }
 
@@ -536,10 +649,14 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
 /* Of the GEMMs of a layer, in matrices of hidden x hidden: as few as there may be. */
 static double count_matrices(const lap_nn_desc_t *desc)
 {
-    static const double others[] = {1, 1, 8, 0, 8}; /* by kind: without attention */
+    static const double linear[] = {1, 1, 0, 0, 0}, mlps[] = {0, 0, 2, 0, 2}; /* by kind */
     const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
-    const double shared = desc->kv_heads ? (double)desc->kv_heads / (double)desc->heads : 1;
-    return others[desc->kind] + (attends ? 2 + 2 * shared : 0);
+    const double hidden = (double)desc->hidden, dim = (double)desc->head_dim;
+    const double features = desc->ffn ? (double)desc->ffn / hidden : 4;
+    const double heads = (double)desc->heads * dim / hidden;
+    const double kv_heads = desc->kv_heads ? (double)desc->kv_heads * dim / hidden : heads;
+    return linear[desc->kind] + mlps[desc->kind] * features +
+           (attends ? 2 * heads + 2 * kv_heads : 0);
 }
 
 /*

@@ -37,8 +37,12 @@ static void parse_train(int argc, char **argv)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static char text[MOST_BYTES + 1];
+    static bool quiet;
     char *argv[MOST_ARGUMENTS + 1];
     int argc = 0;
+    if (!quiet) /* "-" is standard input, at which nobody sits */
+        HOLDS(freopen("/dev/null", "r", stdin) != NULL);
+    quiet = true;
     /* No argument of a fuzzer's making names a file outside of its own folder. */
     if (bytes > MOST_BYTES || memchr(data, '/', bytes) || memchr(data, '\0', bytes))
         return 0;

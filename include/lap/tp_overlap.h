@@ -109,13 +109,21 @@ LAP_API lap_status_t lap_tp_overlap_init(int tp, lap_tp_overlap_t *overlap_p);
 /*
  * Reads rules from a YAML file: a mapping from names of GEMMs to mappings of the fields above. What
  * the file does not name has its default; null for a GEMM makes it serial. The wgrad of a dgrad
- * that reduces communicates nothing, and must not be named with a method.
+ * that reduces communicates nothing, and must not be named with a method. Fields, and values of
+ * fields, may have anchors and be aliases of others, and `<<` merges fields into others.
  * Local. Writes *overlap_p on success.
  * Returns LAP_ERR_INVALID with file, line and, for a name that there is not, the nearest one;
  * LAP_ERR_SYSTEM (the file cannot be read), LAP_ERR_UNSUPPORTED (a build without libyaml),
  * LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p);
+
+/*
+ * The same from `bytes` bytes of text; `name` takes the place of the path in sentences.
+ * Local. Writes *overlap_p on success. Returns as lap_tp_overlap_load.
+ */
+LAP_API lap_status_t lap_tp_overlap_parse(const char *name, const char *text, size_t bytes, int tp,
+                                          lap_tp_overlap_t *overlap_p);
 
 /*
  * Turns switches on rules that were made or loaded. Local. Changes *overlap on success.

@@ -12,3 +12,11 @@ lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *ove
                      "'%s' cannot be read: this build has no YAML, expected one with libyaml",
                      path ? path : "");
 }
+
+lap_status_t lap_tp_overlap_parse(const char *name, const char *text, size_t bytes, int tp,
+                                  lap_tp_overlap_t *overlap_p)
+{
+    (void)text;
+    (void)bytes;
+    return lap_tp_overlap_load(name, tp, overlap_p);
+}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the rules of GEMMs from a YAML file, event by event, so that every mistake has a line. A
- * file says little: a mapping of names to mappings of names to scalars. Aliases are refused, so
- * that no file is larger than it looks; tags are not looked at.
+ * Reads the rules of GEMMs from YAML, event by event, so that every mistake has a line. A file says
+ * little: a mapping of names to mappings of names to scalars. An anchor is of one of the latter two,
+ * as it was understood; an alias is a copy of that, so that no file is larger than it looks. Tags
+ * are not looked at.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,23 +20,43 @@
 #include "util/nearest.h"
 
 #define WORD_BYTES 64 /* longer words are no names of ours, and are cut in sentences */
-
-typedef struct reader {
-    yaml_parser_t parser;
-    yaml_event_t event; /* the latest; empty before the first */
-    const char *path;
-    int tp;
-    lap_tp_overlap_t overlap;
-    size_t lines[LAP_TP_GEMMS]; /* of the names of GEMMs; 0: not named */
-} reader_t;
+#define ANCHORS_MOST 64
 
 /* What is read of one GEMM before its method is known, which sets the defaults. */
 typedef struct draft {
     int method; /* -1: not named */
     int values[LAP_TP_FIELDS];
     unsigned given;
-    size_t lines[LAP_TP_FIELDS + 1]; /* of the fields, and of the method */
+    size_t lines[LAP_TP_FIELDS + 1]; /* of the fields, and of the method; 0: not named */
 } draft_t;
+
+typedef struct scalar {
+    char word[WORD_BYTES]; /* as a printable text */
+    bool whole;            /* that is all of it, as it was */
+    bool plain;            /* without quotes */
+} scalar_t;
+
+/* What has a name for aliases. */
+typedef struct anchor {
+    char name[WORD_BYTES];
+    bool is_rule;    /* the fields of a GEMM, */
+    draft_t draft;   /* which are these; */
+    scalar_t scalar; /* or a scalar */
+} anchor_t;
+
+typedef struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event;     /* the latest; empty before the first */
+    yaml_event_type_t type; /* its type; of an alias of a scalar that of a scalar */
+    scalar_t scalar;        /* when that is one */
+    const anchor_t *alias;  /* when it is an alias: of fields */
+    const char *path;
+    int tp;
+    lap_tp_overlap_t overlap;
+    size_t lines[LAP_TP_GEMMS]; /* of the names of GEMMs; 0: not named */
+    anchor_t anchors[ANCHORS_MOST];
+    size_t nanchors;
+} reader_t;
 
 /* ---- events ---- */
 
@@ -57,48 +78,118 @@ static lap_status_t parse_failed(const reader_t *reader)
                      parser->problem ? parser->problem : "it cannot be read");
 }
 
-static lap_status_t next(reader_t *reader)
+static lap_status_t parse_next(reader_t *reader)
 {
     yaml_event_delete(&reader->event);
     memset(&reader->event, 0, sizeof(reader->event));
     if (!yaml_parser_parse(&reader->parser, &reader->event))
         return parse_failed(reader);
-    if (reader->event.type == YAML_ALIAS_EVENT)
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: this is an alias, expected the value itself",
-                         reader->path, line_of(reader));
+    reader->type = reader->event.type;
     return LAP_OK;
 }
 
-/* The scalar at hand as a printable text; returns whether that is all of it, as it was. */
-static bool word_of(const reader_t *reader, char word[WORD_BYTES])
+/* A scalar as a printable text. */
+static void read_scalar(reader_t *reader)
 {
     const yaml_char_t *value = reader->event.data.scalar.value;
     const size_t length = reader->event.data.scalar.length;
+    scalar_t *scalar = &reader->scalar;
     size_t i = 0;
-    bool same = length < WORD_BYTES;
+    scalar->whole = length < WORD_BYTES;
     for (; i < length && i + 1 < WORD_BYTES; i++) {
         const bool prints = value[i] >= 0x20 && value[i] != 0x7f;
-        word[i] = prints ? (char)value[i] : '?';
-        same = same && prints;
+        scalar->word[i] = prints ? (char)value[i] : '?';
+        scalar->whole = scalar->whole && prints;
     }
-    word[i] = '\0';
-    return same;
+    scalar->word[i] = '\0';
+    scalar->plain = reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
-static bool is_plain(const reader_t *reader)
+/* ---- anchors ---- */
+
+/* Copies the name of an anchor; "" without one. */
+static lap_status_t copy_name(const reader_t *reader, const yaml_char_t *anchor,
+                              char name[WORD_BYTES])
 {
-    return reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    const char *text = anchor ? (const char *)anchor : "";
+    if (strlen(text) >= WORD_BYTES)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: the name of an anchor has %zu characters, expected at most %d",
+                         reader->path, line_of(reader), strlen(text), WORD_BYTES - 1);
+    snprintf(name, WORD_BYTES, "%s", text);
+    return LAP_OK;
+}
+
+/* The anchor of a name, or NULL. */
+static anchor_t *find_anchor(reader_t *reader, const char *name)
+{
+    for (size_t i = 0; i < reader->nanchors; i++)
+        if (strcmp(reader->anchors[i].name, name) == 0)
+            return &reader->anchors[i];
+    return NULL;
+}
+
+/* Keeps what has an anchor; a second one of the same name takes the place of the first. */
+static lap_status_t keep(reader_t *reader, const anchor_t *anchor)
+{
+    anchor_t *place = find_anchor(reader, anchor->name);
+    if (!place && reader->nanchors == ANCHORS_MOST)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: there are more than %d anchors, expected less",
+                         reader->path, line_of(reader), ANCHORS_MOST);
+    if (!place)
+        place = &reader->anchors[reader->nanchors++];
+    *place = *anchor;
+    return LAP_OK;
+}
+
+static lap_status_t keep_scalar(reader_t *reader)
+{
+    anchor_t anchor = {.is_rule = false, .scalar = reader->scalar};
+    if (!reader->event.data.scalar.anchor)
+        return LAP_OK;
+    LAP_TRY(copy_name(reader, reader->event.data.scalar.anchor, anchor.name));
+    return keep(reader, &anchor);
+}
+
+/* An alias becomes what it is of. */
+static lap_status_t follow_alias(reader_t *reader)
+{
+    char name[WORD_BYTES];
+    LAP_TRY(copy_name(reader, reader->event.data.alias.anchor, name));
+    const anchor_t *anchor = find_anchor(reader, name);
+    if (!anchor)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: the alias *%s is of nothing, expected fields or a value marked "
+                         "&%s before it",
+                         reader->path, line_of(reader), name, name);
+    reader->alias = anchor;
+    if (!anchor->is_rule) {
+        reader->type = YAML_SCALAR_EVENT;
+        reader->scalar = anchor->scalar;
+    }
+    return LAP_OK;
+}
+
+static lap_status_t next(reader_t *reader)
+{
+    LAP_TRY(parse_next(reader));
+    if (reader->type == YAML_ALIAS_EVENT)
+        return follow_alias(reader);
+    if (reader->type != YAML_SCALAR_EVENT)
+        return LAP_OK;
+    read_scalar(reader);
+    return keep_scalar(reader);
 }
 
 /* What null is in YAML 1.1, which these files are written in. */
 static bool is_null(const reader_t *reader)
 {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
-    char word[WORD_BYTES];
-    if (reader->event.type != YAML_SCALAR_EVENT || !is_plain(reader) || !word_of(reader, word))
+    const scalar_t *scalar = &reader->scalar;
+    if (reader->type != YAML_SCALAR_EVENT || !scalar->plain || !scalar->whole)
         return false;
     for (size_t i = 0; i < sizeof(nulls) / sizeof(nulls[0]); i++)
-        if (strcmp(word, nulls[i]) == 0)
+        if (strcmp(scalar->word, nulls[i]) == 0)
             return true;
     return false;
 }
@@ -117,12 +208,12 @@ static void list_names(const char *const *names, char *text, size_t bytes)
 static lap_status_t find_name(const reader_t *reader, const char *what, const char *where,
                               const char *const *names, size_t *index_p)
 {
-    char word[WORD_BYTES], all[256];
-    if (reader->event.type != YAML_SCALAR_EVENT)
+    const char *word = reader->scalar.word;
+    char all[256];
+    if (reader->type != YAML_SCALAR_EVENT)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is not a word, expected one",
                          reader->path, line_of(reader), what, where);
-    const bool whole = word_of(reader, word);
-    for (size_t i = 0; whole && names[i]; i++) {
+    for (size_t i = 0; reader->scalar.whole && names[i]; i++) {
         if (strcmp(word, names[i]) == 0) {
             *index_p = i;
             return LAP_OK;
@@ -182,9 +273,9 @@ static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *fie
                                const char *where, int *value_p)
 {
     const bool truth = field->least == 0 && field->most == 1;
-    char word[WORD_BYTES] = "a list or a mapping";
-    const bool scalar = reader->event.type == YAML_SCALAR_EVENT;
-    const bool whole = scalar && word_of(reader, word) && is_plain(reader);
+    const bool scalar = reader->type == YAML_SCALAR_EVENT;
+    const char *word = scalar ? reader->scalar.word : "a list or a mapping";
+    const bool whole = scalar && reader->scalar.whole && reader->scalar.plain;
     if (whole && truth && read_truth(word, value_p))
         return LAP_OK;
     if (whole && read_int(word, field->least, field->most, value_p))
@@ -202,9 +293,8 @@ static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *fie
 /* For who knows Python better than YAML; the event at hand is a value. */
 static const char *none_hint(const reader_t *reader)
 {
-    char word[WORD_BYTES];
-    const bool none = reader->event.type == YAML_SCALAR_EVENT && word_of(reader, word) &&
-                      strcasecmp(word, "none") == 0;
+    const bool none =
+        reader->type == YAML_SCALAR_EVENT && strcasecmp(reader->scalar.word, "none") == 0;
     return none ? ", which YAML has for None" : "";
 }
 
@@ -257,7 +347,75 @@ static lap_status_t finish_rule(reader_t *reader, lap_tp_gemm_t gemm, const draf
                    lap_tp_rule_check(gemm, rule, reader->tp));
 }
 
-/* Reads what belongs to a GEMM: fields, or null. The event at hand is its name. */
+/* Takes from a draft what another does not name; that is then in `line`, or where it was. */
+static void merge(draft_t *draft, const draft_t *from, size_t line)
+{
+    for (size_t i = 0; i <= LAP_TP_FIELDS; i++) {
+        if (draft->lines[i] != 0 || from->lines[i] == 0)
+            continue;
+        draft->lines[i] = line ? line : from->lines[i];
+        if (i == LAP_TP_FIELDS) {
+            draft->method = from->method;
+            continue;
+        }
+        draft->values[i] = from->values[i];
+        draft->given |= from->given & 1u << i;
+    }
+}
+
+/* Reads what `<<` merges: an alias, or a list of them, of which the first that names a field counts. */
+static lap_status_t read_merged(reader_t *reader, const char *where, draft_t *merged)
+{
+    LAP_TRY(next(reader));
+    const bool list = reader->type == YAML_SEQUENCE_START_EVENT;
+    if (list)
+        LAP_TRY(next(reader));
+    while (reader->type != YAML_SEQUENCE_END_EVENT) {
+        if (reader->type != YAML_ALIAS_EVENT)
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: <<%s is no alias of fields, expected one such as *name, or a "
+                             "list of them",
+                             reader->path, line_of(reader), where);
+        merge(merged, &reader->alias->draft, 0);
+        if (!list)
+            return LAP_OK;
+        LAP_TRY(next(reader));
+    }
+    return LAP_OK;
+}
+
+static bool is_merge(const reader_t *reader)
+{
+    return reader->type == YAML_SCALAR_EVENT && reader->scalar.plain &&
+           strcmp(reader->scalar.word, "<<") == 0;
+}
+
+/* Reads the fields of a GEMM; the event at hand begins them. */
+static lap_status_t read_fields(reader_t *reader, const char *where, draft_t *draft)
+{
+    anchor_t anchor = {.is_rule = true};
+    draft_t merged = {.method = -1};
+    size_t merges = 0; /* the line of << */
+    LAP_TRY(copy_name(reader, reader->event.data.mapping_start.anchor, anchor.name));
+    LAP_TRY(next(reader));
+    while (reader->type != YAML_MAPPING_END_EVENT) {
+        if (!is_merge(reader)) {
+            LAP_TRY(read_field(reader, where, draft));
+        } else if (merges != 0) {
+            return lap_error(LAP_ERR_INVALID, "%s:%zu: <<%s is there twice, first in line %zu",
+                             reader->path, line_of(reader), where, merges);
+        } else {
+            merges = line_of(reader);
+            LAP_TRY(read_merged(reader, where, &merged));
+        }
+        LAP_TRY(next(reader));
+    }
+    merge(draft, &merged, merges);
+    anchor.draft = *draft;
+    return anchor.name[0] ? keep(reader, &anchor) : LAP_OK;
+}
+
+/* Reads what belongs to a GEMM: fields, an alias of some, or null. The event at hand is its name. */
 static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
 {
     draft_t draft = {.method = -1};
@@ -266,19 +424,18 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
     LAP_TRY(next(reader));
     if (is_null(reader)) {
         draft.method = LAP_TP_SERIAL;
-        return finish_rule(reader, gemm, &draft);
-    }
-    if (reader->event.type != YAML_MAPPING_START_EVENT)
+    } else if (reader->type == YAML_ALIAS_EVENT) {
+        draft = reader->alias->draft;
+        draft.lines[LAP_TP_FIELDS] = line_of(reader); /* what does not fit this GEMM is told here */
+    } else if (reader->type == YAML_MAPPING_START_EVENT) {
+        LAP_TRY(read_fields(reader, where, &draft));
+    } else {
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: %s is no mapping, expected fields such as 'method: %s', or null"
                          "%s",
                          reader->path, line_of(reader), lap_tp_gemm_names[gemm],
                          lap_tp_method_names[reader->overlap.rules[gemm].method],
                          none_hint(reader));
-    LAP_TRY(next(reader));
-    while (reader->event.type != YAML_MAPPING_END_EVENT) {
-        LAP_TRY(read_field(reader, where, &draft));
-        LAP_TRY(next(reader));
     }
     return finish_rule(reader, gemm, &draft);
 }
@@ -287,7 +444,7 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
 
 static lap_status_t read_rules(reader_t *reader)
 {
-    while (reader->event.type != YAML_MAPPING_END_EVENT) {
+    while (reader->type != YAML_MAPPING_END_EVENT) {
         size_t gemm = 0;
         LAP_TRY(find_name(reader, "key", "", lap_tp_gemm_names, &gemm));
         if (reader->lines[gemm] != 0)
@@ -306,12 +463,12 @@ static lap_status_t read_stream(reader_t *reader)
 {
     LAP_TRY(next(reader)); /* the start of the stream */
     LAP_TRY(next(reader));
-    if (reader->event.type == YAML_STREAM_END_EVENT)
+    if (reader->type == YAML_STREAM_END_EVENT)
         return lap_error(LAP_ERR_INVALID,
                          "%s:1: the file is empty, expected rules such as 'qkv_fprop:'",
                          reader->path);
     LAP_TRY(next(reader));
-    if (reader->event.type != YAML_MAPPING_START_EVENT)
+    if (reader->type != YAML_MAPPING_START_EVENT)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: this is no mapping, expected rules such as 'qkv_fprop:'",
                          reader->path, line_of(reader));
@@ -319,7 +476,7 @@ static lap_status_t read_stream(reader_t *reader)
     LAP_TRY(read_rules(reader));
     LAP_TRY(next(reader)); /* the end of the document */
     LAP_TRY(next(reader));
-    if (reader->event.type != YAML_STREAM_END_EVENT)
+    if (reader->type != YAML_STREAM_END_EVENT)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: a second document begins, expected one",
                          reader->path, line_of(reader));
     return LAP_OK;
@@ -365,6 +522,27 @@ static lap_status_t open_file(const char *path, FILE **file_p)
     return LAP_OK;
 }
 
+/* Reads what the parser of the reader has been given, and ends it. */
+static lap_status_t read_all(reader_t *reader, lap_tp_overlap_t *overlap_p)
+{
+    lap_status_t status = read_stream(reader);
+    if (status == LAP_OK)
+        status = check_pairs(reader);
+    yaml_event_delete(&reader->event);
+    yaml_parser_delete(&reader->parser);
+    if (status == LAP_OK)
+        *overlap_p = reader->overlap;
+    return status;
+}
+
+static lap_status_t start(reader_t *reader)
+{
+    LAP_TRY(lap_tp_overlap_init(reader->tp, &reader->overlap));
+    if (!yaml_parser_initialize(&reader->parser))
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", reader->path);
+    return LAP_OK;
+}
+
 lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *overlap_p)
 {
     reader_t reader = {.path = path, .tp = tp};
@@ -374,20 +552,25 @@ lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *ove
                          path ? "where to write the rules" : "the name of a file");
     LAP_TRY(lap_tp_overlap_init(tp, &reader.overlap));
     LAP_TRY(open_file(path, &file));
-    lap_status_t status;
-    if (!yaml_parser_initialize(&reader.parser)) {
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to read '%s'", path);
-        goto close_file;
+    lap_status_t status = start(&reader);
+    if (status == LAP_OK) {
+        yaml_parser_set_input_file(&reader.parser, file);
+        status = read_all(&reader, overlap_p);
     }
-    yaml_parser_set_input_file(&reader.parser, file);
-    status = read_stream(&reader);
-    if (status == LAP_OK)
-        status = check_pairs(&reader);
-    yaml_event_delete(&reader.event);
-    yaml_parser_delete(&reader.parser);
-    if (status == LAP_OK)
-        *overlap_p = reader.overlap;
-close_file:
     fclose(file);
     return status;
+}
+
+lap_status_t lap_tp_overlap_parse(const char *name, const char *text, size_t bytes, int tp,
+                                  lap_tp_overlap_t *overlap_p)
+{
+    reader_t reader = {.path = name, .tp = tp};
+    if (!name || !text || !overlap_p)
+        return lap_error(LAP_ERR_INVALID, "lap_tp_overlap_parse: %s is NULL",
+                         !name  ? "name"
+                         : text ? "overlap_p"
+                                : "text");
+    LAP_TRY(start(&reader));
+    yaml_parser_set_input_string(&reader.parser, (const yaml_char_t *)text, bytes);
+    return read_all(&reader, overlap_p);
 }

@@ -131,6 +131,81 @@ static void load_others(void)
     tap_ok(lap_tp_overlap_unused(&o, "ref", text, sizeof(text)) == 5, "a CPU does not: %s", text);
 }
 
+/* ---- anchors ---- */
+
+static void load_anchors(void)
+{
+    lap_tp_overlap_t o;
+    const lap_tp_rule_t *r = o.rules;
+    if (tap_success(load("qkv_fprop: &ring\n  method: ring_exchange\n  num_sm: &few 3\n"
+                         "  aggregate: 1\nfc1_fprop: *ring\nproj_dgrad:\n  aggregate: 0\n"
+                         "  <<: *ring\nproj_fprop: {method: pipeline, num_sm: *few}\n"
+                         "qkv_wgrad: &off null\nfc1_wgrad: *off\n",
+                         4, &o),
+                    "anchors and aliases of fields, of values and of null; << merges fields")) {
+        tap_ok(r[LAP_FC1_FPROP].method == LAP_TP_RING_EXCHANGE && r[LAP_FC1_FPROP].num_sm == 3 &&
+                   r[LAP_FC1_FPROP].aggregate == 1,
+               "an alias has all fields");
+        tap_ok(r[LAP_PROJ_DGRAD].method == LAP_TP_RING_EXCHANGE &&
+                   r[LAP_PROJ_DGRAD].aggregate == 0 && r[LAP_PROJ_DGRAD].num_sm == 3,
+               "what is named counts, whether it is before << or behind it");
+        tap_ok(r[LAP_PROJ_FPROP].num_sm == 3 && r[LAP_PROJ_FPROP].method == LAP_TP_PIPELINE,
+               "a value");
+        tap_ok(r[LAP_FC1_WGRAD].method == LAP_TP_SERIAL, "null");
+    }
+    if (tap_success(load("proj_fprop: &a {method: pipeline, num_splits: 2}\n"
+                         "fc2_fprop: &b {num_sm: 7, num_splits: 4}\n"
+                         "fc1_dgrad: &c {<<: [*a, *b], cga_size: 2}\n"
+                         "qkv_dgrad: {<<: *c}\n",
+                         2, &o),
+                    "a list of aliases, and fields that were merged themselves")) {
+        tap_ok(r[LAP_FC1_DGRAD].method == LAP_TP_PIPELINE && r[LAP_FC1_DGRAD].num_splits == 2 &&
+                   r[LAP_FC1_DGRAD].num_sm == 7,
+               "the first that names a field counts");
+        tap_ok(r[LAP_QKV_DGRAD].num_splits == 2 && r[LAP_QKV_DGRAD].cga_size == 2 &&
+                   r[LAP_QKV_DGRAD].num_sm == 7 && r[LAP_QKV_DGRAD].is_reduce_scatter == 1,
+               "and all are passed on");
+    }
+    if (tap_success(load("proj_fprop: &a {num_sm: 5}\nfc2_fprop: &a {num_sm: 6}\n"
+                         "fc2_dgrad: *a\nproj_dgrad: {<<: *a, num_sm: null}\n",
+                         2, &o),
+                    "an anchor of the same name")) {
+        tap_ok(r[LAP_FC2_DGRAD].num_sm == 6, "takes the place of the one before");
+        tap_ok(r[LAP_PROJ_DGRAD].num_sm == 1, "null is the default, not what is merged");
+    }
+    tap_ok(lap_tp_overlap_parse("text", "fc2_fprop: {num_sm: 5}\nand", 23, 2, &o) == LAP_OK &&
+               r[LAP_FC2_FPROP].num_sm == 5,
+           "text of so many bytes");
+    tap_failure(lap_tp_overlap_parse("text", "\nfc2", 4, 2, &o), LAP_ERR_INVALID,
+                "text:2: this is no mapping", NULL);
+    tap_failure(lap_tp_overlap_parse(NULL, "", 0, 2, &o), LAP_ERR_INVALID, "name is NULL", NULL);
+    tap_failure(lap_tp_overlap_parse("text", NULL, 0, 2, &o), LAP_ERR_INVALID, "text is NULL",
+                NULL);
+    tap_failure(lap_tp_overlap_parse("text", "", 0, 2, NULL), LAP_ERR_INVALID, "overlap_p is NULL",
+                NULL);
+}
+
+/* As many as there may be, and one more: a GEMM to a line, eight to a GEMM. */
+static void load_many_anchors(void)
+{
+    static const char *const fields[] = {"num_sm", "cga_size", "num_splits", "aggregate",
+                                         "use_ce", "fp8_buf",  "method",     "set_sm_margin"};
+    lap_tp_overlap_t o;
+    char text[8192] = "";
+    size_t used = 0;
+    for (int i = 0; i < 64; i++) {
+        const char *gemm = lap_tp_gemm_name((lap_tp_gemm_t)(i / 8));
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s%s: &a%d null%s",
+                                 i % 8 ? ", " : gemm, i % 8 ? "" : ": {", fields[i % 8], i,
+                                 i % 8 == 7 ? "}\n" : "");
+    }
+    tap_success(load(text, 4, &o), "64 anchors");
+    snprintf(text + used, sizeof(text) - used, "fc2_wgrad: &a64 null\n");
+    tap_failure(load(text, 4, &o), LAP_ERR_INVALID, ":9:", "more than 64 anchors", NULL);
+    snprintf(text + used, sizeof(text) - used, "fc2_wgrad: &a63 null\n");
+    tap_success(load(text, 4, &o), "one of them anew");
+}
+
 /* ---- mistakes ---- */
 
 typedef struct mistake {
@@ -190,8 +265,28 @@ static const mistake_t mistakes[] = {
     {"# nothing but this\n", ":1:", "the file is empty", ""},
     {"---\n...\n", ":2:", "this is no mapping", ""},
     {"fc1_fprop: {num_sm: 1}\n---\nfc2_fprop: {num_sm: 1}\n", ":2:", "a second document", ""},
-    {"fc1_fprop: &a {num_sm: 1}\nfc2_fprop: *a\n", ":2:", "this is an alias", ""},
-    {"fc1_fprop: {<<: *a}\n", ":1:", "unknown field '<<'", ""},
+    {"fc1_fprop: {num_sm: 1}\nfc2_fprop: *a\n", ":2:", "the alias *a is of nothing", "marked &a"},
+    {"fc1_fprop: &a {num_sm: 1,\n <<: *a}\n", ":2:", "the alias *a is of nothing", ""},
+    {"fc1_fprop: {<<: *a}\n", ":1:", "the alias *a is of nothing", ""},
+    {"qkv_fprop: &a {method: ring_exchange}\n\nqkv_dgrad: {method: bulk}\nqkv_wgrad: *a\n",
+     ":4:", "method of qkv_wgrad is ring_exchange", "expected serial, bulk or auto"},
+    {"qkv_fprop: &a {method: ring_exchange}\nqkv_wgrad:\n  num_sm: 1\n  <<: *a\n",
+     ":4:", "method of qkv_wgrad is ring_exchange", ""},
+    {"fc1_fprop: {num_sm: &n many}\n", ":1:", "'many'", "1 to 1024"},
+    {"fc1_fprop: {num_sm: &n 4}\nfc2_fprop:\n  aggregate: *n\n",
+     ":3:", "aggregate of fc2_fprop is '4'", "0 or 1"},
+    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: {num_sm: *a}\n", ":2:", "a list or a mapping", ""},
+    {"fc1_fprop: &a {num_sm: 4}\n*a : {num_sm: 4}\n", ":2:", "a key is not a word", ""},
+    {"fc1_fprop: {num_sm: &n 4}\nfc2_fprop: {<<: *n}\n", ":2:", "<< of fc2_fprop is no alias", ""},
+    {"fc1_fprop: {<<: {num_sm: 4}}\n", ":1:", "<< of fc1_fprop is no alias", "such as *name"},
+    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: {<<: [*a, 4]}\n", ":2:", "is no alias", ""},
+    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop:\n  <<: *a\n  <<: *a\n",
+     ":4:", "<< of fc2_fprop is there twice", "line 3"},
+    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: &a {num_sm: 4}\nfc1_fprop: *a\n",
+     ":3:", "fc1_fprop is there twice", ""},
+    {"&a [fc1_fprop, *a]\n", ":1:", "this is no mapping", ""},
+    {"fc1_fprop: &abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklm {num_sm: 4}\n",
+     ":1:", "the name of an anchor has 65 characters", "at most 63"},
     {"fc1_fprop:\n\tnum_sm: 1\n", ":2:", "this is not YAML", ""},
     {"fc1_fprop: {num_sm: 1\n", ":2:", "this is not YAML", ""},
     {"fc1_fprop: \"num_sm\n", ":2:", "this is not YAML", ""},
@@ -268,6 +363,8 @@ int main(void)
     const int fds = tap_count_fds();
     load_large();
     load_others();
+    load_anchors();
+    load_many_anchors();
     load_mistakes();
     load_monsters();
     load_no_files();

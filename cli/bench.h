@@ -122,7 +122,7 @@ void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked);
 /* The description of the operator for one method, without its buffer. */
 lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *it, size_t method);
 
-/* That of the GEMM which LAP_EXTERNAL_AG runs behind. */
+/* That of the GEMM which a kind without one of its own runs behind. */
 lap_op_desc_t lap_bench_gemm_desc(const lap_bench_t *bench, const lap_bench_case_t *it);
 
 /* A dimension of a whole matrix, and the part of it that is meant. */
@@ -204,7 +204,7 @@ typedef enum lap_bench_matrix {
     LAP_BENCH_B,
     LAP_BENCH_BIAS,
     LAP_BENCH_AUX,
-    LAP_BENCH_X, /* LAP_BULK_RS: LAP_BENCH_X + r is that of rank r */
+    LAP_BENCH_X, /* where it is reduced: LAP_BENCH_X + r is that of rank r */
 } lap_bench_matrix_t;
 
 /* Whose scale belongs to which elements: one rank's to all; or each rank's to its share. */

@@ -139,7 +139,7 @@ static float result_scale(lap_dtype_t dtype, double largest, int rank)
 float lap_bench_wire_scale(const lap_bench_shape_t *shape, int rank)
 {
     if (shape->moved)
-        return lap_bench_scale(LAP_BENCH_X + (shape->kind == LAP_BULK_RS ? rank : 0),
+        return lap_bench_scale(LAP_BENCH_X + (lap_kind_sums_x(shape->kind) ? rank : 0),
                                shape->types.wire, rank);
     const size_t depth = lap_shard_features(shape->depth.total, shape->nranks, rank, NULL);
     return shape->sums ? result_scale(shape->types.wire, 0.25 * (double)depth, rank) : 1.0f;
@@ -173,7 +173,7 @@ lap_bench_part_t lap_bench_b(const lap_bench_shape_t *shape, lap_bench_extent_t 
 
 lap_bench_part_t lap_bench_x(const lap_bench_shape_t *shape, lap_bench_extent_t rows, int rank)
 {
-    const bool rs = shape->kind == LAP_BULK_RS;
+    const bool rs = lap_kind_sums_x(shape->kind);
     return (lap_bench_part_t){.matrix = LAP_BENCH_X + (rs ? rank : 0),
                               .dtype = shape->types.wire,
                               .rows = rows,

@@ -117,31 +117,31 @@ static lap_status_t time_gemm(runner_t *runner, double *ns_p)
     return largest(runner, mean_since(runner, begin), ns_p);
 }
 
-/* An all-gather behind a GEMM that has been begun; both have ended when this returns. */
-static lap_status_t run_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_args_t *args,
+/* A collective behind a GEMM that has been begun; both have ended when this returns. */
+static lap_status_t run_behind(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
                                lap_trace_t *trace, lap_trace_t *gemm_trace)
 {
     /* Each of the two has the scales of what it uses. */
-    lap_op_args_t gemm_args = *args, gather_args = *args;
+    lap_op_args_t gemm_args = *args, moves_args = *args;
     gemm_args.wire_scale = 1;
     gemm_args.trace = gemm_trace;
-    gather_args.a_scale = gather_args.b_scale = gather_args.d_scale = 1;
-    gather_args.trace = trace;
+    moves_args.a_scale = moves_args.b_scale = moves_args.d_scale = 1;
+    moves_args.trace = trace;
     LAP_TRY(lap_op_begin(gemm, &gemm_args));
-    lap_status_t status = lap_op_begin(gather, &gather_args);
+    lap_status_t status = lap_op_begin(moves, &moves_args);
     if (status == LAP_OK)
-        status = lap_op_end(gather);
+        status = lap_op_end(moves);
     lap_status_t gemm_status = lap_op_end(gemm);
     return status == LAP_OK ? gemm_status : status;
 }
 
 /* The same with a trace, which then holds the steps of both. */
-static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *gather, const lap_op_args_t *args,
+static lap_status_t trace_behind(lap_op_t *gemm, lap_op_t *moves, const lap_op_args_t *args,
                                  lap_trace_t *trace)
 {
     lap_trace_t *gemm_trace = NULL;
     LAP_TRY(lap_trace_create(&gemm_trace));
-    lap_status_t status = run_behind(gemm, gather, args, trace, gemm_trace);
+    lap_status_t status = run_behind(gemm, moves, args, trace, gemm_trace);
     if (status == LAP_OK)
         status = lap_trace_join(trace, gemm_trace);
     lap_trace_destroy(gemm_trace);
@@ -273,7 +273,7 @@ static lap_status_t make_ops(runner_t *runner)
         desc.buffer = runner->buffer;
         LAP_TRY(lap_op_create(runner->group, &desc, &runner->ops[i]));
     }
-    if (runner->it->kind != LAP_EXTERNAL_AG)
+    if (lap_kind_multiplies(runner->it->kind))
         return LAP_OK;
     const lap_op_desc_t desc = lap_bench_gemm_desc(runner->bench, runner->it);
     return lap_op_create(runner->group, &desc, &runner->gemm);

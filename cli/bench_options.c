@@ -62,7 +62,7 @@ static const lap_option_t options[NOPTIONS] = {
                    "type of the result (default: as --dtype, bfloat16 if that is FP8)", NULL},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
                     "type of what travels: partial results of rs and ar (default: as the result), "
-                    "the matrix beside the GEMM of bulk-ag, bulk-rs and external-ag (default: as "
+                    "the matrix beside the GEMM of the bulk and external operators (default: as "
                     "--dtype)",
                     NULL},
     [LAYOUT] = {0, "layout", "NAME",
@@ -123,15 +123,16 @@ static const int own[] = {RANKS, TIMEOUT, JSON, QUIET, GPU_SHARE};
 
 const lap_command_t lap_bench_command = {
     .name = "lap bench",
-    .usage = "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K [OPTIONS]\n"
+    .usage = "ag|rs|ar|bulk-ag|bulk-rs|external-ag|external-rs M N K [OPTIONS]\n"
              "       lap bench sweep ag|rs|... --m FROM:TO --n N --k K [OPTIONS]\n"
              "       lap bench latency [OPTIONS]\n"
              "       lap bench demo [OPTIONS]",
     .summary =
         "Times AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or a collective beside a GEMM (bulk-ag,\n"
-        "bulk-rs, external-ag) with every method against the GEMM alone, verifies each result,\n"
-        "and says what communication still costs. M, N and K are the global sizes. sweep makes\n"
-        "one table over many M; latency times signals and steps; demo measures ag and rs.",
+        "bulk-rs) or behind one (external-ag, external-rs) with every method against the GEMM\n"
+        "alone, verifies each result, and says what communication still costs. M, N and K are the\n"
+        "global sizes. sweep makes one table over many M; latency times signals and steps; demo\n"
+        "measures ag and rs.",
     .details =
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
@@ -141,6 +142,7 @@ const lap_command_t lap_bench_command = {
         "bulk-ag: dX = dY W, of [M, N/P] and [N/P, K], beside the all-gather of X [M, K].\n"
         "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
         "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
+        "external-rs: bulk-rs as two operators: the reduce-scatter begins behind the GEMM.\n"
         "FP8 matrices have a scale, another one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
         "direct:num_splits=1,\n"
@@ -166,7 +168,8 @@ const lap_command_t lap_bench_command = {
         "            was late (it had not begun the call, or not made what it sends), or for a\n"
         "            core (whoever could have gone on was not running, or not woken yet)\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, which\n"
+        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, "
+        "which\n"
         "must all be told the same.\n"
         "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
         "a rank or asked lap bench to end; 2 when the request makes no sense.",
@@ -195,8 +198,8 @@ static bool parse_timeline_method(lap_bench_t *bench, const char *text)
 }
 
 /* The operators that can be measured, in the order of lap_op_kind_t, and what else there is. */
-static const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR,
-                                      LAP_BULK_AG, LAP_BULK_RS, LAP_EXTERNAL_AG};
+static const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS,     LAP_GEMM_AR,    LAP_BULK_AG,
+                                      LAP_BULK_RS, LAP_EXTERNAL_AG, LAP_EXTERNAL_RS};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 static const char *const other_modes[] = {"latency", "demo", "sweep"};
 enum { OTHERS = sizeof(other_modes) / sizeof(other_modes[0]) };
@@ -583,7 +586,7 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     const char *word = lap_kind_words[it->kind].word;
     char epilogue[64];
     lap_epilogue_text(bench->epilogue, epilogue, sizeof(epilogue));
-    if (it->kind == LAP_BULK_RS && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
+    if (lap_kind_sums_x(it->kind) && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
         return lap_args_fail(
             &lap_bench_command,
             "--epilogue is %s; %s can have none or bias-grad, as the gradient of a "
@@ -611,10 +614,12 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     }
     lap_op_desc_t gemm = lap_bench_gemm_desc(bench, it);
     size_t bytes, nsignals;
-    if (it->kind == LAP_EXTERNAL_AG)
+    if (!lap_kind_multiplies(it->kind))
         status = lap_op_buffer_size(&gemm, nranks, &bytes, &nsignals);
+    char before[64];
+    snprintf(before, sizeof(before), "the GEMM before %s", word);
     if (status != LAP_OK)
-        return lap_args_refused(&lap_bench_command, status, "the GEMM before external-ag");
+        return lap_args_refused(&lap_bench_command, status, before);
     return LAP_CLI_GO;
 }
 

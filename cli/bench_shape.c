@@ -16,7 +16,7 @@
  */
 static void describe_local(const lap_bench_case_t *it, lap_op_desc_t *desc)
 {
-    const bool wgrad = it->kind == LAP_BULK_RS;
+    const bool wgrad = lap_kind_sums_x(it->kind);
     desc->layout = wgrad ? LAP_WGRAD : LAP_DGRAD;
     desc->n = wgrad ? it->n : it->k;
     desc->k = wgrad ? it->k : it->n;
@@ -54,7 +54,7 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
     desc.block_rows = chosen->block_rows;
     if (chosen->num_sm > 0)
         desc.num_sm = chosen->num_sm;
-    if (it->kind == LAP_EXTERNAL_AG) { /* the GEMM is another operator */
+    if (!lap_kind_multiplies(it->kind)) { /* the GEMM is another operator */
         desc.layout = LAP_FORWARD;
         desc.epilogue = LAP_EPILOGUE_NONE;
         desc.n = desc.k = 0;
@@ -96,7 +96,7 @@ static lap_bench_extent_t share_of_features(const lap_bench_shape_t *shape, size
 static void find_product(lap_bench_shape_t *shape, const lap_bench_case_t *it)
 {
     const lap_op_kind_t kind = it->kind;
-    const bool ag = kind == LAP_AG_GEMM, wgrad = kind == LAP_BULK_RS;
+    const bool ag = kind == LAP_AG_GEMM, wgrad = lap_kind_sums_x(kind);
     shape->rows = shape->a_rows = shape->d_rows = whole(it->m);
     shape->cols = whole(it->n);
     shape->depth = share_of_features(shape, it->k);
@@ -131,7 +131,7 @@ lap_status_t lap_bench_shape(const lap_bench_t *bench, const lap_bench_case_t *i
     shape.epilogue = gemm.epilogue;
     find_product(&shape, it);
     if (lap_kind_moves(it->kind)) {
-        const bool rs = it->kind == LAP_BULK_RS;
+        const bool rs = lap_kind_sums_x(it->kind);
         shape.x_rows = rs ? whole(it->m) : share_of_rows(&shape, it->m);
         shape.y_rows = rs ? share_of_rows(&shape, it->m) : whole(it->m);
         shape.moved = it->k;
@@ -198,7 +198,8 @@ double lap_bench_serial_bytes(const lap_bench_shape_t *shape)
 {
     const lap_types_t *types = &shape->types;
     const int peers = shape->nranks - 1;
-    const bool gathers = shape->kind == LAP_AG_GEMM || (shape->moved && shape->kind != LAP_BULK_RS);
+    const bool gathers =
+        shape->kind == LAP_AG_GEMM || (shape->moved && !lap_kind_sums_x(shape->kind));
     const size_t m = shape->moved ? shape->x_rows.total : shape->rows.total;
     const double most = (double)lap_shard(m, shape->nranks, 0, NULL);
     const double least = (double)lap_shard(m, shape->nranks, peers, NULL);

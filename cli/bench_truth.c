@@ -181,7 +181,7 @@ static lap_status_t know_moved(lap_bench_data_t *data)
 {
     const lap_bench_shape_t *shape = &data->shape;
     const size_t count = shape->y_rows.count * shape->moved;
-    const int terms = shape->kind == LAP_BULK_RS ? shape->nranks : 1;
+    const int terms = lap_kind_sums_x(shape->kind) ? shape->nranks : 1;
     if (!shape->moved)
         return LAP_OK;
     data->moved = lap_alloc(count, sizeof(float));
@@ -336,7 +336,7 @@ static expected_t expect_y(const lap_bench_data_t *data, size_t row, size_t col)
 {
     const lap_bench_shape_t *shape = &data->shape;
     expected_t x = {(double)data->moved[row * shape->moved + col], 0, 1};
-    if (shape->kind == LAP_BULK_RS) {
+    if (lap_kind_sums_x(shape->kind)) {
         x.bound = gamma_of(0, shape->nranks) * 0.5 * shape->nranks; /* P terms of at most a half */
         return rounded(x, shape->types.y, 1);
     }

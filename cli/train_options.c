@@ -161,7 +161,7 @@ static const lap_option_t options[NOPTIONS] = {
 };
 
 /* The layers compare the rules of a file; whatever is printed is rank 0's. */
-static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, JSON};
+static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL, JSON};
 
 /* The names that TransformerEngine's examples have for them. */
 static const lap_alias_t aliases[] = {

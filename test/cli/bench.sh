@@ -105,7 +105,7 @@ report() {
 
 bench --help
 check "--help ends well" status_is 0
-for word in "ag|rs|ar|bulk-ag|bulk-rs|external-ag M N K" --dtype --out-dtype --wire-dtype --layout \
+for word in "ag|rs|ar|bulk-ag|bulk-rs|external-ag|external-rs M N K" --dtype --out-dtype --wire-dtype --layout \
     --epilogue --ranks --rest --link --timeline --json latency demo sweep auto; do
     check "--help tells about $word" has "$out" "$word"
 done
@@ -129,6 +129,7 @@ refuse "num_sm of --method ring:num_sm=0 is '0'; expected a whole number from 1 
 refuse 'num_splits is a knob of pipeline, pull' -- rs 8 8 8 --method ring:num_splits=2
 refuse 'gives num_splits twice' -- rs 8 8 8 --method pipeline:num_splits=4:num_splits=8
 refuse '--epilogue is bias,gelu' 'none or bias-grad' -- bulk-rs 8 8 8 --epilogue gelu,bias
+refuse '--epilogue is bias,gelu' 'none or bias-grad' -- external-rs 8 8 8 --epilogue gelu,bias
 refuse "--layout" wgrad dgrad -- ag 8 8 8 --layout wgrad
 refuse "--layout" bulk-ag -- bulk-ag 8 8 8 --layout dgrad
 refuse "--epilogue" -- latency --epilogue bias
@@ -209,7 +210,7 @@ bench ag 8 8 8 --ranks 1 --iters 1 --dtype half --json
 report ag_gemm 8 8 8 1 cpu shm null float16
 
 # A collective beside a GEMM.
-for op in bulk-ag bulk-rs external-ag; do
+for op in bulk-ag bulk-rs external-ag external-rs; do
     kind=${op/-/_}
     bench $op 37 27 23 --ranks 3 --iters 2 --warmup 1 --json
     report "$kind" 37 27 23 3 cpu shm null
@@ -234,7 +235,7 @@ done
 
 # FP8: every rank has its own scales; results and what travels may have other types.
 for dtype in float8_e4m3 float8_e5m2; do
-    for op in ag rs ar bulk-ag bulk-rs external-ag; do
+    for op in ag rs ar bulk-ag bulk-rs external-ag external-rs; do
         bench $op 19 12 300 --ranks 3 --iters 1 --dtype ${dtype#float8_} --transport self --json
         check "$op in $dtype: all results are right" eval \
             'status_is 0 && has "$out" "\"dtype\":\"$dtype\",\"out_dtype\":\"bfloat16\""'
@@ -266,7 +267,7 @@ report bulk_rs 19 12 17 3 cpu shm null
 
 # Features that the ranks cannot share evenly: 2, 13, and 400, which are 136, 136 and 128 on 3 ranks.
 for features in 2 13 400; do
-    for op in ag rs ar bulk-ag bulk-rs external-ag; do
+    for op in ag rs ar bulk-ag bulk-rs external-ag external-rs; do
         sizes="19 $features 17"
         [[ $op == rs || $op == ar ]] && sizes="19 17 $features"
         bench $op $sizes --ranks 3 --iters 1 --method all --json

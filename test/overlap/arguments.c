@@ -182,6 +182,10 @@ static void spoil_stride(lap_op_args_t *args)
 {
     args->d.stride = 1;
 }
+static void spoil_far(lap_op_args_t *args)
+{
+    args->a.stride = (size_t)INT32_MAX + 1;
+}
 static void spoil_null(lap_op_args_t *args)
 {
     args->b.data = NULL;
@@ -204,10 +208,15 @@ static void test_calls(lap_group_t *group)
     static const struct {
         spoil_t spoil;
         const char *word, *value;
-    } cases[] = {{spoil_m, "m", "9"},       {spoil_k, "b", "5"},
-                 {spoil_rows, "a", "rows"}, {spoil_stride, "d", "stride"},
-                 {spoil_null, "b", "NULL"}, {spoil_alias, "d", "b"},
-                 {spoil_size, "size", "1"}, {spoil_dtype, "a", "float32"}};
+    } cases[] = {{spoil_m, "m", "9"},
+                 {spoil_k, "b", "5"},
+                 {spoil_rows, "a", "rows"},
+                 {spoil_stride, "d", "stride"},
+                 {spoil_null, "b", "NULL"},
+                 {spoil_alias, "d", "b"},
+                 {spoil_size, "size", "1"},
+                 {spoil_dtype, "a", "float32"},
+                 {spoil_far, "a has a stride of 2147483648", "at most 2147483647"}};
     lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_GEMM_RS);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))
@@ -240,6 +249,10 @@ static void no_a_scale(lap_op_args_t *args)
 static void infinite_b_scale(lap_op_args_t *args)
 {
     args->b_scale = INFINITY;
+}
+static void large_scales(lap_op_args_t *args)
+{
+    args->a_scale = args->b_scale = 1e30f;
 }
 static void nan_d_scale(lap_op_args_t *args)
 {
@@ -378,6 +391,7 @@ static void test_all_arguments(lap_group_t *group)
         {RICH, needless_wire_scale, "wire_scale is 2", "expected 1"},
         {RICH, infinite_beta, "beta is -inf", "finite"},
         {RICH, nan_alpha, "alpha is", "nan"},
+        {RICH, large_scales, "1e+30 and 1e+30", "a finite product"},
         {RICH, no_scales, "scales is NULL", "3 floats"},
         {RICH, no_bias, "bias.data is NULL", "[1, 2]"},
         {RICH, short_bias, "bias has 1 columns", "this rank's share of n (lap_shard_features) = 2"},

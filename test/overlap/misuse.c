@@ -79,6 +79,28 @@ static void out_of_step(lap_world_t *world, void *arg)
     lap_op_destroy(op);
 }
 
+/*
+ * Each rank calls another of two operators of one buffer, which differ in nothing but their data:
+ * the signals of the one must not be taken for those of the other.
+ */
+static void other_operator(lap_world_t *world, void *arg)
+{
+    lap_group_t *group = lap_world_group(world);
+    const int rank = lap_group_rank(group);
+    lap_op_desc_t desc = describe(LAP_AG_GEMM);
+    lap_buffer_t *buffer = NULL;
+    size_t bytes, nsignals;
+    tap_success(lap_op_buffer_size(&desc, 2, &bytes, &nsignals), "the size of a buffer");
+    tap_success(lap_buffer_create(group, bytes, nsignals, NULL, &buffer), "a buffer");
+    lap_op_t *ops[2] = {make(group, LAP_AG_GEMM, arg, buffer),
+                        make(group, LAP_AG_GEMM, arg, buffer)};
+    tap_failure(run(ops[rank], group, LAP_AG_GEMM, M, (uint64_t)rank), LAP_ERR_MISMATCH, "operator",
+                NULL);
+    lap_op_destroy(ops[0]);
+    lap_op_destroy(ops[1]);
+    lap_buffer_destroy(buffer);
+}
+
 /* One rank has no rows and leaves: the other learns of the mismatch, not only of the leaving. */
 static void no_rows_and_left(lap_world_t *world, void *arg)
 {
@@ -245,6 +267,8 @@ int main(int argc, char **argv)
     processes = argc > 2 && strcmp(argv[2], "processes") == 0;
     for (int i = 0; i < 4; i++)
         play(out_of_step, (void *)methods[i]);
+    for (int i = 0; i < 4; i++)
+        play(other_operator, (void *)methods[i]);
     play(no_rows_and_left, NULL);
     /* Threads that share a GPU take turns: there a call begins when the others begin it too. */
     if (processes || strcmp(options.device, "cuda") != 0)

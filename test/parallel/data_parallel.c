@@ -30,6 +30,18 @@ static const trial_t trials[] = {
     {1, 5, 1000, LAP_BFLOAT16, 0}, {4, 2, 100000, LAP_FLOAT32, 1},
 };
 
+/* Calls that this thread has begun: linked with --wrap. */
+static _Thread_local size_t begun;
+
+lap_status_t __real_lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
+lap_status_t __wrap_lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
+
+lap_status_t __wrap_lap_op_begin(lap_op_t *op, const lap_op_args_t *args)
+{
+    begun++;
+    return __real_lap_op_begin(op, args);
+}
+
 /* What one rank works with. */
 typedef struct rank {
     const trial_t *trial;
@@ -163,7 +175,11 @@ static void run_passes(rank_t *rank)
         double sent, waited;
         tap_success(lap_dp_measure(dp, pass), "timed or not");
         tap_success(begin_pass(rank, pass), "a pass");
+        const size_t before = begun;
         tap_success(lap_dp_wait(dp), "and the sums");
+        const size_t late = trial->overlap ? 0 : 2 * lap_dp_buckets(dp);
+        tap_ok(begun - before == late, "%zu calls are left to begin when backward is issued (%zu)",
+               late, begun - before);
         lap_dp_cost(dp, &sent, &waited);
         tap_ok((sent > 0) == (pass > 0 && trial->replicas > 1) && waited > 0, "its cost");
         compare(rank, sums[pass], pass);

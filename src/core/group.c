@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/blocked.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -28,9 +29,12 @@ static const char *const call_names[] = {
     [CALL_AGREE] = "agreement of the ranks",
 };
 
+#define DOING_BYTES 24
+
 typedef struct mail {
-    uint32_t call;  /* what the sender is doing */
-    uint64_t bytes; /* of the whole call, which may take several rounds */
+    uint32_t call;           /* what the sender is doing */
+    uint64_t bytes;          /* of the whole call, which may take several rounds */
+    char doing[DOING_BYTES]; /* as part of which call of its caller's; "": of none */
     char data[MAIL_BYTES];
 } mail_t;
 
@@ -51,7 +55,8 @@ struct lap_board {
     _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
     int32_t status;
     char sentence[LAP_ERROR_TEXT];
-    seat_t seats[]; /* one per rank; the bank with one word per rank follows */
+    /* One per rank; the bank with one word per rank follows, and a lap_blocked_note_t for each. */
+    seat_t seats[];
 };
 
 /* What a rank says to the others in lap_group_agree. */
@@ -71,14 +76,30 @@ static size_t bank_offset(int size)
     return sizeof(lap_board_t) + (size_t)size * sizeof(seat_t);
 }
 
-size_t lap_board_bytes(int size)
+static size_t blocked_offset(int size)
 {
     return bank_offset(size) + lap_bank_bytes((size_t)size);
+}
+
+size_t lap_board_bytes(int size)
+{
+    return blocked_offset(size) + (size_t)size * sizeof(lap_blocked_note_t);
 }
 
 static lap_bank_t *bank_of(const lap_group_t *group)
 {
     return (lap_bank_t *)(void *)((char *)group->board + bank_offset(group->size));
+}
+
+lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank)
+{
+    char *notes = (char *)group->board + blocked_offset(group->size);
+    return (lap_blocked_note_t *)(void *)notes + rank;
+}
+
+bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
+{
+    return lap_bank_reached(bank_of(group), (size_t)rank, round);
 }
 
 static mail_t *mail_of(const lap_group_t *group, int rank)
@@ -113,7 +134,7 @@ static const char *describe(const lap_group_t *group, int rank, char *text, size
 /* Letters from board to board. */
 
 /* What a letter writes on the board: see take_letter. */
-enum { LETTER_MAIL, LETTER_FAILURE, LETTER_LEFT };
+enum { LETTER_MAIL, LETTER_FAILURE, LETTER_LEFT, LETTER_BLOCKED };
 
 /* So that publish waits for nobody, and has no need to watch anybody. */
 _Static_assert(MAIL_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
@@ -138,6 +159,14 @@ static lap_status_t publish(const lap_group_t *group, const lap_letter_t *what, 
     return LAP_OK;
 }
 
+void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words)
+{
+    const lap_letter_t letter = {.kind = LETTER_BLOCKED, .bytes = sizeof(*words)};
+    lap_blocked_write(lap_group_blocked_note(group, group->rank), words);
+    /* Without memory for letters others learn of it by a timeout. */
+    (void)publish(group, &letter, words);
+}
+
 /* Writes a failure on the board; false when there is one already. */
 static bool note_failure(lap_board_t *board, lap_status_t status, const char *sentence)
 {
@@ -158,10 +187,13 @@ static void take_letter(void *context, const lap_letter_t *letter, const char *b
         return;
     seat_t *seat = &group->board->seats[letter->from];
     mail_t *mail = &seat->mails[letter->words[0] % 2];
+    lap_blocked_words_t words;
     switch (letter->kind) {
     case LETTER_MAIL:
         mail->call = (uint32_t)letter->words[1];
         mail->bytes = letter->words[2];
+        memcpy(mail->doing, &letter->words[3], DOING_BYTES);
+        mail->doing[DOING_BYTES - 1] = '\0';
         memcpy(mail->data, body, letter->bytes);
         lap_bank_raise(bank_of(group), letter->from);
         break;
@@ -173,6 +205,12 @@ static void take_letter(void *context, const lap_letter_t *letter, const char *b
     case LETTER_LEFT:
         atomic_store_explicit(&seat->left, 1, memory_order_release);
         lap_bank_ring(bank_of(group));
+        break;
+    case LETTER_BLOCKED:
+        if (letter->bytes == sizeof(words)) {
+            memcpy(&words, body, sizeof(words));
+            lap_blocked_write(lap_group_blocked_note(group, (int)letter->from), &words);
+        }
         break;
     default:
         break;
@@ -305,27 +343,34 @@ void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
 
 /* Rounds. */
 
-typedef struct expected {
-    lap_group_t *group;
-    int rank;
-} expected_t;
+/* What this rank waits for in a collective is that the others come to it. */
+static lap_blocked_t blocked_in(lap_group_t *group, call_t call, int rank)
+{
+    const char *doing = group->world->doing;
+    lap_blocked_t blocked = {
+        .group = group, .collective = true, .number = group->round, .all = true, .peer = rank};
+    snprintf(blocked.call, sizeof(blocked.call), "%s", doing ? doing : call_names[call]);
+    return blocked;
+}
 
 static lap_status_t look_for_expected(void *context)
 {
-    const expected_t *expected = context;
-    return lap_group_look_for(expected->group, expected->rank);
+    const lap_blocked_t *expected = context;
+    LAP_TRY(lap_group_look_for(expected->group, expected->peer));
+    return lap_blocked_look(expected);
 }
 
 /* Puts the name of the call before the sentence of the failure. */
-static lap_status_t failed_in(call_t call, lap_status_t status)
+static lap_status_t failed_in(const lap_group_t *group, call_t call, lap_status_t status)
 {
-    return lap_error(status, "%s: %s", call_names[call], lap_last_error());
+    const char *doing = group->world->doing;
+    return lap_error(status, "%s: %s", doing ? doing : call_names[call], lap_last_error());
 }
 
 /* Waits for the arrival of `rank` in this round. Breaks the group when it does not come. */
 static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_deadline_t *deadline)
 {
-    expected_t expected = {.group = group, .rank = rank};
+    lap_blocked_t expected = blocked_in(group, call, rank);
     const lap_watch_t watch = {.deadline = deadline,
                                .spin_ns = group->world->spin_ns,
                                .look = look_for_expected,
@@ -339,15 +384,22 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
      */
     lap_status_t recorded = lap_group_broken(group);
     if (recorded != LAP_OK)
-        return failed_in(call, recorded);
-    char who[96], stopped[256];
+        return failed_in(group, call, recorded);
+    char who[96], where[192], stopped[256];
     if (status == LAP_ERR_TIMEOUT) {
         lap_group_tell_stopped(group, stopped, sizeof(stopped));
-        lap_error(status, "%s has not come within %g s%s", describe(group, rank, who, sizeof(who)),
-                  (double)group->world->timeout_ns * 1e-9, stopped);
+        lap_blocked_tell_rank(group, rank, where, sizeof(where));
+        lap_error(status, "%s has not come within %g s%s%s",
+                  describe(group, rank, who, sizeof(who)), (double)group->world->timeout_ns * 1e-9,
+                  where, stopped);
     }
     lap_group_fail(group, status, lap_last_error());
-    return failed_in(call, status);
+    return failed_in(group, call, status);
+}
+
+static const char *name_of(const mail_t *mail)
+{
+    return mail->doing[0] ? mail->doing : call_names[mail->call % 4];
 }
 
 /* All ranks compare with rank 0, so that all say the same. */
@@ -356,8 +408,12 @@ static lap_status_t compare_mails(const lap_group_t *group)
     const mail_t *zero = mail_of(group, 0);
     for (int rank = 1; rank < group->size; rank++) {
         const mail_t *mail = mail_of(group, rank);
-        if (mail->call == zero->call && mail->bytes == zero->bytes)
+        const bool together = strncmp(mail->doing, zero->doing, DOING_BYTES) == 0;
+        if (together && mail->call == zero->call && mail->bytes == zero->bytes)
             continue;
+        if (!together)
+            return lap_error(LAP_ERR_MISMATCH, "rank 0 called %s, rank %d %s", name_of(zero), rank,
+                             name_of(mail));
         return lap_error(LAP_ERR_MISMATCH,
                          "rank 0 called %s with %llu bytes, rank %d %s with %llu bytes",
                          call_names[zero->call % 4], (unsigned long long)zero->bytes, rank,
@@ -376,28 +432,32 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
 {
     lap_status_t broken = lap_group_broken(group);
     if (broken != LAP_OK)
-        return failed_in(call, broken);
+        return failed_in(group, call, broken);
     group->round++;
     mail_t *mail = mail_of(group, group->rank);
     mail->call = call;
     mail->bytes = total;
+    snprintf(mail->doing, sizeof(mail->doing), "%s",
+             group->world->doing ? group->world->doing : "");
     if (bytes > 0)
         memcpy(mail->data, mine, bytes);
-    const lap_letter_t letter = {
+    lap_letter_t letter = {
         .kind = LETTER_MAIL, .words = {group->round, call, total}, .bytes = bytes};
+    memcpy(&letter.words[3], mail->doing, DOING_BYTES);
     lap_status_t status = publish(group, &letter, mine);
     if (status != LAP_OK) {
         lap_group_fail(group, status, lap_last_error());
-        return failed_in(call, status);
+        return failed_in(group, call, status);
     }
     /* Releases the mail to the waits of the other ranks for this word. */
     lap_bank_raise(bank_of(group), (size_t)group->rank);
     lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
-    for (int rank = 0; rank < group->size; rank++) {
+    for (int rank = 0; rank < group->size && status == LAP_OK; rank++) {
         if (rank != group->rank)
-            LAP_TRY(await_rank(group, call, rank, &deadline));
+            status = await_rank(group, call, rank, &deadline);
     }
-    return compare_mails(group);
+    lap_blocked_end(group->world);
+    return status == LAP_OK ? compare_mails(group) : status;
 }
 
 lap_status_t lap_group_barrier(lap_group_t *group)
@@ -475,6 +535,26 @@ static lap_status_t group_alloc(lap_world_t *world, int size, lap_group_t **grou
     return LAP_OK;
 }
 
+/* It is one of the world's from now on. */
+static void enlist(lap_group_t *group)
+{
+    pthread_mutex_lock(&group->world->calls_lock);
+    group->next = group->world->groups;
+    group->world->groups = group;
+    pthread_mutex_unlock(&group->world->calls_lock);
+}
+
+static void strike(lap_group_t *group)
+{
+    pthread_mutex_lock(&group->world->calls_lock);
+    for (lap_group_t **link = &group->world->groups; *link; link = &(*link)->next)
+        if (*link == group) {
+            *link = group->next;
+            break;
+        }
+    pthread_mutex_unlock(&group->world->calls_lock);
+}
+
 static void set_board(lap_group_t *group, const lap_region_t *region)
 {
     group->board_region = *region;
@@ -518,6 +598,7 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
     group->ports_known = group->ports != NULL; /* it is the first one on every rank */
     for (int rank = 0; group->ports && rank < group->size; rank++)
         group->ports[rank] = group->port;
+    enlist(group);
     *board = (lap_region_t){0};
     *group_p = group;
     return LAP_OK;
@@ -527,6 +608,7 @@ void lap_group_release(lap_group_t *group)
 {
     if (!group)
         return;
+    strike(group);
     if (group->channel)
         group->channel_free(group->channel);
     if (group->board) {
@@ -604,6 +686,9 @@ static lap_status_t child_create(lap_group_t *group, int *leader_p, lap_group_t 
     LAP_TRY(group_alloc(group->world, size, &child));
     child->rank = place;
     const int colour = request_of(group, group->rank).colour;
+    /* All its ranks have come to this round of this group with this colour, and no others. */
+    child->id = ((group->id * 0x9e3779b97f4a7c15u + group->round) * 0xd1b54a32d192ed03u) +
+                (uint64_t)colour + 1;
     for (int rank = 0; rank < group->size; rank++) {
         if (request_of(group, rank).colour != colour)
             continue;
@@ -682,8 +767,10 @@ lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_
         lap_group_release(child);
         return status;
     }
-    if (child)
+    if (child) {
         child->ports_known = child->ports != NULL;
+        enlist(child);
+    }
     *group_p = child;
     return LAP_OK;
 }

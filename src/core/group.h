@@ -23,6 +23,13 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
  */
 bool lap_group_all_here(lap_group_t *group);
 
+/* Whether a rank has come to the collective of this number. */
+bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round);
+
+/* What a rank says of the call that it is blocked in; and says it of this rank to all others. */
+lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank);
+void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words);
+
 /* Says on the board that this rank leaves, unmaps the board and frees the group. NULL is fine. */
 void lap_group_release(lap_group_t *group);
 

@@ -92,6 +92,7 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
         lap_free(world);
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a world of %d ranks", size);
     }
+    pthread_mutex_init(&world->calls_lock, NULL);
     world->rank = rank;
     world->size = size;
     world->kind = kind;
@@ -130,6 +131,7 @@ void lap_world_destroy(lap_world_t *world)
     }
     if (world->job_fd >= 0)
         close(world->job_fd);
+    pthread_mutex_destroy(&world->calls_lock);
     lap_free(world->peers);
     lap_free(world);
     lap_error_restore(&said);

@@ -3,11 +3,14 @@
 #ifndef LAP_CORE_WORLD_H
 #define LAP_CORE_WORLD_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include <lap/world.h>
 
+#include "core/blocked.h"
 #include "core/heap.h"
 #include "core/signal.h"
 #include "core/wire.h"
@@ -48,6 +51,13 @@ struct lap_world {
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
     lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
     int job_fd;                         /* by which rank 0 has the name of its job; -1: none */
+
+    const char *doing; /* the call of the caller's that collectives are part of; NULL: none */
+    pthread_mutex_t calls_lock; /* of `groups`, their `places`, and what this rank says of itself */
+    lap_group_t *groups;        /* all that this rank is in */
+    _Atomic(const void *) awaited; /* the buffer of the call that the caller waits for, */
+    _Atomic uint64_t awaited_call; /* and its number: see blocked.h */
+    _Atomic bool is_blocked;       /* this rank has said so */
 };
 
 struct lap_group {
@@ -62,7 +72,12 @@ struct lap_group {
     bool ports_known;  /* the others have told theirs */
     uint32_t round;    /* collectives called so far on this rank */
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
-    void *costs;       /* what calls cost here, once measured: see schedule/calibrate.c */
+    uint64_t id;       /* the same on all its ranks, another one for each group of the world */
+    uint64_t calls;    /* of operators begun so far on this rank, */
+    bool uncounted;    /* which are counted no more: a graph of the caller's has some */
+    lap_call_place_t *places; /* where ranks note them */
+    lap_group_t *next;        /* of the world's groups */
+    void *costs;              /* what calls cost here, once measured: see schedule/calibrate.c */
     void (*costs_free)(void *costs); /* called when the group ends and costs is set */
     void *channel; /* what a transport has for all buffers of the group: see transport/nccl */
     void (*channel_free)(void *channel); /* the same */
@@ -81,6 +96,19 @@ lap_status_t lap_group_look(lap_group_t *group);
  * that rank.
  */
 lap_status_t lap_group_look_for(lap_group_t *group, int rank);
+
+/* Around all that a call of the caller's does with other ranks: which one it is. */
+static inline const char *lap_enter(lap_world_t *world, const char *call)
+{
+    const char *before = world->doing;
+    if (!before)
+        world->doing = call;
+    return before;
+}
+static inline void lap_leave(lap_world_t *world, const char *before)
+{
+    world->doing = before;
+}
 
 /*
  * Breaks the group: writes status and sentence on the board unless one is there already, and wakes

@@ -352,10 +352,8 @@ static lap_status_t finish(lap_nn_t *nn)
     return lap_nn_wait(nn);
 }
 
-lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p)
+static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p)
 {
-    if (!group || !nn_p)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_create: %s is NULL", group ? "nn_p" : "group");
     lap_status_t status = LAP_OK;
     lap_nn_t *nn = lap_alloc(1, sizeof(*nn));
     if (nn)
@@ -401,6 +399,16 @@ static void free_memory(lap_nn_t *nn)
     if (nn->end)
         device->ops->event_destroy(nn->end);
     lap_free(nn->memory);
+}
+
+lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p)
+{
+    if (!group || !nn_p)
+        return lap_error(LAP_ERR_INVALID, "lap_nn_create: %s is NULL", group ? "nn_p" : "group");
+    const char *before = lap_enter(group->world, "lap_nn_create");
+    const lap_status_t status = create(group, desc, nn_p);
+    lap_leave(group->world, before);
+    return status;
 }
 
 void lap_nn_destroy(lap_nn_t *nn)

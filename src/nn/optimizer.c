@@ -151,7 +151,9 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
         status = fill_in(optimizer);
     }
     /* A rank that cannot go on says so, instead of leaving the others to wait. */
+    const char *before = lap_enter(group->world, "lap_optimizer_create");
     status = lap_nn_take_optimizer(nn, group, &known, status);
+    lap_leave(group->world, before);
     if (status != LAP_OK) {
         lap_optimizer_destroy(optimizer);
         return status;

@@ -175,10 +175,8 @@ static lap_status_t prepare(lap_op_t *op)
     return op->problem.accumulate ? lap_program_prepare(entry->program, &binding, true) : LAP_OK;
 }
 
-lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
+static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
 {
-    if (!group || !op_p)
-        return lap_error(LAP_ERR_INVALID, "lap_op_create: %s is NULL", group ? "op_p" : "group");
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     size_t bytes = 0, nsignals = 0;
     lap_op_t *op = lap_alloc(1, sizeof(*op));
@@ -219,6 +217,16 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *given, lap_o
 
 err_op:
     lap_op_destroy(op);
+    return status;
+}
+
+lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
+{
+    if (!group || !op_p)
+        return lap_error(LAP_ERR_INVALID, "lap_op_create: %s is NULL", group ? "op_p" : "group");
+    const char *before = lap_enter(group->world, "lap_op_create");
+    const lap_status_t status = create(group, desc, op_p);
+    lap_leave(group->world, before);
     return status;
 }
 
@@ -580,7 +588,9 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
+    lap_await_begin(op->group->world, op->buffer, lap_program_number(op->program));
     lap_status_t status = lap_op_find_cause(op, lap_program_wait(op->program));
+    lap_await_end(op->group->world);
     /*
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.

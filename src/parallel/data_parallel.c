@@ -293,9 +293,11 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for replicas");
     }
+    const char *before = lap_enter(group->world, "lap_dp_create");
     status = compare(dp, nn, group, status);
     if (status == LAP_OK)
         status = make_operators(dp);
+    lap_leave(group->world, before);
     if (status != LAP_OK) {
         lap_dp_destroy(dp);
         return status;

@@ -64,9 +64,7 @@ static lap_status_t look_for_blocks(void *arg)
             lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
             continue;
         last = peer;
-        lap_status_t status = lap_buffer_compare(buffer, peer, context->story);
-        if (status == LAP_OK)
-            status = lap_group_look_for(buffer->group, peer);
+        const lap_status_t status = lap_buffer_look(buffer, peer, context->story);
         if (status != LAP_OK) {
             context->lost = i;
             return status;

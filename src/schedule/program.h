@@ -40,6 +40,7 @@ struct lap_program {
     bool kept;                   /* the graph is that of `last` */
     bool unkept;                 /* there was no room for a graph of it */
     char label[64];              /* for a profiler */
+    uint64_t number;             /* of the latest call: see lap_program_number */
 };
 
 /* The streams that the program uses, the first of them first; returns how many. */

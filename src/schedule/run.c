@@ -70,6 +70,9 @@ static lap_status_t create_events(lap_program_t *program)
 static void tell_stories(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
+    bool all = true; /* with rows of all ranks, what each has in the end is made from all */
+    for (int rank = 0; rank < schedule->size; rank++)
+        all = all && lap_shard(schedule->m, schedule->size, rank, NULL) > 0;
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         program->stories[i] = (lap_wait_story_t){
             .op = lap_op_kind_name(schedule->kind),
@@ -77,6 +80,7 @@ static void tell_stories(lap_program_t *program)
             .step = i,
             .m = schedule->m,
             .name_signal = lap_signal_name,
+            .all = all,
         };
 }
 
@@ -203,6 +207,18 @@ size_t lap_program_records(const lap_program_t *program)
 }
 
 /*
+ * The number of a call in its group: all ranks begin calls that communicate in the same order. What
+ * runs in a graph of the caller's is begun by nobody here.
+ */
+static uint64_t count_call(const lap_program_t *program, lap_group_t *group, bool kept)
+{
+    group->uncounted = group->uncounted || kept;
+    if (program->schedule.kind == LAP_GEMM || group->size == 1)
+        return 0;
+    return group->uncounted ? LAP_CALL_ANY : ++group->calls;
+}
+
+/*
  * Says to the peers, and to the waits of this call, which call this is. A call that is kept in a
  * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
  * peers that have none to compare leave it to the tags, which are counted where the calls run.
@@ -211,21 +227,33 @@ static void announce(lap_program_t *program, const lap_binding_t *binding, bool 
 {
     lap_buffer_t *buffer = binding->buffer;
     buffer->unnumbered = buffer->unnumbered || kept;
+    const uint64_t number = count_call(program, buffer->group, kept);
     const uint32_t call = buffer->unnumbered ? 0 : ++buffer->calls;
     /* A call that is kept as a graph raises the same tags every time. */
     const bool replays = program->engine->device->ops->graph_begin != NULL;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
-    lap_wait_story_t story = {.call = call, .op_index = binding->op_index};
+    lap_wait_story_t story = {.call = call, .op_index = binding->op_index, .number = number};
+    story.op = lap_op_kind_name(program->schedule.kind);
     story.m = program->schedule.m;
     lap_guard_hold(program->engine->guard); /* an earlier call may still wait with these */
     for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
         program->stories[i].call = call;
         program->stories[i].op_index = binding->op_index;
         program->stories[i].tag = tag;
+        program->stories[i].number = number == LAP_CALL_ANY ? 0 : number;
     }
     lap_guard_go(program->engine->guard);
+    program->number = number == LAP_CALL_ANY ? 0 : number;
     if (call != 0)
         lap_buffer_announce(buffer, &story);
+    else /* nothing that comes later tells how far this rank is */
+        atomic_store_explicit(&buffer->notes[buffer->group->rank]->number, LAP_CALL_ANY,
+                              memory_order_release);
+}
+
+uint64_t lap_program_number(const lap_program_t *program)
+{
+    return program->number;
 }
 
 size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams, int *first_p)

@@ -148,6 +148,8 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
                                     lap_program_t **program_p);
 void lap_program_destroy(lap_program_t *program);
 const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
+/* The number of its latest call among those of the group; 0: it is not counted. */
+uint64_t lap_program_number(const lap_program_t *program);
 
 /* The records that a trace of one call of the program needs. */
 size_t lap_program_records(const lap_program_t *program);

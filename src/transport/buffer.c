@@ -88,11 +88,9 @@ static void buffer_free(lap_buffer_t *buffer)
     lap_free(buffer);
 }
 
-lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,
-                               const lap_buffer_options_t *options, lap_buffer_t **buffer_p)
+static lap_status_t create(lap_group_t *group, size_t bytes, size_t nsignals,
+                           const lap_buffer_options_t *options, lap_buffer_t **buffer_p)
 {
-    if (!group || !buffer_p)
-        return lap_error(LAP_ERR_INVALID, "%s of a buffer is NULL", group ? "buffer_p" : "group");
     lap_buffer_t *buffer = lap_alloc(1, sizeof(*buffer));
     lap_status_t status = LAP_OK;
     if (buffer) {
@@ -117,8 +115,21 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
         return status;
     }
     buffer->id = ++group->nbuffers;
+    buffer->place.notes = buffer->notes;
+    lap_call_place_add(group, &buffer->place);
     *buffer_p = buffer;
     return LAP_OK;
+}
+
+lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,
+                               const lap_buffer_options_t *options, lap_buffer_t **buffer_p)
+{
+    if (!group || !buffer_p)
+        return lap_error(LAP_ERR_INVALID, "%s of a buffer is NULL", group ? "buffer_p" : "group");
+    const char *before = lap_enter(group->world, "lap_buffer_create");
+    const lap_status_t status = create(group, bytes, nsignals, options, buffer_p);
+    lap_leave(group->world, before);
+    return status;
 }
 
 void lap_buffer_destroy(lap_buffer_t *buffer)
@@ -127,6 +138,7 @@ void lap_buffer_destroy(lap_buffer_t *buffer)
     if (!buffer)
         return;
     lap_error_save(&said);
+    lap_call_place_remove(buffer->group, &buffer->place);
     buffer->ops->buffer_destroy(buffer);
     buffer_free(buffer);
     lap_error_restore(&said);

@@ -24,15 +24,6 @@ enum {
     LAP_CAN_ALONE = 1 << 4,   /* one-sided: a put needs nothing of the peer; else see lap_round_t */
 };
 
-/* What each rank says of the call that it is in, for its peers to compare with their own. */
-typedef struct lap_call_note {
-    _Atomic uint32_t call; /* number of the call on this buffer, from 1; written last */
-    _Atomic uint32_t op;   /* which operator of the buffer */
-    _Atomic uint64_t m;    /* its active rows */
-} lap_call_note_t;
-
-#define LAP_CALL_NOTES 4 /* a peer that ends its calls is at most one ahead of who waits for it */
-
 struct lap_buffer {
     const struct lap_transport_ops *ops;
     lap_group_t *group;
@@ -42,6 +33,7 @@ struct lap_buffer {
     char **data;             /* data[r]: the bytes of rank r; NULL: cannot be addressed */
     lap_bank_t **banks;      /* banks[r]: the signal words of rank r; NULL: as above */
     lap_call_note_t **notes; /* notes[r]: LAP_CALL_NOTES of rank r, or what it last told of them */
+    lap_call_place_t place;  /* where they are looked for */
     uint32_t *consumed;      /* per word of this rank: raises that earlier calls used up */
     uint32_t calls;          /* calls begun on this buffer, */
     bool unnumbered;         /* which are counted no more: a graph of the caller's has some */
@@ -74,7 +66,9 @@ typedef struct lap_wait_story {
     uint32_t op_index;  /* which operator, and its active rows: the peer must have the same */
     uint64_t m;
     void (*name_signal)(int size, uint32_t signal, char *text, size_t bytes);
-    uint64_t tag; /* lap_call_tag of the three above: what the peer's signals must carry */
+    uint64_t tag;    /* lap_call_tag of the three above: what the peer's signals must carry */
+    uint64_t number; /* of the call among those of the group; 0: it is not counted */
+    bool all;        /* no rank ends the call before all have begun it */
 } lap_wait_story_t;
 
 /* One number for a call, so that two different ones differ. */
@@ -262,10 +256,20 @@ lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait
  */
 lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
 
+/*
+ * A look of a wait in such a call: LAP_ERR_MISMATCH as above, also when the peer has begun another
+ * operator as this call of the group, or is blocked in a call that this rank has not begun while it
+ * is blocked here; LAP_ERR_PEER_LOST as lap_group_look_for.
+ */
+lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story);
+
 /* Writes a note, so that whoever reads it meanwhile can tell. */
 void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m);
 
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story);
+
+/* Writes what story->call and so on say into a note that lap_buffer_write_note does the rest of. */
+void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_story_t *story);
 
 #endif

@@ -4,16 +4,38 @@
  * fails, and the notes by which ranks find out that they are not in the same call.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "transport/transport.h"
 
+/* The call of a story, in which this rank waits for a peer. */
+static lap_blocked_t blocked_in(const lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
+{
+    lap_blocked_t blocked = {
+        .group = buffer->group, .number = story->number, .all = story->all, .peer = peer};
+    snprintf(blocked.call, sizeof(blocked.call), "%s with m = %llu", story->op,
+             (unsigned long long)story->m);
+    return blocked;
+}
+
+lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
+{
+    /* A peer that is in another call may also have left; the first is the cause. */
+    LAP_TRY(lap_buffer_compare(buffer, peer, story));
+    if (!story || story->number == 0)
+        return lap_group_look_for(buffer->group, peer);
+    const lap_blocked_t mine = blocked_in(buffer, peer, story);
+    LAP_TRY(lap_calls_compare(&mine, peer, &buffer->place, story->op_index));
+    LAP_TRY(lap_group_look_for(buffer->group, peer));
+    return lap_await_is(buffer->group->world, buffer, story->number) ? lap_blocked_look(&mine)
+                                                                     : LAP_OK;
+}
+
 static lap_status_t look(void *context)
 {
     const lap_buffer_watch_t *watch = context;
-    /* A peer that is in another call may also have left; the first is the cause. */
-    LAP_TRY(lap_buffer_compare(watch->buffer, watch->peer, watch->story));
-    return lap_group_look_for(watch->buffer->group, watch->peer);
+    return lap_buffer_look(watch->buffer, watch->peer, watch->story);
 }
 
 void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
@@ -72,6 +94,16 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
              how_far);
 }
 
+/* "; rank 1 has not begun the call: it is in barrier", or "" when all have. */
+static void tell_late(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (!wait->story || wait->story->number == 0)
+        return;
+    const lap_blocked_t mine = blocked_in(buffer, wait->peer, wait->story);
+    lap_blocked_tell(&mine, text, bytes);
+}
+
 static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come,
                                 lap_status_t status)
 {
@@ -83,10 +115,11 @@ static lap_status_t wait_failed(lap_buffer_t *buffer, const lap_wait_t *wait, ui
      */
     lap_status_t broken = status == LAP_ERR_TIMEOUT ? lap_group_look(group) : status;
     if (broken == LAP_OK) {
-        char stopped[256];
+        char stopped[256], late[448];
+        tell_late(buffer, wait, late, sizeof(late));
         lap_group_tell_stopped(group, stopped, sizeof(stopped));
-        snprintf(cause, sizeof(cause), "timeout after %g s%s",
-                 (double)group->world->timeout_ns / 1e9, stopped);
+        snprintf(cause, sizeof(cause), "timeout after %g s%s%s",
+                 (double)group->world->timeout_ns / 1e9, late, stopped);
     } else {
         snprintf(cause, sizeof(cause), "%s", lap_last_error());
     }
@@ -215,9 +248,25 @@ void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, u
     atomic_store_explicit(&note->call, call, memory_order_release);
 }
 
+void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_story_t *story)
+{
+    lap_call_note_t *note = &notes[story->call % LAP_CALL_NOTES];
+    char name[LAP_CALL_NAME];
+    memset(name, 0, sizeof(name));
+    snprintf(name, sizeof(name), "%s", story->op);
+    /* The number is 0 while the rest changes: see read_note in core/blocked.c. */
+    atomic_store_explicit(&note->number, 0, memory_order_relaxed);
+    for (size_t i = 0; i < LAP_CALL_NAME / sizeof(uint64_t); i++) {
+        uint64_t word;
+        memcpy(&word, name + i * sizeof(word), sizeof(word));
+        atomic_store_explicit(&note->name[i], word, memory_order_release);
+    }
+    lap_buffer_write_note(notes, story->call, story->op_index, story->m);
+    atomic_store_explicit(&note->number, story->number, memory_order_release);
+}
+
 void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story)
 {
-    lap_buffer_write_note(buffer->notes[buffer->group->rank], story->call, story->op_index,
-                          story->m);
+    lap_buffer_write_call(buffer->notes[buffer->group->rank], story);
     buffer->ops->tell_note(buffer, story);
 }

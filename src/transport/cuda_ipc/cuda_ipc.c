@@ -47,6 +47,16 @@ static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise
     return LAP_OK;
 }
 
+/* The partner of tell_launched. It is the caller that waits. */
+static lap_status_t await_launch(lap_buffer_t *buffer, const lap_wait_t *wait)
+{
+    lap_world_t *world = buffer->group->world;
+    lap_await_begin(world, buffer, wait->story ? wait->story->number : 0);
+    const lap_status_t status = lap_host_wait_now(buffer, wait);
+    lap_await_end(world);
+    return status;
+}
+
 /* Raises a signal, and tells when it has come. */
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
@@ -109,7 +119,7 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
         .paced = part->paced != NULL,
     };
     if (part->in_turn)
-        LAP_TRY(lap_host_wait_now(buffer, wait));
+        LAP_TRY(await_launch(buffer, wait));
     return lap_cuda_stream_wait(stream, &args, wait->story != NULL, wait->alone);
 }
 

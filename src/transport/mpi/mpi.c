@@ -20,7 +20,7 @@ enum { LETTER_PUT, LETTER_NOTE };
 enum { PUT_OFFSET, PUT_ROWS, PUT_ROW_BYTES, PUT_STRIDE, PUT_SIGNAL, PUT_TAG };
 
 /* The words of a LETTER_NOTE. */
-enum { NOTE_CALL, NOTE_OP, NOTE_M };
+enum { NOTE_CALL, NOTE_OP, NOTE_M, NOTE_NUMBER, NOTE_NAME };
 
 /* Where letters for a buffer come in, here and on the other ranks. */
 struct lap_slot {
@@ -57,6 +57,20 @@ static void take_put(lap_buffer_t *buffer, const lap_letter_t *letter, const cha
         lap_bank_raise_tagged(buffer->banks[rank], signal, letter->words[PUT_TAG]);
 }
 
+static void take_note(lap_buffer_t *buffer, const lap_letter_t *letter)
+{
+    char name[LAP_CALL_NAME + 1] = "";
+    memcpy(name, &letter->words[NOTE_NAME], LAP_CALL_NAME);
+    const lap_wait_story_t story = {
+        .op = name,
+        .call = (uint32_t)letter->words[NOTE_CALL],
+        .op_index = (uint32_t)letter->words[NOTE_OP],
+        .m = letter->words[NOTE_M],
+        .number = letter->words[NOTE_NUMBER],
+    };
+    lap_buffer_write_call(buffer->notes[letter->from], &story);
+}
+
 static void take_letter(void *context, const lap_letter_t *letter, const char *body)
 {
     lap_buffer_t *buffer = context;
@@ -65,8 +79,7 @@ static void take_letter(void *context, const lap_letter_t *letter, const char *b
     if (letter->kind == LETTER_PUT)
         take_put(buffer, letter, body);
     else if (letter->kind == LETTER_NOTE)
-        lap_buffer_write_note(buffer->notes[letter->from], (uint32_t)letter->words[NOTE_CALL],
-                              (uint32_t)letter->words[NOTE_OP], letter->words[NOTE_M]);
+        take_note(buffer, letter);
 }
 
 /* ---- sending them ---- */
@@ -180,6 +193,10 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
         letter->words[NOTE_CALL] = story->call;
         letter->words[NOTE_OP] = story->op_index;
         letter->words[NOTE_M] = story->m;
+        letter->words[NOTE_NUMBER] = story->number;
+        char name[LAP_CALL_NAME] = "";
+        memcpy(name, story->op, strnlen(story->op, LAP_CALL_NAME - 1));
+        memcpy(&letter->words[NOTE_NAME], name, LAP_CALL_NAME);
         wire->ops->send(wire, letter);
     }
 }

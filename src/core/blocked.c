@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is blocked in which call. Why what is found here is sure: a rank that says it is blocked by
+ * another cannot have gone on, because that has not begun the call, and knows best itself whether it
+ * has. So a note may be as old as it likes.
+ */
+#include "core/blocked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/group.h"
+#include "core/status.h"
+
+enum { FLAG_BLOCKED = 1, FLAG_COLLECTIVE = 2, FLAG_ALL = 4 };
+
+/* ---- notes ---- */
+
+static void write_text(_Atomic uint64_t *words, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / 8; i++) {
+        uint64_t word;
+        memcpy(&word, text + 8 * i, 8);
+        atomic_store_explicit(&words[i], word, memory_order_release);
+    }
+}
+
+static void read_text(const _Atomic uint64_t *words, char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / 8; i++) {
+        const uint64_t word = atomic_load_explicit(&words[i], memory_order_acquire);
+        memcpy(text + 8 * i, &word, 8);
+    }
+    text[bytes - 1] = '\0';
+}
+
+void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *words)
+{
+    /* Partner: read_blocked. Each store releases those before it. */
+    atomic_fetch_add_explicit(&note->turn, 1, memory_order_acq_rel);
+    atomic_store_explicit(&note->flags, words->flags, memory_order_release);
+    atomic_store_explicit(&note->number, words->number, memory_order_release);
+    atomic_store_explicit(&note->peer, words->peer, memory_order_release);
+    atomic_store_explicit(&note->group, words->group, memory_order_release);
+    write_text(note->call, words->call, LAP_CALL_TEXT);
+    atomic_fetch_add_explicit(&note->turn, 1, memory_order_release);
+}
+
+/* What a rank of the world says; false: nothing, or it is just changing it. */
+static bool read_blocked(const lap_blocked_note_t *note, lap_blocked_words_t *words_p)
+{
+    const uint32_t turn = atomic_load_explicit(&note->turn, memory_order_acquire);
+    words_p->flags = atomic_load_explicit(&note->flags, memory_order_acquire);
+    words_p->number = atomic_load_explicit(&note->number, memory_order_acquire);
+    words_p->peer = atomic_load_explicit(&note->peer, memory_order_acquire);
+    words_p->group = atomic_load_explicit(&note->group, memory_order_acquire);
+    read_text(note->call, words_p->call, LAP_CALL_TEXT);
+    return turn % 2 == 0 && (words_p->flags & FLAG_BLOCKED) &&
+           atomic_load_explicit(&note->turn, memory_order_acquire) == turn;
+}
+
+static const lap_blocked_note_t *note_of(const lap_group_t *group, int rank)
+{
+    return lap_group_blocked_note(group->world->group, group->members[rank]);
+}
+
+/* ---- places ---- */
+
+void lap_call_place_add(lap_group_t *group, lap_call_place_t *place)
+{
+    pthread_mutex_lock(&group->world->calls_lock);
+    place->next = group->places;
+    group->places = place;
+    pthread_mutex_unlock(&group->world->calls_lock);
+}
+
+void lap_call_place_remove(lap_group_t *group, lap_call_place_t *place)
+{
+    pthread_mutex_lock(&group->world->calls_lock);
+    for (lap_call_place_t **link = &group->places; *link; link = &(*link)->next)
+        if (*link == place) {
+            *link = place->next;
+            break;
+        }
+    pthread_mutex_unlock(&group->world->calls_lock);
+}
+
+/* What an operator's call is, as its note says. */
+typedef struct said {
+    uint64_t number, m;
+    uint32_t op;
+    char name[LAP_CALL_NAME];
+} said_t;
+
+/* False when the note is being written. */
+static bool read_note(const lap_call_note_t *note, said_t *said_p)
+{
+    const uint64_t number = atomic_load_explicit(&note->number, memory_order_acquire);
+    said_p->number = number;
+    said_p->op = atomic_load_explicit(&note->op, memory_order_acquire);
+    said_p->m = atomic_load_explicit(&note->m, memory_order_acquire);
+    read_text(note->name, said_p->name, LAP_CALL_NAME);
+    return number != 0 && atomic_load_explicit(&note->number, memory_order_acquire) == number;
+}
+
+/* The latest operator's call that a rank has begun in the group; number 0: none. With the lock. */
+static said_t latest_of(const lap_group_t *group, int rank)
+{
+    said_t latest = {.number = 0}, said;
+    for (const lap_call_place_t *place = group->places; place; place = place->next)
+        for (int i = 0; i < LAP_CALL_NOTES; i++)
+            if (read_note(&place->notes[rank][i], &said) && said.number > latest.number)
+                latest = said;
+    return latest;
+}
+
+static bool has_begun(const lap_blocked_t *mine, int rank)
+{
+    if (mine->collective)
+        return lap_group_has_come(mine->group, rank, (uint32_t)mine->number);
+    return latest_of(mine->group, rank).number >= mine->number;
+}
+
+/* ---- what the caller waits for ---- */
+
+void lap_await_begin(lap_world_t *world, const void *buffer, uint64_t number)
+{
+    atomic_store_explicit(&world->awaited_call, number, memory_order_relaxed);
+    /* Releases what this thread has counted, too, to lap_await_is. */
+    atomic_store_explicit(&world->awaited, buffer, memory_order_release);
+}
+
+void lap_await_end(lap_world_t *world)
+{
+    atomic_store_explicit(&world->awaited, NULL, memory_order_release);
+    lap_blocked_end(world);
+}
+
+bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number)
+{
+    return atomic_load_explicit(&world->awaited, memory_order_acquire) == buffer &&
+           atomic_load_explicit(&world->awaited_call, memory_order_relaxed) == number;
+}
+
+/* ---- looking ---- */
+
+static lap_blocked_words_t words_of(const lap_blocked_t *mine)
+{
+    lap_blocked_words_t words = {
+        .flags =
+            FLAG_BLOCKED | (mine->collective ? FLAG_COLLECTIVE : 0u) | (mine->all ? FLAG_ALL : 0u),
+        .number = mine->number,
+        .peer = (uint32_t)mine->group->members[mine->peer],
+        .group = mine->group->id,
+    };
+    memcpy(words.call, mine->call, sizeof(words.call));
+    return words;
+}
+
+/* Whether the words say nothing new. */
+static bool is_said(const lap_blocked_words_t *before, const lap_blocked_words_t *words)
+{
+    if (before->flags == 0 && words->flags == 0)
+        return true;
+    return before->flags == words->flags && before->number == words->number &&
+           before->group == words->group &&
+           (before->peer == words->peer || words->flags & FLAG_ALL);
+}
+
+/* Says it to all, unless that was the last that was said. With the lock. */
+static void say(lap_world_t *world, const lap_blocked_words_t *words)
+{
+    lap_blocked_words_t before = {.flags = 0};
+    if (!read_blocked(lap_group_blocked_note(world->group, world->rank), &before))
+        before.flags = 0;
+    if (is_said(&before, words))
+        return;
+    lap_group_tell_blocked(world->group, words);
+    atomic_store_explicit(&world->is_blocked, words->flags != 0, memory_order_relaxed);
+}
+
+void lap_blocked_end(lap_world_t *world)
+{
+    const lap_blocked_words_t nothing = {.flags = 0};
+    if (!atomic_load_explicit(&world->is_blocked, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&world->calls_lock);
+    say(world, &nothing);
+    pthread_mutex_unlock(&world->calls_lock);
+}
+
+/* The group of a call that a peer is blocked in, if this rank is in it and has not begun the call. */
+static lap_group_t *find_unbegun(const lap_world_t *world, const lap_blocked_words_t *theirs)
+{
+    lap_group_t *group = world->groups;
+    while (group && group->id != theirs->group)
+        group = group->next;
+    if (!group)
+        return NULL;
+    const bool begun = theirs->flags & FLAG_COLLECTIVE
+                           ? (int32_t)(group->round - (uint32_t)theirs->number) >= 0
+                           : group->calls >= theirs->number;
+    return begun ? NULL : group;
+}
+
+/* The lower rank comes first, so that both tell the same. */
+static void differ(const lap_blocked_t *mine, int rank, const lap_blocked_words_t *theirs,
+                   bool another)
+{
+    char here[LAP_RANK_TEXT], there[LAP_RANK_TEXT], first[256], second[256];
+    lap_group_name(mine->group, mine->group->rank, here);
+    lap_group_name(mine->group, rank, there);
+    snprintf(first, sizeof(first), "%s is in %s, which %s has not begun", here, mine->call, there);
+    snprintf(second, sizeof(second), "%s is in %s%s, which %s has not begun", there, theirs->call,
+             another ? " of another group" : "", here);
+    const bool lower = mine->group->rank < rank;
+    lap_error(LAP_ERR_MISMATCH, "%s; %s", lower ? first : second, lower ? second : first);
+}
+
+/* With the lock. */
+static lap_group_t *find_mismatch(const lap_blocked_t *mine)
+{
+    const lap_group_t *group = mine->group;
+    const lap_world_t *world = group->world;
+    for (int rank = 0; rank < group->size; rank++) {
+        lap_blocked_words_t theirs;
+        if (rank == group->rank || !(mine->all || rank == mine->peer) ||
+            !read_blocked(note_of(group, rank), &theirs))
+            continue;
+        if (!(theirs.flags & FLAG_ALL) && theirs.peer != (uint32_t)world->rank)
+            continue;
+        lap_group_t *other = find_unbegun(world, &theirs);
+        if (!other || has_begun(mine, rank))
+            continue;
+        differ(mine, rank, &theirs, other != group);
+        return other;
+    }
+    return NULL;
+}
+
+lap_status_t lap_blocked_look(const lap_blocked_t *mine)
+{
+    lap_world_t *world = mine->group->world;
+    const lap_blocked_words_t words = words_of(mine);
+    pthread_mutex_lock(&world->calls_lock);
+    say(world, &words);
+    lap_group_t *other = find_mismatch(mine);
+    pthread_mutex_unlock(&world->calls_lock);
+    if (!other)
+        return LAP_OK;
+    lap_group_fail(mine->group, LAP_ERR_MISMATCH, lap_last_error());
+    if (other != mine->group)
+        lap_group_fail(other, LAP_ERR_MISMATCH, lap_last_error());
+    return LAP_ERR_MISMATCH;
+}
+
+/* ---- operators in another order ---- */
+
+lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_call_place_t *place,
+                               uint32_t op)
+{
+    lap_group_t *group = mine->group;
+    said_t said = {.number = 0}, found = {.number = 0};
+    pthread_mutex_lock(&group->world->calls_lock);
+    for (const lap_call_place_t *at = group->places; at && !found.number; at = at->next)
+        for (int i = 0; i < LAP_CALL_NOTES && !found.number; i++)
+            if (read_note(&at->notes[rank][i], &said) && said.number == mine->number &&
+                (at != place || said.op != op))
+                found = said;
+    pthread_mutex_unlock(&group->world->calls_lock);
+    if (found.number == 0)
+        return LAP_OK;
+    char names[2][LAP_RANK_TEXT], texts[2][160];
+    lap_group_name(group, group->rank, names[0]);
+    lap_group_name(group, rank, names[1]);
+    snprintf(texts[0], sizeof(texts[0]), "%s calls %s", names[0], mine->call);
+    snprintf(texts[1], sizeof(texts[1]), "%s calls %s with m = %llu", names[1], found.name,
+             (unsigned long long)found.m);
+    const int first = group->rank > rank;
+    lap_error(LAP_ERR_MISMATCH, "%s, %s as call %llu of operators in the group", texts[first],
+              texts[!first], (unsigned long long)mine->number);
+    lap_group_fail(group, LAP_ERR_MISMATCH, lap_last_error());
+    return LAP_ERR_MISMATCH;
+}
+
+/* ---- time-outs ---- */
+
+void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_t bytes)
+{
+    lap_blocked_words_t theirs;
+    text[0] = '\0';
+    if (read_blocked(note_of(group, rank), &theirs)) {
+        snprintf(text, bytes, ": it is in %s%s", theirs.call,
+                 theirs.group == group->id ? "" : " of another group");
+        return;
+    }
+    pthread_mutex_lock(&group->world->calls_lock);
+    const said_t latest = latest_of(group, rank);
+    pthread_mutex_unlock(&group->world->calls_lock);
+    if (latest.number > 0 && latest.number != LAP_CALL_ANY)
+        snprintf(text, bytes, ": the latest operator that it has called is %s with m = %llu",
+                 latest.name, (unsigned long long)latest.m);
+}
+
+void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes)
+{
+    const lap_group_t *group = mine->group;
+    size_t used = 0;
+    int told = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < group->size && told < 3 && used < bytes; rank++) {
+        char name[LAP_RANK_TEXT], where[160];
+        pthread_mutex_lock(&group->world->calls_lock);
+        const bool begun = rank == group->rank || has_begun(mine, rank);
+        pthread_mutex_unlock(&group->world->calls_lock);
+        if (begun)
+            continue;
+        lap_blocked_tell_rank(group, rank, where, sizeof(where));
+        used += (size_t)snprintf(text + used, bytes - used, "; %s has not begun the call%s",
+                                 lap_group_name(group, rank, name), where);
+        told++;
+    }
+}

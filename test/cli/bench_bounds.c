@@ -135,6 +135,32 @@ static int count_odd(const lap_bench_data_t *data)
     return odd;
 }
 
+/* The same of what is summed beside a GEMM, P terms of at most a half; and of a bias gradient. */
+static int count_odd_others(const lap_bench_data_t *data)
+{
+    const lap_tensor_t *y = &data->args.y, *grad = &data->args.bias_grad, *d = &data->args.d;
+    const int ranks = data->shape.nranks;
+    int odd = 0;
+    for (size_t i = 0; data->shape.moved && i < y->rows * y->cols; i++) {
+        const expected_t want = expect_y(data, i / y->cols, i % y->cols);
+        const double x = fabs(want.value), lost = (2 * ranks + 8) * U * 0.5 * ranks;
+        odd += want.bound < unit_of(y->dtype) * x / 2 ||
+               want.bound > 1.34 * (lost + unit_of(y->dtype) * x + least_of(y->dtype));
+    }
+    for (size_t col = 0; data->shape.epilogue & LAP_EPILOGUE_BIAS_GRAD && col < grad->cols; col++) {
+        const expected_t want = expect_bias_grad(data, 0, col);
+        double sum = 0, size = 0;
+        for (size_t row = 0; row < d->rows; row++) {
+            sum += element(d, row, col) * (double)data->args.d_scale;
+            size += fabs(element(d, row, col)) * (double)data->args.d_scale;
+        }
+        const double unit = unit_of(grad->dtype) * fabs(sum);
+        odd += fabs(want.value - sum) > 1e-12 * size || want.bound < unit / 2 ||
+               want.bound > 1.34 * (U * size + unit + least_of(grad->dtype));
+    }
+    return odd;
+}
+
 /* ---- cases ---- */
 
 static bool begin(lap_group_t *group, lap_device_t *device, const lap_bench_t *bench,
@@ -181,11 +207,37 @@ static void test_type(lap_group_t *group, lap_device_t *device, lap_op_kind_t ki
     }
 }
 
+static void test_others(lap_group_t *group, lap_device_t *device, lap_dtype_t dtype)
+{
+    static const lap_op_kind_t kinds[] = {LAP_BULK_RS, LAP_AG_GEMM};
+    for (size_t i = 0; i < 2; i++) {
+        const lap_bench_t bench = {.seed = 8,
+                                   .dtype = dtype,
+                                   .out_dtype = LAP_DTYPE_DEFAULT,
+                                   .wire_dtype = LAP_DTYPE_DEFAULT,
+                                   .epilogue = i == 1 ? LAP_EPILOGUE_BIAS_GRAD : 0};
+        const lap_bench_case_t it = {.kind = kinds[i], .m = M, .n = N, .k = 24};
+        lap_bench_data_t data = {0};
+        double worst;
+        char what[128];
+        snprintf(what, sizeof(what), "%s of %s, %d ranks", i == 1 ? "bias_grad" : "y",
+                 lap_dtype_name(dtype), lap_group_size(group));
+        if (begin(group, device, &bench, &it, &data, what)) {
+            const int odd = count_odd_others(&data);
+            tap_ok(lap_bench_data_verify(&data, &worst) && odd == 0,
+                   "%s: %d bounds are none of rounding and summing", what, odd);
+        }
+        lap_bench_data_clear(&data);
+    }
+}
+
 static void test_bounds(lap_world_t *world, void *arg)
 {
     static const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS, LAP_GEMM_AR};
     static const lap_dtype_t dtypes[] = {LAP_FLOAT32, LAP_FLOAT16, LAP_BFLOAT16, LAP_FLOAT8_E4M3,
                                          LAP_FLOAT8_E5M2};
+    for (size_t a = 0; a < 5; a++)
+        test_others(lap_world_group(world), arg, dtypes[a]);
     for (size_t k = 0; k < 3; k++)
         for (size_t a = 0; a < 5; a++)
             for (size_t out = 0; out < 5; out++)

@@ -112,6 +112,7 @@ static void load_others(void)
         "the marks of a document; wgrad is not named");
     tap_ok(lap_tp_overlap_describe(&o, LAP_FC1_WGRAD, &desc) == LAP_OK && desc.kind == LAP_GEMM,
            "and has nothing to do");
+    tap_ok(o.rules[LAP_FC1_WGRAD].method == LAP_TP_SERIAL, "so that its rule is serial, too");
     tap_success(load("qkv_fprop: {method: auto, num_sm: null}\nproj_dgrad: {method: none}\n"
                      "fc1_fprop: {method: \"serial\"}\n",
                      2, &o),

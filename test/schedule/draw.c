@@ -240,8 +240,25 @@ static void test_account(void)
     lap_trace_destroy(NULL);
 }
 
+/* Bars and hatchings are within the page of 1200 pixels. */
+static void check_bounds(const char *text)
+{
+    size_t rects = 0, wrong = 0;
+    for (const char *at = strstr(text, "<rect x="); at; at = strstr(at + 1, "<rect x=")) {
+        const char *width = strstr(at, " width=\"");
+        const double left = strtod(at + strlen("<rect x=\""), NULL);
+        const double wide = width ? strtod(width + strlen(" width=\""), NULL) : -1;
+        wrong += tap_wrong(!(left >= 0 && wide >= 0 && left + wide <= 1200),
+                           "a bar from %g, %g wide: %.80s", left, wide, at);
+        rects++;
+    }
+    tap_ok(rects > RANKS * RECORDS / 2 && wrong == 0,
+           "%zu bars, of which %zu reach beyond the page", rects, wrong);
+}
+
 static void check_page(const char *text)
 {
+    check_bounds(text);
     const char *where = text;
     tap_ok(well_formed(text, &where), "the picture is well-formed XML: '%.40s'", where);
     for (int r = 0; r < RANKS; r++)

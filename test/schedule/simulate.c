@@ -231,6 +231,19 @@ static void test_link(void)
     pair_takes(&cost, 10, "a slow copy is not delivered before it is made");
 }
 
+/* A link in a row with that of the transport: the slower one counts, and both latencies. */
+static void test_two_links(void)
+{
+    static const lap_link_t links[] = {{4, 1}, {2, 3}, {8, 0}, {0, 5}};
+    lap_cost_t cost = unit_cost();
+    cost.link = (lap_link_t){0, 0};
+    for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        lap_cost_add_link(&cost, &links[i]);
+    tap_ok(cost.link.bytes_per_s == 2 && cost.link.latency_s == 9,
+           "links in a row: %g B/s, expected 2, and %g s, expected 9", cost.link.bytes_per_s,
+           cost.link.latency_s);
+}
+
 /* Blocks of 4 and of 1, the first of which waits until 6. */
 static void test_blocks(bool any_order, double seconds)
 {
@@ -411,6 +424,7 @@ int main(void)
     test_cores();
     test_signals();
     test_link();
+    test_two_links();
     test_blocks(true, 10);
     test_blocks(false, 20);
     test_curve();

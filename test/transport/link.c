@@ -151,6 +151,30 @@ static void test_many(lap_world_t *world, void *arg)
     lap_buffer_destroy(buffer);
 }
 
+/* A wait for several raises uses up all of them: the next one is for what comes later. */
+static void test_counts(lap_world_t *world, void *arg)
+{
+    static _Atomic int sent;
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    lap_buffer_t *buffer = new_buffer(world, 8, 1, link_of(0, 0));
+    if (lap_world_rank(world) == 0) {
+        for (sent = 0; sent < 3; sent++)
+            lap_buffer_raise(buffer, 1, 0);
+        lap_group_barrier(group);
+        lap_sleep_until_ns(lap_now_ns() + 50 * MS);
+        sent = 4;
+        lap_buffer_raise(buffer, 1, 0);
+    } else {
+        lap_group_barrier(group);
+        tap_success(lap_buffer_wait(buffer, 0, 0, 3), "three raises");
+        tap_success(lap_buffer_wait(buffer, 0, 0, 1), "and one more");
+        tap_ok(sent == 4, "which is waited for (%d were sent)", sent);
+    }
+    lap_group_barrier(group);
+    lap_buffer_destroy(buffer);
+}
+
 int main(void)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
@@ -159,5 +183,6 @@ int main(void)
     tap_ranks(2, &options, test_overtaking, NULL);
     tap_ranks(2, &options, test_in_place, NULL);
     tap_ranks(2, &options, test_many, NULL);
+    tap_ranks(2, &options, test_counts, NULL);
     return tap_done();
 }

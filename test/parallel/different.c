@@ -230,6 +230,26 @@ static void begun_before(lap_world_t *world, void *arg)
     lap_op_destroy(op);
 }
 
+/* Of those who have begun a call one waits for its end, one in a barrier, for a rank that is late. */
+static void ended_before(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *group = lap_world_group(world);
+    const int rank = lap_group_rank(group);
+    lap_op_t *op = make(group, LAP_AG_GEMM);
+    test_call_t call = call_of(group, LAP_AG_GEMM);
+    lap_sleep_until_ns(lap_now_ns() + (rank == OTHER ? LATE_NS : 0));
+    tap_success(test_call_begin(op, &call), "all begin a call");
+    if (rank == 2)
+        tap_success(test_call_end(op, &call), "one ends it before the barrier");
+    tap_success(lap_group_barrier(group), "all come to it");
+    if (rank != 2)
+        tap_success(test_call_end(op, &call), "the others end it after that");
+    tap_ok(test_call_error(&call) == 0, "it is right");
+    test_call_clear(&call);
+    lap_op_destroy(op);
+}
+
 /* The other rank does nothing, and then something else. */
 static void never(lap_world_t *world, void *arg)
 {
@@ -278,6 +298,7 @@ static const scene_t scenes[] = {
     {of_two_groups, "two-groups", TIMEOUT_S},
     {elsewhere, "elsewhere", TIMEOUT_S},
     {begun_before, "begun-before", TIMEOUT_S},
+    {ended_before, "ended-before", TIMEOUT_S},
     {never, "never-barrier", 1},
     {never, "never", 1},
 };
@@ -302,7 +323,7 @@ int main(int argc, char **argv)
     const bool turns = !processes && strcmp(options.device, "cuda") == 0;
     for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
         if ((argc < 4 || strcmp(argv[3], scenes[i].name) == 0) &&
-            !(turns && scenes[i].play == begun_before))
+            !(turns && (scenes[i].play == begun_before || scenes[i].play == ended_before)))
             play(&scenes[i]);
     return tap_done();
 }

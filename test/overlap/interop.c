@@ -372,7 +372,7 @@ static void try_contexts(bench_t *bench, const test_flavour_t *flavour, lap_buff
         return;
     }
     trial.op = test_op(caller->group, buffer, trial.method, flavour, &shape);
-    /* The last one is on the stream of the primary context: nothing of the library's is left in the other. */
+    /* The last one is on the primary context's stream: nothing of ours is left in the other. */
     for (int i = 0; trial.op && i < 10; i++) {
         test_call_t call = make_call(&trial, (uint64_t)i, true);
         CUstream stream = streams[i / 2 % 2];

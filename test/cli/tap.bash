@@ -25,13 +25,14 @@ ok() {
     return 1
 }
 
-# What the latest command said whose output is kept, for who reads of a failure: its status alone says nothing.
+# What the latest command said whose output is kept, for who reads of a failure: its status alone says nothing. Of a
+# test within the test, the checks that failed.
 last_said() {
     local stream
     for stream in out err; do
         if [ -s "$work/$stream" ]; then
             echo "# ${last:-the latest command} said on standard ${stream/err/error}:" | sed 's/standard out:/standard output:/'
-            tail -n 20 "$work/$stream" | cut -c 1-300 | sed 's/^/#   /'
+            { grep -m 5 -A 3 'not ok ' "$work/$stream" || tail -n 20 "$work/$stream"; } | cut -c 1-300 | sed 's/^/#   /'
         fi
     done
 }

@@ -40,6 +40,8 @@ script() {
 script 'lap bench nothing; is "the status of a command" "$status" 0'
 has 'a status comes with what the command said' "$status $out" '1 not ok 1' 'lap bench nothing said on standard error' \
     "'nothing'" '# got:      2' '# expected: 0'
+script 'seq 1 30 >"$work/out"; echo "not ok 9 - inside" >>"$work/out"; seq 31 90 >>"$work/out"; is "a test" 1 0'
+has '... and, if that is a test, with what failed in it' "$out" 'not ok 9 - inside'
 script 'ok "a number" test 5 -gt 7'
 has 'a condition is told' "$out" 'not ok 1 - a number' '# this failed: test 5 -gt 7'
 script 'has "a text" "abc" "b" "x"'

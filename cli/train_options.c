@@ -26,12 +26,12 @@ enum {
     BATCH_SIZE,
     MICRO,
     SEQ,
-    HIDDEN,
-    FFN,
-    EXPANSION,
     HEADS,
     KV_HEADS,
     HEAD_DIM,
+    HIDDEN,
+    FFN,
+    EXPANSION,
     LAYERS,
     NORM,
     ACTIVATION,
@@ -88,11 +88,6 @@ static const lap_option_t options[NOPTIONS] = {
                "accumulated, and sent to replicas behind the last",
                "1"},
     [SEQ] = {0, "seq", "COUNT", "tokens of a sequence (default 256; cuda: 2048)", NULL},
-    [HIDDEN] = {0, "hidden", "SIZE", "of what layers pass on (default: the heads times --head-dim)",
-                NULL},
-    [FFN] = {0, "ffn", "SIZE", "features inside the MLP (default: 4 times the hidden size)", NULL},
-    [EXPANSION] = {0, "mlp-expansion-factor", "N", "the same, as a multiple of the hidden size",
-                   NULL},
     [HEADS] = {0, "heads", "COUNT",
                "of attention (default 24; cuda: 64; with --hidden as many as it has room for)",
                NULL},
@@ -102,6 +97,11 @@ static const lap_option_t options[NOPTIONS] = {
          "features of a head (default 32; cuda: 128; with --hidden and --heads one divided "
          "by the other)",
          NULL},
+    [HIDDEN] = {0, "hidden", "SIZE", "of what layers pass on (default: the heads times --head-dim)",
+                NULL},
+    [FFN] = {0, "ffn", "SIZE", "features inside the MLP (default: 4 times the hidden size)", NULL},
+    [EXPANSION] = {0, "mlp-expansion-factor", "N", "the same, as a multiple of the hidden size",
+                   NULL},
     [LAYERS] = {0, "layers", "COUNT", "one after the other", "1"},
     [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
@@ -606,6 +606,10 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     const lap_nn_desc_t *desc = &train->desc;
     lap_arg_settle(args, TP, "%d", train->tp);
     lap_arg_settle(args, BATCH, "%zu", train->batch);
+    lap_arg_settle(args, BATCH_SIZE, "%zu", train->batch / (size_t)train->replicas);
+    lap_arg_settle(args, HIDDEN, "%zu", desc->hidden);
+    lap_arg_settle(args, FFN, "%zu", desc->ffn ? desc->ffn : 4 * desc->hidden);
+    lap_arg_settle(args, EXPANSION, "as --ffn");
     lap_arg_settle(args, SEQ, "%zu", desc->seq);
     lap_arg_settle(args, HEADS, "%zu", desc->heads);
     lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);

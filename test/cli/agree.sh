@@ -23,14 +23,14 @@ refused() {
     ok '... at once' test $((SECONDS - begin)) -lt 10
 }
 
-# options COMMAND: what --help lists, but --help.
-options() { "$LAP" "$1" --help | grep -oE '^ {2,6}(-., )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | grep -vx -- --help; }
+# options COMMAND: what --help lists, but --help and other names for the same.
+options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-., )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+' | grep -vx -- --help; }
 
 # What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
 declare -A train=(
-    [--layer]=attention [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
-    [--head-dim]=8 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
+    [--layer]=attention [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
+    [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--weight-decay]=0.5 [--clip-grad]=0
     [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
@@ -61,7 +61,12 @@ for option in $(options train); do
     none) ok "there is a value to try for $option of lap train" false ;;
     own | '') ;;
     -) refused $option "$common $small" "$option" ;;
-    *) refused "${option/--num-replicas/--tp}" "$common $small" "$option $value" ;;
+    *)
+        # Some are another way to say what comes first.
+        named=${option/--num-replicas/--tp}
+        named=${named/--batch-size/--batch}
+        refused "${named/--mlp-expansion-factor/--ffn}" "$common $small" "$option $value"
+        ;;
     esac
 done
 for option in $(options bench); do
@@ -90,6 +95,8 @@ has 'large numbers' "$err" 'rank 0 says --seed = 7, rank 1 says --seed = 1234567
 apart "train $small --lr 0.10 --bucket-size 256K --num-replicas 2 --tp 1 --json --timeout 30" \
     "train $small --lr 1e-1 --num-replicas 2 --fp8=none --device cpu --heads=4 --timeout 40 --debug"
 is 'the same in other words' "$status$err" 0
+apart "train $small --tp 2 --json" "train --seq-length 4 --num-heads 4 --hidden 16 -i 1 --tp-size 2 --batch-size 2 --ffn 64"
+is '... and by other names' "$status$err" 0
 apart "bench rs 1K 16 16 --iters 1 --timeline $work/one.svg" "bench rs 1024 16 16 --iters 1 --timeline $work/two.svg --json"
 is '... and of lap bench' "$status$err" 0
 

@@ -45,8 +45,9 @@ typedef struct maker {
     card_t *cards; /* of all ranks */
     card_t mine;
     lap_world_t *world;
-    bool pending;  /* MPI may still read and write what is in here */
-    bool gathered; /* the cards are of all ranks, as they are now */
+    lap_world_t *host; /* the ranks of this host alone, to meet; NULL: there is one */
+    bool pending;      /* MPI may still read and write what is in here */
+    bool gathered;     /* the cards are of all ranks, as they are now */
 } maker_t;
 
 static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what)
@@ -160,11 +161,8 @@ static lap_status_t find_ranks(maker_t *maker, MPI_Comm given)
  */
 static lap_status_t meet_locals(maker_t *maker)
 {
-    lap_world_t *world = maker->world;
-    lap_world_t *host = NULL;
+    lap_world_t *world = maker->world, *host = maker->host;
     lap_region_t board = {0};
-    LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
-                            maker->settings, &host));
     host->peers[maker->local_rank] = world->peers[maker->rank];
     lap_status_t status = lap_bootstrap_meet(host, maker->cards[maker->locals[0]].dir, &board);
     if (status == LAP_OK)
@@ -177,7 +175,6 @@ static lap_status_t meet_locals(maker_t *maker)
         host->peers[i].heap_fd = host->peers[i].pidfd = -1;
     }
     world->heap_end = host->heap_end;
-    lap_world_destroy(host);
     return status;
 }
 
@@ -192,14 +189,28 @@ static lap_status_t make_group(lap_world_t *world)
     return status;
 }
 
-static lap_status_t make_world(maker_t *maker)
+/*
+ * What a rank does by itself. It comes before the first exchange, so that nobody waits at the
+ * meeting for a rank that has no memory.
+ */
+static lap_status_t prepare_world(maker_t *maker, int *place_p)
 {
     LAP_TRY(
         lap_world_alloc(LAP_WORLD_MPI, maker->rank, maker->size, maker->settings, &maker->world));
     lap_world_t *world = maker->world;
     world->peers[world->rank].pid = (int)getpid();
     LAP_TRY(lap_heap_open(&world->peers[world->rank].heap_fd));
-    if (maker->local_size > 1)
+    if (maker->local_size == 1)
+        return LAP_OK;
+    LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
+                            maker->settings, &maker->host));
+    return maker->local_rank == 0 ? lap_meeting_place_make(maker->mine.dir, place_p) : LAP_OK;
+}
+
+static lap_status_t make_world(maker_t *maker)
+{
+    lap_world_t *world = maker->world;
+    if (maker->host)
         LAP_TRY(meet_locals(maker));
     lap_world_set_local(world, maker->local_size);
     LAP_TRY(lap_mpi_wire_open(world, maker->comm, maker->owns_mpi, &world->wire));
@@ -209,13 +220,14 @@ static lap_status_t make_world(maker_t *maker)
 /* All ranks make the world, or none does. `status` is what went wrong here before. */
 static lap_status_t gather(maker_t *maker, lap_status_t status)
 {
-    int made = -1;
-    if (status == LAP_OK && maker->local_rank == 0 && maker->local_size > 1)
-        status = lap_meeting_place_make(maker->mine.dir, &made);
+    int place = -1;
+    if (status == LAP_OK)
+        status = prepare_world(maker, &place);
     status = exchange(maker, status);
     if (status == LAP_OK)
         status = exchange(maker, make_world(maker));
-    lap_meeting_place_remove(maker->mine.dir, made);
+    lap_meeting_place_remove(maker->mine.dir, place);
+    lap_world_destroy(maker->host);
     return status;
 }
 

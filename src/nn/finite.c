@@ -150,7 +150,8 @@ static void name_in_block(const lap_nn_block_t *block, size_t what, lap_nn_not_f
     if (weights[what]) {
         found->what = LAP_NN_PARAMETER;
         const lap_dtype_t dtype = weights[what]->param.weight.dtype;
-        const bool copy = what > 0 && weights[what - 1] == weights[what];
+        const bool copy = what == COLUMN_COPY || what == COLUMN_BIAS_COPY || what == ROW_COPY ||
+                          what == ROW_BIAS_COPY;
         snprintf(found->name, sizeof(found->name), "%s%s%s", weights[what]->name,
                  copy ? " as " : "", copy ? lap_dtype_name(dtype) : "");
         return;

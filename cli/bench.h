@@ -3,8 +3,8 @@
  * The parts of `lap bench`: what was asked for (bench_options.c, bench_methods.c), what that means
  * for a rank (bench_shape.c), its matrices (bench_data.c) and the truth about them (bench_truth.c),
  * the measuring that every rank takes part in (bench_measure.c, bench_latency.c), what others than
- * this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c, bench_sweep.c).
- * bench.c starts the ranks.
+ * this library do instead (bench_mpi.c) and what rank 0 prints (bench_print.c, bench_json.c,
+ * bench_sweep.c). bench.c starts the ranks.
  */
 #ifndef LAP_CLI_BENCH_H
 #define LAP_CLI_BENCH_H
@@ -378,6 +378,16 @@ const char *lap_bench_lack_name(lap_bench_lack_t lack);
 /* Floating-point operations of the GEMM of a rank; 1e12 of them a second when they take `ms`. */
 double lap_bench_flops(const lap_bench_shape_t *shape);
 double lap_bench_tflops(const lap_bench_shape_t *shape, double ms);
+
+/* What a rank sends in a call, in GB for each second of its time; NAN: not known. */
+double lap_bench_wire_gbps(const lap_bench_figure_t *figure);
+
+/*
+ * What is correct in the least time; SIZE_MAX: nothing is. Of all rows of the table, serial and the
+ * baseline too, or of the methods asked for, which alone are listed in JSON.
+ */
+size_t lap_bench_fastest(const lap_bench_case_t *it, const lap_bench_result_t *result,
+                         bool asked_only);
 
 /* "8 ranks share 2 cores: ...", if they do, as a line. */
 void lap_bench_print_cores(const char *device, int local_ranks, int cores);

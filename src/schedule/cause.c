@@ -21,7 +21,6 @@ typedef struct walk {
     size_t count, room;
     int from; /* of the wait of this rank that led here; -1: none */
     uint32_t signal;
-    size_t left; /* records that may still be visited: more would be a circle */
     bool failed; /* no memory */
 } walk_t;
 
@@ -162,9 +161,6 @@ static const lap_trace_record_t *raiser(const walk_t *walk, const lap_trace_reco
 
 /* ---- the walk ---- */
 
-static void walk_back(walk_t *walk, const lap_trace_record_t *record, int rank, uint64_t begin,
-                      uint64_t end, int depth);
-
 /* [begin, end) of a rank that has nothing behind it in this call. */
 static void walk_before(walk_t *walk, int rank, uint64_t begin, uint64_t end)
 {
@@ -179,36 +175,6 @@ static void walk_before(walk_t *walk, int rank, uint64_t begin, uint64_t end)
         add_delayed(walk, begin, middle, LAP_CAUSE_LATE, rank, delay);
 }
 
-/* [begin, end) of a wait: woken late, on the wire, or not sent yet. */
-static void walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_t begin, uint64_t end,
-                      int depth)
-{
-    const lap_trace_record_t *sender = raiser(walk, wait);
-    if (depth == 0) {
-        walk->from = wait->from;
-        walk->signal = wait->awaited;
-    }
-    if (!sender) {
-        add(walk, begin, end, LAP_CAUSE_WIRE, wait->from);
-        return;
-    }
-    const uint64_t came = later(begin, sooner(delivered(sender), end));
-    const bool flies = has(&sender->flight);
-    const uint64_t left = flies
-                              ? (sender->flight.ready ? sender->flight.ready : sender->flight.begin)
-                              : sender->span.begin;
-    const uint64_t sent = later(begin, sooner(left, came));
-    /* On an emulated link the copying is no part of the time that it takes. */
-    const uint64_t delay = walk->trace->emulated ? 0 : sender->delays.running;
-    add(walk, came, end, LAP_CAUSE_CORE, wait->rank);
-    if (sent < came)
-        add_delayed(walk, sent, came, LAP_CAUSE_WIRE, sender->rank, delay);
-    if (begin < sent && sender->kind == LAP_STEP_GEMM) /* it ran before it raised */
-        walk_back(walk, sender, sender->rank, begin, sent, depth + 1);
-    else if (begin < sent)
-        walk_back(walk, before(walk, sender), sender->rank, begin, sent, depth + 1);
-}
-
 /* [begin, end) of something that ran; of its delays this is a part like any other. */
 static void walk_run(walk_t *walk, const lap_trace_record_t *record, uint64_t begin, uint64_t end)
 {
@@ -220,41 +186,96 @@ static void walk_run(walk_t *walk, const lap_trace_record_t *record, uint64_t be
     add_delayed(walk, begin, end, cause, record->rank, delay);
 }
 
-/* Explains [begin, end) by a record of a rank, which ended or began then, and by what was before. */
-static void walk_back(walk_t *walk, const lap_trace_record_t *record, int rank, uint64_t begin,
-                      uint64_t end, int depth)
+/* A stretch of time that is still to be explained, by a record of a rank and what was before. */
+typedef struct stretch {
+    const lap_trace_record_t *record; /* NULL: the rank has nothing behind it */
+    int rank;
+    uint64_t begin, end;
+} stretch_t;
+
+/*
+ * [begin, end) of a wait: woken late, on the wire, or not sent yet. That part is left to be
+ * explained by what kept the sender: returns it.
+ */
+static stretch_t walk_wait(walk_t *walk, const lap_trace_record_t *wait, uint64_t begin,
+                           uint64_t end)
 {
-    while (begin < end && record) {
-        if (walk->left == 0 || depth > DEPTH_MOST) {
-            add(walk, begin, end, LAP_CAUSE_LATE, rank);
-            return;
-        }
-        walk->left--;
-        const lap_span_t *span = &record->span;
-        const bool whole = record->kind == LAP_STEP_WAIT; /* it does nothing else */
-        const uint64_t ended = later(begin, sooner(span->end, end));
-        add(walk, ended, end, LAP_CAUSE_CORE, rank); /* its turn had come */
-        const uint64_t ran = later(begin, sooner(whole ? start_of(record) : span->begin, ended));
-        if (ran < ended && whole && waits(record))
-            walk_wait(walk, record, ran, ended, depth);
-        else if (ran < ended)
-            walk_run(walk, record, ran, ended);
-        const uint64_t start = later(begin, sooner(start_of(record), ran));
-        if (start < ran && waits(record))
-            walk_wait(walk, record, start, ran, depth);
-        else
-            add(walk, start, ran, LAP_CAUSE_CORE, rank);
-        if (depth == 0)
-            walk->from = -1;
-        end = start;
-        record = begin < end ? before(walk, record) : NULL;
-        if (begin < end && !record) {
-            walk_before(walk, rank, begin, end);
-            return;
-        }
+    const lap_trace_record_t *sender = raiser(walk, wait);
+    if (!sender) {
+        add(walk, begin, end, LAP_CAUSE_WIRE, wait->from);
+        return (stretch_t){NULL, wait->rank, begin, begin};
     }
-    if (begin < end)
-        walk_before(walk, rank, begin, end);
+    const uint64_t came = later(begin, sooner(delivered(sender), end));
+    const lap_span_t *flight = &sender->flight;
+    const uint64_t left = !has(flight)    ? sender->span.begin
+                          : flight->ready ? flight->ready
+                                          : flight->begin;
+    const uint64_t sent = later(begin, sooner(left, came));
+    /* On an emulated link the copying is no part of the time that it takes. */
+    const uint64_t delay = walk->trace->emulated ? 0 : sender->delays.running;
+    add(walk, came, end, LAP_CAUSE_CORE, wait->rank);
+    if (sent < came)
+        add_delayed(walk, sent, came, LAP_CAUSE_WIRE, sender->rank, delay);
+    /* A block of a GEMM ran before it raised; all else is sent when it begins. */
+    const lap_trace_record_t *kept = sender;
+    if (sender->kind != LAP_STEP_GEMM && begin < sent)
+        kept = before(walk, sender);
+    return (stretch_t){kept, sender->rank, begin, sent};
+}
+
+/*
+ * Explains the end of a stretch, and makes it so much shorter; or turns to what was before its
+ * record. Returns what must be explained first.
+ */
+static stretch_t walk_step(walk_t *walk, stretch_t *stretch)
+{
+    const lap_trace_record_t *record = stretch->record;
+    const lap_span_t *span = &record->span;
+    const uint64_t begin = stretch->begin, end = stretch->end, start = start_of(record);
+    const stretch_t none = {NULL, stretch->rank, begin, begin};
+    if (span->end < end) { /* its turn had come */
+        stretch->end = later(begin, span->end);
+        add(walk, stretch->end, end, LAP_CAUSE_CORE, stretch->rank);
+    } else if (record->kind != LAP_STEP_WAIT && span->begin < end) {
+        stretch->end = later(begin, span->begin);
+        walk_run(walk, record, stretch->end, end);
+    } else if (start < end) {
+        stretch->end = later(begin, start);
+        if (waits(record))
+            return walk_wait(walk, record, stretch->end, end);
+        add(walk, stretch->end, end,
+            record->kind == LAP_STEP_WAIT ? LAP_CAUSE_WIRE : LAP_CAUSE_CORE, stretch->rank);
+    } else {
+        stretch->record = before(walk, record);
+    }
+    return none;
+}
+
+/* Explains a stretch of the rank's own time, which `record` ended. */
+static void walk_back(walk_t *walk, const lap_trace_record_t *record, uint64_t begin, uint64_t end)
+{
+    stretch_t stack[DEPTH_MOST] = {{record, walk->rank, begin, end}};
+    const size_t most = 8 * walk->trace->nrecords + 64; /* more visits would be a circle */
+    size_t depth = 1, visits = 0;
+    while (depth > 0) {
+        stretch_t *top = &stack[depth - 1];
+        const lap_trace_record_t *own = top->record;
+        if (depth == 1) { /* what this rank waits for is named, wherever that leads */
+            const bool named = own && waits(own) && own->span.end >= top->end;
+            walk->from = named ? own->from : -1;
+            walk->signal = named ? own->awaited : LAP_NO_SIGNAL;
+        }
+        if (top->begin >= top->end || !own || visits++ > most) {
+            walk_before(walk, top->rank, top->begin, top->end);
+            depth--;
+            continue;
+        }
+        const stretch_t first = walk_step(walk, top);
+        if (first.begin < first.end && depth < DEPTH_MOST)
+            stack[depth++] = first;
+        else
+            add(walk, first.begin, first.end, LAP_CAUSE_LATE, first.rank);
+    }
 }
 
 /* The arithmetic of the rank that began then; else whatever ended last until then. */
@@ -274,10 +295,9 @@ lap_status_t lap_trace_find_causes(const lap_trace_t *trace, int rank, lap_trace
     walk_t walk = {.trace = trace, .rank = rank};
     for (size_t i = view->nidle; i-- > 0;) {
         const lap_interval_t *idle = &view->idle[i];
-        walk.left = 4 * trace->nrecords + 16;
         walk.from = -1;
         walk.signal = LAP_NO_SIGNAL;
-        walk_back(&walk, went_on(&walk, idle->end), rank, idle->begin, idle->end, 0);
+        walk_back(&walk, went_on(&walk, idle->end), idle->begin, idle->end);
     }
     if (walk.failed) {
         lap_free(walk.list);

@@ -4,7 +4,6 @@
  * and transport.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "schedule/bind.h"
 #include "schedule/meet.h"
@@ -96,55 +95,7 @@ static lap_trace_record_t *next_record(issue_t *issue, uint32_t index, int peer,
     record->step = index;
     record->peer = peer;
     record->bytes = bytes;
-    record->signal = LAP_NO_SIGNAL;
-    record->from = -1;
-    record->ndeps = step->ndeps;
-    memcpy(record->deps, step->deps, sizeof(record->deps));
     return record;
-}
-
-/*
- * Which rows of the matrix of all ranks a put carries: what is gathered lies there as it is, parts
- * of sums go to whose rows they are.
- */
-static void note_put_rows(const lap_schedule_t *schedule, const lap_step_t *step,
-                          lap_trace_record_t *record)
-{
-    const lap_op_kind_t kind = schedule->kind;
-    const bool gathers = kind == LAP_AG_GEMM || kind == LAP_BULK_AG || kind == LAP_EXTERNAL_AG;
-    const bool scatters = kind == LAP_GEMM_RS || kind == LAP_BULK_RS || kind == LAP_EXTERNAL_RS;
-    size_t first = gathers && step->dst.stride ? step->dst.offset / step->dst.stride : 0;
-    if (scatters)
-        (void)lap_shard(schedule->m, schedule->size, step->peer, &first);
-    record->first_row = first;
-    record->rows = gathers || scatters ? step->src.rows : 0;
-}
-
-/* The same for a block of a GEMM: rows of the result, or of what it is a part of. */
-static void note_block_rows(const lap_schedule_t *schedule, const lap_block_t *block,
-                            lap_trace_record_t *record)
-{
-    const bool parts = schedule->kind == LAP_GEMM_RS || schedule->kind == LAP_GEMM_AR;
-    const lap_range_t *range = parts ? &block->a : &block->d;
-    const bool known = range->place == (parts ? LAP_INPUT : LAP_OUTPUT) && range->stride > 0;
-    record->first_row = known ? range->offset / range->stride : 0;
-    record->rows = known ? range->rows : 0;
-}
-
-/* What a step other than a GEMM waits for, raises and carries. */
-static void note_step(const issue_t *issue, uint32_t index, lap_trace_record_t *record)
-{
-    const lap_schedule_t *schedule = &issue->program->schedule;
-    const lap_step_t *step = &schedule->steps[index];
-    if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
-        record->signal = step->signal;
-    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
-        note_put_rows(schedule, step, record);
-    if (step->kind != LAP_STEP_WAIT)
-        return;
-    record->from = step->peer;
-    record->awaited = step->signal;
-    record->count = step->count;
 }
 
 static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
@@ -166,12 +117,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     if (record) {
         block->span = &record->span;
         block->delays = &record->delays;
-        note_block_rows(&program->schedule, plan, record);
-    }
-    if (record && plan->wait_signal != LAP_NO_SIGNAL) {
-        record->from = plan->wait_peer;
-        record->awaited = plan->wait_signal;
-        record->count = plan->wait_count;
+        lap_record_block(&program->schedule, step_index, plan, record);
     }
     if (plan->wait_signal != LAP_NO_SIGNAL) {
         block->has_wait = true;
@@ -189,7 +135,6 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         if (record) {
             record->bytes = program->raises[index].bytes;
             record->peer = plan->raise_peer;
-            record->signal = plan->raise_signal;
         }
         block->raise_arg = &program->raises[index];
     }
@@ -543,7 +488,7 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     if (step->kind != LAP_STEP_GEMM)
         record = next_record(issue, index, step->peer, bytes_told(step));
     if (record) {
-        note_step(issue, index, record);
+        lap_record_step(&issue->program->schedule, index, record);
         LAP_TRY(stamp_delay(issue, stream, &record->delays.before));
         LAP_TRY(issue->device->stamp(stream, &record->span.begin));
     }

@@ -32,6 +32,11 @@ typedef struct lap_trace_record {
     lap_delays_t delays; /* of its stream's thread; `waiting` is of GEMM blocks */
 } lap_trace_record_t;
 
+/* All of a record that is known before a step, or a block of a GEMM step, runs. */
+void lap_record_step(const lap_schedule_t *schedule, uint32_t index, lap_trace_record_t *record);
+void lap_record_block(const lap_schedule_t *schedule, uint32_t index, const lap_block_t *block,
+                      lap_trace_record_t *record);
+
 /* A call as one rank saw it. */
 typedef struct lap_trace_call {
     uint64_t begin, end;

@@ -213,9 +213,12 @@ static void put_bar(const picture_t *picture, const bar_t *bar, const lap_trace_
     fputs(width > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\">" : ">", file);
     fputs("<title>", file);
     put_story(file, record);
-    fprintf(file, "%s%s: %.3f ms, from %.3f to %.3f</title></rect>\n", bar->what ? ", " : "",
+    fprintf(file, "%s%s: %.3f ms, from %.3f to %.3f", bar->what ? ", " : "",
             bar->what ? bar->what : "", ms(bar->end - bar->begin), ms(bar->begin - picture->begin),
             ms(bar->end - picture->begin));
+    if (bar->begin == record->span.begin && ms(record->delays.running) >= 0.001)
+        fprintf(file, ", %.3f of it without a core", ms(record->delays.running));
+    fputs("</title></rect>\n", file);
     char style[32];
     snprintf(style, sizeof(style), "fill=\"%s\"", bar->ink);
     put_label(file, bar->label, x, bar->y + bar->height / 2 + 4, width, style);
@@ -399,7 +402,7 @@ static void put_head(const picture_t *picture, const char *title)
                  trace->method, trace->size, trace->m, trace->emulated ? ", emulated link" : "");
         title = own;
     }
-    double room = (PAGE_WIDTH - 32.0) / (0.56 * (double)(strlen(title) + 1));
+    double room = (PAGE_WIDTH - 32.0) / (0.68 * (double)(strlen(title) + 1));
     fprintf(picture->file, "<text x=\"16\" y=\"30\" font-size=\"%.1f\" font-weight=\"bold\">",
             room < 19 ? room : 19);
     put_text(picture->file, title);

@@ -51,8 +51,8 @@ typedef struct lap_buffer_options {
  * all zero.
  * Collective; every rank gives the same sizes. `options` may be NULL. Writes *buffer_p on success;
  * the caller destroys it before the group. Blocks until every rank has come.
- * Returns LAP_ERR_INVALID, LAP_ERR_MISMATCH (naming two ranks and their sizes), LAP_ERR_NO_MEMORY
- * (with what was asked and what was there), LAP_ERR_UNSUPPORTED, LAP_ERR_PEER_LOST,
+ * Returns LAP_ERR_INVALID, LAP_ERR_MISMATCH (naming what differs, two ranks and both values),
+ * LAP_ERR_NO_MEMORY (with what was asked and what was there), LAP_ERR_UNSUPPORTED, LAP_ERR_PEER_LOST,
  * LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,

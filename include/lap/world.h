@@ -153,8 +153,9 @@ LAP_API int lap_group_world_rank(const lap_group_t *group, int rank);
 /*
  * Returns when every rank of the group has called it.
  * Collective. Blocks.
- * Returns LAP_ERR_INVALID (NULL); LAP_ERR_MISMATCH when another rank called something else, after
- * which the group can go on; LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
+ * Returns LAP_ERR_INVALID (NULL); LAP_ERR_MISMATCH when another rank called something else: the
+ * group can go on if that was another collective of the group, and is broken if it was an operator,
+ * or a call of another group that needs this rank; LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
  * come; the group is then broken and every later collective on it returns the same, as it does
  * when an operation on the group has failed.
  */

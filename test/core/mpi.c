@@ -5,6 +5,7 @@
  */
 #include <lap/lap_mpi.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,33 @@ static void check_mistakes(MPI_Comm comm)
     tap_ok(communicators == 0, "and no communicator is left");
 }
 
+static const char *other_version; /* NULL: the right one */
+
+const char *__wrap_lap_version_string(void);
+const char *__real_lap_version_string(void);
+const char *__wrap_lap_version_string(void)
+{
+    return other_version ? other_version : __real_lap_version_string();
+}
+
+static void check_versions(MPI_Comm comm)
+{
+    lap_world_t *world = NULL;
+    char words[64];
+    int rank, size;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    if (size == 1)
+        return;
+    if (rank == size - 1)
+        other_version = "9.8.7";
+    snprintf(words, sizeof(words), "of this library, rank %d version 9.8.7", size - 1);
+    tap_failure(lap_world_create_mpi(comm, NULL, &world), LAP_ERR_MISMATCH, "rank 0 runs version ",
+                words, NULL);
+    tap_ok(!world && communicators == 0, "nothing is left of it");
+    other_version = NULL;
+}
+
 /* Errors of the caller's communicator end the program by default, but not inside the library. */
 static void check_handler(MPI_Comm comm)
 {
@@ -125,6 +153,7 @@ int main(int argc, char **argv)
     } else {
         MPI_Comm part;
         check_mistakes(MPI_COMM_WORLD);
+        check_versions(MPI_COMM_WORLD);
         check_world(MPI_COMM_WORLD);
         check_handler(MPI_COMM_WORLD);
         MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &part);

@@ -138,8 +138,8 @@ static lap_status_t host_listen(host_t *host)
     host->bound = bind(host->listener, (const struct sockaddr *)&address, sizeof(address)) == 0;
     if (!host->bound && errno == EADDRINUSE)
         return lap_error(LAP_ERR_SYSTEM,
-                         "'%s/s' is there already and is no socket of ours, expected a directory "
-                         "for the ranks alone",
+                         "'%s/s' exists and is not a socket of this library, expected a directory "
+                         "that only these ranks use",
                          host->dir);
     if (!host->bound)
         return lap_error_errno("binding the socket '%s/s'", host->dir);
@@ -260,7 +260,9 @@ static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t 
                          world->peers[hello->rank].pid, hello->pid, hello->rank);
     if (hello->kind != LAP_MESSAGE_HELLO || hello->rank < 0 || hello->rank >= world->size ||
         nfds != 1)
-        return lap_error(LAP_ERR_INTERNAL, "pid %d does not say hello as a rank does", who.pid);
+        return lap_error(LAP_ERR_INTERNAL,
+                         "pid %d sent no valid hello message, expected a rank of this library",
+                         who.pid);
     return LAP_OK;
 }
 
@@ -549,7 +551,8 @@ static lap_status_t guest_hear(const lap_world_t *world, int fd, lap_deadline_t 
     *nfds_p = 0;
     if (message_p->kind == LAP_MESSAGE_FAILURE && message_p->status != LAP_OK)
         return lap_error((lap_status_t)message_p->status, "%s", message_p->text);
-    return lap_error(LAP_ERR_INTERNAL, "rank 0 said %u, expected %d", message_p->kind, kind);
+    return lap_error(LAP_ERR_INTERNAL, "rank 0 sent a message of kind %u, expected kind %d",
+                     message_p->kind, kind);
 }
 
 static lap_status_t guest_hear_table(lap_world_t *world, int fd, lap_deadline_t *deadline,
@@ -562,8 +565,8 @@ static lap_status_t guest_hear_table(lap_world_t *world, int fd, lap_deadline_t 
         if (table.first != known || table.count != nfds || nfds > world->size - known) {
             lap_close_fds(fds, nfds);
             return lap_error(LAP_ERR_INTERNAL,
-                             "rank 0 sent %d heaps from rank %d on, expected "
-                             "them from rank %d on",
+                             "rank 0 sent the descriptors of %d heaps beginning with rank %d, "
+                             "expected rank %d first",
                              nfds, table.first, known);
         }
         for (int i = 0; i < nfds; i++, known++) {

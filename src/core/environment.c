@@ -126,8 +126,8 @@ lap_status_t lap_timeout_parse(const char *name, const char *text, double *secon
     uint64_t ns;
     if (strlen(text) > TIMEOUT_DIGITS)
         return lap_error(LAP_ERR_INVALID,
-                         "%s is '%.*s...' of %zu characters, expected a number of seconds of at "
-                         "most %d, %g to %g",
+                         "%s is '%.*s...' of %zu characters, expected a number of seconds in at "
+                         "most %d characters, %g to %g",
                          name, TIMEOUT_DIGITS, text, strlen(text), TIMEOUT_DIGITS, TIMEOUT_MIN_S,
                          TIMEOUT_MAX_S);
     if (!parse_decimal(text, &seconds))
@@ -204,9 +204,9 @@ lap_status_t lap_environment_base(size_t room, const char **base_p)
     }
     if (stat("/tmp", &about) == 0 && !is_safe(&about))
         return lap_error(LAP_ERR_SYSTEM,
-                         "/tmp belongs to user %lu and has mode %04o, expected root's with 1777: "
-                         "others could replace what is made there; XDG_RUNTIME_DIR or TMPDIR may "
-                         "name a directory of your own",
+                         "/tmp belongs to user %lu and has mode %04o, expected user root and mode "
+                         "1777: other users could replace files in it; XDG_RUNTIME_DIR or TMPDIR "
+                         "may name a directory of your own",
                          (unsigned long)about.st_uid, (unsigned)(about.st_mode & 07777));
     *base_p = "/tmp";
     return LAP_OK;

@@ -70,7 +70,7 @@ lap_status_t lap_job_take(const char *dir, int *fd_p)
         return LAP_OK;
     const char *job = getenv("LAP_JOB");
     return lap_error(LAP_ERR_MISMATCH,
-                     "the job '%s' is taken: process %d is its rank 0; expected another LAP_JOB "
-                     "for each job that runs at the same time",
+                     "the job '%s' is taken: process %d is its rank 0; expected a different "
+                     "LAP_JOB for each job that runs at the same time",
                      job ? job : "", (int)who.pid);
 }

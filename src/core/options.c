@@ -23,8 +23,8 @@ lap_status_t lap_read_options(void *known, size_t known_bytes, const void *given
     for (size_t i = known_bytes; i < size; i++) {
         if (((const char *)given)[i] != 0)
             return lap_error(LAP_ERR_UNSUPPORTED,
-                             "%s.size is %zu and byte %zu is set, a field that version %s does "
-                             "not know: it knows %zu bytes",
+                             "%s.size is %zu and byte %zu is not 0: version %s of this library "
+                             "does not know that field, it knows %zu bytes",
                              name, size, i, lap_version_string(), known_bytes);
     }
     memcpy(known, given, size < known_bytes ? size : known_bytes);

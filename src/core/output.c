@@ -48,8 +48,8 @@ static lap_status_t follow_links(lap_output_t *output)
             return refuse(output, error);
         if (about.st_uid != geteuid() && about.st_uid != 0)
             return lap_error(LAP_ERR_SYSTEM,
-                             "cannot write %s %s: '%s' is a symbolic link of user %lu, expected "
-                             "one of ours",
+                             "cannot write %s %s: '%s' is a symbolic link of user %lu, expected a "
+                             "link of this user or of root",
                              output->what, output->path, output->place,
                              (unsigned long)about.st_uid);
         if (length == (ssize_t)sizeof(target))

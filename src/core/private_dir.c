@@ -44,7 +44,7 @@ static lap_status_t refuse(const char *dir, int error)
     if (about.st_uid != geteuid())
         return lap_error(LAP_ERR_SYSTEM,
                          "the directory '%s' belongs to user %lu, expected %lu: XDG_RUNTIME_DIR or "
-                         "TMPDIR may name a place where others cannot take the name first",
+                         "TMPDIR may name a directory of your own",
                          dir, (unsigned long)about.st_uid, (unsigned long)geteuid());
     if (about.st_mode & 077)
         return lap_error(LAP_ERR_SYSTEM, "the directory '%s' has mode %03o, expected 700", dir,
@@ -82,7 +82,8 @@ lap_status_t lap_private_dir_make(const char *dir, int *fd_p)
         return lap_error_errno("making the directory '%s'", dir);
     lap_status_t status = lap_private_dir_open(dir, &fd);
     if (status == LAP_OK && fd < 0)
-        status = lap_error(LAP_ERR_SYSTEM, "the directory '%s' is gone as soon as it is made", dir);
+        status = lap_error(LAP_ERR_SYSTEM, "the directory '%s' was removed right after it was made",
+                           dir);
     if (status != LAP_OK)
         rmdir(dir);
     else

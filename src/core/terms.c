@@ -172,7 +172,7 @@ static lap_status_t find_difference(const lap_terms_t *terms, lap_group_t *group
         LAP_TRY(status);
     }
     return lap_error(LAP_ERR_INTERNAL,
-                     "digests of what ranks say differ, but nothing that they say");
+                     "the digests of the ranks' values differ, but none of the values does");
 }
 
 lap_status_t lap_terms_agree(const lap_terms_t *terms, lap_group_t *group, lap_status_t mine)

@@ -234,8 +234,9 @@ static lap_status_t check_cards(const card_t *cards, int nranks)
         const card_t *card = &cards[rank];
         if (card->rank != rank || card->nranks != nranks)
             return lap_error(LAP_ERR_MISMATCH,
-                             "the card of rank %d says rank %d of %d, expected rank %d of %d", rank,
-                             card->rank, card->nranks, rank, nranks);
+                             "the caller's allgather gave for rank %d the data of rank %d of %d, "
+                             "expected rank %d of %d",
+                             rank, card->rank, card->nranks, rank, nranks);
         if (card->status != LAP_OK)
             return lap_error((lap_status_t)card->status, "rank %d: %s", rank, card->text);
         if (strncmp(card->host, cards[0].host, sizeof(card->host)) != 0)

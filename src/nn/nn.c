@@ -35,7 +35,7 @@ lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *b
     lap_nn_step_t *steps;
     size_t nsteps;
     if (!bytes_p || !nsignals_p)
-        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected where to write it",
+        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected a pointer to a size_t",
                          bytes_p ? "nsignals_p" : "bytes_p");
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
     LAP_TRY(lap_nn_plan_steps(&plan, &steps, &nsteps));

@@ -8,9 +8,10 @@ lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *ove
 {
     (void)tp;
     (void)overlap_p;
-    return lap_error(LAP_ERR_UNSUPPORTED,
-                     "'%s' cannot be read: this build has no YAML, expected one with libyaml",
-                     path ? path : "");
+    return lap_error(
+        LAP_ERR_UNSUPPORTED,
+        "'%s' cannot be read: this build cannot read YAML, expected a build with libyaml",
+        path ? path : "");
 }
 
 lap_status_t lap_tp_overlap_parse(const char *name, const char *text, size_t bytes, int tp,

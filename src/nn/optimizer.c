@@ -141,7 +141,7 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                                   : "optimizer_p",
                          !nn      ? "layers"
                          : !group ? "their group"
-                                  : "where to write it");
+                                  : "a pointer to write it to");
     lap_status_t status = read_desc(desc, &known);
     lap_optimizer_t *optimizer = lap_alloc(1, sizeof(*optimizer));
     if (status == LAP_OK && !optimizer)
@@ -268,10 +268,11 @@ static lap_status_t check_gradients(const lap_nn_t *nn)
 lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p)
 {
     double norm = 0;
-    if (!optimizer || !(scale > 0) || !isfinite(scale))
-        return lap_error(LAP_ERR_INVALID,
-                         "optimizer is %s and scale is %g, expected a positive one",
-                         optimizer ? "one" : "NULL", (double)scale);
+    if (!optimizer)
+        return lap_error(LAP_ERR_INVALID, "lap_optimizer_step: optimizer is NULL");
+    if (!(scale > 0) || !isfinite(scale))
+        return lap_error(LAP_ERR_INVALID, "scale is %g, expected a finite number above 0",
+                         (double)scale);
     LAP_TRY(check_gradients(optimizer->nn));
     LAP_TRY(lap_nn_wait(optimizer->nn));
     const double clip = optimizer->desc.clip_norm;

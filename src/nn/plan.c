@@ -101,10 +101,10 @@ static lap_status_t check_choices(const lap_nn_desc_t *desc)
         return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %s, expected float32, float16 or bfloat16",
                          lap_dtype_name(desc->dtype));
     if (desc->row_parallel && desc->kind != LAP_NN_LINEAR)
-        return lap_error(LAP_ERR_INVALID,
-                         "row_parallel is %d with %s, expected 0: only linear "
-                         "layers can be",
-                         desc->row_parallel, lap_nn_kind_name(desc->kind));
+        return lap_error(
+            LAP_ERR_INVALID,
+            "row_parallel is %d with %s, expected 0: only linear layers can be row-parallel",
+            desc->row_parallel, lap_nn_kind_name(desc->kind));
     return LAP_OK;
 }
 
@@ -126,9 +126,10 @@ static lap_status_t check_heads(const lap_nn_desc_t *desc, const lap_nn_desc_t *
 {
     LAP_TRY(check_even("heads", desc->heads, nranks));
     if (given->head_dim == 0 && desc->hidden % desc->heads != 0)
-        return lap_error(LAP_ERR_INVALID,
-                         "hidden is %zu, expected a multiple of the %zu heads, or a head_dim",
-                         desc->hidden, desc->heads);
+        return lap_error(
+            LAP_ERR_INVALID,
+            "hidden is %zu, expected a multiple of the %zu heads, or head_dim set as well",
+            desc->hidden, desc->heads);
     LAP_TRY(check_size("head_dim", desc->head_dim));
     LAP_TRY(check_even("kv_heads", desc->kv_heads, nranks));
     if (desc->heads % desc->kv_heads != 0)
@@ -147,7 +148,9 @@ static lap_status_t check_sizes(const lap_nn_desc_t *desc, const lap_nn_desc_t *
     LAP_TRY(check_size("hidden", desc->hidden));
     LAP_TRY(check_size("layers", desc->layers));
     if (desc->layers > 1 && is_linear(desc))
-        return lap_error(LAP_ERR_INVALID, "layers is %zu with %s, expected 1: its y is no x",
+        return lap_error(LAP_ERR_INVALID,
+                         "layers is %zu with %s, expected 1: the output of such a layer cannot be "
+                         "the input of another",
                          desc->layers, lap_nn_kind_name(desc->kind));
     if (has_attention(desc))
         LAP_TRY(check_heads(desc, given, nranks));

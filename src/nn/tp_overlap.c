@@ -154,11 +154,11 @@ static void list_methods(lap_tp_gemm_t gemm, char *text, size_t bytes)
 static lap_status_t check_method(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule)
 {
     static const char *const whys[] = {
-        [GATHERS] = ": it gathers its input",
-        [REDUCES] = ": it reduces its output",
+        [GATHERS] = ": this GEMM gathers its input",
+        [REDUCES] = ": this GEMM reduces its output",
         [EITHER] = "",
-        [BESIDE] = ": it does not need what is reduced beside it",
-        [NOTHING] = ": it communicates nothing",
+        [BESIDE] = ": this GEMM does not depend on the reduction beside it",
+        [NOTHING] = ": this GEMM does not communicate",
     };
     const lap_tp_method_t method = rule->method;
     const bool known = (size_t)method <= LAP_TP_AUTO;
@@ -190,9 +190,10 @@ lap_status_t lap_tp_rule_check(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, in
             LAP_ERR_INVALID, "is_reduce_scatter of %s is %d with method %s, expected %d", name,
             rule->is_reduce_scatter, lap_tp_method_name(rule->method), usual.is_reduce_scatter);
     if (rule->aggregate && rule->method == LAP_TP_RING_EXCHANGE && tp > 1 && tp % 2 != 0)
-        return lap_error(
-            LAP_ERR_INVALID,
-            "aggregate of %s is 1 with %d ranks, expected 0: pairs need an even number", name, tp);
+        return lap_error(LAP_ERR_INVALID,
+                         "aggregate of %s is 1 with %d ranks, expected 0: aggregate needs an even "
+                         "number of ranks",
+                         name, tp);
     return LAP_OK;
 }
 
@@ -210,7 +211,8 @@ static lap_status_t check_overlap(const lap_tp_overlap_t *overlap)
 lap_status_t lap_tp_overlap_init(int tp, lap_tp_overlap_t *overlap_p)
 {
     if (!overlap_p)
-        return lap_error(LAP_ERR_INVALID, "overlap_p is NULL, expected where to write the rules");
+        return lap_error(LAP_ERR_INVALID,
+                         "overlap_p is NULL, expected a pointer to write the rules to");
     if (tp < 1 || tp > LAP_RANKS_MAX)
         return lap_error(LAP_ERR_INVALID, "tp is %d, expected 1 to %d ranks", tp, LAP_RANKS_MAX);
     lap_tp_overlap_t overlap = {.size = sizeof(overlap), .tp = tp};
@@ -304,9 +306,11 @@ lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gem
                                      lap_op_desc_t *desc)
 {
     LAP_TRY(check_overlap(overlap));
-    if (!known_gemm(gemm) || !desc)
-        return lap_error(LAP_ERR_INVALID, "gemm is %d and desc is %s, expected 0 to %d and one",
-                         (int)gemm, desc ? "one" : "NULL", LAP_TP_GEMMS - 1);
+    if (!known_gemm(gemm))
+        return lap_error(LAP_ERR_INVALID, "gemm is %d, expected 0 to %d", (int)gemm,
+                         LAP_TP_GEMMS - 1);
+    if (!desc)
+        return lap_error(LAP_ERR_INVALID, "lap_tp_overlap_describe: desc is NULL");
     const lap_tp_rule_t *rule = &overlap->rules[gemm];
     LAP_TRY(lap_tp_rule_check(gemm, rule, overlap->tp));
     desc->kind = kind_of(overlap, gemm);

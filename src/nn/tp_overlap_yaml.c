@@ -134,8 +134,9 @@ static lap_status_t keep(reader_t *reader, const anchor_t *anchor)
 {
     anchor_t *place = find_anchor(reader, anchor->name);
     if (!place && reader->nanchors == ANCHORS_MOST)
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: there are more than %d anchors, expected less",
-                         reader->path, line_of(reader), ANCHORS_MOST);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: there are more than %d anchors, expected at most %d",
+                         reader->path, line_of(reader), ANCHORS_MOST, ANCHORS_MOST);
     if (!place)
         place = &reader->anchors[reader->nanchors++];
     *place = *anchor;
@@ -158,10 +159,10 @@ static lap_status_t follow_alias(reader_t *reader)
     LAP_TRY(copy_name(reader, reader->event.data.alias.anchor, name));
     const anchor_t *anchor = find_anchor(reader, name);
     if (!anchor)
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: the alias *%s is of nothing, expected fields or a value marked "
-                         "&%s before it",
-                         reader->path, line_of(reader), name, name);
+        return lap_error(
+            LAP_ERR_INVALID,
+            "%s:%zu: the alias *%s has no anchor, expected fields or a value marked &%s before it",
+            reader->path, line_of(reader), name, name);
     reader->alias = anchor;
     if (!anchor->is_rule) {
         reader->type = YAML_SCALAR_EVENT;
@@ -211,7 +212,7 @@ static lap_status_t find_name(const reader_t *reader, const char *what, const ch
     const char *word = reader->scalar.word;
     char all[256];
     if (reader->type != YAML_SCALAR_EVENT)
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is not a word, expected one",
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is a list or a mapping, expected a word",
                          reader->path, line_of(reader), what, where);
     for (size_t i = 0; reader->scalar.whole && names[i]; i++) {
         if (strcmp(word, names[i]) == 0) {
@@ -295,7 +296,7 @@ static const char *none_hint(const reader_t *reader)
 {
     const bool none =
         reader->type == YAML_SCALAR_EVENT && strcasecmp(reader->scalar.word, "none") == 0;
-    return none ? ", which YAML has for None" : "";
+    return none ? ", the YAML word for None" : "";
 }
 
 /* ---- the rule of one GEMM ---- */
@@ -373,8 +374,8 @@ static lap_status_t read_merged(reader_t *reader, const char *where, draft_t *me
     while (reader->type != YAML_SEQUENCE_END_EVENT) {
         if (reader->type != YAML_ALIAS_EVENT)
             return lap_error(LAP_ERR_INVALID,
-                             "%s:%zu: <<%s is no alias of fields, expected one such as *name, or a "
-                             "list of them",
+                             "%s:%zu: <<%s is not an alias of fields, expected an alias such as "
+                             "*name, or a list of aliases",
                              reader->path, line_of(reader), where);
         merge(merged, &reader->alias->draft, 0);
         if (!list)
@@ -430,12 +431,11 @@ static lap_status_t read_rule(reader_t *reader, lap_tp_gemm_t gemm)
     } else if (reader->type == YAML_MAPPING_START_EVENT) {
         LAP_TRY(read_fields(reader, where, &draft));
     } else {
-        return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: %s is no mapping, expected fields such as 'method: %s', or null"
-                         "%s",
-                         reader->path, line_of(reader), lap_tp_gemm_names[gemm],
-                         lap_tp_method_names[reader->overlap.rules[gemm].method],
-                         none_hint(reader));
+        return lap_error(
+            LAP_ERR_INVALID,
+            "%s:%zu: %s is not a mapping, expected fields such as 'method: %s', or null%s",
+            reader->path, line_of(reader), lap_tp_gemm_names[gemm],
+            lap_tp_method_names[reader->overlap.rules[gemm].method], none_hint(reader));
     }
     return finish_rule(reader, gemm, &draft);
 }
@@ -470,14 +470,15 @@ static lap_status_t read_stream(reader_t *reader)
     LAP_TRY(next(reader));
     if (reader->type != YAML_MAPPING_START_EVENT)
         return lap_error(LAP_ERR_INVALID,
-                         "%s:%zu: this is no mapping, expected rules such as 'qkv_fprop:'",
+                         "%s:%zu: this is not a mapping, expected rules such as 'qkv_fprop:'",
                          reader->path, line_of(reader));
     LAP_TRY(next(reader));
     LAP_TRY(read_rules(reader));
     LAP_TRY(next(reader)); /* the end of the document */
     LAP_TRY(next(reader));
     if (reader->type != YAML_STREAM_END_EVENT)
-        return lap_error(LAP_ERR_INVALID, "%s:%zu: a second document begins, expected one",
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: a second YAML document begins, expected one document",
                          reader->path, line_of(reader));
     return LAP_OK;
 }
@@ -511,7 +512,7 @@ static lap_status_t open_file(const char *path, FILE **file_p)
     if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
         close(fd);
         return lap_error(LAP_ERR_INVALID, "'%s' is %s, expected a YAML file", path,
-                         S_ISDIR(about.st_mode) ? "a directory" : "no regular file");
+                         S_ISDIR(about.st_mode) ? "a directory" : "not a regular file");
     }
     FILE *file = fdopen(fd, "r");
     if (!file) {
@@ -549,7 +550,7 @@ lap_status_t lap_tp_overlap_load(const char *path, int tp, lap_tp_overlap_t *ove
     FILE *file = NULL;
     if (!path || !overlap_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected %s", path ? "overlap_p" : "path",
-                         path ? "where to write the rules" : "the name of a file");
+                         path ? "a pointer to write the rules to" : "the name of a file");
     LAP_TRY(lap_tp_overlap_init(tp, &reader.overlap));
     LAP_TRY(open_file(path, &file));
     lap_status_t status = start(&reader);

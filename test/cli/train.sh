@@ -75,7 +75,7 @@ refuse "--dtype is 'fp64'; expected float32, bfloat16 or float16" --dtype fp64
 refuse "--dtype is 'e4m3'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype e4m3
 refuse "--dtype is 'fp8'; expected float32, bfloat16 or float16 (for GEMMs in FP8, add --fp8)" --dtype fp8
 refuse "unexpected argument 'delayed'; did you mean '--fp8=delayed'?" --tp 2 --fp8 delayed
-refuse "layers is 2 with linear" --layers 2 --layer linear
+refuse "layers is 2 with linear, expected 1: the output of such a layer cannot be the input of another" --layers 2 --layer linear
 refuse "unknown option '--iter'; did you mean '--iters'?" --iter 3
 refuse "unexpected argument 'now'" now
 for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
@@ -112,7 +112,7 @@ else
     refuse "'$work/none.yaml' cannot be opened: No such file or directory" --tp-comm-overlap-cfg "$work/none.yaml"
     refuse "$work/bad.yaml:2: method of fc1_fprop is pipeline" --tp-comm-overlap-cfg "$work/bad.yaml"
     printf 'qkv_fprop: None\n' >"$work/none_.yaml"
-    refuse 'or null, which YAML has for None' --tp-comm-overlap-cfg "$work/none_.yaml"
+    refuse 'or null, the YAML word for None' --tp-comm-overlap-cfg "$work/none_.yaml"
 fi
 lap run -n 3 "$LAP" train --tp 2
 is 'ranks that are too many are refused' "$status$out" 2

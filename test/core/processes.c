@@ -709,7 +709,7 @@ static void test_stranger(void)
 
 static void refused_file(void)
 {
-    not_met(LAP_ERR_SYSTEM, "/s' is there already", "no socket of ours");
+    not_met(LAP_ERR_SYSTEM, "/s' exists", "not a socket of this library");
 }
 
 /* What is in a directory that was there before the ranks belongs to somebody. */

@@ -219,8 +219,11 @@ static void run_broken(lap_group_t *group)
     float *after = copy_masters(nn);
     tap_ok(isnan(norm) && memcmp(before, after, count * sizeof(float)) == 0,
            "a norm that is no number is told, and the weights stay");
-    tap_failure(lap_optimizer_step(optimizer, 0, NULL), LAP_ERR_INVALID, "scale is 0", NULL);
-    tap_failure(lap_optimizer_step(NULL, 1, NULL), LAP_ERR_INVALID, "NULL", NULL);
+    tap_failure(lap_optimizer_step(optimizer, 0, NULL), LAP_ERR_INVALID,
+                "scale is 0, expected a finite number above 0", NULL);
+    tap_failure(lap_optimizer_step(optimizer, NAN, NULL), LAP_ERR_INVALID, "scale is nan, expected",
+                NULL);
+    tap_failure(lap_optimizer_step(NULL, 1, NULL), LAP_ERR_INVALID, "optimizer is NULL", NULL);
     free(before);
     free(after);
     lap_optimizer_destroy(optimizer);

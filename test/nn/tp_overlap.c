@@ -207,7 +207,9 @@ static void check_mistakes(void)
     tap_failure(lap_tp_overlap_switch(&overlap, &on), LAP_ERR_INVALID, "overlap.size", NULL);
     lap_tp_overlap_init(3, &overlap);
     tap_failure(lap_tp_overlap_describe(&overlap, (lap_tp_gemm_t)12, &desc), LAP_ERR_INVALID,
-                "gemm is 12", NULL);
+                "gemm is 12, expected 0 to 11", NULL);
+    tap_failure(lap_tp_overlap_describe(&overlap, LAP_FC1_FPROP, NULL), LAP_ERR_INVALID,
+                "desc is NULL", NULL);
     overlap.rules[LAP_FC1_FPROP].method = LAP_TP_PIPELINE;
     tap_failure(lap_tp_overlap_describe(&overlap, LAP_FC1_FPROP, &desc), LAP_ERR_INVALID,
                 "method of fc1_fprop is pipeline", "serial, ring_exchange or auto", NULL);

@@ -178,7 +178,7 @@ static void load_anchors(void)
                r[LAP_FC2_FPROP].num_sm == 5,
            "text of so many bytes");
     tap_failure(lap_tp_overlap_parse("text", "\nfc2", 4, 2, &o), LAP_ERR_INVALID,
-                "text:2: this is no mapping", NULL);
+                "text:2: this is not a mapping", NULL);
     tap_failure(lap_tp_overlap_parse(NULL, "", 0, 2, &o), LAP_ERR_INVALID, "name is NULL", NULL);
     tap_failure(lap_tp_overlap_parse("text", NULL, 0, 2, &o), LAP_ERR_INVALID, "text is NULL",
                 NULL);
@@ -225,9 +225,11 @@ static const mistake_t mistakes[] = {
      "'pipeline'?"},
     {"fc2_fprop:\n  method: userbuffers\n", ":2:", "unknown method",
      "one of serial, ring_exchange"},
-    {"fc2_fprop:\n  method: [pipeline]\n", ":2:", "a method of fc2_fprop is not a word", ""},
-    {"fc2_fprop:\n  [method]: pipeline\n", ":2:", "a field of fc2_fprop is not a word", ""},
-    {"? {a: b}\n: c\n", ":1:", "a key is not a word", ""},
+    {"fc2_fprop:\n  method: [pipeline]\n", ":2:", "a method of fc2_fprop is a list or a mapping",
+     ""},
+    {"fc2_fprop:\n  [method]: pipeline\n", ":2:", "a field of fc2_fprop is a list or a mapping",
+     ""},
+    {"? {a: b}\n: c\n", ":1:", "a key is a list or a mapping", ""},
     {"fc2_fprop:\n  num_sm: many\n", ":2:", "num_sm of fc2_fprop is 'many'", "1 to 1024"},
     {"fc2_fprop:\n  num_sm: '4'\n", ":2:", "num_sm of fc2_fprop is '4'", "a whole number"},
     {"fc2_fprop:\n  num_sm: 4.5\n", ":2:", "'4.5'", "a whole number"},
@@ -240,7 +242,7 @@ static const mistake_t mistakes[] = {
     {"fc2_fprop:\n  num_sm: \"a\\u001b[31m\\0b\"\n", ":2:", "'a?[31m?b'", "whole number"},
     {"\"qkv_fprop\\0\":\n  num_sm: 4\n", ":1:", "unknown key 'qkv_fprop?'", "'qkv_fprop'?"},
     {"fc1_fprop:\n  method: pipeline\n", ":2:", "method of fc1_fprop is pipeline",
-     "it gathers its input"},
+     "this GEMM gathers its input"},
     {"fc2_dgrad: {method: bulk}\n", ":1:", "method of fc2_dgrad is bulk", "expected"},
     {"fc2_wgrad: {method: bulk}\n", ":1:", "method of fc2_wgrad is bulk",
      "serial, external or auto"},
@@ -258,17 +260,17 @@ static const mistake_t mistakes[] = {
      ":4:", "fc1_fprop is there twice", "first in line 1"},
     {"fc1_fprop:\n  num_sm: 1\n  num_sm: 2\n", ":3:", "num_sm of fc1_fprop is there twice",
      "first in line 2"},
-    {"fc1_fprop: ring_exchange\n", ":1:", "fc1_fprop is no mapping", "'method: ring_exchange'"},
-    {"fc1_fprop: []\n", ":1:", "fc1_fprop is no mapping", "or null"},
-    {"- fc1_fprop\n", ":1:", "this is no mapping", "'qkv_fprop:'"},
-    {"just words\n", ":1:", "this is no mapping", ""},
+    {"fc1_fprop: ring_exchange\n", ":1:", "fc1_fprop is not a mapping", "'method: ring_exchange'"},
+    {"fc1_fprop: []\n", ":1:", "fc1_fprop is not a mapping", "or null"},
+    {"- fc1_fprop\n", ":1:", "this is not a mapping", "'qkv_fprop:'"},
+    {"just words\n", ":1:", "this is not a mapping", ""},
     {"", ":1:", "the file is empty", ""},
     {"# nothing but this\n", ":1:", "the file is empty", ""},
-    {"---\n...\n", ":2:", "this is no mapping", ""},
-    {"fc1_fprop: {num_sm: 1}\n---\nfc2_fprop: {num_sm: 1}\n", ":2:", "a second document", ""},
-    {"fc1_fprop: {num_sm: 1}\nfc2_fprop: *a\n", ":2:", "the alias *a is of nothing", "marked &a"},
-    {"fc1_fprop: &a {num_sm: 1,\n <<: *a}\n", ":2:", "the alias *a is of nothing", ""},
-    {"fc1_fprop: {<<: *a}\n", ":1:", "the alias *a is of nothing", ""},
+    {"---\n...\n", ":2:", "this is not a mapping", ""},
+    {"fc1_fprop: {num_sm: 1}\n---\nfc2_fprop: {num_sm: 1}\n", ":2:", "a second YAML document", ""},
+    {"fc1_fprop: {num_sm: 1}\nfc2_fprop: *a\n", ":2:", "the alias *a has no anchor", "marked &a"},
+    {"fc1_fprop: &a {num_sm: 1,\n <<: *a}\n", ":2:", "the alias *a has no anchor", ""},
+    {"fc1_fprop: {<<: *a}\n", ":1:", "the alias *a has no anchor", ""},
     {"qkv_fprop: &a {method: ring_exchange}\n\nqkv_dgrad: {method: bulk}\nqkv_wgrad: *a\n",
      ":4:", "method of qkv_wgrad is ring_exchange", "expected serial, bulk or auto"},
     {"qkv_fprop: &a {method: ring_exchange}\nqkv_wgrad:\n  num_sm: 1\n  <<: *a\n",
@@ -277,15 +279,16 @@ static const mistake_t mistakes[] = {
     {"fc1_fprop: {num_sm: &n 4}\nfc2_fprop:\n  aggregate: *n\n",
      ":3:", "aggregate of fc2_fprop is '4'", "0 or 1"},
     {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: {num_sm: *a}\n", ":2:", "a list or a mapping", ""},
-    {"fc1_fprop: &a {num_sm: 4}\n*a : {num_sm: 4}\n", ":2:", "a key is not a word", ""},
-    {"fc1_fprop: {num_sm: &n 4}\nfc2_fprop: {<<: *n}\n", ":2:", "<< of fc2_fprop is no alias", ""},
-    {"fc1_fprop: {<<: {num_sm: 4}}\n", ":1:", "<< of fc1_fprop is no alias", "such as *name"},
-    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: {<<: [*a, 4]}\n", ":2:", "is no alias", ""},
+    {"fc1_fprop: &a {num_sm: 4}\n*a : {num_sm: 4}\n", ":2:", "a key is a list or a mapping", ""},
+    {"fc1_fprop: {num_sm: &n 4}\nfc2_fprop: {<<: *n}\n", ":2:", "<< of fc2_fprop is not an alias",
+     ""},
+    {"fc1_fprop: {<<: {num_sm: 4}}\n", ":1:", "<< of fc1_fprop is not an alias", "such as *name"},
+    {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: {<<: [*a, 4]}\n", ":2:", "is not an alias", ""},
     {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop:\n  <<: *a\n  <<: *a\n",
      ":4:", "<< of fc2_fprop is there twice", "line 3"},
     {"fc1_fprop: &a {num_sm: 4}\nfc2_fprop: &a {num_sm: 4}\nfc1_fprop: *a\n",
      ":3:", "fc1_fprop is there twice", ""},
-    {"&a [fc1_fprop, *a]\n", ":1:", "this is no mapping", ""},
+    {"&a [fc1_fprop, *a]\n", ":1:", "this is not a mapping", ""},
     {"fc1_fprop: &abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklm {num_sm: 4}\n",
      ":1:", "the name of an anchor has 65 characters", "at most 63"},
     {"fc1_fprop:\n\tnum_sm: 1\n", ":2:", "this is not YAML", ""},
@@ -318,7 +321,7 @@ static void load_monsters(void)
     if (!text)
         return;
     memset(text, '[', LENGTH);
-    tap_failure(load_bytes(text, LENGTH, 2, &overlap), LAP_ERR_INVALID, "no mapping", NULL);
+    tap_failure(load_bytes(text, LENGTH, 2, &overlap), LAP_ERR_INVALID, "not a mapping", NULL);
     memset(text, 'x', LENGTH);
     tap_failure(load_bytes(text, LENGTH, 2, &overlap), LAP_ERR_INVALID, path, NULL);
     memset(text, 0, LENGTH);
@@ -337,11 +340,11 @@ static void load_no_files(void)
                 "'/nowhere/rules.yaml' cannot be opened", "No such file", NULL);
     tap_failure(lap_tp_overlap_load(folder, 2, &overlap), LAP_ERR_INVALID, folder, "a directory",
                 NULL);
-    tap_failure(lap_tp_overlap_load("/dev/null", 2, &overlap), LAP_ERR_INVALID, "no regular file",
-                NULL);
+    tap_failure(lap_tp_overlap_load("/dev/null", 2, &overlap), LAP_ERR_INVALID,
+                "not a regular file", NULL);
     unlink(path);
     if (mkfifo(path, 0600) == 0) /* nobody writes to it: opening must not wait */
-        tap_failure(lap_tp_overlap_load(path, 2, &overlap), LAP_ERR_INVALID, "no regular file",
+        tap_failure(lap_tp_overlap_load(path, 2, &overlap), LAP_ERR_INVALID, "not a regular file",
                     NULL);
     unlink(path);
     const int fd = open(path, O_WRONLY | O_CREAT, 0000);

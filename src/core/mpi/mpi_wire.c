@@ -168,7 +168,7 @@ static out_t *out_alloc(size_t room, int peer)
     if (out)
         out->large = room > LAP_WIRE_SMALL;
     else
-        lap_error(LAP_ERR_NO_MEMORY, "no memory for a letter of %zu bytes to rank %d", room, peer);
+        lap_error(LAP_ERR_NO_MEMORY, "no memory for a message of %zu bytes to rank %d", room, peer);
     return out;
 }
 
@@ -565,14 +565,15 @@ static void finalise(void)
     pthread_t thread;
     struct timespec until;
     if (lap_thread_start(&thread, "lap-mpi-end", finalise_main, NULL) != 0) {
-        lap_warn("no thread to finalise MPI in: it is left as it is");
+        lap_warn("cannot start a thread for MPI_Finalize: MPI is not finalised");
         return;
     }
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FINALISE_S;
     if (pthread_timedjoin_np(thread, NULL, &until) == 0)
         return;
-    lap_warn("MPI_Finalize has not come back within %d s, and is left alone", FINALISE_S);
+    lap_warn("MPI_Finalize has not returned within %d s: the process goes on without it",
+             FINALISE_S);
     pthread_detach(thread);
 }
 

@@ -334,7 +334,7 @@ lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *opti
     MPI_Comm_test_inter(comm, &between_groups);
     if (between_groups)
         return lap_error(LAP_ERR_INVALID,
-                         "comm is an intercommunicator, expected one of one group");
+                         "comm is an intercommunicator, expected an intracommunicator");
     lap_status_t status = lap_settings_make(options, &settings);
     if (status != LAP_OK)
         settings.timeout_ns = spare_timeout(status);

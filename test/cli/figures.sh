@@ -33,8 +33,8 @@ $2" "$work/out" || sed 's/^/# out: /; s/\(.\{2000\}\).*/\1/' "$work/out" "$work/
 
 # ---- causes ----
 
-# 2 MiB to each of two peers take 200 ms at this rate, and the GEMM next to nothing.
-lap bench ag 1536 3 1024 --ranks 3 --iters 2 --warmup 1 --link 20MB/s --json
+# 2 MiB to each of two peers take 400 ms at this rate, and the GEMM next to nothing.
+lap bench ag 1536 3 1024 --ranks 3 --iters 1 --warmup 0 --method serial,direct --link 10MB/s --json
 is 'a slow link: status 0' $status 0
 holds '... the causes add up for all methods, and most of what is exposed is on the wire' '
 for method in it["methods"]:

@@ -14,7 +14,7 @@ FAULTS_ARGS ?= --count 1000
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test
+.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -28,6 +28,9 @@ setup-test:
 
 demo: all
 	@bash scripts/demo.sh $(BUILD)
+
+check: setup-test all
+	@sh scripts/check.sh $(BUILD) $(CTEST_ARGS)
 
 test: setup-test all
 	@$(call run_tests,$(BUILD))
@@ -77,6 +80,7 @@ clean:
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
 	@echo "make demo       trains a layer on 4 CPU ranks with overlap and without; every method; a timeline"
+	@echo "make check      the quick tests, under a minute on two cores"
 	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
 	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"
 	@echo "make mutants    plausible mistakes: which of them the tests notice; MUTANTS_ARGS=--help"

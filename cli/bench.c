@@ -138,7 +138,7 @@ int lap_cli_bench(int argc, char **argv)
     char **again = lap_ranks_arguments("lap bench", argc, argv);
     if (!again)
         return LAP_CLI_FAILED;
-    lap_bench_t bench;
+    static lap_bench_t bench; /* too large for small stacks, and needed once */
     int result = lap_bench_parse(argc, argv, lap_environment_launched(), &bench);
     if (result == LAP_CLI_GO) {
         const lap_ranks_t job = {

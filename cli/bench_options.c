@@ -548,7 +548,10 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
     int status = lap_args_parse(&lap_bench_command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
-    lap_bench_t bench = {.timeline_method = SIZE_MAX, .json = args.values[JSON] != NULL};
+    static lap_bench_t bench; /* too large for small stacks */
+    memset(&bench, 0, sizeof(bench));
+    bench.timeline_method = SIZE_MAX;
+    bench.json = args.values[JSON] != NULL;
     bench.timeline = args.values[TIMELINE];
     bench.quiet = args.given[QUIET];
     bench.trace = !args.given[NO_TRACE];

@@ -17,6 +17,7 @@
 #include "meeting.h"
 #include "util/alloc.h"
 #include "util/cores.h"
+#include "util/thread.h"
 
 int lap_ranks_fail(const char *name, int rank, lap_status_t status)
 {
@@ -221,7 +222,7 @@ static int run_threads(const lap_ranks_t *job)
         rank_thread_t *rank = &ranks[started];
         rank->job = job;
         rank->world = worlds[started];
-        if (pthread_create(&rank->thread, NULL, thread_main, rank) != 0) {
+        if (lap_thread_start(&rank->thread, "lap-rank", thread_main, rank) != 0) {
             fprintf(stderr, "%s: cannot start the thread of rank %zu\n", job->name, started);
             result = LAP_CLI_FAILED;
             break;

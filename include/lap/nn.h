@@ -216,7 +216,8 @@ LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 
 /*
  * The value of the latest loss, after lap_nn_wait: the same bits on every rank. Collective; blocks.
- * Writes *loss_p on success. Returns as lap_group_allgather.
+ * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss), else
+ * as lap_group_allgather.
  */
 LAP_API lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p);
 

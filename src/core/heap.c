@@ -223,6 +223,8 @@ static lap_status_t map_extent(int fd, uint64_t offset, size_t extent, region_he
     void *memory = mmap(NULL, extent, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
     if (memory == MAP_FAILED)
         return lap_error_errno("mapping %zu bytes of shared memory", extent);
+    /* A core dump of one rank would hold the memory of all. An old kernel's would, then. */
+    (void)madvise(memory, extent, MADV_DONTDUMP);
     *header_p = memory;
     return LAP_OK;
 }

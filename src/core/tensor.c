@@ -2,10 +2,12 @@
 /* Element types by size and name, and the rules by which rows and features are shared among ranks. */
 #include <lap/tensor.h>
 
+#include <stdint.h>
 #include <strings.h>
 
 #include "core/convert.h"
 #include "core/status.h"
+#include "core/tensor.h"
 
 typedef struct dtype_info {
     const char *names[7]; /* the first is the one that is printed */
@@ -117,4 +119,14 @@ size_t lap_shard_features(size_t total, int size, int rank, size_t *begin_p)
     if (begin_p)
         *begin_p = begin;
     return features;
+}
+
+lap_status_t lap_tensor_check_aligned(const lap_tensor_t *tensor, const char *name)
+{
+    const size_t bytes = lap_dtype_size(tensor->dtype);
+    if (bytes == 0 || (uintptr_t)tensor->data % bytes == 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "%s.data is %p, expected a multiple of %zu, the bytes of an element of %s",
+                     name, tensor->data, bytes, lap_dtype_name(tensor->dtype));
 }

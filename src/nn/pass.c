@@ -5,6 +5,7 @@
  * operators themselves while they share a buffer, else by a join of the streams.
  */
 #include "core/status.h"
+#include "core/tensor.h"
 #include "nn/nn.h"
 #include "util/alloc.h"
 
@@ -166,7 +167,7 @@ static lap_status_t check_tensor(const lap_nn_t *nn, const char *name, const lap
     if (!tensor->data && tensor->rows > 0)
         return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements", name,
                          tensor->rows, tensor->cols);
-    return LAP_OK;
+    return lap_tensor_check_aligned(tensor, name);
 }
 
 /* What a pass writes is none of what it, or a later one, reads. */
@@ -385,6 +386,9 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
 {
     if (!nn || !loss_p)
         return lap_error(LAP_ERR_INVALID, "lap_nn_loss_value: %s is NULL", nn ? "loss_p" : "nn");
+    if (nn->loss_count == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_nn_loss_value: there is no loss yet, expected lap_nn_loss before");
     const double mine = *nn->loss;
     const bool whole = !nn->plan.desc.sequence_parallel && nn->blocks[0].shape.row;
     void *memory;

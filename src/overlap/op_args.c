@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "core/status.h"
+#include "core/tensor.h"
 #include "overlap/op.h"
 
 /* Sizes of a matrix: the whole of a dimension, or this rank's share of it. */
@@ -44,7 +45,7 @@ static lap_status_t check_tensor(const lap_tensor_t *tensor, const expected_t *w
     if (!tensor->data && tensor->rows && tensor->cols)
         return lap_error(LAP_ERR_INVALID, "%s.data is NULL, expected [%zu, %zu] elements",
                          want->name, tensor->rows, tensor->cols);
-    return LAP_OK;
+    return lap_tensor_check_aligned(tensor, want->name);
 }
 
 /* The arguments of a call that its operator has a use for, with what is expected of each. */

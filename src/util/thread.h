@@ -6,7 +6,8 @@
 #include <pthread.h>
 
 /*
- * Starts a thread with all signals blocked, so that the program's handlers run on its own threads.
+ * Starts a thread with all signals blocked, so that the program's handlers run on its own threads,
+ * and with the stack that it needs, whatever the limits of the process are.
  * 0, or an errno.
  */
 int lap_thread_start(pthread_t *thread_p, const char *name, void *(*main)(void *context),

@@ -30,6 +30,24 @@ static long long heap_bytes(const lap_world_t *world)
     return fd >= 0 && fstat(fd, &file) == 0 ? (long long)file.st_blocks * 512 : -1;
 }
 
+/* Whether the kernel leaves the memory at an address out of core dumps. */
+static bool is_left_out_of_dumps(const void *at)
+{
+    FILE *file = fopen("/proc/self/smaps", "re");
+    char line[512];
+    bool inside = false, found = false;
+    unsigned long from, to;
+    while (file && fgets(line, sizeof(line), file)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = from <= (uintptr_t)at && (uintptr_t)at < to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            found = strstr(line, " dd") != NULL;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
 /* What holds for both kinds of world. `other` is the world that maps what `world` makes. */
 static void test_regions(lap_world_t *world, lap_world_t *other)
 {
@@ -48,6 +66,9 @@ static void test_regions(lap_world_t *world, lap_world_t *other)
                 "100000", "99999", NULL);
     if (!tap_success(lap_region_map(other, region.owner, region.handle, 100000, &again), "mapped"))
         return;
+    if (before >= 0)
+        tap_ok(is_left_out_of_dumps(region.data) && is_left_out_of_dumps(again.data),
+               "core dumps hold it neither here nor there");
     ((char *)again.data)[99999] = 9;
     tap_ok(((char *)region.data)[99999] == 9 && ((char *)again.data)[0] == 7, "the same memory");
     lap_region_t third;

@@ -79,6 +79,11 @@ static void check_passes(lap_world_t *world, void *arg)
     lap_tensor_t y = lap_tensor(memory + part.rows * part.cols, LAP_FLOAT32, part.rows, part.cols);
     lap_tensor_t bad = x;
     tap_failure(lap_nn_backward(nn, &y, &x), LAP_ERR_INVALID, "no forward", NULL);
+    double loss;
+    tap_failure(lap_nn_loss_value(nn, &loss), LAP_ERR_INVALID, "no loss yet", NULL);
+    bad.data = (char *)x.data + 2;
+    tap_failure(lap_nn_forward(nn, 4, &bad, &y), LAP_ERR_INVALID, "x.data", "multiple of 4", NULL);
+    bad = x;
     tap_failure(lap_nn_forward(nn, 5, &x, &y), LAP_ERR_INVALID, "seq", "5", "4", NULL);
     tap_failure(lap_nn_forward(nn, 4, NULL, &y), LAP_ERR_INVALID, "x is NULL", NULL);
     bad.rows++;

@@ -190,6 +190,10 @@ static void spoil_null(lap_op_args_t *args)
 {
     args->b.data = NULL;
 }
+static void spoil_alignment(lap_op_args_t *args)
+{
+    args->a.data = (char *)args->a.data + 1;
+}
 static void spoil_alias(lap_op_args_t *args)
 {
     args->d.data = args->b.data;
@@ -216,7 +220,8 @@ static void test_calls(lap_group_t *group)
                  {spoil_alias, "d", "b"},
                  {spoil_size, "size", "1"},
                  {spoil_dtype, "a", "float32"},
-                 {spoil_far, "a has a stride of 2147483648", "at most 2147483647"}};
+                 {spoil_far, "a has a stride of 2147483648", "at most 2147483647"},
+                 {spoil_alignment, "a.data", "multiple"}};
     lap_op_t *op = NULL;
     lap_op_desc_t desc = good_desc(LAP_GEMM_RS);
     if (!tap_success(lap_op_create(group, &desc, &op), "a good operator"))

@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which commit this is, for what the command prints: as git says when CMake configures; "unknown" for sources that are no
-# repository of their own, such as an archive.
+# Which commit this is, for what the command prints: as git says at each build, so that it never is an older one; "unknown" for
+# sources that are no repository of their own, such as an archive. Included, it defines the target lap_commit, which runs this
+# file as a script: that writes generated/lap_commit.h, if it differs.
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+  find_package(Git QUIET)
+  add_custom_target(lap_commit
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DHEADER=${PROJECT_BINARY_DIR}/generated/lap_commit.h
+            -DGIT=${GIT_EXECUTABLE} -P ${CMAKE_CURRENT_LIST_FILE}
+    BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/lap_commit.h
+    COMMENT "" VERBATIM)
+  return()
+endif()
+
 set(LAP_COMMIT unknown)
-find_package(Git QUIET)
-if(GIT_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/.git)
+if(GIT AND EXISTS ${SOURCE}/.git)
   # No optional locks: looking must not write to the repository.
-  execute_process(COMMAND ${GIT_EXECUTABLE} --no-optional-locks -C ${PROJECT_SOURCE_DIR} describe --always --dirty
-                          --abbrev=12
+  execute_process(COMMAND ${GIT} --no-optional-locks -C ${SOURCE} describe --always --dirty --abbrev=12
                   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed ERROR_QUIET)
   if(NOT failed AND commit MATCHES "^[A-Za-z0-9._/+-]+$")
     set(LAP_COMMIT ${commit})
   endif()
 endif()
-configure_file(cmake/lap_commit.h.in generated/lap_commit.h @ONLY)
+configure_file(${SOURCE}/cmake/lap_commit.h.in ${HEADER} @ONLY)

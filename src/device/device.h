@@ -62,6 +62,11 @@ typedef struct lap_copy {
      * memory. The others have no such choice.
      */
     int sms;
+    /*
+     * A device that can may do it later, but before anything else than copies of the same rows that
+     * are so, too, and signals: at once with them. Copies that go together have no order.
+     */
+    bool together;
 } lap_copy_t;
 
 /*
@@ -97,6 +102,7 @@ typedef struct lap_reduce {
     size_t rows, cols;
     const lap_finish_t *finish; /* NULL: only rounded; must live until it has run */
     void *aux;                  /* [rows, cols]; as in lap_finish_t */
+    bool together;              /* as in lap_copy_t: with the signals that follow */
 } lap_reduce_t;
 
 /* dst[c] = scale times the sum over rows of src[.][c], summed in double in the order of rows. */

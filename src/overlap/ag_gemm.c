@@ -126,6 +126,39 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
 }
 
 /*
+ * The shortest way for few bytes, where what a launch takes is more than what a copy takes: the own
+ * shard is read once and written to all places that it has, and all signals go and come at once.
+ */
+static void build_oneshot(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const uint16_t stream = LAP_STREAM_COMPUTE;
+    const lap_range_t own = lap_own_shard(p);
+    lap_gather_begin(p, s, p->capacity);
+    if (p->size == 1) {
+        add_own_gemm(p, s);
+        lap_add_own_gather(p, s, stream);
+        return;
+    }
+    add_credits(p, s, stream);
+    for (int i = 1; i < p->size; i++)
+        if (lap_gather_flows(p, p->rank, lap_peer_at(p, i)))
+            lap_await_credit(p, s, stream, lap_peer_at(p, i));
+    lap_add_shard_to_all(p, s, stream);
+    for (int i = 1; i < p->size; i++)
+        if (lap_gather_flows(p, p->rank, lap_peer_at(p, i)))
+            lap_add_raise(s, stream, lap_peer_at(p, i), lap_signal_data(p->rank),
+                          lap_range_bytes(&own));
+    for (int i = 1; i < p->size; i++)
+        if (lap_gather_flows(p, lap_peer_at(p, i), p->rank))
+            lap_add_wait(s, stream, lap_peer_at(p, i), lap_signal_data(lap_peer_at(p, i)), 1);
+    const lap_range_t all = lap_gather_shards(p, LAP_SYMMETRIC, p->rank, 0, p->size);
+    if (lap_gather_features(p, p->rank) > 0 && p->m > 0)
+        lap_add_shards_gemm(p, s, stream, all, 0, p->size);
+    if (p->gather_input && p->m > 0)
+        lap_add_gather(p, s, stream, all, 0, p->size);
+}
+
+/*
  * The ring moves units: `width` shards of neighbouring ranks, held by all of these ranks. Rank r
  * gets from r - width, unit by unit, and hands on to r + width, so that the ranks of a unit stand
  * in rings of their own.
@@ -401,6 +434,8 @@ const lap_builder_t lap_ag_gemm_builders[] = {
      LAP_KNOB_GATHER_INPUT | LAP_KNOB_ROUNDS, build_direct},
     {"fused", "the GEMM reads the peers' shards in place, block by block", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS | LAP_KNOB_GATHER_INPUT, lap_build_ag_fused},
+    {"oneshot", "one read of the shard goes to all peers at once, then one GEMM: for few rows",
+     LAP_CAN_ADDRESS, LAP_KNOB_GATHER_INPUT, build_oneshot},
     {NULL, NULL, 0, 0, NULL},
 };
 

@@ -79,16 +79,39 @@ void lap_gather_begin(const lap_problem_t *p, lap_schedule_t *s, size_t symmetri
         s->symmetric_bytes = lap_scales_end(s->symmetric_bytes, p->size);
 }
 
-void lap_add_shards(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
-                    lap_range_t src, int first, int count, uint32_t signal)
+/* The scales of the shards that are at `src`, if they have any. */
+static void add_scales(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
+                       lap_range_t src, int first, int count)
 {
     const int full = full_shards(p, first, count);
     if (lap_is_scaled(p))
         lap_add_put(s, stream, peer, LAP_NO_SIGNAL,
                     src.place == LAP_SYMMETRIC ? scales(p, p->rank, first, full) : lap_own_scale(p),
                     scales(p, peer, first, full));
+}
+
+void lap_add_shards(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, int peer,
+                    lap_range_t src, int first, int count, uint32_t signal)
+{
+    add_scales(p, s, stream, peer, src, first, count);
     lap_add_put(s, stream, peer, signal, src,
                 lap_gather_shards(p, LAP_SYMMETRIC, peer, first, count));
+}
+
+void lap_add_shard_to_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream)
+{
+    const lap_range_t own = lap_own_shard(p);
+    const uint32_t before = s->nsteps;
+    for (int i = 1; i < p->size; i++)
+        if (lap_gather_flows(p, p->rank, lap_peer_at(p, i)))
+            add_scales(p, s, stream, lap_peer_at(p, i), own, p->rank, 1);
+    for (int i = 1; i < p->size; i++)
+        if (lap_gather_flows(p, p->rank, lap_peer_at(p, i)))
+            lap_add_put(s, stream, lap_peer_at(p, i), LAP_NO_SIGNAL, own,
+                        lap_gather_shards(p, LAP_SYMMETRIC, lap_peer_at(p, i), p->rank, 1));
+    if (lap_gather_wants(p, p->rank) && own.rows > 0)
+        (void)lap_add_own_shard(p, s, stream, false);
+    lap_go_together(s, before);
 }
 
 uint32_t lap_add_own_shard(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,

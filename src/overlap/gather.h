@@ -65,6 +65,12 @@ void lap_add_shards(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, 
                     lap_range_t src, int first, int count, uint32_t signal);
 
 /*
+ * Puts the own shard to all peers that want it, without a signal, and to its own place: together,
+ * as copies of the same rows.
+ */
+void lap_add_shard_to_all(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream);
+
+/*
  * Copies the own shard to its place among the others. Its scale is read there only by who hands it
  * on. Returns the step.
  */

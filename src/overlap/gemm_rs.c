@@ -164,6 +164,25 @@ static lap_range_t open_scale(const lap_problem_t *p, int source)
     return lap_scale_range(source, open_bytes(p), 0, 1);
 }
 
+/* Waits until all peers have laid open so many splits. */
+static void await_open(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream, uint32_t splits)
+{
+    for (int j = 1; j < p->size; j++) {
+        int peer = lap_peer_at(p, -j);
+        lap_add_wait(s, stream, peer, lap_signal_open(p->size, peer), splits);
+        lap_expect(s, lap_signal_open(p->size, peer));
+    }
+}
+
+/* What all ranks have laid open of these columns are the parts of the sum that was added last. */
+static void add_open_sources(const lap_problem_t *p, lap_schedule_t *s, lap_columns_t columns)
+{
+    for (int source = 0; source < p->size; source++)
+        lap_reduce_source(s, open_partial(p, source, p->rank, columns));
+    for (int source = 0; source < p->size && lap_is_scaled(p); source++)
+        lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : open_scale(p, source));
+}
+
 /* Sums split `i` of what all ranks have laid open, when they have; `gemm` is this rank's part. */
 static void add_open_sum(const lap_problem_t *p, lap_schedule_t *s, size_t i, uint32_t gemm)
 {
@@ -171,19 +190,12 @@ static void add_open_sum(const lap_problem_t *p, lap_schedule_t *s, size_t i, ui
     lap_range_t dst = s->output;
     if (dst.rows == 0)
         return;
-    for (int j = 1; j < p->size; j++) {
-        int peer = lap_peer_at(p, -j);
-        lap_add_wait(s, LAP_STREAM_RECEIVE, peer, lap_signal_open(p->size, peer), (uint32_t)i + 1);
-        lap_expect(s, lap_signal_open(p->size, peer));
-    }
+    await_open(p, s, LAP_STREAM_RECEIVE, (uint32_t)i + 1);
     dst.offset = columns.begin * lap_dtype_size(p->types.out);
     dst.row_bytes = columns.count * lap_dtype_size(p->types.out);
     uint32_t sum = lap_add_reduce(s, LAP_STREAM_RECEIVE, dst, p->types.wire, p->types.out);
     lap_add_dep(s, sum, gemm);
-    for (int source = 0; source < p->size; source++)
-        lap_reduce_source(s, open_partial(p, source, p->rank, columns));
-    for (int source = 0; source < p->size && lap_is_scaled(p); source++)
-        lap_reduce_scale(s, source == p->rank ? lap_own_scale(p) : open_scale(p, source));
+    add_open_sources(p, s, columns);
 }
 
 /* The GEMM of split `i`; tells each owner that its rows are there. Returns the GEMM. */
@@ -238,6 +250,49 @@ static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
     for (int j = 1; j < p->size; j++)
         if (lap_rows_of(p, lap_peer_at(p, j)) > 0)
             lap_await_done(p, s, LAP_STREAM_SEND, lap_peer_at(p, j));
+}
+
+/*
+ * The shortest way for few rows: one GEMM, then all signals at once, one sum that reads what all
+ * ranks have, in place, and all signals again.
+ */
+static void build_oneshot(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const uint16_t stream = LAP_STREAM_COMPUTE;
+    const lap_columns_t all = lap_all_columns(p);
+    begin_schedule(p, s, 0);
+    if (p->size > 1)
+        s->symmetric_bytes = lap_is_scaled(p) ? lap_scales_end(open_bytes(p), 1) : open_bytes(p);
+    if (p->size == 1 || p->m == 0) {
+        lap_add_alone(p, s);
+        return;
+    }
+    lap_range_t d = lap_partial(p, all);
+    bool read = false;
+    d.place = LAP_SYMMETRIC;
+    for (int j = 1; j < p->size; j++)
+        read = read || lap_rows_of(p, lap_peer_at(p, j)) > 0;
+    if (lap_is_scaled(p) && read)
+        lap_add_copy(s, stream, lap_own_scale(p), open_scale(p, p->rank));
+    lap_add_gemm(s, stream, lap_partial_weight(p, all), false);
+    lap_gemm_rows(s, lap_partial_input(p, 0, p->m), d);
+    for (int j = 1; j < p->size; j++) {
+        const lap_range_t rows = open_partial(p, p->rank, lap_peer_at(p, j), all);
+        if (rows.rows > 0)
+            lap_add_raise(s, stream, lap_peer_at(p, j), lap_signal_open(p->size, p->rank),
+                          lap_range_bytes(&rows));
+    }
+    if (s->output.rows > 0) {
+        await_open(p, s, stream, 1);
+        const uint32_t sum = lap_add_reduce(s, stream, s->output, p->types.wire, p->types.out);
+        add_open_sources(p, s, all);
+        lap_go_together(s, sum);
+        for (int j = 1; j < p->size; j++)
+            lap_add_raise(s, stream, lap_peer_at(p, -j), lap_signal_done(p->size, p->rank), 0);
+    }
+    for (int j = 1; j < p->size; j++)
+        if (lap_rows_of(p, lap_peer_at(p, j)) > 0)
+            lap_await_done(p, s, stream, lap_peer_at(p, j));
 }
 
 /* The GEMM of rows [begin, end) of a shard, which go to the same rows of `d`. */
@@ -355,5 +410,7 @@ const lap_builder_t lap_gemm_rs_builders[] = {
      LAP_KNOB_NUM_SPLITS, build_pull},
     {"fused", "the GEMM writes blocks into their owners' memory as they finish", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS, build_fused},
+    {"oneshot", "one GEMM, then one sum that reads all ranks' parts in place: for few rows",
+     LAP_CAN_ADDRESS, 0, build_oneshot},
     {NULL, NULL, 0, 0, NULL},
 };

@@ -6,6 +6,7 @@
 #include "schedule/check.h"
 
 #include "core/status.h"
+#include "schedule/range.h"
 
 /* One step being looked at, for the sentence when something is wrong with it. */
 typedef struct form {
@@ -224,6 +225,42 @@ static lap_status_t check_sums(const form_t *form)
     return check_same_shape(form, src, d);
 }
 
+static bool conflict(const lap_range_t *x, const lap_range_t *y)
+{
+    const lap_range_t a = lap_range_normal(*x), b = lap_range_normal(*y);
+    return x->place == y->place && x->rank == y->rank && lap_range_common(&a, &b) > 0;
+}
+
+/*
+ * Steps that go together are puts and copies, which then have no order: none writes what another
+ * one writes or reads. A sum is alone with the signals behind it.
+ */
+static lap_status_t check_together(const form_t *form)
+{
+    const lap_schedule_t *schedule = form->schedule;
+    const lap_step_t *step = form->step;
+    const bool moves = step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY;
+    if (!step->together)
+        return LAP_OK;
+    LAP_TRY(equal(form, "whether the step can go together with others",
+                  moves || step->kind == LAP_STEP_REDUCE, true));
+    if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
+        return wrong(form, "the signal of a PUT that goes together with others", step->signal,
+                     LAP_NO_SIGNAL);
+    for (uint32_t i = form->index + 1; moves && i < schedule->nsteps; i++) {
+        const lap_step_t *other = &schedule->steps[i];
+        if (other->stream != step->stream)
+            continue;
+        if (!other->together || other->kind == LAP_STEP_REDUCE)
+            break;
+        LAP_TRY(equal(form, "whether a step that goes together with it is in its way",
+                      conflict(&step->dst, &other->dst) || conflict(&step->src, &other->dst) ||
+                          conflict(&step->dst, &other->src),
+                      false));
+    }
+    return LAP_OK;
+}
+
 static lap_status_t check_step(const form_t *form)
 {
     const lap_step_t *step = form->step;
@@ -231,6 +268,7 @@ static lap_status_t check_step(const form_t *form)
     LAP_TRY(below(form, "the number of dependencies", step->ndeps, LAP_STEP_DEPS + 1));
     for (uint16_t i = 0; i < step->ndeps; i++)
         LAP_TRY(below(form, "a dependency", step->deps[i], form->index));
+    LAP_TRY(check_together(form));
     switch (step->kind) {
     case LAP_STEP_GEMM:
         return check_gemm(form);

@@ -306,6 +306,12 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
                                        : issue_blocks(issue, stream, &gemm, step);
 }
 
+/* Steps of a call that is traced are issued one by one: each has its time. */
+static bool goes_together(const issue_t *issue, const lap_step_t *step)
+{
+    return step->together && !issue->record;
+}
+
 static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *stream)
 {
     lap_program_t *program = issue->program;
@@ -325,6 +331,7 @@ static lap_status_t issue_reduce(issue_t *issue, uint32_t index, lap_stream_t *s
         .finish = lap_bind_finish(issue->binding, &program->schedule, &step->dst, step->to,
                                   &program->finishes[index]),
         .aux = lap_bind_aux(issue->binding, &program->schedule, &step->dst),
+        .together = goes_together(issue, step),
     };
     if (step->scaled)
         reduce.scales =
@@ -365,6 +372,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .tag = issue->program->stories[index].tag,
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
+        .together = goes_together(issue, step),
         .alone = step->alone,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
@@ -408,7 +416,8 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
 
 static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
 {
-    const lap_copy_t copy = lap_bind_copy(issue->binding, step);
+    lap_copy_t copy = lap_bind_copy(issue->binding, step);
+    copy.together = goes_together(issue, step);
     return issue->device->copy(stream, &copy);
 }
 

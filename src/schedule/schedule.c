@@ -221,6 +221,15 @@ bool lap_step_sends(const lap_schedule_t *schedule, uint32_t index)
     return found;
 }
 
+void lap_go_together(lap_schedule_t *schedule, uint32_t first)
+{
+    for (uint32_t i = first; i < schedule->nsteps; i++) {
+        const lap_step_kind_t kind = schedule->steps[i].kind;
+        schedule->steps[i].together =
+            kind == LAP_STEP_PUT || kind == LAP_STEP_COPY || kind == LAP_STEP_REDUCE;
+    }
+}
+
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep)
 {
     if (schedule->status != LAP_OK)

@@ -96,6 +96,9 @@ typedef struct lap_step {
     uint32_t first;               /* gemm: first block; reduce: first range */
     bool any_order;               /* gemm: blocks run as their signals come */
     bool alone;                   /* put, raise, wait: never beside a GEMM of the call */
+    bool together;                /* put, copy, reduce: a device may do it at once with what follows
+                                     on its stream: puts and copies that are so, too, which then
+                                     have no order, and the signals behind them */
     bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
     lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
     size_t bytes;                 /* raise */
@@ -251,6 +254,8 @@ void lap_reduce_scale(lap_schedule_t *schedule, lap_range_t scale);
  */
 uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, bool any_order);
 lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d); /* never NULL */
+/* The puts, copies and sums from step `first` on may be done together with what follows each. */
+void lap_go_together(lap_schedule_t *schedule, uint32_t first);
 /* `step` starts only after `dep` has ended. */
 void lap_add_dep(lap_schedule_t *schedule, uint32_t step, uint32_t dep);
 /* This rank's word `signal` is raised once more in this call. Every raise by a peer needs one. */

@@ -85,7 +85,8 @@ typedef struct lap_put {
     uint32_t signal;  /* LAP_NO_SIGNAL: the next signal to this peer speaks for this put too */
     uint64_t tag;     /* of the call, for the peer to compare with its own */
     lap_span_t *span; /* when not NULL: when the transfer began and was, or would be, delivered */
-    int sms;          /* as in lap_copy_t */
+    int sms;          /* as in lap_copy_t, */
+    bool together;    /* and this */
     bool alone;       /* the stream's device has nothing else to do at that time */
 } lap_put_t;
 

@@ -124,7 +124,7 @@ refuse "--epilogue" relu bias gelu -- ag 8 8 8 --epilogue bias,relu
 refuse "--epilogue" "not both" -- ag 8 8 8 --epilogue gelu,dgelu
 refuse 'aggregate is a knob of no method of rs' -- rs 8 8 8 --method ring:aggregate
 refuse '--method ring:num_sm=2: num_sm is of GPUs; expected --device cuda' -- rs 8 8 8 --method ring:num_sm=2
-refuse 'num_sm is a knob of serial, ring, pipeline, pull, fused' -- rs 8 8 8 --method auto:num_sm=2
+refuse 'num_sm is a knob of serial, ring, pipeline, pull, fused, oneshot' -- rs 8 8 8 --method auto:num_sm=2
 refuse "num_sm of --method ring:num_sm=0 is '0'; expected a whole number from 1 to 1024" -- rs 8 8 8 --method ring:num_sm=0
 refuse 'num_splits is a knob of pipeline, pull' -- rs 8 8 8 --method ring:num_splits=2
 refuse 'gives num_splits twice' -- rs 8 8 8 --method pipeline:num_splits=4:num_splits=8

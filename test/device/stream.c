@@ -279,9 +279,9 @@ static void test_copy(void)
     lap_stream_t *stream = new_stream();
     for (int i = 0; i < 27; i++)
         src[i] = (char)(i + 1);
-    const lap_copy_t copy = {dst, src, 3, 5, 7, 9, 0};
-    const lap_copy_t whole = {packed, src, 3, 9, 9, 9, 0};
-    const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9, 0};
+    const lap_copy_t copy = {dst, src, 3, 5, 7, 9, 0, false};
+    const lap_copy_t whole = {packed, src, 3, 9, 9, 9, 0, false};
+    const lap_copy_t none = {NULL, NULL, 0, 5, 7, 9, 0, false};
     ops->copy(stream, &copy);
     ops->copy(stream, &whole);
     ops->copy(stream, &none);
@@ -317,7 +317,7 @@ static void test_copy_by_sms(void)
         for (int sms = 1; sms <= 1000; sms += 333) {
             const size_t rows = cases[i][0], bytes = cases[i][1], at = cases[i][2];
             const size_t stride = bytes + cases[i][3];
-            const lap_copy_t copy = {dst + at, src + at, rows, bytes, stride, stride, sms};
+            const lap_copy_t copy = {dst + at, src + at, rows, bytes, stride, stride, sms, false};
             memset(dst, 0, MOST);
             ops->copy(stream, &copy);
             wrong += ops->stream_synchronize(stream) != LAP_OK;

@@ -272,6 +272,49 @@ static void run_clear(void *args)
         *(uint32_t *)fake_at(clear->words[i]) = 0;
 }
 
+/* First the raises, then the waits: by the last block of a launch that has other work, too. */
+static void run_signals(const lap_cuda_signals_t *signals)
+{
+    static const lap_cuda_waits_t no_waits;
+    static const lap_cuda_raises_t no_raises;
+    lap_cuda_waits_t waits = no_waits;
+    lap_cuda_raises_t raises = no_raises;
+    if (signals->n > LAP_CUDA_FEW || signals->nraises > LAP_CUDA_FEW) {
+        fprintf(stderr, "fake: a launch was given %u waits and %u raises, expected at most %d\n",
+                signals->n, signals->nraises, LAP_CUDA_FEW);
+        abort();
+    }
+    raises.lost = signals->lost;
+    raises.n = signals->nraises;
+    raises.times.before = signals->raise_times.before;
+    for (uint32_t i = 0; i < raises.n; i++) {
+        raises.at[i].word = signals->raises[i].word;
+        raises.at[i].calls = signals->raises[i].calls;
+        raises.at[i].tag = signals->raises[i].tag;
+        raises.times.behind[i] = signals->raise_times.behind[i];
+    }
+    if (raises.n > 0)
+        run_raise(&raises);
+    waits.board = signals->board;
+    waits.slot = signals->slot;
+    waits.lost = signals->lost;
+    waits.limit_ns = signals->limit_ns;
+    waits.n = signals->n;
+    waits.checks_tag = signals->checks_tag;
+    waits.times.before = signals->times.before;
+    for (uint32_t i = 0; i < waits.n; i++) {
+        waits.at[i] = signals->at[i];
+        waits.times.behind[i] = signals->times.behind[i];
+    }
+    if (waits.n > 0)
+        run_wait(&waits);
+}
+
+static void run_signal(void *args)
+{
+    run_signals(args);
+}
+
 static void run_advance(void *args)
 {
     const lap_cuda_advance_t *advance = args;
@@ -382,6 +425,26 @@ static void run_copy(void *args)
         memcpy(dst + row * c->dst_stride, src + row * c->src_stride, c->row_bytes);
 }
 
+static void run_sum(void *args)
+{
+    lap_cuda_sum_t *sum = args;
+    run_reduce(&sum->reduce);
+    run_signals(&sum->signals);
+}
+
+/* What is not in multiples of a vector, the kernel would miss: it stays as it was. */
+static void run_spread(void *args)
+{
+    const lap_cuda_spread_t *s = args;
+    const size_t all = (size_t)s->src | s->row_bytes | (s->rows > 1 ? s->dst_stride : 0) |
+                       (s->rows > 1 ? s->src_stride : 0);
+    for (uint32_t d = 0; d < s->n && all % s->vector == 0; d++)
+        for (size_t row = 0; row < s->rows && (size_t)s->dst[d] % s->vector == 0; row++)
+            memcpy((char *)fake_at(s->dst[d]) + row * s->dst_stride,
+                   (const char *)fake_at(s->src) + row * s->src_stride, s->row_bytes);
+    run_signals(&s->signals);
+}
+
 /* Likewise. */
 static void run_transpose(void *args)
 {
@@ -413,6 +476,9 @@ const fake_kernel_t *fake_kernel(const char *name)
     static const fake_kernel_t kernels[] = {
         {"lap_wait", run_wait, sizeof(lap_cuda_waits_t), true},
         {"lap_raise", run_raise, sizeof(lap_cuda_raises_t), false},
+        {"lap_signal", run_signal, sizeof(lap_cuda_signals_t), true},
+        {"lap_spread", run_spread, sizeof(lap_cuda_spread_t), true},
+        {"lap_sum", run_sum, sizeof(lap_cuda_sum_t), true},
         {"lap_advance", run_advance, sizeof(lap_cuda_advance_t), false},
         {"lap_clear", run_clear, sizeof(lap_cuda_clear_t), false},
         {"lap_stamp", run_stamp, sizeof(lap_cuda_stamp_t), false},

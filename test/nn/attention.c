@@ -106,8 +106,8 @@ static char *new_memory(const layout_t *l, uint64_t seed)
 /* Forward, and backward with it, on a copy of the memory that travels there and back. */
 static lap_status_t call(const layout_t *l, char *memory, char *there)
 {
-    const lap_copy_t go = {there, memory, 1, l->all, l->all, l->all, 0};
-    const lap_copy_t come = {memory, there, 1, l->all, l->all, l->all, 0};
+    const lap_copy_t go = {there, memory, 1, l->all, l->all, l->all, 0, false};
+    const lap_copy_t come = {memory, there, 1, l->all, l->all, l->all, 0, false};
     const lap_attention_t a = with_memory(l, there);
     LAP_TRY(ops->copy(stream, &go));
     LAP_TRY(kernels->attention_forward(stream, &a));

@@ -25,7 +25,7 @@ static inline void nn_free(lap_nn_t *nn, void *memory)
 /* Copies between memories of the test and of the device, when all before has run. */
 static inline bool nn_copy(lap_nn_t *nn, void *dst, const void *src, size_t bytes)
 {
-    const lap_copy_t copy = {dst, src, 1, bytes, bytes, bytes, 0};
+    const lap_copy_t copy = {dst, src, 1, bytes, bytes, bytes, 0, false};
     lap_stream_t *stream = nn->engine->streams[LAP_STREAM_COMPUTE];
     return nn->engine->device->ops->copy(stream, &copy) == LAP_OK && lap_nn_wait(nn) == LAP_OK;
 }

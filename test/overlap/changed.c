@@ -161,7 +161,7 @@ static void fill(pair_t *pair, const setup_t *setup, const lap_op_args_t *args)
 
 static lap_status_t move(pair_t *pair, void *dst, const void *src)
 {
-    const lap_copy_t all = {dst, src, 1, ARENA, ARENA, ARENA, 0};
+    const lap_copy_t all = {dst, src, 1, ARENA, ARENA, ARENA, 0, false};
     if (!pair->device) {
         memcpy(dst, src, ARENA);
         return LAP_OK;

@@ -38,7 +38,7 @@ if [ "$device" = cuda ]; then
 fi
 
 victim=0
-for method in ${methods:-ag:serial ag:ring ag:direct ag:fused rs:serial rs:ring rs:pipeline rs:fused \
+for method in ${methods:-ag:serial ag:ring ag:direct ag:fused ag:oneshot rs:serial rs:ring rs:pipeline rs:fused rs:oneshot \
     ar:serial ar:pipeline ar:direct ar:fused}; do
     # Another victim and another moment for each, so that the fault hits different steps.
     victim=$(((victim + 1) % ranks))

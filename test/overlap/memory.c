@@ -41,7 +41,7 @@ static size_t scales_bytes(const test_call_t *call)
 
 static lap_status_t copy(lap_device_t *device, void *dst, const void *src, size_t bytes)
 {
-    const lap_copy_t all = {dst, src, 1, bytes, bytes, bytes, 0};
+    const lap_copy_t all = {dst, src, 1, bytes, bytes, bytes, 0, false};
     lap_stream_t *stream;
     LAP_TRY(device->ops->stream_create(device, false, &stream));
     lap_status_t status = device->ops->copy(stream, &all);

@@ -19,26 +19,27 @@ const test_method_t test_methods[TEST_METHODS] = {
     {LAP_AG_GEMM, "ring", 1, 0, 0, 1},       {LAP_AG_GEMM, "direct", 0, 0, 0, 1},
     {LAP_AG_GEMM, "direct", 0, 1, 0, 1},     {LAP_AG_GEMM, "fused", 0, 0, 0, 1},
     {LAP_AG_GEMM, "fused", 0, 0, 2, 1},      {LAP_AG_GEMM, "auto", 0, 0, 0, 0},
-    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_GEMM_RS, "serial", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "ring", 0, 0, 0, 0},       {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_RS, "pull", 0, 1, 0, 0},
-    {LAP_GEMM_RS, "pull", 0, 3, 0, 0},       {LAP_GEMM_RS, "fused", 0, 0, 0, 0},
-    {LAP_GEMM_RS, "fused", 0, 0, 3, 0},      {LAP_GEMM_RS, "auto", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "serial", 0, 0, 0, 0},     {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},   {LAP_GEMM_AR, "direct", 0, 0, 0, 0},
-    {LAP_GEMM_AR, "fused", 0, 0, 0, 0},      {LAP_GEMM_AR, "fused", 0, 0, 3, 0},
-    {LAP_GEMM_AR, "auto", 0, 0, 0, 0},       {LAP_GEMM, "serial", 0, 0, 0, 0},
-    {LAP_GEMM, "auto", 0, 0, 0, 0},          {LAP_BULK_AG, "serial", 0, 0, 0, 0},
-    {LAP_BULK_AG, "ring", 0, 0, 0, 0},       {LAP_BULK_AG, "ring", 1, 0, 0, 0},
-    {LAP_BULK_AG, "direct", 0, 0, 0, 0},     {LAP_BULK_AG, "fused", 0, 0, 0, 0},
-    {LAP_BULK_AG, "fused", 0, 0, 3, 0},      {LAP_BULK_AG, "auto", 0, 0, 0, 0},
-    {LAP_BULK_RS, "serial", 0, 0, 0, 0},     {LAP_BULK_RS, "direct", 0, 0, 0, 0},
-    {LAP_BULK_RS, "auto", 0, 0, 0, 0},       {LAP_EXTERNAL_AG, "serial", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},   {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},
-    {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},  {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},
-    {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0}, {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
-    {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "auto", 0, 0, 0, 1},       {LAP_AG_GEMM, "oneshot", 0, 0, 0, 0},
+    {LAP_AG_GEMM, "oneshot", 0, 0, 0, 1},    {LAP_GEMM_RS, "oneshot", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "serial", 0, 0, 0, 0},     {LAP_GEMM_RS, "ring", 0, 0, 0, 0},
+    {LAP_GEMM_RS, "pipeline", 0, 0, 0, 0},   {LAP_GEMM_RS, "pipeline", 0, 3, 0, 0},
+    {LAP_GEMM_RS, "pull", 0, 1, 0, 0},       {LAP_GEMM_RS, "pull", 0, 3, 0, 0},
+    {LAP_GEMM_RS, "fused", 0, 0, 0, 0},      {LAP_GEMM_RS, "fused", 0, 0, 3, 0},
+    {LAP_GEMM_RS, "auto", 0, 0, 0, 0},       {LAP_GEMM_AR, "serial", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "pipeline", 0, 0, 0, 0},   {LAP_GEMM_AR, "pipeline", 0, 3, 0, 0},
+    {LAP_GEMM_AR, "direct", 0, 0, 0, 0},     {LAP_GEMM_AR, "fused", 0, 0, 0, 0},
+    {LAP_GEMM_AR, "fused", 0, 0, 3, 0},      {LAP_GEMM_AR, "auto", 0, 0, 0, 0},
+    {LAP_GEMM, "serial", 0, 0, 0, 0},        {LAP_GEMM, "auto", 0, 0, 0, 0},
+    {LAP_BULK_AG, "serial", 0, 0, 0, 0},     {LAP_BULK_AG, "ring", 0, 0, 0, 0},
+    {LAP_BULK_AG, "ring", 1, 0, 0, 0},       {LAP_BULK_AG, "direct", 0, 0, 0, 0},
+    {LAP_BULK_AG, "fused", 0, 0, 0, 0},      {LAP_BULK_AG, "fused", 0, 0, 3, 0},
+    {LAP_BULK_AG, "auto", 0, 0, 0, 0},       {LAP_BULK_RS, "serial", 0, 0, 0, 0},
+    {LAP_BULK_RS, "direct", 0, 0, 0, 0},     {LAP_BULK_RS, "auto", 0, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "serial", 0, 0, 0, 0}, {LAP_EXTERNAL_AG, "ring", 0, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},   {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
+    {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},  {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},
+    {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},   {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
 };
 
 test_setting_t test_setting = {.in_place = true};
@@ -68,7 +69,8 @@ bool test_suits(const test_method_t *method, const test_flavour_t *flavour, int 
     if (test_setting.quick && strcmp(method->method, "auto") == 0)
         return false;
     if (!test_setting.in_place &&
-        (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0))
+        (strcmp(method->method, "fused") == 0 || strcmp(method->method, "pull") == 0 ||
+         strcmp(method->method, "oneshot") == 0))
         return false;
     if (flavour->layout == LAP_WGRAD && !test_is_local(method->kind) &&
         test_multiplies(method->kind))

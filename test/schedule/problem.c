@@ -200,7 +200,7 @@ static void test_methods(void)
     desc = good(LAP_BULK_RS);
     desc.method = "ring";
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "'ring'", "bulk_rs", "serial, direct", NULL);
-    tap_ok(!lap_op_methods(LAP_AG_GEMM, 4, NULL) && !lap_op_methods((lap_op_kind_t)9, 0, NULL),
+    tap_ok(!lap_op_methods(LAP_AG_GEMM, 5, NULL) && !lap_op_methods((lap_op_kind_t)9, 0, NULL),
            "there is no method past the last one, nor of an unknown operator");
 }
 

@@ -43,8 +43,8 @@ static lap_status_t raise_others(row_t *row, uint32_t n, uint32_t late)
 static lap_status_t wait_for_all(row_t *row, uint32_t n, int *got)
 {
     const int rank = row->buffer->group->rank;
-    const lap_copy_t copy = {got, row->buffer->data[rank], 1, sizeof(int), sizeof(int), sizeof(int),
-                             0};
+    const lap_copy_t copy = {
+        got, row->buffer->data[rank], 1, sizeof(int), sizeof(int), sizeof(int), 0, false};
     for (uint32_t i = 0; i < n; i++) {
         const lap_wait_t wait = {.peer = row->from,
                                  .signal = i,

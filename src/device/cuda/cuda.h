@@ -93,6 +93,13 @@ typedef struct lap_cuda_aside {
     CUevent joint;                        /* as that of the device */
 } lap_cuda_aside_t;
 
+/* What signals are held back behind. */
+typedef enum lap_cuda_held_work {
+    LAP_CUDA_HELD_NOTHING = 0,
+    LAP_CUDA_HELD_SPREAD,
+    LAP_CUDA_HELD_SUM,
+} lap_cuda_held_work_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
@@ -112,7 +119,8 @@ typedef struct lap_cuda_device {
     lap_cuda_loaded_t *loaded; /* of layers above */
     int shared_most;           /* bytes of shared memory that a block may ask for */
     lap_cuda_board_t *board;   /* pinned */
-    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t */
+    uint32_t *lost;            /* device memory: as in lap_cuda_waits_t; behind it is a word for
+                                  each slot of a stream, `arrived` of lap_cuda_signals_t */
     uint64_t limit_ns;         /* of waits on the GPU */
     CUstream side;             /* for what is not on a stream of the caller */
     CUevent joint;             /* where streams part and meet */
@@ -121,12 +129,15 @@ typedef struct lap_cuda_device {
     uint64_t slots_used;   /* bits: those of board->slots that streams have */
     /*
      * Signals that were issued one after the other to one stream wait here to be launched as one,
-     * before anything else is launched on any stream.
+     * before anything else is launched on any stream: see cuda_held.c.
      */
     lap_stream_t *held_for; /* NULL: none */
-    enum { LAP_CUDA_WAITS, LAP_CUDA_RAISES, LAP_CUDA_PACED_RAISES } held;
-    bool held_alone;
-    lap_cuda_waits_t waits;
+    bool held_paced, held_alone;
+    lap_cuda_held_work_t held_work; /* comes before the signals */
+    size_t held_blocks;             /* of that work */
+    lap_cuda_spread_t spread;
+    lap_cuda_sum_t sum;
+    lap_cuda_waits_t waits; /* none of them held back: its n is 0, and that of raises, too */
     lap_cuda_raises_t raises;
     lap_cuda_time_t *held_time; /* which the last of them writes; NULL: none */
     cublasLtHandle_t blas;
@@ -204,8 +215,17 @@ lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kerne
                                    const void *args);
 /* The stream goes on when its companion is here. */
 lap_status_t lap_cuda_meet(lap_stream_t *stream);
-/* Launches the signals that are held back. */
+/* Launches what is held back. */
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device);
+/* Where the last signal that is held back for a stream writes a time; NULL: there is none. */
+uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *stream);
+/*
+ * Between enter and leave: holds a sum back, or a copy, which goes with earlier ones of the same
+ * rows, to be launched by so many blocks with the signals that follow.
+ */
+lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce,
+                               size_t blocks);
+lap_status_t lap_cuda_hold_copy(lap_stream_t *stream, const lap_cuda_copy_t *copy, size_t blocks);
 /* The same, and the time that was asked for on this stream: before it is given something. */
 lap_status_t lap_cuda_settle(lap_stream_t *stream);
 

@@ -307,7 +307,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&device->joint, CU_EVENT_DISABLE_TIMING),
                            "cuEventCreate"));
     CUdeviceptr lost;
-    LAP_TRY(lap_cuda_memory(device, sizeof(*device->lost), &lost));
+    LAP_TRY(lap_cuda_memory(device, (1 + LAP_CUDA_SLOTS) * sizeof(*device->lost), &lost));
     device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
     LAP_TRY(set_clock(device));

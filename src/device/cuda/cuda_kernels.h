@@ -14,24 +14,30 @@
     X(wait)                                                                                        \
     X(raise)                                                                                       \
     X(advance)                                                                                     \
+    X(signal)                                                                                      \
     X(stamp)                                                                                       \
+    X(spread)                                                                                      \
+    X(sum)                                                                                         \
     X(clear) X(reduce) X(column_sums) X(multiply) X(fill) X(copy) X(cast) X(transpose)
 
-#define LAP_CUDA_BATCH 32     /* waits or raises of one launch: a lane each */
-#define LAP_CUDA_CLEAR 64     /* words of one launch */
-#define LAP_CUDA_ADVANCE 256  /* words of one launch */
-#define LAP_CUDA_SOURCES 64   /* of a reduction */
-#define LAP_CUDA_SLOTS 64     /* streams of a device */
-#define LAP_CUDA_VECTOR 8     /* elements that a thread takes at a time where it can */
-#define LAP_CUDA_THREADS 256  /* of a block of the arithmetic that needs no other number */
-#define LAP_CUDA_REDUCERS 3   /* blocks of lap_reduce that a multiprocessor has at a time */
-#define LAP_CUDA_MOVERS 1024  /* threads of a block of lap_copy: most of a multiprocessor */
-#define LAP_CUDA_PIECE 16384  /* bytes of a row that a warp of lap_copy moves in one go */
-#define LAP_CUDA_STRIP 2048   /* elements of a row that a warp of lap_cast takes in one go */
-#define LAP_CUDA_TILE 16      /* rows and columns of d of a block of lap_multiply */
-#define LAP_CUDA_SUMMERS 1024 /* threads of a block of lap_column_sums, */
-#define LAP_CUDA_ACROSS 16    /* and vectors of a row that it takes, at most */
-#define LAP_CUDA_TURN 128     /* rows and columns of a block of lap_transpose */
+#define LAP_CUDA_BATCH 32      /* waits or raises of one launch: a lane each */
+#define LAP_CUDA_FEW 16        /* waits, and raises, of a launch that has both, or other work */
+#define LAP_CUDA_CLEAR 64      /* words of one launch */
+#define LAP_CUDA_ADVANCE 256   /* words of one launch */
+#define LAP_CUDA_SOURCES 64    /* of a reduction */
+#define LAP_CUDA_SLOTS 64      /* streams of a device */
+#define LAP_CUDA_VECTOR 8      /* elements that a thread takes at a time where it can */
+#define LAP_CUDA_THREADS 256   /* of a block of the arithmetic that needs no other number */
+#define LAP_CUDA_REDUCERS 3    /* blocks of lap_reduce that a multiprocessor has at a time */
+#define LAP_CUDA_MOVERS 1024   /* threads of a block of lap_copy: most of a multiprocessor */
+#define LAP_CUDA_COPIES 16     /* that lap_spread makes of what it reads once, */
+#define LAP_CUDA_SPREADERS 512 /* and threads of a block of it: two to a multiprocessor */
+#define LAP_CUDA_PIECE 16384   /* bytes of a row that a warp of lap_copy moves in one go */
+#define LAP_CUDA_STRIP 2048    /* elements of a row that a warp of lap_cast takes in one go */
+#define LAP_CUDA_TILE 16       /* rows and columns of d of a block of lap_multiply */
+#define LAP_CUDA_SUMMERS 1024  /* threads of a block of lap_column_sums, */
+#define LAP_CUDA_ACROSS 16     /* and vectors of a row that it takes, at most */
+#define LAP_CUDA_TURN 128      /* rows and columns of a block of lap_transpose */
 
 /*
  * A signal word in device memory, with the tag of its latest raise; a cache line each. Over an
@@ -119,6 +125,31 @@ typedef struct lap_cuda_raises {
     lap_cuda_raise_t at[LAP_CUDA_BATCH];
 } lap_cuda_raises_t;
 
+typedef struct lap_cuda_few_times {
+    uint64_t *before;
+    uint64_t *behind[LAP_CUDA_FEW];
+} lap_cuda_few_times_t;
+
+/*
+ * Signals of one launch, by one warp: first all raises, none of them paced, then all waits. They may
+ * come behind other work of the launch: then the last of its blocks has them.
+ */
+typedef struct lap_cuda_signals {
+    lap_cuda_board_t *board; /* of the waits, as in lap_cuda_waits_t */
+    lap_cuda_slot_t *slot;
+    uint32_t *lost;
+    uint64_t limit_ns;
+    uint32_t n, checks_tag, nraises, reserved;
+    uint32_t *arrived; /* device memory: blocks of this launch that have done their work */
+    lap_cuda_few_times_t times, raise_times;
+    lap_cuda_wait_t at[LAP_CUDA_FEW];
+    struct {
+        lap_cuda_word_t *word;
+        const uint32_t *calls;
+        uint64_t tag;
+    } raises[LAP_CUDA_FEW];
+} lap_cuda_signals_t;
+
 typedef struct lap_cuda_advance {
     uint32_t *consumed;
     uint32_t *calls; /* NULL: not in this launch */
@@ -164,6 +195,12 @@ typedef struct lap_cuda_reduce {
     const float *scales[LAP_CUDA_SOURCES]; /* NULL: 1 */
 } lap_cuda_reduce_t;
 
+/* A reduction, and signals behind it. */
+typedef struct lap_cuda_sum {
+    lap_cuda_reduce_t reduce;
+    lap_cuda_signals_t signals;
+} lap_cuda_sum_t;
+
 typedef struct lap_cuda_column_sums {
     int32_t from, to;
     const void *src;
@@ -192,6 +229,18 @@ typedef struct lap_cuda_copy {
     size_t rows, row_bytes, dst_stride, src_stride;
     uint32_t vector, reserved;
 } lap_cuda_copy_t;
+
+/*
+ * Copies of rows of bytes, which are read once, and signals behind them. `vector` bytes are moved at
+ * a time: all sizes, addresses and strides are multiples of it.
+ */
+typedef struct lap_cuda_spread {
+    const void *src;
+    size_t rows, row_bytes, dst_stride, src_stride;
+    uint32_t vector, n;
+    void *dst[LAP_CUDA_COPIES];
+    lap_cuda_signals_t signals;
+} lap_cuda_spread_t;
 
 typedef struct lap_cuda_cast {
     int32_t from, to;

@@ -8,6 +8,7 @@
 #define LAP_DEVICE_CUDA_CUDA_REDUCE_CUH
 
 #include "device/cuda/cuda_finish.cuh"
+#include "device/cuda/cuda_signals.cuh"
 
 namespace
 {
@@ -248,10 +249,7 @@ template <int from, int to> __device__ void reduce_kind(const lap_cuda_reduce_t 
     }
 }
 
-} // namespace
-
-extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
-    lap_reduce(const lap_cuda_reduce_t r)
+__device__ void reduce_all(const lap_cuda_reduce_t &r)
 {
     if (r.vector == 1) {
         const size_t all = r.cols * r.rows, step = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -271,6 +269,21 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS
     } else {
         reduce_kind<FLOAT32, FLOAT32>(r);
     }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
+    lap_reduce(const lap_cuda_reduce_t r)
+{
+    reduce_all(r);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
+    lap_sum(const lap_cuda_sum_t s)
+{
+    reduce_all(s.reduce);
+    signal_behind(s.signals);
 }
 
 /* ---- sums of columns ---- */

@@ -101,17 +101,10 @@ lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
                                                 LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &args);
 }
 
-/* Where the last of the signals that are held back writes a time. */
-static uint64_t **place_behind(lap_cuda_device_t *device)
-{
-    return device->held == LAP_CUDA_WAITS ? &device->waits.times.behind[device->waits.n - 1]
-                                          : &device->raises.times.behind[device->raises.n - 1];
-}
-
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
     lap_cuda_device_t *device = stream->device;
-    const bool behind = device->held_for == stream;
+    uint64_t **behind = lap_cuda_held_place(device, stream);
     lap_cuda_time_t *time = NULL, **last = behind ? &device->held_time : &stream->time;
     LAP_TRY(take(device, ns_p, &time));
     if (*last) {
@@ -122,7 +115,7 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
     await(device, time);
     *last = time;
     if (behind)
-        *place_behind(device) = time->at;
+        *behind = time->at;
     return LAP_OK;
 }
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Streams and events of the driver. Signals that follow one another on a stream are held back and
- * launched together: launches are what small matrices pay for. Nothing overtakes them, not on other
- * streams either: streams may share a queue of the GPU, where a wait holds up what was launched
- * after it, so that the order of launches must be the order in which the caller issued.
- */
+/* Streams and events of the driver, and waits that last. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,22 +31,6 @@ lap_status_t lap_cuda_launch_raw(lap_cuda_device_t *device, CUstream stream,
                           names[kernel]);
 }
 
-lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
-{
-    lap_stream_t *stream = device->held_for;
-    if (!stream)
-        return LAP_OK;
-    device->held_for = NULL;
-    const bool waits = device->held == LAP_CUDA_WAITS;
-    const bool paced = waits ? device->waits.at[0].paced : device->raises.paced;
-    const lap_cuda_kernel_t kernel = waits ? LAP_CUDA_KERNEL_wait : LAP_CUDA_KERNEL_raise;
-    const void *args = waits ? (const void *)&device->waits : &device->raises;
-    if (paced && !device->held_alone)
-        return lap_cuda_launch_aside(stream, kernel, 32, args);
-    LAP_TRY(lap_cuda_meet(stream)); /* signals keep their order, and read what was noted */
-    return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, 32, 1, args);
-}
-
 lap_status_t lap_cuda_settle(lap_stream_t *stream)
 {
     LAP_TRY(lap_cuda_flush(stream->device));
@@ -66,69 +45,7 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
                                block_y, args);
 }
 
-/* ---- signals ---- */
-
-/* Makes room for a signal: what is held back is of that kind and stream, or has been launched. */
-static lap_status_t make_room(lap_stream_t *stream, int kind, bool alone, uint32_t *n,
-                              lap_cuda_signal_times_t *times)
-{
-    lap_cuda_device_t *device = stream->device;
-    if (device->held_for != stream || (int)device->held != kind || device->held_alone != alone ||
-        *n == LAP_CUDA_BATCH) {
-        LAP_TRY(lap_cuda_enter(device));
-        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
-        *n = 0;
-        times->before = lap_cuda_stamp_before(stream);
-    }
-    device->held_for = stream;
-    device->held_alone = alone;
-    device->held_time = NULL;
-    times->behind[*n] = NULL;
-    return LAP_OK;
-}
-
-lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
-                                  bool checks_tag, bool alone)
-{
-    lap_cuda_device_t *device = stream->device;
-    lap_cuda_waits_t *waits = &device->waits;
-    LAP_TRY(make_room(stream, LAP_CUDA_WAITS, alone, &waits->n, &waits->times));
-    device->held = LAP_CUDA_WAITS;
-    waits->board = device->board;
-    waits->slot = &device->board->slots[stream->slot];
-    waits->lost = device->lost;
-    waits->limit_ns = device->limit_ns;
-    waits->checks_tag = checks_tag;
-    waits->at[waits->n++] = *wait;
-    return LAP_OK;
-}
-
-/* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
-static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
-{
-    const bool raises = device->held_for && device->held == LAP_CUDA_PACED_RAISES;
-    for (uint32_t i = 0; raises && i < device->raises.n; i++)
-        if (device->raises.at[i].word == word)
-            return true;
-    return false;
-}
-
-lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
-                                   bool alone)
-{
-    lap_cuda_device_t *device = stream->device;
-    if (paced && is_held(device, raise->word)) {
-        LAP_TRY(lap_cuda_enter(device));
-        LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
-    }
-    LAP_TRY(make_room(stream, paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES, alone,
-                      &device->raises.n, &device->raises.times));
-    device->held = paced ? LAP_CUDA_PACED_RAISES : LAP_CUDA_RAISES;
-    device->raises.paced = paced;
-    device->raises.lost = device->lost;
-    device->raises.at[device->raises.n++] = *raise;
-    return LAP_OK;
-}
+/* ---- the end of signals ---- */
 
 static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                             const uint32_t *raised, size_t n)

@@ -40,8 +40,8 @@ static uint32_t common_width(uintptr_t numbers)
     return (uint32_t)(numbers & (~numbers + 1));
 }
 
-/* By multiprocessors, one block on each. */
-static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
+/* As kernels take it. */
+static lap_cuda_copy_t copy_args(const lap_copy_t *copy)
 {
     const bool packed = copy->rows == 1 || (copy->dst_stride == copy->row_bytes &&
                                             copy->src_stride == copy->row_bytes);
@@ -55,6 +55,13 @@ static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
     };
     args.vector = common_width((uintptr_t)copy->dst | (uintptr_t)copy->src | args.dst_stride |
                                args.src_stride);
+    return args;
+}
+
+/* By multiprocessors, one block on each. */
+static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
+{
+    const lap_cuda_copy_t args = copy_args(copy);
     const size_t pieces = (args.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE * args.rows;
     const size_t warps = LAP_CUDA_MOVERS / 32, blocks = (pieces + warps - 1) / warps;
     const size_t most = (size_t)(copy->sms < stream->device->sms ? copy->sms : stream->device->sms);
@@ -62,8 +69,30 @@ static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
                            LAP_CUDA_MOVERS, 1, &args);
 }
 
+/*
+ * With what follows, if its vectors are not too short: two blocks to a multiprocessor, no more than
+ * there are vectors for.
+ */
+static lap_status_t hold_copy(lap_stream_t *stream, const lap_copy_t *copy, bool *held_p)
+{
+    lap_cuda_copy_t args = copy_args(copy);
+    args.vector = common_width(args.vector | args.row_bytes);
+    *held_p = args.vector >= sizeof(uint32_t) && args.rows * args.row_bytes > 0;
+    if (!*held_p)
+        return LAP_OK;
+    const size_t vectors = args.rows * (args.row_bytes / args.vector);
+    const size_t blocks = (vectors + LAP_CUDA_SPREADERS - 1) / LAP_CUDA_SPREADERS;
+    const size_t most = 2 * (size_t)stream->device->sms;
+    return lap_cuda_hold_copy(stream, &args, blocks < most ? blocks : most);
+}
+
 static lap_status_t copy_flushed(lap_stream_t *stream, const lap_copy_t *copy)
 {
+    bool held = false;
+    if (copy->together && copy->dst != copy->src)
+        LAP_TRY(hold_copy(stream, copy, &held));
+    if (held)
+        return LAP_OK;
     /* A scale, which is less, may lie in memory that only the driver knows how to reach. */
     if (copy->sms > 0 && copy->row_bytes >= 16 && copy->rows > 0 && copy->dst != copy->src)
         return copy_by_sms(stream, copy);
@@ -209,9 +238,11 @@ lap_status_t lap_cuda_reduce(lap_stream_t *stream, const lap_reduce_t *reduce)
         args.cols *= args.rows;
         args.rows = 1;
     }
-    const size_t pieces = reduce->rows * (reduce->cols / args.vector);
-    return launch(stream, LAP_CUDA_KERNEL_reduce, reducers_for(stream->device, pieces),
-                  LAP_CUDA_THREADS, 1, &args);
+    const size_t blocks = reducers_for(stream->device, reduce->rows * (reduce->cols / args.vector));
+    if (!reduce->together || blocks == 0)
+        return launch(stream, LAP_CUDA_KERNEL_reduce, blocks, LAP_CUDA_THREADS, 1, &args);
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, lap_cuda_hold_sum(stream, &args, blocks));
 }
 
 static size_t blocks_of_columns(const lap_cuda_column_sums_t *args, uint32_t across)

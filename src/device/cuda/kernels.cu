@@ -1,283 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of the CUDA device: signals between ranks, and the arithmetic that cuBLASLt does not
- * do, sums among it in cuda_reduce.cuh. They are compiled to a fatbin that the library carries and
- * loads itself. Types of elements are looked at when a kernel runs, but for the common ones: every
- * thread takes the same way, and memory is what these kernels wait for.
+ * The kernels of the CUDA device: signals between ranks, which are in cuda_signals.cuh, and the
+ * arithmetic that cuBLASLt does not do, sums among it in cuda_reduce.cuh. They are compiled to a
+ * fatbin that the library carries and loads itself. Types of elements are looked at when a kernel
+ * runs, but for the common ones: every thread takes the same way, and memory is what these kernels
+ * wait for.
  */
 #include "device/cuda/cuda_elements.cuh"
 #include "device/cuda/cuda_finish.cuh"
 #include "device/cuda/cuda_kernels.h"
 #include "device/cuda/cuda_math.cuh"
 #include "device/cuda/cuda_reduce.cuh"
-
-namespace
-{
-
-/* ---- signals ---- */
-
-__device__ uint32_t load_acquire(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ uint32_t load_relaxed(const uint32_t *word)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ uint64_t load_relaxed(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-}
-
-__device__ void store_relaxed(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-__device__ void store_relaxed(uint64_t *word, uint64_t value)
-{
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-}
-
-__device__ void store_release(uint32_t *word, uint32_t value)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-
-__device__ uint64_t now()
-{
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-    return ns;
-}
-
-/* Where somebody asks for it. */
-__device__ void write_time(uint64_t *place)
-{
-    if (place)
-        store_relaxed(place, now());
-}
-
-/* The host reads the slot when it has seen the state, which releases the rest, and looks again. */
-__device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint32_t come,
-                       uint32_t state)
-{
-    store_relaxed(&slot->state, LAP_CUDA_RUNS);
-    __threadfence_system();
-    slot->buffer = wait.buffer;
-    slot->story = wait.story;
-    slot->peer = wait.peer;
-    slot->signal = wait.signal;
-    slot->count = wait.count;
-    slot->come = come;
-    slot->number++;
-    store_release(&slot->state, state);
-}
-
-/* Different for every call, and for one that is replayed every time. */
-__device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
-{
-    return tag ^ *calls * 0xd1b54a32d192ed03u;
-}
-
-/* Sends a transfer over the link, behind all before it; returns when it comes. */
-__device__ uint64_t carry(const lap_cuda_transit_t &transit)
-{
-    const uint64_t issued = transit.issued ? *transit.issued : now();
-    uint64_t due = issued;
-    if (transit.link_free) {
-        auto *link_free = reinterpret_cast<unsigned long long *>(transit.link_free);
-        uint64_t seen = load_relaxed(transit.link_free), expected;
-        do {
-            expected = seen;
-            due = (issued > expected ? issued : expected) + transit.carry_ns;
-            seen = atomicCAS(link_free, expected, due);
-        } while (seen != expected);
-    }
-    /* Data is there at once, but not before it has been copied. */
-    due += transit.latency_ns;
-    const uint64_t copied = now();
-    return due > copied ? due : copied;
-}
-
-/* Notes when the next raise of a word, which only this thread makes, is due. */
-__device__ void set_due(lap_cuda_word_t *word, uint64_t due)
-{
-    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
-}
-
-/*
- * Whether raise `nth` of a word that shows `value` is due. Of one so long ago that its time is
- * forgotten, the oldest that is known has to do, which is later.
- */
-__device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
-{
-    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
-    return load_relaxed(&word->due[known % LAP_CUDA_DUES]) <= now();
-}
-
-/*
- * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
- * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
- * is told of it.
- */
-__device__ void raise_word(const lap_cuda_raise_t &raise, const uint32_t *lost, bool paced,
-                           uint64_t due)
-{
-    if (load_relaxed(lost) != 0)
-        return;
-    if (paced)
-        set_due(raise.word, due);
-    __threadfence_system();
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
-                 "l"(full_tag(raise.tag, raise.calls))
-                 : "memory");
-    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
-}
-
-/*
- * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
- * the first that gave up waited for when it next looks.
- */
-__device__ void give_up(const lap_cuda_waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
-                        uint32_t state)
-{
-    if (atomicExch(waits.lost, 1) != 0)
-        return;
-    report(&waits.board->late, wait, come, state);
-    store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
-}
-
-/* What follows a wait that has ended in vain must not be raised: it may be anything. */
-__device__ void lose(const lap_cuda_waits_t &waits)
-{
-    atomicExch(waits.lost, 1);
-}
-
-/*
- * For kernels of one warp that last: with 32 registers to a thread it finds room on a
- * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
- * GEMM away from there. That many registers are what 32 blocks of 64 threads leave each other.
- */
-#define SMALL __launch_bounds__(64, 32)
-
-constexpr int looks = 64; /* at the words, between two looks at the host's memory */
-
-} // namespace
-
-/*
- * One warp, a lane for each wait, with times as if one came after the other: ends when all signals
- * have come, or the host says so, or after the limit, when there is perhaps no host that looks. What
- * came with a signal of another call must not be used: then only the host can end it, or the limit.
- */
-extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
-{
-    const unsigned lane = threadIdx.x;
-    const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
-    const uint32_t base = *mine.consumed;
-    uint32_t come = 0;
-    int told = -1;                                    /* the lane whose wait is in the slot, */
-    uint64_t since = 0;                               /* and since when */
-    bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
-    uint64_t *time =
-        missing ? waits.times.behind[lane] : nullptr; /* to be written, when all up to here have */
-    const bool timed = __any_sync(~0u, time != nullptr);
-    if (lane == 0)
-        write_time(waits.times.before);
-    for (int round = 0;; round++) {
-        if (waiting) {
-            /* Acquires what the peer's raise_word released. */
-            const uint32_t value = load_acquire(&mine.word->value);
-            come = value - base;
-            missing = static_cast<int32_t>(come - mine.count) < 0;
-            waiting = missing || (mine.paced && !is_due(mine.word, base + mine.count, value));
-        }
-        const unsigned left = __ballot_sync(~0u, waiting), lack = __ballot_sync(~0u, missing);
-        if (timed) {
-            const uint64_t at = __shfl_sync(~0u, now(), 0);
-            if (time && (left & ((2u << lane) - 1)) == 0) {
-                store_relaxed(time, at);
-                time = nullptr;
-            }
-        }
-        if (left == 0)
-            break;
-        /* A peer may be missed only for what has not come. */
-        const int first = __ffs(static_cast<int>(lack ? lack : left)) - 1;
-        bool ends = false;
-        if (static_cast<int>(lane) == first) {
-            if (told != first) {
-                report(waits.slot, mine, come, LAP_CUDA_STALLED);
-                since = now();
-            } else if (round % looks == 0) {
-                store_relaxed(&waits.slot->come, come);
-            }
-            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
-            if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
-                give_up(waits, mine, come, LAP_CUDA_STALLED);
-                ends = true;
-            }
-        }
-        told = first;
-        if (__any_sync(~0u, ends)) {
-            lose(waits);
-            return; /* the slot stays: the host reads it */
-        }
-        __nanosleep(round < looks ? 20 : 100);
-    }
-    const bool mismatch = lane < waits.n && waits.checks_tag &&
-                          load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
-    const unsigned wrong = __ballot_sync(~0u, mismatch);
-    if (wrong == 0) {
-        if (lane == 0 && told >= 0)
-            store_release(&waits.slot->state, LAP_CUDA_RUNS);
-        return;
-    }
-    if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
-        report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
-        for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
-            if (now() - since > waits.limit_ns)
-                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
-            __nanosleep(10000);
-        }
-        lose(waits);
-    }
-}
-
-/* Transfers go over a link in the order in which they were issued. */
-extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
-{
-    const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
-    const bool raising = threadIdx.x < raises.n;
-    uint64_t *time = raising ? raises.times.behind[threadIdx.x] : nullptr;
-    uint64_t *arrival = raising && raises.paced ? mine.transit.arrival : nullptr;
-    uint64_t due = 0;
-    if (threadIdx.x == 0)
-        write_time(raises.times.before);
-    for (uint32_t i = 0; raises.paced && i < raises.n; i++) {
-        if (threadIdx.x == i)
-            due = carry(mine.transit);
-        __syncwarp();
-    }
-    if (raising)
-        raise_word(mine, raises.lost, raises.paced, due);
-    if (!__any_sync(~0u, time || arrival))
-        return;
-    __threadfence_system(); /* the words show it now */
-    const uint64_t at = __shfl_sync(~0u, now(), 0);
-    if (time)
-        store_relaxed(time, at);
-    if (arrival)
-        store_relaxed(arrival, due > at ? due : at);
-}
+#include "device/cuda/cuda_signals.cuh"
 
 /* One warp: the signals of the call are over on all streams, and the next one counts from here. */
 extern "C" __global__ void SMALL lap_advance(const lap_cuda_advance_t advance)
@@ -412,6 +146,55 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_MOVERS) lap_copy(const lap
             copy_piece<char>(dst, src, bytes, lane);
         }
     }
+}
+
+namespace
+{
+
+/*
+ * A thread takes vectors as far apart as there are threads; several loads are on their way before
+ * the first store.
+ */
+template <typename vector> __device__ void spread(const lap_cuda_spread_t &s)
+{
+    constexpr int depth = 4;
+    const size_t across = s.row_bytes / sizeof(vector), all = across * s.rows;
+    const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
+    const char *src = static_cast<const char *>(s.src);
+    for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all;
+         i += depth * step) {
+        vector x[depth];
+        size_t at[depth];
+#pragma unroll
+        for (int j = 0; j < depth; j++) {
+            const size_t v = i + j * step, row = s.rows == 1 ? 0 : v / across;
+            const size_t col = (v - row * across) * sizeof(vector);
+            at[j] = row * s.dst_stride + col;
+            if (v < all)
+                x[j] = *reinterpret_cast<const vector *>(src + row * s.src_stride + col);
+        }
+        for (uint32_t d = 0; d < s.n; d++) {
+            char *dst = static_cast<char *>(s.dst[d]);
+#pragma unroll
+            for (int j = 0; j < depth; j++)
+                if (i + j * step < all)
+                    *reinterpret_cast<vector *>(dst + at[j]) = x[j];
+        }
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_CUDA_SPREADERS, 2)
+    lap_spread(const lap_cuda_spread_t s)
+{
+    if (s.vector == 16)
+        spread<uint4>(s);
+    else if (s.vector == 8)
+        spread<uint2>(s);
+    else
+        spread<uint32_t>(s);
+    signal_behind(s.signals);
 }
 
 /* ---- casts ---- */

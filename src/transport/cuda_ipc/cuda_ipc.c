@@ -80,7 +80,8 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .row_bytes = put->row_bytes,
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride,
-                             .sms = put->sms};
+                             .sms = put->sms,
+                             .together = put->together && !buffer->part->paced};
     const lap_raise_t raise = lap_put_raise(put, put->rows * put->row_bytes);
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));

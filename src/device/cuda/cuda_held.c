@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is held back on its way to a stream. Signals that follow one another are launched together,
+ * and so are copies of the same rows, or a sum, with the signals behind them if the caller lets them
+ * go together: launches are what small matrices pay for. Nothing overtakes what is held back, not on
+ * other streams either: streams may share a queue of the GPU, where a wait holds up what was
+ * launched after it, so that the order of launches must be the order in which the caller issued.
+ *
+ * One launch has, in this order: copies or a sum or neither; raises; waits. Paced signals, which may
+ * run elsewhere (cuda_aside.c), are launched by themselves, raises or waits.
+ */
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+/* ---- launching ---- */
+
+/* The signals that are held back, as one launch with something else has them. */
+static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *stream,
+                         lap_cuda_signals_t *signals)
+{
+    const lap_cuda_waits_t *waits = &device->waits;
+    const lap_cuda_raises_t *raises = &device->raises;
+    signals->board = device->board;
+    signals->slot = &device->board->slots[stream->slot];
+    signals->lost = device->lost;
+    signals->arrived = device->lost + 1 + stream->slot;
+    signals->limit_ns = device->limit_ns;
+    signals->n = waits->n;
+    signals->checks_tag = waits->checks_tag;
+    signals->nraises = raises->n;
+    signals->times.before = waits->n > 0 ? waits->times.before : NULL;
+    signals->raise_times.before = raises->n > 0 ? raises->times.before : NULL;
+    for (uint32_t i = 0; i < waits->n; i++) {
+        signals->at[i] = waits->at[i];
+        signals->times.behind[i] = waits->times.behind[i];
+    }
+    for (uint32_t i = 0; i < raises->n; i++) {
+        signals->raises[i].word = raises->at[i].word;
+        signals->raises[i].calls = raises->at[i].calls;
+        signals->raises[i].tag = raises->at[i].tag;
+        signals->raise_times.behind[i] = raises->times.behind[i];
+    }
+}
+
+static lap_status_t launch_held(lap_cuda_device_t *device, lap_stream_t *stream)
+{
+    lap_cuda_signals_t signals;
+    LAP_TRY(lap_cuda_meet(stream)); /* signals keep their order, and read what was noted */
+    switch (device->held_work) {
+    case LAP_CUDA_HELD_SPREAD:
+        take_signals(device, stream, &device->spread.signals);
+        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_spread,
+                                   device->held_blocks, 1, LAP_CUDA_SPREADERS, 1, &device->spread);
+    case LAP_CUDA_HELD_SUM:
+        take_signals(device, stream, &device->sum.signals);
+        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_sum, device->held_blocks,
+                                   1, LAP_CUDA_THREADS, 1, &device->sum);
+    default:
+        break;
+    }
+    if (device->waits.n == 0)
+        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
+                                   &device->raises);
+    if (device->raises.n == 0)
+        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_wait, 1, 1, 32, 1,
+                                   &device->waits);
+    take_signals(device, stream, &signals);
+    return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_signal, 1, 1, 32, 1,
+                               &signals);
+}
+
+lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
+{
+    lap_stream_t *stream = device->held_for;
+    lap_status_t status;
+    if (!stream)
+        return LAP_OK;
+    device->held_for = NULL;
+    if (device->held_paced && !device->held_alone && device->waits.n > 0)
+        status = lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_wait, 32, &device->waits);
+    else if (device->held_paced && !device->held_alone)
+        status = lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_raise, 32, &device->raises);
+    else
+        status = launch_held(device, stream);
+    device->waits.n = device->raises.n = 0;
+    device->held_work = LAP_CUDA_HELD_NOTHING;
+    return status;
+}
+
+static lap_status_t flush_entered(lap_cuda_device_t *device)
+{
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device, lap_cuda_flush(device));
+}
+
+uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *stream)
+{
+    if (device->held_for != stream)
+        return NULL;
+    if (device->waits.n > 0)
+        return &device->waits.times.behind[device->waits.n - 1];
+    return device->raises.n > 0 ? &device->raises.times.behind[device->raises.n - 1] : NULL;
+}
+
+/* ---- signals ---- */
+
+/* Whether one more wait, or raise, can go with what is held back. */
+static bool has_room(const lap_cuda_device_t *device, bool wait, bool paced)
+{
+    const uint32_t waits = device->waits.n, raises = device->raises.n;
+    const bool work = device->held_work != LAP_CUDA_HELD_NOTHING;
+    if (!wait)
+        return waits == 0 && raises < (work ? LAP_CUDA_FEW : LAP_CUDA_BATCH);
+    if (!work && raises == 0)
+        return waits < LAP_CUDA_BATCH;
+    return !paced && raises <= LAP_CUDA_FEW && waits < LAP_CUDA_FEW;
+}
+
+/* Makes room for a signal: it can go with what is held back, or that has been launched. */
+static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool alone)
+{
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_signal_times_t *times = wait ? &device->waits.times : &device->raises.times;
+    const uint32_t *n = wait ? &device->waits.n : &device->raises.n;
+    if (device->held_for != stream || device->held_paced != paced ||
+        (paced && device->held_alone != alone) || !has_room(device, wait, paced))
+        LAP_TRY(flush_entered(device));
+    if (*n == 0) /* a time that was asked for since what is held back is that of its last signal */
+        times->before = lap_cuda_stamp_before(stream);
+    device->held_for = stream;
+    device->held_paced = paced;
+    device->held_alone = alone;
+    device->held_time = NULL;
+    times->behind[*n] = NULL;
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *wait,
+                                  bool checks_tag, bool alone)
+{
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_waits_t *waits = &device->waits;
+    LAP_TRY(make_room(stream, true, wait->paced, alone));
+    waits->board = device->board;
+    waits->slot = &device->board->slots[stream->slot];
+    waits->lost = device->lost;
+    waits->limit_ns = device->limit_ns;
+    waits->checks_tag = checks_tag;
+    waits->at[waits->n++] = *wait;
+    return LAP_OK;
+}
+
+/* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
+static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
+{
+    for (uint32_t i = 0; device->held_for && i < device->raises.n; i++)
+        if (device->raises.at[i].word == word)
+            return true;
+    return false;
+}
+
+lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t *raise, bool paced,
+                                   bool alone)
+{
+    lap_cuda_device_t *device = stream->device;
+    if (paced && is_held(device, raise->word))
+        LAP_TRY(flush_entered(device));
+    LAP_TRY(make_room(stream, false, paced, alone));
+    device->raises.paced = paced;
+    device->raises.lost = device->lost;
+    device->raises.at[device->raises.n++] = *raise;
+    return LAP_OK;
+}
+
+/* ---- work with signals behind it ---- */
+
+static void hold_work(lap_stream_t *stream, lap_cuda_held_work_t work, size_t blocks)
+{
+    lap_cuda_device_t *device = stream->device;
+    device->held_for = stream;
+    device->held_paced = device->held_alone = false;
+    device->held_time = NULL;
+    device->held_work = work;
+    device->held_blocks = blocks;
+}
+
+lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce, size_t blocks)
+{
+    LAP_TRY(lap_cuda_settle(stream));
+    stream->device->sum.reduce = *reduce;
+    hold_work(stream, LAP_CUDA_HELD_SUM, blocks);
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_hold_copy(lap_stream_t *stream, const lap_cuda_copy_t *copy, size_t blocks)
+{
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_spread_t *spread = &device->spread;
+    const bool more = device->held_for == stream && device->held_work == LAP_CUDA_HELD_SPREAD &&
+                      device->waits.n + device->raises.n == 0 && spread->n < LAP_CUDA_COPIES &&
+                      spread->src == copy->src && spread->rows == copy->rows &&
+                      spread->row_bytes == copy->row_bytes &&
+                      spread->src_stride == copy->src_stride &&
+                      spread->dst_stride == copy->dst_stride && spread->vector == copy->vector;
+    if (!more) {
+        LAP_TRY(lap_cuda_settle(stream));
+        spread->src = copy->src;
+        spread->rows = copy->rows;
+        spread->row_bytes = copy->row_bytes;
+        spread->dst_stride = copy->dst_stride;
+        spread->src_stride = copy->src_stride;
+        spread->vector = copy->vector;
+        spread->n = 0;
+        hold_work(stream, LAP_CUDA_HELD_SPREAD, blocks);
+    }
+    spread->dst[spread->n++] = copy->dst;
+    return LAP_OK;
+}

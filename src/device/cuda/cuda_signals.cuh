@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Signals between ranks: words in the memory of GPUs, raised and waited for by kernels of one warp,
+ * or by the last block of a kernel that did something before. For kernels.cu alone.
+ */
+#ifndef LAP_DEVICE_CUDA_CUDA_SIGNALS_CUH
+#define LAP_DEVICE_CUDA_CUDA_SIGNALS_CUH
+
+#include "device/cuda/cuda_kernels.h"
+
+namespace
+{
+
+__device__ uint32_t load_acquire(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ uint32_t load_relaxed(const uint32_t *word)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ uint64_t load_relaxed(const uint64_t *word)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ void store_relaxed(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ void store_relaxed(uint64_t *word, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
+__device__ void store_release(uint32_t *word, uint32_t value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ uint64_t now()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/* Where somebody asks for it. */
+__device__ void write_time(uint64_t *place)
+{
+    if (place)
+        store_relaxed(place, now());
+}
+
+/* The host reads the slot when it has seen the state, which releases the rest, and looks again. */
+__device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint32_t come,
+                       uint32_t state)
+{
+    store_relaxed(&slot->state, LAP_CUDA_RUNS);
+    __threadfence_system();
+    slot->buffer = wait.buffer;
+    slot->story = wait.story;
+    slot->peer = wait.peer;
+    slot->signal = wait.signal;
+    slot->count = wait.count;
+    slot->come = come;
+    slot->number++;
+    store_release(&slot->state, state);
+}
+
+/* Different for every call, and for one that is replayed every time. */
+__device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
+{
+    return tag ^ *calls * 0xd1b54a32d192ed03u;
+}
+
+/* Sends a transfer over the link, behind all before it; returns when it comes. */
+__device__ uint64_t carry(const lap_cuda_transit_t &transit)
+{
+    const uint64_t issued = transit.issued ? *transit.issued : now();
+    uint64_t due = issued;
+    if (transit.link_free) {
+        auto *link_free = reinterpret_cast<unsigned long long *>(transit.link_free);
+        uint64_t seen = load_relaxed(transit.link_free), expected;
+        do {
+            expected = seen;
+            due = (issued > expected ? issued : expected) + transit.carry_ns;
+            seen = atomicCAS(link_free, expected, due);
+        } while (seen != expected);
+    }
+    /* Data is there at once, but not before it has been copied. */
+    due += transit.latency_ns;
+    const uint64_t copied = now();
+    return due > copied ? due : copied;
+}
+
+/* Notes when the next raise of a word, which only this thread makes, is due. */
+__device__ void set_due(lap_cuda_word_t *word, uint64_t due)
+{
+    store_relaxed(&word->due[(load_relaxed(&word->value) + 1) % LAP_CUDA_DUES], due);
+}
+
+/*
+ * Whether raise `nth` of a word that shows `value` is due. Of one so long ago that its time is
+ * forgotten, the oldest that is known has to do, which is later.
+ */
+__device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value)
+{
+    const uint32_t known = value - nth < LAP_CUDA_DUES ? nth : value - (LAP_CUDA_DUES - 1);
+    return load_relaxed(&word->due[known % LAP_CUDA_DUES]) <= now();
+}
+
+/*
+ * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
+ * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
+ * is told of it.
+ */
+template <typename raise_t>
+__device__ void raise_word(const raise_t &raise, const uint32_t *lost, bool paced, uint64_t due)
+{
+    if (load_relaxed(lost) != 0)
+        return;
+    if (paced)
+        set_due(raise.word, due);
+    __threadfence_system();
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
+                 "l"(full_tag(raise.tag, raise.calls))
+                 : "memory");
+    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
+}
+
+/*
+ * Ends all waits of this rank when no host does. Its streams then run out, and the host finds what
+ * the first that gave up waited for when it next looks.
+ */
+template <typename waits_t>
+__device__ void give_up(const waits_t &waits, const lap_cuda_wait_t &wait, uint32_t come,
+                        uint32_t state)
+{
+    if (atomicExch(waits.lost, 1) != 0)
+        return;
+    report(&waits.board->late, wait, come, state);
+    store_release(&waits.board->abort, LAP_CUDA_GAVE_UP);
+}
+
+/* What follows a wait that has ended in vain must not be raised: it may be anything. */
+template <typename waits_t> __device__ void lose(const waits_t &waits)
+{
+    atomicExch(waits.lost, 1);
+}
+
+/*
+ * For kernels of one warp that last: with 32 registers to a thread it finds room on a
+ * multiprocessor beside a block of a GEMM, which takes nearly all of them. Else it would keep the
+ * GEMM away from there. That many registers are what 32 blocks of 64 threads leave each other.
+ */
+#define SMALL __launch_bounds__(64, 32)
+
+constexpr int looks = 64; /* at the words, between two looks at the host's memory */
+
+/*
+ * One warp, a lane for each wait, with times as if one came after the other: ends when all signals
+ * have come, or the host says so, or after the limit, when there is perhaps no host that looks. What
+ * came with a signal of another call must not be used: then only the host can end it, or the limit.
+ */
+template <typename waits_t> __device__ void await_all(const waits_t &waits)
+{
+    const unsigned lane = threadIdx.x;
+    const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
+    const uint32_t base = *mine.consumed;
+    uint32_t come = 0;
+    int told = -1;                                    /* the lane whose wait is in the slot, */
+    uint64_t since = 0;                               /* and since when */
+    bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
+    uint64_t *time =
+        missing ? waits.times.behind[lane] : nullptr; /* to be written, when all up to here have */
+    const bool timed = __any_sync(~0u, time != nullptr);
+    if (lane == 0)
+        write_time(waits.times.before);
+    for (int round = 0;; round++) {
+        if (waiting) {
+            /* Acquires what the peer's raise_word released. */
+            const uint32_t value = load_acquire(&mine.word->value);
+            come = value - base;
+            missing = static_cast<int32_t>(come - mine.count) < 0;
+            waiting = missing || (mine.paced && !is_due(mine.word, base + mine.count, value));
+        }
+        const unsigned left = __ballot_sync(~0u, waiting), lack = __ballot_sync(~0u, missing);
+        if (timed) {
+            const uint64_t at = __shfl_sync(~0u, now(), 0);
+            if (time && (left & ((2u << lane) - 1)) == 0) {
+                store_relaxed(time, at);
+                time = nullptr;
+            }
+        }
+        if (left == 0)
+            break;
+        /* A peer may be missed only for what has not come. */
+        const int first = __ffs(static_cast<int>(lack ? lack : left)) - 1;
+        bool ends = false;
+        if (static_cast<int>(lane) == first) {
+            if (told != first) {
+                report(waits.slot, mine, come, LAP_CUDA_STALLED);
+                since = now();
+            } else if (round % looks == 0) {
+                store_relaxed(&waits.slot->come, come);
+            }
+            ends = round % looks == 0 && load_relaxed(&waits.board->abort) != LAP_CUDA_GO;
+            if (!ends && round % looks == 0 && now() - since > waits.limit_ns) {
+                give_up(waits, mine, come, LAP_CUDA_STALLED);
+                ends = true;
+            }
+        }
+        told = first;
+        if (__any_sync(~0u, ends)) {
+            lose(waits);
+            return; /* the slot stays: the host reads it */
+        }
+        __nanosleep(round < looks ? 20 : 100);
+    }
+    const bool mismatch = lane < waits.n && waits.checks_tag &&
+                          load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
+    const unsigned wrong = __ballot_sync(~0u, mismatch);
+    if (wrong == 0) {
+        if (lane == 0 && told >= 0)
+            store_release(&waits.slot->state, LAP_CUDA_RUNS);
+        return;
+    }
+    if (static_cast<int>(lane) == __ffs(static_cast<int>(wrong)) - 1) {
+        report(waits.slot, mine, come, LAP_CUDA_MISMATCH);
+        for (since = now(); load_relaxed(&waits.board->abort) == LAP_CUDA_GO;) {
+            if (now() - since > waits.limit_ns)
+                give_up(waits, mine, come, LAP_CUDA_MISMATCH);
+            __nanosleep(10000);
+        }
+        lose(waits);
+    }
+}
+
+/*
+ * One warp: raises and then waits. What all threads of the launch have written is there for the
+ * peers when they see a raise; partner: await_all on the same words.
+ */
+__device__ void run_signals(const lap_cuda_signals_t &signals)
+{
+    const unsigned lane = threadIdx.x;
+    const bool raising = lane < signals.nraises;
+    uint64_t *time = raising ? signals.raise_times.behind[lane] : nullptr;
+    if (lane == 0)
+        write_time(signals.raise_times.before);
+    if (raising)
+        raise_word(signals.raises[lane], signals.lost, false, 0);
+    if (__any_sync(~0u, time != nullptr)) {
+        __threadfence_system(); /* the words show it now */
+        const uint64_t at = __shfl_sync(~0u, now(), 0);
+        if (time)
+            store_relaxed(time, at);
+    }
+    if (signals.n > 0)
+        await_all(signals);
+}
+
+/*
+ * Behind the work of all threads of a launch: its last block does the signals. Adding to `arrived`
+ * releases what the block has written, and acquires what those before it have; the barriers pass
+ * that on inside the block. No block waits here for another.
+ */
+__device__ void signal_behind(const lap_cuda_signals_t &signals)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t before;
+        asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(signals.arrived)
+                     : "memory");
+        last = before == gridDim.x - 1;
+        if (last)
+            store_relaxed(signals.arrived, 0u); /* for the next launch of the stream */
+    }
+    __syncthreads();
+    if (last && threadIdx.x < 32)
+        run_signals(signals);
+}
+
+} // namespace
+
+extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
+{
+    await_all(waits);
+}
+
+extern "C" __global__ void SMALL lap_signal(const lap_cuda_signals_t signals)
+{
+    run_signals(signals);
+}
+
+/* Transfers go over a link in the order in which they were issued. */
+extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
+{
+    const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
+    const bool raising = threadIdx.x < raises.n;
+    uint64_t *time = raising ? raises.times.behind[threadIdx.x] : nullptr;
+    uint64_t *arrival = raising && raises.paced ? mine.transit.arrival : nullptr;
+    uint64_t due = 0;
+    if (threadIdx.x == 0)
+        write_time(raises.times.before);
+    for (uint32_t i = 0; raises.paced && i < raises.n; i++) {
+        if (threadIdx.x == i)
+            due = carry(mine.transit);
+        __syncwarp();
+    }
+    if (raising)
+        raise_word(mine, raises.lost, raises.paced, due);
+    if (!__any_sync(~0u, time || arrival))
+        return;
+    __threadfence_system(); /* the words show it now */
+    const uint64_t at = __shfl_sync(~0u, now(), 0);
+    if (time)
+        store_relaxed(time, at);
+    if (arrival)
+        store_relaxed(arrival, due > at ? due : at);
+}
+
+#endif

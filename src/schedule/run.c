@@ -16,15 +16,13 @@
 
 /*
  * What a transport has to do when the signals of a call are over is done behind the last of them,
- * beside the arithmetic that is left: on a stream that has nothing left, if there is one, or, where
- * streams count the calls, on one that has nothing at all. Where puts
+ * beside the arithmetic that is left: on a stream that has nothing left, if there is one. Where puts
  * must be met, the transport has signals of its own, and so it is done behind everything.
  */
 static void find_signals(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
     uint32_t last_steps[LAP_STREAMS] = {0};
-    bool used[LAP_STREAMS] = {false};
     program->last_signal = LAP_NO_STEP;
     for (int s = 0; s < LAP_STREAMS; s++)
         program->last_signals[s] = LAP_NO_STEP;
@@ -33,7 +31,6 @@ static void find_signals(lap_program_t *program)
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const uint16_t stream = schedule->steps[i].stream;
         last_steps[stream] = i;
-        used[stream] = true;
         if (!lap_step_waits(schedule, i) && !lap_step_sends(schedule, i))
             continue;
         program->last_signals[stream] = program->last_signal = i;
@@ -45,10 +42,6 @@ static void find_signals(lap_program_t *program)
             last_steps[s] == program->last_signals[s])
             program->ends_signals = s;
     }
-    const int best = program->ends_signals;
-    if (program->engine->device->ops->stall && program->last_signal != LAP_NO_STEP &&
-        last_steps[best] != program->last_signals[best] && !used[LAP_STREAM_RECEIVE])
-        program->ends_signals = LAP_STREAM_RECEIVE;
 }
 
 static lap_status_t create_events(lap_program_t *program)
@@ -66,9 +59,6 @@ static lap_status_t create_events(lap_program_t *program)
         if (!program->ends[step->stream])
             LAP_TRY(device->ops->event_create(device, &program->ends[step->stream]));
     }
-    const int ends = program->ends_signals;
-    if (device->ops->stall && program->last_signal != LAP_NO_STEP && !program->ends[ends])
-        LAP_TRY(device->ops->event_create(device, &program->ends[ends]));
     for (int s = 0; s < LAP_STREAMS && device->ops->stall; s++) {
         const uint32_t last = program->last_signals[s];
         if (last != LAP_NO_STEP && s != program->ends_signals && !program->events[last])

@@ -18,14 +18,14 @@ right() {
 }
 
 lap bench ag 48 32 16 --device cuda --ranks 2 --method all,auto --iters 1 --warmup 1 --json
-right 'AG' 5
+right 'AG' 6
 has 'calls go in a row, in the order of a stream, and the host is timed' "$out" '"calls":10' '"host_us":'
 ok 'auto has called the methods: it knows their times' \
     test "$(grep -o '"predicted_ms":[0-9]' <<<"$out" | wc -l)" -ge 4
 ok '... and says what it picked' grep -q '"method":"auto",.*"picked":"' <<<"$out"
 
 lap bench rs 48 32 16 --device cuda --ranks 3 --method all,auto --iters 1 --warmup 1 --calls 3 --link 1GB/s --json
-right 'RS over a link' 6
+right 'RS over a link' 7
 has 'the number of calls is as asked' "$out" '"calls":3'
 for sizes in 'ag 1024 8192 8' 'rs 1024 64 64'; do # some of the own rows are set apart
     # shellcheck disable=SC2086

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/cuda/cuda_kernels.h"
 #include "graph.h"
 
 /* Whether a stream of a graph has reached what is behind an op, or, backward, what is before it. */
@@ -43,17 +44,30 @@ static int count_related(op_t *const *ops, int count, int i, int step, int marks
     return related;
 }
 
+static bool counts_calls(const op_t *op)
+{
+    const void *args = op->args;
+    if (op->kind != WORK)
+        return false;
+    if (op->work == fake_kernel("lap_signal")->work)
+        return ((const lap_cuda_signals_t *)args)->ncounted > 0;
+    if (op->work == fake_kernel("lap_spread")->work)
+        return ((const lap_cuda_spread_t *)args)->signals.ncounted > 0;
+    if (op->work == fake_kernel("lap_sum")->work)
+        return ((const lap_cuda_sum_t *)args)->signals.ncounted > 0;
+    return op->work == fake_kernel("lap_advance")->work;
+}
+
 /* How much of a graph comes behind the kernel that counts the call, and how much is beside it. */
 static void relate(const graph_t *graph, int *behind_p, int *beside_p)
 {
-    const fake_work_t advance = fake_kernel("lap_advance")->work;
     int count = 0, at = -1, work = 0;
     for (const op_t *op = graph->first; op; op = op->next)
         count++;
     op_t **ops = calloc((size_t)count + 1, sizeof(op_t *));
     count = 0;
     for (op_t *op = graph->first; op; op = op->next) {
-        at = op->kind == WORK && op->work == advance ? count : at;
+        at = counts_calls(op) ? count : at;
         work += op->kind == WORK;
         ops[count++] = op;
     }

@@ -100,6 +100,13 @@ typedef enum lap_cuda_held_work {
     LAP_CUDA_HELD_SUM,
 } lap_cuda_held_work_t;
 
+/* The signals of a call that are over: so many of each word. */
+typedef struct lap_cuda_counted {
+    uint32_t *consumed, *calls;
+    const uint32_t *raised;
+    size_t n;
+} lap_cuda_counted_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
@@ -139,6 +146,7 @@ typedef struct lap_cuda_device {
     lap_cuda_sum_t sum;
     lap_cuda_waits_t waits; /* none of them held back: its n is 0, and that of raises, too */
     lap_cuda_raises_t raises;
+    lap_cuda_counted_t counted; /* by what is being launched, if its n is not 0 */
     lap_cuda_time_t *held_time; /* which the last of them writes; NULL: none */
     cublasLtHandle_t blas;
     bool tunes;     /* finds the kernels of GEMMs by trial */

@@ -6,7 +6,8 @@
  * other streams either: streams may share a queue of the GPU, where a wait holds up what was
  * launched after it, so that the order of launches must be the order in which the caller issued.
  *
- * One launch has, in this order: copies or a sum or neither; raises; waits. Paced signals, which may
+ * One launch has, in this order: copies or a sum or neither; raises; waits; and where they were the
+ * last signals of a call, these are counted. Paced signals, which may
  * run elsewhere (cuda_aside.c), are launched by themselves, raises or waits.
  */
 #include <string.h>
@@ -29,6 +30,11 @@ static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *st
     signals->n = waits->n;
     signals->checks_tag = waits->checks_tag;
     signals->nraises = raises->n;
+    signals->ncounted = (uint32_t)device->counted.n;
+    signals->consumed = device->counted.consumed;
+    signals->calls = device->counted.calls;
+    for (size_t i = 0; i < device->counted.n; i++)
+        signals->raised[i] = (uint8_t)device->counted.raised[i];
     signals->times.before = waits->n > 0 ? waits->times.before : NULL;
     signals->raise_times.before = raises->n > 0 ? raises->times.before : NULL;
     for (uint32_t i = 0; i < waits->n; i++) {
@@ -59,10 +65,10 @@ static lap_status_t launch_held(lap_cuda_device_t *device, lap_stream_t *stream)
     default:
         break;
     }
-    if (device->waits.n == 0)
+    if (device->waits.n == 0 && device->counted.n == 0)
         return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
                                    &device->raises);
-    if (device->raises.n == 0)
+    if (device->raises.n == 0 && device->counted.n == 0)
         return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_wait, 1, 1, 32, 1,
                                    &device->waits);
     take_signals(device, stream, &signals);
@@ -171,6 +177,50 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
     device->raises.lost = device->lost;
     device->raises.at[device->raises.n++] = *raise;
     return LAP_OK;
+}
+
+/* ---- the end of signals ---- */
+
+/* Whether what is held back can count the call when it has been: it is one launch then. */
+static bool counts(const lap_cuda_device_t *device, const lap_stream_t *stream,
+                   const uint32_t *raised, size_t n)
+{
+    bool few = device->held_for == stream && !device->held_paced && n <= LAP_CUDA_COUNTED &&
+               device->waits.n <= LAP_CUDA_FEW && device->raises.n <= LAP_CUDA_FEW;
+    for (size_t i = 0; i < n && few; i++)
+        few = raised[i] <= UINT8_MAX;
+    return few;
+}
+
+static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                            const uint32_t *raised, size_t n)
+{
+    lap_cuda_device_t *device = stream->device;
+    lap_cuda_advance_t args;
+    if (counts(device, stream, raised, n)) {
+        device->counted = (lap_cuda_counted_t){consumed, calls, raised, n};
+        const lap_status_t status = lap_cuda_flush(device);
+        device->counted.n = 0;
+        return status;
+    }
+    LAP_TRY(lap_cuda_flush(device));
+    if (stream->parted) /* raises read what it changes */
+        LAP_TRY(lap_cuda_meet(stream));
+    for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
+        args.consumed = consumed + begin;
+        args.calls = begin == 0 ? calls : NULL;
+        args.n = (uint32_t)(n - begin < LAP_CUDA_ADVANCE ? n - begin : LAP_CUDA_ADVANCE);
+        memcpy(args.raised, raised + begin, args.n * sizeof(uint32_t));
+        LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, 32, 1, &args));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
+                                     const uint32_t *raised, size_t n)
+{
+    LAP_TRY(lap_cuda_enter(stream->device));
+    return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
 }
 
 /* ---- work with signals behind it ---- */

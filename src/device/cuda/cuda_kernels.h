@@ -22,6 +22,7 @@
 
 #define LAP_CUDA_BATCH 32      /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_FEW 16        /* waits, and raises, of a launch that has both, or other work */
+#define LAP_CUDA_COUNTED 64    /* words that such a launch may count the signals of */
 #define LAP_CUDA_CLEAR 64      /* words of one launch */
 #define LAP_CUDA_ADVANCE 256   /* words of one launch */
 #define LAP_CUDA_SOURCES 64    /* of a reduction */
@@ -131,15 +132,18 @@ typedef struct lap_cuda_few_times {
 } lap_cuda_few_times_t;
 
 /*
- * Signals of one launch, by one warp: first all raises, none of them paced, then all waits. They may
- * come behind other work of the launch: then the last of its blocks has them.
+ * Signals of one launch, by one warp: first all raises, none of them paced, then all waits, and then
+ * the call may be counted. They may come behind other work of the launch: then the last of its blocks
+ * has them.
  */
 typedef struct lap_cuda_signals {
     lap_cuda_board_t *board; /* of the waits, as in lap_cuda_waits_t */
     lap_cuda_slot_t *slot;
     uint32_t *lost;
     uint64_t limit_ns;
-    uint32_t n, checks_tag, nraises, reserved;
+    uint32_t n, checks_tag, nraises;
+    uint32_t ncounted; /* where these signals are the last of their call: as lap_advance */
+    uint32_t *consumed, *calls;
     uint32_t *arrived; /* device memory: blocks of this launch that have done their work */
     lap_cuda_few_times_t times, raise_times;
     lap_cuda_wait_t at[LAP_CUDA_FEW];
@@ -148,6 +152,7 @@ typedef struct lap_cuda_signals {
         const uint32_t *calls;
         uint64_t tag;
     } raises[LAP_CUDA_FEW];
+    uint8_t raised[LAP_CUDA_COUNTED];
 } lap_cuda_signals_t;
 
 typedef struct lap_cuda_advance {

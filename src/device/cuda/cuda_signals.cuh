@@ -207,7 +207,12 @@ template <typename waits_t> __device__ void await_all(const waits_t &waits)
         /* A peer may be missed only for what has not come. */
         const int first = __ffs(static_cast<int>(lack ? lack : left)) - 1;
         bool ends = false;
-        if (static_cast<int>(lane) == first) {
+        /*
+         * The host's memory is far: to write there, or to read, takes longer than most waits. It hears
+         * of those alone that last, and those alone listen.
+         */
+        const bool lasts = round >= looks;
+        if (lasts && static_cast<int>(lane) == first) {
             if (told != first) {
                 report(waits.slot, mine, come, LAP_CUDA_STALLED);
                 since = now();
@@ -220,7 +225,8 @@ template <typename waits_t> __device__ void await_all(const waits_t &waits)
                 ends = true;
             }
         }
-        told = first;
+        if (lasts)
+            told = first;
         if (__any_sync(~0u, ends)) {
             lose(waits);
             return; /* the slot stays: the host reads it */
@@ -267,6 +273,11 @@ __device__ void run_signals(const lap_cuda_signals_t &signals)
     }
     if (signals.n > 0)
         await_all(signals);
+    __syncwarp();
+    if (lane == 0 && signals.ncounted > 0)
+        ++*signals.calls;
+    for (unsigned i = lane; i < signals.ncounted; i += 32)
+        signals.consumed[i] += signals.raised[i];
 }
 
 /*

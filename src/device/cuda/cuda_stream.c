@@ -45,32 +45,6 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
                                block_y, args);
 }
 
-/* ---- the end of signals ---- */
-
-static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
-                            const uint32_t *raised, size_t n)
-{
-    lap_cuda_advance_t args;
-    LAP_TRY(lap_cuda_flush(stream->device));
-    if (stream->parted) /* raises read what it changes */
-        LAP_TRY(lap_cuda_meet(stream));
-    for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
-        args.consumed = consumed + begin;
-        args.calls = begin == 0 ? calls : NULL;
-        args.n = (uint32_t)(n - begin < LAP_CUDA_ADVANCE ? n - begin : LAP_CUDA_ADVANCE);
-        memcpy(args.raised, raised + begin, args.n * sizeof(uint32_t));
-        LAP_TRY(lap_cuda_launch(stream, LAP_CUDA_KERNEL_advance, 1, 1, 32, 1, &args));
-    }
-    return LAP_OK;
-}
-
-lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
-                                     const uint32_t *raised, size_t n)
-{
-    LAP_TRY(lap_cuda_enter(stream->device));
-    return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
-}
-
 /* ---- streams ---- */
 
 lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)

@@ -193,6 +193,11 @@ typedef struct rank_thread {
 static void *thread_main(void *arg)
 {
     rank_thread_t *rank = arg;
+    /* A rank prints: where nobody reads that, the process ends as any other does. */
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_UNBLOCK, &pipe, NULL);
     rank->result = rank->job->run(rank->job->context, rank->world);
     /* Peers that still wait for this rank learn that it has left. */
     lap_world_destroy(rank->world);

@@ -60,36 +60,36 @@ static const lap_option_t options[NOPTIONS] = {
          "float32"},
     [OUT_DTYPE] = {0, "out-dtype", "TYPE",
                    "type of the result (default: as --dtype, bfloat16 if that is FP8)", NULL},
-    [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
-                    "type of what travels: partial results of rs and ar (default: as the result), "
-                    "the matrix beside the GEMM of the bulk and external operators (default: as "
-                    "--dtype)",
-                    NULL},
+    [WIRE_DTYPE] =
+        {0, "wire-dtype", "TYPE",
+         "type of the data sent: partial results of rs and ar (default: as the result), the matrix "
+         "beside the GEMM of the bulk and external operators (default: as --dtype)",
+         NULL},
     [LAYOUT] = {0, "layout", "NAME",
-                "of ag, rs and ar: forward, d = a b^T with b [N, K]; or dgrad, d = a b with b [K, "
-                "N]",
+                "layout of b in ag, rs and ar: forward, d = a b^T with b [N, K]; or dgrad, d = a b "
+                "with b [K, N]",
                 "forward"},
-    [EPILOGUE] = {0, "epilogue", "LIST",
-                  "what becomes of the product: some of bias, gelu, dgelu and bias-grad, with "
-                  "commas between",
-                  "none"},
+    [EPILOGUE] =
+        {0, "epilogue", "LIST",
+         "epilogue of the GEMM: some of bias, gelu, dgelu and bias-grad, separated by commas",
+         "none"},
     [ITERS] = {0, "iters", "COUNT", "timed rounds (default 10; latency 1000; demo 7)", NULL},
     [CALLS] = {0, "calls", "COUNT",
-               "calls of a round, in a row; their mean counts (default 1; --device cuda 10, in the "
-               "order of a stream)",
+               "calls in each round, back to back: the time of a round is their mean (default 1; "
+               "--device cuda: 10, in stream order)",
                NULL},
-    [WARMUP] = {0, "warmup", "COUNT", "rounds before them that are not timed", "2"},
+    [WARMUP] = {0, "warmup", "COUNT", "untimed rounds before the timed ones", "2"},
     [REST] = {0, "rest", "MS",
-              "milliseconds of rest before all that is timed: a machine that has reached the limit "
-              "of its power is slow for a while",
+              "milliseconds to pause before each timed part, for machines that slow down at their "
+              "power limit",
               "0"},
     [METHOD] = {0, "method", "LIST",
                 "methods to measure: all, auto, or names with their knobs, see below (default all; "
                 "sweep: all,auto)",
                 NULL},
     [BASELINE] = {0, "baseline", "NAME",
-                  "what to compare with: mpi, the collective of MPI and cblas_sgemm one after the "
-                  "other, in the same rounds; float32, under mpirun",
+                  "also time a baseline in the same rounds: mpi, the collective of MPI and "
+                  "cblas_sgemm one after the other (float32, under mpirun)",
                   NULL},
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
@@ -101,21 +101,19 @@ static const lap_option_t options[NOPTIONS] = {
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
                          "the method to draw (default: the best that overlaps)", NULL},
-    [SEED] = {0, "seed", "N", "of the random matrices", "1"},
+    [SEED] = {0, "seed", "N", "seed of the random matrices", "1"},
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [JSON] = LAP_OPTION_JSON,
-    [QUIET] = {0, "quiet", NULL,
-               "tables only: no line of progress, and nothing about what they mean", NULL},
+    [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
     [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not look at what goes on within a call: nothing is said of what is hidden, "
-                  "exposed or sent",
-                  NULL},
+                  "do not trace calls: no figures of what is hidden, exposed or sent", NULL},
     [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
-    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy what travels; 0: the driver does", "0"},
+    [NUM_SM] = {0, "num-sm", "N", "SMs of a GPU that copy the data sent; 0: the driver copies",
+                "0"},
     [SM_MARGIN] = {0, "sm-margin", NULL, "GEMMs leave the SMs of --num-sm free", NULL},
     [SWEEP_M] = {0, "m", "FROM:TO", "sweep: rows, doubled from FROM until they pass TO", NULL},
     [SWEEP_N] = {0, "n", "N", "sweep: output features", NULL},
-    [SWEEP_K] = {0, "k", "K", "sweep: the length of the sums", NULL},
+    [SWEEP_K] = {0, "k", "K", "sweep: reduction dimension", NULL},
 };
 
 /* The number of ranks is compared with that of the launcher; whatever is printed is rank 0's. */
@@ -143,36 +141,31 @@ const lap_command_t lap_bench_command = {
         "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
         "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
         "external-rs: bulk-rs as two operators: the reduce-scatter begins behind the GEMM.\n"
-        "FP8 matrices have a scale, another one on each rank.\n"
+        "FP8 matrices have a scale, a different one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
         "direct:num_splits=1,\n"
         "fused:block_rows=256; on a GPU every method has num_sm, as --num-sm: serial:num_sm=64.\n"
-        "serial is always measured: it is the yardstick. auto picks a method by simulating all of\n"
-        "them, on a GPU by calling them, and what it expects of each is printed beside what was\n"
-        "measured.\n"
+        "serial is always measured, for comparison. auto picks a method by simulating all of\n"
+        "them, on a GPU by calling them; its forecast for each is printed beside the time.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data, in the same round: what\n"
         "            communication costs\n"
-        "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial; "
-        "with\n"
-        "            an error bar, half the distance of the quartiles of the rounds', and not "
-        "told\n"
-        "            where that is wider than it or than 0.5, where ECT of serial is within its\n"
-        "            noise, or of auto that picked serial\n"
-        "TFLOP/s     of the GEMM of a rank, over the total; GB/s: what a rank sends, the same\n"
-        "tolerance   what an element may be off by, after the rounding of its types and sums: "
-        "that\n"
-        "            of the element whose error comes nearest to it, or goes farthest beyond\n"
-        "exposed     within a call there was no arithmetic: for data on the wire, for a rank that\n"
-        "            was late (it had not begun the call, or not made what it sends), or for a\n"
-        "            core (whoever could have gone on was not running, or not woken yet)\n"
+        "efficiency  1 - ECT / ECT of serial: 1 is fully hidden, below 0 is slower than serial.\n"
+        "            Its error bar is half the distance of the quartiles over the rounds. It is\n"
+        "            left out where the error bar is wider than the efficiency or than 0.5, where\n"
+        "            ECT of serial is within its noise, and for auto where it picked serial\n"
+        "TFLOP/s     of the GEMM of a rank, over the total; GB/s: sent by a rank, over the total\n"
+        "tolerance   the largest error that the rounding of types and sums may cause; error and\n"
+        "            tolerance are those of the element with the largest error / tolerance\n"
+        "exposed     time in which a rank in a call computed nothing and waited: for data on the\n"
+        "            wire, for a rank that was late (it had not begun the call, or not computed\n"
+        "            its data), or for a core (a thread that could go on was not running)\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, "
-        "which\n"
-        "must all be told the same.\n"
+        "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
+        "need the same arguments.\n"
         "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
-        "a rank or asked lap bench to end; 2 when the request makes no sense.",
+        "a rank or asked lap bench to end; 2 for a wrong command line.",
     .options = options,
     .noptions = NOPTIONS,
     .own = own,
@@ -410,7 +403,7 @@ static bool check_num_sm(const lap_bench_t *bench)
     if (strcmp(bench->device, "cuda") == 0)
         return true;
     if (bench->num_sm > 0) {
-        lap_args_fail(&lap_bench_command, "--num-sm %d is of GPUs; expected --device cuda, or 0",
+        lap_args_fail(&lap_bench_command, "--num-sm %d is for GPUs; expected --device cuda, or 0",
                       bench->num_sm);
         return false;
     }
@@ -418,7 +411,7 @@ static bool check_num_sm(const lap_bench_t *bench)
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].num_sm > 0) {
             lap_args_fail(&lap_bench_command,
-                          "--method %s: num_sm is of GPUs; expected --device cuda",
+                          "--method %s: num_sm is for GPUs; expected --device cuda",
                           it->methods[i].label);
             return false;
         }
@@ -517,11 +510,11 @@ static bool check_timeline(const char *path)
     struct stat about, table;
     const char *reason = NULL;
     if (!*path)
-        reason = "it has no name";
+        reason = "the path is empty";
     else if (stat(path, &about) == 0 && S_ISREG(about.st_mode) &&
              fstat(STDOUT_FILENO, &table) == 0 && about.st_dev == table.st_dev &&
              about.st_ino == table.st_ino)
-        reason = "it is where the table goes";
+        reason = "standard output goes there";
     if (reason)
         lap_args_fail(&lap_bench_command, "--timeline %s cannot be written: %s", path, reason);
     else if (lap_output_check("the timeline", path) != LAP_OK)
@@ -567,7 +560,7 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if (bench.timeline && !bench.trace) {
         lap_args_fail(&lap_bench_command,
-                      "--timeline is a picture of a trace; expected no --no-trace with it");
+                      "--timeline draws a trace; expected no --no-trace with it");
         return LAP_CLI_USAGE;
     }
     if (bench.timeline && !check_timeline(bench.timeline))
@@ -592,9 +585,8 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
     if (lap_kind_sums_x(it->kind) && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
         return lap_args_fail(
             &lap_bench_command,
-            "--epilogue is %s; %s can have none or bias-grad, as the gradient of a "
-            "weight",
-            epilogue, word);
+            "--epilogue is %s; expected none or bias-grad with %s, whose GEMM is wgrad", epilogue,
+            word);
     lap_bench_shape_t shape;
     lap_status_t status = lap_bench_shape(bench, it, 0, nranks, &shape);
     if (status != LAP_OK)
@@ -636,7 +628,7 @@ int lap_bench_check(const lap_bench_t *bench, int nranks)
         return lap_args_fail(&lap_bench_command, "latency needs 2 ranks: there is %d", nranks);
     if (bench->link_text && nranks < 2)
         return lap_args_fail(&lap_bench_command,
-                             "--link %s is of ranks that communicate; expected 2 ranks or more",
+                             "--link %s is for ranks that communicate; expected 2 ranks or more",
                              bench->link_text);
     for (size_t i = 0; i < bench->ncases; i++) {
         int status = check_case(bench, &bench->cases[i], nranks);

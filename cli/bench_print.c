@@ -294,7 +294,7 @@ static bool lacks(const lap_bench_t *bench, const lap_bench_result_t *results,
 void lap_bench_print_cores(const char *device, int local_ranks, int cores)
 {
     if (local_ranks > cores && strcmp(device, "cuda") != 0)
-        printf("%d ranks share %d core%s: times are those of a machine that has too few.\n",
+        printf("%d ranks share %d core%s: times are those of an oversubscribed machine.\n",
                local_ranks, cores, cores == 1 ? "" : "s");
 }
 
@@ -341,27 +341,26 @@ static void print_remarks(const lap_bench_t *bench, const lap_bench_result_t *re
     char calls[32] = "";
     if (bench->calls > 1)
         snprintf(calls, sizeof(calls), " of %d calls", bench->calls);
-    printf(
-        "\n* fastest. Medians of %zu round%s%s, slowest rank; noise: half the distance of the "
-        "quartiles.\n"
-        "ECT: total less GEMM alone of its round. E, efficiency: 1 - ECT / ECT of serial; 1 is "
-        "fully\nhidden; its error bar is the noise of the rounds'. TFLOP/s of a rank's GEMM, GB/s "
-        "that a rank sends,\nover the total. error and tolerance: of the element nearest to what "
-        "it may be off by, or beyond.\n",
-        results[0].rounds, results[0].rounds == 1 ? "" : "s", calls);
+    printf("\n* fastest. Medians of %zu round%s%s, slowest rank; noise: half the distance of the "
+           "quartiles.\nECT: total less GEMM alone of its round. E, efficiency: 1 - ECT / ECT of "
+           "serial; 1 is fully\nhidden; its error bar is the noise over the rounds. TFLOP/s of a "
+           "rank's GEMM, GB/s that a rank\nsends, over the total. error and tolerance: of the "
+           "element with the largest error / tolerance.\n",
+           results[0].rounds, results[0].rounds == 1 ? "" : "s", calls);
     if (bench->trace)
-        printf(
-            "in flight and so on: ms, mean of the ranks, in one call, the median of %d. exposed: "
-            "no\narithmetic, for data on the wire, for a rank that was late, or for a core.\n",
-            results[0].methods[0].traced.calls);
+        printf("in flight to core: ms, mean of the ranks, in the median call of %d. exposed: the "
+               "rank computed\nnothing and waited: for data on the wire, for a rank that was late, "
+               "or for a core.\n",
+               results[0].methods[0].traced.calls);
     if (lacks(bench, results, LAP_BENCH_NO_COST))
-        printf("E is not told where ECT of serial is not beyond the noise: nothing to hide.\n");
+        printf(
+            "E is left out where ECT of serial is within the noise: there is nothing to hide.\n");
     if (lacks(bench, results, LAP_BENCH_NOISE))
-        printf("E is not told where its error bar is wider than it, or than 0.5 to either side.\n");
+        printf("E is left out where its error bar is wider than E, or than 0.5 to either side.\n");
     if (lacks(bench, results, LAP_BENCH_SERIAL))
-        printf("E is not told of auto that picked serial.\n");
+        printf("E is left out for auto where it picked serial.\n");
     if (bench->rest_ms > 0)
-        printf("A rest of %d ms before each time.\n", bench->rest_ms);
+        printf("A pause of %d ms before each timed part.\n", bench->rest_ms);
     if (bench->baseline)
         printf("The baseline %s is its collective and cblas_sgemm, one after the other.\n",
                bench->baseline->name);

@@ -167,8 +167,8 @@ static void print_against_baseline(const lap_bench_t *bench, const lap_bench_res
             does += over < 0;
         }
     }
-    printf("Against the baseline %s auto did worst at M = %zu: %+.1f %%. Where its communication "
-           "is more than\n10 %% of the GEMM, auto is faster at %zu of %zu M.\n",
+    printf("Against the baseline %s auto did worst at M = %zu: %+.1f %%. Where the communication "
+           "of\nthe baseline is more than 10 %% of the GEMM, auto is faster at %zu of %zu M.\n",
            bench->baseline->name, worst_m, worst, does, should);
 }
 
@@ -198,13 +198,13 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
     lap_bench_print_interrupted(bench);
     if (bench->quiet)
         return;
-    printf("\n* overlap pays: the best method beats serial by more than the noise of the two%s.\n"
-           "Times in ms, medians of %d round%s, slowest rank; noise: half the distance of the "
-           "quartiles. E:\n1 - ECT / ECT of serial, of the best, or - where its error bar is wider "
-           "than it or nothing is to\nhide. off: what auto expected against what it took. Against "
-           "the best method auto did worst at\nM = %zu: %+.1f %%.\n",
-           bench->iters == 1 ? " (one has none)" : "", bench->iters, bench->iters == 1 ? "" : "s",
-           latest_m, latest);
+    printf("\n* overlap pays: the best method beats serial by more than the noise of the "
+           "two%s.\nTimes in ms, medians of %d round%s, slowest rank; noise: half the distance of "
+           "the quartiles. E of\nthe best method: 1 - ECT / ECT of serial, or - where its error "
+           "bar is wider than E or there is\nnothing to hide. off: the forecast (f'cast) of auto "
+           "against its time. Against the best method\nauto did worst at M = %zu: %+.1f %%.\n",
+           bench->iters == 1 ? " (none in one round)" : "", bench->iters,
+           bench->iters == 1 ? "" : "s", latest_m, latest);
     lap_bench_print_cores(bench->device, results[0].local_ranks, results[0].cores);
     if (bench->baseline)
         print_against_baseline(bench, results);

@@ -29,15 +29,14 @@ enum {
 
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all"},
-    [RANKS] = {'n', "ranks", "P|A:B", "group size, or the first and the last of several", "1:16"},
-    [M] = {0, "m", "M", "rows; the calls of a sequence use all, fewer, and none of them", "100"},
+    [RANKS] = {'n', "ranks", "P|A:B", "group size, or a range of sizes", "1:16"},
+    [M] = {0, "m", "M", "rows; the calls of a sequence use all, some and none of them", "100"},
     [N] = {0, "n", "N", "output features", "37"},
-    [K] = {0, "k", "K", "reduction", "29"},
+    [K] = {0, "k", "K", "reduction dimension", "29"},
     [DTYPE] = {0, "dtype", "TYPE", "type of the matrices; the scales of FP8 travel with them",
                "float32"},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
-                    "type of what travels, where that may be another one: all but ag (default: as "
-                    "in lap bench)",
+                    "type of the data sent, for all operators but ag (default: as in lap bench)",
                     NULL},
     [EPILOGUE] = {0, "epilogue", "LIST",
                   "some of bias, gelu, dgelu and bias-grad, for the operators that can have them",
@@ -54,7 +53,7 @@ static const lap_command_t command = {
                "to a range conflict without an order, and that every result is written exactly\n"
                "once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
-               "different rows, and every two of them in mixtures on one buffer.\n"
+               "different rows, and each two of them mixed on one buffer.\n"
                "Exit status 1 when a schedule is not safe; the sentence says why.",
     .options = options,
     .noptions = NOPTIONS,

@@ -58,8 +58,7 @@ bool lap_ranks_suit(const lap_command_t *command, const char *given, const char 
     lap_transport_source(given, transport, source);
     if (launched && strcmp(transport, "self") == 0)
         lap_args_fail(command,
-                      "%s runs its ranks as threads of one process: start it without a launcher of "
-                      "ranks",
+                      "%s runs its ranks as threads of one process: start it without a launcher",
                       source);
     else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
              (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
@@ -86,14 +85,14 @@ bool lap_ranks_gpus(const lap_command_t *command, const char *given, const char 
     if (given && !lap_arg_gpu_share(command, given, &mode))
         return false;
     if (mode != LAP_GPU_OFF && !cuda) {
-        lap_args_fail(command, "--gpu-share=%s is of GPUs; expected --device cuda, or off",
+        lap_args_fail(command, "--gpu-share=%s is for GPUs; expected --device cuda, or off",
                       lap_gpu_modes[mode]);
         return false;
     }
     if (is_too_late(mode)) {
         lap_args_fail(command,
-                      "--gpu-share=on is of ranks that %s starts, but these were started without "
-                      "it; expected it as an option of lap run, or LAP_GPU for each rank",
+                      "--gpu-share=on is for ranks that %s starts, but a launcher started these; "
+                      "expected --gpu-share as an option of lap run, or LAP_GPU for each rank",
                       command->name);
         return false;
     }

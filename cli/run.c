@@ -17,8 +17,8 @@ static const lap_option_t options[NOPTIONS] = {
                  "how long a rank waits for another one before its call fails (LAP_TIMEOUT_S)",
                  NULL},
     [GPU_SHARE] = {0, "gpu-share", "[=MODE]",
-                   "give each rank a GPU, or a part of one, of its own: on, auto (where that can "
-                   "be) or off; alone it is on",
+                   "give each rank its own GPU, or its own part of a GPU: on, auto (on where "
+                   "possible) or off; without =MODE: on",
                    "off"},
 };
 
@@ -27,13 +27,14 @@ static const lap_command_t command = {
     .usage = "-n N [OPTIONS] PROGRAM [ARGUMENTS]",
     .summary = "Starts N ranks of a program on this machine, and ends all of them when one fails.",
     .details =
-        "Options end at PROGRAM. Each rank finds its number in LAP_RANK and their count in\n"
-        "LAP_SIZE; lap_world_create does the rest. OPENBLAS_NUM_THREADS and OMP_NUM_THREADS\n"
-        "are set to each rank's share of the cores unless they are set already. Standard\n"
-        "input goes to rank 0, unless it is a terminal.\n\n"
+        "Options end at PROGRAM. Each rank finds its number in LAP_RANK and the number of\n"
+        "ranks in LAP_SIZE; lap_world_create does the rest. OPENBLAS_NUM_THREADS and\n"
+        "OMP_NUM_THREADS are set to each rank's share of the cores unless they are set\n"
+        "already. Standard input goes to rank 0, unless it is a terminal.\n\n"
         "With --gpu-share rank r gets GPU r mod the number of GPUs. Where ranks share a GPU\n"
-        "each gets its own SMs, and a private MPS daemon runs as long as the job. Ranks are\n"
-        "told by LAP_GPU and LAP_GPU_PART; the LAP_GPU of lap run puts all on one GPU.\n\n"
+        "each gets its own SMs, and a private MPS daemon runs as long as the job. LAP_GPU and\n"
+        "LAP_GPU_PART are set for each rank. If LAP_GPU is set for lap run itself, all ranks\n"
+        "get that GPU.\n\n"
         "Exit status: 0 when every rank ended well; that of the first rank that failed, or\n"
         "128 + n when signal n killed it; 128 + n when lap run was itself asked to end by\n"
         "signal n; 127 or 126 when the program cannot be run; 2 for a wrong command line.",
@@ -51,7 +52,8 @@ int lap_cli_run(int argc, char **argv)
     if (status != LAP_CLI_GO)
         return status;
     if (!args.values[RANKS])
-        return lap_args_fail(&command, "how many ranks? usage: %s %s", command.name, command.usage);
+        return lap_args_fail(&command, "-n is missing, expected the number of ranks; usage: %s %s",
+                             command.name, command.usage);
     /* A mode apart from its option would be the program. */
     for (size_t i = 0; args.apart && lap_gpu_modes[i]; i++)
         if (strcmp(args.apart, lap_gpu_modes[i]) == 0)

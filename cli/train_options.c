@@ -73,41 +73,47 @@ enum {
 static const lap_option_t options[NOPTIONS] = {
     [LAYER] = {0, "layer", "KIND",
                "linear, layernorm_linear, layernorm_mlp, attention or transformer", "transformer"},
-    [TP] = {0, "tp", "P", "ranks that share the weights (default 4, or what a launcher started)",
+    [TP] = {0, "tp", "P",
+            "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
+            "launcher started)",
             NULL},
-    [REPLICAS] = {0, "num-replicas", "N", "groups of P ranks that share the sequences", "1"},
+    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of P ranks each", "1"},
     [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
     [BATCH] = {0, "batch", "COUNT",
-               "sequences of an iteration, of all replicas together (default 2, or a sequence for "
+               "sequences per iteration, of all replicas together (default 2, or a sequence for "
                "each micro-batch of each replica)",
                NULL},
     [BATCH_SIZE] = {'b', "batch-size", "COUNT",
-                    "the same, of each replica: --batch divided by them", NULL},
+                    "sequences per iteration and replica, instead of --batch", NULL},
     [MICRO] = {0, "micro-batches", "N",
-               "forwards and backwards of an iteration that share its sequences: gradients are "
-               "accumulated, and sent to replicas behind the last",
+               "micro-batches per iteration and replica: gradients are accumulated, and sent to "
+               "other replicas during the last backward",
                "1"},
-    [SEQ] = {0, "seq", "COUNT", "tokens of a sequence (default 256; cuda: 2048)", NULL},
+    [SEQ] = {0, "seq", "COUNT", "tokens per sequence (default 256; cuda: 2048)", NULL},
     [HEADS] = {0, "heads", "COUNT",
-               "of attention (default 24; cuda: 64; with --hidden as many as it has room for)",
+               "attention heads (default 24; cuda: 64; with --hidden: the hidden size divided by "
+               "--head-dim)",
                NULL},
-    [KV_HEADS] = {0, "kv-heads", "COUNT", "that groups of heads share (default: as --heads)", NULL},
-    [HEAD_DIM] =
-        {'d', "head-dim", "COUNT",
-         "features of a head (default 32; cuda: 128; with --hidden and --heads one divided "
-         "by the other)",
+    [KV_HEADS] = {0, "kv-heads", "COUNT",
+                  "heads of keys and values, each shared by a group of heads (default: as --heads)",
+                  NULL},
+    [HEAD_DIM] = {'d', "head-dim", "COUNT",
+                  "features per head (default 32; cuda: 128; with --hidden and --heads: one "
+                  "divided by the other)",
+                  NULL},
+    [HIDDEN] =
+        {0, "hidden", "SIZE",
+         "hidden size: features per token between layers (default: --heads times --head-dim)",
          NULL},
-    [HIDDEN] = {0, "hidden", "SIZE", "of what layers pass on (default: the heads times --head-dim)",
-                NULL},
     [FFN] = {0, "ffn", "SIZE", "features inside the MLP (default: 4 times the hidden size)", NULL},
-    [EXPANSION] = {0, "mlp-expansion-factor", "N", "the same, as a multiple of the hidden size",
-                   NULL},
-    [LAYERS] = {0, "layers", "COUNT", "one after the other", "1"},
+    [EXPANSION] = {0, "mlp-expansion-factor", "N", "--ffn as a multiple of the hidden size", NULL},
+    [LAYERS] = {0, "layers", "COUNT", "number of layers", "1"},
     [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
-    [RECOMPUTE] = {0, "recompute", "WHAT", "none, selective or full", "none"},
+    [RECOMPUTE] = {0, "recompute", "WHAT",
+                   "activations that backward recomputes: none, selective or full", "none"},
     [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL,
-                              "rows are whole on every rank, and sums are all-reduced", NULL},
+                              "every rank has all rows, and sums are all-reduced", NULL},
     [DTYPE] = {0, "dtype", "TYPE", "float32, bfloat16 or float16 (default float32; cuda: bfloat16)",
                NULL},
     [FP8] = {0, "fp8", "[=RECIPE]",
@@ -117,15 +123,17 @@ static const lap_option_t options[NOPTIONS] = {
     [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
     [LR] = {0, "lr", "RATE",
             "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
-    [WARMUP] = {0, "lr-warmup-iters", "COUNT", "iterations in which it grows to that", "0"},
-    [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "of matrices (default 0.01; sgd: 0)", NULL},
-    [CLIP] = {0, "clip-grad", "NORM", "the most that the norm of all gradients may be; 0: any",
-              "1"},
+    [WARMUP] = {0, "lr-warmup-iters", "COUNT",
+                "iterations in which the learning rate grows to --lr", "0"},
+    [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "weight decay of matrices (default 0.01; sgd: 0)",
+                      NULL},
+    [CLIP] = {0, "clip-grad", "NORM",
+              "clip gradients to this norm, of all of them together; 0: do not clip", "1"},
     [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
-                    "of gradients on their way to other replicas: fp32 or bf16", "fp32"},
+                    "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
-                "elements of gradients that travel together (default 256K; cuda: 4M)", NULL},
-    [SEED] = {0, "seed", "N", "of weights and data", "1234"},
+                "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+    [SEED] = {0, "seed", "N", "seed of weights and data", "1234"},
     [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
                "the method and knobs of each GEMM, as in NeMo and Megatron; -: standard input",
@@ -134,7 +142,7 @@ static const lap_option_t options[NOPTIONS] = {
     [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
     [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
     [RS_DGRAD] = {0, "tp-comm-overlap-rs-dgrad", NULL,
-                  "dgrad of qkv and fc1 is GEMM+RS, and nothing goes beside wgrad", NULL},
+                  "dgrad of qkv and fc1 is GEMM+RS, with no reduction beside wgrad", NULL},
     [NO_BULK_DGRAD] = {0, "disable-tp-comm-bulk-dgrad", NULL, "no gather beside dgrad", NULL},
     [NO_BULK_WGRAD] = {0, "disable-tp-comm-bulk-wgrad", NULL, "no reduction beside wgrad", NULL},
     [COMPARE] = {0, "compare", NULL, "train twice, with overlap and without", NULL},
@@ -150,13 +158,13 @@ static const lap_option_t options[NOPTIONS] = {
     [CONTINUE] = {0, "continue-on-nan", NULL,
                   "go on when a loss, or the norm of the gradients, is not finite", NULL},
     [NO_TRACE] = {0, "no-trace", NULL,
-                  "do not look at what every GEMM does: nothing is said of communication; on GPUs "
-                  "that is done in the second half of three or more iterations only",
+                  "do not trace the GEMMs: no figures of communication (on GPUs, of three or more "
+                  "iterations only the second half is traced)",
                   NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
-    [QUIET] = {0, "quiet", NULL, "tables only: nothing as it goes, and no words about them", NULL},
+    [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
     [LOG_INTERVAL] = {0, "log-interval", "COUNT",
-                      "of so many iterations one says what it does, its loss and its time", "1"},
+                      "print the progress, loss and time of one in COUNT iterations", "1"},
     [JSON] = LAP_OPTION_JSON,
 };
 
@@ -172,34 +180,31 @@ static const lap_alias_t aliases[] = {
 const lap_command_t lap_train_command = {
     .name = "lap train",
     .usage = "[OPTIONS]",
-    .summary = "Trains layers whose weights are shared by P ranks, on random data, with their\n"
-               "communication laid behind their GEMMs, and says what of it was hidden.",
+    .summary = "Trains layers whose weights are sharded over P ranks, on random data, overlaps\n"
+               "their communication with their GEMMs, and says how much of it was hidden.",
     .details =
-        "The data are normal numbers x, and the layers learn to give -x: the loss is half the\n"
-        "mean square of what is missing. The same seed gives the same weights and data for any P\n"
-        "and any number of replicas.\n"
+        "The data x are normally distributed, and the layers learn to give -x: the loss is half\n"
+        "the mean square of the difference. The same seed gives the same weights and data for any\n"
+        "P and any number of replicas.\n"
         "\n"
-        "time           of forward, backward, replicas and the step of the optimizer\n"
-        "passes         of forward and backward alone\n"
-        "communication  something that this rank sent was under way; mean of the ranks\n"
-        "hidden         ... while it computed\n"
+        "time           forward, backward, gradients between replicas and the optimizer step\n"
+        "passes         forward and backward alone\n"
+        "communication  time in which data that a rank sent were on their way; mean of the ranks\n"
+        "hidden         ... while the rank computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
         "  wire         ... for data on their way\n"
-        "  late         ... for a rank that had not come so far, because it computed or slept\n"
-        "  core         ... for a core: whoever could have gone on, here or on the rank that was\n"
-        "               waited for, was not running\n"
-        "tokens/s       of all replicas; TFLOP/s of the GEMMs of a rank, and GB/s that a rank\n"
-        "               sends, are over the time of an iteration, too\n"
+        "  late         ... for a rank that was behind, because it computed or slept\n"
+        "  core         ... for a core: a thread that could go on, of this rank or of the rank\n"
+        "               that it waited for, was not running\n"
+        "tokens/s       of all replicas; TFLOP/s (of the GEMMs of a rank) and GB/s (sent by a\n"
+        "               rank) are over the time of an iteration, too\n"
         "\n"
-        "Started by `lap run`, mpirun, srun or torchrun it takes part as one of their ranks, "
-        "which\n"
-        "must all be told the same.\n"
-        "Exit status: 0; that of the first rank that failed, or 128 and the signal that ended it; "
-        "2\n"
-        "when the request makes no sense; 3 when a loss, or the norm of the gradients, is not\n"
-        "finite: then standard error names the first layer and tensor that is not, in the order "
-        "of\n"
-        "forward and then backward, and what was measured so far is printed.",
+        "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
+        "need the same arguments.\n"
+        "Exit status: 0; that of the first rank that failed, or 128 + n when signal n killed it;\n"
+        "2 for a wrong command line; 3 when a loss, or the norm of the gradients, is not finite:\n"
+        "then standard error names the first layer and tensor that is not finite, in the order\n"
+        "of forward and then backward, and what was measured so far is printed.",
     .options = options,
     .noptions = NOPTIONS,
     .own = own,
@@ -323,11 +328,11 @@ static void fail_batch(const lap_train_t *train)
                       "--batch is %zu; expected a multiple of the %d replicas, which share it",
                       train->batch, train->replicas);
     else
-        lap_args_fail(&lap_train_command,
-                      "--batch is %zu; expected a multiple of %d, of which each of %d replica%s "
-                      "takes %d micro-batches",
-                      train->batch, train->replicas * train->micro, train->replicas,
-                      train->replicas > 1 ? "s" : "", train->micro);
+        lap_args_fail(
+            &lap_train_command,
+            "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
+            train->batch, train->replicas * train->micro, train->replicas,
+            train->replicas > 1 ? "s" : "", train->micro);
 }
 
 /* The sequences of an iteration, which replicas and their micro-batches share. */
@@ -518,32 +523,31 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
     if (!all && kind != LAP_NN_ATTENTION &&
         !refuse(args, of_attention, 1,
-                "is of attention; expected --layer attention or transformer"))
+                "is for attention; expected --layer attention or transformer"))
         return false;
     if (!all && kind != LAP_NN_ATTENTION && args->given[HIDDEN] &&
-        !refuse(args, of_heads, 2, "says nothing beside --hidden of a layer without attention"))
+        !refuse(args, of_heads, 2, "has no effect with --hidden on a layer without attention"))
         return false;
     if (!all && !mlp &&
-        !refuse(args, of_mlp, 3, "is of the MLP; expected --layer layernorm_mlp or transformer"))
+        !refuse(args, of_mlp, 3, "is for the MLP; expected --layer layernorm_mlp or transformer"))
         return false;
     if (kind == LAP_NN_LINEAR &&
-        !refuse(args, of_norm, 2, "says nothing of --layer linear; expected another layer"))
+        !refuse(args, of_norm, 2, "has no effect on --layer linear; expected another layer"))
         return false;
     if (train->replicas == 1 &&
-        !refuse(
-            args, of_replicas, 2,
-            "is of gradients on their way to other replicas; expected --num-replicas 2 or more"))
+        !refuse(args, of_replicas, 2,
+                "is for gradients sent to other replicas; expected --num-replicas 2 or more"))
         return false;
     if (train->tp * train->replicas == 1 &&
-        !refuse(args, of_ranks, 2, "is of ranks that communicate; expected 2 ranks or more"))
+        !refuse(args, of_ranks, 2, "is for ranks that communicate; expected 2 ranks or more"))
         return false;
     if (args->given[NO_SEQUENCE_PARALLEL] &&
         !refuse(args, of_shards, sizeof(of_shards) / sizeof(int),
-                "is of rows that ranks have in parts; expected no --no-sequence-parallel with it"))
+                "needs sequence parallelism; expected no --no-sequence-parallel with it"))
         return false;
     return !args->given[NO_OVERLAP] ||
            refuse(args, of_overlap, sizeof(of_overlap) / sizeof(int),
-                  "is about overlap; expected no --no-comm-overlap with it");
+                  "needs overlap; expected no --no-comm-overlap with it");
 }
 
 /* The rules of the file, or the defaults, with the switches turned; and the same all off. */
@@ -584,11 +588,9 @@ static bool parse_link(lap_train_t *train, const char *text)
     if (!lap_arg_link(&lap_train_command, "--link", text, &train->link))
         return false;
     if (train->link.ratio > 0 && train->tp == 1) {
-        lap_args_fail(
-            &lap_train_command,
-            "--link %s is of the time of GEMMs that communicate; expected --tp 2 or more, "
-            "or a rate",
-            text);
+        lap_args_fail(&lap_train_command,
+                      "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate",
+                      text);
         return false;
     }
     return true;

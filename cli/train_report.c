@@ -63,7 +63,8 @@ void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
         say_of_rules(train, world, text);
     }
     if (!train->desc.sequence_parallel)
-        say_of_rules(train, world, "without effect where rows are whole: rules to gather them");
+        say_of_rules(train, world,
+                     "without effect with --no-sequence-parallel: rules that gather rows");
 }
 
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
@@ -222,9 +223,8 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
         printf(
             "All iterations were traced, which takes time: with --iters 3 or more some are not.\n");
     if (train->apart)
-        printf(
-            "Iterations with figures of communication were traced, which takes time: theirs does "
-            "not count.\n");
+        printf("Iterations with figures of communication were traced, which takes time: their "
+               "times do not count.\n");
 }
 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
@@ -288,7 +288,7 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
                100 * (all->exposed / serial->exposed - 1));
     printf("\nAn iteration is %.2f times as fast with it, forward and backward are %.2f times.\n",
            without.seconds / with.seconds, without.passes / with.passes);
-    printf("The losses are %s.\n", same ? "the same to the last bit" : "not the same bits");
+    printf("The losses are %s.\n", same ? "the same to the last bit" : "not bit for bit the same");
 }
 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)

@@ -12,9 +12,8 @@ const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_GEMM_RS] = {"rs", "GEMM+RS", "GEMM, then reduce-scatter"},
     [LAP_GEMM_AR] = {"ar", "GEMM+AR", "GEMM, then all-reduce"},
     [LAP_GEMM] = {"gemm", "GEMM", "no communication"},
-    [LAP_BULK_AG] = {"bulk-ag", "GEMM beside AG", "an all-gather that it has nothing to do with"},
-    [LAP_BULK_RS] = {"bulk-rs", "GEMM beside RS",
-                     "a reduce-scatter that it has nothing to do with"},
+    [LAP_BULK_AG] = {"bulk-ag", "GEMM beside AG", "a GEMM and an independent all-gather"},
+    [LAP_BULK_RS] = {"bulk-rs", "GEMM beside RS", "a GEMM and an independent reduce-scatter"},
     [LAP_EXTERNAL_AG] = {"external-ag", "AG behind a GEMM", "an all-gather alone"},
     [LAP_EXTERNAL_RS] = {"external-rs", "RS behind a GEMM", "a reduce-scatter alone"},
 };

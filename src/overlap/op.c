@@ -66,8 +66,8 @@ static lap_status_t check_given_buffer(const lap_group_t *group, const lap_op_de
         return lap_error(LAP_ERR_INVALID, "the buffer given belongs to another group");
     if (buffer->nops > 0 && buffer->background != (desc->background != 0))
         return lap_error(LAP_ERR_INVALID,
-                         "background is %d, expected %d, as the other operators of the buffer "
-                         "given: calls in flight on it must have an order",
+                         "background is %d, expected %d, as in the other operators on the buffer "
+                         "given: calls in flight on one buffer must have an order",
                          desc->background != 0, buffer->background);
     if (op_device->transport && !lap_transport_fits(buffer->ops, op_device))
         return lap_error(LAP_ERR_UNSUPPORTED,
@@ -357,8 +357,8 @@ static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
     lap_op_entry_t *entry = find_room(op);
     if (!entry)
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "graphs have calls of this operator with %d values of m, the most there "
-                         "may be",
+                         "captured graphs hold calls of this operator with %d different values of "
+                         "m, which is the maximum",
                          LAP_OP_PROGRAMS);
     if (entry->program && op->stays_guest) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));

@@ -140,8 +140,9 @@ static lap_status_t check_scale(const char *name, float scale, bool fp8)
         return lap_error(LAP_ERR_INVALID, "%s is %g, expected a finite number above 0", name,
                          (double)scale);
     if (!fp8 && scale != 1)
-        return lap_error(LAP_ERR_INVALID, "%s is %g, expected 1: what it belongs to is not FP8",
-                         name, (double)scale);
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %g, expected 1: the tensor that it scales is not FP8", name,
+                         (double)scale);
     return LAP_OK;
 }
 

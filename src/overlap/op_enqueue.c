@@ -14,8 +14,7 @@ static lap_status_t check_transport(const lap_op_t *op)
     if (lap_transport_enqueues(op->buffer->ops, op->engine->device->ops))
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED,
-                     "transport %s has no calls in the order of a stream: use lap_op_begin and "
-                     "lap_op_end",
+                     "transport %s has no calls in stream order: use lap_op_begin and lap_op_end",
                      op->buffer->ops->name);
 }
 
@@ -24,7 +23,7 @@ static lap_status_t check_device(const lap_engine_t *engine)
     if (engine->device->ops->foreign_begin)
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED,
-                     "calls in the order of a stream need device cuda; this world has device %s",
+                     "calls in stream order need device cuda; this world has device %s",
                      engine->device->ops->name);
 }
 
@@ -81,8 +80,8 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
     LAP_TRY(check_device(op->engine));
     LAP_TRY(check_transport(op));
     if (args.trace)
-        return lap_error(LAP_ERR_INVALID, "trace is given, expected NULL: a call in the order of a "
-                                          "stream has no end at which it could be read");
+        return lap_error(LAP_ERR_INVALID, "trace is set, expected NULL: a call in stream order has "
+                                          "no end at which its trace could be read");
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_args_check(op, &args));
     if (!op->stays_guest) {

@@ -102,8 +102,9 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
         builder++;
     if (!builder->name) {
         list_methods(kind, ~0u, names, sizeof(names));
-        return lap_error(LAP_ERR_INVALID, "method '%s' is none of %s, expected one of %s, %s",
-                         method, lap_op_kind_name(kind), names, LAP_AUTO);
+        return lap_error(LAP_ERR_INVALID,
+                         "method '%s' is not a method of %s, expected one of %s, %s", method,
+                         lap_op_kind_name(kind), names, LAP_AUTO);
     }
     if ((builder->needs & ~can) != 0) {
         list_methods(kind, can, names, sizeof(names));
@@ -187,11 +188,13 @@ static lap_status_t check_sizes(const lap_op_desc_t *desc, int size)
     if (moves)
         LAP_TRY(check_size("cols", desc->cols));
     if (!moves && desc->cols != 0)
-        return lap_error(LAP_ERR_INVALID, "cols is %zu with %s, expected 0: it moves no x",
-                         desc->cols, lap_op_kind_name(desc->kind));
+        return lap_error(
+            LAP_ERR_INVALID,
+            "cols is %zu with %s, expected 0: only bulk and external operators have an x",
+            desc->cols, lap_op_kind_name(desc->kind));
     if (!multiplies && (desc->n != 0 || desc->k != 0))
         return lap_error(LAP_ERR_INVALID,
-                         "n is %zu and k is %zu with %s, expected 0: it multiplies nothing",
+                         "n is %zu and k is %zu with %s, expected 0: this operator has no GEMM",
                          desc->n, desc->k, lap_op_kind_name(desc->kind));
     LAP_TRY(check_matrix("m x n", desc->m, desc->n, size, width));
     LAP_TRY(check_matrix("m x k", desc->m, desc->k, size, width));
@@ -287,10 +290,11 @@ static lap_status_t check_layout(const lap_op_desc_t *desc)
             "layout is %d, expected LAP_FORWARD (%d), LAP_DGRAD (%d) or LAP_WGRAD (%d)",
             (int)desc->layout, (int)LAP_FORWARD, (int)LAP_DGRAD, (int)LAP_WGRAD);
     if (desc->layout == LAP_WGRAD && !lap_kind_is_local(desc->kind))
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "layout is LAP_WGRAD with %s, expected LAP_FORWARD or LAP_DGRAD: gemm, "
-                         "bulk_ag and bulk_rs have it, with matrices that are whole on every rank",
-                         lap_op_kind_name(desc->kind));
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "layout is LAP_WGRAD with %s, expected LAP_FORWARD or LAP_DGRAD: only gemm, bulk_ag "
+            "and bulk_rs have LAP_WGRAD, with whole matrices on every rank",
+            lap_op_kind_name(desc->kind));
     return LAP_OK;
 }
 
@@ -300,7 +304,7 @@ static lap_status_t check_epilogue(const lap_op_desc_t *desc)
         LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU | LAP_EPILOGUE_BIAS_GRAD;
     const lap_epilogue_t both = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
     if ((desc->epilogue & ~all) != 0)
-        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %#x, expected some of %#x",
+        return lap_error(LAP_ERR_UNSUPPORTED, "epilogue is %#x, expected only bits of %#x",
                          desc->epilogue, all);
     if ((desc->epilogue & both) == both)
         return lap_error(LAP_ERR_INVALID, "epilogue is %#x, expected GELU or DGELU, not both",
@@ -311,7 +315,8 @@ static lap_status_t check_epilogue(const lap_op_desc_t *desc)
                          "LAP_EPILOGUE_BIAS_GRAD (%#x)",
                          desc->epilogue, LAP_EPILOGUE_BIAS_GRAD);
     if (!lap_kind_multiplies(desc->kind) && (desc->epilogue != 0 || desc->accumulate))
-        return lap_error(LAP_ERR_INVALID, "%s is %#x with %s, expected 0: it multiplies nothing",
+        return lap_error(LAP_ERR_INVALID,
+                         "%s is %#x with %s, expected 0: this operator has no GEMM",
                          desc->epilogue ? "epilogue" : "accumulate",
                          desc->epilogue ? desc->epilogue : 1, lap_op_kind_name(desc->kind));
     return LAP_OK;
@@ -341,10 +346,10 @@ static lap_status_t check_sms(const lap_op_desc_t *desc)
         return lap_error(LAP_ERR_INVALID, "num_sm is %d, expected 0 to %d", desc->num_sm,
                          LAP_SMS_MOST);
     if (desc->set_sm_margin && desc->num_sm == 0)
-        return lap_error(LAP_ERR_INVALID,
-                         "set_sm_margin is %d with num_sm = 0, expected 0: there is none to "
-                         "leave free",
-                         desc->set_sm_margin);
+        return lap_error(
+            LAP_ERR_INVALID,
+            "set_sm_margin is %d with num_sm = 0, expected 0: it leaves num_sm SMs free",
+            desc->set_sm_margin);
     return LAP_OK;
 }
 
@@ -537,7 +542,7 @@ lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *b
     const lap_builder_t *builder;
     size_t bytes = 0, nsignals = 0;
     if (!bytes_p || !nsignals_p)
-        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected where to write it",
+        return lap_error(LAP_ERR_INVALID, "%s is NULL, expected a pointer to a size_t",
                          bytes_p ? "nsignals_p" : "bytes_p");
     LAP_TRY(lap_problem_init(&problem, &builder, desc, nranks, ~0u));
     if (builder->build)

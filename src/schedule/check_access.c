@@ -167,7 +167,7 @@ static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *
     if ((!a->write && !b->write) || lap_range_common(&a->range, &b->range) == 0)
         return LAP_OK;
     if (a->node == b->node)
-        return conflict(list, a, b, "a step in its own way");
+        return conflict(list, a, b, "a step conflicts with itself");
     bool a_first = access_before(check, a, b->node, is_sent(check, b));
     if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
         return conflict(list, a, b, "no order between two accesses");
@@ -222,7 +222,7 @@ static lap_status_t check_reads(list_t *list)
         lap_check_describe(list->check, access->node, text, sizeof(text));
         lap_range_describe(&access->range, where, sizeof(where));
         return lap_error(LAP_ERR_CHECK,
-                         "a read of what is not there: %s reads %s, of which only %zu of %zu bytes "
+                         "a read of unwritten memory: %s reads %s, of which only %zu of %zu bytes "
                          "have been written in this call by then",
                          text, where, covered, lap_range_bytes(&access->range));
     }

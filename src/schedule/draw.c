@@ -608,7 +608,8 @@ static lap_status_t lay_out(picture_t *picture)
         widen(picture, &record->flight);
     }
     if (picture->end <= picture->begin)
-        return lap_error(LAP_ERR_INVALID, "the trace is empty: expected that of a call that ran");
+        return lap_error(LAP_ERR_INVALID,
+                         "the trace is empty: expected the trace of a call that ran");
     double y = PLOT_TOP;
     for (int r = 0; r < trace->size; r++) {
         bool drawn = picture->rows[r][LAP_STREAM_COMPUTE] > 0;
@@ -639,7 +640,7 @@ static lap_status_t write_page(picture_t *picture, const char *title, const char
 lap_status_t lap_trace_draw(const lap_trace_t *trace, const char *title, const char *path)
 {
     if (!trace || trace->nrecords == 0)
-        return lap_error(LAP_ERR_INVALID, "the trace is %s: expected that of a call that ran",
+        return lap_error(LAP_ERR_INVALID, "the trace is %s: expected the trace of a call that ran",
                          trace ? "empty" : "NULL");
     if (!path || !*path)
         return lap_error(LAP_ERR_INVALID, "path is %s: expected the file to write",

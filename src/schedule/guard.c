@@ -162,8 +162,8 @@ err_guard:
     guard_free(guard);
 err_none:
     if (!atomic_flag_test_and_set(&warned))
-        lap_warn("there is no thread to watch over calls in a caller's stream: one who waits by "
-                 "means of the driver will wait for a lost peer until the timeout");
+        lap_warn("cannot start the thread that watches calls in a caller's stream: "
+                 "cudaStreamSynchronize and the like wait for a lost peer until the timeout");
     return NULL;
 }
 

@@ -146,7 +146,8 @@ static lap_status_t walk(plan_t *plan)
     }
     for (int rank = 0; rank < plan->size; rank++)
         if (plan->walkers[rank].step < plan->schedules[rank]->nsteps)
-            return lap_error(LAP_ERR_INTERNAL, "%s: step %u of rank %d waits for what nobody sends",
+            return lap_error(LAP_ERR_INTERNAL,
+                             "%s: step %u of rank %d waits for data that no rank sends",
                              plan->schedules[rank]->method, plan->walkers[rank].step, rank);
     return LAP_OK;
 }
@@ -169,11 +170,10 @@ static lap_status_t check_step(const plan_t *plan, int rank, uint32_t index, boo
         *begun = true;
     if (fits)
         return LAP_OK;
-    return lap_error(
-        LAP_ERR_UNSUPPORTED,
-        "%s: step %u of rank %d raises a signal that is no first credit, or depends on "
-        "a put: a transport whose puts must be met cannot do that",
-        schedule->method, index, rank);
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "%s: step %u of rank %d raises a signal that is not an initial credit, or "
+                     "depends on a put: a transport with two-sided puts cannot do that",
+                     schedule->method, index, rank);
 }
 
 static bool uses_as_it_comes(const lap_schedule_t *schedule)

@@ -21,7 +21,8 @@
 lap_status_t lap_trace_create(lap_trace_t **trace_p)
 {
     if (!trace_p)
-        return lap_error(LAP_ERR_INVALID, "trace_p is NULL: expected where to put the trace");
+        return lap_error(LAP_ERR_INVALID,
+                         "trace_p is NULL: expected a pointer to write the trace to");
     lap_trace_t *trace = lap_alloc(1, sizeof(lap_trace_t));
     if (!trace)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace");

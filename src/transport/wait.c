@@ -153,8 +153,8 @@ static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_stor
     const int rank = buffer->group->rank;
     if (story->call == 0 || their.number == 0) { /* calls have no numbers to look up */
         lap_error(LAP_ERR_MISMATCH,
-                  "rank %d calls operator %u with m = %llu on this buffer, rank %d another one or "
-                  "with another m; found in %s (%s), step %u",
+                  "rank %d calls operator %u with m = %llu on this buffer, rank %d calls another "
+                  "operator or with another m; found in %s (%s), step %u",
                   rank, story->op_index, (unsigned long long)story->m, peer, story->op,
                   story->method, story->step);
         lap_group_fail(buffer->group, LAP_ERR_MISMATCH, lap_last_error());

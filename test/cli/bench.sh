@@ -123,7 +123,7 @@ refuse out_dtype float8_e4m3 -- ar 8 8 8 --out-dtype e4m3
 refuse "--epilogue" relu bias gelu -- ag 8 8 8 --epilogue bias,relu
 refuse "--epilogue" "not both" -- ag 8 8 8 --epilogue gelu,dgelu
 refuse 'aggregate is a knob of no method of rs' -- rs 8 8 8 --method ring:aggregate
-refuse '--method ring:num_sm=2: num_sm is of GPUs; expected --device cuda' -- rs 8 8 8 --method ring:num_sm=2
+refuse '--method ring:num_sm=2: num_sm is for GPUs; expected --device cuda' -- rs 8 8 8 --method ring:num_sm=2
 refuse 'num_sm is a knob of serial, ring, pipeline, pull, fused, oneshot' -- rs 8 8 8 --method auto:num_sm=2
 refuse "num_sm of --method ring:num_sm=0 is '0'; expected a whole number from 1 to 1024" -- rs 8 8 8 --method ring:num_sm=0
 refuse 'num_splits is a knob of pipeline, pull' -- rs 8 8 8 --method ring:num_splits=2
@@ -140,14 +140,14 @@ LAP_RANK=0 LAP_SIZE=1 refuse "--ranks is 3, but 1 rank was started" -- ag 8 8 8 
 refuse pipeline serial direct -- bulk-rs 8 8 8 --method pipeline
 refuse /proc/x.svg -- ag 8 8 8 --timeline /proc/x.svg
 refuse "not a regular file" -- ag 8 8 8 --timeline /dev/null
-refuse "it is where the table goes" -- ag 8 8 8 --timeline /dev/stdout
+refuse "standard output goes there" -- ag 8 8 8 --timeline /dev/stdout
 refuse pipeline num_splits ring -- rs 8 8 8 --method ring:num_splits=4
 refuse num_splits -- rs 8 8 8 --method pipeline:num_splits=0
 refuse "ring twice" -- ag 8 8 8 --method ring,ring
 refuse 3GHz -- ag 8 8 8 --link 3GHz
-refuse "--link 1GB/s is of ranks that communicate" -- ag 8 8 8 --ranks 1 --link 1GB/s
-refuse "--link ratio:0.4 is of ranks that communicate" -- demo --ranks 1 --link ratio:0.4
-refuse "--num-sm 4 is of GPUs" -- ag 8 8 8 --num-sm 4
+refuse "--link 1GB/s is for ranks that communicate" -- ag 8 8 8 --ranks 1 --link 1GB/s
+refuse "--link ratio:0.4 is for ranks that communicate" -- demo --ranks 1 --link ratio:0.4
+refuse "--num-sm 4 is for GPUs" -- ag 8 8 8 --num-sm 4
 refuse gpu9 -- ag 8 8 8 --device gpu9
 refuse "--device" "''" -- ag 8 8 8 --device ''
 refuse "--transport" "''" -- ag 8 8 8 --transport ''
@@ -291,7 +291,7 @@ check "... and in JSON the noise is null" has "$out" '"noise_pct":null'
 for ranks in 1 2; do
     bench ag 64 64 64 --ranks $ranks --iters 3
     grep -Eq '^. (ring|direct|fused) .*[0-9] +- +[0-9.]+' "$folder/out" && lacks=0 || lacks=1
-    has "$out" "E is not told" && told=0 || told=1
+    has "$out" "E is left out" && told=0 || told=1
     check "$ranks ranks: a table without E says why" [ $lacks -eq $told ]
 done
 

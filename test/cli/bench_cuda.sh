@@ -38,7 +38,7 @@ has 'on the CPU, too, several calls make a round' "$out" 'round of 2 calls'
 begin=$EPOCHREALTIME
 lap bench ag 48 32 16 --ranks 2 --method ring --iters 1 --warmup 0 --rest 200
 end=$EPOCHREALTIME
-has 'it rests before each time' "$out" 'A rest of 200 ms'
+has 'it pauses before each timed part' "$out" 'A pause of 200 ms'
 ok '... four times' [ $((10#${end/[.,]/} - 10#${begin/[.,]/})) -ge 800000 ]
 lap bench ag 48 32 16 --ranks 2 --transport cuda_ipc
 is 'a transport of another device: status and sentence' "$status $err" \

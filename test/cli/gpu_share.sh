@@ -97,7 +97,7 @@ clean 'environment'
 # What cannot be had.
 FAKE_GPUS=0 lap run --gpu-share -n 2 true
 is 'no GPU' "$status $err" \
-    '1 lap run: --gpu-share: the NVIDIA driver is here, but cuInit says: no CUDA-capable device is detected'
+    '1 lap run: --gpu-share: the NVIDIA driver is here, but cuInit fails: no CUDA-capable device is detected'
 lap run --gpu-share -n 17 true
 is 'more ranks than parts' "$status $err" \
     '1 lap run: --gpu-share: 17 ranks are too many for GPU 0 (Fake GPU): its 132 SMs make at most 16 parts of 8'
@@ -187,12 +187,12 @@ for command in 'bench ag 8 8 8' 'train --tp 2'; do
         # shellcheck disable=SC2086
         lap $command --gpu-share=$mode
         is "lap $command --gpu-share=$mode without GPUs" "$status $err" \
-            "2 lap ${command%% *}: --gpu-share=$mode is of GPUs; expected --device cuda, or off"
+            "2 lap ${command%% *}: --gpu-share=$mode is for GPUs; expected --device cuda, or off"
     done
     # shellcheck disable=SC2086
     lap run -n 2 "$LAP" $command --device cuda --gpu-share
     has "lap $command --gpu-share where ranks are" "$status $err" \
-        "2 [" "] lap ${command%% *}: --gpu-share=on is of ranks that lap ${command%% *} starts" 'an option of lap run'
+        "2 [" "] lap ${command%% *}: --gpu-share=on is for ranks that lap ${command%% *} starts" 'an option of lap run'
     ok 'and it starts nothing' test ! -e "$FAKE_RECORD"
 done
 lap bench ag 8 8 8 --ranks 2 --iters 1 --gpu-share=off --json
@@ -216,9 +216,9 @@ has 'lap info: GPUs' "$out" '  GPUs         2' 'CUDA 13.0' \
     "  MPS          yes, for several ranks on one GPU: $fake/nvidia-cuda-mps-control"
 FAKE_GPUS=0 lap info
 has 'lap info: why there is none' "$out" '  GPUs         0' \
-    '  why none     the NVIDIA driver is here, but cuInit says: no CUDA-capable device is detected'
+    '  why none     the NVIDIA driver is here, but cuInit fails: no CUDA-capable device is detected'
 for able in 'IPC      ' 'VMM      ' multicast; do
-    has "... and so no ${able%% *}" "$out" "  $able    no: the NVIDIA driver is here, but cuInit says: no CUDA-capable"
+    has "... and so no ${able%% *}" "$out" "  $able    no: the NVIDIA driver is here, but cuInit fails: no CUDA-capable"
 done
 PATH=$real_path lap info
 ok 'the page is complete also then' test "$status" = 0

@@ -54,7 +54,7 @@ wrong 'unknown option with a value' "'--garce'" "'--grace'" -- run -n 2 --garce=
 wrong 'unknown letter' "'-q'" 'lap run --help' -- run -q 2 true
 wrong 'a value is missing' '--ranks' 'needs a value' -- run -n
 wrong 'a value too many' '--no-prefix' "'yes'" -- run -n 2 --no-prefix=yes true
-wrong 'no ranks' '-n N' -- run true
+wrong 'no ranks' '-n is missing, expected the number of ranks' '-n N' -- run true
 wrong 'no program' 'PROGRAM' -- run -n 2
 wrong 'an argument too many' "'extra'" 'lap info' -- info extra
 for value in 0 -1 1025 four 4x '' ' 4' 99999999999999999999 0x4 2.5; do

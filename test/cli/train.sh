@@ -81,18 +81,18 @@ refuse "unexpected argument 'now'" now
 for more in --compare --auto '--tp-comm-overlap-cfg x' --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad \
     --tp-comm-overlap-rs-dgrad; do
     # shellcheck disable=SC2086
-    refuse "${more% *} is about overlap; expected no --no-comm-overlap" $more --no-comm-overlap
+    refuse "${more% *} needs overlap; expected no --no-comm-overlap" $more --no-comm-overlap
 done
 for more in --disable-tp-comm-overlap-ag --disable-tp-comm-bulk-wgrad --tp-comm-overlap-rs-dgrad; do
-    refuse "$more is of rows that ranks have in parts; expected no --no-sequence-parallel" $more --no-sequence-parallel
+    refuse "$more needs sequence parallelism; expected no --no-sequence-parallel" $more --no-sequence-parallel
 done
-refuse '--kv-heads is of attention' --layer linear --kv-heads 3
-refuse '--kv-heads is of attention' --layer layernorm_mlp --kv-heads 3
-refuse '--activation is of the MLP' --layer attention --activation swiglu
-refuse '--norm says nothing of --layer linear' --layer linear --norm rmsnorm
-refuse '--bucket-size is of gradients on their way to other replicas' --bucket-size 100
-refuse '--compare is of ranks that communicate' --compare --tp 1
-refuse '--link is of ranks that communicate' --link 1GB/s --tp 1
+refuse '--kv-heads is for attention' --layer linear --kv-heads 3
+refuse '--kv-heads is for attention' --layer layernorm_mlp --kv-heads 3
+refuse '--activation is for the MLP' --layer attention --activation swiglu
+refuse '--norm has no effect on --layer linear' --layer linear --norm rmsnorm
+refuse '--bucket-size is for gradients sent to other replicas' --bucket-size 100
+refuse '--compare is for ranks that communicate' --compare --tp 1
+refuse '--link is for ranks that communicate' --link 1GB/s --tp 1
 refuse 'expected --tp 2 or more, or a rate' --link ratio:0.4 --tp 1 --num-replicas 2
 LAP_TIMEOUT_S=abc refuse "LAP_TIMEOUT_S is 'abc', expected a number of seconds, 0.001 to 1e+09" --tp 2
 for seconds in 0 0.0009 1000000001; do
@@ -105,7 +105,7 @@ LAP_RANK=0 LAP_SIZE=2 refuse 'but neither LAP_DIR nor LAP_JOB says where the ran
 printf 'fc1_fprop:\n  method: pipeline\n' >"$work/bad.yaml"
 if "$LAP" info | grep -q '  libyaml .*not found'; then
     yaml=no
-    refuse 'this build has no YAML' --tp-comm-overlap-cfg "$work/bad.yaml"
+    refuse 'this build cannot read YAML, expected a build with libyaml' --tp-comm-overlap-cfg "$work/bad.yaml"
 else
     yaml=yes
     refuse "is a directory, expected a YAML file" --tp-comm-overlap-cfg "$work"
@@ -187,8 +187,8 @@ if [ $yaml = yes ]; then
     is '... and what has no effect is told once' "$(grep -o 'without effect.*' "$work/out")" \
         'without effect on device cpu: num_sm, cga_size'
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --iters 1 --no-sequence-parallel
-    is '... where rows are whole, too' "$(grep -o 'without effect where.*' "$work/out")" \
-        'without effect where rows are whole: rules to gather them'
+    is '... where rows are whole, too' "$(grep -o 'without effect with .*' "$work/out")" \
+        'without effect with --no-sequence-parallel: rules that gather rows'
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1
     is '... also by --compare' "$(grep -c 'without effect' "$work/out")" 1
     train --layer layernorm_mlp --tp 2 --tp-comm-overlap-cfg "$work/good.yaml" --compare --iters 1 --json

@@ -86,5 +86,5 @@ lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 3
 is 'of three one is traced: that counts' "$(grep -c 'without the first' <<<"$out")" 0
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
 is '--compare ends well' "$status$err" 0
-has '... and says what counts' "$out" 'without the first' 'theirs does not count' ' forward and backward, in which communication takes '
+has '... and says what counts' "$out" 'without the first' 'their times do not count' ' forward and backward, in which communication takes '
 finish

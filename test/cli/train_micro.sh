@@ -75,7 +75,7 @@ refuse() {
     has '... that says why' "$err" "$words"
 }
 refuse "--micro-batches is '0'; expected a whole number from 1" --micro-batches 0
-refuse '--batch is 6; expected a multiple of 4, of which each of 2 replicas takes 2 micro-batches' --batch 6 \
+refuse '--batch is 6; expected a multiple of 4: 2 replicas times 2 micro-batches' --batch 6 \
     --micro-batches 2 --num-replicas 2
-refuse '--batch is 3; expected a multiple of 2, of which each of 1 replica takes 2 micro-batches' --batch 3 --micro-batches 2
+refuse '--batch is 3; expected a multiple of 2: 1 replica times 2 micro-batches' --batch 3 --micro-batches 2
 finish

@@ -60,10 +60,10 @@ has '... the hidden size' "$out" '"hidden":32,'
 refuse '--hidden is 100; expected a multiple of the 24 heads, or --head-dim beside it' --hidden 100 --heads 24
 refuse '--hidden is 100; expected a multiple of the 32 features of a head, or --heads or another --head-dim' --hidden 100
 refuse "--hidden is '0'" --hidden 0
-refuse '--ffn is of the MLP; expected --layer layernorm_mlp or transformer' --ffn 64 --layer attention
-refuse '--mlp-expansion-factor is of the MLP' --mlp-expansion-factor 2 --layer linear
+refuse '--ffn is for the MLP; expected --layer layernorm_mlp or transformer' --ffn 64 --layer attention
+refuse '--mlp-expansion-factor is for the MLP' --mlp-expansion-factor 2 --layer linear
 refuse '--ffn and --mlp-expansion-factor are both given' --ffn 64 --mlp-expansion-factor 2
-refuse '--heads says nothing beside --hidden of a layer without attention' --layer layernorm_mlp --hidden 64 --heads 4
+refuse '--heads has no effect with --hidden on a layer without attention' --layer layernorm_mlp --hidden 64 --heads 4
 refuse '--batch and --batch-size are both given' --batch 2 --batch-size 2
 refuse 'this needs about' --tp 2 --hidden 64 --ffn 1G --layer layernorm_mlp
 

@@ -163,7 +163,7 @@ static lap_graph_t *hog(lap_device_t *device, lap_stream_t *stream, int times, u
     for (int i = 0; i < times && status == LAP_OK; i++)
         status = ops->stamp(stream, time);
     if (times == MANY)
-        tap_failure(status, LAP_ERR_UNSUPPORTED, "times in graphs", NULL);
+        tap_failure(status, LAP_ERR_UNSUPPORTED, "timestamps in graphs", NULL);
     tap_success(ops->graph_end(&stream, 1, &graph), "and ended");
     return graph;
 }

@@ -222,10 +222,11 @@ static void test_reads(void)
     tap_success(sequence_check(&s), "two writes that overlap cover a read together");
     schedule->steps[copy].src.row_bytes = schedule->steps[copy].src.stride = 16;
     schedule->steps[copy].dst.row_bytes = schedule->steps[copy].dst.stride = 16;
-    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "not there", "call 1 rank 0", "step 2 COPY",
-                "bytes 0..15", "12 of 16", NULL);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a read of unwritten memory", "call 1 rank 0",
+                "step 2 COPY", "bytes 0..15", "12 of 16", NULL);
     schedule->steps[copy].dst.offset = 8;
-    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "in its own way", "bytes 8..15", NULL);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a step conflicts with itself", "bytes 8..15",
+                NULL);
 }
 
 static void test_results(void)
@@ -264,8 +265,8 @@ static void test_scales(void)
     block->scale = at(LAP_SCRATCH, 0, 32, 4);
     tap_success(sequence_check(&s), "a block with its scale");
     block->scale.offset = 36;
-    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "not there", "step 1 GEMM", "bytes 36..39",
-                NULL);
+    tap_failure(sequence_check(&s), LAP_ERR_CHECK, "a read of unwritten memory", "step 1 GEMM",
+                "bytes 36..39", NULL);
     block->scale.offset = 30;
     tap_failure(sequence_check(&s), LAP_ERR_CHECK, "begins within an element is 2", NULL);
     block->scale.offset = 32;

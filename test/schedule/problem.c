@@ -59,7 +59,7 @@ static void test_sizes(void)
     desc = good(LAP_EXTERNAL_AG);
     desc.k = 5;
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "k is 5 with external_ag",
-                "multiplies nothing", NULL);
+                "this operator has no GEMM", NULL);
 }
 
 /* What the description of a kind becomes; all types -2 when it is refused. */
@@ -143,7 +143,8 @@ static void test_epilogues(void)
 {
     lap_op_desc_t desc = good(LAP_AG_GEMM);
     desc.epilogue = 16;
-    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "epilogue is 0x10", "some of 0xf", NULL);
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_UNSUPPORTED, "epilogue is 0x10",
+                "expected only bits of 0xf", NULL);
     desc.epilogue = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "epilogue is 0x6", "not both", NULL);
     desc = good(LAP_AG_GEMM);

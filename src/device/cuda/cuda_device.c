@@ -55,7 +55,7 @@ static lap_status_t exchange_mode(lap_cuda_device_t *device, CUstreamCaptureMode
 lap_status_t lap_cuda_enter(lap_cuda_device_t *device)
 {
     if (device->dead)
-        return lap_error(LAP_ERR_SYSTEM, "GPU %d did not end what it had been given",
+        return lap_error(LAP_ERR_SYSTEM, "GPU %d did not finish the work in its streams",
                          device->ordinal);
     if (device->entered == 0) {
         LAP_TRY(lap_cuda_push(device, device->context));
@@ -181,8 +181,8 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
     LAP_TRY(split_sms(api, &all, each, &count, groups, &rest));
     if ((unsigned)part >= count)
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "the GPU gives %u parts of %u multiprocessors, expected %d", count, each,
-                         parts);
+                         "the GPU gives %u parts of %u multiprocessors, expected %d parts", count,
+                         each, parts);
     LAP_TRY(lap_cuda_check(api, api->cuDevResourceGenerateDesc(&description, &groups[part], 1),
                            "cuDevResourceGenerateDesc"));
     LAP_TRY(lap_cuda_check(api,

@@ -78,7 +78,8 @@ static lap_status_t ask_stream(const lap_cuda_device_t *device, CUstream stream,
     CUstreamCaptureStatus state;
     LAP_TRY(lap_cuda_check(api, api->cuStreamIsCapturing(stream, &state), "cuStreamIsCapturing"));
     if (state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
-        return lap_error(LAP_ERR_INVALID, "the stream's capture is no longer valid: end it");
+        return lap_error(LAP_ERR_INVALID,
+                         "the stream's capture has been invalidated: end the capture");
     *keeps_p = state == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return LAP_OK;
 }

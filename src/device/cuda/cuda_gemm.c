@@ -171,7 +171,8 @@ static lap_status_t multiply_plainly(lap_stream_t *stream, const lap_gemm_t *gem
     const size_t across = (gemm->n + LAP_CUDA_TILE - 1) / LAP_CUDA_TILE;
     const size_t down = (block->rows + LAP_CUDA_TILE - 1) / LAP_CUDA_TILE;
     if (down > 65535)
-        return lap_error(LAP_ERR_UNSUPPORTED, "%zu rows of a GEMM that cuBLASLt cannot do",
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "a GEMM of %zu rows is too large where cuBLASLt has no kernel for it",
                          block->rows);
     return lap_cuda_launch(stream, LAP_CUDA_KERNEL_multiply, across, down, LAP_CUDA_TILE,
                            LAP_CUDA_TILE, &args);

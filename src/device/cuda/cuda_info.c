@@ -44,7 +44,7 @@ static lap_status_t load(driver_t *driver)
         find(library, "cuDeviceGetAttribute", &driver->attribute) &&
         find(library, "cuGetErrorString", &driver->error_string))
         return LAP_OK;
-    lap_error(LAP_ERR_UNSUPPORTED, "the NVIDIA driver here is of no use: %s", dlerror());
+    lap_error(LAP_ERR_UNSUPPORTED, "the NVIDIA driver here cannot be used: %s", dlerror());
     dlclose(library);
     return LAP_ERR_UNSUPPORTED;
 }
@@ -53,8 +53,9 @@ static lap_status_t failed(const driver_t *driver, const char *call, CUresult re
 {
     const char *text = NULL;
     if (driver->error_string(result, &text) != CUDA_SUCCESS || !text)
-        text = "an error that it does not name";
-    return lap_error(LAP_ERR_UNSUPPORTED, "the NVIDIA driver is here, but %s says: %s", call, text);
+        text = "an unknown error";
+    return lap_error(LAP_ERR_UNSUPPORTED, "the NVIDIA driver is here, but %s fails: %s", call,
+                     text);
 }
 
 static int attribute(const driver_t *driver, CUdevice device, CUdevice_attribute which)

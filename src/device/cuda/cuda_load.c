@@ -28,9 +28,9 @@ static lap_status_t find_call(PFN_cuGetProcAddress_v12000 find, const char *name
     void *function = NULL;
     if (find(name, &function, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, NULL) != CUDA_SUCCESS ||
         !function)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "the NVIDIA driver here has no %s: expected one of CUDA 12.5 or later",
-                         name);
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "the NVIDIA driver here has no %s: expected a driver of CUDA 12.5 or later", name);
     set_function(field, function);
     return LAP_OK;
 }
@@ -44,8 +44,9 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
                          "there is no NVIDIA driver here: libcuda.so.1 cannot be loaded");
     void *symbol = dlsym(api->driver, "cuGetProcAddress_v2");
     if (!symbol)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "the NVIDIA driver here is too old: expected one of CUDA 12.5 or later");
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "the NVIDIA driver here is too old: expected a driver of CUDA 12.5 or later");
     set_function(&find, symbol);
 #define FIND(name, version) LAP_TRY(find_call(find, #name, version, &api->name));
     LAP_CUDA_CALLS(FIND)

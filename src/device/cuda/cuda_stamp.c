@@ -27,7 +27,7 @@ lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
 {
     device->times = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->times));
     if (!device->times)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of a GPU");
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the timestamps of a GPU");
     for (size_t i = LAP_CUDA_STAMPS; i-- > 0;) {
         device->times[i].at = &device->stamps[i];
         (void)give_back(device, &device->times[i]);
@@ -39,10 +39,10 @@ static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_tim
 {
     lap_cuda_time_t *time = device->free_times;
     if (device->keeps && device->nkept == LAP_CUDA_KEPT_STAMPS)
-        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times in graphs of a GPU",
+        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps in graphs of a GPU",
                          LAP_CUDA_KEPT_STAMPS);
     if (!time)
-        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d times at once on a GPU",
+        return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps at once on a GPU",
                          LAP_CUDA_STAMPS);
     device->free_times = time->next;
     device->nkept += device->keeps;

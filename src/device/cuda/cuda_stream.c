@@ -259,7 +259,7 @@ static lap_status_t poll_event(lap_event_t *event, const lap_watch_t *watch)
     for (;;) {
         const CUresult result = api->cuEventQuery(event->event);
         if (result != CUDA_ERROR_NOT_READY)
-            return lap_cuda_check(api, result, "what the GPU was given");
+            return lap_cuda_check(api, result, "the work in a stream of the GPU");
         const uint64_t now = lap_now_ns();
         if (now >= next_look && watch && watch->look)
             LAP_TRY(watch->look(watch->context));

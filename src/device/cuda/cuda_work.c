@@ -366,7 +366,7 @@ lap_status_t lap_cuda_transpose_padded(lap_stream_t *stream, const lap_transpose
 lap_status_t lap_cuda_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed)
 {
-    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
+    LAP_TRY(lap_device_check_dtype("the memory to fill", dtype));
     const lap_cuda_fill_t args = {
         .dtype = (int32_t)dtype, .memory = memory, .count = count, .seed = seed};
     return launch(stream, LAP_CUDA_KERNEL_fill, blocks_for(stream->device, count), LAP_CUDA_THREADS,

@@ -227,7 +227,7 @@ static lap_status_t run_fill(void *arg)
 lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                            uint64_t seed)
 {
-    LAP_TRY(lap_device_check_dtype("what is to be filled", dtype));
+    LAP_TRY(lap_device_check_dtype("the memory to fill", dtype));
     const fill_task_t task = {dtype, memory, count, seed};
     return lap_host_stream_call(stream, run_fill, &task, sizeof(task));
 }

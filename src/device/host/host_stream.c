@@ -159,7 +159,7 @@ void lap_host_stream_destroy(lap_stream_t *stream)
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->worker, NULL);
     if (stream->status != LAP_OK)
-        lap_warn("a stream ends with a failure that nobody asked for: %s", stream->text);
+        lap_warn("a stream ends with a failure that no call has returned: %s", stream->text);
     pthread_cond_destroy(&stream->idle);
     pthread_cond_destroy(&stream->work);
     pthread_mutex_destroy(&stream->lock);

@@ -209,7 +209,7 @@ static int lap_ref_gemm_threads(lap_device_t *device)
 
 const lap_device_ops_t lap_ref_ops = {
     .name = "ref",
-    .summary = "plain loops, summed in double: the truth for tests",
+    .summary = "plain loops, summed in double: the reference for tests",
     LAP_HOST_SLOTS,
     .open = lap_ref_open,
     .gemm_threads = lap_ref_gemm_threads,

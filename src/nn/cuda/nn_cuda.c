@@ -226,7 +226,7 @@ static lap_status_t square_loss(lap_stream_t *stream, const lap_square_loss_t *l
 
 static lap_status_t fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill)
 {
-    LAP_TRY(lap_device_check_dtype("what is to be filled", fill->dtype));
+    LAP_TRY(lap_device_check_dtype("the memory to fill", fill->dtype));
     const lap_nn_cuda_fill_normal_t args = {.fill = *fill,
                                             .span = span_of(fill->rows, fill->cols, 1)};
     return lap_cuda_code_launch(stream, &code, KERNEL_fill_normal,

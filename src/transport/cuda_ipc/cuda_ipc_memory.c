@@ -363,7 +363,7 @@ static lap_status_t check_multicast(const lap_buffer_t *buffer, const overview_t
         (view->multicast && !view->share))
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED, "LAP_CUDA_MEMORY is multicast, which needs a GPU of its "
-                                          "own for every rank, and the same setting");
+                                          "own for every rank, and the same setting on every rank");
 }
 
 /*

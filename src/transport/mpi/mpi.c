@@ -95,8 +95,8 @@ static lap_status_t begin_letter(lap_buffer_t *buffer, int peer, uint32_t kind, 
     lap_status_t status =
         wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &letter);
     if (status == LAP_ERR_TIMEOUT && lap_group_broken(buffer->group) == LAP_OK) {
-        lap_error(status, "rank %d could send nothing more to rank %d within %g s", group->rank,
-                  peer, (double)group->world->timeout_ns * 1e-9);
+        lap_error(status, "rank %d could not send to rank %d within %g s", group->rank, peer,
+                  (double)group->world->timeout_ns * 1e-9);
         lap_group_fail(buffer->group, status, lap_last_error());
     }
     LAP_TRY(status);
@@ -245,7 +245,7 @@ static lap_status_t buffer_create(lap_buffer_t *buffer, size_t bytes,
     if (!buffer->group->world->wire)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "transport %s needs a world over MPI: start the ranks with mpirun, and "
-                         "give the world the transport too, or LAP_TRANSPORT=%s",
+                         "make the world with the same transport, or with LAP_TRANSPORT=%s",
                          buffer->ops->name, buffer->ops->name);
     LAP_TRY(lap_host_buffer_create_some(buffer, bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
@@ -301,7 +301,7 @@ const lap_transport_ops_t lap_mpi_ops = {
 
 const lap_transport_ops_t lap_hosts_ops = {
     .name = "hosts",
-    .summary = "the same, with memory mapped by all inside a host",
+    .summary = "processes that mpirun started, shared memory inside a host, MPI between hosts",
     .buffer_create = lap_hosts_buffer_create,
     OVER_A_WIRE,
 };

@@ -104,8 +104,8 @@ static lap_status_t lap_nccl_link_begin(lap_buffer_t *buffer)
 static lap_status_t alone(const lap_buffer_t *buffer, int peer)
 {
     return lap_error(LAP_ERR_UNSUPPORTED,
-                     "transport %s cannot put into the memory of rank %d from rank %d alone: its "
-                     "operators do so together",
+                     "transport %s cannot put into the memory of rank %d from rank %d alone: use "
+                     "an operator, in which both take part",
                      buffer->ops->name, peer, buffer->group->rank);
 }
 

@@ -51,7 +51,7 @@ static bool lodger_stall(lap_cuda_lodger_t *lodger, lap_stall_t *stall_p)
     if (!comm->comm || !find_stall(comm, stall_p))
         return false;
     if (comm->api.ncclCommGetAsyncError(comm->comm, &result) == ncclSuccess)
-        stall_p->failed = lap_nccl_check(&comm->api, result, "what was sent or received");
+        stall_p->failed = lap_nccl_check(&comm->api, result, "a send or receive");
     return true;
 }
 

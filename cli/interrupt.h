@@ -6,6 +6,8 @@
 #ifndef LAP_CLI_INTERRUPT_H
 #define LAP_CLI_INTERRUPT_H
 
+#include <stdbool.h>
+
 #include <lap/world.h>
 
 /* From here on the two signals are caught, unless they are ignored or somebody else's. */
@@ -18,10 +20,14 @@ int lap_interrupt_here(void);
 /* The same for all ranks of a group, which come to the same answer. Collective. */
 lap_status_t lap_interrupt_agree(lap_group_t *group, int *signal_p);
 
-/* The exit status of a command that a signal interrupted. */
+/* The exit status of a command that a signal interrupted, in this rank or in another one. */
 static inline int lap_interrupt_status(int signal)
 {
     return 128 + signal;
+}
+static inline bool lap_interrupt_is_status(int status)
+{
+    return status > 128;
 }
 
 #endif

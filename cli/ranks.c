@@ -153,10 +153,10 @@ static int join_world(const lap_ranks_t *job)
                               : lap_ranks_fail(job->name, environment.rank, status);
     lap_world_destroy(world);
     /*
-     * A rank that has failed does not wait for the others: the launcher ends them. All that were
-     * interrupted have stopped together.
+     * A rank that has failed does not wait for the others: the launcher ends them. When one was
+     * interrupted, all have stopped together.
      */
-    if (job->end && (result == LAP_CLI_OK || result == lap_interrupt_status(lap_interrupt_here())))
+    if (job->end && (result == LAP_CLI_OK || lap_interrupt_is_status(result)))
         job->end(job->context);
     lap_interrupt_end();
     return result;

@@ -6,7 +6,6 @@
 #include "train.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "core/world.h"
@@ -34,16 +33,10 @@ static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
 
 /* ---- iterations ---- */
 
-/*
- * Of a rank, in an iteration: sizes are global where ranks share a product, and else those of the
- * rank.
- */
+/* Of a rank, in an iteration, as the mean of the ranks, which share n or k of every GEMM. */
 static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
 {
-    const bool shared = strcmp(gemm->kind, "ag_gemm") == 0 || strcmp(gemm->kind, "gemm_rs") == 0 ||
-                        strcmp(gemm->kind, "gemm_ar") == 0;
-    return 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * train->micro /
-           (shared ? train->tp : 1);
+    return 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * train->micro / train->tp;
 }
 
 /* What each GEMM of the first layer is, and the work of all. */

@@ -322,7 +322,7 @@ typedef struct lap_nn_gemm {
     size_t layer;
     const char *kind;   /* of operator, such as "ag_gemm" */
     const char *method; /* such as "ring" */
-    size_t m, n, k;     /* as in its description */
+    size_t m, n, k;     /* as in its description: n and k are those of all ranks together */
     size_t bytes;       /* of the symmetric buffer that it needs */
     lap_trace_t *trace; /* of the latest call; empty unless lap_nn_trace asked for it */
 } lap_nn_gemm_t;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../device/shared.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "device/device.h"
@@ -25,6 +26,7 @@ typedef struct row {
     const lap_device_ops_t *ops;
     lap_stream_t *sender, *receiver;
     int to, from;
+    int *data, *got; /* what is sent and what has come: memory that the device reaches by itself */
     uint32_t counts[SIGNALS]; /* how often each was raised so far, */
     uint32_t before[SIGNALS]; /* and by calls that have ended */
 } row_t;
@@ -72,17 +74,17 @@ static lap_status_t send_late(row_t *row, uint32_t late, const int *data)
 static void try_row(row_t *row, uint32_t n, uint32_t late)
 {
     static int round;
-    const int data = ++round;
-    int got = -1;
+    *row->data = ++round;
+    *row->got = -1;
     lap_status_t status = raise_others(row, n, late);
     if (status == LAP_OK)
-        status = wait_for_all(row, n, &got);
+        status = wait_for_all(row, n, row->got);
     if (status == LAP_OK)
-        status = send_late(row, late, &data);
+        status = send_late(row, late, row->data);
     if (status == LAP_OK)
         status = row->ops->stream_synchronize(row->receiver);
     if (tap_success(status, "%u signals in a row, number %u the last", n, late))
-        tap_ok(got == data, "what came with it is there: %d, expected %d", got, data);
+        tap_ok(*row->got == round, "what came with it is there: %d, expected %d", *row->got, round);
     if (lap_group_barrier(row->buffer->group) != LAP_OK)
         exit(tap_done());
 }
@@ -119,6 +121,8 @@ static void try_rows(lap_world_t *world, double link)
     if (!tap_success(row.ops->stream_create(device, false, &row.sender), "a stream") ||
         !tap_success(row.ops->stream_create(device, false, &row.receiver), "another"))
         exit(tap_done());
+    row.data = new_shared(device, sizeof(int));
+    row.got = new_shared(device, sizeof(int));
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         const uint32_t n = lengths[i], places[] = {0, 31, 32, 33, 64, n - 1};
         for (size_t p = 0; p < sizeof(places) / sizeof(places[0]); p++)
@@ -132,6 +136,8 @@ static void try_rows(lap_world_t *world, double link)
     }
     row.ops->stream_destroy(row.receiver);
     row.ops->stream_destroy(row.sender);
+    free_shared(device, row.got);
+    free_shared(device, row.data);
     lap_buffer_destroy(row.buffer);
 }
 

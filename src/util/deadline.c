@@ -19,8 +19,11 @@ lap_deadline_t lap_deadline_after(uint64_t ns)
 uint64_t lap_deadline_left(lap_deadline_t *deadline)
 {
     const uint64_t now = lap_now_ns(), gap = now - deadline->seen;
-    if (gap > GAP_NS)
-        deadline->at = deadline->at < UINT64_MAX - gap ? deadline->at + gap : UINT64_MAX;
+    if (gap > GAP_NS) {
+        /* A look uses up a little all the same: a wait whose every look comes late ends, too. */
+        const uint64_t stopped = gap - LAP_DEADLINE_LOOK_NS / 2;
+        deadline->at = deadline->at < UINT64_MAX - stopped ? deadline->at + stopped : UINT64_MAX;
+    }
     deadline->seen = now;
     return deadline->at > now ? deadline->at - now : 0;
 }

@@ -72,9 +72,22 @@ static void stops_do_not_count(void)
     close(pipe_ends[1]);
 }
 
+/* On a machine that is so busy that every look comes late, no deadline is put off for ever. */
+static void late_looks_count(void)
+{
+    lap_deadline_t deadline = lap_deadline_after(120 * MS);
+    int looks = 0;
+    while (looks < 10 && !lap_deadline_passed(&deadline)) {
+        lap_sleep_until_ns(lap_now_ns() + 600 * MS);
+        looks++;
+    }
+    tap_ok(looks > 1 && looks < 10, "a deadline passes after %d looks that come late", looks);
+}
+
 int main(void)
 {
     passes_in_time();
+    late_looks_count();
     stops_do_not_count();
     return tap_done();
 }

@@ -61,7 +61,8 @@ LAP_API lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t 
 
 /*
  * Gives up this rank's part in a buffer. Local, never blocks, NULL is fine.
- * Peers that still use this rank's memory may do so: the last one out frees it.
+ * Peers that still use this rank's memory may do so: the last one out frees it. So do operators
+ * that were made on it here.
  */
 LAP_API void lap_buffer_destroy(lap_buffer_t *buffer);
 

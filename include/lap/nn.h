@@ -159,7 +159,10 @@ LAP_API lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, s
  */
 LAP_API lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p);
 
-/* Ends layers. Local, NULL is fine; passes in progress are waited for. */
+/*
+ * Ends layers. Local, NULL is fine; passes in progress are waited for. Those that still have an
+ * optimizer or replicas end with the last of them.
+ */
 LAP_API void lap_nn_destroy(lap_nn_t *nn);
 
 /*

@@ -115,9 +115,10 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
 
 /*
  * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
- * first. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a world over MPI
- * waits until the others end it too, at most the timeout, as MPI wants it of a communicator; one
- * that started MPI then gives MPI_Finalize up to 5 s.
+ * first: what is left refuses all calls with LAP_ERR_INVALID, and keeps the memory of the world
+ * until it is destroyed. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a
+ * world over MPI waits until the others end it too, at most the timeout, as MPI wants it of a
+ * communicator; one that started MPI then gives MPI_Finalize up to 5 s.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 
@@ -139,7 +140,10 @@ LAP_API lap_group_t *lap_world_group(lap_world_t *world);
 LAP_API lap_status_t lap_group_split(lap_group_t *group, int colour, int key,
                                      lap_group_t **group_p);
 
-/* Ends a group made by lap_group_split. Local, NULL is fine. */
+/*
+ * Ends a group made by lap_group_split. Local, NULL is fine. What was made from it and is left is as
+ * with lap_world_destroy.
+ */
 LAP_API void lap_group_destroy(lap_group_t *group);
 
 /*

@@ -222,6 +222,12 @@ static void take_letter(void *context, const lap_letter_t *letter, const char *b
 lap_status_t lap_group_broken(const lap_group_t *group)
 {
     lap_board_t *board = group->board;
+    if (atomic_load(&group->ended))
+        return lap_error(
+            LAP_ERR_INVALID,
+            "rank %d has destroyed the group or its world, expected what was made from "
+            "it to be destroyed before",
+            group->rank);
     if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
         return LAP_OK;
     return lap_error((lap_status_t)board->status, "%s", board->sentence);
@@ -604,19 +610,56 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
     return LAP_OK;
 }
 
+static void tell_left(lap_group_t *group)
+{
+    if (group->told_left)
+        return;
+    group->told_left = true;
+    /* Releases all that this rank has done here to who finds that it has left. */
+    atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
+    lap_bank_ring(bank_of(group));
+    const lap_letter_t letter = {.kind = LETTER_LEFT};
+    publish(group, &letter, NULL);
+}
+
+static void end(lap_group_t *group)
+{
+    atomic_store(&group->ended, true);
+    tell_left(group);
+}
+
+lap_group_t *lap_group_keep(lap_group_t *group)
+{
+    group->keepers++;
+    return group;
+}
+
+void lap_group_let_go(lap_group_t *group)
+{
+    if (!group || --group->keepers > 0 || !group->ended)
+        return;
+    if (group == group->world->group)
+        lap_world_destroy(group->world);
+    else if (group->is_destroyed)
+        lap_group_release(group);
+}
+
+void lap_group_end_all(lap_world_t *world)
+{
+    for (lap_group_t *group = world->groups; group; group = group->next)
+        end(group);
+}
+
 void lap_group_release(lap_group_t *group)
 {
     if (!group)
         return;
+    lap_group_t *kept = group->keeps_world ? group->world->group : NULL;
     strike(group);
     if (group->channel)
         group->channel_free(group->channel);
     if (group->board) {
-        /* Releases all that this rank has done here to who finds that it has left. */
-        atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
-        lap_bank_ring(bank_of(group));
-        const lap_letter_t letter = {.kind = LETTER_LEFT};
-        publish(group, &letter, NULL);
+        tell_left(group);
         if (group->ports)
             group->world->wire->ops->port_close(group->world->wire, group->port);
         lap_region_unmap(group->world, &group->board_region);
@@ -626,6 +669,7 @@ void lap_group_release(lap_group_t *group)
     lap_free(group->ports);
     lap_free(group->members);
     lap_free(group);
+    lap_group_let_go(kept);
 }
 
 void lap_group_destroy(lap_group_t *group)
@@ -633,8 +677,13 @@ void lap_group_destroy(lap_group_t *group)
     lap_said_t said;
     lap_error_save(&said);
     /* The group of all ranks belongs to the world. */
-    if (group && group != group->world->group)
-        lap_group_release(group);
+    if (group && group != group->world->group) {
+        group->is_destroyed = true;
+        if (group->keepers > 0)
+            end(group);
+        else
+            lap_group_release(group);
+    }
     lap_error_restore(&said);
 }
 
@@ -769,6 +818,8 @@ lap_status_t lap_group_split(lap_group_t *group, int colour, int key, lap_group_
     }
     if (child) {
         child->ports_known = child->ports != NULL;
+        lap_group_keep(child->world->group);
+        child->keeps_world = true;
         enlist(child);
     }
     *group_p = child;

@@ -30,6 +30,9 @@ bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round);
 lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank);
 void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words);
 
+/* For a world that is destroyed before what was made from it: its groups refuse all calls. */
+void lap_group_end_all(lap_world_t *world);
+
 /* Says on the board that this rank leaves, unmaps the board and frees the group. NULL is fine. */
 void lap_group_release(lap_group_t *group);
 

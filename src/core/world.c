@@ -114,6 +114,11 @@ void lap_world_destroy(lap_world_t *world)
     if (!world)
         return;
     lap_error_save(&said);
+    if (world->group && world->group->keepers > 0) {
+        lap_group_end_all(world); /* the last keeper that lets go ends the world */
+        lap_error_restore(&said);
+        return;
+    }
     if (world->engine && world->engine_close)
         world->engine_close(world->engine);
     if (world->device && world->device_close)

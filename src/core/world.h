@@ -81,7 +81,21 @@ struct lap_group {
     void (*costs_free)(void *costs); /* called when the group ends and costs is set */
     void *channel; /* what a transport has for all buffers of the group: see transport/nccl */
     void (*channel_free)(void *channel); /* the same */
+    size_t keepers;    /* what was made from it and is still there: see lap_group_keep */
+    bool keeps_world;  /* it is one of those of the group of all ranks */
+    bool is_destroyed; /* by lap_group_destroy */
+    bool told_left;    /* the others know that this rank has left */
+    _Atomic bool
+        ended; /* it, or the world, was destroyed, though it has keepers: all calls are refused */
 };
+
+/*
+ * Around the life of all that is made from a group: one that is destroyed before lives on until the
+ * last of them lets go, and refuses all calls. The group of all ranks keeps the world. Local;
+ * lap_group_keep returns the group, NULL is fine to let go of.
+ */
+lap_group_t *lap_group_keep(lap_group_t *group);
+void lap_group_let_go(lap_group_t *group);
 
 /*
  * The failure that broke the group, if any: LAP_OK, or its status with its sentence in

@@ -357,7 +357,7 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
     lap_status_t status = LAP_OK;
     lap_nn_t *nn = lap_alloc(1, sizeof(*nn));
     if (nn)
-        nn->group = group;
+        nn->group = lap_group_keep(group);
     else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
     lap_terms_t terms = {.of = "lap_nn_create"};
@@ -411,12 +411,8 @@ lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
     return status;
 }
 
-void lap_nn_destroy(lap_nn_t *nn)
+static void end(lap_nn_t *nn)
 {
-    lap_said_t said;
-    if (!nn)
-        return;
-    lap_error_save(&said);
     if (nn->end)
         (void)lap_nn_wait(nn);
     for (size_t i = 0; nn->calls && i < nn->ncalls; i++) {
@@ -432,8 +428,33 @@ void lap_nn_destroy(lap_nn_t *nn)
     lap_free(nn->weights);
     lap_free(nn->blocks);
     lap_free(nn->calls);
+    lap_group_t *group = nn->group;
     lap_free(nn);
+    lap_group_let_go(group);
+}
+
+void lap_nn_destroy(lap_nn_t *nn)
+{
+    lap_said_t said;
+    if (!nn)
+        return;
+    lap_error_save(&said);
+    nn->is_destroyed = true;
+    if (nn->keepers == 0)
+        end(nn);
     lap_error_restore(&said);
+}
+
+lap_nn_t *lap_nn_keep(lap_nn_t *nn)
+{
+    nn->keepers++;
+    return nn;
+}
+
+void lap_nn_let_go(lap_nn_t *nn)
+{
+    if (nn && --nn->keepers == 0 && nn->is_destroyed)
+        lap_nn_destroy(nn);
 }
 
 /* ---- what there is to see ---- */

@@ -93,6 +93,8 @@ struct lap_nn {
     const lap_nn_kernels_t *kernels;
     lap_buffer_t *buffer;
     bool owns_buffer;
+    size_t keepers;    /* optimizers and replicas that were made for it and are still there */
+    bool is_destroyed; /* by its owner: it goes with the last of them */
 
     lap_nn_call_t *calls;
     size_t ncalls;
@@ -142,6 +144,10 @@ struct lap_nn {
     bool has_optimizer;
     lap_optimizer_desc_t optimizer;
 };
+
+/* Around the life of what is made for layers: those destroyed before go with the last of it. */
+lap_nn_t *lap_nn_keep(lap_nn_t *nn);
+void lap_nn_let_go(lap_nn_t *nn);
 
 /* ---- nn_terms.c ---- */
 

@@ -147,7 +147,8 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
     if (status == LAP_OK && !optimizer)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an optimizer");
     if (status == LAP_OK) {
-        *optimizer = (lap_optimizer_t){.nn = nn, .group = group, .desc = known};
+        *optimizer =
+            (lap_optimizer_t){.nn = lap_nn_keep(nn), .group = lap_group_keep(group), .desc = known};
         status = fill_in(optimizer);
     }
     /* A rank that cannot go on says so, instead of leaving the others to wait. */
@@ -178,8 +179,11 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
         if (optimizer->moments)
             device->ops->free(device, optimizer->moments);
     }
+    lap_nn_let_go(optimizer->nn);
+    lap_group_t *group = optimizer->group;
     lap_free(optimizer->segments);
     lap_free(optimizer);
+    lap_group_let_go(group);
     lap_error_restore(&said);
 }
 

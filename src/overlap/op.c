@@ -182,7 +182,7 @@ static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_o
     lap_op_t *op = lap_alloc(1, sizeof(*op));
     lap_status_t status = LAP_OK;
     if (op)
-        op->group = group;
+        op->group = lap_group_keep(group);
     else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator");
     lap_terms_t terms = {.of = "lap_op_create"};
@@ -196,7 +196,7 @@ static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_o
         status = choose(op, &desc);
     if (status != LAP_OK)
         goto err_op;
-    op->buffer = desc.buffer;
+    op->buffer = desc.buffer ? lap_buffer_keep(desc.buffer) : NULL;
     if (!op->buffer) {
         status = lap_buffer_create(group, bytes, nsignals, NULL, &op->buffer);
         if (status != LAP_OK)
@@ -251,8 +251,12 @@ void lap_op_destroy(lap_op_t *op)
         op->engine->device->ops->free(op->engine->device, op->own_scale);
     if (op->owns_buffer)
         lap_buffer_destroy(op->buffer);
+    else
+        lap_buffer_let_go(op->buffer);
+    lap_group_t *group = op->group;
     lap_free(op->choice);
     lap_free(op);
+    lap_group_let_go(group);
     lap_error_restore(&said);
 }
 

@@ -287,8 +287,8 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
     lap_dp_t *dp = lap_alloc(1, sizeof(*dp));
     lap_status_t status = LAP_OK;
     if (dp) {
-        dp->nn = nn;
-        dp->group = group;
+        dp->nn = lap_nn_keep(nn);
+        dp->group = lap_group_keep(group);
         status = plan(dp, given);
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for replicas");
@@ -331,8 +331,11 @@ void lap_dp_destroy(lap_dp_t *dp)
             device->ops->event_destroy(dp->end);
     }
     lap_buffer_destroy(dp->buffer);
+    lap_nn_let_go(dp->nn);
+    lap_group_t *group = dp->group;
     lap_free(dp->buckets);
     lap_free(dp);
+    lap_group_let_go(group);
     lap_error_restore(&said);
 }
 

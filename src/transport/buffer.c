@@ -84,8 +84,10 @@ static lap_status_t wrap_in_link(lap_buffer_t *buffer)
 
 static void buffer_free(lap_buffer_t *buffer)
 {
+    lap_group_t *group = buffer->group;
     lap_free(buffer->consumed);
     lap_free(buffer);
+    lap_group_let_go(group);
 }
 
 static lap_status_t create(lap_group_t *group, size_t bytes, size_t nsignals,
@@ -94,7 +96,8 @@ static lap_status_t create(lap_group_t *group, size_t bytes, size_t nsignals,
     lap_buffer_t *buffer = lap_alloc(1, sizeof(*buffer));
     lap_status_t status = LAP_OK;
     if (buffer) {
-        *buffer = (lap_buffer_t){.group = group, .bytes = bytes, .nsignals = nsignals};
+        *buffer =
+            (lap_buffer_t){.group = lap_group_keep(group), .bytes = bytes, .nsignals = nsignals};
         status = fill(buffer, options);
     } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of a buffer");
@@ -138,10 +141,25 @@ void lap_buffer_destroy(lap_buffer_t *buffer)
     if (!buffer)
         return;
     lap_error_save(&said);
-    lap_call_place_remove(buffer->group, &buffer->place);
-    buffer->ops->buffer_destroy(buffer);
-    buffer_free(buffer);
+    buffer->is_destroyed = true;
+    if (buffer->keepers == 0) {
+        lap_call_place_remove(buffer->group, &buffer->place);
+        buffer->ops->buffer_destroy(buffer);
+        buffer_free(buffer);
+    }
     lap_error_restore(&said);
+}
+
+lap_buffer_t *lap_buffer_keep(lap_buffer_t *buffer)
+{
+    buffer->keepers++;
+    return buffer;
+}
+
+void lap_buffer_let_go(lap_buffer_t *buffer)
+{
+    if (buffer && --buffer->keepers == 0 && buffer->is_destroyed)
+        lap_buffer_destroy(buffer);
 }
 
 size_t lap_buffer_bytes(const lap_buffer_t *buffer)

@@ -43,6 +43,8 @@ struct lap_buffer {
     bool background;         /* all of which are in the background, or none */
     size_t reserved;         /* words from 0 that belong to its operators */
     size_t reserved_bytes;   /* and bytes */
+    size_t keepers;          /* operators that were made on it and are still there */
+    bool is_destroyed;       /* by its owner: it goes with the last of them */
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
     bool in_person;          /* what is issued must be issued anew in every call: no graphs */
     lap_link_t link;
@@ -51,6 +53,10 @@ struct lap_buffer {
     struct lap_part *part;   /* of cuda_ipc */
     struct lap_stage *stage; /* of nccl */
 };
+
+/* Around the life of what is made on a buffer: one that is destroyed before goes with the last. */
+lap_buffer_t *lap_buffer_keep(lap_buffer_t *buffer);
+void lap_buffer_let_go(lap_buffer_t *buffer);
 
 static inline bool lap_buffer_is_paced(const lap_buffer_t *buffer)
 {

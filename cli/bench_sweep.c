@@ -184,7 +184,7 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
            "best", "ms, noise", "E", "auto, noise", "f'cast", "off");
     if (bench->baseline)
         printf(" %8s auto/%s", bench->baseline->name, bench->baseline->name);
-    printf(" %s\n", "auto picked");
+    printf(" %s\n", "picked");
     double latest = -INFINITY;
     size_t latest_m = 0;
     for (size_t i = 0; i < bench->ncases; i++) {

@@ -118,7 +118,7 @@ static void try_rows(lap_world_t *world, double link)
     row.ops = device->ops;
     if (!tap_success(lap_buffer_create(group, 4096, SIGNALS, &options, &row.buffer), "a buffer"))
         return;
-    if (!tap_success(row.ops->stream_create(device, false, &row.sender), "a stream") ||
+    if (!tap_success(row.ops->stream_create(device, true, &row.sender), "a stream") ||
         !tap_success(row.ops->stream_create(device, false, &row.receiver), "another"))
         exit(tap_done());
     row.data = new_shared(device, sizeof(int));

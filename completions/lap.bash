@@ -12,7 +12,7 @@ _lap_words()
     fi
     help=$("$1" "$2" --help 2>/dev/null)
     if [ $# = 3 ]; then
-        grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9-]+' <<<"$help" | grep -oE -- '--.*'
+        grep -oE '^ {1,6}(-[a-zA-Z], )?--[a-z0-9-]+' <<<"$help" | grep -oE -- '--.*' | sort -u
     else
         # "Usage: lap bench ag|rs M N K": lower-case words behind the command.
         awk -v command="$2" '/^$/ { exit }

@@ -29,6 +29,7 @@ is 'bash: sizes have no completion' "$(in_bash bench ag '')" ''
 is 'bash: sweep is followed by an operator' "$(in_bash bench sweep bulk-r)" bulk-rs
 # shellcheck disable=SC2086
 has 'bash: every option of train' "$(in_bash train --)" $options
+is 'bash: each option once' "$(in_bash train --h | tr ' ' '\n' | sort | uniq -d)" ''
 is 'bash: the one option that fits' "$(in_bash train --num-rep)" --num-replicas
 is 'bash: options of lap run' "$(in_bash run -n 2 --gr)" --grace
 is 'bash: a program of lap run has options of its own' "$(in_bash run -n 2 program --gr)" ''

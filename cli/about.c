@@ -47,15 +47,6 @@ static void name_cpu(char text[TEXT], const struct utsname *machine)
         snprintf(text, TEXT, "%.64s", machine->machine);
 }
 
-static void json_text(const char *key, const char *text)
-{
-    printf(",\"%s\":", key);
-    if (text)
-        lap_json_string(stdout, text);
-    else
-        printf("null");
-}
-
 void lap_about_json(const char *device)
 {
     struct utsname machine;
@@ -69,10 +60,10 @@ void lap_about_json(const char *device)
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_text("host", machine.nodename);
-    json_text("cpu", cpu);
-    json_text("gpu", gpu ? gpus.gpus[0].name : NULL);
-    json_text("version", lap_version_string());
-    json_text("commit", LAP_COMMIT);
-    json_text("date", date);
+    lap_json_text("host", machine.nodename);
+    lap_json_text("cpu", cpu);
+    lap_json_text("gpu", gpu ? gpus.gpus[0].name : NULL);
+    lap_json_text("version", lap_version_string());
+    lap_json_text("commit", LAP_COMMIT);
+    lap_json_text("date", date);
 }

@@ -418,6 +418,9 @@ void lap_bench_print_nothing(const lap_bench_t *bench);
 
 /* "key":value for JSON; null for what JSON has no number for. */
 void lap_bench_json_number(const char *key, double value);
+
+/* The same with a comma before it: a field that is not the first. */
+void lap_bench_json_field(const char *key, double value);
 void lap_bench_json_types(const lap_bench_shape_t *shape);
 /* A list of times, with a comma before its key. */
 void lap_bench_json_rounds(const char *key, const double *list, size_t count);

@@ -46,19 +46,10 @@ static double noise_pct(const lap_bench_result_t *result, double noise_ms, doubl
     return result->rounds < 2 ? NAN : ms > 0 ? 100 * noise_ms / ms : 0;
 }
 
-static void json_field(const char *key, double value)
+void lap_bench_json_field(const char *key, double value)
 {
     printf(",");
     lap_bench_json_number(key, value);
-}
-
-static void json_text(const char *key, const char *text)
-{
-    printf(",\"%s\":", key);
-    if (text)
-        lap_json_string(stdout, text);
-    else
-        printf("null");
 }
 
 void lap_bench_json_rounds(const char *key, const double *list, size_t count)
@@ -76,9 +67,9 @@ static void json_traced(const lap_bench_traced_t *traced)
         return;
     }
     printf(",\"traced\":{\"calls\":%d,\"call\":%d", traced->calls, traced->call);
-    json_field("total_ms", traced->total_ms);
-    json_field("in_flight_ms", traced->flight_ms);
-    json_field("hidden_ms", traced->hidden_ms);
+    lap_bench_json_field("total_ms", traced->total_ms);
+    lap_bench_json_field("in_flight_ms", traced->flight_ms);
+    lap_bench_json_field("hidden_ms", traced->hidden_ms);
     printf(",\"exposed_ms\":%.9g", traced->exposed_ms);
     for (int c = 0; c < LAP_CAUSES; c++)
         printf(",\"exposed_%s_ms\":%.9g", lap_cause_name((lap_cause_t)c), traced->cause_ms[c]);
@@ -93,25 +84,25 @@ void lap_bench_json_method(const lap_bench_case_t *it, const lap_bench_result_t 
     const lap_bench_lack_t lack = lap_bench_efficiency(result, method, &efficiency, &noise);
     printf("{\"method\":");
     lap_json_string(stdout, it->methods[method].label);
-    json_field("total_ms", figure->total_ms);
-    json_field("ect_ms", figure->ect_ms);
-    json_field("efficiency", lack == LAP_BENCH_TELLS ? efficiency : NAN);
-    json_field("max_err", figure->max_err);
+    lap_bench_json_field("total_ms", figure->total_ms);
+    lap_bench_json_field("ect_ms", figure->ect_ms);
+    lap_bench_json_field("efficiency", lack == LAP_BENCH_TELLS ? efficiency : NAN);
+    lap_bench_json_field("max_err", figure->max_err);
     printf(",\"ok\":%s", figure->ok ? "true" : "false");
-    json_field("noise_pct", noise_pct(result, figure->noise_ms, figure->total_ms));
-    json_field("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
+    lap_bench_json_field("noise_pct", noise_pct(result, figure->noise_ms, figure->total_ms));
+    lap_bench_json_field("predicted_ms", figure->predicted_ms > 0 ? figure->predicted_ms : NAN);
     if (figure->host_us > 0)
-        json_field("host_us", figure->host_us);
-    json_text("picked", figure->picked[0] ? figure->picked : NULL);
-    json_field("efficiency_noise", lack == LAP_BENCH_SERIAL ? NAN : noise);
-    json_text("no_efficiency", lap_bench_lack_name(lack));
-    json_field("noise_ms", result->rounds > 1 ? figure->noise_ms : NAN);
-    json_field("ect_noise_ms", result->rounds > 1 ? figure->ect_noise_ms : NAN);
-    json_field("error", figure->verdict.error);
-    json_field("tolerance", figure->verdict.bound);
-    json_field("error_over_tolerance", figure->verdict.ratio);
-    json_field("tflops", lap_bench_tflops(&result->shape, figure->total_ms));
-    json_field("wire_gbps", lap_bench_wire_gbps(figure));
+        lap_bench_json_field("host_us", figure->host_us);
+    lap_json_text("picked", figure->picked[0] ? figure->picked : NULL);
+    lap_bench_json_field("efficiency_noise", lack == LAP_BENCH_SERIAL ? NAN : noise);
+    lap_json_text("no_efficiency", lap_bench_lack_name(lack));
+    lap_bench_json_field("noise_ms", result->rounds > 1 ? figure->noise_ms : NAN);
+    lap_bench_json_field("ect_noise_ms", result->rounds > 1 ? figure->ect_noise_ms : NAN);
+    lap_bench_json_field("error", figure->verdict.error);
+    lap_bench_json_field("tolerance", figure->verdict.bound);
+    lap_bench_json_field("error_over_tolerance", figure->verdict.ratio);
+    lap_bench_json_field("tflops", lap_bench_tflops(&result->shape, figure->total_ms));
+    lap_bench_json_field("wire_gbps", lap_bench_wire_gbps(figure));
     json_traced(&figure->traced);
     lap_bench_json_rounds("rounds_ms", figure->rounds_ms, result->rounds);
     printf("}");
@@ -133,8 +124,8 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     printf(",\"ranks\":%d,\"device\":\"%s\",\"transport\":\"%s\",", result->shape.nranks,
            bench->device, bench->transport);
     lap_bench_json_link(&result->link);
-    json_field("gemm_ms", result->gemm_ms);
-    json_field("serial_ms", result->methods[0].total_ms);
+    lap_bench_json_field("gemm_ms", result->gemm_ms);
+    lap_bench_json_field("serial_ms", result->methods[0].total_ms);
     printf(",\"methods\":[");
     const char *comma = "";
     for (size_t i = 0; i < it->nmethods; i++) {
@@ -146,7 +137,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     }
     const size_t best = lap_bench_fastest(it, result, true);
     printf("]");
-    json_text("best", best == SIZE_MAX ? NULL : it->methods[best].label);
+    lap_json_text("best", best == SIZE_MAX ? NULL : it->methods[best].label);
     printf(",\"rounds\":%zu,\"calls\":%d,\"rest_ms\":%d,", result->rounds, bench->calls,
            bench->rest_ms);
     lap_bench_json_number("gemm_noise_pct",
@@ -157,10 +148,10 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     }
     lap_bench_json_rounds("gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
     lap_bench_json_rounds("serial_rounds_ms", result->methods[0].rounds_ms, result->rounds);
-    json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
-    json_field("gemm_flops", lap_bench_flops(&result->shape));
-    json_text("timeline", result->undrawn ? NULL : bench->timeline);
-    json_text("timeline_method", bench->timeline ? it->methods[result->drawn].label : NULL);
+    lap_bench_json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
+    lap_bench_json_field("gemm_flops", lap_bench_flops(&result->shape));
+    lap_json_text("timeline", result->undrawn ? NULL : bench->timeline);
+    lap_json_text("timeline_method", bench->timeline ? it->methods[result->drawn].label : NULL);
     lap_bench_json_about(bench, result);
     lap_bench_json_interrupted(bench->interrupted != 0);
     printf("}\n");

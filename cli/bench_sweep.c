@@ -210,21 +210,6 @@ void lap_bench_print_sweep(const lap_bench_t *bench, const lap_bench_result_t *r
         print_against_baseline(bench, results);
 }
 
-static void json_text(const char *key, const char *text)
-{
-    printf(",\"%s\":", key);
-    if (text)
-        lap_json_string(stdout, text);
-    else
-        printf("null");
-}
-
-static void json_field(const char *key, double value)
-{
-    printf(",");
-    lap_bench_json_number(key, value);
-}
-
 static void json_line(const line_t *line)
 {
     const lap_bench_result_t *result = line->result;
@@ -234,25 +219,26 @@ static void json_line(const line_t *line)
     const bool noise = result->rounds > 1; /* a single round has none */
     printf("{\"m\":%zu,", line->it->m);
     lap_bench_json_link(&result->link);
-    json_field("gemm_ms", result->gemm_ms);
-    json_field("serial_ms", figures[0].total_ms);
-    json_text("best", found ? line->it->methods[line->best].label : NULL);
-    json_field("best_ms", found ? figures[line->best].total_ms : NAN);
-    json_field("best_noise_ms", found && noise ? figures[line->best].noise_ms : NAN);
-    json_field("efficiency", efficiency_of(line));
+    lap_bench_json_field("gemm_ms", result->gemm_ms);
+    lap_bench_json_field("serial_ms", figures[0].total_ms);
+    lap_json_text("best", found ? line->it->methods[line->best].label : NULL);
+    lap_bench_json_field("best_ms", found ? figures[line->best].total_ms : NAN);
+    lap_bench_json_field("best_noise_ms", found && noise ? figures[line->best].noise_ms : NAN);
+    lap_bench_json_field("efficiency", efficiency_of(line));
     printf(",\"overlap_pays\":%s", pays(line) ? "true" : "false");
-    json_field("auto_ms", chosen->total_ms);
-    json_field("auto_noise_ms", noise ? chosen->noise_ms : NAN);
-    json_field("predicted_ms", chosen->predicted_ms > 0 ? chosen->predicted_ms : NAN);
-    json_text("picked", chosen->picked);
+    lap_bench_json_field("auto_ms", chosen->total_ms);
+    lap_bench_json_field("auto_noise_ms", noise ? chosen->noise_ms : NAN);
+    lap_bench_json_field("predicted_ms", chosen->predicted_ms > 0 ? chosen->predicted_ms : NAN);
+    lap_json_text("picked", chosen->picked);
     if (line->it->baseline) {
-        json_field("baseline_ms", figures[line->it->nmethods].total_ms);
-        json_field("baseline_noise_ms", noise ? figures[line->it->nmethods].noise_ms : NAN);
+        lap_bench_json_field("baseline_ms", figures[line->it->nmethods].total_ms);
+        lap_bench_json_field("baseline_noise_ms",
+                             noise ? figures[line->it->nmethods].noise_ms : NAN);
     }
-    json_field("gemm_noise_ms", noise ? result->gemm_noise_ms : NAN);
-    json_field("serial_noise_ms", noise ? figures[0].noise_ms : NAN);
-    json_field("gemm_flops", lap_bench_flops(&result->shape));
-    json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
+    lap_bench_json_field("gemm_noise_ms", noise ? result->gemm_noise_ms : NAN);
+    lap_bench_json_field("serial_noise_ms", noise ? figures[0].noise_ms : NAN);
+    lap_bench_json_field("gemm_flops", lap_bench_flops(&result->shape));
+    lap_bench_json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
     lap_bench_json_rounds("gemm_rounds_ms", result->gemm_rounds_ms, 2 * result->rounds);
     printf(",\"methods\":[");
     for (size_t i = 0; i < line->it->nmethods; i++) {

@@ -442,3 +442,12 @@ void lap_json_string(FILE *file, const char *text)
     }
     fputc('"', file);
 }
+
+void lap_json_text(const char *key, const char *text)
+{
+    printf(",\"%s\":", key);
+    if (text)
+        lap_json_string(stdout, text);
+    else
+        printf("null");
+}

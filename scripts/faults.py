@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-NEEDS_MEMORY_IN_COMMON = {"fused", "pull"}
+NEEDS_MEMORY_IN_COMMON = {"fused", "oneshot", "pull"}
 LAYERS = ["linear", "layernorm_linear", "layernorm_mlp", "attention", "transformer"]
 CALLS = {"mmap": 8, "memfd_create": 2, "ftruncate": 2, "pthread_create": 6, "sendmsg": 6, "recvmsg": 6}
 # A setting that differs in one rank: what is added there, and what the sentence must name.

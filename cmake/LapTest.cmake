@@ -56,15 +56,33 @@ find_program(LAP_COMPUTE_SANITIZER compute-sanitizer HINTS ${CUDAToolkit_BIN_DIR
 mark_as_advanced(LAP_COMPUTE_SANITIZER)
 set(compute_sanitizer ${LAP_COMPUTE_SANITIZER} --error-exitcode 1 --print-limit 10)
 
+# Whether there are tests that need a GPU. Those under compute-sanitizer are long, and are there only when they are asked for.
+set(gpu_tests ${LAP_TEST_GPU})
+if(LAP_TEST_GPU STREQUAL "AUTO")
+  set(gpu_tests OFF)
+  execute_process(COMMAND nvidia-smi -L OUTPUT_VARIABLE gpus RESULT_VARIABLE failed ERROR_QUIET)
+  if(LAP_HAVE_CUDA AND NOT LAP_SANITIZE AND NOT failed AND gpus MATCHES "^GPU [0-9]")
+    set(gpu_tests ON)
+  endif()
+endif()
+set(sanitizer_tests OFF)
+if(LAP_COMPUTE_SANITIZER AND NOT LAP_TEST_GPU STREQUAL "AUTO")
+  set(sanitizer_tests ${LAP_TEST_GPU})
+endif()
+
 # lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
 #          [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
 # same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
-# the label gpu. Without LAP_TEST_GPU it is counted as skipped. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. TARGET: a program
-# that is not one of this folder.
+# the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. There are tests of these
+# two only where gpu_tests and sanitizer_tests above are ON. TARGET: a program that is not one of this folder.
 function(lap_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
+  set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
+  if((arg_GPU AND NOT gpu_tests) OR (arg_SANITIZER AND NOT sanitizer_tests))
+    return()
+  endif()
   set(suffix "")
   if(arg_TARGET)
     set(command $<TARGET_FILE:${arg_TARGET}>)
@@ -96,13 +114,9 @@ function(lap_test name)
   math(EXPR limit "${arg_TIMEOUT} * 9 / 10") # Then a program says where it is, which who is killed cannot.
   string(REGEX REPLACE "\\.sh$" "" base ${name})
   string(JOIN "-" base ${base} ${arg_LABEL})
-  set(skip "")
-  if((arg_GPU OR arg_SANITIZER) AND NOT LAP_TEST_GPU)
-    set(skip sh -c "echo 'It needs an NVIDIA GPU: make test-gpu and make sanitize-gpu run it.' && exit 77" --)
-  endif()
   if(NOT arg_RANKS AND NOT arg_MPI AND NOT arg_HOSTS)
     set(tests ${base}${suffix})
-    add_test(NAME ${tests} COMMAND ${skip} ${launcher} ${command} ${arg_ARGS})
+    add_test(NAME ${tests} COMMAND ${launcher} ${command} ${arg_ARGS})
   endif()
   set(gpu_share "")
   if(arg_GPU)
@@ -111,7 +125,7 @@ function(lap_test name)
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${base}-n${ranks}
-             COMMAND ${skip} ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
+             COMMAND ${launcher} $<TARGET_FILE:lap_cli> run ${gpu_share} -n ${ranks} ${command} ${arg_ARGS})
     list(APPEND tests ${base}-n${ranks})
   endforeach()
   foreach(ranks IN LISTS arg_MPI)
@@ -133,5 +147,4 @@ function(lap_test name)
   elseif(arg_GPU)
     set_tests_properties(${tests} PROPERTIES LABELS gpu)
   endif()
-  set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
 endfunction()

@@ -4,10 +4,6 @@
 # emulated link. FAKE_CUDA is the folder of the fake; its times mean nothing.
 . "$(dirname "$0")/tap.bash"
 
-if [ ! -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then
-    echo '1..0 # SKIP this build has no CUDA'
-    exit 77
-fi
 export LD_LIBRARY_PATH=$FAKE_CUDA
 
 # right NAME: every method that was measured gave right results, and there are that many.

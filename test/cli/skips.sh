@@ -11,16 +11,20 @@ add() {
     echo "$2" >"$work/$1.sh"
 }
 
+ci=
+
 # try ARGUMENT...: leaves what is said in $out and the status in $status.
 try() {
-    out=$(sh "$LAP_SOURCE_DIR/scripts/run_tests.sh" "$work" "$@" 2>&1)
+    out=$(CI=$ci sh "$LAP_SOURCE_DIR/scripts/run_tests.sh" "$work" "$@" 2>&1)
     status=$?
 }
 
+ci=true
 add passes 'echo "ok 1 # SKIP only a check, not the test"'
 try
 is 'a test that passes: status' "$status" 0
 is '... and nothing was skipped' "$(grep 'skipped' <<<"$out")" ''
+ci=
 
 add first "echo 'ok 1 - a check'; echo '1..1 # SKIP there is no <thing> & no \"other\"'; echo bye; exit 77"
 add second "echo '[1] 1..0 # SKIP there is no <thing> & no \"other\"'; exit 77"
@@ -33,6 +37,12 @@ is '... and they are counted by their reasons' "$(sed -n '/were skipped/,$p' <<<
         '     1  it gives no reason' | sort)"
 try -R first
 has '... one, too' "$out" '1 test was skipped:' '     1  there is no <thing>'
+
+ci=true
+try -R first
+is 'in continuous integration a skipped test fails' "$status" 1
+has '... and the reason is told' "$out" '1 test was skipped:' '     1  there is no <thing>' 'every test has to run'
+ci=false
 
 add fails 'echo the reason of the failure; exit 3'
 try

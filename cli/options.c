@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "core/environment.h"
+#include "core/status.h"
 
 #define HELP_COLUMNS 80
 
@@ -33,7 +34,15 @@ int lap_args_fail(const lap_command_t *command, const char *format, ...)
 int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what)
 {
     const bool requested = status != LAP_ERR_NO_MEMORY && status != LAP_ERR_SYSTEM;
-    lap_args_fail(command, "%s%s%s", what, *what ? ": " : "", lap_last_error());
+    lap_environment_t environment;
+    char who[32] = "";
+    lap_said_t said;
+    lap_error_save(&said);
+    /* Bad luck is that of one rank. */
+    if (!requested && lap_environment_launched() && lap_environment_read(&environment) == LAP_OK)
+        snprintf(who, sizeof(who), "rank %d: ", environment.rank);
+    lap_error_restore(&said);
+    lap_args_fail(command, "%s%s%s%s", who, what, *what ? ": " : "", lap_last_error());
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }
 

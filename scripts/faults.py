@@ -207,7 +207,7 @@ class Run:
         over_mpi = f.transport in ("mpi", "hosts")
         dead = {int(r) for r in re.findall(r"rank (\d+) (?:\(pid \d+\) )?(?:has died|was killed|is stopped)", err)}
         dead |= {int(r) for r in re.findall(r"rank (\d+) \(pid \d+\) came to .* but has not answered", err)}
-        dead |= {int(r) for r in re.findall(r"rank (\d+) has not gathered the ranks", err)}
+        dead |= {int(r) for r in re.findall(r"rank (\d+) has not (?:gathered the ranks|come to)", err)}
         dead |= {int(r) for r in re.findall(r"\(rank (\d+) of the world, pid \d+\) (?:has died|was killed|is stopped)", err)}
         crashed = re.findall(r"signal (4|6|7|8|11) ", err)
         self.expect(status is not None, "it did not end before the deadline")

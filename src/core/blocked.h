@@ -62,7 +62,7 @@ typedef struct lap_blocked_note {
     _Atomic uint64_t call[LAP_CALL_TEXT / 8];
 } lap_blocked_note_t;
 
-/* The same as plain words, as a letter brings them. */
+/* The same as plain words, as a packet brings them. */
 typedef struct lap_blocked_words {
     uint32_t flags, peer;
     uint64_t number, group;

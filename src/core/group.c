@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups: collectives for set-up, and who still lives. All of it goes over the board, a region of
- * shared memory that the group's rank 0 made: one seat with two mailboxes per rank, a signal word
+ * shared memory that the group's rank 0 made: one seat with two slots per rank, a signal word
  * per rank that counts its arrivals, and the failure that broke the group. In a world with a wire
  * every rank has a board of its own, and whatever a rank writes on its own it also writes, by a
- * letter, on those of the others. It is made for small messages; the data of operators never comes
+ * packet, on those of the others. It is made for small messages; the data of operators never comes
  * here.
  */
 #include "core/group.h"
@@ -18,7 +18,7 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define MAIL_BYTES 4096
+#define SLOT_BYTES 4096
 
 typedef enum call { CALL_BARRIER, CALL_ALLGATHER, CALL_SPLIT, CALL_AGREE } call_t;
 
@@ -31,22 +31,22 @@ static const char *const call_names[] = {
 
 #define DOING_BYTES 24
 
-typedef struct mail {
+typedef struct slot {
     uint32_t call;           /* what the sender is doing */
     uint64_t bytes;          /* of the whole call, which may take several rounds */
     char doing[DOING_BYTES]; /* as part of which call of its caller's; "": of none */
-    char data[MAIL_BYTES];
-} mail_t;
+    char data[SLOT_BYTES];
+} slot_t;
 
 /*
- * In round n a rank writes its mailbox n mod 2, arrives, waits until all have arrived, and reads
- * all mailboxes n mod 2. One wait per round is enough: the mailbox is written again in round n + 2,
+ * In round n a rank writes its slot n mod 2, arrives, waits until all have arrived, and reads
+ * all slots n mod 2. One wait per round is enough: the slot is written again in round n + 2,
  * after all have arrived in round n + 1, and a rank arrives there only when it has read what it
  * wanted of round n.
  */
 typedef struct seat {
     _Alignas(64) _Atomic uint32_t left; /* 1: gone on purpose */
-    mail_t mails[2];
+    slot_t slots[2];
 } seat_t;
 
 enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
@@ -65,7 +65,7 @@ typedef struct verdict {
     char sentence[LAP_ERROR_TEXT];
 } verdict_t;
 
-_Static_assert(sizeof(verdict_t) <= MAIL_BYTES, "a verdict must fit in one mail");
+_Static_assert(sizeof(verdict_t) <= SLOT_BYTES, "a verdict must fit in one slot");
 
 typedef struct split_request {
     int32_t colour, key;
@@ -102,9 +102,9 @@ bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
     return lap_bank_reached(bank_of(group), (size_t)rank, round);
 }
 
-static mail_t *mail_of(const lap_group_t *group, int rank)
+static slot_t *slot_of(const lap_group_t *group, int rank)
 {
-    return &group->board->seats[rank].mails[group->round % 2];
+    return &group->board->seats[rank].slots[group->round % 2];
 }
 
 const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
@@ -131,40 +131,40 @@ static const char *describe(const lap_group_t *group, int rank, char *text, size
     return text;
 }
 
-/* Letters from board to board. */
+/* Packets from board to board. */
 
-/* What a letter writes on the board: see take_letter. */
-enum { LETTER_MAIL, LETTER_FAILURE, LETTER_LEFT, LETTER_BLOCKED };
+/* What a packet writes on the board: see deliver. */
+enum { PACKET_ROUND, PACKET_FAILURE, PACKET_LEFT, PACKET_BLOCKED };
 
 /* So that publish waits for nobody, and has no need to watch anybody. */
-_Static_assert(MAIL_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
-               "letters between boards must be small");
+_Static_assert(SLOT_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
+               "packets between boards must be small");
 
-/* Sends a letter to the boards of all other ranks; does nothing in a world without a wire. */
-static lap_status_t publish(const lap_group_t *group, const lap_letter_t *what, const void *body)
+/* Sends a packet to the boards of all other ranks; does nothing in a world without a wire. */
+static lap_status_t publish(const lap_group_t *group, const lap_packet_t *what, const void *body)
 {
     lap_wire_t *wire = group->world->wire;
     for (int rank = 0; group->ports_known && rank < group->size; rank++) {
-        lap_letter_t *letter = NULL;
+        lap_packet_t *packet = NULL;
         if (rank == group->rank)
             continue;
-        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &letter));
-        *letter = *what;
-        letter->port = group->ports[rank];
-        letter->from = (uint32_t)group->rank;
+        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &packet));
+        *packet = *what;
+        packet->port = group->ports[rank];
+        packet->from = (uint32_t)group->rank;
         if (what->bytes > 0)
-            memcpy(lap_letter_body(letter), body, what->bytes);
-        wire->ops->send(wire, letter);
+            memcpy(lap_packet_body(packet), body, what->bytes);
+        wire->ops->send(wire, packet);
     }
     return LAP_OK;
 }
 
 void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words)
 {
-    const lap_letter_t letter = {.kind = LETTER_BLOCKED, .bytes = sizeof(*words)};
+    const lap_packet_t packet = {.kind = PACKET_BLOCKED, .bytes = sizeof(*words)};
     lap_blocked_write(lap_group_blocked_note(group, group->rank), words);
-    /* Without memory for letters others learn of it by a timeout. */
-    (void)publish(group, &letter, words);
+    /* Without memory for packets others learn of it by a timeout. */
+    (void)publish(group, &packet, words);
 }
 
 /* Writes a failure on the board; false when there is one already. */
@@ -180,36 +180,36 @@ static bool note_failure(lap_board_t *board, lap_status_t status, const char *se
 }
 
 /* Writes on this rank's board what another rank has written on its own. */
-static void take_letter(void *context, const lap_letter_t *letter, const char *body)
+static void deliver(void *context, const lap_packet_t *packet, const char *body)
 {
     lap_group_t *group = context;
-    if (letter->from >= (uint32_t)group->size || letter->bytes > MAIL_BYTES)
+    if (packet->from >= (uint32_t)group->size || packet->bytes > SLOT_BYTES)
         return;
-    seat_t *seat = &group->board->seats[letter->from];
-    mail_t *mail = &seat->mails[letter->words[0] % 2];
+    seat_t *seat = &group->board->seats[packet->from];
+    slot_t *slot = &seat->slots[packet->words[0] % 2];
     lap_blocked_words_t words;
-    switch (letter->kind) {
-    case LETTER_MAIL:
-        mail->call = (uint32_t)letter->words[1];
-        mail->bytes = letter->words[2];
-        memcpy(mail->doing, &letter->words[3], DOING_BYTES);
-        mail->doing[DOING_BYTES - 1] = '\0';
-        memcpy(mail->data, body, letter->bytes);
-        lap_bank_raise(bank_of(group), letter->from);
+    switch (packet->kind) {
+    case PACKET_ROUND:
+        slot->call = (uint32_t)packet->words[1];
+        slot->bytes = packet->words[2];
+        memcpy(slot->doing, &packet->words[3], DOING_BYTES);
+        slot->doing[DOING_BYTES - 1] = '\0';
+        memcpy(slot->data, body, packet->bytes);
+        lap_bank_raise(bank_of(group), packet->from);
         break;
-    case LETTER_FAILURE:
-        if (letter->bytes > 0 && body[letter->bytes - 1] == '\0')
-            note_failure(group->board, (lap_status_t)(int32_t)letter->words[0], body);
+    case PACKET_FAILURE:
+        if (packet->bytes > 0 && body[packet->bytes - 1] == '\0')
+            note_failure(group->board, (lap_status_t)(int32_t)packet->words[0], body);
         lap_bank_ring(bank_of(group));
         break;
-    case LETTER_LEFT:
+    case PACKET_LEFT:
         atomic_store_explicit(&seat->left, 1, memory_order_release);
         lap_bank_ring(bank_of(group));
         break;
-    case LETTER_BLOCKED:
-        if (letter->bytes == sizeof(words)) {
+    case PACKET_BLOCKED:
+        if (packet->bytes == sizeof(words)) {
             memcpy(&words, body, sizeof(words));
-            lap_blocked_write(lap_group_blocked_note(group, (int)letter->from), &words);
+            lap_blocked_write(lap_group_blocked_note(group, (int)packet->from), &words);
         }
         break;
     default:
@@ -235,12 +235,12 @@ lap_status_t lap_group_broken(const lap_group_t *group)
 
 void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
 {
-    const lap_letter_t letter = {.kind = LETTER_FAILURE,
+    const lap_packet_t packet = {.kind = PACKET_FAILURE,
                                  .words = {(uint64_t)(int64_t)status},
                                  .bytes = strnlen(sentence, LAP_ERROR_TEXT - 1) + 1};
-    /* Without memory for letters the others find out by themselves. */
+    /* Without memory for packets the others find out by themselves. */
     if (note_failure(group->board, status, sentence))
-        publish(group, &letter, group->board->sentence);
+        publish(group, &packet, group->board->sentence);
     lap_bank_ring(bank_of(group));
 }
 
@@ -403,33 +403,33 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
     return failed_in(group, call, status);
 }
 
-static const char *name_of(const mail_t *mail)
+static const char *name_of(const slot_t *slot)
 {
-    return mail->doing[0] ? mail->doing : call_names[mail->call % 4];
+    return slot->doing[0] ? slot->doing : call_names[slot->call % 4];
 }
 
 /* All ranks compare with rank 0, so that all say the same. */
-static lap_status_t compare_mails(const lap_group_t *group)
+static lap_status_t compare_slots(const lap_group_t *group)
 {
-    const mail_t *zero = mail_of(group, 0);
+    const slot_t *zero = slot_of(group, 0);
     for (int rank = 1; rank < group->size; rank++) {
-        const mail_t *mail = mail_of(group, rank);
-        const bool together = strncmp(mail->doing, zero->doing, DOING_BYTES) == 0;
-        if (together && mail->call == zero->call && mail->bytes == zero->bytes)
+        const slot_t *slot = slot_of(group, rank);
+        const bool together = strncmp(slot->doing, zero->doing, DOING_BYTES) == 0;
+        if (together && slot->call == zero->call && slot->bytes == zero->bytes)
             continue;
         if (!together)
             return lap_error(LAP_ERR_MISMATCH, "rank 0 called %s, rank %d %s", name_of(zero), rank,
-                             name_of(mail));
+                             name_of(slot));
         return lap_error(LAP_ERR_MISMATCH,
                          "rank 0 called %s with %llu bytes, rank %d %s with %llu bytes",
                          call_names[zero->call % 4], (unsigned long long)zero->bytes, rank,
-                         call_names[mail->call % 4], (unsigned long long)mail->bytes);
+                         call_names[slot->call % 4], (unsigned long long)slot->bytes);
     }
     return LAP_OK;
 }
 
 /*
- * One round: gives `bytes` bytes of a call over `total` bytes to all, and returns when mail_of can
+ * One round: gives `bytes` bytes of a call over `total` bytes to all, and returns when slot_of can
  * be read for every rank, until the next round. After a mismatch the group is still in step and can
  * go on.
  */
@@ -440,22 +440,22 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     if (broken != LAP_OK)
         return failed_in(group, call, broken);
     group->round++;
-    mail_t *mail = mail_of(group, group->rank);
-    mail->call = call;
-    mail->bytes = total;
-    snprintf(mail->doing, sizeof(mail->doing), "%s",
+    slot_t *slot = slot_of(group, group->rank);
+    slot->call = call;
+    slot->bytes = total;
+    snprintf(slot->doing, sizeof(slot->doing), "%s",
              group->world->doing ? group->world->doing : "");
     if (bytes > 0)
-        memcpy(mail->data, mine, bytes);
-    lap_letter_t letter = {
-        .kind = LETTER_MAIL, .words = {group->round, call, total}, .bytes = bytes};
-    memcpy(&letter.words[3], mail->doing, DOING_BYTES);
-    lap_status_t status = publish(group, &letter, mine);
+        memcpy(slot->data, mine, bytes);
+    lap_packet_t packet = {
+        .kind = PACKET_ROUND, .words = {group->round, call, total}, .bytes = bytes};
+    memcpy(&packet.words[3], slot->doing, DOING_BYTES);
+    lap_status_t status = publish(group, &packet, mine);
     if (status != LAP_OK) {
         lap_group_fail(group, status, lap_last_error());
         return failed_in(group, call, status);
     }
-    /* Releases the mail to the waits of the other ranks for this word. */
+    /* Releases the slot to the waits of the other ranks for this word. */
     lap_bank_raise(bank_of(group), (size_t)group->rank);
     lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
     for (int rank = 0; rank < group->size && status == LAP_OK; rank++) {
@@ -463,7 +463,7 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
             status = await_rank(group, call, rank, &deadline);
     }
     lap_blocked_end(group->world);
-    return status == LAP_OK ? compare_mails(group) : status;
+    return status == LAP_OK ? compare_slots(group) : status;
 }
 
 lap_status_t lap_group_barrier(lap_group_t *group)
@@ -479,10 +479,10 @@ lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t by
         return lap_error(LAP_ERR_INVALID, "%s is NULL", !group ? "group" : !mine ? "mine" : "all");
     size_t done = 0;
     do {
-        const size_t part = bytes - done < MAIL_BYTES ? bytes - done : MAIL_BYTES;
+        const size_t part = bytes - done < SLOT_BYTES ? bytes - done : SLOT_BYTES;
         LAP_TRY(meet(group, CALL_ALLGATHER, bytes ? (const char *)mine + done : NULL, part, bytes));
         for (int rank = 0; rank < group->size && part > 0; rank++)
-            memcpy((char *)all + (size_t)rank * bytes + done, mail_of(group, rank)->data, part);
+            memcpy((char *)all + (size_t)rank * bytes + done, slot_of(group, rank)->data, part);
         done += part;
     } while (done < bytes);
     return LAP_OK;
@@ -499,7 +499,7 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
     if (status != LAP_OK)
         return status;
     for (int rank = 0; rank < group->size; rank++) {
-        memcpy(&verdict, mail_of(group, rank)->data, sizeof(verdict));
+        memcpy(&verdict, slot_of(group, rank)->data, sizeof(verdict));
         if (verdict.status != LAP_OK)
             return lap_error((lap_status_t)verdict.status, "rank %d: %s", rank, verdict.sentence);
     }
@@ -567,7 +567,7 @@ static void set_board(lap_group_t *group, const lap_region_t *region)
     group->board = region->data;
 }
 
-/* Lets the letters of the other ranks in, in a world with a wire. */
+/* Lets the packets of the other ranks in, in a world with a wire. */
 static lap_status_t open_port(lap_group_t *group)
 {
     lap_wire_t *wire = group->world->wire;
@@ -579,7 +579,7 @@ static lap_status_t open_port(lap_group_t *group)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a group of %d", group->size);
     if (status == LAP_OK)
-        status = wire->ops->port_open(wire, take_letter, group, bank_of(group), &group->port);
+        status = wire->ops->port_open(wire, deliver, group, bank_of(group), &group->port);
     if (status != LAP_OK) {
         lap_free(group->ports);
         group->ports = NULL;
@@ -618,8 +618,8 @@ static void tell_left(lap_group_t *group)
     /* Releases all that this rank has done here to who finds that it has left. */
     atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
     lap_bank_ring(bank_of(group));
-    const lap_letter_t letter = {.kind = LETTER_LEFT};
-    publish(group, &letter, NULL);
+    const lap_packet_t packet = {.kind = PACKET_LEFT};
+    publish(group, &packet, NULL);
 }
 
 static void end(lap_group_t *group)
@@ -690,7 +690,7 @@ void lap_group_destroy(lap_group_t *group)
 static split_request_t request_of(const lap_group_t *group, int rank)
 {
     split_request_t request;
-    memcpy(&request, mail_of(group, rank)->data, sizeof(request));
+    memcpy(&request, slot_of(group, rank)->data, sizeof(request));
     return request;
 }
 
@@ -762,7 +762,7 @@ static int find_member(const lap_group_t *group, int world_rank)
 static uint64_t handle_of(const lap_group_t *group, int rank)
 {
     uint64_t handle;
-    memcpy(&handle, mail_of(group, rank)->data, sizeof(handle));
+    memcpy(&handle, slot_of(group, rank)->data, sizeof(handle));
     return handle;
 }
 

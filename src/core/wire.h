@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Letters between ranks that may have no memory in common. A wire brings letters to the ports of
+ * Packets between ranks that may have no memory in common. A wire brings packets to the ports of
  * other ranks; a thread of the receiver's own takes them, whatever its other threads do. The
- * letters of one rank to one other are taken in the order in which they were sent; letters to
+ * packets of one rank to one other are taken in the order in which they were sent; packets to
  * different ranks have no order. A world that has a wire does over it whatever ranks with memory in
  * common do by writing into it.
  */
@@ -16,49 +16,49 @@
 
 #include "core/signal.h"
 
-/* A letter with a body of at most LAP_WIRE_SMALL bytes is sent without waiting for anybody. */
+/* A packet with a body of at most LAP_WIRE_SMALL bytes is sent without waiting for anybody. */
 #define LAP_WIRE_SMALL ((size_t)8 << 10)
 /*
- * More goes into several letters. Below the 64 KiB from which MPI over TCP asks the receiver before
+ * More goes into several packets. Below the 64 KiB from which MPI over TCP asks the receiver before
  * it sends: the answer would have to wait behind whatever goes the other way.
  */
 #define LAP_WIRE_BODY ((size_t)60 << 10)
 
 /* It travels as bytes: all ranks are taken to be of one kind. */
-typedef struct lap_letter {
+typedef struct lap_packet {
     uint64_t port;     /* of the receiver, as its wire named it */
     uint32_t kind;     /* this and what follows is between the two ports */
     uint32_t from;     /* the sender, as the ports count ranks */
     uint64_t words[6]; /* what it says */
-    uint64_t bytes;    /* of the body, which follows the letter in memory */
-} lap_letter_t;
+    uint64_t bytes;    /* of the body, which follows the packet in memory */
+} lap_packet_t;
 
-/* Takes a letter, in the thread of the wire, which it must not hold up. */
-typedef void (*lap_port_take_t)(void *context, const lap_letter_t *letter, const char *body);
+/* Takes a packet, in the thread of the wire, which it must not hold up. */
+typedef void (*lap_port_take_t)(void *context, const lap_packet_t *packet, const char *body);
 
 typedef struct lap_wire lap_wire_t;
 
 typedef struct lap_wire_ops {
     /*
-     * Opens a port. The wire hurries while somebody sleeps on `bank`, which is what the letters of
+     * Opens a port. The wire hurries while somebody sleeps on `bank`, which is what the packets of
      * the port bring about. A port that has been closed takes nothing any more, from then on;
-     * letters that still come to it are dropped, and its number is not used again.
+     * packets that still come to it are dropped, and its number is not used again.
      */
     lap_status_t (*port_open)(lap_wire_t *wire, lap_port_take_t take, void *context,
                               const lap_bank_t *bank, uint64_t *port_p);
     void (*port_close)(lap_wire_t *wire, uint64_t port);
 
     /*
-     * A letter to rank `peer` of the world, to be filled in and sent. With a body of more than
+     * A packet to rank `peer` of the world, to be filled in and sent. With a body of more than
      * LAP_WIRE_SMALL bytes this waits, as `watch` says, while too many are on their way to that
      * rank; returns as lap_bank_wait does.
      */
     lap_status_t (*begin)(lap_wire_t *wire, int peer, size_t bytes, const lap_watch_t *watch,
-                          lap_letter_t **letter_p);
+                          lap_packet_t **packet_p);
     /* Sends it; it belongs to the wire from then on. Does not block. */
-    void (*send)(lap_wire_t *wire, lap_letter_t *letter);
+    void (*send)(lap_wire_t *wire, lap_packet_t *packet);
 
-    /* Somebody is about to wait for a letter. */
+    /* Somebody is about to wait for a packet. */
     void (*nudge)(lap_wire_t *wire);
 
     /* Sends what is still to be sent, as far as that goes, and ends the wire. Ports are closed. */
@@ -69,9 +69,9 @@ struct lap_wire {
     const lap_wire_ops_t *ops;
 };
 
-static inline char *lap_letter_body(lap_letter_t *letter)
+static inline char *lap_packet_body(lap_packet_t *packet)
 {
-    return (char *)(letter + 1);
+    return (char *)(packet + 1);
 }
 
 #endif

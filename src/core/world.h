@@ -67,7 +67,7 @@ struct lap_group {
     int *members; /* world rank of each */
     lap_region_t board_region;
     lap_board_t *board;
-    uint64_t port;     /* with a wire: where letters for this rank's board come in, */
+    uint64_t port;     /* with a wire: where packets for this rank's board come in, */
     uint64_t *ports;   /* and for the others'; NULL in a world without a wire */
     bool ports_known;  /* the others have told theirs */
     uint32_t round;    /* collectives called so far on this rank */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Letters over MPI. One thread per world makes all of its MPI calls: it sends what other threads
+ * Packets over MPI. One thread per world makes all of its MPI calls: it sends what other threads
  * have put into the queue, takes what has come, and rests in between, because MPI has no wait that
- * does not spin. A letter is one message, copied into memory of the wire's own by its sender and
+ * does not spin. A packet is one message, copied into memory of the wire's own by its sender and
  * out of it by the receiver's thread: after a time-out MPI must not go on reading or writing memory
  * that its owner thinks is free. The two copies are cheap beside a network.
  */
@@ -25,36 +25,36 @@
 #include "util/thread.h"
 
 #define TAG 1
-#define LARGE_PER_PEER 16     /* large letters on their way to one rank; they pace who sends more */
+#define LARGE_PER_PEER 16     /* large packets on their way to one rank; they pace who sends more */
 #define RECEIVES 16           /* messages that MPI has a place for before they come */
 #define BYE_PORT UINT64_MAX   /* the wire's own: its sender will close it and send nothing more */
 #define FINALISE_S 5          /* how long MPI may take to end when all ranks are there */
-#define LINGER_NS 1000000000u /* how long the end waits for letters that do not get away */
+#define LINGER_NS 1000000000u /* how long the end waits for packets that do not get away */
 
-/* Rests between two looks at MPI: while somebody waits for a letter, and while nobody does. */
+/* Rests between two looks at MPI: while somebody waits for a packet, and while nobody does. */
 #define REST_LEAST_NS 20000u
 #define REST_WAITED_NS 100000u
 #define REST_UNWAITED_NS 800000u /* a look costs some microseconds of a core that multiplies */
 #define REST_MOST_NS 1000000u
 
-/* The words of the wire's bank: one that counts letters to send and nudges, then one per rank. */
+/* The words of the wire's bank: one that counts packets to send and nudges, then one per rank. */
 #define WORD_WORK 0
-#define WORD_PEER(peer) (1 + (size_t)(peer)) /* large letters that got away */
+#define WORD_PEER(peer) (1 + (size_t)(peer)) /* large packets that got away */
 
-/* A letter to be sent, or on its way. */
+/* A packet to be sent, or on its way. */
 typedef struct out {
     struct out *next;
     int peer;
     bool large;
     MPI_Request request;
-    lap_letter_t letter; /* its body follows */
+    lap_packet_t packet; /* its body follows */
 } out_t;
 
 /* A place for a message that is to come. */
 typedef struct in {
     bool posted;
     MPI_Request request;
-    lap_letter_t *letter; /* with room for LAP_WIRE_BODY after it */
+    lap_packet_t *packet; /* with room for LAP_WIRE_BODY after it */
 } in_t;
 
 typedef struct port {
@@ -63,7 +63,7 @@ typedef struct port {
     const lap_bank_t *bank;
 } port_t;
 
-/* Letters to one rank. */
+/* Packets to one rank. */
 typedef struct lane {
     out_t *spare; /* large ones */
     int made;
@@ -88,7 +88,7 @@ typedef struct mpi_wire {
     out_t *spare; /* small ones */
     lane_t *lanes;
 
-    pthread_mutex_t ports_lock; /* held while a letter is taken */
+    pthread_mutex_t ports_lock; /* held while a packet is taken */
     port_t *ports;
     size_t nports, ports_room;
 
@@ -213,7 +213,7 @@ static lap_status_t begin_large(mpi_wire_t *self, int peer, const lap_watch_t *w
 }
 
 static lap_status_t lap_mpi_begin(lap_wire_t *wire, int peer, size_t bytes,
-                                  const lap_watch_t *watch, lap_letter_t **letter_p)
+                                  const lap_watch_t *watch, lap_packet_t **packet_p)
 {
     mpi_wire_t *self = self_of(wire);
     out_t *out = NULL;
@@ -223,15 +223,15 @@ static lap_status_t lap_mpi_begin(lap_wire_t *wire, int peer, size_t bytes,
         LAP_TRY(begin_large(self, peer, watch, &out));
     out->next = NULL;
     out->peer = peer;
-    out->letter = (lap_letter_t){.bytes = bytes};
-    *letter_p = &out->letter;
+    out->packet = (lap_packet_t){.bytes = bytes};
+    *packet_p = &out->packet;
     return LAP_OK;
 }
 
-static void lap_mpi_send(lap_wire_t *wire, lap_letter_t *letter)
+static void lap_mpi_send(lap_wire_t *wire, lap_packet_t *packet)
 {
     mpi_wire_t *self = self_of(wire);
-    out_t *out = (out_t *)(void *)((char *)letter - offsetof(out_t, letter));
+    out_t *out = (out_t *)(void *)((char *)packet - offsetof(out_t, packet));
     pthread_mutex_lock(&self->lock);
     *self->last = out;
     self->last = &out->next;
@@ -266,7 +266,7 @@ static void put_back(mpi_wire_t *self, out_t *out)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* Hands the letters of the queue to MPI. */
+/* Hands the packets of the queue to MPI. */
 static bool send_queue(mpi_wire_t *self)
 {
     /* Before the queue is looked at: what comes into it from now on ends the next rest. */
@@ -280,8 +280,8 @@ static bool send_queue(mpi_wire_t *self)
     while (out) {
         out_t *next = out->next;
         out->next = NULL;
-        const int bytes = (int)(sizeof(out->letter) + out->letter.bytes);
-        if (MPI_Isend(&out->letter, bytes, MPI_BYTE, out->peer, TAG, self->comm, &out->request) ==
+        const int bytes = (int)(sizeof(out->packet) + out->packet.bytes);
+        if (MPI_Isend(&out->packet, bytes, MPI_BYTE, out->peer, TAG, self->comm, &out->request) ==
             MPI_SUCCESS) {
             *self->sending_last = out;
             self->sending_last = &out->next;
@@ -295,7 +295,7 @@ static bool send_queue(mpi_wire_t *self)
 }
 
 /*
- * Takes back what has got away. Letters to one rank get away in their order, more or less: when one
+ * Takes back what has got away. Packets to one rank get away in their order, more or less: when one
  * has not, those after it are not looked at, because every look costs as much as all of MPI's work.
  */
 static bool finish_sends(mpi_wire_t *self)
@@ -328,32 +328,32 @@ static bool finish_sends(mpi_wire_t *self)
 
 static void post(mpi_wire_t *self, in_t *in)
 {
-    in->posted = MPI_Irecv(in->letter, (int)(sizeof(lap_letter_t) + LAP_WIRE_BODY), MPI_BYTE,
+    in->posted = MPI_Irecv(in->packet, (int)(sizeof(lap_packet_t) + LAP_WIRE_BODY), MPI_BYTE,
                            MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
     for (int peer = 0; !in->posted && peer < self->world->size; peer++)
         lose(self, peer); /* nothing can be heard of anybody any more */
 }
 
-static void take(mpi_wire_t *self, const lap_letter_t *letter, int source, size_t bytes)
+static void take(mpi_wire_t *self, const lap_packet_t *packet, int source, size_t bytes)
 {
-    if (bytes < sizeof(*letter) || bytes - sizeof(*letter) != letter->bytes) {
-        lose(self, source); /* no letter of ours: what else it sends cannot be trusted */
+    if (bytes < sizeof(*packet) || bytes - sizeof(*packet) != packet->bytes) {
+        lose(self, source); /* no packet of ours: what else it sends cannot be trusted */
         return;
     }
-    if (letter->port == BYE_PORT) {
-        atomic_fetch_add_explicit(&self->unwell, letter->words[0] == 0, memory_order_relaxed);
+    if (packet->port == BYE_PORT) {
+        atomic_fetch_add_explicit(&self->unwell, packet->words[0] == 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&self->byes, 1, memory_order_relaxed);
         return;
     }
     pthread_mutex_lock(&self->ports_lock);
-    if (letter->port < self->nports && self->ports[letter->port].take)
-        self->ports[letter->port].take(self->ports[letter->port].context, letter,
-                                       (const char *)(letter + 1));
+    if (packet->port < self->nports && self->ports[packet->port].take)
+        self->ports[packet->port].take(self->ports[packet->port].context, packet,
+                                       (const char *)(packet + 1));
     pthread_mutex_unlock(&self->ports_lock);
 }
 
 /*
- * Takes the letters that have come. Those of one rank fill the places in the order of sending, so
+ * Takes the packets that have come. Those of one rank fill the places in the order of sending, so
  * that order is kept by taking them in the order of the places.
  */
 static bool finish_receives(mpi_wire_t *self)
@@ -369,7 +369,7 @@ static bool finish_receives(mpi_wire_t *self)
             return count > 0;
         if (code == MPI_SUCCESS && MPI_Get_count(&status, MPI_BYTE, &bytes) == MPI_SUCCESS &&
             bytes >= 0)
-            take(self, in->letter, status.MPI_SOURCE, (size_t)bytes);
+            take(self, in->packet, status.MPI_SOURCE, (size_t)bytes);
         else
             lose(self, status.MPI_SOURCE);
         post(self, in);
@@ -379,8 +379,8 @@ static bool finish_receives(mpi_wire_t *self)
 }
 
 /*
- * Whether somebody sleeps until a letter comes; or is about to, and spins for a moment first. Who
- * waits until a letter has got away does not count: there are enough of them out to keep a network
+ * Whether somebody sleeps until a packet comes; or is about to, and spins for a moment first. Who
+ * waits until a packet has got away does not count: there are enough of them out to keep a network
  * of 10 Gbit/s busy during a rest.
  */
 static bool somebody_waits(mpi_wire_t *self)
@@ -398,7 +398,7 @@ static bool somebody_waits(mpi_wire_t *self)
 
 /*
  * Between two rounds in which nothing was to be done. The longer it has been quiet, the longer the
- * rest; a letter to be sent ends it.
+ * rest; a packet to be sent ends it.
  */
 static void rest(mpi_wire_t *self)
 {
@@ -417,7 +417,7 @@ static void rest(mpi_wire_t *self)
 
 static bool all_done(const mpi_wire_t *self)
 {
-    /* Letters are put into the queue before stop_ns is set, and not after. */
+    /* Packets are put into the queue before stop_ns is set, and not after. */
     return !self->sending && !self->first &&
            (!self->hears_byes ||
             atomic_load_explicit(&self->byes, memory_order_relaxed) == self->world->size - 1);
@@ -467,7 +467,7 @@ static void wire_free(mpi_wire_t *self)
         out_list_free(self->lanes[peer].spare);
     for (int i = 0; i < RECEIVES; i++)
         if (!self->ins[i].posted)
-            lap_free(self->ins[i].letter);
+            lap_free(self->ins[i].packet);
     pthread_mutex_destroy(&self->ports_lock);
     pthread_mutex_destroy(&self->lock);
     lap_free(self->ports);
@@ -491,13 +491,13 @@ static void cancel_receives(mpi_wire_t *self)
 static void say_bye(mpi_wire_t *self, bool well)
 {
     for (int peer = 0; peer < self->world->size; peer++) {
-        lap_letter_t *letter = NULL;
+        lap_packet_t *packet = NULL;
         if (peer == self->world->rank ||
-            lap_mpi_begin(&self->wire, peer, 0, NULL, &letter) != LAP_OK)
+            lap_mpi_begin(&self->wire, peer, 0, NULL, &packet) != LAP_OK)
             continue;
-        letter->port = BYE_PORT;
-        letter->words[0] = well;
-        lap_mpi_send(&self->wire, letter);
+        packet->port = BYE_PORT;
+        packet->words[0] = well;
+        lap_mpi_send(&self->wire, packet);
     }
 }
 
@@ -515,7 +515,7 @@ static bool somebody_died(const lap_world_t *world)
 
 /*
  * Waits until all have said goodbye, unless somebody cannot any more. Only then may the
- * communicator be freed: a letter that comes later would meet one that MPI gives the same number.
+ * communicator be freed: a packet that comes later would meet one that MPI gives the same number.
  */
 static void hear_byes(mpi_wire_t *self, lap_deadline_t *deadline)
 {
@@ -624,8 +624,8 @@ static lap_status_t wire_init(mpi_wire_t *self)
     self->bank = self->bank_region.data;
     self->lanes = lap_alloc(size, sizeof(*self->lanes));
     for (int i = 0; i < RECEIVES; i++) {
-        self->ins[i].letter = lap_alloc(1, sizeof(lap_letter_t) + LAP_WIRE_BODY);
-        room = room && self->ins[i].letter;
+        self->ins[i].packet = lap_alloc(1, sizeof(lap_packet_t) + LAP_WIRE_BODY);
+        room = room && self->ins[i].packet;
     }
     if (!room || !self->lanes)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a wire to %zu ranks", size);

@@ -178,7 +178,7 @@ static lap_status_t meet_locals(maker_t *maker)
     return status;
 }
 
-/* The board is this rank's own: the letters of the others fill it in. */
+/* The board is this rank's own: the packets of the others fill it in. */
 static lap_status_t make_group(lap_world_t *world)
 {
     lap_region_t board = {0};
@@ -245,7 +245,7 @@ static void give_up(lap_world_t *world)
 
 /*
  * Frees the communicator of a world that was not made. All ranks do so or none: they see the same
- * cards. A wire may still have letters under way and keeps it.
+ * cards. A wire may still have packets under way and keeps it.
  */
 static void free_comm(maker_t *maker)
 {

@@ -75,15 +75,15 @@ struct lap_event {
 };
 
 /*
- * Who runs kernels of its own on streams of the device, in which it may wait for peers. Its
- * functions come first in what it has for that.
+ * A client of the device runs kernels of its own on its streams and may wait for peers there. Its
+ * functions come first in its own struct.
  */
-typedef struct lap_cuda_lodger {
-    bool (*stall)(struct lap_cuda_lodger *lodger, lap_stall_t *stall_p); /* as of a stream */
-    void (*end)(struct lap_cuda_lodger *lodger);   /* ends its waits; it is of no use any more */
-    void (*close)(struct lap_cuda_lodger *lodger); /* before the device is closed: it leaves */
-    struct lap_cuda_lodger *next;
-} lap_cuda_lodger_t;
+typedef struct lap_cuda_client {
+    bool (*stall)(struct lap_cuda_client *client, lap_stall_t *stall_p); /* as of a stream */
+    void (*end)(struct lap_cuda_client *client);   /* ends its waits; it is of no use any more */
+    void (*close)(struct lap_cuda_client *client); /* before the device is closed: it leaves */
+    struct lap_cuda_client *next;
+} lap_cuda_client_t;
 
 /* Multiprocessors for signals, see cuda_aside.c; no green context: there are none. */
 typedef struct lap_cuda_aside {
@@ -159,13 +159,13 @@ typedef struct lap_cuda_device {
     bool keeps;                      /* a graph is being made: what is asked for goes to `kept` */
     lap_cuda_times_t *awaited_times; /* of graphs */
     int64_t clock_offset;            /* lap_now_ns() less the GPU's clock */
-    lap_cuda_lodger_t *lodgers;
+    lap_cuda_client_t *clients;
     /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
     CUcontext foreign_context;
     lap_event_t foreign; /* in that context; no event yet: NULL */
     /* Of the transport over this memory: what it still has to free, and how. */
-    struct lap_cuda_grave *graves;
-    void (*sweep)(struct lap_cuda_device *device, bool all);
+    struct lap_cuda_deferred_free *deferred_frees;
+    void (*run_deferred_frees)(struct lap_cuda_device *device, bool all);
 } lap_cuda_device_t;
 
 struct lap_stream {
@@ -271,8 +271,8 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *calls,
                                      const uint32_t *raised, size_t n);
 
-void lap_cuda_lodger_enter(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
-void lap_cuda_lodger_leave(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger);
+void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client);
+void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client);
 
 /* A copy that has ended when it returns, from and to memory of this host or of the device. */
 lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy);

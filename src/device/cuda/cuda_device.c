@@ -428,10 +428,10 @@ static void close_inside(lap_cuda_device_t *device)
 static void close_all(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    while (device->lodgers)
-        device->lodgers->close(device->lodgers);
-    if (device->sweep)
-        device->sweep(device, true);
+    while (device->clients)
+        device->clients->close(device->clients);
+    if (device->run_deferred_frees)
+        device->run_deferred_frees(device, true);
     if (device->context && lap_cuda_enter(device) == LAP_OK) {
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);

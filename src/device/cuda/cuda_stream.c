@@ -312,28 +312,28 @@ bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p)
     return !stream->device->dead && read_slot(&stream->device->board->slots[stream->slot], stall_p);
 }
 
-/* What holds up a lodger holds up the streams that wait for it. */
+/* What holds up a client holds up the streams that wait for it. */
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
     bool found = lap_cuda_own_stall(stream, stall_p);
-    for (lap_cuda_lodger_t *lodger = stream->device->lodgers; lodger && !found;
-         lodger = lodger->next)
-        found = lodger->stall(lodger, stall_p);
+    for (lap_cuda_client_t *client = stream->device->clients; client && !found;
+         client = client->next)
+        found = client->stall(client, stall_p);
     return found;
 }
 
-void lap_cuda_lodger_enter(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger)
+void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client)
 {
-    lodger->next = device->lodgers;
-    device->lodgers = lodger;
+    client->next = device->clients;
+    device->clients = client;
 }
 
-void lap_cuda_lodger_leave(lap_cuda_device_t *device, lap_cuda_lodger_t *lodger)
+void lap_cuda_client_detach(lap_cuda_device_t *device, lap_cuda_client_t *client)
 {
-    lap_cuda_lodger_t **link = &device->lodgers;
-    while (*link != lodger)
+    lap_cuda_client_t **link = &device->clients;
+    while (*link != client)
         link = &(*link)->next;
-    *link = lodger->next;
+    *link = client->next;
 }
 
 bool lap_cuda_gave_up(lap_device_t *handle, lap_stall_t *stall_p)
@@ -391,8 +391,8 @@ void lap_cuda_release(lap_device_t *handle, lap_event_t *until)
 {
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     lap_cuda_let_go(handle);
-    for (lap_cuda_lodger_t *lodger = device->lodgers; lodger; lodger = lodger->next)
-        lodger->end(lodger);
+    for (lap_cuda_client_t *client = device->clients; client; client = client->next)
+        client->end(client);
     if (lap_cuda_enter(device) != LAP_OK)
         return;
     (void)lap_cuda_flush(device);

@@ -25,28 +25,28 @@ static bool is_threads(const lap_buffer_t *buffer)
 /* ---- giving it up ---- */
 
 /* Memory that was given up here while peers still had it mapped. */
-struct lap_cuda_grave {
+struct lap_cuda_deferred_free {
     CUdeviceptr memory;
     const _Atomic uint32_t *users; /* in this region of host memory */
     lap_region_t region;
     lap_world_t *world;
-    struct lap_cuda_grave *next;
+    struct lap_cuda_deferred_free *next;
 };
 
 /* Frees what nobody uses any more; at the end, all of it. */
-static void sweep(lap_cuda_device_t *device, bool all)
+static void run_deferred_frees(lap_cuda_device_t *device, bool all)
 {
-    struct lap_cuda_grave **link = &device->graves;
+    struct lap_cuda_deferred_free **link = &device->deferred_frees;
     while (*link) {
-        struct lap_cuda_grave *grave = *link;
-        if (!all && atomic_load_explicit(grave->users, memory_order_acquire) > GIVEN_UP) {
-            link = &grave->next;
+        struct lap_cuda_deferred_free *deferred = *link;
+        if (!all && atomic_load_explicit(deferred->users, memory_order_acquire) > GIVEN_UP) {
+            link = &deferred->next;
             continue;
         }
-        lap_cuda_free(&device->base, (void *)(uintptr_t)grave->memory);
-        lap_region_unmap(grave->world, &grave->region);
-        *link = grave->next;
-        lap_free(grave);
+        lap_cuda_free(&device->base, (void *)(uintptr_t)deferred->memory);
+        lap_region_unmap(deferred->world, &deferred->region);
+        *link = deferred->next;
+        lap_free(deferred);
     }
 }
 
@@ -78,21 +78,21 @@ static void give_up_own(lap_buffer_t *buffer)
     if (users > 0 && is_threads(buffer))
         return;
     const bool stays = users > 0 && part->kinds[rank] == LAP_CUDA_MEMORY_IPC;
-    struct lap_cuda_grave *grave = stays ? lap_alloc(1, sizeof(*grave)) : NULL;
-    if (!grave) {
+    struct lap_cuda_deferred_free *deferred = stays ? lap_alloc(1, sizeof(*deferred)) : NULL;
+    if (!deferred) {
         free_own(part, rank);
         return;
     }
-    *grave = (struct lap_cuda_grave){
+    *deferred = (struct lap_cuda_deferred_free){
         .memory = (CUdeviceptr)(uintptr_t)memory,
         .users = part->users[rank],
         .region = buffer->regions[rank],
         .world = buffer->group->world,
-        .next = device->graves,
+        .next = device->deferred_frees,
     };
     buffer->regions[rank] = (lap_region_t){.data = NULL};
-    device->graves = grave;
-    device->sweep = sweep;
+    device->deferred_frees = deferred;
+    device->run_deferred_frees = run_deferred_frees;
 }
 
 static void unmap(lap_buffer_t *buffer, int rank)
@@ -144,7 +144,7 @@ void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer)
             unmap_peers(buffer);
             give_up_own(buffer);
         }
-        sweep(part->device, false);
+        run_deferred_frees(part->device, false);
         lap_free(part->bases);
         lap_free(part->users);
         lap_free(part->kinds);

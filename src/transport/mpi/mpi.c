@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes letters that
+ * The transports `mpi` and `hosts`: ranks that have a wire between them. A put becomes packets that
  * the owner of the memory takes in a thread of its own, whatever its other threads do: its words
  * are raised there as if the peer had done so. `mpi` uses the wire between all ranks, `hosts` only
  * where memory cannot be mapped. It does not see MPI itself: that is core/mpi.
@@ -14,15 +14,15 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-enum { LETTER_PUT, LETTER_NOTE };
+enum { PACKET_PUT, PACKET_NOTE };
 
-/* The words of a LETTER_PUT. Without rows it only raises. */
+/* The words of a PACKET_PUT. Without rows it only raises. */
 enum { PUT_OFFSET, PUT_ROWS, PUT_ROW_BYTES, PUT_STRIDE, PUT_SIGNAL, PUT_TAG };
 
-/* The words of a LETTER_NOTE. */
+/* The words of a PACKET_NOTE. */
 enum { NOTE_CALL, NOTE_OP, NOTE_M, NOTE_NUMBER, NOTE_NAME };
 
-/* Where letters for a buffer come in, here and on the other ranks. */
+/* Where packets for a buffer come in, here and on the other ranks. */
 struct lap_slot {
     uint64_t port;
     bool open;
@@ -30,17 +30,17 @@ struct lap_slot {
     lap_call_note_t *notes; /* what the others have told of theirs: LAP_CALL_NOTES of each */
 };
 
-/* ---- taking letters ---- */
+/* ---- taking packets ---- */
 
-static void take_put(lap_buffer_t *buffer, const lap_letter_t *letter, const char *body)
+static void take_put(lap_buffer_t *buffer, const lap_packet_t *packet, const char *body)
 {
-    const size_t offset = letter->words[PUT_OFFSET], rows = letter->words[PUT_ROWS];
-    const size_t row_bytes = letter->words[PUT_ROW_BYTES], stride = letter->words[PUT_STRIDE];
-    const uint64_t signal = letter->words[PUT_SIGNAL];
+    const size_t offset = packet->words[PUT_OFFSET], rows = packet->words[PUT_ROWS];
+    const size_t row_bytes = packet->words[PUT_ROW_BYTES], stride = packet->words[PUT_STRIDE];
+    const uint64_t signal = packet->words[PUT_SIGNAL];
     const int rank = buffer->group->rank;
-    /* The sender has looked at its arguments; this keeps a stray letter from doing harm. */
+    /* The sender has looked at its arguments; this keeps a stray packet from doing harm. */
     if (rows > 0 &&
-        (rows > letter->bytes || row_bytes > letter->bytes || row_bytes * rows != letter->bytes ||
+        (rows > packet->bytes || row_bytes > packet->bytes || row_bytes * rows != packet->bytes ||
          offset > buffer->bytes || row_bytes > buffer->bytes - offset ||
          (rows > 1 && stride > (buffer->bytes - offset - row_bytes) / (rows - 1))))
         return;
@@ -52,80 +52,80 @@ static void take_put(lap_buffer_t *buffer, const lap_letter_t *letter, const cha
                              .src_stride = row_bytes};
     if (rows > 0)
         lap_copy_now(&copy);
-    /* Releases the copy, and those of earlier letters of that rank, to who waits for the word. */
+    /* Releases the copy, and those of earlier packets of that rank, to who waits for the word. */
     if (signal < buffer->nsignals)
-        lap_bank_raise_tagged(buffer->banks[rank], signal, letter->words[PUT_TAG]);
+        lap_bank_raise_tagged(buffer->banks[rank], signal, packet->words[PUT_TAG]);
 }
 
-static void take_note(lap_buffer_t *buffer, const lap_letter_t *letter)
+static void take_note(lap_buffer_t *buffer, const lap_packet_t *packet)
 {
     char name[LAP_CALL_NAME + 1] = "";
-    memcpy(name, &letter->words[NOTE_NAME], LAP_CALL_NAME);
+    memcpy(name, &packet->words[NOTE_NAME], LAP_CALL_NAME);
     const lap_wait_story_t story = {
         .op = name,
-        .call = (uint32_t)letter->words[NOTE_CALL],
-        .op_index = (uint32_t)letter->words[NOTE_OP],
-        .m = letter->words[NOTE_M],
-        .number = letter->words[NOTE_NUMBER],
+        .call = (uint32_t)packet->words[NOTE_CALL],
+        .op_index = (uint32_t)packet->words[NOTE_OP],
+        .m = packet->words[NOTE_M],
+        .number = packet->words[NOTE_NUMBER],
     };
-    lap_buffer_write_call(buffer->notes[letter->from], &story);
+    lap_buffer_write_call(buffer->notes[packet->from], &story);
 }
 
-static void take_letter(void *context, const lap_letter_t *letter, const char *body)
+static void deliver(void *context, const lap_packet_t *packet, const char *body)
 {
     lap_buffer_t *buffer = context;
-    if (letter->from >= (uint32_t)buffer->group->size)
+    if (packet->from >= (uint32_t)buffer->group->size)
         return;
-    if (letter->kind == LETTER_PUT)
-        take_put(buffer, letter, body);
-    else if (letter->kind == LETTER_NOTE)
-        take_note(buffer, letter);
+    if (packet->kind == PACKET_PUT)
+        take_put(buffer, packet, body);
+    else if (packet->kind == PACKET_NOTE)
+        take_note(buffer, packet);
 }
 
 /* ---- sending them ---- */
 
-static lap_status_t begin_letter(lap_buffer_t *buffer, int peer, uint32_t kind, size_t bytes,
-                                 lap_letter_t **letter_p)
+static lap_status_t begin_packet(lap_buffer_t *buffer, int peer, uint32_t kind, size_t bytes,
+                                 lap_packet_t **packet_p)
 {
     const lap_group_t *group = buffer->group;
     lap_wire_t *wire = group->world->wire;
     lap_buffer_watch_t watch;
-    lap_letter_t *letter = NULL;
+    lap_packet_t *packet = NULL;
     lap_buffer_watch_init(&watch, buffer, peer, NULL);
     lap_status_t status =
-        wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &letter);
+        wire->ops->begin(wire, group->members[peer], bytes, &watch.watch, &packet);
     if (status == LAP_ERR_TIMEOUT && lap_group_broken(buffer->group) == LAP_OK) {
         lap_error(status, "rank %d could not send to rank %d within %g s", group->rank, peer,
                   (double)group->world->timeout_ns * 1e-9);
         lap_group_fail(buffer->group, status, lap_last_error());
     }
     LAP_TRY(status);
-    letter->port = buffer->slot->ports[peer];
-    letter->kind = kind;
-    letter->from = (uint32_t)group->rank;
-    *letter_p = letter;
+    packet->port = buffer->slot->ports[peer];
+    packet->kind = kind;
+    packet->from = (uint32_t)group->rank;
+    *packet_p = packet;
     return LAP_OK;
 }
 
-/* A part of a put that fits into one letter: `rows` rows of `bytes` bytes from (row, column) on. */
+/* A part of a put that fits into one packet: `rows` rows of `bytes` bytes from (row, column) on. */
 static lap_status_t send_part(lap_buffer_t *buffer, const lap_put_t *put, size_t row, size_t column,
                               size_t rows, size_t bytes)
 {
     lap_wire_t *wire = buffer->group->world->wire;
-    lap_letter_t *letter = NULL;
-    LAP_TRY(begin_letter(buffer, put->peer, LETTER_PUT, rows * bytes, &letter));
+    lap_packet_t *packet = NULL;
+    LAP_TRY(begin_packet(buffer, put->peer, PACKET_PUT, rows * bytes, &packet));
     const bool last =
         rows == 0 || bytes == 0 || (row + rows >= put->rows && column + bytes >= put->row_bytes);
-    letter->words[PUT_OFFSET] = put->offset + row * put->dst_stride + column;
-    letter->words[PUT_ROWS] = bytes > 0 ? rows : 0;
-    letter->words[PUT_ROW_BYTES] = bytes;
-    letter->words[PUT_STRIDE] = put->dst_stride;
-    letter->words[PUT_SIGNAL] = last ? put->signal : LAP_NO_SIGNAL;
-    letter->words[PUT_TAG] = put->tag;
+    packet->words[PUT_OFFSET] = put->offset + row * put->dst_stride + column;
+    packet->words[PUT_ROWS] = bytes > 0 ? rows : 0;
+    packet->words[PUT_ROW_BYTES] = bytes;
+    packet->words[PUT_STRIDE] = put->dst_stride;
+    packet->words[PUT_SIGNAL] = last ? put->signal : LAP_NO_SIGNAL;
+    packet->words[PUT_TAG] = put->tag;
     for (size_t i = 0; i < rows && bytes > 0; i++)
-        memcpy(lap_letter_body(letter) + i * bytes,
+        memcpy(lap_packet_body(packet) + i * bytes,
                (const char *)put->src + (row + i) * put->src_stride + column, bytes);
-    wire->ops->send(wire, letter);
+    wire->ops->send(wire, packet);
     return LAP_OK;
 }
 
@@ -134,7 +134,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* As many whole rows to a letter as go, or one row in several letters. */
+/* As many whole rows to a packet as go, or one row in several packets. */
 static lap_status_t send_parts(lap_buffer_t *buffer, const lap_put_t *put)
 {
     const size_t bytes = smaller(put->row_bytes, LAP_WIRE_BODY);
@@ -186,18 +186,18 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {
-        lap_letter_t *letter = NULL;
+        lap_packet_t *packet = NULL;
         /* Without memory for it a mismatch is found later, by the tag of a signal. */
-        if (buffer->banks[peer] || begin_letter(buffer, peer, LETTER_NOTE, 0, &letter) != LAP_OK)
+        if (buffer->banks[peer] || begin_packet(buffer, peer, PACKET_NOTE, 0, &packet) != LAP_OK)
             continue;
-        letter->words[NOTE_CALL] = story->call;
-        letter->words[NOTE_OP] = story->op_index;
-        letter->words[NOTE_M] = story->m;
-        letter->words[NOTE_NUMBER] = story->number;
+        packet->words[NOTE_CALL] = story->call;
+        packet->words[NOTE_OP] = story->op_index;
+        packet->words[NOTE_M] = story->m;
+        packet->words[NOTE_NUMBER] = story->number;
         char name[LAP_CALL_NAME] = "";
         memcpy(name, story->op, strnlen(story->op, LAP_CALL_NAME - 1));
-        memcpy(&letter->words[NOTE_NAME], name, LAP_CALL_NAME);
-        wire->ops->send(wire, letter);
+        memcpy(&packet->words[NOTE_NAME], name, LAP_CALL_NAME);
+        wire->ops->send(wire, packet);
     }
 }
 
@@ -234,7 +234,7 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     for (size_t r = 0; r < size; r++)
         if (!buffer->notes[r])
             buffer->notes[r] = &slot->notes[r * LAP_CALL_NOTES];
-    LAP_TRY(wire->ops->port_open(wire, take_letter, buffer, buffer->banks[rank], &slot->port));
+    LAP_TRY(wire->ops->port_open(wire, deliver, buffer, buffer->banks[rank], &slot->port));
     slot->open = true;
     return LAP_OK;
 }

@@ -42,9 +42,9 @@ static bool find_stall(lap_nccl_comm_t *comm, lap_stall_t *stall_p)
     return true;
 }
 
-static bool lodger_stall(lap_cuda_lodger_t *lodger, lap_stall_t *stall_p)
+static bool client_stall(lap_cuda_client_t *client, lap_stall_t *stall_p)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)lodger;
+    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
     ncclResult_t result = ncclSuccess;
     if (lap_cuda_own_stall(comm->wire, stall_p))
         return true;
@@ -63,9 +63,9 @@ static void abort_comm(lap_nccl_comm_t *comm)
     comm->comm = NULL;
 }
 
-static void lodger_end(lap_cuda_lodger_t *lodger)
+static void client_end(lap_cuda_client_t *client)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)lodger;
+    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
     if (lap_cuda_enter(comm->device) != LAP_OK)
         return;
     abort_comm(comm);
@@ -78,8 +78,8 @@ static void comm_free(void *context)
 {
     lap_nccl_comm_t *comm = context;
     lap_cuda_device_t *device = comm->device;
-    lodger_end(&comm->lodger);
-    lap_cuda_lodger_leave(device, &comm->lodger);
+    client_end(&comm->client);
+    lap_cuda_client_detach(device, &comm->client);
     if (comm->wire)
         lap_cuda_stream_destroy(comm->wire);
     if (comm->mark)
@@ -94,9 +94,9 @@ static void comm_free(void *context)
 }
 
 /* The device is closed before the group of all ranks ends. */
-static void lodger_close(lap_cuda_lodger_t *lodger)
+static void client_close(lap_cuda_client_t *client)
 {
-    comm_free(lodger);
+    comm_free(client);
 }
 
 /* ---- making ---- */
@@ -111,8 +111,8 @@ static lap_status_t create_own(lap_group_t *group, lap_nccl_comm_t **comm_p)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a communicator of NCCL");
     comm->group = group;
     comm->device = (lap_cuda_device_t *)device;
-    comm->lodger = (lap_cuda_lodger_t){lodger_stall, lodger_end, lodger_close, NULL};
-    lap_cuda_lodger_enter(comm->device, &comm->lodger);
+    comm->client = (lap_cuda_client_t){client_stall, client_end, client_close, NULL};
+    lap_cuda_client_attach(comm->device, &comm->client);
     *comm_p = comm;
     LAP_TRY(lap_nccl_load(&comm->api));
     LAP_TRY(lap_cuda_stream_create(device, true, &comm->wire));

@@ -21,7 +21,7 @@ typedef struct lap_nccl_flight {
  * wire, in the order of rounds.
  */
 typedef struct lap_nccl_comm {
-    lap_cuda_lodger_t lodger; /* of the device; first */
+    lap_cuda_client_t client; /* of the device; first */
     lap_nccl_api_t api;
     ncclComm_t comm; /* NULL: not made yet, or ended by a failure */
     lap_group_t *group;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The commands of README.md work as they are written there, from the root of a clone: each is run, with smaller matrices and fewer
+# The commands of README.md and docs/ work as they are written there, from the root of a clone: each is run, with smaller matrices and fewer
 # iterations, which is all that is changed. Those for GPUs and PROGRAM are only looked at, and so is mpirun without MPI.
 . "$(dirname "$0")/../cli/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
@@ -28,8 +28,8 @@ while IFS= read -r line; do
     ran=$((ran + 1))
     bash -c "$short" >"$work/said" 2>&1 </dev/null
     ok "$command" test $? = 0 || { echo "# $short" && sed 's/^/# /' "$work/said"; }
-done < <(grep -E '^    (build/lap|mpirun) ' "$LAP_SOURCE_DIR/README.md")
-ok "README.md has commands, and those that can be run here were: $ran" test "$ran" -ge 14
+done < <(grep -hE '^    (build/lap|mpirun) ' "$LAP_SOURCE_DIR/README.md" "$LAP_SOURCE_DIR"/docs/*.md)
+ok "the pages have commands, and those that can be run here were: $ran" test "$ran" -ge 14
 ok 'the picture that one of them draws is there' test -s rs.svg
 for file in "$LAP_SOURCE_DIR"/examples/overlap/*.yaml; do
     name=$(basename "$file" .yaml)

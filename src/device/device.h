@@ -15,6 +15,7 @@
 #include <lap/op.h>
 
 #include "core/signal.h"
+#include "device/facts.h"
 
 typedef struct lap_device lap_device_t;
 typedef struct lap_stream lap_stream_t;
@@ -172,7 +173,7 @@ typedef struct lap_gemm_block {
     bool has_wait;
     lap_bank_wait_t wait; /* word of `wait_bank` */
     lap_span_t *span;     /* when not NULL: filled in when the block runs, */
-    lap_delays_t *delays; /* and so is this, by devices with gemm_signals */
+    lap_delays_t *delays; /* and so is this, by devices whose GEMMs signal */
     void *raise_arg;      /* when not NULL: raise(context, raise_arg) when the block is done */
     bool done;            /* the device's own mark while it runs blocks in any order */
 } lap_gemm_block_t;
@@ -206,19 +207,7 @@ struct lap_device_ops {
     const char *summary; /* a line for `lap info` */
     /* The transport of its memory inside a host; NULL: it is memory of the host. */
     const char *transport;
-    /*
-     * Blocks of a GEMM wait and raise by themselves. Where they do not, and signals are words of
-     * the device, a block has neither, and who issues it puts a wait before and a raise behind it.
-     */
-    bool gemm_signals;
-    /*
-     * Streams may share a queue, where a wait for a signal holds up whatever was issued after it:
-     * a wait is then issued after, and ordered behind, all that peers may need to raise it.
-     */
-    bool shares_queues;
-
-    /* It is worth while to give it two GEMMs at a time: its transports can LAP_CAN_LANES. */
-    bool lanes;
+    lap_device_facts_t facts; /* that decide what it is issued */
 
     /*
      * What a call costs is found by making it: between what such a device does at the same time

@@ -13,6 +13,7 @@
 #include "core/terms.h"
 #include "overlap/auto.h"
 #include "overlap/overlap.h"
+#include "schedule/lower.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -105,8 +106,7 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
         return lap_error(LAP_ERR_INVALID, "lap_op_create: desc is NULL");
     LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_OP_DESC"));
     LAP_TRY(find_transport(group, desc, &transport));
-    op->can = transport->can;
-    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size, op->can));
+    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size, transport->can));
     op->problem.rank = group->rank;
     if (!op->builder->build) {
         op->choice = lap_alloc(1, sizeof(*op->choice));
@@ -116,6 +116,7 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_op_buffer_size(desc, group->size, bytes_p, nsignals_p));
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
+    op->target = lap_target_of(device->ops, transport);
     op->foreground = desc->background ? op->engine : NULL;
     if (desc->background)
         LAP_TRY(lap_engine_side(op->engine, &op->engine));
@@ -129,7 +130,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 {
     if (!op->choice)
         return LAP_OK;
-    LAP_TRY(lap_auto_choose(op->group, op->engine, desc, op->can, op->choice));
+    LAP_TRY(lap_auto_choose(op->group, op->engine, desc, op->target.can, op->choice));
     op->builder = op->choice->bands[0].builder;
     op->problem = op->choice->bands[0].problem;
     op->problem.rank = op->group->rank;
@@ -336,11 +337,13 @@ static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **progra
 {
     lap_schedule_t schedule;
     lap_status_t status = build(op, m, &schedule);
+    if (status == LAP_OK)
+        status = lap_lower(&schedule, 1, &op->target, NULL);
     if (status != LAP_OK) {
         lap_schedule_clear(&schedule);
         return status;
     }
-    if (!(op->can & LAP_CAN_ALONE))
+    if (!lap_target_is_one_sided(&op->target))
         return create_met(op, m, &schedule, program_p);
     return lap_program_create(op->engine, &schedule, program_p);
 }

@@ -10,6 +10,7 @@
 #include "overlap/auto.h"
 #include "overlap/overlap.h"
 #include "schedule/run.h"
+#include "schedule/target.h"
 
 #define LAP_OP_PROGRAMS 16 /* that an operator keeps */
 #define LAP_OP_ARGS 9      /* arguments that are memory */
@@ -30,7 +31,7 @@ struct lap_op {
     uint32_t index; /* among the operators of the buffer */
     const lap_builder_t *builder;
     lap_problem_t problem; /* of this rank, with m = capacity */
-    unsigned can;          /* what the transport can do */
+    lap_target_t target;   /* what the calls are lowered for */
     lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
     void *scratch;
     size_t scratch_bytes;

@@ -55,7 +55,7 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
         const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;
-        if (s == LAP_STREAM_BESIDE && !ops->lanes)
+        if (s == LAP_STREAM_BESIDE && !ops->facts.lanes)
             continue;
         status = ops->stream_create(device, !computes, &engine->streams[s]);
         if (status == LAP_OK)

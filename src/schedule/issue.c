@@ -302,8 +302,8 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     if (step->count == 0)
         return LAP_OK;
     lap_gemm_t gemm = bind_gemm(issue, index);
-    return issue->device->gemm_signals ? issue->device->gemm(stream, &gemm)
-                                       : issue_blocks(issue, stream, &gemm, step);
+    return issue->device->facts.gemm_signals ? issue->device->gemm(stream, &gemm)
+                                             : issue_blocks(issue, stream, &gemm, step);
 }
 
 /* Steps of a call that is traced are issued one by one: each has its time. */

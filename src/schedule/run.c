@@ -98,19 +98,6 @@ static bool sends_scale(const lap_schedule_t *schedule)
     return found;
 }
 
-/*
- * What waits may depend on besides what the schedule says. Rounds are an order of their own; a wait
- * for one does not keep a stream busy.
- */
-static lap_status_t order_waits(lap_program_t *program, const lap_schedule_t *const *schedules)
-{
-    if (schedules)
-        return lap_meeting_create(program, schedules);
-    if (program->engine->device->ops->shares_queues)
-        return lap_schedule_order_waits(&program->schedule);
-    return LAP_OK;
-}
-
 lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
                                     const lap_schedule_t *const *schedules,
                                     lap_program_t **program_p)
@@ -141,8 +128,8 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
                 program->finishes && program->records;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
-    if (status == LAP_OK)
-        status = order_waits(program, schedules);
+    if (status == LAP_OK && schedules)
+        status = lap_meeting_create(program, schedules);
     if (status == LAP_OK) {
         find_signals(program);
         status = create_events(program);

@@ -139,10 +139,13 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
 /* A schedule with all that issuing it needs, so that issuing allocates nothing. */
 typedef struct lap_program lap_program_t;
 
-/* Takes the schedule over (it is cleared by lap_program_destroy, or here on failure). */
+/*
+ * Takes over a schedule that was lowered for the engine's device and the transport of its calls; it
+ * is cleared by lap_program_destroy, or here on failure.
+ */
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p);
-/* The same for a transport that lacks LAP_CAN_ALONE: schedules[r] is that of rank r. */
+/* The same for a transport that lacks LAP_CAN_ONE_SIDED: schedules[r] is that of rank r. */
 lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
                                     const lap_schedule_t *const *schedules,
                                     lap_program_t **program_p);

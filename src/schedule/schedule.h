@@ -298,11 +298,4 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
 lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,
                                         int size);
 
-/*
- * Lets every wait depend on what is sent before it in the list, for such devices: where a call is
- * kept as a graph, its order is all that is left of the list. Blocks of a GEMM that are listed
- * before the first one that waits stay free: see nwait_deps. And notes which signals are alone.
- */
-lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule);
-
 #endif

@@ -14,15 +14,7 @@
 
 #include "core/world.h"
 #include "device/device.h"
-
-/* What a transport can do. Builders ask for these, never for a name. */
-enum {
-    LAP_CAN_PUT = 1 << 0,     /* ranges, and signals with them, get into a peer's memory */
-    LAP_CAN_ADDRESS = 1 << 1, /* compute can read and write a peer's memory in place */
-    LAP_CAN_SPAN = 1 << 2,    /* ranks may be on several hosts; mpirun starts them */
-    LAP_CAN_LANES = 1 << 3,   /* its device takes two GEMMs at a time: one fills the other's gaps */
-    LAP_CAN_ALONE = 1 << 4,   /* one-sided: a put needs nothing of the peer; else see lap_round_t */
-};
+#include "transport/facts.h"
 
 struct lap_buffer {
     const struct lap_transport_ops *ops;
@@ -188,7 +180,7 @@ typedef struct lap_transport_ops {
                          const lap_wait_t *wait);
 
     /*
-     * (instead of the three above where LAP_CAN_ALONE is missing; a rank still puts into its own
+     * (instead of the three above where LAP_CAN_ONE_SIDED is missing; a rank still puts into its own
      * memory with them) Issues a round. Returns at once, but for what connects ranks that have not
      * met before.
      */

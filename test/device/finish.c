@@ -335,7 +335,7 @@ static void test_device(void)
     test_types(true);
     test_aligned();
     test_edges();
-    if (ops->gemm_signals)
+    if (ops->facts.gemm_signals)
         test_late_scale();
     test_gelu();
 }

@@ -624,7 +624,7 @@ static void test_type(void)
     test_splits();
     if (ops->gemm_prepare)
         test_prepared();
-    if (!ops->gemm_signals)
+    if (!ops->facts.gemm_signals)
         return;
     test_signals(false, 0);
     test_signals(true, 0);

@@ -7,6 +7,7 @@
 #include "sequence.h"
 
 #include "core/status.h"
+#include "schedule/lower.h"
 #include "schedule/range.h"
 
 static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *step, bool waits)
@@ -84,7 +85,7 @@ static lap_status_t order_waits(sequence_t *sequence)
     static bool past[STEPS_MOST];
     for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++) {
         lap_schedule_t *schedule = &sequence->schedules[s];
-        LAP_TRY(lap_schedule_order_waits(schedule));
+        LAP_TRY(lap_lower_waits(schedule));
         for (uint32_t i = 0; i < schedule->nsteps && schedule->nsteps <= STEPS_MOST; i++) {
             if (!waits_or_sends(schedule, &schedule->steps[i], true))
                 continue;

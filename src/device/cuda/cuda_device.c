@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cuda_facts.h"
 #include "device/cuda/cuda_info.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -606,8 +607,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .name = "cuda",
     .summary = "NVIDIA GPUs: GEMM by cuBLASLt, and kernels of its own",
     .transport = "cuda_ipc",
-    .shares_queues = true,
-    .lanes = true,
+    .facts = LAP_CUDA_FACTS,
     .tries_methods = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,

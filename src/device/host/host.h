@@ -45,8 +45,8 @@ lap_status_t lap_host_fill(lap_stream_t *stream, lap_dtype_t dtype, void *memory
 
 /* As a table has them. */
 #define LAP_HOST_SLOTS                                                                             \
-    .gemm_signals = true, .close = lap_host_close, .alloc = lap_host_alloc, .free = lap_host_free, \
-    .alloc_shared = lap_host_alloc_shared, .free_shared = lap_host_free,                           \
+    .facts = LAP_HOST_FACTS, .close = lap_host_close, .alloc = lap_host_alloc,                     \
+    .free = lap_host_free, .alloc_shared = lap_host_alloc_shared, .free_shared = lap_host_free,    \
     .stream_create = lap_host_stream_create, .stream_destroy = lap_host_stream_destroy,            \
     .stream_call = lap_host_stream_call, .stream_synchronize = lap_host_stream_synchronize,        \
     .event_create = lap_host_event_create, .event_destroy = lap_host_event_destroy,                \

@@ -138,7 +138,7 @@ static lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_dev
 const lap_transport_ops_t lap_cuda_ipc_ops = {
     .name = "cuda_ipc",
     .summary = "ranks of one host on GPUs, one or several, memory mapped by all",
-    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_ALONE | LAP_CAN_LANES,
+    .can = LAP_CUDA_IPC_CAN,
     .device = "cuda",
     .buffer_create = lap_cuda_ipc_buffer_create,
     .buffer_destroy = lap_cuda_ipc_buffer_destroy,

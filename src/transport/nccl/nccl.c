@@ -179,7 +179,7 @@ static lap_status_t lap_nccl_end_signals(lap_buffer_t *buffer, const lap_device_
 const lap_transport_ops_t lap_nccl_ops = {
     .name = "nccl",
     .summary = "GPUs of one host or several, messages of NCCL between all",
-    .can = LAP_CAN_PUT | LAP_CAN_SPAN,
+    .can = LAP_NCCL_CAN,
     .device = "cuda",
     .buffer_create = lap_nccl_buffer_create,
     .buffer_destroy = lap_nccl_buffer_destroy,

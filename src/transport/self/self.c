@@ -18,7 +18,7 @@ static lap_status_t lap_self_buffer_create(lap_buffer_t *buffer)
 const lap_transport_ops_t lap_self_ops = {
     .name = "self",
     .summary = "threads of one process, memory mapped by all",
-    .can = LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_ALONE,
+    .can = LAP_SHM_CAN,
     .buffer_create = lap_self_buffer_create,
     .buffer_destroy = lap_host_buffer_destroy,
     .tell_note = lap_host_tell_note,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order of the list as dependencies, as far as it matters: a wait comes after all that is sent
+ * The pass "waits": the order of the list as dependencies, as far as it matters: a wait comes after all that is sent
  * before it. Then a rank whose steps run one by one, in any order that the dependencies allow, has
  * sent whatever it sends in line when it gets to a wait, and lap_schedule_check_in_line speaks for
  * it too. Everything else keeps its freedom.
@@ -8,7 +8,7 @@
  * From that order follows as well which signals can never run beside a GEMM of the call.
  */
 #include "core/status.h"
-#include "schedule/schedule.h"
+#include "schedule/lower.h"
 #include "util/alloc.h"
 
 /* What a step, or a stream, has behind it: of each stream, the index after its latest step. */
@@ -50,7 +50,7 @@ static void note_alone(lap_schedule_t *schedule, const pasts_t *pasts)
     }
 }
 
-lap_status_t lap_schedule_order_waits(lap_schedule_t *schedule)
+lap_status_t lap_lower_waits(lap_schedule_t *schedule)
 {
     past_t streams[LAP_STREAMS] = {{{0}}};
     uint32_t sent[LAP_STREAMS] = {0}; /* of each stream, the index after its latest that sends */

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What decides about issuing on a GPU; it needs no CUDA, so that one can lower for it anywhere. */
+#ifndef LAP_DEVICE_CUDA_CUDA_FACTS_H
+#define LAP_DEVICE_CUDA_CUDA_FACTS_H
+
+#include "device/facts.h"
+
+#define LAP_CUDA_FACTS                                                                             \
+    {                                                                                              \
+        .shares_queues = true, .lanes = true, .graphs = true, .counts_signals = true               \
+    }
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lowering: passes that turn the schedules that builders made into what a target is given, step by
+ * step. Each pass is a pure function in a file of its own (lower_NAME.c), and a caller can stop
+ * after any of them to look at what it did. What comes out of the last one is proved, simulated,
+ * drawn and run.
+ */
+#ifndef LAP_SCHEDULE_LOWER_H
+#define LAP_SCHEDULE_LOWER_H
+
+#include "schedule/schedule.h"
+#include "schedule/target.h"
+
+typedef struct lap_pass {
+    const char *name;
+    const char *summary; /* a line for people */
+    bool (*applies)(const lap_target_t *target);
+    /* Of the schedules of one call; see lap_lower for how many. */
+    lap_status_t (*lower)(lap_schedule_t *schedules, size_t count, const lap_target_t *target);
+} lap_pass_t;
+
+/* The passes, in the order in which they run; NULL past the last one. */
+const lap_pass_t *lap_pass_at(size_t index);
+
+/*
+ * Lowers schedules of one call in place: those of all ranks in their order, or, where the target is
+ * one-sided, of any. `after` names the pass to stop after; NULL: all run. Passes that the target
+ * does not need change nothing. LAP_ERR_INVALID names the passes there are; LAP_ERR_UNSUPPORTED
+ * says what of a method the target cannot do; LAP_ERR_NO_MEMORY. After a failure the schedules can
+ * only be cleared.
+ */
+lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target_t *target,
+                       const char *after);
+
+/*
+ * Lets every wait depend on what is sent before it in the list: where a call is captured as a graph,
+ * its order is all that is left of the list. Blocks of a GEMM that are listed before the first one
+ * that waits stay free: see nwait_deps. And notes which signals are alone.
+ */
+lap_status_t lap_lower_waits(lap_schedule_t *schedule);
+
+#endif

@@ -40,10 +40,8 @@ struct lap_buffer {
     bool broken;             /* a call failed half-way: its signals can no longer be counted on */
     bool in_person;          /* what is issued must be issued anew in every call: no graphs */
     lap_link_t link;
-    struct lap_pacer *pacer; /* of link */
-    struct lap_slot *slot;   /* of mpi and hosts */
-    struct lap_part *part;   /* of cuda_ipc */
-    struct lap_stage *stage; /* of nccl */
+    struct lap_pacer *pacer; /* of the link */
+    void *backend;           /* the transport's own */
 };
 
 /* Around the life of what is made on a buffer: one that is destroyed before goes with the last. */

@@ -29,7 +29,7 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride};
     const lap_raise_t raise = lap_put_raise(put, 0);
-    LAP_TRY(lap_cuda_copy_now(buffer->part->device, &copy));
+    LAP_TRY(lap_cuda_copy_now(lap_part_of(buffer)->device, &copy));
     return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_host_raise_now(buffer, &raise);
 }
 
@@ -38,8 +38,8 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
 /* After a signal was issued, to whom takes turns with this rank: its wait may be launched. */
 static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise)
 {
-    lap_cuda_device_t *device = buffer->part->device;
-    if (!buffer->part->in_turn)
+    lap_cuda_device_t *device = lap_part_of(buffer)->device;
+    if (!lap_part_of(buffer)->in_turn)
         return LAP_OK;
     LAP_TRY(lap_cuda_enter(device));
     LAP_TRY(lap_cuda_leave(device, lap_cuda_flush(device)));
@@ -60,7 +60,7 @@ static lap_status_t await_launch(lap_buffer_t *buffer, const lap_wait_t *wait)
 /* Raises a signal, and tells when it has come. */
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const lap_raise_t *raise)
 {
-    const struct lap_part *part = buffer->part;
+    const struct lap_part *part = buffer->backend;
     lap_cuda_raise_t args = {
         &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {NULL}};
     if (part->paced)
@@ -81,11 +81,11 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride,
                              .sms = put->sms,
-                             .together = put->together && !buffer->part->paced};
+                             .together = put->together && !lap_part_of(buffer)->paced};
     const lap_raise_t raise = lap_put_raise(put, put->rows * put->row_bytes);
     if (put->span)
         LAP_TRY(device->stamp(stream, &put->span->begin));
-    if (buffer->part->paced)
+    if (lap_part_of(buffer)->paced)
         LAP_TRY(lap_paced_note(buffer, stream, put->peer));
     LAP_TRY(device->copy(stream, &copy));
     if (signals)
@@ -105,7 +105,7 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
                                       lap_stream_t *stream, const lap_wait_t *wait)
 {
     (void)device;
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     const int rank = buffer->group->rank;
     const lap_cuda_wait_t args = {
         .word = &lap_part_words(part, rank)[wait->signal],
@@ -129,7 +129,7 @@ static lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_dev
                                              size_t nsignals)
 {
     (void)device;
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     if (buffer->group->size == 1)
         return LAP_OK;
     return lap_cuda_stream_advance(stream, part->consumed, part->calls, raised, nsignals);

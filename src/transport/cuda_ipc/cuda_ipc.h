@@ -26,6 +26,11 @@ struct lap_part {
     bool in_turn;                        /* ranks share a process and a GPU: see cuda_ipc.c */
 };
 
+static inline struct lap_part *lap_part_of(const lap_buffer_t *buffer)
+{
+    return buffer->backend;
+}
+
 static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int rank)
 {
     return (lap_cuda_word_t *)(void *)part->bases[rank];

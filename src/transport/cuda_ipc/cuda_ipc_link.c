@@ -27,7 +27,7 @@ static uint64_t to_ns(double seconds)
 
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     CUdeviceptr notes;
     part->paced = lap_alloc(1, sizeof(*part->paced));
     if (!part->paced)
@@ -65,8 +65,8 @@ static void forget_given_up(struct lap_part *part, int size)
 
 lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer)
 {
-    struct lap_paced *paced = buffer->part->paced;
-    forget_given_up(buffer->part, buffer->group->size);
+    struct lap_paced *paced = lap_part_of(buffer)->paced;
+    forget_given_up(buffer->backend, buffer->group->size);
     if (paced->begun[peer])
         return LAP_OK;
     uint64_t *note = &paced->notes[paced->nnotes++ % NOTES];
@@ -78,7 +78,7 @@ lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer
 lap_status_t lap_paced_transit(lap_buffer_t *buffer, const lap_raise_t *raise,
                                lap_cuda_transit_t *transit_p)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     const lap_link_t *link = &buffer->link;
     const bool leaves = raise->peer != buffer->group->rank;
     uint64_t *arrival = NULL;

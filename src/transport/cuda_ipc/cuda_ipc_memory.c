@@ -67,7 +67,7 @@ static void free_own(const struct lap_part *part, int rank)
  */
 static void give_up_own(lap_buffer_t *buffer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     lap_cuda_device_t *device = part->device;
     const int rank = buffer->group->rank;
     void *memory = part->bases[rank];
@@ -97,7 +97,7 @@ static void give_up_own(lap_buffer_t *buffer)
 
 static void unmap(lap_buffer_t *buffer, int rank)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     lap_cuda_device_t *device = part->device;
     char *base = part->bases[rank];
     if (!base)
@@ -135,7 +135,7 @@ static void close_handles(struct lap_part *part)
 
 void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     if (part) {
         lap_paced_free(part);
         close_handles(part);
@@ -150,7 +150,7 @@ void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer)
         lap_free(part->kinds);
         lap_free(part);
     }
-    buffer->part = NULL;
+    buffer->backend = NULL;
     lap_host_buffer_destroy(buffer);
 }
 
@@ -163,7 +163,7 @@ static size_t round_up(size_t value, size_t multiple)
 
 static lap_status_t choose_kind(lap_buffer_t *buffer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     lap_cuda_memory_t *kind = &part->kinds[buffer->group->rank];
     int offered = 0;
     if (is_threads(buffer))
@@ -189,7 +189,7 @@ static lap_status_t create_part(lap_buffer_t *buffer)
     struct lap_part *part = lap_alloc(1, sizeof(*part));
     if (!part)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of a buffer");
-    buffer->part = part;
+    buffer->backend = part;
     part->device = (lap_cuda_device_t *)device;
     part->fd = -1;
     part->bases = lap_alloc(size, sizeof(*part->bases));
@@ -212,7 +212,7 @@ static lap_status_t create_part(lap_buffer_t *buffer)
 
 static lap_status_t create_own(lap_buffer_t *buffer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     lap_cuda_device_t *device = part->device;
     const int rank = buffer->group->rank;
     CUdeviceptr memory;
@@ -240,7 +240,7 @@ typedef struct offer {
 
 static lap_status_t make_offer(lap_buffer_t *buffer, offer_t *offer)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     lap_cuda_device_t *device = part->device;
     char *base = part->bases[buffer->group->rank];
     offer->base = (uint64_t)(uintptr_t)base;
@@ -285,9 +285,9 @@ static lap_status_t take_by_ipc(lap_cuda_device_t *device, const offer_t *offer,
 static lap_status_t take_offer(const lap_buffer_t *buffer, const offer_t *offer, int fd,
                                char **base_p)
 {
-    lap_cuda_device_t *device = buffer->part->device;
+    lap_cuda_device_t *device = lap_part_of(buffer)->device;
     if (offer->kind != LAP_CUDA_MEMORY_IPC)
-        return lap_vmm_import(device, buffer->part->bytes, fd, base_p);
+        return lap_vmm_import(device, lap_part_of(buffer)->bytes, fd, base_p);
     LAP_TRY(lap_cuda_enter(device));
     return lap_cuda_leave(device, is_threads(buffer) ? take_of_thread(device, offer, base_p)
                                                      : take_by_ipc(device, offer, base_p));
@@ -295,7 +295,7 @@ static lap_status_t take_offer(const lap_buffer_t *buffer, const offer_t *offer,
 
 static lap_status_t take_offers(lap_buffer_t *buffer, const offer_t *offers, const int *fds)
 {
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     for (int r = 0; r < buffer->group->size; r++) {
         if (r != buffer->group->rank) {
             char *base = NULL;
@@ -319,7 +319,7 @@ static lap_status_t take_with_fds(lap_buffer_t *buffer, const offer_t *offers)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %d descriptors", group->size);
     status = lap_group_agree(group, status);
     if (status == LAP_OK)
-        status = lap_group_pass_fds(group, buffer->part->fd, fds);
+        status = lap_group_pass_fds(group, lap_part_of(buffer)->fd, fds);
     if (status == LAP_OK) {
         status = take_offers(buffer, offers, fds);
         for (int r = 0; r < group->size; r++)
@@ -359,7 +359,7 @@ static overview_t look_over(const lap_group_t *group, const offer_t *offers)
 
 static lap_status_t check_multicast(const lap_buffer_t *buffer, const overview_t *view)
 {
-    if (buffer->part->kinds[buffer->group->rank] != LAP_CUDA_MEMORY_MULTICAST ||
+    if (lap_part_of(buffer)->kinds[buffer->group->rank] != LAP_CUDA_MEMORY_MULTICAST ||
         (view->multicast && !view->share))
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED, "LAP_CUDA_MEMORY is multicast, which needs a GPU of its "
@@ -373,7 +373,7 @@ static lap_status_t check_multicast(const lap_buffer_t *buffer, const overview_t
 static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
 {
     lap_group_t *group = buffer->group;
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     offer_t offer = {.gpu = part->device->ordinal,
                      .kind = (int32_t)part->kinds[group->rank],
                      .chosen = part->chosen};
@@ -407,7 +407,7 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
 static lap_status_t share_otherwise(lap_buffer_t *buffer)
 {
     lap_group_t *group = buffer->group;
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     bool again;
     unmap_peers(buffer);
     LAP_TRY(lap_group_agree(group, LAP_OK)); /* nobody maps what is freed now */
@@ -421,7 +421,7 @@ static lap_status_t create_all(lap_buffer_t *buffer)
 {
     bool again = false;
     lap_status_t status = create_part(buffer);
-    struct lap_part *part = buffer->part;
+    struct lap_part *part = buffer->backend;
     if (status == LAP_OK && part->kinds[buffer->group->rank] != LAP_CUDA_MEMORY_IPC)
         status = lap_vmm_size(part->device, &part->bytes);
     LAP_TRY(lap_group_agree(buffer->group, status));

@@ -19,7 +19,7 @@ typedef struct cast {
 /* Rank 0 makes it, and has a descriptor for the others. */
 static lap_status_t make(cast_t *cast)
 {
-    const struct lap_part *part = cast->buffer->part;
+    const struct lap_part *part = cast->buffer->backend;
     const lap_cuda_api_t *api = &part->device->api;
     const CUmulticastObjectProp properties = {
         .numDevices = (unsigned)cast->buffer->group->size,
@@ -49,7 +49,7 @@ static lap_status_t make(cast_t *cast)
 /* The others take it, and every rank adds its GPU. */
 static lap_status_t join(cast_t *cast)
 {
-    const lap_cuda_device_t *device = cast->buffer->part->device;
+    const lap_cuda_device_t *device = lap_part_of(cast->buffer)->device;
     const lap_cuda_api_t *api = &device->api;
     if (cast->buffer->group->rank != 0)
         LAP_TRY(lap_cuda_check(
@@ -64,7 +64,7 @@ static lap_status_t join(cast_t *cast)
 /* When all GPUs have been added. */
 static lap_status_t bind(cast_t *cast)
 {
-    struct lap_part *part = cast->buffer->part;
+    struct lap_part *part = cast->buffer->backend;
     const lap_cuda_api_t *api = &part->device->api;
     LAP_TRY(lap_cuda_check(
         api, api->cuMulticastBindMem(cast->handle, 0, part->handle, 0, part->bytes, 0),
@@ -75,7 +75,7 @@ static lap_status_t bind(cast_t *cast)
 /* A step of all ranks. */
 static lap_status_t together(cast_t *cast, lap_status_t (*step)(cast_t *cast))
 {
-    lap_cuda_device_t *device = cast->buffer->part->device;
+    lap_cuda_device_t *device = lap_part_of(cast->buffer)->device;
     lap_status_t status = lap_cuda_enter(device);
     if (status == LAP_OK)
         status = lap_cuda_leave(device, step(cast));
@@ -109,7 +109,7 @@ lap_status_t lap_multicast_map(lap_buffer_t *buffer)
         close(cast.mine);
     if (cast.taken >= 0)
         close(cast.taken);
-    lap_vmm_release(buffer->part->device, cast.handle);
+    lap_vmm_release(lap_part_of(buffer)->device, cast.handle);
     lap_free(fds);
     return status;
 }

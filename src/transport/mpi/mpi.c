@@ -30,6 +30,11 @@ struct lap_slot {
     lap_call_note_t *notes; /* what the others have told of theirs: LAP_CALL_NOTES of each */
 };
 
+static struct lap_slot *slot_of(const lap_buffer_t *buffer)
+{
+    return buffer->backend;
+}
+
 /* ---- taking packets ---- */
 
 static void take_put(lap_buffer_t *buffer, const lap_packet_t *packet, const char *body)
@@ -100,7 +105,7 @@ static lap_status_t begin_packet(lap_buffer_t *buffer, int peer, uint32_t kind, 
         lap_group_fail(buffer->group, status, lap_last_error());
     }
     LAP_TRY(status);
-    packet->port = buffer->slot->ports[peer];
+    packet->port = slot_of(buffer)->ports[peer];
     packet->kind = kind;
     packet->from = (uint32_t)group->rank;
     *packet_p = packet;
@@ -206,7 +211,7 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
 void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
 {
     lap_wire_t *wire = buffer->group->world->wire;
-    struct lap_slot *slot = buffer->slot;
+    struct lap_slot *slot = buffer->backend;
     if (slot) {
         if (slot->open)
             wire->ops->port_close(wire, slot->port); /* nothing comes into the memory after this */
@@ -214,7 +219,7 @@ void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
         lap_free(slot->ports);
         lap_free(slot);
     }
-    buffer->slot = NULL;
+    buffer->backend = NULL;
     lap_host_buffer_destroy(buffer);
 }
 
@@ -223,7 +228,7 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     const size_t size = (size_t)buffer->group->size;
     const int rank = buffer->group->rank;
     lap_wire_t *wire = buffer->group->world->wire;
-    struct lap_slot *slot = buffer->slot = lap_alloc(1, sizeof(*slot));
+    struct lap_slot *slot = buffer->backend = lap_alloc(1, sizeof(*slot));
     if (slot) {
         slot->ports = lap_alloc(size, sizeof(*slot->ports));
         slot->notes = lap_alloc(size * LAP_CALL_NOTES, sizeof(*slot->notes));
@@ -250,8 +255,8 @@ static lap_status_t buffer_create(lap_buffer_t *buffer, size_t bytes,
     LAP_TRY(lap_host_buffer_create_some(buffer, bytes, maps));
     lap_status_t status = lap_group_agree(buffer->group, open_slot(buffer));
     if (status == LAP_OK)
-        status = lap_group_allgather(buffer->group, &buffer->slot->port, sizeof(uint64_t),
-                                     buffer->slot->ports);
+        status = lap_group_allgather(buffer->group, &slot_of(buffer)->port, sizeof(uint64_t),
+                                     slot_of(buffer)->ports);
     if (status != LAP_OK)
         lap_mpi_buffer_destroy(buffer);
     return status;

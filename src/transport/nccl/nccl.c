@@ -22,14 +22,14 @@
 
 static void lap_nccl_buffer_destroy(lap_buffer_t *buffer)
 {
-    struct lap_stage *stage = buffer->stage;
+    struct lap_stage *stage = buffer->backend;
     if (stage) {
         lap_cuda_free(&stage->comm->device->base, stage->memory);
         lap_free(stage->heard);
         lap_free(stage->told);
         lap_free(stage);
     }
-    buffer->stage = NULL;
+    buffer->backend = NULL;
     lap_mpi_buffer_destroy(buffer);
 }
 
@@ -50,7 +50,7 @@ static lap_status_t lay_out(const lap_buffer_t *buffer, size_t *data_p, size_t *
 static lap_status_t create_own(lap_buffer_t *buffer, lap_nccl_comm_t *comm)
 {
     const size_t size = (size_t)buffer->group->size;
-    struct lap_stage *stage = buffer->stage = lap_alloc(1, sizeof(*stage));
+    struct lap_stage *stage = buffer->backend = lap_alloc(1, sizeof(*stage));
     size_t data, bytes;
     CUdeviceptr memory;
     if (!stage)
@@ -125,7 +125,7 @@ static lap_status_t lap_nccl_put_now(lap_buffer_t *buffer, const lap_put_t *put)
         return alone(buffer, put->peer);
     const lap_copy_t copy = own_copy(buffer, put);
     const lap_raise_t raise = lap_put_raise(put, 0);
-    LAP_TRY(lap_cuda_copy_now(buffer->stage->comm->device, &copy));
+    LAP_TRY(lap_cuda_copy_now(lap_nccl_stage_of(buffer)->comm->device, &copy));
     return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_host_raise_now(buffer, &raise);
 }
 
@@ -164,7 +164,7 @@ static lap_status_t lap_nccl_end_signals(lap_buffer_t *buffer, const lap_device_
     (void)device;
     (void)raised;
     (void)nsignals;
-    struct lap_stage *stage = buffer->stage;
+    struct lap_stage *stage = buffer->backend;
     lap_nccl_comm_t *comm = stage->comm;
     const size_t size = (size_t)buffer->group->size;
     if (size == 1)

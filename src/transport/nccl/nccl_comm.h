@@ -63,6 +63,11 @@ struct lap_stage {
     uint32_t *told;  /* and when it has been sent one */
 };
 
+static inline struct lap_stage *lap_nccl_stage_of(const lap_buffer_t *buffer)
+{
+    return buffer->backend;
+}
+
 lap_status_t lap_nccl_exchange(lap_buffer_t *buffer, const lap_device_ops_t *device,
                                const lap_round_t *round);
 

@@ -62,7 +62,7 @@ static piece_t send_piece(const lap_nccl_comm_t *comm, const lap_put_t *put, siz
 static piece_t receive_piece(const lap_buffer_t *buffer, const lap_receive_t *receive, size_t *at)
 {
     const size_t gaps = gaps_of(receive->rows, receive->row_bytes, receive->stride);
-    char *data = gaps ? buffer->stage->comm->packed + *at
+    char *data = gaps ? lap_nccl_stage_of(buffer)->comm->packed + *at
                       : buffer->data[buffer->group->rank] + receive->offset;
     *at += gaps;
     return (piece_t){data, receive->rows * receive->row_bytes, receive->peer};
@@ -97,7 +97,7 @@ static size_t sends_end(const lap_nccl_comm_t *comm, const lap_round_t *round)
 
 static lap_status_t unpack(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    lap_nccl_comm_t *comm = buffer->stage->comm;
+    lap_nccl_comm_t *comm = lap_nccl_stage_of(buffer)->comm;
     size_t at = sends_end(comm, round);
     for (uint32_t i = 0; i < round->nreceives; i++) {
         const lap_receive_t *receive = &round->receives[i];
@@ -139,7 +139,7 @@ static lap_status_t receive(lap_nccl_comm_t *comm, void *data, size_t bytes, int
 /* The word of the call goes ahead of the first rows to a peer, and comes ahead of its first. */
 static lap_status_t send_all(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    struct lap_stage *stage = buffer->stage;
+    struct lap_stage *stage = buffer->backend;
     lap_nccl_comm_t *comm = stage->comm;
     size_t at = 0;
     for (uint32_t i = 0; i < round->nsends; i++) {
@@ -163,7 +163,7 @@ static lap_status_t send_all(lap_buffer_t *buffer, const lap_round_t *round)
 /* Between enter and leave. A group that was begun is ended, whatever happens. */
 static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    lap_nccl_comm_t *comm = buffer->stage->comm;
+    lap_nccl_comm_t *comm = lap_nccl_stage_of(buffer)->comm;
     LAP_TRY(lap_cuda_settle(comm->wire));
     LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclGroupStart(), "ncclGroupStart"));
     const lap_status_t status = send_all(buffer, round);
@@ -178,13 +178,14 @@ static lap_status_t run_group(lap_buffer_t *buffer, const lap_round_t *round)
 
 static lap_status_t raise_word(lap_buffer_t *buffer, lap_cuda_word_t *word, uint64_t tag)
 {
-    const lap_cuda_raise_t raise = {.word = word, .calls = buffer->stage->calls, .tag = tag};
-    return lap_cuda_stream_raise(buffer->stage->comm->wire, &raise, false, true);
+    const lap_cuda_raise_t raise = {
+        .word = word, .calls = lap_nccl_stage_of(buffer)->calls, .tag = tag};
+    return lap_cuda_stream_raise(lap_nccl_stage_of(buffer)->comm->wire, &raise, false, true);
 }
 
 static lap_status_t begin(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    const struct lap_stage *stage = buffer->stage;
+    const struct lap_stage *stage = buffer->backend;
     lap_nccl_comm_t *comm = stage->comm;
     for (uint32_t i = 0; i < round->nafter; i++)
         LAP_TRY(lap_cuda_stream_wait_event(comm->wire, round->after[i]));
@@ -206,7 +207,7 @@ static lap_status_t begin(lap_buffer_t *buffer, const lap_round_t *round)
 /* Compares the words that came for the first time in this call; what behind it waits for them. */
 static lap_status_t check_words(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    struct lap_stage *stage = buffer->stage;
+    struct lap_stage *stage = buffer->backend;
     for (uint32_t i = 0; i < round->nreceives; i++) {
         const int peer = round->receives[i].peer;
         if (stage->heard[peer] != FRESH)
@@ -229,7 +230,7 @@ static lap_status_t check_words(lap_buffer_t *buffer, const lap_round_t *round)
 
 static lap_status_t end(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    lap_nccl_comm_t *comm = buffer->stage->comm;
+    lap_nccl_comm_t *comm = lap_nccl_stage_of(buffer)->comm;
     LAP_TRY(unpack(buffer, round));
     LAP_TRY(raise_word(buffer, &comm->progress[1], 0));
     for (uint32_t i = 0; i < round->nsends; i++)
@@ -241,7 +242,7 @@ static lap_status_t end(lap_buffer_t *buffer, const lap_round_t *round)
 /* For the sentence, if it does not come to an end. */
 static void note(lap_buffer_t *buffer, const lap_round_t *round)
 {
-    lap_nccl_comm_t *comm = buffer->stage->comm;
+    lap_nccl_comm_t *comm = lap_nccl_stage_of(buffer)->comm;
     const uint32_t number = ++comm->issued;
     comm->flights[number % LAP_NCCL_FLIGHTS] = (lap_nccl_flight_t){number, buffer, *round};
 }
@@ -250,7 +251,7 @@ lap_status_t lap_nccl_exchange(lap_buffer_t *buffer, const lap_device_ops_t *dev
                                const lap_round_t *round)
 {
     (void)device;
-    lap_nccl_comm_t *comm = buffer->stage->comm;
+    lap_nccl_comm_t *comm = lap_nccl_stage_of(buffer)->comm;
     if (!comm->comm)
         return lap_error(LAP_ERR_PEER_LOST, "the communicator of NCCL was ended by a failure");
     LAP_TRY(make_room(comm, round));

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every link of the pages to a file of the tree leads to one, and to a heading that it has if it names one. The index of docs/ has every page.
+# Every link of the pages to a file of the tree leads to one, and to a heading that it has if it names one; files that they name are there.
+# The index of docs/ has every page.
 . "$(dirname "$0")/../cli/tap.bash"
 
 # headings FILE: as the anchors that they get: lower case, spaces as hyphens, no other punctuation.
@@ -27,6 +28,13 @@ for page in *.md docs/*.md scripts/mutants/*.md; do
     done < <(sed '/^```/,/^```/d' "$page" | grep -oE '\]\([^) ]+\)' | sed 's/^](//; s/)$//' | sort -u)
 done
 ok "there are links: $links" test "$links" -ge 20
+# Files that pages name in passing: `src/...`, `cli/...` and so on.
+named=0
+while IFS= read -r path; do
+    named=$((named + 1))
+    ok "there is $path" test -e "$path"
+done < <(cat ./*.md docs/*.md | grep -oE '`(src|cli|test|bench|scripts|include|examples)/[A-Za-z0-9_./]+`' | tr -d '`' | grep -v 'NAME' | sort -u)
+ok "pages name files: $named" test "$named" -ge 20
 for page in docs/*.md; do
     [ "$page" = docs/README.md ] && continue
     ok "docs/README.md names $page" grep -qF "](${page#docs/})" docs/README.md

@@ -84,7 +84,8 @@ static const lap_option_t options[NOPTIONS] = {
               "power limit",
               "0"},
     [METHOD] = {0, "method", "LIST",
-                "methods to measure: all, auto, or names with their knobs, see below (default all; "
+                "methods to measure: all, auto, or names with their knobs, as in ring:aggregate "
+                "(default all; "
                 "sweep: all,auto)",
                 NULL},
     [BASELINE] = {0, "baseline", "NAME",
@@ -135,12 +136,15 @@ const lap_command_t lap_bench_command = {
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
         "ar: the same, and the result is [M, N] on every rank.\n"
+        "\n"
         "The backward pass of a layer whose weight W [N, K] is sharded by N, with N/P on each "
         "rank:\n"
+        "\n"
         "bulk-ag: dX = dY W, of [M, N/P] and [N/P, K], beside the all-gather of X [M, K].\n"
         "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
         "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
         "external-rs: bulk-rs as two operators: the reduce-scatter begins behind the GEMM.\n"
+        "\n"
         "FP8 matrices have a scale, a different one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
         "direct:num_splits=1,\n"
@@ -163,9 +167,11 @@ const lap_command_t lap_bench_command = {
         "            its data), or for a core (a thread that could go on was not running)\n"
         "\n"
         "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
-        "need the same arguments.\n"
-        "Exit status: 0; 1 when a result is wrong or a rank fails; 128 + n when signal n killed\n"
-        "a rank or asked lap bench to end; 2 for a wrong command line.",
+        "need the same arguments.",
+    .exit_status = "  0        all results are right\n"
+                   "  1        a result is wrong, or a rank failed\n"
+                   "  128 + n  signal n killed a rank, or asked lap bench to end\n"
+                   "  2        the command line is wrong",
     .options = options,
     .noptions = NOPTIONS,
     .own = own,

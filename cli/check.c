@@ -53,8 +53,10 @@ static const lap_command_t command = {
                "to a range conflict without an order, and that every result is written exactly\n"
                "once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
-               "different rows, and each two of them mixed on one buffer.\n"
-               "Exit status 1 when a schedule is not safe; the sentence says why.",
+               "different rows, and each two of them mixed on one buffer.",
+    .exit_status = "  0  all schedules are safe\n"
+                   "  1  a schedule is not; the sentence says why\n"
+                   "  2  the command line is wrong",
     .options = options,
     .noptions = NOPTIONS,
     .min_positionals = 1,

@@ -77,7 +77,9 @@ typedef struct lap_command {
     const char *name;    /* "lap bench": begins every message */
     const char *usage;   /* what follows the name: "ag|rs M N K [OPTIONS]" */
     const char *summary; /* a sentence or two; printed as it is, so break lines below 80 columns */
-    const char *details; /* printed after the options as it is; NULL: nothing */
+    const char *details; /* printed after the options as it is; NULL: nothing. Pages of the manual
+                            take lists in it for such: see man.c */
+    const char *exit_status;     /* lines "  status  meaning" */
     const lap_option_t *options; /* --help is added to them; at most LAP_OPTIONS_MAX */
     size_t noptions;
     /* Of a job of ranks: options that each may have its own of; all others they must have alike. */

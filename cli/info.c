@@ -362,6 +362,8 @@ static const lap_command_t command = {
     .name = "lap info",
     .usage = "[OPTIONS]",
     .summary = "Shows what was built in, and what this machine offers.",
+    .exit_status = "  0  it was shown\n"
+                   "  2  the command line is wrong",
     .options = options,
     .noptions = NOPTIONS,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `lap`: finds the subcommand and runs it. Everything else is in the subcommands. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,44 +12,20 @@
 
 #include <lap/version.h>
 
-#include "cli.h"
+#include "commands.h"
+#include "help.h"
 
-typedef struct subcommand {
-    const char *name;
-    const char *summary;
-    int (*run)(int argc, char **argv);
-} subcommand_t;
+#define SUBCOMMANDS_MAX 16
 
-static const subcommand_t subcommands[] = {
-    {"run", "start the ranks of a program on this machine", lap_cli_run},
-    {"bench", "time an operator with every method, and verify the results", lap_cli_bench},
-    {"train", "train layers with their communication hidden, and say what it cost", lap_cli_train},
-    {"check", "prove that the schedules of an operator are safe", lap_cli_check},
-    {"info", "show what was built in, and what this machine offers", lap_cli_info},
-};
-
-enum { NSUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
-
-static void print_help(FILE *file)
+static const lap_subcommand_t *find(const char *name)
 {
-    fprintf(file, "Usage: lap COMMAND [ARGUMENTS]\n\n"
-                  "Communication hidden behind computation in transformer training.\n\n"
-                  "Commands:\n");
-    for (size_t i = 0; i < NSUBCOMMANDS; i++)
-        fprintf(file, "  %-9s  %s\n", subcommands[i].name, subcommands[i].summary);
-    fprintf(file, "\nOptions:\n"
-                  "  --help     show this text and stop\n"
-                  "  --version  show the version and stop\n\n"
-                  "'lap COMMAND --help' or 'lap help COMMAND' tells more about a command.\n");
-}
-
-static const subcommand_t *find(const char *name)
-{
-    const char *names[NSUBCOMMANDS + 3] = {"--help", "--version"};
-    for (size_t i = 0; i < NSUBCOMMANDS; i++) {
-        names[i + 2] = subcommands[i].name;
-        if (strcmp(name, subcommands[i].name) == 0)
-            return &subcommands[i];
+    const lap_subcommand_t *found = lap_subcommand_find(name);
+    if (found)
+        return found;
+    const char *names[SUBCOMMANDS_MAX + 3] = {"--help", "--version"};
+    for (size_t i = 0; lap_subcommands[i].name; i++) {
+        assert(i < SUBCOMMANDS_MAX);
+        names[i + 2] = lap_subcommands[i].name;
     }
     const char *nearest = lap_nearest(name, names);
     const char *what = name[0] == '-' ? "option" : "command";
@@ -61,11 +38,9 @@ static const subcommand_t *find(const char *name)
 
 static int show_help(const char *name)
 {
-    if (!name) {
-        print_help(stdout);
-        return LAP_CLI_OK;
-    }
-    const subcommand_t *subcommand = find(name);
+    if (!name)
+        return lap_help_asked(&lap_command, NULL);
+    const lap_subcommand_t *subcommand = find(name);
     char own[] = "help", help[] = "--help";
     char *argv[] = {own, help, NULL};
     return subcommand ? subcommand->run(2, argv) : LAP_CLI_USAGE;
@@ -74,20 +49,23 @@ static int show_help(const char *name)
 static int dispatch(int argc, char **argv)
 {
     if (argc < 2) {
-        print_help(stderr);
+        lap_help(stderr, &lap_command, LAP_HELP_TEXT);
         return LAP_CLI_USAGE;
     }
     const char *name = argv[1];
     const bool version = strcmp(name, "--version") == 0;
     const bool help =
         strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
+    const char *format = strncmp(name, "--help=", 7) == 0 ? name + 7 : NULL;
     const int most = help ? 3 : 2; /* 'lap help COMMAND' */
-    if ((help || version) && argc > most) {
+    if ((help || version || format) && argc > most) {
         fprintf(stderr, "lap: unexpected argument '%s' after '%s'\n", argv[most], argv[most - 1]);
         return LAP_CLI_USAGE;
     }
     if (help)
         return show_help(argv[2]);
+    if (format)
+        return lap_help_asked(&lap_command, format);
     if (version) {
         printf("lap %s\n", lap_version_string());
         return LAP_CLI_OK;
@@ -97,7 +75,7 @@ static int dispatch(int argc, char **argv)
         fprintf(stderr, "lap: LAP_LOG is '%s', expected quiet\n", log);
         return LAP_CLI_USAGE;
     }
-    const subcommand_t *subcommand = find(name);
+    const lap_subcommand_t *subcommand = find(name);
     return subcommand ? subcommand->run(argc - 1, argv + 1) : LAP_CLI_USAGE;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options of the subcommands: parsing, help, and the values of options, as cli.h describes them.
+ * Options of the subcommands: parsing, and the values of options, as cli.h describes them.
  * It knows no subcommand, and leaves out what none of them needs: bundled letters, abbreviations.
  */
 #include "cli.h"
@@ -17,8 +17,7 @@
 
 #include "core/environment.h"
 #include "core/status.h"
-
-#define HELP_COLUMNS 80
+#include "help.h"
 
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
 {
@@ -44,84 +43,6 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     lap_error_restore(&said);
     lap_args_fail(command, "%s%s%s%s", who, what, *what ? ": " : "", lap_last_error());
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
-}
-
-/* Prints text with line breaks at spaces; the cursor is at `indent` already. */
-static void print_wrapped(const char *text, int indent)
-{
-    int column = indent;
-    while (*text) {
-        int word = (int)strcspn(text, " ");
-        if (column > indent && column + 1 + word >= HELP_COLUMNS) {
-            printf("\n%*s", indent, "");
-            column = indent;
-        }
-        column += printf("%s%.*s", column > indent ? " " : "", word, text);
-        text += word;
-        text += strspn(text, " ");
-    }
-    printf("\n");
-}
-
-/* Whether its value may be left out. */
-static bool is_optional(const lap_option_t *option)
-{
-    return option->value && option->value[0] == '[';
-}
-
-static void print_option(const lap_option_t *option, int width)
-{
-    char text[128], help[512];
-    char letter[] = {'-', option->letter, ',', '\0'};
-    const bool apart = option->value && !is_optional(option);
-    snprintf(text, sizeof(text), "%3s --%s%s%s", option->letter ? letter : "", option->name,
-             apart ? " " : "", option->value ? option->value : "");
-    if (option->default_value)
-        snprintf(help, sizeof(help), "%s (default %s)", option->help, option->default_value);
-    else
-        snprintf(help, sizeof(help), "%s", option->help);
-    printf("  %-*s  ", width, text);
-    print_wrapped(help, width + 4);
-}
-
-/* An alias as an option: the help has a line for it, and it is matched as one. */
-static lap_option_t option_of(const lap_command_t *command, const lap_alias_t *alias)
-{
-    lap_option_t option = command->options[alias->option];
-    option.letter = alias->letter;
-    option.name = alias->name;
-    option.default_value = NULL;
-    return option;
-}
-
-static void print_alias(const lap_command_t *command, const lap_alias_t *alias, int width)
-{
-    char help[96];
-    lap_option_t option = option_of(command, alias);
-    snprintf(help, sizeof(help), "the same as --%s", command->options[alias->option].name);
-    option.help = help;
-    print_option(&option, width);
-}
-
-static const lap_option_t help_option = {'h', "help", NULL, "show this text and stop", NULL};
-
-static void print_help(const lap_command_t *command)
-{
-    printf("Usage: %s %s\n\n%s\n\nOptions:\n", command->name, command->usage, command->summary);
-    int width = (int)strlen("-h, --help");
-    for (size_t i = 0; i < command->noptions; i++) {
-        const lap_option_t *option = &command->options[i];
-        int own = 6 + (int)strlen(option->name);
-        own += option->value ? 1 + (int)strlen(option->value) : 0;
-        width = own > width ? own : width;
-    }
-    for (size_t i = 0; i < command->noptions; i++)
-        print_option(&command->options[i], width);
-    for (size_t i = 0; i < command->naliases; i++)
-        print_alias(command, &command->aliases[i], width);
-    print_option(&help_option, width);
-    if (command->details)
-        printf("\n%s\n", command->details);
 }
 
 static int fail_unknown(const lap_command_t *command, const char *arg)
@@ -165,7 +86,8 @@ static size_t find_option(const lap_command_t *command, char *arg, char **value_
         if (option_matches(&command->options[o], arg, value_p))
             return o;
     for (size_t i = 0; i < command->naliases; i++) {
-        const lap_option_t option = option_of(command, &command->aliases[i]);
+        char help[LAP_ALIAS_TEXT];
+        const lap_option_t option = lap_option_of_alias(command, &command->aliases[i], help);
         if (option_matches(&option, arg, value_p))
             return command->aliases[i].option;
     }
@@ -176,10 +98,8 @@ static size_t find_option(const lap_command_t *command, char *arg, char **value_
 static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_args_t *args)
 {
     char *arg = argv[*i_p], *value = NULL;
-    if (option_matches(&help_option, arg, &value) && !value) {
-        print_help(command);
-        return LAP_CLI_OK;
-    }
+    if (option_matches(&lap_help_option, arg, &value))
+        return lap_help_asked(command, value);
     const size_t o = find_option(command, arg, &value);
     if (o == command->noptions)
         return fail_unknown(command, arg);
@@ -187,13 +107,13 @@ static int take_option(const lap_command_t *command, char **argv, int *i_p, lap_
     if (!option->value && value)
         return lap_args_fail(command, "option '--%s' takes no value, but was given '%s'",
                              option->name, value);
-    const bool needed = option->value && !is_optional(option);
+    const bool needed = option->value && !lap_option_is_optional(option);
     if (needed && !value)
         value = argv[++*i_p];
     if (needed && !value)
         return lap_args_fail(command, "option '--%s' needs a value: --%s %s", option->name,
                              option->name, option->value);
-    args->open = is_optional(option) && !value ? option->name : NULL;
+    args->open = lap_option_is_optional(option) && !value ? option->name : NULL;
     args->values[o] = value ? value : "";
     args->given[o] = true;
     return LAP_CLI_GO;

@@ -34,10 +34,13 @@ static const lap_command_t command = {
         "With --gpu-share rank r gets GPU r mod the number of GPUs. Where ranks share a GPU\n"
         "each gets its own SMs, and a private MPS daemon runs as long as the job. LAP_GPU and\n"
         "LAP_GPU_PART are set for each rank. If LAP_GPU is set for lap run itself, all ranks\n"
-        "get that GPU.\n\n"
-        "Exit status: 0 when every rank ended well; that of the first rank that failed, or\n"
-        "128 + n when signal n killed it; 128 + n when lap run was itself asked to end by\n"
-        "signal n; 127 or 126 when the program cannot be run; 2 for a wrong command line.",
+        "get that GPU.",
+    .exit_status =
+        "  0         every rank ended well\n"
+        "  2         the command line is wrong\n"
+        "  126, 127  the program cannot be run\n"
+        "  128 + n   signal n killed the first rank that failed, or asked lap run to end\n"
+        "  other     that of the first rank that failed",
     .options = options,
     .noptions = NOPTIONS,
     .min_positionals = 1,

@@ -200,11 +200,15 @@ const lap_command_t lap_train_command = {
         "               rank) are over the time of an iteration, too\n"
         "\n"
         "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
-        "need the same arguments.\n"
-        "Exit status: 0; that of the first rank that failed, or 128 + n when signal n killed it;\n"
-        "2 for a wrong command line; 3 when a loss, or the norm of the gradients, is not finite:\n"
-        "then standard error names the first layer and tensor that is not finite, in the order\n"
-        "of forward and then backward, and what was measured so far is printed.",
+        "need the same arguments.",
+    .exit_status =
+        "  0        all iterations were done\n"
+        "  1        a rank failed\n"
+        "  128 + n  signal n killed a rank, or asked lap train to end\n"
+        "  2        the command line is wrong\n"
+        "  3        a loss, or the norm of the gradients, is not finite: standard error names\n"
+        "           the first layer and tensor that is not finite, in the order of forward and\n"
+        "           then backward, and what was measured so far is printed",
     .options = options,
     .noptions = NOPTIONS,
     .own = own,

@@ -1,34 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of `lap` for bash. Commands, operators and options are taken from the help texts of the lap that is completed,
-# so that they are those of its version.
-
-# _lap_words LAP [COMMAND [options]]: the commands, the first arguments of a command, or its options; one a line.
-_lap_words()
-{
-    local help
-    if [ $# = 1 ]; then
-        "$1" --help 2>/dev/null | awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on { print $1 }'
-        return
-    fi
-    help=$("$1" "$2" --help 2>/dev/null)
-    if [ $# = 3 ]; then
-        grep -oE '^ {1,6}(-[a-zA-Z], )?--[a-z0-9-]+' <<<"$help" | grep -oE -- '--.*' | sort -u
-    else
-        # "Usage: lap bench ag|rs M N K": lower-case words behind the command.
-        awk -v command="$2" '/^$/ { exit }
-            { for (i = 2; i < NF; i++) if ($(i - 1) == "lap" && $i == command) print $(i + 1) }' <<<"$help" |
-            tr '|' '\n' | grep -E '^[a-z][a-z-]*$'
-    fi
-}
-
+# Completion of `lap` for bash. The lap that is completed names its commands, operators and options itself (--help=words), so
+# that they are those of its version.
 _lap()
 {
     local current=${COMP_WORDS[COMP_CWORD]} lap=${COMP_WORDS[0]} command=${COMP_WORDS[1]} words i
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        words="$(_lap_words "$lap") help --help --version"
+        words="$("$lap" --help=words 2>/dev/null) help"
     elif [ "$command" = help ]; then
-        words=$(_lap_words "$lap")
+        words=$("$lap" --help=words 2>/dev/null | grep -v ^-)
     elif [[ $current == -* ]]; then
         # Behind the program of `lap run` the words are the program's own.
         if [ "$command" = run ]; then
@@ -37,9 +17,9 @@ _lap()
                     ${COMP_WORDS[i]} != = ]] && return
             done
         fi
-        words=$(_lap_words "$lap" "$command" options)
+        words=$("$lap" "$command" --help=words 2>/dev/null)
     elif [ "$COMP_CWORD" = 2 ] || { [ "$COMP_CWORD" = 3 ] && [ "${COMP_WORDS[2]}" = sweep ]; }; then
-        words=$(_lap_words "$lap" "$command")
+        words=$("$lap" "$command" --help=words 2>/dev/null | grep -v ^-)
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
 }

@@ -67,6 +67,7 @@ look()
     [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     [ "$1" = test ] && need python3 "Python 3" has python3
     [ "$1" = test ] && need zsh "zsh" has zsh
+    [ "$1" = test ] && need mandoc "mandoc" has mandoc
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]
 }

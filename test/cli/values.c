@@ -3,11 +3,13 @@
  * The values of options, good and bad, and how arguments are sorted. The messages of the parsers
  * are caught in a file, so that each can be asked for the value it complains about.
  */
-#include "../../cli/options.c" /* NOLINT(bugprone-suspicious-include): no library holds it */
-
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cli.h"
 #include "tap.h"
 
 enum { RANKS, JSON_FLAG, NOPTIONS };

@@ -69,7 +69,8 @@ brings_documents()
 {
     local share=$prefix/share file
     for file in doc/lap/README.md doc/lap/SECURITY.md doc/lap/docs/design.md doc/lap/docs/timeline.svg doc/lap/examples/01_hello.c \
-        doc/lap/examples/overlap/h100_175b_tp4.yaml bash-completion/completions/lap zsh/site-functions/_lap; do
+        doc/lap/examples/overlap/h100_175b_tp4.yaml bash-completion/completions/lap zsh/site-functions/_lap \
+        man/man1/lap.1 man/man1/lap-bench.1 man/man1/lap-train.1; do
         test -s "$share/$file" || ! echo "there is no $file in $share"
     done
 }
@@ -90,7 +91,7 @@ ok "pkg-config knows the version of the header" quietly pkg-config --exists "lap
 ok "pkg-config, shared" quietly pkg_config_shared
 ok "pkg-config, static" quietly pkg_config_static
 ok "pkg-config, shared, with an rpath instead of LD_LIBRARY_PATH" quietly pkg_config_rpath
-ok "documents, examples and completions are there" brings_documents
+ok "documents, examples, completions and pages of the manual are there" brings_documents
 ok "find_package configures and builds" quietly cmake_build
 ok "find_package, lap::lap" quietly run_shared "$work/cmake/consumer_shared"
 ok "find_package, lap::lap_static" quietly run_static "$work/cmake/consumer_static"

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of commands.h. Options are in the files of the subcommands. */
+#include "commands.h"
+
+#include <string.h>
+
+const lap_subcommand_t lap_subcommands[] = {
+    {
+        .name = "run",
+        .brief = "start the ranks of a program on this machine",
+        .run = lap_cli_run,
+        .files = "$XDG_RUNTIME_DIR/lap-*  where the ranks of a job find each other: a directory\n"
+                 "                        that is removed with the job. Without that variable it\n"
+                 "                        is in $TMPDIR, or else in /tmp",
+        .examples =
+            {
+                {"lap run -n 4 sh -c 'echo rank $LAP_RANK of $LAP_SIZE'",
+                 "Starts four ranks. Each line of output begins with the rank that wrote it."},
+                {"lap run -n 2 --timeout 10 lap bench ag 256 256 256 --iters 2",
+                 "The command itself is such a program: two ranks measure AG+GEMM. One that\n"
+                 "waits for the other for more than 10 seconds fails."},
+            },
+    },
+    {
+        .name = "bench",
+        .brief = "time an operator with every method, and verify the results",
+        .run = lap_cli_bench,
+        .files = "FILE.svg  the picture of --timeline; it is written whole or not at all",
+        .examples =
+            {
+                {"lap bench ag 256 512 256 --ranks 2", "Times AG+GEMM with every method."},
+                {"lap bench rs 256 256 512 --ranks 2 --link ratio:0.4 --timeline rs.svg",
+                 "Times GEMM+RS over a link that is emulated, and draws the best method."},
+                {"lap bench ag 256 512 256 --ranks 2 --method ring:aggregate,auto --json",
+                 "Measures two methods, and serial for comparison, and prints JSON."},
+                {"lap bench sweep ag --m 64:256 --n 256 --k 128 --ranks 2 --iters 3",
+                 "One table over 64, 128 and 256 rows."},
+            },
+    },
+    {
+        .name = "train",
+        .brief = "train layers with their communication hidden, and say what it cost",
+        .run = lap_cli_train,
+        .files = "share/doc/lap/examples/overlap/*.yaml  files for --tp-comm-overlap-cfg",
+        .examples =
+            {
+                {"lap train --tp 2 --heads 4 --seq 64 --iters 3",
+                 "Trains a transformer layer of four heads, its weights sharded over two ranks."},
+                {"lap train --tp 2 --num-replicas 2 --heads 4 --seq 64 --iters 3 --compare",
+                 "The same with two replicas of the layer, with overlap and then without."},
+                {"echo '{fc2_fprop: {method: pipeline, num_splits: 2}}' |\n"
+                 "    lap train --tp 2 --heads 4 --seq 64 --iters 2 --tp-comm-overlap-cfg -",
+                 "Reads the method of a GEMM from standard input."},
+            },
+    },
+    {
+        .name = "check",
+        .brief = "prove that the schedules of an operator are safe",
+        .run = lap_cli_check,
+        .examples =
+            {
+                {"lap check all --ranks 1:4", "All operators, in groups of one to four ranks."},
+                {"lap check ag --method ring --ranks 3 --json",
+                 "One method of AG+GEMM in a group of three; prints JSON."},
+            },
+    },
+    {
+        .name = "info",
+        .brief = "show what was built in, and what this machine offers",
+        .run = lap_cli_info,
+        .examples =
+            {
+                {"lap info", "What to say with a report of a mistake."},
+                {"lap info --json", "The same for programs."},
+            },
+    },
+    {.name = NULL},
+};
+
+static const lap_option_t options[] = {
+    {0, "version", NULL, "show the version and stop", NULL},
+};
+
+const lap_command_t lap_command = {
+    .name = "lap",
+    .usage = "COMMAND [ARGUMENTS]",
+    .summary = "Communication hidden behind computation in transformer training.",
+    .details = "'lap COMMAND --help' or 'lap help COMMAND' tells more about a command.",
+    .exit_status = "  0      it is done\n"
+                   "  1      the work failed\n"
+                   "  2      the command line is wrong\n"
+                   "  other  see the command",
+    .options = options,
+    .noptions = sizeof(options) / sizeof(options[0]),
+};
+
+const lap_subcommand_t lap_itself = {
+    .name = "",
+    .brief = "communication hidden behind computation in transformer training",
+    .files = "share/doc/lap  documents, examples in C and rules of overlap, of the installed tree",
+    .examples =
+        {
+            {"lap help bench", "What lap bench does, and its options."},
+            {"lap train --tp 2 --heads 4 --seq 64 --iters 3",
+             "Trains a layer on two ranks of this machine, and says what communication cost."},
+        },
+};
+
+const lap_variable_t lap_variables[] = {
+    {"LAP_DEVICE", "the device, where no option names one: cpu, ref or cuda", "bench train"},
+    {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, hosts, cuda_ipc or nccl",
+     "bench train"},
+    {"LAP_TIMEOUT_S", "seconds that a rank waits for another, 60 unless set", "run bench train"},
+    {"LAP_LOG", "quiet: no warnings on standard error; errors are reported as always", NULL},
+    {"LAP_RANK, LAP_SIZE",
+     "the number of this rank, and how many ranks there are. lap run sets them for its ranks; "
+     "the variables of mpirun, srun and torchrun will do instead",
+     "run bench train"},
+    {"LAP_DIR",
+     "a directory in which the ranks of a job find each other, for them alone (mode 700). lap run "
+     "sets it for its ranks",
+     "run bench train"},
+    {"LAP_JOB", "instead of LAP_DIR: a name that no other running job has", "run bench train"},
+    {"OPENBLAS_NUM_THREADS, OMP_NUM_THREADS",
+     "threads of a rank; where they are not set, ranks get their share of the cores",
+     "run bench train"},
+    {"XDG_RUNTIME_DIR, TMPDIR", "where directories of jobs are made", "run bench train"},
+    {"LAP_GPU", "the GPU of a rank; set for the launcher, the GPU of all ranks", "run bench train"},
+    {"LAP_GPU_PART", "which part of how many of that GPU a rank has, counted from 0: 1/4",
+     "run bench train"},
+    {"LAP_GPU_TUNE",
+     "0: GEMMs are done by the kernel that cuBLASLt proposes first, not by the fastest of a few",
+     "bench train"},
+    {"LAP_GPU_GELU",
+     "fast: GELU is done by cuBLASLt inside the GEMM where it can, which approximates it; exact "
+     "unless set",
+     "bench train"},
+    {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc, vmm or multicast",
+     "bench train"},
+    {"LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other", "bench train info"},
+    {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train info"},
+    {NULL, NULL, NULL},
+};
+
+const lap_subcommand_t *lap_subcommand_find(const char *name)
+{
+    const lap_subcommand_t *subcommand = lap_subcommands;
+    while (subcommand->name && strcmp(subcommand->name, name) != 0)
+        subcommand++;
+    return subcommand->name ? subcommand : NULL;
+}

@@ -3,7 +3,8 @@
  * Many signals in a row on a stream. A device may hold them back and launch them together, so many
  * at a time: whatever their number, each is raised, waited for and counted. Every rank raises all but
  * one of them at its neighbour, and that one with its data, a while later: nobody may see the data
- * too early.
+ * too early. That last one goes around: no rank has a wait on a stream while it has still to send what
+ * the next waits for, since streams may share a queue, in which the wait would hold it up for ever.
  *
  * Ranks are the processes of the world that the environment describes. --link GB/s: an emulated
  * link carries them.
@@ -54,7 +55,8 @@ static lap_status_t wait_for_all(row_t *row, uint32_t n, int *got)
                                  .count = row->counts[i] - row->before[i]};
         LAP_TRY(row->buffer->ops->wait(row->buffer, row->ops, row->receiver, &wait));
     }
-    return row->ops->copy(row->receiver, &copy);
+    LAP_TRY(row->ops->copy(row->receiver, &copy));
+    return row->ops->stream_synchronize(row->receiver);
 }
 
 static lap_status_t send_late(row_t *row, uint32_t late, const int *data)
@@ -76,13 +78,14 @@ static void try_row(row_t *row, uint32_t n, uint32_t late)
     static int round;
     *row->data = ++round;
     *row->got = -1;
+    const bool first = row->buffer->group->rank == 0;
     lap_status_t status = raise_others(row, n, late);
-    if (status == LAP_OK)
-        status = wait_for_all(row, n, row->got);
-    if (status == LAP_OK)
+    if (status == LAP_OK && first)
         status = send_late(row, late, row->data);
     if (status == LAP_OK)
-        status = row->ops->stream_synchronize(row->receiver);
+        status = wait_for_all(row, n, row->got);
+    if (status == LAP_OK && !first)
+        status = send_late(row, late, row->data);
     if (tap_success(status, "%u signals in a row, number %u the last", n, late))
         tap_ok(*row->got == round, "what came with it is there: %d, expected %d", *row->got, round);
     if (lap_group_barrier(row->buffer->group) != LAP_OK)

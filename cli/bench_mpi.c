@@ -5,13 +5,13 @@
  * threads as the methods have. All calls of MPI that the command makes itself are in this file.
  * MPI's own handler of errors stays in place: it prints what is wrong and ends all ranks.
  */
-#include <cblas.h>
 #include <limits.h>
-#include <mpi.h>
 #include <string.h>
 
 #include "bench.h"
+#include "core/mpi/mpi_load.h"
 #include "core/status.h"
+#include "device/cpu/cpu_blas.h"
 #include "util/alloc.h"
 
 struct lap_bench_baseline {
@@ -28,14 +28,16 @@ struct lap_bench_baseline {
 static lap_status_t lap_bench_mpi_start(const lap_environment_t *environment)
 {
     int initialised = 0, level = 0, size = 0;
-    MPI_Initialized(&initialised);
+    LAP_TRY(lap_blas_load());
+    LAP_TRY(lap_mpi_load());
+    lap_mpi.MPI_Initialized(&initialised);
     if (initialised)
-        MPI_Query_thread(&level);
+        lap_mpi.MPI_Query_thread(&level);
     else
-        MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+        lap_mpi.MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (level < MPI_THREAD_MULTIPLE)
         return lap_error(LAP_ERR_UNSUPPORTED, "this MPI has no MPI_THREAD_MULTIPLE");
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    lap_mpi.MPI_Comm_size(lap_mpi.comm_world, &size);
     if (size != environment->size)
         return lap_error(LAP_ERR_INVALID,
                          "%s started %d ranks, but MPI knows of %d: for --baseline mpi start them "
@@ -46,7 +48,7 @@ static lap_status_t lap_bench_mpi_start(const lap_environment_t *environment)
 
 static void lap_bench_mpi_end(void)
 {
-    MPI_Finalize();
+    lap_mpi.MPI_Finalize();
 }
 
 /* ---- an operator ---- */
@@ -66,7 +68,7 @@ static lap_status_t check_counts(const lap_bench_case_t *it)
 static lap_status_t share_rows(lap_bench_baseline_t *baseline, const lap_bench_case_t *it)
 {
     int size;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    lap_mpi.MPI_Comm_size(lap_mpi.comm_world, &size);
     const size_t width = it->kind == LAP_AG_GEMM ? it->k : it->n;
     baseline->counts = lap_alloc((size_t)size, sizeof(int));
     baseline->starts = lap_alloc((size_t)size, sizeof(int));
@@ -126,9 +128,8 @@ static void multiply(const float *a, const lap_tensor_t *b, const lap_tensor_t *
         memset(d->data, 0, d->rows * d->cols * sizeof(float));
         return;
     }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)d->rows, (blasint)d->cols,
-                (blasint)k, 1.0f, a, (blasint)k, b->data, (blasint)k, 0.0f, d->data,
-                (blasint)d->cols);
+    lap_blas_sgemm(CblasNoTrans, CblasTrans, (blasint)d->rows, (blasint)d->cols, (blasint)k, 1.0f,
+                   a, (blasint)k, b->data, (blasint)k, 0.0f, d->data, (blasint)d->cols);
 }
 
 static void gather(const lap_bench_baseline_t *baseline)
@@ -136,11 +137,12 @@ static void gather(const lap_bench_baseline_t *baseline)
     const lap_tensor_t *a = &baseline->data->args.a;
     const int count = (int)(a->rows * a->cols);
     if (baseline->even)
-        MPI_Allgather(a->data, count, MPI_FLOAT, baseline->gathered, count, MPI_FLOAT,
-                      MPI_COMM_WORLD);
+        lap_mpi.MPI_Allgather(a->data, count, lap_mpi.float32, baseline->gathered, count,
+                              lap_mpi.float32, lap_mpi.comm_world);
     else
-        MPI_Allgatherv(a->data, count, MPI_FLOAT, baseline->gathered, baseline->counts,
-                       baseline->starts, MPI_FLOAT, MPI_COMM_WORLD);
+        lap_mpi.MPI_Allgatherv(a->data, count, lap_mpi.float32, baseline->gathered,
+                               baseline->counts, baseline->starts, lap_mpi.float32,
+                               lap_mpi.comm_world);
 }
 
 static void lap_bench_mpi_run(lap_bench_baseline_t *baseline)
@@ -153,12 +155,12 @@ static void lap_bench_mpi_run(lap_bench_baseline_t *baseline)
     }
     multiply(data->args.a.data, &data->args.b, &data->gemm_d);
     if (baseline->kind == LAP_GEMM_RS)
-        MPI_Reduce_scatter(data->gemm_d.data, data->args.d.data, baseline->counts, MPI_FLOAT,
-                           MPI_SUM, MPI_COMM_WORLD);
+        lap_mpi.MPI_Reduce_scatter(data->gemm_d.data, data->args.d.data, baseline->counts,
+                                   lap_mpi.float32, lap_mpi.sum, lap_mpi.comm_world);
     else
-        MPI_Allreduce(data->gemm_d.data, data->args.d.data,
-                      (int)(data->args.d.rows * data->args.d.cols), MPI_FLOAT, MPI_SUM,
-                      MPI_COMM_WORLD);
+        lap_mpi.MPI_Allreduce(data->gemm_d.data, data->args.d.data,
+                              (int)(data->args.d.rows * data->args.d.cols), lap_mpi.float32,
+                              lap_mpi.sum, lap_mpi.comm_world);
 }
 
 static const lap_bench_baseline_ops_t ops = {

@@ -22,6 +22,7 @@
 
 #include "cli.h"
 #include "core/make.h"
+#include "device/cpu/cpu_blas.h"
 #include "device/cuda/cuda_info.h"
 #include "device/device.h"
 #include "lap_commit.h"
@@ -32,9 +33,6 @@
 #include "transport/nccl/nccl_info.h"
 #include "transport/transport.h"
 #include "util/cores.h"
-
-/* Declared here because its header may lie where only the library's own build looks. */
-char *openblas_get_config(void);
 
 /* Prints sections of facts; as JSON, an object of objects. */
 typedef struct page {
@@ -134,15 +132,25 @@ static void fact_optional(page_t *page, const char *key, int found, const char *
              *version ? version : "unknown version");
 }
 
-/* The MPI that is linked now, which need not be the one of the headers. */
+static void show_openblas(page_t *page)
+{
+    fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
+    if (lap_blas_load() == LAP_OK)
+        fact(page, "runs with", "%s", lap_blas_config());
+    else
+        fact(page, "runs with", "none: %s", lap_last_error());
+}
+
+/* The MPI that is loaded now, which need not be the one of the headers. */
 static void show_mpi(page_t *page)
 {
     char library[128];
-    lap_mpi_describe(library, sizeof(library));
-    if (LAP_HAVE_MPI)
+    if (!LAP_HAVE_MPI)
+        fact_optional(page, "MPI", 0, "");
+    else if (lap_mpi_describe(library, sizeof(library)) == LAP_OK)
         fact(page, "MPI", "%s (MPI %s), needs MPI_THREAD_MULTIPLE", library, LAP_MPI_VERSION);
     else
-        fact_optional(page, "MPI", 0, "");
+        fact(page, "MPI", "cannot run here: %s", lap_last_error());
 }
 
 static void show_yaml(page_t *page)
@@ -158,8 +166,7 @@ static void show_build(page_t *page)
     section(page, "build", "Built with");
     fact(page, "compiler", "%s", LAP_COMPILER);
     fact(page, "build type", "%s", LAP_BUILD_TYPE);
-    fact(page, "OpenBLAS", "%s", LAP_OPENBLAS_VERSION);
-    fact(page, "runs with", "%s", openblas_get_config());
+    show_openblas(page);
     show_mpi(page);
     show_yaml(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);

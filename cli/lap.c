@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <lap/version.h>
@@ -98,9 +100,8 @@ static bool is_read(void)
     return poll(&output, 1, 0) <= 0 || (output.revents & POLLERR) == 0;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    take_standard_fds();
     int status = dispatch(argc, argv);
     /* A full disk must not look like success. */
     errno = 0;
@@ -113,4 +114,52 @@ int main(int argc, char **argv)
         status = LAP_CLI_FAILED;
     }
     return status;
+}
+
+/* ---- little stack ---- */
+
+#define STACK_BYTES ((size_t)2 << 20)
+
+typedef struct arguments {
+    int argc;
+    char **argv;
+} arguments_t;
+
+/* Ends the process itself: it may be one that was forked here, in which there is no other thread. */
+static void *run_main(void *context)
+{
+    const arguments_t *given = context;
+    exit(run(given->argc, given->argv));
+}
+
+/*
+ * Where ulimit -s leaves little, the command runs in a thread with a stack of its own, and so do
+ * threads of libraries that ask for none. Returns where there is enough, or no such thread.
+ */
+static void run_with_stack(int argc, char **argv)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    struct rlimit limit;
+    arguments_t given = {argc, argv};
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= STACK_BYTES ||
+        pthread_attr_init(&attributes) != 0)
+        return;
+    if (pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0 &&
+        pthread_setattr_default_np(&attributes) == 0 &&
+        pthread_create(&thread, NULL, run_main, &given) == 0) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, NULL); /* signals are for the other */
+        for (;;)
+            pause();
+    }
+    pthread_attr_destroy(&attributes);
+}
+
+int main(int argc, char **argv)
+{
+    take_standard_fds();
+    run_with_stack(argc, argv);
+    return run(argc, argv);
 }

@@ -21,19 +21,15 @@ install(FILES completions/_lap DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-fun
 
 install(EXPORT lapTargets NAMESPACE lap:: DESTINATION ${package_dir})
 install(EXPORT lapStaticTargets NAMESPACE lap:: DESTINATION ${package_dir})
-get_filename_component(mpicc_name "${LAP_MPICC}" NAME)
 configure_package_config_file(cmake/lapConfig.cmake.in lapConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(lapConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lapConfig.cmake ${PROJECT_BINARY_DIR}/lapConfigVersion.cmake
-              cmake/lapOpenBLAS.cmake cmake/lapMPI.cmake cmake/lapYAML.cmake DESTINATION ${package_dir})
+              cmake/lapYAML.cmake DESTINATION ${package_dir})
 
 # The static library's users link what the shared one brings along by itself.
-get_filename_component(openblas_dir "${LAP_OPENBLAS_LIBRARY}" DIRECTORY)
-string(JOIN " " LAP_PC_PRIVATE_LIBS -lopenblas -lm ${CMAKE_THREAD_LIBS_INIT} ${LAP_MPI_LINK} ${LAP_YAML_LINK})
-if(NOT openblas_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
-  string(PREPEND LAP_PC_PRIVATE_LIBS "-L${openblas_dir} ")
-endif()
+list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl_link)
+string(JOIN " " LAP_PC_PRIVATE_LIBS -lm ${dl_link} ${CMAKE_THREAD_LIBS_INIT} ${LAP_YAML_LINK})
 file(RELATIVE_PATH LAP_PC_TO_PREFIX /${pkgconfig_dir} /)
 string(REGEX REPLACE "/$" "" LAP_PC_TO_PREFIX "${LAP_PC_TO_PREFIX}")
 configure_file(cmake/lap.pc.in lap.pc @ONLY)

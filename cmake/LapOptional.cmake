@@ -1,4 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+# lap_loaded(NAME library): LAP_NAME_FILE and LAP_NAME_DIR, by which a library is loaded at run time.
+function(lap_loaded name library)
+  get_filename_component(dir "${library}" DIRECTORY)
+  get_filename_component(file "${library}" NAME)
+  if(NOT file MATCHES "\\.so")
+    message(FATAL_ERROR "${library} is no shared library, and is loaded when it is used: install one, or say where it is.")
+  endif()
+  execute_process(COMMAND ${CMAKE_READELF} -d "${library}" OUTPUT_VARIABLE dynamic ERROR_QUIET)
+  if(dynamic MATCHES "SONAME[^[]*\\[([^]]+)\\]")
+    set(file "${CMAKE_MATCH_1}")
+  endif()
+  set(LAP_${name}_FILE "${file}" PARENT_SCOPE)
+  set(LAP_${name}_DIR "${dir}" PARENT_SCOPE)
+endfunction()
+
 # What this machine offers besides the necessary. Nothing here is required unless it is asked for, or enables a
 # language; what is found goes into lap_config.h, for `lap info`.
 set(LAP_MPI AUTO CACHE STRING "The transport over MPI: AUTO (when MPI is there), ON (it must be) or OFF")
@@ -14,7 +29,16 @@ if(TARGET lap::mpi)
   get_filename_component(mpi_dir ${LAP_MPICC} DIRECTORY)
   get_filename_component(mpi_suffix ${LAP_MPICC} LAST_EXT)
   find_program(LAP_MPIRUN NAMES mpirun${mpi_suffix} mpiexec${mpi_suffix} HINTS ${mpi_dir})
-  mark_as_advanced(LAP_MPIRUN)
+  # The first library that it links is MPI itself: -lmpi, -lmpich.
+  set(mpi_dirs ${LAP_MPI_LINK})
+  list(FILTER mpi_dirs INCLUDE REGEX "^-L")
+  list(TRANSFORM mpi_dirs REPLACE "^-L" "")
+  set(mpi_names ${LAP_MPI_LINK})
+  list(FILTER mpi_names INCLUDE REGEX "^-l.*mpi")
+  list(TRANSFORM mpi_names REPLACE "^-l" "")
+  find_library(LAP_MPI_LIBRARY NAMES ${mpi_names} HINTS ${mpi_dirs})
+  mark_as_advanced(LAP_MPIRUN LAP_MPI_LIBRARY)
+  lap_loaded(MPI "${LAP_MPI_LIBRARY}")
 elseif(LAP_MPI AND NOT LAP_MPI STREQUAL "AUTO")
   message(FATAL_ERROR "LAP_MPI is ${LAP_MPI}, but there is no mpicc with its header mpi.h: install "
                       "libopenmpi-dev or libmpich-dev, set LAP_MPICC, or leave LAP_MPI at AUTO.")
@@ -80,6 +104,9 @@ if(LAP_HAVE_CUDA AND LAP_NCCL_INCLUDE)
   list(JOIN numbers "." LAP_NCCL_VERSION)
 endif()
 
+if(LAP_OPENBLAS_LIBRARY)
+  lap_loaded(OPENBLAS "${LAP_OPENBLAS_LIBRARY}")
+endif()
 # The header of OpenBLAS says which version it is; Debian's libraries agree with their headers.
 set(LAP_OPENBLAS_VERSION "${LAP_PC_OPENBLAS_VERSION}")
 if(NOT LAP_OPENBLAS_VERSION AND EXISTS "${LAP_OPENBLAS_INCLUDE}/openblas_config.h")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes the target lap::mpi when an MPI compiler wrapper and its headers are there, and does nothing when they are not.
-# Used by the build and, installed beside lapConfig.cmake, by whoever links the static library.
+# Whoever links lap::mpi links MPI: tests that use it themselves. The library takes only its headers.
 # LAP_MPICC names the wrapper: mpicc.openmpi and mpicc.mpich are Debian's two. What it would add to a compiler's command
 # line is taken from it, so that Open MPI, MPICH and their kin need no rules of their own.
 # Not find_package(MPI), which stops when mpicc is there without its headers, as Debian's openmpi-bin leaves it.

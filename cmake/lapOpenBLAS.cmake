@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes the target lap::openblas when OpenBLAS and its header are there, and does nothing when they are not.
-# Used by the build and, installed beside lapConfig.cmake, by whoever links the static library.
+# Whoever links lap::openblas links it: a test. The library takes only its header.
 # OpenBLAS_ROOT or CMAKE_PREFIX_PATH say where to look first; then pkg-config is asked, then the usual places.
 find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)

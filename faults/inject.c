@@ -125,15 +125,15 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
     return fails("recvmsg", ENOMEM) ? -1 : __real_recvmsg(fd, message, flags);
 }
 
-void __real_cblas_sgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb,
-                        blasint m, blasint n, blasint k, float alpha, const float *a, blasint lda,
-                        const float *b, blasint ldb, float beta, float *c, blasint ldc);
-void __wrap_cblas_sgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb,
-                        blasint m, blasint n, blasint k, float alpha, const float *a, blasint lda,
-                        const float *b, blasint ldb, float beta, float *c, blasint ldc);
-void __wrap_cblas_sgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb,
-                        blasint m, blasint n, blasint k, float alpha, const float *a, blasint lda,
-                        const float *b, blasint ldb, float beta, float *c, blasint ldc)
+void __real_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
+                           blasint k, float alpha, const float *a, blasint lda, const float *b,
+                           blasint ldb, float beta, float *c, blasint ldc);
+void __wrap_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
+                           blasint k, float alpha, const float *a, blasint lda, const float *b,
+                           blasint ldb, float beta, float *c, blasint ldc);
+void __wrap_lap_blas_sgemm(CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, blasint m, blasint n,
+                           blasint k, float alpha, const float *a, blasint lda, const float *b,
+                           blasint ldb, float beta, float *c, blasint ldc)
 {
     if (due("exit"))
         _exit(7);
@@ -141,5 +141,5 @@ void __wrap_cblas_sgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANS
         const struct timespec time = {fault.ms / 1000, fault.ms % 1000 * 1000000L};
         nanosleep(&time, NULL);
     }
-    __real_cblas_sgemm(layout, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    __real_lap_blas_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }

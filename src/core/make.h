@@ -33,7 +33,7 @@ void lap_world_set_local(lap_world_t *world, int local_size);
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p);
 
-/* What MPI this is, in a few words: "Open MPI v4.1.4"; "" in a build without MPI. */
-void lap_mpi_describe(char *text, size_t bytes);
+/* What MPI this is, in a few words: "Open MPI v4.1.4". LAP_ERR_UNSUPPORTED: there is none. */
+lap_status_t lap_mpi_describe(char *text, size_t bytes);
 
 #endif

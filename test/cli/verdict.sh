@@ -16,7 +16,7 @@ bench() {
         shift
     done
     shift
-    env LD_PRELOAD="$WRONG_BLAS" "${env[@]}" timeout 60 "$LAP" bench "$@" --quiet >"$work/out" 2>"$work/err" </dev/null
+    env LAP_OPENBLAS="$WRONG_BLAS" "${env[@]}" timeout 60 "$LAP" bench "$@" --quiet >"$work/out" 2>"$work/err" </dev/null
     status=$?
     err=$(<"$work/err")
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cblas_sgemm that is wrong when it is told to, for LD_PRELOAD: the real one, and then one element
- * of its result is changed. The environment says when:
+ * An OpenBLAS whose cblas_sgemm is wrong when it is told to, for LAP_OPENBLAS: the real one, and then
+ * one element of its result is changed. The environment says when:
  *
  *   WRONG_BY     what is added to the element, as a part of itself; not set: nothing is wrong
  *   WRONG_RANK   only in the process with this LAP_RANK; not set: in all
@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "lap_config.h"
 
 typedef void (*sgemm_t)(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE a_turned,
                         enum CBLAS_TRANSPOSE b_turned, blasint m, blasint n, blasint k, float alpha,
@@ -48,7 +50,7 @@ cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE a_turned, enum CBLAS_TR
             const float *b, blasint ldb, float beta, float *c, blasint ldc)
 {
     sgemm_t real;
-    void *symbol = dlsym(RTLD_NEXT, "cblas_sgemm");
+    void *symbol = dlsym(dlopen(LAP_OPENBLAS_FILE, RTLD_NOW), "cblas_sgemm");
     memcpy(&real, &symbol, sizeof(real));
     real(order, a_turned, b_turned, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     const int call = atomic_fetch_add(&calls, 1) + 1;

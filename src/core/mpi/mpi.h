@@ -3,8 +3,7 @@
 #ifndef LAP_CORE_MPI_MPI_H
 #define LAP_CORE_MPI_MPI_H
 
-#include <mpi.h>
-
+#include "core/mpi/mpi_load.h"
 #include "core/wire.h"
 #include "core/world.h"
 

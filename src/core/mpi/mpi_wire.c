@@ -110,7 +110,7 @@ lap_status_t lap_mpi_status(int code, const char *what)
     int length = 0;
     if (code == MPI_SUCCESS)
         return LAP_OK;
-    MPI_Error_string(code, text, &length);
+    lap_mpi.MPI_Error_string(code, text, &length);
     return lap_error(LAP_ERR_SYSTEM, "%s: MPI says: %s", what, text);
 }
 
@@ -281,8 +281,8 @@ static bool send_queue(mpi_wire_t *self)
         out_t *next = out->next;
         out->next = NULL;
         const int bytes = (int)(sizeof(out->packet) + out->packet.bytes);
-        if (MPI_Isend(&out->packet, bytes, MPI_BYTE, out->peer, TAG, self->comm, &out->request) ==
-            MPI_SUCCESS) {
+        if (lap_mpi.MPI_Isend(&out->packet, bytes, lap_mpi.byte, out->peer, TAG, self->comm,
+                              &out->request) == MPI_SUCCESS) {
             *self->sending_last = out;
             self->sending_last = &out->next;
         } else {
@@ -310,7 +310,7 @@ static bool finish_sends(mpi_wire_t *self)
             at = &out->next;
             continue;
         }
-        const int code = MPI_Test(&out->request, &done, MPI_STATUS_IGNORE);
+        const int code = lap_mpi.MPI_Test(&out->request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS)
             lose(self, out->peer);
         if (code == MPI_SUCCESS && !done) {
@@ -328,8 +328,9 @@ static bool finish_sends(mpi_wire_t *self)
 
 static void post(mpi_wire_t *self, in_t *in)
 {
-    in->posted = MPI_Irecv(in->packet, (int)(sizeof(lap_packet_t) + LAP_WIRE_BODY), MPI_BYTE,
-                           MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
+    in->posted =
+        lap_mpi.MPI_Irecv(in->packet, (int)(sizeof(lap_packet_t) + LAP_WIRE_BODY), lap_mpi.byte,
+                          MPI_ANY_SOURCE, TAG, self->comm, &in->request) == MPI_SUCCESS;
     for (int peer = 0; !in->posted && peer < self->world->size; peer++)
         lose(self, peer); /* nothing can be heard of anybody any more */
 }
@@ -364,11 +365,11 @@ static bool finish_receives(mpi_wire_t *self)
         int done = 0, bytes = 0;
         if (!in->posted)
             return count > 0;
-        const int code = MPI_Test(&in->request, &done, &status);
+        const int code = lap_mpi.MPI_Test(&in->request, &done, &status);
         if (code == MPI_SUCCESS && !done)
             return count > 0;
-        if (code == MPI_SUCCESS && MPI_Get_count(&status, MPI_BYTE, &bytes) == MPI_SUCCESS &&
-            bytes >= 0)
+        if (code == MPI_SUCCESS &&
+            lap_mpi.MPI_Get_count(&status, lap_mpi.byte, &bytes) == MPI_SUCCESS && bytes >= 0)
             take(self, in->packet, status.MPI_SOURCE, (size_t)bytes);
         else
             lose(self, status.MPI_SOURCE);
@@ -482,8 +483,8 @@ static void cancel_receives(mpi_wire_t *self)
     for (int i = 0; i < RECEIVES; i++) {
         in_t *in = &self->ins[i];
         int done = 0;
-        if (in->posted && MPI_Cancel(&in->request) == MPI_SUCCESS &&
-            MPI_Test(&in->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
+        if (in->posted && lap_mpi.MPI_Cancel(&in->request) == MPI_SUCCESS &&
+            lap_mpi.MPI_Test(&in->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done)
             in->posted = false;
     }
 }
@@ -537,10 +538,10 @@ static bool meet_at_the_end(mpi_wire_t *self, lap_deadline_t *deadline)
 {
     MPI_Request request;
     int done = 0;
-    if (MPI_Ibarrier(self->comm, &request) != MPI_SUCCESS)
+    if (lap_mpi.MPI_Ibarrier(self->comm, &request) != MPI_SUCCESS)
         return false;
     while (!done && !lap_deadline_passed(deadline) && !somebody_died(self->world)) {
-        if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        if (lap_mpi.MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
         if (!done)
             lap_sleep_until_ns(lap_now_ns() + REST_LEAST_NS);
@@ -551,7 +552,7 @@ static bool meet_at_the_end(mpi_wire_t *self, lap_deadline_t *deadline)
 static void *finalise_main(void *context)
 {
     (void)context;
-    MPI_Finalize();
+    lap_mpi.MPI_Finalize();
     return NULL;
 }
 
@@ -595,7 +596,7 @@ static void lap_mpi_close(lap_wire_t *wire, bool well)
     cancel_receives(self);
     if (self->drained && well && atomic_load_explicit(&self->unwell, memory_order_relaxed) == 0 &&
         meet_at_the_end(self, &deadline)) {
-        MPI_Comm_free(&self->comm);
+        lap_mpi.MPI_Comm_free(&self->comm);
         if (self->owns_mpi)
             finalise();
     }

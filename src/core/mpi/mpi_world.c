@@ -55,7 +55,7 @@ static lap_status_t await(maker_t *maker, MPI_Request *request, const char *what
     maker->pending = true;
     for (;;) {
         int done = 0;
-        LAP_TRY(lap_mpi_status(MPI_Test(request, &done, MPI_STATUS_IGNORE), what));
+        LAP_TRY(lap_mpi_status(lap_mpi.MPI_Test(request, &done, MPI_STATUS_IGNORE), what));
         if (done) {
             maker->pending = false;
             return LAP_OK;
@@ -76,10 +76,10 @@ static lap_status_t exchange(maker_t *maker, lap_status_t status)
     maker->mine.wired = maker->world && maker->world->wire;
     if (status != LAP_OK)
         snprintf(maker->mine.text, sizeof(maker->mine.text), "%s", lap_last_error());
-    lap_status_t met =
-        lap_mpi_status(MPI_Iallgather(&maker->mine, sizeof(card_t), MPI_BYTE, maker->cards,
-                                      sizeof(card_t), MPI_BYTE, maker->comm, &request),
-                       "gathering the ranks");
+    lap_status_t met = lap_mpi_status(
+        lap_mpi.MPI_Iallgather(&maker->mine, sizeof(card_t), lap_mpi.byte, maker->cards,
+                               sizeof(card_t), lap_mpi.byte, maker->comm, &request),
+        "gathering the ranks");
     if (met == LAP_OK)
         met = await(maker, &request, "gathering the ranks");
     maker->gathered = met == LAP_OK;
@@ -110,15 +110,16 @@ static lap_status_t duplicate(maker_t *maker, MPI_Comm given)
     MPI_Request request;
     MPI_Errhandler handler;
     const char *what = "duplicating the communicator";
-    LAP_TRY(lap_mpi_status(MPI_Comm_get_errhandler(given, &handler), what));
-    MPI_Comm_set_errhandler(given, MPI_ERRORS_RETURN);
-    lap_status_t status = lap_mpi_status(MPI_Comm_idup(given, &maker->comm, &request), what);
+    LAP_TRY(lap_mpi_status(lap_mpi.MPI_Comm_get_errhandler(given, &handler), what));
+    lap_mpi.MPI_Comm_set_errhandler(given, lap_mpi.errors_return);
+    lap_status_t status =
+        lap_mpi_status(lap_mpi.MPI_Comm_idup(given, &maker->comm, &request), what);
     if (status == LAP_OK)
         status = await(maker, &request, what);
-    MPI_Comm_set_errhandler(given, handler);
-    MPI_Errhandler_free(&handler);
+    lap_mpi.MPI_Comm_set_errhandler(given, handler);
+    lap_mpi.MPI_Errhandler_free(&handler);
     if (status == LAP_OK)
-        MPI_Comm_set_errhandler(maker->comm, MPI_ERRORS_RETURN);
+        lap_mpi.MPI_Comm_set_errhandler(maker->comm, lap_mpi.errors_return);
     return status;
 }
 
@@ -128,27 +129,27 @@ static lap_status_t find_ranks(maker_t *maker, MPI_Comm given)
     MPI_Comm local;
     MPI_Group all_group, local_group;
     LAP_TRY(duplicate(maker, given));
-    MPI_Comm_rank(maker->comm, &maker->rank);
-    MPI_Comm_size(maker->comm, &maker->size);
-    LAP_TRY(lap_mpi_status(
-        MPI_Comm_split_type(maker->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local),
-        "finding the ranks of this host"));
-    MPI_Comm_rank(local, &maker->local_rank);
-    MPI_Comm_size(local, &maker->local_size);
+    lap_mpi.MPI_Comm_rank(maker->comm, &maker->rank);
+    lap_mpi.MPI_Comm_size(maker->comm, &maker->size);
+    LAP_TRY(lap_mpi_status(lap_mpi.MPI_Comm_split_type(maker->comm, MPI_COMM_TYPE_SHARED, 0,
+                                                       lap_mpi.info_null, &local),
+                           "finding the ranks of this host"));
+    lap_mpi.MPI_Comm_rank(local, &maker->local_rank);
+    lap_mpi.MPI_Comm_size(local, &maker->local_size);
     maker->locals = lap_alloc((size_t)maker->local_size, sizeof(int));
     int *numbers = lap_alloc((size_t)maker->local_size, sizeof(int));
     maker->cards = lap_alloc((size_t)maker->size, sizeof(card_t));
     const bool room = maker->locals && numbers && maker->cards;
     for (int i = 0; room && i < maker->local_size; i++)
         numbers[i] = i;
-    MPI_Comm_group(maker->comm, &all_group);
-    MPI_Comm_group(local, &local_group);
+    lap_mpi.MPI_Comm_group(maker->comm, &all_group);
+    lap_mpi.MPI_Comm_group(local, &local_group);
     if (room)
-        MPI_Group_translate_ranks(local_group, maker->local_size, numbers, all_group,
-                                  maker->locals);
-    MPI_Group_free(&local_group);
-    MPI_Group_free(&all_group);
-    MPI_Comm_free(&local);
+        lap_mpi.MPI_Group_translate_ranks(local_group, maker->local_size, numbers, all_group,
+                                          maker->locals);
+    lap_mpi.MPI_Group_free(&local_group);
+    lap_mpi.MPI_Group_free(&all_group);
+    lap_mpi.MPI_Comm_free(&local);
     lap_free(numbers);
     if (!room)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to gather %d ranks", maker->size);
@@ -252,7 +253,7 @@ static void free_comm(maker_t *maker)
     for (int rank = 0; rank < maker->size; rank++)
         if (maker->cards[rank].wired)
             return;
-    MPI_Comm_free(&maker->comm);
+    lap_mpi.MPI_Comm_free(&maker->comm);
 }
 
 static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_settings_t *settings,
@@ -264,7 +265,7 @@ static lap_status_t create_over(MPI_Comm comm, lap_status_t status, const lap_se
     maker->settings = settings;
     maker->deadline = lap_deadline_after(settings->timeout_ns);
     maker->owns_mpi = owns_mpi;
-    maker->comm = MPI_COMM_NULL;
+    maker->comm = lap_mpi.comm_null;
     lap_status_t found = find_ranks(maker, comm);
     status = found == LAP_OK ? gather(maker, status) : found;
     if (status == LAP_OK)
@@ -295,15 +296,16 @@ static lap_status_t check_level(int level)
 static lap_status_t check_mpi(void)
 {
     int initialised = 0, finalised = 0, level = 0;
-    MPI_Initialized(&initialised);
-    MPI_Finalized(&finalised);
+    LAP_TRY(lap_mpi_load());
+    lap_mpi.MPI_Initialized(&initialised);
+    lap_mpi.MPI_Finalized(&finalised);
     if (finalised)
         return lap_error(LAP_ERR_INVALID, "MPI has been finalised, and cannot be started twice: "
                                           "call MPI_Finalize after the last world has ended");
     if (!initialised)
         return lap_error(LAP_ERR_INVALID, "MPI has not been initialised: call MPI_Init_thread("
                                           "&argc, &argv, MPI_THREAD_MULTIPLE, &provided) first");
-    MPI_Query_thread(&level);
+    lap_mpi.MPI_Query_thread(&level);
     return check_level(level);
 }
 
@@ -328,10 +330,10 @@ lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *opti
     if (!world_p)
         return lap_error(LAP_ERR_INVALID, "world_p is NULL");
     LAP_TRY(check_mpi());
-    if (comm == MPI_COMM_NULL)
+    if (comm == lap_mpi.comm_null)
         return lap_error(LAP_ERR_INVALID, "comm is MPI_COMM_NULL");
     int between_groups = 0;
-    MPI_Comm_test_inter(comm, &between_groups);
+    lap_mpi.MPI_Comm_test_inter(comm, &between_groups);
     if (between_groups)
         return lap_error(LAP_ERR_INVALID,
                          "comm is an intercommunicator, expected an intracommunicator");
@@ -348,12 +350,13 @@ lap_status_t lap_world_create_mpi(MPI_Comm comm, const lap_world_options_t *opti
 static lap_status_t start_mpi(bool *started_p)
 {
     int initialised = 0, finalised = 0, level = 0;
-    MPI_Initialized(&initialised);
-    MPI_Finalized(&finalised);
+    LAP_TRY(lap_mpi_load());
+    lap_mpi.MPI_Initialized(&initialised);
+    lap_mpi.MPI_Finalized(&finalised);
     if (initialised || finalised)
         return check_mpi();
     /* Where it has not started it has no words for its errors either. */
-    const int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    const int code = lap_mpi.MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     if (code != MPI_SUCCESS)
         return lap_error(LAP_ERR_SYSTEM, "starting MPI: MPI_Init_thread has failed with %d", code);
     LAP_TRY(check_level(level));
@@ -367,22 +370,24 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
     bool started = false;
     int size = 0;
     LAP_TRY(start_mpi(&started));
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    lap_mpi.MPI_Comm_size(lap_mpi.comm_world, &size);
     if (size != environment->size)
         return lap_error(LAP_ERR_INVALID,
                          "%s started %d ranks, but MPI knows of %d: start them with mpirun",
                          environment->launcher, environment->size, size);
-    return create_over(MPI_COMM_WORLD, LAP_OK, settings, started, world_p);
+    return create_over(lap_mpi.comm_world, LAP_OK, settings, started, world_p);
 }
 
-void lap_mpi_describe(char *text, size_t bytes)
+lap_status_t lap_mpi_describe(char *text, size_t bytes)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
-    MPI_Get_library_version(version, &length);
+    LAP_TRY(lap_mpi_load());
+    lap_mpi.MPI_Get_library_version(version, &length);
     /* Open MPI: a line with commas; MPICH: several lines with tabs. The beginning says it all. */
     version[strcspn(version, ",\n")] = '\0';
     for (char *c = version; *c; c++)
         *c = (char)(*c == '\t' ? ' ' : *c);
     snprintf(text, bytes, "%s", version);
+    return LAP_OK;
 }

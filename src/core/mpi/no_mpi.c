@@ -18,8 +18,9 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                      environment->size, environment->hosts);
 }
 
-void lap_mpi_describe(char *text, size_t bytes)
+lap_status_t lap_mpi_describe(char *text, size_t bytes)
 {
-    if (bytes > 0)
-        text[0] = '\0';
+    (void)text;
+    (void)bytes;
+    return lap_error(LAP_ERR_UNSUPPORTED, "this build has no MPI");
 }

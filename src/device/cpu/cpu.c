@@ -10,12 +10,12 @@
  * splitting rows or columns changes no bits but those that OpenBLAS changes itself. The widening
  * and the finishing run in one thread.
  */
-#include <cblas.h>
 #include <limits.h>
 #include <string.h>
 
 #include "core/convert.h"
 #include "core/status.h"
+#include "device/cpu/cpu_blas.h"
 #include "device/host/host.h"
 
 static lap_status_t check_size(const char *name, size_t value)
@@ -75,9 +75,10 @@ static float alpha_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
 static void multiply_parts(const lap_gemm_t *gemm, size_t rows, size_t cols, size_t depth,
                            float alpha, part_t a, part_t b, float beta, float *d, size_t ldd)
 {
-    cblas_sgemm(CblasRowMajor, gemm->a_transposed ? CblasTrans : CblasNoTrans,
-                gemm->b_plain ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)cols,
-                (blasint)depth, alpha, a.data, a.stride, b.data, b.stride, beta, d, (blasint)ldd);
+    lap_blas_sgemm(gemm->a_transposed ? CblasTrans : CblasNoTrans,
+                   gemm->b_plain ? CblasNoTrans : CblasTrans, (blasint)rows, (blasint)cols,
+                   (blasint)depth, alpha, a.data, a.stride, b.data, b.stride, beta, d,
+                   (blasint)ldd);
 }
 
 /* Row `i` of a block's aux. */
@@ -171,16 +172,16 @@ static lap_status_t lap_cpu_open(const lap_device_options_t *options, lap_device
 {
     if (options->threads < 0)
         return lap_error(LAP_ERR_INVALID, "threads = %d: expected 0 or more", options->threads);
-    LAP_TRY(lap_host_open(&lap_cpu_ops, device_p));
+    LAP_TRY(lap_blas_load());
     if (options->threads > 0)
-        openblas_set_num_threads(options->threads);
-    return LAP_OK;
+        LAP_TRY(lap_blas_set_threads(options->threads));
+    return lap_host_open(&lap_cpu_ops, device_p);
 }
 
 static int lap_cpu_gemm_threads(lap_device_t *device)
 {
     (void)device;
-    return openblas_get_num_threads();
+    return lap_blas_threads();
 }
 
 const lap_device_ops_t lap_cpu_ops = {

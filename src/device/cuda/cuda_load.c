@@ -7,14 +7,11 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/library.h"
 #include "core/status.h"
 #include "lap_config.h"
-
-/* As lap_cuda_open_library says. */
-#define LOADING (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
 /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
 static void set_function(void *field, void *function)
@@ -38,7 +35,7 @@ static lap_status_t find_call(PFN_cuGetProcAddress_v12000 find, const char *name
 static lap_status_t load_driver(lap_cuda_api_t *api)
 {
     PFN_cuGetProcAddress_v12000 find;
-    api->driver = dlopen("libcuda.so.1", LOADING);
+    api->driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!api->driver)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "there is no NVIDIA driver here: libcuda.so.1 cannot be loaded");
@@ -54,52 +51,16 @@ static lap_status_t load_driver(lap_cuda_api_t *api)
     return LAP_OK;
 }
 
-lap_status_t lap_cuda_open_library(const lap_cuda_library_t *library, void **handle_p)
-{
-    char path[512];
-    /* Who starts a setuid program does not choose the code that it runs. */
-    const char *given = secure_getenv(library->variable);
-    void *handle = NULL;
-    if (given && *given) {
-        *handle_p = dlopen(given, LOADING);
-        return *handle_p ? LAP_OK
-                         : lap_error(LAP_ERR_UNSUPPORTED, "%s is '%s', expected the library %s: %s",
-                                     library->variable, given, library->title, dlerror());
-    }
-    for (const char *const *name = library->names; *name && !handle; name++)
-        handle = dlopen(*name, LOADING);
-    for (const char *const *name = library->names; *name && !handle; name++) {
-        snprintf(path, sizeof(path), "%s/%s", LAP_CUDA_LIBRARY_DIR, *name);
-        handle = dlopen(path, LOADING);
-    }
-    if (!handle)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "there is no %s here: looked for %s in the library path and in %s; %s may "
-                         "name it",
-                         library->title, library->told, LAP_CUDA_LIBRARY_DIR, library->variable);
-    *handle_p = handle;
-    return LAP_OK;
-}
-
-static lap_status_t find_blas(lap_cuda_api_t *api, const char *name, void *field)
-{
-    void *function = dlsym(api->blas, name);
-    if (!function)
-        return lap_error(LAP_ERR_UNSUPPORTED, "the cuBLASLt here has no %s", name);
-    set_function(field, function);
-    return LAP_OK;
-}
-
 static lap_status_t load_blas(lap_cuda_api_t *api)
 {
-    static const lap_cuda_library_t library = {
+    static const lap_library_t library = {
         .title = "cuBLASLt",
         .variable = "LAP_CUBLASLT",
         .names = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
-        .told = "libcublasLt.so.13 and .12",
+        .dir = LAP_CUDA_LIBRARY_DIR,
     };
-    LAP_TRY(lap_cuda_open_library(&library, &api->blas));
-#define FIND(name) LAP_TRY(find_blas(api, #name, &api->name));
+    LAP_TRY(lap_library_open(&library, &api->blas));
+#define FIND(name) LAP_TRY(lap_library_find(&library, api->blas, #name, &api->name));
     LAP_CUBLAS_CALLS(FIND)
 #undef FIND
     return LAP_OK;

@@ -133,20 +133,6 @@ typedef struct lap_cuda_api {
 #undef LAP_CUDA_FIELD
 #undef LAP_CUBLAS_FIELD
 
-typedef struct lap_cuda_library {
-    const char *title;
-    const char *variable; /* of the environment, which may name its file */
-    const char *names[4]; /* of files, NULL behind the last */
-    const char *told;     /* those, in a sentence */
-} lap_cuda_library_t;
-
-/*
- * Opens what the variable names and nothing else; without it, what the program's own search path
- * leads to, then what is where the build found the toolkit. It stays in the process: these libraries
- * do not say that they can be taken out again.
- */
-lap_status_t lap_cuda_open_library(const lap_cuda_library_t *library, void **handle_p);
-
 /* LAP_ERR_UNSUPPORTED says what is missing, and where it was looked for. */
 lap_status_t lap_cuda_load(lap_cuda_api_t *api);
 void lap_cuda_unload(lap_cuda_api_t *api);

@@ -5,11 +5,11 @@
  * computed. In backward the scores are computed again. float32 is read and written where it is,
  * other types are widened a head at a time.
  */
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/convert.h"
+#include "device/cpu/cpu_blas.h"
 #include "nn/host/host.h"
 
 #define BLOCK 128u /* queries at a time */
@@ -66,8 +66,8 @@ static float *row_of(view_t view, size_t row)
 static void multiply(CBLAS_TRANSPOSE x_op, CBLAS_TRANSPOSE y_op, size_t rows, size_t cols,
                      size_t depth, float alpha, view_t x, view_t y, float beta, view_t d)
 {
-    cblas_sgemm(CblasRowMajor, x_op, y_op, (blasint)rows, (blasint)cols, (blasint)depth, alpha,
-                x.data, x.stride, y.data, y.stride, beta, d.data, d.stride);
+    lap_blas_sgemm(x_op, y_op, (blasint)rows, (blasint)cols, (blasint)depth, alpha, x.data,
+                   x.stride, y.data, y.stride, beta, d.data, d.stride);
 }
 
 /* Queries [first, first + rows), which see keys [0, keys). */

@@ -5,24 +5,22 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "core/library.h"
 #include "core/status.h"
-#include "device/cuda/cuda_load.h"
+#include "lap_config.h"
 #include "transport/nccl/nccl_info.h"
 
-static lap_status_t find(lap_nccl_api_t *api, const char *name, void *field)
-{
-    void *function = dlsym(api->library, name);
-    if (!function)
-        return lap_error(LAP_ERR_UNSUPPORTED, "the NCCL here has no %s: expected 2.14 or later",
-                         name);
-    /* ISO C has no cast from an object's address to a function's; POSIX promises that this works. */
-    memcpy(field, &function, sizeof(function));
-    return LAP_OK;
-}
+static const lap_library_t library = {
+    .title = "NCCL",
+    .variable = "LAP_NCCL",
+    .names = {"libnccl.so.2"},
+    .dir = LAP_CUDA_LIBRARY_DIR,
+    .least = "2.14 or later",
+};
 
 static lap_status_t find_all(lap_nccl_api_t *api)
 {
-#define FIND(name) LAP_TRY(find(api, #name, &api->name));
+#define FIND(name) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
     LAP_NCCL_CALLS(FIND)
 #undef FIND
     return LAP_OK;
@@ -30,14 +28,8 @@ static lap_status_t find_all(lap_nccl_api_t *api)
 
 lap_status_t lap_nccl_load(lap_nccl_api_t *api)
 {
-    static const lap_cuda_library_t library = {
-        .title = "NCCL",
-        .variable = "LAP_NCCL",
-        .names = {"libnccl.so.2"},
-        .told = "libnccl.so.2",
-    };
     memset(api, 0, sizeof(*api));
-    LAP_TRY(lap_cuda_open_library(&library, &api->library));
+    LAP_TRY(lap_library_open(&library, &api->library));
     const lap_status_t status = find_all(api);
     if (status != LAP_OK)
         lap_nccl_unload(api);

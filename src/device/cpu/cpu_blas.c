@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loads OpenBLAS, and keeps it from what it cannot do: go without memory. Each of its threads has a
+ * buffer, each of ours that multiplies at the same time has one, and where mmap refuses one it tries
+ * for ever. So memory is asked for before OpenBLAS does it: for its threads before they start, for
+ * ours when more of them multiply at once than ever before. Where there is no more they take turns.
+ */
+#include "device/cpu/cpu_blas.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "core/library.h"
+#include "core/status.h"
+#include "lap_config.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/cores.h"
+#include "util/thread.h"
+
+#define MIB ((size_t)1 << 20)
+#define LIBRARY_BYTES (48 * MIB) /* itself and what it needs */
+#define BUFFER_BYTES (128 * MIB) /* its largest, which it has on x86-64; 32 MiB elsewhere */
+#define TURN_NS 50000u           /* how long a thread without a buffer rests */
+#define FIRST_SIZE 128           /* a GEMM that is not so small that it needs no buffer */
+
+static const lap_library_t library = {
+    .title = "OpenBLAS",
+    .variable = "LAP_OPENBLAS",
+    .names = {LAP_OPENBLAS_FILE},
+    .dir = LAP_OPENBLAS_DIR,
+    .advice = "install libopenblas0",
+};
+
+#define CALLS(X)                                                                                   \
+    X(cblas_sgemm)                                                                                 \
+    X(openblas_get_config)                                                                         \
+    X(openblas_get_num_threads)                                                                    \
+    X(openblas_set_num_threads)
+
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
+#define FIELD(name) __typeof__(&name) name;
+
+static struct {
+    pthread_mutex_t lock; /* of loading */
+    bool loaded;
+    atomic_int inside; /* threads that multiply */
+    atomic_int most;   /* as many have done so at once */
+    CALLS(FIELD)
+} blas = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#undef FIELD
+
+/*
+ * Whether the process may have as much memory more, at this moment. Not whether all of it could be
+ * used: OpenBLAS touches little of its buffers.
+ */
+static bool has_room(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    munmap(memory, bytes);
+    return true;
+}
+
+/* What a thread of OpenBLAS takes: a buffer and a stack. */
+static size_t thread_bytes(void)
+{
+    pthread_attr_t attributes;
+    size_t stack = 8 * MIB;
+    if (pthread_attr_init(&attributes) == 0) {
+        (void)pthread_attr_getstacksize(&attributes, &stack);
+        pthread_attr_destroy(&attributes);
+    }
+    return BUFFER_BYTES + stack;
+}
+
+static lap_status_t check_room(size_t bytes, int threads)
+{
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    if (has_room(bytes))
+        return LAP_OK;
+    (void)getrlimit(RLIMIT_AS, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY)
+        return lap_error(LAP_ERR_NO_MEMORY,
+                         "OpenBLAS with %d thread%s may need %zu MiB of address space, which this "
+                         "process cannot have; OPENBLAS_NUM_THREADS says how many threads it has",
+                         threads, threads == 1 ? "" : "s", bytes / MIB);
+    return lap_error(LAP_ERR_NO_MEMORY,
+                     "OpenBLAS with %d thread%s may need %zu MiB of address space, which this "
+                     "process cannot have: ulimit -v is %zu KiB; OPENBLAS_NUM_THREADS says how "
+                     "many threads it has",
+                     threads, threads == 1 ? "" : "s", bytes / MIB, (size_t)limit.rlim_cur / 1024);
+}
+
+/* The threads with which it starts, by the variables that it reads. */
+static int first_threads(void)
+{
+    static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS",
+                                        "OMP_NUM_THREADS"};
+    const int cores = lap_cores();
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = getenv(names[i]);
+        const long threads = text ? strtol(text, NULL, 10) : 0;
+        if (threads > 0)
+            return threads < cores ? (int)threads : cores;
+    }
+    return cores;
+}
+
+/* In a thread with a stack that is large enough, whatever that of the caller is. */
+static void *multiply_main(void *matrices)
+{
+    float *a = matrices, *b = a + (size_t)FIRST_SIZE * FIRST_SIZE,
+          *d = b + (size_t)FIRST_SIZE * FIRST_SIZE;
+    blas.cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, FIRST_SIZE, FIRST_SIZE, FIRST_SIZE, 1,
+                     a, FIRST_SIZE, b, FIRST_SIZE, 0, d, FIRST_SIZE);
+    return NULL;
+}
+
+/* The buffer of the first thread that multiplies: from here on there is always one. */
+static lap_status_t multiply_first(void)
+{
+    pthread_t thread;
+    float *matrices = lap_alloc((size_t)3 * FIRST_SIZE * FIRST_SIZE, sizeof(float));
+    if (!matrices)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the first GEMM of OpenBLAS");
+    errno = lap_thread_start(&thread, "lap-blas", multiply_main, matrices);
+    const lap_status_t status =
+        errno == 0 ? LAP_OK : lap_error_errno("cannot start a thread for the first GEMM");
+    if (status == LAP_OK)
+        pthread_join(thread, NULL);
+    lap_free(matrices);
+    return status;
+}
+
+static lap_status_t load(void)
+{
+    void *handle;
+    const int threads = first_threads();
+    LAP_TRY(
+        check_room(LIBRARY_BYTES + BUFFER_BYTES + (size_t)(threads - 1) * thread_bytes(), threads));
+    LAP_TRY(lap_library_open(&library, &handle));
+#define FIND(name) LAP_TRY(lap_library_find(&library, handle, #name, &blas.name));
+    CALLS(FIND)
+#undef FIND
+    return multiply_first();
+}
+
+lap_status_t lap_blas_load(void)
+{
+    lap_status_t status = LAP_OK;
+    pthread_mutex_lock(&blas.lock);
+    if (!blas.loaded)
+        status = load();
+    if (status == LAP_OK && !blas.loaded) {
+        blas.most = 1;
+        blas.loaded = true;
+    }
+    pthread_mutex_unlock(&blas.lock);
+    return status;
+}
+
+int lap_blas_threads(void)
+{
+    return blas.openblas_get_num_threads();
+}
+
+lap_status_t lap_blas_set_threads(int threads)
+{
+    const int more = threads - blas.openblas_get_num_threads();
+    if (more > 0)
+        LAP_TRY(check_room((size_t)more * thread_bytes(), threads));
+    blas.openblas_set_num_threads(threads);
+    return LAP_OK;
+}
+
+const char *lap_blas_config(void)
+{
+    return blas.openblas_get_config();
+}
+
+/* Comes in, when there is a buffer for it: with all that others hold, but the first. */
+static void enter(void)
+{
+    for (;;) {
+        const int inside = atomic_fetch_add(&blas.inside, 1) + 1;
+        int most = atomic_load_explicit(&blas.most, memory_order_relaxed);
+        if (inside <= most)
+            return;
+        if (has_room((size_t)(inside - 1) * BUFFER_BYTES)) {
+            while (most < inside && !atomic_compare_exchange_weak(&blas.most, &most, inside))
+                ;
+            return;
+        }
+        atomic_fetch_sub(&blas.inside, 1);
+        lap_sleep_until_ns(lap_now_ns() + TURN_NS);
+    }
+}
+
+void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n, blasint k,
+                    float alpha, const float *a, blasint lda, const float *b, blasint ldb,
+                    float beta, float *d, blasint ldd)
+{
+    enter();
+    blas.cblas_sgemm(CblasRowMajor, a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, d, ldd);
+    atomic_fetch_sub(&blas.inside, 1);
+}

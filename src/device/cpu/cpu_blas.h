@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * OpenBLAS, loaded when a device is first opened that needs it: who only asks for a version, or
+ * uses a GPU, does without its threads and its memory.
+ */
+#ifndef LAP_DEVICE_CPU_CPU_BLAS_H
+#define LAP_DEVICE_CPU_CPU_BLAS_H
+
+#include <cblas.h>
+
+#include <lap/status.h>
+
+/*
+ * LAP_ERR_UNSUPPORTED: there is none. LAP_ERR_NO_MEMORY: it would not have the memory for its
+ * buffers, and waits for ever where it has not. May be called again, and by several threads.
+ */
+lap_status_t lap_blas_load(void);
+
+/* The threads of one GEMM, in the whole process. */
+int lap_blas_threads(void);
+lap_status_t lap_blas_set_threads(int threads);
+
+/* How it was built, in its own words. */
+const char *lap_blas_config(void);
+
+/* cblas_sgemm of row-major matrices. Of all these only lap_blas_load may come before lap_blas_load. */
+void lap_blas_sgemm(CBLAS_TRANSPOSE a_op, CBLAS_TRANSPOSE b_op, blasint m, blasint n, blasint k,
+                    float alpha, const float *a, blasint lda, const float *b, blasint ldb,
+                    float beta, float *d, blasint ldd);
+
+#endif

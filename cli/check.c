@@ -172,18 +172,7 @@ static void describe_numbers(const checks_t *checks, lap_op_desc_t *desc)
     desc->epilogue = checks->epilogue;
     if (kind != LAP_AG_GEMM && kind != LAP_GEMM)
         desc->wire_dtype = checks->wire_dtype;
-    if (kind == LAP_BULK_AG)
-        desc->layout = LAP_DGRAD;
-    if (kind == LAP_BULK_RS) {
-        desc->layout = LAP_WGRAD;
-        desc->epilogue &= LAP_EPILOGUE_BIAS_GRAD;
-    }
-    if (lap_kind_moves(kind))
-        desc->cols = desc->k;
-    if (!lap_kind_multiplies(kind)) {
-        desc->epilogue = LAP_EPILOGUE_NONE;
-        desc->n = desc->k = 0;
-    }
+    lap_kind_complete(desc);
 }
 
 static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int ranks, bool narrow)

@@ -47,6 +47,7 @@ int lap_cli_run(int argc, char **argv);
 int lap_cli_bench(int argc, char **argv);
 int lap_cli_train(int argc, char **argv);
 int lap_cli_check(int argc, char **argv);
+int lap_cli_show(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 
 enum {
@@ -197,6 +198,12 @@ typedef struct lap_kind_words {
 
 /* In the order of lap_op_kind_t. */
 extern const lap_kind_words_t lap_kind_words[LAP_KINDS];
+
+/*
+ * Fills in what a kind needs besides m, n and k: bulk GEMMs have the layouts of a backward pass and
+ * move k columns; what a kind cannot have is left out.
+ */
+void lap_kind_complete(lap_op_desc_t *desc);
 
 /* A type of elements, by any of its names. */
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,

@@ -65,6 +65,20 @@ const lap_subcommand_t lap_subcommands[] = {
             },
     },
     {
+        .name = "show",
+        .brief = "print the steps of an operator, before and after each pass",
+        .run = lap_cli_show,
+        .files = "FILE.svg  the picture of --svg; it is written whole or not at all",
+        .examples =
+            {
+                {"lap show ag 8 8 8 --ranks 2 --method ring",
+                 "What two ranks do in a ring: each step with its ranges and signals."},
+                {"lap show ag 8 8 8 --ranks 4 --target cuda --each --rank 0",
+                 "What rank 0 of four is given on a GPU, as built and after each pass."},
+                {"lap show rs 8 8 8 --ranks 2 --svg rs.svg", "The same as a picture."},
+            },
+    },
+    {
         .name = "info",
         .brief = "show what was built in, and what this machine offers",
         .run = lap_cli_info,

@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "core/environment.h"
 #include "device/cuda/cuda_info.h"
+#include "overlap/overlap.h"
 
 const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_AG_GEMM] = {"ag", "AG+GEMM", "all-gather, then GEMM"},
@@ -132,4 +133,20 @@ void lap_epilogue_text(lap_epilogue_t epilogue, char *text, size_t bytes)
         if ((epilogue & epilogue_bits[i]) != 0 && used < bytes)
             used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? "," : "",
                                      epilogue_names[i]);
+}
+
+void lap_kind_complete(lap_op_desc_t *desc)
+{
+    if (desc->kind == LAP_BULK_AG)
+        desc->layout = LAP_DGRAD;
+    if (desc->kind == LAP_BULK_RS) {
+        desc->layout = LAP_WGRAD;
+        desc->epilogue &= LAP_EPILOGUE_BIAS_GRAD;
+    }
+    if (lap_kind_moves(desc->kind))
+        desc->cols = desc->k;
+    if (!lap_kind_multiplies(desc->kind)) {
+        desc->epilogue = LAP_EPILOGUE_NONE;
+        desc->n = desc->k = 0;
+    }
 }

@@ -268,7 +268,7 @@ const char *lap_step_kind_name(lap_step_kind_t kind)
     return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
 }
 
-static const char *place_name(lap_place_t place)
+const char *lap_place_name(lap_place_t place)
 {
     static const char *const names[LAP_PLACES] = {"input",  "weight",  "x",
                                                   "scale",  "output",  "gathered",
@@ -284,7 +284,7 @@ static void describe_rows(const lap_range_t *range, char *text, size_t bytes)
         snprintf(text, bytes, "nothing");
     else
         snprintf(text, bytes, "rows %zu..%zu of %s", first, first + range->rows - 1,
-                 place_name(range->place));
+                 lap_place_name(range->place));
 }
 
 static void describe_signal(const lap_schedule_t *schedule, uint32_t signal, char *text,
@@ -337,7 +337,7 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
 
 void lap_range_describe(const lap_range_t *range, char *text, size_t bytes)
 {
-    const char *place = place_name(range->place);
+    const char *place = lap_place_name(range->place);
     if (range->rows == 0 || range->row_bytes == 0)
         snprintf(text, bytes, "%s of rank %d, no bytes", place, range->rank);
     else if (range->rows == 1 || range->stride == range->row_bytes)

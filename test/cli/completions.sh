@@ -21,7 +21,7 @@ in_zsh() {
 command -v zsh >/dev/null || { echo "There is no zsh, whose completion is tested too." && exit 77; }
 options=$("$LAP" train --help | grep -oE '^ +--[a-z0-9-]+' | tr -d ' ' | tr '\n' ' ')
 
-has 'bash: commands' "$(in_bash '')" run bench train check info help --version
+has 'bash: commands' "$(in_bash '')" run bench train check show info help --version
 is 'bash: the one command that fits' "$(in_bash tr)" train
 is 'bash: commands behind help' "$(in_bash help be)" bench
 has 'bash: operators' "$(in_bash bench '')" ag rs ar bulk-ag sweep latency demo
@@ -33,7 +33,7 @@ is 'bash: each option once' "$(in_bash train --h | tr ' ' '\n' | sort | uniq -d)
 is 'bash: the one option that fits' "$(in_bash train --num-rep)" --num-replicas
 is 'bash: options of lap run' "$(in_bash run -n 2 --gr)" --grace
 is 'bash: a program of lap run has options of its own' "$(in_bash run -n 2 program --gr)" ''
-has 'zsh: commands' "$(in_zsh '')" run bench train check info help --version
+has 'zsh: commands' "$(in_zsh '')" run bench train check show info help --version
 has 'zsh: operators' "$(in_zsh bench '')" ag rs ar bulk-ag sweep latency demo
 # shellcheck disable=SC2086
 has 'zsh: every option of train' "$(in_zsh train --)" $options

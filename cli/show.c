@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap show`: prints the schedule of an operator, as it was built or after a pass of lowering, as
+ * text, JSON or a picture. Nothing is run, and a target need not be there.
+ */
+#include "show.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <lap/lap.h>
+
+#include "cli.h"
+#include "core/status.h"
+#include "shared_options.h"
+
+enum { METHOD, RANKS, RANK, TARGET, AFTER, EACH, DTYPE, WIRE_DTYPE, EPILOGUE, SVG, JSON, NOPTIONS };
+enum { MAX_RANKS = 64, MAX_NAMES = 16 };
+
+static const lap_option_t options[NOPTIONS] = {
+    [METHOD] = {0, "method", "NAME", "the method (default: the first one that is not serial)",
+                NULL},
+    [RANKS] = {'n', "ranks", "P", "group size", "2"},
+    [RANK] = {0, "rank", "R", "show the steps of this rank only (default: of all)", NULL},
+    [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu"},
+    [AFTER] = {0, "after", "PASS",
+               "stop after this pass of lowering; build: show the schedule as it was built "
+               "(default: after all)",
+               NULL},
+    [EACH] = {0, "each", NULL,
+              "show the schedule as built, and after each pass that the target needs", NULL},
+    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices", "float32"},
+    [WIRE_DTYPE] = {0, "wire-dtype", "TYPE", "type of the data sent (default: as in lap bench)",
+                    NULL},
+    [EPILOGUE] = {0, "epilogue", "LIST", "some of bias, gelu, dgelu and bias-grad", "none"},
+    [SVG] = {0, "svg", "FILE", "draw it into a file instead", NULL},
+    [JSON] = LAP_OPTION_JSON,
+};
+
+static const lap_command_t command = {
+    .name = "lap show",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs M N K [OPTIONS]",
+    .summary = "Prints what each rank does in a call of an operator: its steps, their streams,\n"
+               "the ranges they read and write, and what they wait for.",
+    .details = "Passes of lowering turn the schedule that a method builds into what a target is\n"
+               "given. A GPU is not needed to lower for one.",
+    .exit_status = "  0  the schedule was shown\n"
+                   "  1  there was no memory, or the picture could not be written\n"
+                   "  2  the command line is wrong, or the target cannot do the method",
+    .options = options,
+    .noptions = NOPTIONS,
+    .min_positionals = 4,
+    .max_positionals = 4,
+};
+
+typedef struct request {
+    lap_op_desc_t desc;
+    const char *method; /* as the user wrote it */
+    int ranks, rank;
+    const lap_target_t *target;
+    const char *after; /* NULL: all passes */
+    bool each, json;
+    const char *svg;
+} request_t;
+
+/* ---- reading ---- */
+
+static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
+{
+    const char *words[LAP_KINDS + 1] = {NULL};
+    size_t kind;
+    for (size_t i = 0; i < LAP_KINDS; i++)
+        words[i] = lap_kind_words[i].word;
+    if (!lap_arg_choice(&command, "the operator", args->positionals[0], words, &kind))
+        return false;
+    *kind_p = (lap_op_kind_t)kind;
+    return true;
+}
+
+static bool parse_target(const lap_args_t *args, const lap_target_t **target_p)
+{
+    const char *names[MAX_NAMES + 1] = {NULL};
+    size_t index;
+    for (size_t i = 0; i < MAX_NAMES && lap_target_at(i); i++)
+        names[i] = lap_target_at(i)->name;
+    if (!lap_arg_choice(&command, "--target", args->values[TARGET], names, &index))
+        return false;
+    *target_p = lap_target_at(index);
+    return true;
+}
+
+static bool parse_after(const lap_args_t *args, const char **after_p)
+{
+    const char *names[MAX_NAMES + 2] = {"build"};
+    size_t index;
+    *after_p = NULL;
+    if (!args->values[AFTER])
+        return true;
+    for (size_t i = 0; i < MAX_NAMES && lap_pass_at(i); i++)
+        names[i + 1] = lap_pass_at(i)->name;
+    if (!lap_arg_choice(&command, "--after", args->values[AFTER], names, &index))
+        return false;
+    *after_p = names[index];
+    return true;
+}
+
+static bool parse_rank(const lap_args_t *args, request_t *request)
+{
+    request->rank = -1;
+    return !args->values[RANK] || lap_arg_int(&command, "--rank", args->values[RANK], 0,
+                                              request->ranks - 1, &request->rank);
+}
+
+/* Two ways of showing it at once, or a picture of several, make no sense. */
+static bool check_sense(const request_t *request)
+{
+    if (request->svg && request->json)
+        lap_args_fail(&command, "--svg and --json: expected one of them");
+    else if (request->each && (request->after || request->svg || request->json))
+        lap_args_fail(&command, "--each prints text after every pass: expected no --after, --svg "
+                                "or --json");
+    else
+        return true;
+    return false;
+}
+
+static bool parse_numbers(const lap_args_t *args, request_t *request)
+{
+    const size_t most = LAP_SIZE_MOST;
+    lap_op_desc_t *desc = &request->desc;
+    return lap_arg_size(&command, "M", args->positionals[1], 1, most, &desc->m) &&
+           lap_arg_size(&command, "N", args->positionals[2], 1, most, &desc->n) &&
+           lap_arg_size(&command, "K", args->positionals[3], 1, most, &desc->k) &&
+           lap_arg_int(&command, "--ranks", args->values[RANKS], 1, MAX_RANKS, &request->ranks) &&
+           lap_arg_dtype(&command, "--dtype", args->values[DTYPE], &desc->dtype) &&
+           (!args->values[WIRE_DTYPE] ||
+            lap_arg_dtype(&command, "--wire-dtype", args->values[WIRE_DTYPE], &desc->wire_dtype)) &&
+           lap_arg_epilogue(&command, "--epilogue", args->values[EPILOGUE], &desc->epilogue);
+}
+
+static bool parse(const lap_args_t *args, request_t *request)
+{
+    lap_op_desc_t *desc = &request->desc;
+    if (!parse_kind(args, &desc->kind) || !parse_numbers(args, request) ||
+        !parse_target(args, &request->target) || !parse_after(args, &request->after) ||
+        !parse_rank(args, request))
+        return false;
+    const char *usual = lap_builders(desc->kind)[1].name;
+    desc->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";
+    request->method = desc->method;
+    request->each = args->values[EACH] != NULL;
+    request->json = args->values[JSON] != NULL;
+    request->svg = args->values[SVG];
+    lap_kind_complete(desc);
+    return check_sense(request);
+}
+
+/* ---- showing ---- */
+
+static lap_status_t show(const request_t *request, const lap_schedule_t *schedules,
+                         const lap_pass_t *pass)
+{
+    const lap_show_t it = {.desc = &request->desc,
+                           .label = request->method,
+                           .target = request->target,
+                           .pass = pass,
+                           .schedules = schedules,
+                           .size = request->ranks,
+                           .rank = request->rank};
+    if (request->svg)
+        return lap_show_svg(&it, request->svg);
+    if (request->json)
+        lap_show_json(&it);
+    else
+        lap_show_print(&it);
+    return LAP_OK;
+}
+
+static lap_status_t build(const request_t *request, lap_all_ranks_t *all)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    LAP_TRY(
+        lap_problem_init(&problem, &builder, &request->desc, request->ranks, request->target->can));
+    LAP_TRY(lap_all_ranks_create(request->ranks, 1, all));
+    return lap_all_ranks_build(all, 0, builder, &problem);
+}
+
+/* The schedule as it is after `pass`, from the beginning; NULL: as built. */
+static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
+{
+    lap_all_ranks_t all = {.schedules = NULL};
+    lap_status_t status = build(request, &all);
+    if (status == LAP_OK && pass)
+        status = lap_lower(all.schedules, all.size, request->target, pass->name);
+    if (status == LAP_OK)
+        status = show(request, all.schedules, pass);
+    lap_all_ranks_clear(&all);
+    return status;
+}
+
+/* The pass of a name; NULL for a name: the last one that the target needs, if it needs any. */
+static const lap_pass_t *find_pass(const lap_target_t *target, const char *name)
+{
+    const lap_pass_t *found = NULL;
+    for (size_t i = 0; lap_pass_at(i); i++) {
+        const lap_pass_t *pass = lap_pass_at(i);
+        if (name ? strcmp(pass->name, name) == 0 : pass->applies(target))
+            found = pass;
+    }
+    return found;
+}
+
+static lap_status_t show_each(const request_t *request)
+{
+    LAP_TRY(show_after(request, NULL));
+    for (size_t i = 0; lap_pass_at(i); i++) {
+        if (!lap_pass_at(i)->applies(request->target))
+            continue;
+        printf("\n");
+        LAP_TRY(show_after(request, lap_pass_at(i)));
+    }
+    return LAP_OK;
+}
+
+int lap_cli_show(int argc, char **argv)
+{
+    lap_args_t args;
+    request_t request = {.desc = LAP_OP_DESC_INIT};
+    const int parsed = lap_args_parse(&command, argc, argv, &args);
+    if (parsed != LAP_CLI_GO)
+        return parsed;
+    if (!parse(&args, &request))
+        return LAP_CLI_USAGE;
+    const lap_status_t status =
+        request.each ? show_each(&request)
+                     : show_after(&request, find_pass(request.target, request.after));
+    return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A schedule as text that a person can follow, and as JSON. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "show.h"
+
+const char *lap_show_stream(uint16_t stream)
+{
+    static const char *const names[LAP_STREAMS] = {"compute", "send", "receive", "compute2"};
+    return stream < LAP_STREAMS ? names[stream] : "?";
+}
+
+/* ---- words ---- */
+
+/* Columns are told in bytes where a range has not whole rows. */
+void lap_show_range(const lap_schedule_t *schedule, const lap_range_t *range,
+                    char text[LAP_SHOW_RANGE])
+{
+    char columns[64] = "", rank[32] = "";
+    const size_t first = range->stride ? range->offset / range->stride : 0;
+    const size_t column = range->stride ? range->offset % range->stride : 0;
+    if (range->rows == 0 || range->row_bytes == 0) {
+        snprintf(text, LAP_SHOW_RANGE, "nothing");
+        return;
+    }
+    if (range->row_bytes < range->stride && range->rows > 1)
+        snprintf(columns, sizeof(columns), ", bytes %zu..%zu of each", column,
+                 column + range->row_bytes - 1);
+    if (range->place == LAP_SYMMETRIC && range->rank != schedule->rank)
+        snprintf(rank, sizeof(rank), " of rank %d", range->rank);
+    snprintf(text, LAP_SHOW_RANGE, "%s%s rows %zu..%zu%s", lap_place_name(range->place), rank,
+             first, first + range->rows - 1, columns);
+}
+
+static void name_signal(const lap_schedule_t *schedule, uint32_t signal, char text[32])
+{
+    lap_signal_name(schedule->size, signal, text, 32);
+}
+
+static void describe_block(const lap_schedule_t *schedule, const lap_block_t *block,
+                           char text[LAP_SHOW_TEXT])
+{
+    char a[LAP_SHOW_RANGE], d[LAP_SHOW_RANGE], name[32];
+    char wait[96] = "", raise[96] = "";
+    lap_show_range(schedule, &block->a, a);
+    lap_show_range(schedule, &block->d, d);
+    if (block->wait_signal != LAP_NO_SIGNAL) {
+        name_signal(schedule, block->wait_signal, name);
+        snprintf(wait, sizeof(wait), ", after %s has come %u time%s", name,
+                 (unsigned)block->wait_count, block->wait_count == 1 ? "" : "s");
+    }
+    if (block->raise_signal != LAP_NO_SIGNAL) {
+        name_signal(schedule, block->raise_signal, name);
+        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, block->raise_peer);
+    }
+    snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s%s", a, d, wait, raise);
+}
+
+static void describe_put(const lap_schedule_t *schedule, const lap_step_t *step,
+                         char text[LAP_SHOW_TEXT])
+{
+    char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32], raise[64] = "";
+    lap_show_range(schedule, &step->src, src);
+    lap_show_range(schedule, &step->dst, dst);
+    if (step->signal != LAP_NO_SIGNAL) {
+        name_signal(schedule, step->signal, name);
+        snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, step->peer);
+    }
+    snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s", src, dst, raise);
+}
+
+void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step, char text[LAP_SHOW_TEXT])
+{
+    char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32];
+    lap_show_range(schedule, &step->src, src);
+    lap_show_range(schedule, &step->dst, dst);
+    name_signal(schedule, step->signal, name);
+    switch (step->kind) {
+    case LAP_STEP_GEMM:
+        snprintf(text, LAP_SHOW_TEXT, "%s, %u block%s%s", src, (unsigned)step->count,
+                 step->count == 1 ? "" : "s", step->any_order ? " in any order" : "");
+        break;
+    case LAP_STEP_PUT:
+        describe_put(schedule, step, text);
+        break;
+    case LAP_STEP_RAISE:
+        snprintf(text, LAP_SHOW_TEXT, "%s of rank %d", name, step->peer);
+        break;
+    case LAP_STEP_WAIT:
+        snprintf(text, LAP_SHOW_TEXT, "until rank %d has raised %s %u time%s", step->peer, name,
+                 (unsigned)step->count, step->count == 1 ? "" : "s");
+        break;
+    case LAP_STEP_REDUCE:
+        snprintf(text, LAP_SHOW_TEXT, "sum of %u ranges -> %s", (unsigned)step->count, dst);
+        break;
+    case LAP_STEP_COPY:
+        snprintf(text, LAP_SHOW_TEXT, "%s -> %s", src, dst);
+        break;
+    case LAP_STEP_SUMS:
+        snprintf(text, LAP_SHOW_TEXT, "columns of %s -> bias_grad", src);
+        break;
+    default:
+        snprintf(text, LAP_SHOW_TEXT, "%s", "");
+        break;
+    }
+}
+
+/* ---- the table ---- */
+
+static void print_step(const lap_schedule_t *schedule, uint32_t index)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    char text[LAP_SHOW_TEXT], range[LAP_SHOW_RANGE];
+    lap_show_step(schedule, step, text);
+    printf("%5u  %-8s  %-6s  %s", (unsigned)index, lap_show_stream(step->stream),
+           lap_step_kind_name(step->kind), text);
+    for (uint16_t d = 0; d < step->ndeps; d++)
+        printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
+    printf("%s\n", step->ndeps ? "]" : "");
+    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
+        describe_block(schedule, &schedule->blocks[step->first + b], text);
+        printf("%25s%s\n", "", text);
+    }
+    for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < step->count; i++) {
+        lap_show_range(schedule, &schedule->ranges[step->first + i], range);
+        printf("%25s%s %s\n", "", i ? "+" : " ", range);
+    }
+}
+
+static void print_rank(const lap_show_t *show, int rank)
+{
+    const lap_schedule_t *schedule = &show->schedules[rank];
+    char name[32];
+    printf("rank %d: %u steps; symmetric memory %zu bytes, scratch %zu bytes\n", rank,
+           (unsigned)schedule->nsteps, schedule->symmetric_bytes, schedule->scratch_bytes);
+    printf(" step  stream    kind\n");
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        print_step(schedule, i);
+    bool any = false;
+    for (uint32_t s = 0; s < schedule->nsignals; s++) {
+        if (schedule->raised[s] == 0)
+            continue;
+        name_signal(schedule, s, name);
+        printf("%s%s %u", any ? ", " : " signals that peers raise here: ", name,
+               (unsigned)schedule->raised[s]);
+        any = true;
+    }
+    printf("%s", any ? "\n" : "");
+}
+
+void lap_show_print(const lap_show_t *show)
+{
+    const lap_op_desc_t *desc = show->desc;
+    printf("%s, method %s, M N K = %zu %zu %zu, %d rank%s, target %s: %s%s%s\n",
+           lap_kind_words[desc->kind].title, show->label, desc->m, desc->n, desc->k, show->size,
+           show->size == 1 ? "" : "s", show->target->name, show->pass ? "after pass " : "as built",
+           show->pass ? show->pass->name : "",
+           show->pass && !show->pass->applies(show->target) ? " (which this target does not need)"
+                                                            : "");
+    if (show->pass)
+        printf("%s: %s\n", show->pass->name, show->pass->summary);
+    for (int rank = 0; rank < show->size; rank++)
+        if (lap_show_has(show, rank)) {
+            printf("\n");
+            print_rank(show, rank);
+        }
+}
+
+/* ---- JSON ---- */
+
+static void json_range(const char *key, const lap_range_t *range)
+{
+    if (range->rows == 0)
+        return;
+    printf(",\"%s\":{\"place\":", key);
+    lap_json_string(stdout, lap_place_name(range->place));
+    printf(",\"rank\":%d,\"offset\":%zu,\"rows\":%zu,\"row_bytes\":%zu,\"stride\":%zu}",
+           range->rank, range->offset, range->rows, range->row_bytes, range->stride);
+}
+
+static void json_signal(const lap_schedule_t *schedule, const char *key, uint32_t signal)
+{
+    char name[32];
+    if (signal == LAP_NO_SIGNAL)
+        return;
+    name_signal(schedule, signal, name);
+    printf(",\"%s\":\"%s\"", key, name);
+}
+
+static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
+{
+    printf("{\"rows\":%zu", block->d.rows);
+    json_range("a", &block->a);
+    json_range("d", &block->d);
+    if (block->wait_signal != LAP_NO_SIGNAL) {
+        json_signal(schedule, "wait", block->wait_signal);
+        printf(",\"wait_peer\":%d,\"wait_count\":%u", block->wait_peer,
+               (unsigned)block->wait_count);
+    }
+    if (block->raise_signal != LAP_NO_SIGNAL) {
+        json_signal(schedule, "raise", block->raise_signal);
+        printf(",\"raise_peer\":%d", block->raise_peer);
+    }
+    printf("}");
+}
+
+static void json_step(const lap_schedule_t *schedule, uint32_t index)
+{
+    const lap_step_t *step = &schedule->steps[index];
+    const bool talks =
+        step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT;
+    printf("{\"step\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"after\":[", (unsigned)index,
+           lap_step_kind_name(step->kind), lap_show_stream(step->stream));
+    for (uint16_t d = 0; d < step->ndeps; d++)
+        printf("%s%u", d ? "," : "", (unsigned)step->deps[d]);
+    printf("]");
+    if (talks) {
+        printf(",\"peer\":%d", step->peer);
+        json_signal(schedule, "signal", step->signal);
+    }
+    if (step->kind == LAP_STEP_WAIT)
+        printf(",\"count\":%u", (unsigned)step->count);
+    json_range(step->kind == LAP_STEP_GEMM ? "b" : "src", &step->src);
+    json_range("dst", &step->dst);
+    for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
+        printf("%s", b ? "," : ",\"blocks\":[");
+        json_block(schedule, &schedule->blocks[step->first + b]);
+    }
+    printf("%s}", step->kind == LAP_STEP_GEMM && step->count ? "]" : "");
+}
+
+void lap_show_json(const lap_show_t *show)
+{
+    const lap_op_desc_t *desc = show->desc;
+    printf("{\"op\":\"%s\",\"method\":", lap_kind_words[desc->kind].word);
+    lap_json_string(stdout, show->label);
+    printf(",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"ranks\":%d,\"target\":\"%s\",\"after\":\"%s\","
+           "\"programs\":[",
+           desc->m, desc->n, desc->k, show->size, show->target->name, lap_show_stage(show));
+    const char *separator = "";
+    for (int rank = 0; rank < show->size; rank++) {
+        const lap_schedule_t *schedule = &show->schedules[rank];
+        if (!lap_show_has(show, rank))
+            continue;
+        printf("%s{\"rank\":%d,\"symmetric_bytes\":%zu,\"scratch_bytes\":%zu,\"steps\":[",
+               separator, rank, schedule->symmetric_bytes, schedule->scratch_bytes);
+        for (uint32_t i = 0; i < schedule->nsteps; i++) {
+            printf("%s", i ? "," : "");
+            json_step(schedule, i);
+        }
+        printf("]}");
+        separator = ",";
+    }
+    printf("]}\n");
+}

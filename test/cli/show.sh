@@ -1,0 +1,62 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap show: schedules as text, JSON and pictures, as built and after passes, for targets that are not there.
+. "$(dirname "$0")/tap.bash"
+
+lap show ag 8 8 8 --ranks 2 --method ring --rank 0
+is 'status 0, and nothing said' "$status$err" 0
+has 'a put names both ranges and its signal' "$out" 'AG+GEMM, method ring' 'rank 0: 6 steps' \
+    'PUT     input rows 0..3 -> symmetric buffer of rank 1 rows 0..3; raises data[0] of rank 1' \
+    'WAIT    until rank 1 has raised credit[1] 1 time' 'symmetric buffer rows 4..7 -> output rows 4..7'
+is 'only the rank that was asked for' "$(grep -c '^rank ' "$work/out")" 1
+
+lap show ag 8 8 8 --ranks 3 --target cuda --each --rank 0
+has 'each pass that the target needs' "$out" 'target cuda: as built' 'target cuda: after pass waits' '[after step '
+lap show ag 8 8 8 --ranks 3 --target cuda --after build --rank 0
+is 'as built, no wait depends on what was sent before' "$(grep -c 'after step' "$work/out")" 0
+
+for op in ag rs ar gemm bulk-ag bulk-rs external-ag external-rs; do
+    for target in cpu cuda nccl; do
+        lap show $op 24 12 8 --ranks 3 --target $target --json
+        ok "$op for $target: JSON that agrees with itself" python3 - "$work/out" 3 <<'PY'
+import json, sys
+show = json.load(open(sys.argv[1]))
+assert [p["rank"] for p in show["programs"]] == list(range(int(sys.argv[2])))
+for program in show["programs"]:
+    for i, step in enumerate(program["steps"]):
+        assert step["step"] == i and all(dep < i for dep in step["after"]), step
+        assert step["kind"] != "PUT" or step["src"]["rows"] == step["dst"]["rows"], step
+PY
+    done
+done
+
+lap show rs 8 8 8 --ranks 2 --method ring --svg "$work/rs.svg"
+is 'a picture: status 0, and nothing said' "$status$out$err" 0
+ok 'a picture: XML with a box for each step and lines for signals' python3 - "$work/rs.svg" <<'PY'
+import sys, xml.etree.ElementTree as tree
+svg = "{http://www.w3.org/2000/svg}"
+root = tree.parse(sys.argv[1]).getroot()
+boxes = [g.find(svg + "title").text for g in root.iter(svg + "g")]
+assert len(boxes) == 14 and any("rank 1 step 3 PUT" in b for b in boxes), boxes
+orange = [l for l in root.iter(svg + "line") if l.get("stroke") == "#e69f00"]
+assert len(orange) == 4, len(orange)  # a credit and a put each way
+PY
+
+# Bad input.
+lap show ag 8 8 8 --method foo
+is 'a method that there is not' "$status" 2
+has '... is named, with those that there are' "$err" "'foo'" serial ring
+lap show ag 8 8 8 --target gpu
+has 'a target that there is not' "$status $err" '2 ' "--target is 'gpu'; expected cpu, cuda or nccl"
+lap show ag 8 8 8 --after never
+has 'a pass that there is not' "$status $err" '2 ' "--after is 'never'; expected build" waits
+lap show ag 8 8 8 --ranks 2 --rank 2
+has 'a rank that there is not' "$status $err" '2 ' "--rank is '2'"
+lap show ag 8 8 8 --svg x --json
+has 'two forms at once' "$status $err" '2 ' '--svg and --json'
+lap show ag 8 8
+is 'an operand too few' "$status" 2
+lap show ag 8 8 8 --svg /nowhere/x.svg
+has 'a picture that cannot be written' "$status $err" '1 ' /nowhere/x.svg
+
+finish

@@ -35,11 +35,9 @@ typedef enum lap_bench_mode {
 /* A method with its knobs. */
 typedef struct lap_bench_method {
     char label[LAP_LIST_TEXT]; /* as the user wrote it: "pipeline:num_splits=8" */
-    const char *name;          /* one of lap_op_methods, or "auto" */
-    int aggregate;
-    size_t num_splits, block_rows;
-    int num_sm; /* 0: as for all methods */
-    bool asked; /* false: serial, measured as the yardstick only */
+    lap_op_desc_t desc;        /* its method, or "auto", and the knobs that were turned */
+    uint64_t given;            /* which: a bit for each row of lap_op_fields */
+    bool asked;                /* false: serial, measured as the yardstick only */
 } lap_bench_method_t;
 
 /* An operator to measure. */

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "bench.h"
+#include "overlap/knobs.h"
 
 #define METHODS_MAX 16
+#define KNOBS_MAX 16
 
 /* The names of the methods of an operator, with NULL at the end. */
 static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
@@ -16,67 +18,84 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
     names[count] = NULL;
 }
 
-#define EVERY_METHOD 0u /* knobs: that which all have */
-
-static bool has_one(const lap_builder_t *builder, unsigned knobs)
-{
-    return knobs == EVERY_METHOD || builder->knobs & knobs;
-}
-
-/* "pipeline, pull": the methods of a kind that have one of these knobs. */
-static void list_owners(lap_op_kind_t kind, unsigned knobs, char *text, size_t bytes)
-{
-    size_t used = 0;
-    snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
-    for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
-        if (has_one(builder, knobs) && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                     builder->name);
-}
-
-static bool has_knob(lap_op_kind_t kind, const char *method, unsigned knobs)
+/* The builder of a method; NULL: it is auto. */
+static const lap_builder_t *builder_of(lap_op_kind_t kind, const char *method)
 {
     const lap_builder_t *builder = lap_builders(kind);
     while (builder->name && strcmp(builder->name, method) != 0)
         builder++;
-    return builder->name && has_one(builder, knobs);
+    return builder->name ? builder : NULL;
 }
 
-/* One knob, "name" or "name=value"; `given` has a bit for each that came before. */
-static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, unsigned *given, char *knob)
+/* "pipeline, pull": the methods of a kind that have a knob. */
+static void list_owners(lap_op_kind_t kind, const lap_op_field_t *knob, char *text, size_t bytes)
 {
-    enum { AGGREGATE, NUM_SPLITS, BLOCK_ROWS, NUM_SM };
-    static const char *const names[] = {"aggregate", "num_splits", "block_rows", "num_sm", NULL};
-    static const unsigned knobs[] = {LAP_KNOB_AGGREGATE, LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS,
-                                     LAP_KNOB_BLOCK_ROWS, EVERY_METHOD};
-    char owners[LAP_LIST_TEXT];
-    char what[2 * LAP_LIST_TEXT];
-    char *value = strchr(knob, '=');
+    size_t used = 0;
+    snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
+    for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
+        if (lap_knob_of(knob, builder) && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
+                                     builder->name);
+}
+
+/* Finds a knob by its name. */
+static bool find_knob(const char *what, const char *name, const lap_op_field_t **knob_p)
+{
+    const lap_op_field_t *knobs[KNOBS_MAX];
+    const char *names[KNOBS_MAX + 1];
+    size_t count = 0, index;
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+        if (row->help && count < KNOBS_MAX) {
+            knobs[count] = row;
+            names[count++] = row->field.name;
+        }
+    names[count] = NULL;
+    if (!lap_arg_choice(&lap_bench_command, what, name, names, &index))
+        return false;
+    *knob_p = knobs[index];
+    return true;
+}
+
+/* One knob, "name" or "name=value". */
+static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *text)
+{
+    const lap_builder_t *builder = builder_of(kind, method->desc.method);
+    const lap_op_field_t *knob;
+    char owners[LAP_LIST_TEXT], what[2 * LAP_LIST_TEXT];
+    char *value = strchr(text, '=');
     if (value)
         *value++ = '\0';
-    size_t index;
     snprintf(what, sizeof(what), "knob of --method %s", method->label);
-    if (!lap_arg_choice(&lap_bench_command, what, knob, names, &index))
+    if (!find_knob(what, text, &knob))
         return false;
-    if (!has_knob(kind, method->name, knobs[index])) {
-        list_owners(kind, knobs[index], owners, sizeof(owners));
-        lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s", method->label, knob,
+    if (!builder || !lap_knob_of(knob, builder)) {
+        list_owners(kind, knob, owners, sizeof(owners));
+        lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s", method->label, text,
                       owners);
         return false;
     }
-    if (*given >> index & 1) {
-        lap_args_fail(&lap_bench_command, "--method %s gives %s twice", method->label, knob);
+    const uint64_t bit = UINT64_C(1) << (knob - lap_op_fields);
+    if (method->given & bit) {
+        lap_args_fail(&lap_bench_command, "--method %s gives %s twice", method->label, text);
         return false;
     }
-    *given |= 1u << index;
-    snprintf(what, sizeof(what), "%s of --method %s", names[index], method->label);
-    if (index == AGGREGATE)
-        return lap_arg_int(&lap_bench_command, what, value ? value : "1", 0, 1, &method->aggregate);
-    if (index == NUM_SM)
-        return lap_arg_int(&lap_bench_command, what, value ? value : "", 1, LAP_SMS_MOST,
-                           &method->num_sm);
-    return lap_arg_size(&lap_bench_command, what, value ? value : "", 1, SIZE_MAX,
-                        index == NUM_SPLITS ? &method->num_splits : &method->block_rows);
+    method->given |= bit;
+    const bool flag = knob->field.type == LAP_FIELD_FLAG;
+    const double most = knob->field.most;
+    size_t number = 0;
+    snprintf(what, sizeof(what), "%s of --method %s", text, method->label);
+    if (!lap_arg_size(&lap_bench_command, what,
+                      value  ? value
+                      : flag ? "1"
+                             : "",
+                      flag ? 0 : 1,
+                      flag       ? 1
+                      : most > 0 ? (size_t)most
+                                 : SIZE_MAX,
+                      &number))
+        return false;
+    lap_field_set(&knob->field, &method->desc, number);
+    return true;
 }
 
 static void add_name(const char **names, const char *name)
@@ -98,11 +117,11 @@ bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
     size_t index;
     if (!lap_arg_choice(&lap_bench_command, "--method", name, names, &index))
         return false;
-    lap_bench_method_t method = {.name = names[index], .asked = true};
+    lap_bench_method_t method = {.desc = LAP_OP_DESC_INIT, .asked = true};
+    method.desc.method = names[index];
     snprintf(method.label, sizeof(method.label), "%s", item);
-    unsigned given = 0;
     while (rest)
-        if (!parse_knob(it->kind, &method, &given, strsep(&rest, ":")))
+        if (!parse_knob(it->kind, &method, strsep(&rest, ":")))
             return false;
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {
@@ -134,7 +153,8 @@ static bool parse_all(lap_bench_case_t *it)
 bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
 {
     lap_list_t list;
-    it->methods[0] = (lap_bench_method_t){.label = "serial", .name = "serial"};
+    it->methods[0] = (lap_bench_method_t){.label = "serial", .desc = LAP_OP_DESC_INIT};
+    it->methods[0].desc.method = "serial";
     it->nmethods = 1;
     if (!lap_arg_list(&lap_bench_command, "--method", text, &list))
         return false;
@@ -148,7 +168,7 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
 size_t lap_bench_auto(const lap_bench_case_t *it)
 {
     for (size_t i = 0; i < it->nmethods; i++)
-        if (strcmp(it->methods[i].name, "auto") == 0)
+        if (strcmp(it->methods[i].desc.method, "auto") == 0)
             return i;
     return SIZE_MAX;
 }
@@ -157,11 +177,10 @@ void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked)
 {
     size_t kept = 0;
     for (size_t i = 0; i < it->nmethods; i++) {
-        const lap_builder_t *builder = lap_builders(it->kind);
-        while (builder->name && strcmp(builder->name, it->methods[i].name) != 0)
-            builder++;
-        const bool named = asked && strstr(asked, it->methods[i].name);
-        if (!builder->name || (builder->needs & ~can) == 0 || named)
+        const char *name = it->methods[i].desc.method;
+        const lap_builder_t *builder = builder_of(it->kind, name);
+        const bool named = asked && strstr(asked, name);
+        if (!builder || (builder->needs & ~can) == 0 || named)
             it->methods[kept++] = it->methods[i];
     }
     it->nmethods = kept;

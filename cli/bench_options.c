@@ -415,7 +415,7 @@ static bool check_num_sm(const lap_bench_t *bench)
     }
     const lap_bench_case_t *it = &bench->cases[0]; /* all have the same, or all there are */
     for (size_t i = 0; i < it->nmethods; i++)
-        if (it->methods[i].num_sm > 0) {
+        if (it->methods[i].desc.num_sm > 0) {
             lap_args_fail(&lap_bench_command,
                           "--method %s: num_sm is for GPUs; expected --device cuda",
                           it->methods[i].label);
@@ -501,7 +501,7 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
     for (size_t i = 0; i < bench->ncases; i++) {
         lap_bench_case_t *it = &bench->cases[i];
         it->baseline = true;
-        it->methods[it->nmethods] = (lap_bench_method_t){.name = bench->baseline->name};
+        it->methods[it->nmethods].desc.method = bench->baseline->name;
         snprintf(it->methods[it->nmethods].label, LAP_LIST_TEXT, "%s", bench->baseline->name);
     }
     return true;

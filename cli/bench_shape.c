@@ -7,6 +7,7 @@
  */
 #include "bench.h"
 #include "core/status.h"
+#include "overlap/knobs.h"
 
 /* ---- descriptions ---- */
 
@@ -48,12 +49,10 @@ lap_op_desc_t lap_bench_desc(const lap_bench_t *bench, const lap_bench_case_t *i
 {
     const lap_bench_method_t *chosen = &it->methods[method];
     lap_op_desc_t desc = describe(bench, it);
-    desc.method = chosen->name;
-    desc.aggregate = chosen->aggregate;
-    desc.num_splits = chosen->num_splits;
-    desc.block_rows = chosen->block_rows;
-    if (chosen->num_sm > 0)
-        desc.num_sm = chosen->num_sm;
+    desc.method = chosen->desc.method;
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+        if (row->knob && lap_field_number(&row->field, &chosen->desc) != 0)
+            lap_field_set(&row->field, &desc, lap_field_number(&row->field, &chosen->desc));
     if (!lap_kind_multiplies(it->kind)) { /* the GEMM is another operator */
         desc.layout = LAP_FORWARD;
         desc.epilogue = LAP_EPILOGUE_NONE;

@@ -13,7 +13,7 @@
 
 #include "about.h"
 #include "cli.h"
-#include "overlap/overlap.h"
+#include "overlap/knobs.h"
 #include "shared_options.h"
 #include "util/clock.h"
 
@@ -23,7 +23,7 @@ enum {
     MAX_ROWS = 48,
     MAX_CALLS = 5,
     LABEL = 64,
-    LABEL_WIDTH = 28,
+    LABEL_WIDTH = 36,
     SENTENCE = 1024
 };
 
@@ -65,10 +65,8 @@ static const lap_command_t command = {
 
 /* A method with its knobs: a row of the table. The last row holds the mixtures. */
 typedef struct row {
-    lap_op_kind_t kind;
-    const char *method;
-    bool aggregate, gather_input, blocks;
-    size_t num_splits;
+    const lap_builder_t *method;
+    lap_op_desc_t desc; /* with the kind, the method and the knobs that do not depend on ranks */
     char label[LABEL];
 } row_t;
 
@@ -99,39 +97,35 @@ static bool selected(const checks_t *checks, const char *method)
     return false;
 }
 
-static void add_row(checks_t *checks, row_t row)
+/* Adds the variants of a method: all values that are proved of the knobs from `knob` on. */
+static void add_variants(checks_t *checks, row_t row, const lap_op_field_t *knob)
 {
-    char splits[32] = "";
-    if (checks->nrows == MAX_ROWS)
-        return;
-    if (row.num_splits)
-        snprintf(splits, sizeof(splits), " splits=%zu", row.num_splits);
-    snprintf(row.label, sizeof(row.label), "%s %s%s%s%s", lap_kind_words[row.kind].word, row.method,
-             row.aggregate ? " aggregate" : "", row.gather_input ? " gather" : "", splits);
-    checks->rows[checks->nrows++] = row;
-}
-
-/* All variants of a method. */
-static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t *method)
-{
-    row_t row = {
-        .kind = kind, .method = method->name, .blocks = (method->knobs & LAP_KNOB_BLOCK_ROWS) != 0};
-    if (method->knobs & LAP_KNOB_NUM_SPLITS) {
-        static const size_t splits[] = {1, 4, 7};
-        for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
-            row.num_splits = splits[i];
-            add_row(checks, row);
-        }
+    while (knob->field.name &&
+           (knob->in_parts || !knob->proved[0] || !lap_knob_of(knob, row.method)))
+        knob++;
+    if (!knob->field.name) {
+        if (checks->nrows < MAX_ROWS)
+            checks->rows[checks->nrows++] = row;
         return;
     }
-    const int aggregates = method->knobs & LAP_KNOB_AGGREGATE ? 1 : 0;
-    const int gathers = method->knobs & LAP_KNOB_GATHER_INPUT ? 1 : 0;
-    for (int aggregate = 0; aggregate <= aggregates; aggregate++)
-        for (int gather = 0; gather <= gathers; gather++) {
-            row.aggregate = aggregate;
-            row.gather_input = gather;
-            add_row(checks, row);
-        }
+    add_variants(checks, row, knob + 1);
+    for (size_t i = 0; knob->proved[i]; i++) {
+        row_t turned = row;
+        const size_t used = strlen(row.label);
+        lap_field_set(&knob->field, &turned.desc, knob->proved[i]);
+        turned.label[used] = ' ';
+        lap_knob_label(knob, &turned.desc, turned.label + used + 1, LABEL - used - 1);
+        add_variants(checks, turned, knob + 1);
+    }
+}
+
+static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t *method)
+{
+    row_t row = {.method = method, .desc = LAP_OP_DESC_INIT};
+    row.desc.kind = kind;
+    row.desc.method = method->name;
+    snprintf(row.label, sizeof(row.label), "%s %s", lap_kind_words[kind].word, method->name);
+    add_variants(checks, row, lap_op_fields);
 }
 
 /* Fills the rows; false, with a sentence, when a name is no method of the operators asked for. */
@@ -161,7 +155,7 @@ static bool add_rows(checks_t *checks)
 /* Whether a row exists for a group size: a ring of pairs needs pairs. */
 static bool applies(const row_t *row, int ranks)
 {
-    return !row->aggregate || ranks == 1 || ranks % 2 == 0;
+    return !row->desc.aggregate || ranks == 1 || ranks % 2 == 0;
 }
 
 /* Bulk GEMMs have the layouts of a backward pass; types and epilogue go where they can. */
@@ -177,19 +171,16 @@ static void describe_numbers(const checks_t *checks, lap_op_desc_t *desc)
 
 static lap_op_desc_t describe(const checks_t *checks, const row_t *row, int ranks, bool narrow)
 {
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    lap_op_desc_t desc = row->desc;
     size_t few = ((size_t)ranks + 1) / 2;
-    desc.kind = row->kind;
-    desc.method = row->method;
     desc.m = checks->m;
     desc.n = narrow ? few : checks->n;
     desc.k = narrow ? few : checks->k;
-    desc.aggregate = row->aggregate;
-    desc.gather_input = row->gather_input;
-    desc.num_splits = row->num_splits > desc.n ? desc.n : row->num_splits;
-    if (row->blocks)
-        desc.block_rows = lap_shard(desc.m, ranks, 0, NULL) / 3 + 1;
+    desc.num_splits = desc.num_splits > desc.n ? desc.n : desc.num_splits;
     describe_numbers(checks, &desc);
+    for (const lap_op_field_t *knob = lap_op_fields; knob->field.name; knob++)
+        if (knob->in_parts && lap_knob_of(knob, row->method))
+            lap_field_set(&knob->field, &desc, lap_knob_value(knob, knob->proved[0], &desc, ranks));
     return desc;
 }
 

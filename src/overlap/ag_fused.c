@@ -17,10 +17,11 @@
  */
 static lap_range_t shard_block(const lap_problem_t *p, int rank, size_t j)
 {
-    size_t first = j * p->block_rows, rows = lap_rows_of(p, rank);
+    size_t first = j * p->desc.block_rows, rows = lap_rows_of(p, rank);
     size_t left = first < rows ? rows - first : 0;
     return lap_range_packed(LAP_SYMMETRIC, rank, first * lap_gather_row_bytes(p),
-                            left < p->block_rows ? left : p->block_rows, lap_gather_row_bytes(p));
+                            left < p->desc.block_rows ? left : p->desc.block_rows,
+                            lap_gather_row_bytes(p));
 }
 
 /* Lays the own shard open, block by block, and tells each block to every peer that can use it. */
@@ -78,7 +79,7 @@ static void add_fused_gemm(const lap_problem_t *p, lap_schedule_t *s)
         for (uint32_t j = 0; j < lap_row_blocks(p, peer); j++) {
             lap_range_t a = shard_block(p, peer, j);
             lap_block_t *block = lap_add_shard_block(
-                p, s, a, lap_gather_output(p, peer, j * p->block_rows, a.rows), peer);
+                p, s, a, lap_gather_output(p, peer, j * p->desc.block_rows, a.rows), peer);
             block->wait_peer = peer;
             block->wait_signal = lap_signal_open(p->size, peer);
             block->wait_count = j + 1;

@@ -320,7 +320,7 @@ static void add_ring_gather(const ring_t *ring, lap_schedule_t *s, int i)
 
 static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
 {
-    int width = p->aggregate && p->size > 1 ? 2 : 1;
+    int width = p->desc.aggregate && p->size > 1 ? 2 : 1;
     ring_t ring = {.p = p,
                    .width = width,
                    .units = p->size / width,
@@ -394,7 +394,7 @@ static void add_round(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream
 static void add_direct_rounds(const lap_problem_t *p, lap_schedule_t *s)
 {
     const int peers = p->size - 1;
-    const int rounds = p->num_splits < (size_t)peers ? (int)p->num_splits : peers;
+    const int rounds = p->desc.num_splits < (size_t)peers ? (int)p->desc.num_splits : peers;
     add_credits(p, s, LAP_STREAM_SEND);
     add_own_gemm(p, s);
     for (int i = 0; i < rounds; i++) {
@@ -408,7 +408,7 @@ static void add_direct_rounds(const lap_problem_t *p, lap_schedule_t *s)
 
 static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 {
-    const bool rounds = p->lanes || p->num_splits + 1 < (size_t)p->size;
+    const bool rounds = p->lanes || p->desc.num_splits + 1 < (size_t)p->size;
     lap_gather_begin(p, s, p->capacity);
     if (rounds && p->kind == LAP_AG_GEMM)
         add_direct_rounds(p, s);

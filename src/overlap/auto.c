@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "overlap/knobs.h"
 #include "overlap/trial.h"
 #include "schedule/calibrate.h"
 #include "transport/transport.h"
@@ -20,84 +21,61 @@
 #define TRIED_ROWS 64 /* calls of fewer rows are not tried: they take what this many do */
 #define FAVOURITES 3  /* of the capacity, that are tried with fewer rows */
 
-/* Settings of knobs that are tried beside the defaults. */
-typedef struct setting {
-    unsigned knob; /* LAP_KNOB_...; 0: none is turned */
-    size_t value;  /* block_rows: parts of a shard */
-} setting_t;
+/* What lap_auto_list is given, and what it fills. */
+typedef struct listing {
+    const lap_op_desc_t *given;
+    int size;
+    unsigned can;
+    size_t m;
+    lap_forecast_t *forecast;
+} listing_t;
 
-static const setting_t settings[] = {
-    {0, 0},
-    {LAP_KNOB_AGGREGATE, 1},
-    {LAP_KNOB_NUM_SPLITS, 1},
-    {LAP_KNOB_NUM_SPLITS, 2},
-    {LAP_KNOB_NUM_SPLITS, 8},
-    {LAP_KNOB_BLOCK_ROWS, 1},
-    {LAP_KNOB_ROUNDS, 1},
-    {LAP_KNOB_ROUNDS, 2},
-    {LAP_KNOB_NUM_SM, 64},
-};
-
-/* Turns one knob of a description. False when there is nothing to turn. */
-static bool turn(lap_op_desc_t *desc, const lap_builder_t *builder, const setting_t *setting,
-                 int size, unsigned can, char *label, size_t bytes)
+/* Adds a method with its defaults, or with one knob turned to an entry of its row. */
+static lap_status_t add_candidate(const listing_t *list, const lap_builder_t *builder,
+                                  const lap_op_field_t *row, size_t listed)
 {
-    snprintf(label, bytes, "%s", builder->name);
-    if (setting->knob == 0)
-        return true;
-    if (setting->knob == LAP_KNOB_NUM_SM) { /* while nothing else runs: with serial */
-        desc->num_sm = (int)setting->value;
-        desc->set_sm_margin = 0; /* there is nothing to leave them free for */
-        snprintf(label, bytes, "%s:num_sm=%d", builder->name, desc->num_sm);
-        return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+    lap_op_desc_t desc = *list->given;
+    lap_candidate_t candidate;
+    desc.m = list->m;
+    desc.method = builder->name;
+    const size_t used = (size_t)snprintf(candidate.label, LAP_AUTO_LABEL, "%s", builder->name);
+    if (row) {
+        lap_field_set(&row->field, &desc, lap_knob_value(row, listed, &desc, list->size));
+        if (row->knob == LAP_KNOB_NUM_SM)
+            desc.set_sm_margin = 0; /* there is nothing to leave them free for */
+        if (row->is_worth && !row->is_worth(&desc, builder, list->size, list->can))
+            return LAP_OK;
+        candidate.label[used] = ':';
+        lap_knob_label(row, &desc, candidate.label + used + 1, LAP_AUTO_LABEL - used - 1);
     }
-    if ((builder->knobs & setting->knob) == 0)
-        return false;
-    if (setting->knob == LAP_KNOB_AGGREGATE) {
-        desc->aggregate = 1;
-        snprintf(label, bytes, "%s:aggregate", builder->name);
-        return size > 2 && size % 2 == 0;
-    }
-    if (setting->knob == LAP_KNOB_NUM_SPLITS || setting->knob == LAP_KNOB_ROUNDS) {
-        const bool rounds = setting->knob == LAP_KNOB_ROUNDS;
-        desc->num_splits = setting->value;
-        snprintf(label, bytes, "%s:num_splits=%zu", builder->name, setting->value);
-        if (setting->value == 1 && !rounds) /* what is put in one part is serial */
-            return (builder->needs & LAP_CAN_ADDRESS) != 0;
-        return rounds ? setting->value + 1 < (size_t)size : setting->value <= desc->n;
-    }
-    desc->block_rows = lap_shard(desc->m, size, 0, NULL) / setting->value;
-    snprintf(label, bytes, "%s:block_rows=%zu", builder->name, desc->block_rows);
-    return desc->block_rows > 0;
+    if (list->forecast->count == LAP_AUTO_CANDIDATES)
+        return LAP_OK;
+    LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, list->size, list->can));
+    candidate.problem.capacity = list->given->m;
+    list->forecast->candidates[list->forecast->count++] = candidate;
+    return LAP_OK;
 }
 
 lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, size_t m,
                            lap_forecast_t *forecast_p)
 {
-    size_t count = 0;
+    const listing_t list = {given, size, can, m, forecast_p};
     *forecast_p = (lap_forecast_t){.count = 0};
     const lap_builder_t *builder = lap_builders(given->kind);
     /* In line with a GEMM that was begun before, a collective behind it would make no sense. */
     if (!lap_kind_multiplies(given->kind))
         builder++;
     for (; builder->name; builder++) {
-        for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-            lap_op_desc_t desc = *given;
-            lap_candidate_t candidate;
-            desc.m = m;
-            desc.method = builder->name;
-            if ((builder->needs & ~can) != 0 || count == LAP_AUTO_CANDIDATES ||
-                !turn(&desc, builder, &settings[i], size, can, candidate.label, LAP_AUTO_LABEL))
-                continue;
-            LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, size, can));
-            candidate.problem.capacity = given->m;
-            forecast_p->candidates[count++] = candidate;
-        }
+        if ((builder->needs & ~can) != 0)
+            continue;
+        LAP_TRY(add_candidate(&list, builder, NULL, 0));
+        for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+            for (size_t i = 0; lap_knob_of(row, builder) && row->tried[i]; i++)
+                LAP_TRY(add_candidate(&list, builder, row, row->tried[i]));
     }
-    if (count == 0)
+    if (forecast_p->count == 0)
         return lap_error(LAP_ERR_UNSUPPORTED, "%s has no method that this transport can do",
                          lap_op_kind_name(given->kind));
-    forecast_p->count = count;
     return LAP_OK;
 }
 

@@ -11,7 +11,7 @@
 static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s)
 {
     s->gathered = lap_range_packed(LAP_GATHERED, p->rank, 0, lap_rows_of(p, p->rank),
-                                   p->cols * lap_dtype_size(p->types.y));
+                                   p->desc.cols * lap_dtype_size(p->types.y));
     if (p->size > 1)
         s->symmetric_bytes = lap_slots_bytes(p);
 }

@@ -6,7 +6,7 @@
 
 size_t lap_gather_row_bytes(const lap_problem_t *p)
 {
-    return (p->kind == LAP_AG_GEMM ? p->k : p->cols) * lap_dtype_size(p->types.wire);
+    return (p->kind == LAP_AG_GEMM ? p->k : p->desc.cols) * lap_dtype_size(p->types.wire);
 }
 
 lap_range_t lap_gather_shards(const lap_problem_t *p, lap_place_t place, int rank, int first,

@@ -26,7 +26,7 @@ static void begin_schedule(const lap_problem_t *p, lap_schedule_t *s, size_t sym
 /* Whether d is more than the sum. */
 static bool has_epilogue(const lap_problem_t *p)
 {
-    return (p->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) != 0 || p->accumulate;
+    return (p->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD) != 0 || p->desc.accumulate;
 }
 
 static size_t sum_bytes(const lap_problem_t *p, lap_columns_t columns)
@@ -214,7 +214,7 @@ static void add_gather(const lap_problem_t *p, lap_schedule_t *s, size_t i, uint
 {
     lap_columns_t columns = lap_split_columns(p, i);
     add_sums(p, s, LAP_STREAM_SEND, columns, sum);
-    add_arrivals(p, s, LAP_STREAM_RECEIVE, p->num_splits, i, columns);
+    add_arrivals(p, s, LAP_STREAM_RECEIVE, p->desc.num_splits, i, columns);
 }
 
 static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
@@ -225,8 +225,8 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_alone(p, s);
         return;
     }
-    add_credits(p, s, LAP_STREAM_SEND, p->num_splits);
-    for (size_t i = 0; i < p->num_splits; i++) {
+    add_credits(p, s, LAP_STREAM_SEND, p->desc.num_splits);
+    for (size_t i = 0; i < p->desc.num_splits; i++) {
         lap_columns_t columns = lap_split_columns(p, i);
         uint32_t gemm = lap_add_partial(p, s, lap_lane(p, i), columns), last = sum;
         add_parts(p, s, LAP_STREAM_SEND, columns, gemm);
@@ -237,7 +237,7 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
         if (i > 0)
             add_gather(p, s, i - 1, last);
     }
-    add_gather(p, s, p->num_splits - 1, sum);
+    add_gather(p, s, p->desc.num_splits - 1, sum);
 }
 
 /* Where the whole partial result of `source` arrives at `rank`: one slot [m, n] per peer. */

@@ -135,8 +135,8 @@ static void build_pipeline(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_alone(p, s);
         return;
     }
-    add_credits(p, s, LAP_STREAM_SEND, p->num_splits);
-    for (size_t i = 0; i < p->num_splits; i++)
+    add_credits(p, s, LAP_STREAM_SEND, p->desc.num_splits);
+    for (size_t i = 0; i < p->desc.num_splits; i++)
         add_split(p, s, i);
 }
 
@@ -236,13 +236,13 @@ static void build_pull(const lap_problem_t *p, lap_schedule_t *s)
         read = read || lap_rows_of(p, lap_peer_at(p, j)) > 0;
     if (lap_is_scaled(p) && read)
         lap_add_copy(s, LAP_STREAM_SEND, lap_own_scale(p), open_scale(p, p->rank));
-    for (size_t i = 0; i < p->num_splits; i++) {
+    for (size_t i = 0; i < p->desc.num_splits; i++) {
         const uint32_t last = gemm;
         gemm = add_open_part(p, s, i);
         if (i > 0)
             add_open_sum(p, s, i - 1, last);
     }
-    add_open_sum(p, s, p->num_splits - 1, gemm);
+    add_open_sum(p, s, p->desc.num_splits - 1, gemm);
     /* What was read may be written again when all who read it have said so. */
     for (int j = 1; j < p->size && s->output.rows > 0; j++)
         lap_add_raise(s, LAP_STREAM_RECEIVE, lap_peer_at(p, -j), lap_signal_done(p->size, p->rank),
@@ -374,7 +374,7 @@ static void build_fused(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_alone(p, s);
         return;
     }
-    const bool whole = p->lanes && p->block_rows >= lap_rows_of(p, 0) && !lap_is_scaled(p);
+    const bool whole = p->lanes && p->desc.block_rows >= lap_rows_of(p, 0) && !lap_is_scaled(p);
     size_t blocks = lap_row_blocks(p, p->rank);
     uint32_t begun = LAP_NO_STEP;
     lap_range_t own = lap_range_packed(LAP_SCRATCH, p->rank, 0, lap_rows_of(p, p->rank),

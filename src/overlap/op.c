@@ -12,7 +12,7 @@
 #include "core/options.h"
 #include "core/terms.h"
 #include "overlap/auto.h"
-#include "overlap/overlap.h"
+#include "overlap/knobs.h"
 #include "schedule/lower.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
@@ -20,36 +20,12 @@
 
 /* ---- making one ---- */
 
-/*
- * All of a description, and what else all ranks must have alike. A field that is added to
- * lap_op_desc_t has its place here.
- */
-static void list_terms(const lap_op_t *op, const lap_op_desc_t *desc, lap_terms_t *terms)
+/* All of a description, and what else all ranks must have alike. */
+static void list_terms(const lap_op_t *op, lap_terms_t *terms)
 {
-    const lap_problem_t *problem = &op->problem;
-    lap_terms_text(terms, "kind", lap_op_kind_name(problem->kind));
-    lap_terms_number(terms, "m", problem->capacity);
-    lap_terms_number(terms, "n", problem->n);
-    lap_terms_number(terms, "k", problem->k);
-    lap_terms_number(terms, "cols", problem->cols);
-    lap_terms_dtype(terms, "dtype", problem->types.a);
-    lap_terms_dtype(terms, "b_dtype", problem->types.b);
-    lap_terms_dtype(terms, "out_dtype", problem->types.out);
-    lap_terms_dtype(terms, "wire_dtype", problem->types.wire);
-    lap_terms_dtype(terms, "y_dtype", problem->types.y);
-    lap_terms_number(terms, "layout", (uint64_t)problem->layout);
-    lap_terms_number(terms, "epilogue", problem->epilogue);
-    lap_terms_number(terms, "accumulate", problem->accumulate);
-    lap_terms_text(terms, "method", op->builder->name);
-    lap_terms_number(terms, "aggregate", problem->aggregate);
-    lap_terms_number(terms, "num_splits", problem->num_splits);
-    lap_terms_number(terms, "block_rows", problem->block_rows);
-    lap_terms_number(terms, "gather_input", problem->gather_input);
-    lap_terms_signed(terms, "num_sm", problem->num_sm);
-    lap_terms_number(terms, "set_sm_margin", problem->spare_sms != 0);
-    lap_terms_number(terms, "sharded", (uint64_t)problem->sharded);
-    lap_terms_number(terms, "shard_parts", problem->parts);
-    lap_terms_number(terms, "background", desc->background != 0);
+    const lap_op_desc_t *desc = &op->problem.desc;
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
+        lap_field_term(&row->field, desc, terms);
     lap_terms_text(terms, "device", op->group->world->device_name);
     /* Which one was given, 0 for none, and how many operators it has. */
     lap_terms_number(terms, "buffer", desc->buffer ? desc->buffer->id : 0);
@@ -173,7 +149,8 @@ static lap_status_t prepare(lap_op_t *op)
     lap_binding_t binding = bind(op, &usual);
     LAP_TRY(lap_program_prepare(entry->program, &binding, true));
     binding.beta = 1;
-    return op->problem.accumulate ? lap_program_prepare(entry->program, &binding, true) : LAP_OK;
+    return op->problem.desc.accumulate ? lap_program_prepare(entry->program, &binding, true)
+                                       : LAP_OK;
 }
 
 static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
@@ -190,7 +167,7 @@ static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_o
     if (status == LAP_OK)
         status = plan(op, given, &desc, &bytes, &nsignals);
     if (status == LAP_OK)
-        list_terms(op, &desc, &terms);
+        list_terms(op, &terms);
     status = lap_terms_agree(&terms, group, status);
     lap_terms_clear(&terms);
     if (status == LAP_OK)
@@ -415,6 +392,7 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
     const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, args->m) : NULL;
+    const lap_op_desc_t *desc = chosen ? &chosen->problem.desc : &p->desc;
     const float sent_scale = ag ? args->a_scale : args->wire_scale;
     if (!op->engine->device->ops->set)
         *op->own_scale = sent_scale;
@@ -436,8 +414,8 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .sent_scale = sent_scale,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
-        .copy_sms = chosen ? chosen->problem.num_sm : p->num_sm,
-        .spare_sms = chosen ? chosen->problem.spare_sms : p->spare_sms,
+        .copy_sms = desc->num_sm,
+        .spare_sms = desc->set_sm_margin ? desc->num_sm : 0,
         .buffer = op->buffer,
         .op_index = op->index,
         .traced = args->trace != NULL,

@@ -69,9 +69,9 @@ static void expect_product(const lap_problem_t *p, const lap_op_args_t *args, te
     const extent_t m = {args->m, "m"};
     const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
     extent_t n = {lap_n_of(p, p->rank), "n"}, k = {lap_k_of(p, p->rank), "k"};
-    if (p->sharded == LAP_SHARDED_N)
+    if (p->desc.sharded == LAP_SHARDED_N)
         n.name = "this rank's share of n (lap_shard_features)";
-    if (p->sharded == LAP_SHARDED_K)
+    if (p->desc.sharded == LAP_SHARDED_K)
         k.name = "this rank's share of k (lap_shard_features)";
     const bool wgrad = p->layout == LAP_WGRAD, turned = p->layout == LAP_DGRAD;
     const extent_t d_rows = wgrad ? n : p->kind == LAP_GEMM_RS ? m_r : m, d_cols = wgrad ? k : n;
@@ -90,7 +90,7 @@ static void expect_product(const lap_problem_t *p, const lap_op_args_t *args, te
 
 static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
 {
-    const extent_t m = {args->m, "m"}, cols = {p->cols, "cols"}, k = {p->k, "k"};
+    const extent_t m = {args->m, "m"}, cols = {p->desc.cols, "cols"}, k = {p->k, "k"};
     const extent_t m_r = {lap_shard(args->m, p->size, p->rank, NULL), "this rank's share of m"};
     const bool rs = lap_kind_sums_x(p->kind);
     tensors_t tensors = {{NULL}, {{NULL, LAP_FLOAT32, {0, NULL}, {0, NULL}}}};
@@ -173,10 +173,10 @@ static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *a
     if (!isfinite(args->alpha))
         return lap_error(LAP_ERR_INVALID, "alpha is %g, expected a finite number",
                          (double)args->alpha);
-    if (!isfinite(args->beta) || (args->beta != 0 && !p->accumulate))
+    if (!isfinite(args->beta) || (args->beta != 0 && !p->desc.accumulate))
         return lap_error(LAP_ERR_INVALID, "beta is %g, expected %s", (double)args->beta,
-                         p->accumulate ? "a finite number"
-                                       : "0: the operator was made without accumulate");
+                         p->desc.accumulate ? "a finite number"
+                                            : "0: the operator was made without accumulate");
     if (returns_scales(p) && !args->scales)
         return lap_error(LAP_ERR_INVALID, "scales is NULL, expected room for %d floats", p->size);
     return LAP_OK;

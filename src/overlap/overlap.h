@@ -22,6 +22,9 @@ extern const lap_builder_t lap_bulk_rs_builders[];
 extern const lap_builder_t lap_external_ag_builders[];
 extern const lap_builder_t lap_external_rs_builders[];
 
+/* The names of the kinds, in their order; NULL at the end. */
+extern const char *const lap_op_kind_names[];
+
 /* The methods of a kind. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
 
@@ -78,17 +81,20 @@ static inline size_t lap_rows_of(const lap_problem_t *problem, int rank)
 /* The n and k of the GEMM of `rank`. */
 static inline size_t lap_share_of(const lap_problem_t *problem, size_t total, int rank)
 {
-    return problem->parts * lap_shard_features(total / problem->parts, problem->size, rank, NULL);
+    return problem->desc.shard_parts *
+           lap_shard_features(total / problem->desc.shard_parts, problem->size, rank, NULL);
 }
 
 static inline size_t lap_n_of(const lap_problem_t *problem, int rank)
 {
-    return problem->sharded == LAP_SHARDED_N ? lap_share_of(problem, problem->n, rank) : problem->n;
+    return problem->desc.sharded == LAP_SHARDED_N ? lap_share_of(problem, problem->n, rank)
+                                                  : problem->n;
 }
 
 static inline size_t lap_k_of(const lap_problem_t *problem, int rank)
 {
-    return problem->sharded == LAP_SHARDED_K ? lap_share_of(problem, problem->k, rank) : problem->k;
+    return problem->desc.sharded == LAP_SHARDED_K ? lap_share_of(problem, problem->k, rank)
+                                                  : problem->k;
 }
 
 static inline int lap_peer_at(const lap_problem_t *problem, int step)

@@ -9,13 +9,13 @@
 
 lap_columns_t lap_all_columns(const lap_problem_t *p)
 {
-    return (lap_columns_t){0, lap_kind_sums_x(p->kind) ? p->cols : p->n};
+    return (lap_columns_t){0, lap_kind_sums_x(p->kind) ? p->desc.cols : p->n};
 }
 
 lap_columns_t lap_split_columns(const lap_problem_t *p, size_t i)
 {
     lap_columns_t columns;
-    columns.count = lap_shard_features(p->n, (int)p->num_splits, (int)i, &columns.begin);
+    columns.count = lap_shard_features(p->n, (int)p->desc.num_splits, (int)i, &columns.begin);
     return columns;
 }
 
@@ -134,7 +134,7 @@ static lap_range_t slot_scale(const lap_problem_t *p, int owner, int source)
 size_t lap_row_blocks(const lap_problem_t *p, int owner)
 {
     size_t rows = lap_rows_of(p, owner);
-    return rows / p->block_rows + (rows % p->block_rows > 0);
+    return rows / p->desc.block_rows + (rows % p->desc.block_rows > 0);
 }
 
 uint32_t lap_add_partial(const lap_problem_t *p, lap_schedule_t *s, uint16_t stream,
@@ -241,10 +241,10 @@ void lap_add_partial_blocks(const lap_problem_t *p, lap_schedule_t *s, int owner
 {
     size_t first, rows = lap_shard(p->m, p->size, owner, &first);
     lap_range_t dst = owner == p->rank ? own : lap_slot(p, owner, p->rank, lap_all_columns(p));
-    for (size_t at = 0; at < rows; at += p->block_rows) {
+    for (size_t at = 0; at < rows; at += p->desc.block_rows) {
         lap_range_t d = dst;
         d.offset += at * d.stride;
-        d.rows = rows - at < p->block_rows ? rows - at : p->block_rows;
+        d.rows = rows - at < p->desc.block_rows ? rows - at : p->desc.block_rows;
         lap_block_t *block = lap_gemm_rows(s, lap_partial_input(p, first + at, d.rows), d);
         if (owner == p->rank)
             continue;

@@ -161,15 +161,9 @@ static lap_status_t time_round(lap_trial_t *trial, lap_op_t *op, int calls, doub
 static lap_status_t make_op(const lap_trial_t *trial, const lap_candidate_t *candidate,
                             lap_op_t **op_p)
 {
-    lap_op_desc_t desc = trial->desc;
-    desc.method = candidate->builder->name;
-    desc.aggregate = candidate->problem.aggregate;
-    desc.num_sm = candidate->problem.num_sm;
-    desc.set_sm_margin = candidate->problem.spare_sms > 0;
-    if (candidate->builder->knobs & (LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS))
-        desc.num_splits = candidate->problem.num_splits;
-    if (candidate->builder->knobs & LAP_KNOB_BLOCK_ROWS)
-        desc.block_rows = candidate->problem.block_rows;
+    lap_op_desc_t desc = candidate->problem.desc;
+    desc.m = trial->desc.m;
+    desc.buffer = trial->desc.buffer;
     return lap_op_create(trial->group, &desc, op_p);
 }
 

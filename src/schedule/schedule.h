@@ -185,27 +185,20 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes);
  */
 typedef struct lap_problem {
     lap_op_kind_t kind;
-    size_t m;              /* active rows */
-    size_t capacity;       /* most rows of any call */
-    size_t n, k;           /* global, but for what is not sharded */
-    lap_sharded_t sharded; /* which of them ranks share: of all kinds, not only the local ones */
-    size_t parts;          /* matrices that the shared one consists of, each with its own shares */
-    size_t cols;           /* of x and y */
+    size_t m;        /* active rows */
+    size_t capacity; /* most rows of any call */
+    size_t n, k;     /* global, but for what is not sharded */
     lap_types_t types;
     lap_layout_t layout;
     lap_epilogue_t epilogue;
-    bool accumulate;
-    bool aggregate;
-    size_t num_splits;
-    size_t block_rows;
-    bool gather_input;
-    int num_sm, spare_sms; /* as in lap_copy_t and lap_gemm_t: they change no step */
-    bool lanes;            /* GEMMs that do not need each other run side by side */
+    bool gather_input; /* calls return what they gather */
+    bool lanes;        /* GEMMs that do not need each other run side by side */
     int rank;
     int size;
+    lap_op_desc_t desc; /* with its defaults: the knobs that the method has, and the rest of it */
 } lap_problem_t;
 
-/* What can be turned on a method. */
+/* What can be turned on a method: lap_op_fields (overlap/knobs.h) says what each is. */
 enum {
     LAP_KNOB_AGGREGATE = 1 << 0,
     LAP_KNOB_NUM_SPLITS = 1 << 1,

@@ -27,8 +27,8 @@ has 'help tells about' "$out" 'lap check' --method --ranks --json 'ag|rs'
 lap check all --ranks 1:4
 is 'all methods are safe: status 0, and nothing on standard error' "$status$err" 0
 is 'a column for each group size' "$(row P)" '1 2 3 4'
-for label in 'ag serial' 'ag ring' 'ag ring gather' 'ag direct' 'ag fused' 'rs serial' 'rs ring' \
-    'rs pipeline splits=4' 'rs fused' 'gemm serial' 'bulk-ag ring' 'bulk-ag fused' 'bulk-rs direct' \
+for label in 'ag serial' 'ag ring' 'ag ring gather_input' 'ag direct' 'ag fused' 'rs serial' 'rs ring' \
+    'rs pipeline' 'rs pipeline num_splits=7' 'ag direct num_splits=1' 'rs fused' 'gemm serial' 'bulk-ag ring' 'bulk-ag fused' 'bulk-rs direct' \
     'external-ag direct' 'external-rs direct' mixtures; do
     is "$label: a verdict for each" "$(row "$label")" 'ok ok ok ok'
 done
@@ -81,7 +81,7 @@ assert (report["m"], report["n"], report["k"]) == (100, 37, 29)
 assert report["schedules"] > report["sequences"] > 0 and report["seconds"] >= 0
 found = {(check["check"], check["ranks"]) for check in report["checks"]}
 assert len(found) == len(report["checks"])
-for label in "ag ring", "ag fused gather", "rs pipeline splits=7", "mixtures":
+for label in "ag ring", "ag fused gather_input", "rs pipeline num_splits=7", "mixtures":
     assert (label, 2) in found and (label, 3) in found, label
 assert ("ag ring aggregate", 2) in found and ("ag ring aggregate", 3) not in found
 assert all(check["ok"] is True and check["error"] is None for check in report["checks"])

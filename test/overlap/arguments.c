@@ -123,10 +123,10 @@ static void test_fields_disagree(lap_group_t *group)
         {"rank 0 says out_dtype = float16", "rank 1 says out_dtype = float32"},
         {"rank 0 says wire_dtype = float16", "rank 1 says wire_dtype = float32"},
         {"rank 0 says y_dtype = float16", "rank 1 says y_dtype = float32"},
-        {"rank 0 says layout = 0", "rank 1 says layout = 1"},
-        {"rank 0 says epilogue = 8", "rank 1 says epilogue = 1"},
+        {"rank 0 says layout = forward", "rank 1 says layout = dgrad"},
+        {"rank 0 says epilogue = 0x8", "rank 1 says epilogue = 0x1"},
         {"rank 0 says accumulate = 0", "rank 1 says accumulate = 1"},
-        {"rank 0 says sharded = 2", "rank 1 says sharded = 1"},
+        {"rank 0 says sharded = k", "rank 1 says sharded = n"},
         {"rank 0 says shard_parts = 3", "rank 1 says shard_parts = 2"},
     };
     lap_op_t *op = NULL;

@@ -257,10 +257,10 @@ static bool apply_number(const lap_op_t *op, setup_t *setup, change_t change)
         return multiplies;
     case BETA:
         setup->beta = -1;
-        return p->accumulate;
+        return p->desc.accumulate;
     case BETA_ZERO:
         setup->beta = 0;
-        return p->accumulate;
+        return p->desc.accumulate;
     case A_SCALE_FOR_ALPHA:
         setup->alpha = 0.5f;
         setup->a_scale *= 2;

@@ -82,8 +82,8 @@ static size_t index_of(const lap_op_t *op)
     for (; i < script->forecast->count; i++) {
         const lap_problem_t *x = &script->forecast->candidates[i].problem, *y = &op->problem;
         if (script->forecast->candidates[i].builder == op->builder &&
-            x->aggregate == y->aggregate && x->num_splits == y->num_splits &&
-            x->block_rows == y->block_rows && x->num_sm == y->num_sm)
+            x->desc.aggregate == y->desc.aggregate && x->desc.num_splits == y->desc.num_splits &&
+            x->desc.block_rows == y->desc.block_rows && x->desc.num_sm == y->desc.num_sm)
             return i;
     }
     tap_ok(false, "an operator is one of the candidates");

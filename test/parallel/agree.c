@@ -102,7 +102,7 @@ static const change_t op_changes[] = {
     OP(num_splits, PIPELINE, "rank 1 says num_splits = 3", 3),
     OP(block_rows, FUSED, "rank 1 says block_rows = 2", 2),
     OP(gather_input, AG, NULL, 1),
-    OP(layout, AG, NULL, LAP_DGRAD),
+    OP(layout, AG, "rank 0 says layout = forward, rank 1 says layout = dgrad", LAP_DGRAD),
     OP(b_dtype, BULK, "rank 1 says b_dtype = float8_e5m2", LAP_FLOAT8_E5M2),
     OP(out_dtype, BULK, "rank 1 says out_dtype = float32", LAP_FLOAT32),
     OP(wire_dtype, BULK, "rank 1 says wire_dtype = float32", LAP_FLOAT32),
@@ -111,7 +111,7 @@ static const change_t op_changes[] = {
     OP(y_dtype, BULK, "rank 1 says y_dtype = float32", LAP_FLOAT32),
     OP(num_sm, SMS, "rank 0 says num_sm = 4, rank 1 says num_sm = 5", 5),
     OP(set_sm_margin, SMS, NULL, 1),
-    OP(sharded, BULK, "rank 0 says sharded = 0, rank 1 says sharded = 1", LAP_SHARDED_N),
+    OP(sharded, BULK, "rank 0 says sharded = none, rank 1 says sharded = n", LAP_SHARDED_N),
     OP(shard_parts, AG, "rank 1 says shard_parts = 2", 2),
     OP(background, AG, "rank 0 says background = 0, rank 1 says background = 1", 1),
 };

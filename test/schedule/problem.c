@@ -168,7 +168,7 @@ static void test_epilogues(void)
     tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "epilogue is 0x1 with external_ag", NULL);
     desc = good(LAP_EXTERNAL_AG);
     desc.accumulate = 1;
-    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "accumulate is 0x1 with external_ag", NULL);
+    tap_failure(init(&desc, 4, ~0u), LAP_ERR_INVALID, "accumulate is 1 with external_ag", NULL);
 }
 
 static void test_methods(void)
@@ -240,29 +240,32 @@ static void test_defaults(void)
     lap_op_desc_t desc = good(LAP_GEMM_RS);
     desc.method = "pipeline";
     desc.n = 3;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 3,
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+               problem.desc.num_splits == 3,
            "num_splits is n when n is less than 4");
     desc.n = 100;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 4,
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+               problem.desc.num_splits == 4,
            "num_splits is 4 otherwise");
     desc.method = "fused";
     desc.m = 100;
     tap_ok(lap_problem_init(&problem, &builder, &desc, 4,
                             (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
-               problem.block_rows == 128,
+               problem.desc.block_rows == 128,
            "blocks have at least 128 rows");
     desc.m = 4096;
     tap_ok(lap_problem_init(&problem, &builder, &desc, 2,
                             (unsigned)(LAP_CAN_PUT | LAP_CAN_ADDRESS)) == LAP_OK &&
-               problem.block_rows == 512,
+               problem.desc.block_rows == 512,
            "a shard of 2048 rows comes in four blocks");
     tap_ok(lap_problem_init(&problem, &builder, &desc, 2, ~0u) == LAP_OK &&
-               problem.block_rows == 2048,
+               problem.desc.block_rows == 2048,
            "where GEMMs run side by side it comes whole");
     desc.kind = LAP_AG_GEMM;
     desc.method = "direct";
     desc.n = 2;
-    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK && problem.num_splits == 3,
+    tap_ok(lap_problem_init(&problem, &builder, &desc, 4, ~0u) == LAP_OK &&
+               problem.desc.num_splits == 3,
            "direct has a GEMM for each peer, whatever n is");
 }
 

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of the fields of an operator's description, and what walks it. What fields mean together,
+ * such as types that fit each other, is in overlap.c.
+ */
+#include "overlap/knobs.h"
+
+#include <stdio.h>
+
+#include "core/status.h"
+#include "transport/transport.h"
+
+/* ---- what rows say beyond numbers ---- */
+
+static lap_status_t check_pairs(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+{
+    (void)builder;
+    if (!desc->aggregate || size == 1 || size % 2 == 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "aggregate needs an even group size, got %d", size);
+}
+
+static bool pairs_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                            unsigned can)
+{
+    (void)desc, (void)builder, (void)can;
+    return size > 2 && size % 2 == 0;
+}
+
+/* Parts of n; or, where it is the peers that are taken in turn, one each. */
+static size_t usual_splits(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                           unsigned can)
+{
+    (void)can;
+    if (builder->knobs & LAP_KNOB_ROUNDS)
+        return size > 1 ? (size_t)size - 1 : 1;
+    return desc->n < 4 ? desc->n : 4;
+}
+
+static lap_status_t check_splits(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+{
+    (void)size;
+    if (!(builder->knobs & LAP_KNOB_NUM_SPLITS) || desc->num_splits <= desc->n)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most n = %zu",
+                     desc->num_splits, desc->n);
+}
+
+/* What is put in one part is serial. */
+static bool splits_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                             unsigned can)
+{
+    (void)can;
+    if (builder->knobs & LAP_KNOB_ROUNDS)
+        return desc->num_splits <= 2 && desc->num_splits + 1 < (size_t)size;
+    return desc->num_splits <= desc->n &&
+           (desc->num_splits > 1 || builder->needs & LAP_CAN_ADDRESS);
+}
+
+/*
+ * Rows that travel together in the fused methods. More blocks overlap more finely, but a GEMM of
+ * few rows runs below its full speed: a shard is cut into two to four, none of them short, and
+ * where GEMMs run side by side into none.
+ */
+static size_t usual_rows(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                         unsigned can)
+{
+    (void)builder;
+    const size_t least = 128, good = 512;
+    size_t shard = lap_shard(desc->m, size, 0, NULL), parts = shard / good;
+    if (can & LAP_CAN_LANES)
+        return shard > 0 ? shard : 1;
+    parts = parts < 2 ? 2 : parts > 4 ? 4 : parts;
+    size_t rows = (shard + parts - 1) / parts;
+    return rows < least ? least : rows;
+}
+
+static lap_status_t check_rows(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+{
+    (void)builder;
+    const size_t shard = lap_shard(desc->m, size, 0, NULL);
+    if (desc->block_rows == 0 || shard / desc->block_rows <= LAP_BLOCKS_MOST)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "block_rows is %zu, expected at least %zu: a shard of %zu rows may have %d "
+                     "blocks",
+                     desc->block_rows, shard / LAP_BLOCKS_MOST + 1, shard, LAP_BLOCKS_MOST);
+}
+
+/* While nothing else runs: with serial. */
+static bool sms_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                          unsigned can)
+{
+    (void)size;
+    return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+}
+
+/* ---- the table ---- */
+
+enum {
+    ALL_EPILOGUES =
+        LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU | LAP_EPILOGUE_BIAS_GRAD,
+    MULTIPLY = (1 << LAP_EXTERNAL_AG) - 1,
+    MOVE = 1 << LAP_BULK_AG | 1 << LAP_BULK_RS | 1 << LAP_EXTERNAL_AG | 1 << LAP_EXTERNAL_RS,
+};
+
+static const char *const layouts[] = {"forward", "dgrad", "wgrad", NULL};
+static const char *const sharded[] = {"none", "n", "k", NULL};
+static const char no_gemm[] = "this operator has no GEMM";
+
+#define ROW(field_, type_) .field = {LAP_FIELD(lap_op_desc_t, field_, LAP_FIELD_##type_)}
+#define BOUNDED(field_, type_, least_, most_)                                                      \
+    .field = {LAP_FIELD(lap_op_desc_t, field_, LAP_FIELD_##type_), .least = (least_),              \
+              .most = (most_)}
+#define CHOICE(field_, words_, prefix_)                                                            \
+    .field = {LAP_FIELD(lap_op_desc_t, field_, LAP_FIELD_CHOICE), .words = (words_),               \
+              .prefix = (prefix_)}
+
+const lap_op_field_t lap_op_fields[] = {
+    {ROW(size, SKIPPED)},
+    {CHOICE(kind, lap_op_kind_names, "LAP_")},
+    {BOUNDED(m, UNSIGNED, 1, LAP_SIZE_MOST)},
+    {BOUNDED(n, UNSIGNED, 1, LAP_SIZE_MOST), .kinds = MULTIPLY, .why = no_gemm},
+    {BOUNDED(k, UNSIGNED, 1, LAP_SIZE_MOST), .kinds = MULTIPLY, .why = no_gemm},
+    {ROW(dtype, DTYPE)},
+    {BOUNDED(epilogue, BITS, 0, ALL_EPILOGUES), .kinds = MULTIPLY, .why = no_gemm},
+    {ROW(method, TEXT)},
+    {ROW(aggregate, FLAG), .knob = LAP_KNOB_AGGREGATE, .tried = {1}, .proved = {1},
+     .help = "neighbours pair up, and pairs go round the ring", .check = check_pairs,
+     .is_worth = pairs_are_worth},
+    {BOUNDED(num_splits, UNSIGNED, 0, LAP_BLOCKS_MOST),
+     .knob = LAP_KNOB_NUM_SPLITS | LAP_KNOB_ROUNDS, .tried = {1, 2, 8}, .proved = {1, 7},
+     .help = "parts of N, each sent while the next one is computed; direct: GEMMs for all peers",
+     .usual = usual_splits, .check = check_splits, .is_worth = splits_are_worth},
+    {ROW(block_rows, UNSIGNED), .knob = LAP_KNOB_BLOCK_ROWS, .tried = {1}, .proved = {3},
+     .in_parts = true, .help = "rows that travel together", .usual = usual_rows,
+     .check = check_rows},
+    {ROW(gather_input, FLAG), .knob = LAP_KNOB_GATHER_INPUT, .proved = {1}},
+    {ROW(buffer, SKIPPED)},
+    {CHOICE(layout, layouts, "LAP_")},
+    {ROW(b_dtype, DTYPE)},
+    {ROW(out_dtype, DTYPE)},
+    {ROW(wire_dtype, DTYPE)},
+    {ROW(accumulate, FLAG), .kinds = MULTIPLY, .why = no_gemm},
+    {BOUNDED(cols, UNSIGNED, 1, LAP_SIZE_MOST), .kinds = MOVE,
+     .why = "only bulk and external operators have an x"},
+    {ROW(y_dtype, DTYPE)},
+    {BOUNDED(num_sm, INT, 0, LAP_SMS_MOST), .knob = LAP_KNOB_NUM_SM, .tried = {64},
+     .help = "SMs of a GPU that copy, as --num-sm", .is_worth = sms_are_worth},
+    {ROW(set_sm_margin, FLAG)},
+    {ROW(background, FLAG)},
+    {CHOICE(sharded, sharded, "LAP_SHARDED_")},
+    {ROW(shard_parts, UNSIGNED)},
+    {.field = {.name = NULL}},
+};
+
+/* ---- walking it ---- */
+
+size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc, int size)
+{
+    const size_t shard = lap_shard(desc->m, size, 0, NULL);
+    return row->in_parts ? (shard + listed - 1) / listed : listed;
+}
+
+size_t lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char *text,
+                      size_t bytes)
+{
+    const lap_field_t *field = &row->field;
+    char value[LAP_FIELD_TEXT_BYTES];
+    lap_field_text(field, desc, value);
+    const bool flag = field->type == LAP_FIELD_FLAG;
+    return (size_t)snprintf(text, bytes, "%s%s%s", field->name, flag ? "" : "=", flag ? "" : value);
+}
+
+lap_status_t lap_op_fields_check(const lap_op_desc_t *desc)
+{
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
+        const lap_field_t *field = &row->field;
+        char text[LAP_FIELD_TEXT_BYTES];
+        if (row->kinds == 0 || row->kinds >> desc->kind & 1)
+            LAP_TRY(lap_field_check(field, desc));
+        else if (lap_field_number(field, desc) != 0)
+            return lap_error(LAP_ERR_INVALID, "%s is %s with %s, expected 0: %s", field->name,
+                             lap_field_text(field, desc, text), lap_op_kind_name(desc->kind),
+                             row->why);
+    }
+    return LAP_OK;
+}
+
+/* A knob that is turned must be one that the method has. */
+static lap_status_t refuse_knob(const lap_op_field_t *row, const lap_op_desc_t *desc,
+                                const lap_builder_t *builder)
+{
+    char owners[128] = "", text[LAP_FIELD_TEXT_BYTES];
+    size_t used = 0;
+    for (const lap_builder_t *other = lap_builders(desc->kind); other->name; other++)
+        if (lap_knob_of(row, other) && used < sizeof(owners))
+            used += (size_t)snprintf(owners + used, sizeof(owners) - used, "%s'%s'",
+                                     used ? ", " : "", other->name);
+    return lap_error(LAP_ERR_INVALID, "%s is %s with method '%s' of %s, expected 0: %s%s has it",
+                     row->field.name, lap_field_text(&row->field, desc, text), builder->name,
+                     lap_op_kind_name(desc->kind), used ? "only " : "no method", owners);
+}
+
+lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                              unsigned can)
+{
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
+        const lap_field_t *field = &row->field;
+        const uint64_t value = lap_field_number(field, desc);
+        if (row->knob && value != 0 && !lap_knob_of(row, builder))
+            return refuse_knob(row, desc, builder);
+        if (row->check)
+            LAP_TRY(row->check(desc, builder, size));
+        if (row->usual && value == 0 && lap_knob_of(row, builder))
+            lap_field_set(field, desc, row->usual(desc, builder, size, can));
+        if (field->type == LAP_FIELD_FLAG)
+            lap_field_set(field, desc, value);
+    }
+    return LAP_OK;
+}

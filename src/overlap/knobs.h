@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fields of an operator's description, the knobs of its methods among them: one row each. What
+ * is checked, compared between ranks, tried by "auto", proved by `lap check` and taken by `lap bench`
+ * follows from the row.
+ */
+#ifndef LAP_OVERLAP_KNOBS_H
+#define LAP_OVERLAP_KNOBS_H
+
+#include "core/fields.h"
+#include "overlap/overlap.h"
+
+#define LAP_KNOB_VALUES 4 /* most that a row lists, with the 0 at their end */
+
+typedef struct lap_op_field {
+    lap_field_t field;
+    unsigned kinds;  /* 1 << kind: the operators that have it; 0: all. Others leave it 0, */
+    const char *why; /* and are told why */
+
+    /* The rest is of knobs. */
+    unsigned knob; /* LAP_KNOB_..., which methods have it; 0: it is no knob */
+    const char
+        *help; /* for command lines; NULL: it changes what calls return, so it is no option */
+    size_t tried[LAP_KNOB_VALUES];  /* by "auto", besides the default; 0 ends the list */
+    size_t proved[LAP_KNOB_VALUES]; /* by `lap check`, besides it */
+    bool in_parts;                  /* these values are rows: a shard, divided by what is listed */
+    /* Whether "auto" should try the value in the description; NULL: it should. */
+    bool (*is_worth)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                     unsigned can);
+    /* The default, for methods that have it; NULL: 0. */
+    size_t (*usual)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                    unsigned can);
+    /* What bounds cannot say; NULL: nothing. */
+    lap_status_t (*check)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size);
+} lap_op_field_t;
+
+/* In the order of lap_op_desc_t; the last row has no name. */
+extern const lap_op_field_t lap_op_fields[];
+
+/* Whether a row is a knob that a method has. */
+static inline bool lap_knob_of(const lap_op_field_t *row, const lap_builder_t *builder)
+{
+    return row->knob == LAP_KNOB_NUM_SM || (row->knob & builder->knobs) != 0;
+}
+
+/* The value that entry `listed` of a row stands for. */
+size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc,
+                      int size);
+
+/* Writes "num_splits=8", or of a flag its name; returns the length. */
+size_t lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char *text,
+                      size_t bytes);
+
+/* Whether each field is within its bounds, and one that the kind has. The kind comes first. */
+lap_status_t lap_op_fields_check(const lap_op_desc_t *desc);
+
+/* Whether the method has the knobs that are turned; fills in those that it has and are not. */
+lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
+                              unsigned can);
+
+#endif

@@ -1,399 +1,507 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forward and backward of one block: norm, column-parallel GEMM, middle, row-parallel GEMM. All is
- * issued in order and nothing waits: an operator or a kernel reads what those before it wrote.
+ * Lists forward and backward of one block: norm, column-parallel GEMM, middle, row-parallel GEMM.
  * Shapes are those of lap/nn.h; with sequence parallelism gradients take the way back through the
- * all-gather that mirrors each reduce-scatter.
+ * all-gather that mirrors each reduce-scatter. Runs nothing.
  */
-#include <math.h>
-
 #include "core/status.h"
-#include "nn/nn.h"
+#include "nn/list.h"
 
 enum { FPROP, DGRAD, WGRAD };
+enum { IN_FORWARD, IN_BACKWARD };
 
-/* This rank's part of what the column-parallel GEMM makes and of what the row-parallel one takes. */
-static size_t pre_of(const lap_nn_t *nn, const lap_nn_block_t *block)
+/* ---- regions ---- */
+
+static size_t pre_of(const lap_nn_list_t *list, const lap_nn_shape_t *shape)
 {
-    return lap_nn_pre_share(&nn->plan, &block->shape, nn->group->rank);
+    return lap_nn_pre_share(&list->plan, shape, list->rank);
 }
 
-static size_t mid_of(const lap_nn_t *nn, const lap_nn_block_t *block)
+static size_t mid_of(const lap_nn_list_t *list, const lap_nn_shape_t *shape)
 {
-    return lap_nn_mid_share(&nn->plan, &block->shape, nn->group->rank);
+    return lap_nn_mid_share(&list->plan, shape, list->rank);
 }
 
-static lap_tensor_t tensor(const lap_nn_t *nn, void *data, size_t rows, size_t cols)
+static uint32_t matrix(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn_extent_t extent,
+                       size_t cols)
 {
-    return lap_tensor(data, nn->plan.desc.dtype, rows, cols);
+    return lap_nn_add_region(list, name, b, LAP_NN_PRIVATE, extent, list->plan.desc.dtype, 0, cols);
 }
 
-static lap_tensor_t pre_tensor(const lap_nn_t *nn, const lap_nn_block_t *block, void *data)
+/* The FP8 copy of a matrix, and what is gathered of one: with its scale. LAP_NN_NONE: no FP8. */
+static uint32_t copy_of(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn_extent_t extent,
+                        lap_dtype_t dtype, size_t cols)
 {
-    return tensor(nn, data, lap_nn_rows(nn), pre_of(nn, block));
+    if (!lap_nn_list_fp8(list))
+        return LAP_NN_NONE;
+    const uint32_t copy = lap_nn_add_region(list, name, b, LAP_NN_PRIVATE, extent, dtype, 0, cols);
+    lap_nn_add_scale(list, copy);
+    return copy;
 }
 
-static lap_tensor_t mid_tensor(const lap_nn_t *nn, const lap_nn_block_t *block, void *data)
+static uint32_t gathered_of(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t source,
+                            size_t cols)
 {
-    return tensor(nn, data, lap_nn_rows(nn), mid_of(nn, block));
+    if (list->status != LAP_OK)
+        return 0;
+    const lap_dtype_t dtype = list->regions[source].dtype;
+    const uint32_t all =
+        lap_nn_add_region(list, name, b, LAP_NN_PRIVATE, LAP_NN_ALL_ROWS, dtype, 0, cols);
+    lap_nn_share_scale(list, all, source);
+    return all;
 }
 
-/* What the GEMMs of a block take: behind the norm, or x itself; FP8 copies of it are kept. */
-static lap_tensor_t column_input(const lap_nn_t *nn, const lap_nn_block_t *block)
+static uint32_t scratch(lap_nn_list_t *list, uint32_t b, size_t bytes)
 {
-    if (!block->shape.norm)
-        return block->x;
-    return tensor(nn, block->norm_out, lap_nn_own_rows(nn), block->shape.width);
+    return lap_nn_add_region(list, "scratch", b, LAP_NN_PRIVATE, LAP_NN_FIXED, LAP_FLOAT8_E4M3, 1,
+                             bytes);
 }
 
-static lap_tensor_t row_input(const lap_nn_t *nn, const lap_nn_block_t *block)
+/* What the GEMMs of a block take: the result of the norm, or x itself; or the FP8 copy of it. */
+static uint32_t column_input(const lap_nn_list_t *list, const lap_nn_block_t *block, int when)
 {
-    return block->shape.column ? mid_tensor(nn, block, block->mid) : block->x;
+    return lap_nn_list_fp8(list) ? block->input8
+           : block->shape.norm   ? block->norm_out[when]
+                                 : block->x;
 }
 
-/* A column, as operators want it. */
-static lap_tensor_t vector(lap_tensor_t column)
+/* Whether backward calls the first GEMM once more. */
+static bool again(const lap_nn_list_t *list, const lap_nn_shape_t *shape)
 {
-    return lap_tensor(column.data, column.dtype, 1, column.rows);
+    return list->plan.desc.recompute == LAP_RECOMPUTE_FULL && shape->column && shape->row;
 }
 
-/* The two operands of a GEMM. */
-static lap_op_args_t operands_of(lap_nn_operand_t a, lap_nn_operand_t b)
+/* A matrix that backward has as forward left it, or makes again in memory of its own. */
+static void add_two(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn_extent_t extent,
+                    size_t cols, bool kept, uint32_t two[2])
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.a = a.tensor;
-    args.a_scale = a.scale;
-    args.b = b.tensor;
-    args.b_scale = b.scale;
-    return args;
+    two[IN_FORWARD] = two[IN_BACKWARD] = matrix(list, name, b, extent, cols);
+    if (!kept)
+        two[IN_BACKWARD] = matrix(list, name, b, extent, cols);
 }
 
-static lap_nn_operand_t weight_of(const lap_nn_t *nn, const lap_nn_weight_t *weight)
+/* Where the whole input of the first GEMM is put, if it is. */
+static void add_full(lap_nn_list_t *list, uint32_t b)
 {
-    return lap_nn_fp8_kept(nn, &weight->fp8, &weight->param.weight);
+    lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_shape_t *shape = &block->shape;
+    const bool keeps = lap_nn_plan_keeps_input(&list->plan, shape);
+    if (!list->plan.desc.sequence_parallel)
+        return;
+    const uint32_t source = column_input(list, block, IN_FORWARD);
+    block->full[IN_BACKWARD] = gathered_of(list, "full", b, source, shape->width);
+    block->full[IN_FORWARD] = keeps && again(list, shape)
+                                  ? gathered_of(list, "full", b, source, shape->width)
+                                  : block->full[IN_BACKWARD];
+}
+
+void lap_nn_list_block(lap_nn_list_t *list, uint32_t b)
+{
+    lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_shape_t *shape = &block->shape;
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const bool last = b + 1 == list->plan.nblocks, both = shape->column && shape->row;
+    const bool keeps = desc->recompute == LAP_RECOMPUTE_NONE;
+    block->x = b == 0 ? list->x : list->blocks[b - 1].y;
+    block->y = last ? list->y : matrix(list, "y", b, LAP_NN_OWN_ROWS, shape->out);
+    if (shape->norm) {
+        add_two(list, "norm_out", b, LAP_NN_OWN_ROWS, shape->width, keeps, block->norm_out);
+        block->mean =
+            lap_nn_add_region(list, "mean", b, LAP_NN_PRIVATE, LAP_NN_OWN_ROWS, LAP_FLOAT32, 0, 1);
+        block->rstd =
+            lap_nn_add_region(list, "rstd", b, LAP_NN_PRIVATE, LAP_NN_OWN_ROWS, LAP_FLOAT32, 0, 1);
+    }
+    if (both) {
+        add_two(list, "pre", b, LAP_NN_ALL_ROWS, pre_of(list, shape), !again(list, shape),
+                block->pre);
+        add_two(list, "mid", b, LAP_NN_ALL_ROWS, mid_of(list, shape), keeps, block->mid);
+    }
+    if (shape->middle == LAP_MIDDLE_ATTENTION)
+        block->lse =
+            lap_nn_add_region(list, "lse", b, LAP_NN_PRIVATE, LAP_NN_FIXED, LAP_FLOAT32,
+                              desc->heads / (size_t)list->plan.nranks * desc->batch, desc->seq);
+    if (shape->column) {
+        block->input8 = copy_of(list, "input8", b, LAP_NN_OWN_ROWS, LAP_FLOAT8_E4M3, shape->width);
+        add_full(list, b);
+    }
+    if (shape->row)
+        block->mid8 =
+            copy_of(list, "mid8", b, LAP_NN_ALL_ROWS, LAP_FLOAT8_E4M3, mid_of(list, shape));
+}
+
+/* ---- entries ---- */
+
+/* The matrix as an operand: itself without FP8, else its FP8 copy, which is made here. */
+static uint32_t cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy)
+{
+    if (!lap_nn_list_fp8(list))
+        return source;
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_CAST, "cast", b);
+    entry->reads[0] = source;
+    entry->writes[0] = copy;
+    return copy;
+}
+
+static lap_nn_entry_t *call(lap_nn_list_t *list, uint32_t b, bool column, unsigned which,
+                            lap_op_desc_t *desc_p)
+{
+    const lap_nn_shape_t *shape = &list->blocks[b].shape;
+    const lap_tp_gemm_t gemm =
+        (lap_tp_gemm_t)((column ? shape->column_gemm : shape->row_gemm) + which);
+    *desc_p = (lap_op_desc_t)LAP_OP_DESC_INIT;
+    if (list->status == LAP_OK)
+        list->status = lap_nn_plan_describe(&list->plan, shape, gemm, desc_p);
+    return lap_nn_add_call(list, column ? shape->column_name : shape->row_name, b, gemm, desc_p);
+}
+
+/* Where calls put what they gather, and the scales of that. */
+static void gather_to(lap_nn_list_t *list, lap_nn_entry_t *entry, uint32_t region)
+{
+    entry->writes[LAP_NN_SECOND] = region;
+    if (lap_nn_list_fp8(list))
+        entry->writes[LAP_NN_SCALES] = list->scales;
+}
+
+static uint32_t copy_region(const lap_nn_weight_t *weight)
+{
+    return weight ? weight->copy : LAP_NN_NONE;
 }
 
 /* ---- forward ---- */
 
-static lap_status_t normalize(lap_nn_t *nn, const lap_nn_block_t *block)
+static void normalize(lap_nn_list_t *list, uint32_t b, int when)
 {
-    const lap_norm_forward_t norm = {
-        .kind = nn->plan.desc.norm,
-        .dtype = nn->plan.desc.dtype,
-        .rows = block->x.rows,
-        .cols = block->x.cols,
-        .x_stride = block->x.stride,
-        .y_stride = block->x.cols,
-        .x = block->x.data,
-        .y = block->norm_out,
-        .gamma = block->gamma->param.master.data,
-        .beta = block->beta ? block->beta->param.master.data : NULL,
-        .mean = block->mean,
-        .rstd = block->rstd,
-        .scratch = nn->scratch,
-        .epsilon = nn->plan.desc.epsilon,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->kernels->norm_forward(stream, &norm);
+    const lap_nn_block_t *block = &list->blocks[b];
+    const size_t rows = list->status == LAP_OK ? list->regions[block->norm_out[when]].rows : 0;
+    const uint32_t room = scratch(list, b, list->kernels->norm_scratch(rows, block->shape.width));
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_NORM, block->shape.norm_name, b);
+    entry->reads[0] = block->x;
+    entry->reads[1] = block->gamma->master;
+    entry->reads[2] = block->beta ? block->beta->master : LAP_NN_NONE;
+    entry->writes[0] = block->norm_out[when];
+    entry->writes[1] = block->mean;
+    entry->writes[2] = block->rstd;
+    entry->writes[3] = room;
 }
 
-/* The column-parallel GEMM; `y` is where a block without a row-parallel one ends, else unused. */
-static lap_status_t multiply_column(lap_nn_t *nn, const lap_nn_block_t *block, lap_nn_call_t *call,
-                                    const lap_tensor_t *y)
+/* The column-parallel GEMM; a block without a row-parallel one ends with it. */
+static void multiply_column(lap_nn_list_t *list, uint32_t b, int when)
 {
-    const lap_tensor_t input = column_input(nn, block);
-    lap_op_args_t args =
-        operands_of(lap_nn_fp8_kept(nn, &block->input8, &input), weight_of(nn, block->column));
-    args.scales = nn->scales;
-    args.d = block->shape.row ? pre_tensor(nn, block, block->pre) : *y;
-    if (block->column_bias)
-        args.bias = vector(block->column_bias->param.weight);
+    const lap_nn_block_t *block = &list->blocks[b];
+    lap_op_desc_t desc;
+    lap_nn_entry_t *entry = call(list, b, true, FPROP, &desc);
+    entry->reads[LAP_NN_A] = column_input(list, block, when);
+    entry->reads[LAP_NN_B] = block->column->copy;
+    entry->reads[LAP_NN_BIAS] = copy_region(block->column_bias);
+    entry->writes[LAP_NN_D] = block->shape.row ? block->pre[when] : block->y;
     if (block->shape.middle == LAP_MIDDLE_GELU) {
-        args.aux = args.d;
-        args.d = mid_tensor(nn, block, block->mid);
+        entry->writes[LAP_NN_AUX_OUT] = block->pre[when];
+        entry->writes[LAP_NN_D] = block->mid[when];
     }
-    if (call->step.desc.gather_input)
-        args.gathered = lap_tensor(block->full, args.a.dtype, lap_nn_rows(nn), block->shape.width);
-    return lap_nn_begin(nn, call, &args);
+    if (desc.gather_input)
+        gather_to(list, entry, block->full[when]);
 }
 
-static lap_attention_t attention_of(const lap_nn_t *nn, const lap_nn_block_t *block)
+static size_t attention_scratch(const lap_nn_list_t *list)
 {
-    const lap_nn_desc_t *desc = &nn->plan.desc;
-    const size_t ranks = (size_t)nn->plan.nranks;
-    return (lap_attention_t){
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const size_t ranks = (size_t)list->plan.nranks;
+    const lap_attention_t attention = {
         .dtype = desc->dtype,
-        .scale = (float)(1 / sqrt((double)desc->head_dim)),
-        .seq = nn->seq,
+        .seq = desc->seq,
         .batch = desc->batch,
         .heads = desc->heads / ranks,
         .kv_heads = desc->kv_heads / ranks,
         .dim = desc->head_dim,
-        .qkv_stride = pre_of(nn, block),
-        .out_stride = mid_of(nn, block),
-        .qkv = block->pre,
-        .out = block->mid,
-        .lse = block->lse,
-        .scratch = nn->scratch,
     };
-}
-
-static lap_swiglu_t swiglu_of(const lap_nn_t *nn, const lap_nn_block_t *block)
-{
-    return (lap_swiglu_t){
-        .dtype = nn->plan.desc.dtype,
-        .rows = lap_nn_rows(nn),
-        .cols = mid_of(nn, block),
-        .pre_stride = pre_of(nn, block),
-        .out_stride = mid_of(nn, block),
-        .pre = block->pre,
-        .out = block->mid,
-    };
+    return list->kernels->attention_scratch(&attention);
 }
 
 /* What is between the GEMMs, but for GELU, which the first of them does. */
-static lap_status_t middle_forward(lap_nn_t *nn, const lap_nn_block_t *block)
+static void middle_forward(lap_nn_list_t *list, uint32_t b, int when)
 {
-    const lap_nn_middle_t middle = block->shape.middle;
-    lap_stream_t *stream;
-    if (middle != LAP_MIDDLE_SWIGLU && middle != LAP_MIDDLE_ATTENTION)
-        return LAP_OK;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    if (middle == LAP_MIDDLE_SWIGLU) {
-        const lap_swiglu_t swiglu = swiglu_of(nn, block);
-        return nn->kernels->swiglu_forward(stream, &swiglu);
-    }
-    const lap_attention_t attention = attention_of(nn, block);
-    return nn->kernels->attention_forward(stream, &attention);
-}
-
-static lap_status_t copy(lap_nn_t *nn, const lap_tensor_t *src, const lap_tensor_t *dst)
-{
-    const size_t element = lap_dtype_size(src->dtype);
-    const lap_copy_t copy = {
-        .dst = dst->data,
-        .src = src->data,
-        .rows = src->rows,
-        .row_bytes = src->cols * element,
-        .dst_stride = dst->stride * element,
-        .src_stride = src->stride * element,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->copy(stream, &copy);
+    const lap_nn_block_t *block = &list->blocks[b];
+    const bool attention = block->shape.middle == LAP_MIDDLE_ATTENTION;
+    if (!attention && block->shape.middle != LAP_MIDDLE_SWIGLU)
+        return;
+    const uint32_t room = attention ? scratch(list, b, attention_scratch(list)) : LAP_NN_NONE;
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, attention ? LAP_NN_ATTEND : LAP_NN_GATE,
+                                             attention ? "attention" : "swiglu", b);
+    entry->reads[0] = block->pre[when];
+    entry->writes[0] = block->mid[when];
+    entry->writes[1] = attention ? block->lse : LAP_NN_NONE;
+    entry->writes[2] = room;
 }
 
 /* The row-parallel GEMM. Where x is to be added it is put into y first: it is rounded once. */
-static lap_status_t multiply_row(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *y)
+static void multiply_row(lap_nn_list_t *list, uint32_t b)
 {
-    const lap_tensor_t input = row_input(nn, block);
-    lap_nn_operand_t a;
-    if (block->shape.residual)
-        LAP_TRY(copy(nn, &block->x, y));
-    LAP_TRY(lap_nn_fp8_take(nn, &block->mid8, &input, &a));
-    lap_op_args_t args = operands_of(a, weight_of(nn, block->row));
-    args.d = *y;
-    args.beta = block->shape.residual ? 1.0f : 0.0f;
-    if (block->row_bias)
-        args.bias = vector(block->row_bias->param.weight);
-    return lap_nn_begin(nn, block->row_calls[FPROP], &args);
+    const lap_nn_block_t *block = &list->blocks[b];
+    lap_op_desc_t desc;
+    if (block->shape.residual) {
+        lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_COPY, "residual", b);
+        entry->reads[0] = block->x;
+        entry->writes[0] = block->y;
+    }
+    const uint32_t a =
+        cast(list, b, block->shape.column ? block->mid[IN_FORWARD] : block->x, block->mid8);
+    lap_nn_entry_t *entry = call(list, b, false, FPROP, &desc);
+    entry->reads[LAP_NN_A] = a;
+    entry->reads[LAP_NN_B] = block->row->copy;
+    entry->reads[LAP_NN_BIAS] = copy_region(block->row_bias);
+    entry->writes[LAP_NN_D] = block->y;
+    entry->beta = block->shape.residual ? 1.0f : 0.0f;
 }
 
-lap_status_t lap_nn_block_forward(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *x,
-                                  const lap_tensor_t *y)
+static void look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region)
 {
-    block->x = *x;
-    if (block->shape.norm)
-        LAP_TRY(normalize(nn, block));
-    if (block->shape.column) {
-        const lap_tensor_t input = column_input(nn, block);
-        lap_nn_operand_t operand;
-        LAP_TRY(lap_nn_fp8_take(nn, &block->input8, &input, &operand));
-        LAP_TRY(multiply_column(nn, block, block->column_calls[FPROP], y));
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_LOOK, name, b);
+    entry->reads[0] = region;
+    entry->index = list->nlooks++;
+}
+
+/* A parameter, and then its copy: that of a large number may be none. */
+static void look_weight(lap_nn_list_t *list, uint32_t b, const lap_nn_weight_t *weight)
+{
+    if (!weight || list->status != LAP_OK)
+        return;
+    look(list, weight->name, b, weight->master);
+    if (weight->copy != weight->master && !lap_dtype_is_fp8(list->regions[weight->copy].dtype))
+        look(list, weight->name, b, weight->copy);
+}
+
+/* All that a block has to look at, in the order in which forward uses or makes it. */
+static void look_block(lap_nn_list_t *list, uint32_t b)
+{
+    const lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_shape_t *shape = &block->shape;
+    static const char *const middles[] = {"", "gelu", "swiglu", "attention"};
+    look_weight(list, b, block->gamma);
+    look_weight(list, b, block->beta);
+    if (shape->norm)
+        look(list, shape->norm_name, b, block->norm_out[IN_FORWARD]);
+    look_weight(list, b, block->column);
+    look_weight(list, b, block->column_bias);
+    if (shape->row && shape->column) {
+        look(list, shape->column_name, b, block->pre[IN_FORWARD]);
+        look(list, middles[shape->middle], b, block->mid[IN_FORWARD]);
     }
-    LAP_TRY(middle_forward(nn, block));
-    return block->shape.row ? multiply_row(nn, block, y) : LAP_OK;
+    look_weight(list, b, block->row);
+    look_weight(list, b, block->row_bias);
+    look(list, shape->row ? shape->row_name : shape->column_name, b, block->y);
+}
+
+void lap_nn_list_forward(lap_nn_list_t *list, uint32_t b)
+{
+    const lap_nn_block_t *block = &list->blocks[b];
+    if (block->shape.norm)
+        normalize(list, b, IN_FORWARD);
+    if (block->shape.column) {
+        (void)cast(list, b, block->shape.norm ? block->norm_out[IN_FORWARD] : block->x,
+                   block->input8);
+        multiply_column(list, b, IN_FORWARD);
+    }
+    middle_forward(list, b, IN_FORWARD);
+    if (block->shape.row)
+        multiply_row(list, b);
+    look_block(list, b);
 }
 
 /* ---- backward ---- */
 
 /* Makes again what forward did not keep. FP8 operands it did keep. */
-static lap_status_t recompute(lap_nn_t *nn, lap_nn_block_t *block)
+static void recompute(lap_nn_list_t *list, uint32_t b)
 {
-    const bool fp8 = nn->plan.desc.fp8 != LAP_FP8_NONE;
-    if (nn->plan.desc.recompute == LAP_RECOMPUTE_NONE)
-        return LAP_OK;
+    const lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_middle_t middle = block->shape.middle;
+    const bool fp8 = lap_nn_list_fp8(list);
+    if (list->plan.desc.recompute == LAP_RECOMPUTE_NONE)
+        return;
     if (block->shape.norm && !fp8)
-        LAP_TRY(normalize(nn, block));
-    if (block->again)
-        LAP_TRY(multiply_column(nn, block, block->again, &block->x));
-    else if (block->shape.middle == LAP_MIDDLE_GELU && !fp8)
-        return lap_nn_reduce(nn, &block->gelu, nn->plan.desc.dtype, nn->plan.desc.dtype, block->mid,
-                             lap_nn_rows(nn), mid_of(nn, block));
-    return middle_forward(nn, block);
+        normalize(list, b, IN_BACKWARD);
+    if (again(list, &block->shape)) {
+        multiply_column(list, b, IN_BACKWARD);
+    } else if (middle == LAP_MIDDLE_GELU && !fp8) {
+        lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_ACTIVATE, "gelu", b);
+        entry->reads[0] = block->pre[IN_BACKWARD];
+        entry->writes[0] = block->mid[IN_BACKWARD];
+        entry->index = list->nreductions++;
+    }
+    if (middle == LAP_MIDDLE_ATTENTION || !fp8)
+        middle_forward(list, b, IN_BACKWARD);
 }
 
 /*
  * Where backward puts the gradient of a vector: to be summed, scaled or added to the one before; or
  * right where it belongs, when there is nothing of that to do.
  */
-static float *partial_of(const lap_nn_t *nn, const lap_nn_weight_t *weight)
+static uint32_t partial_of(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
 {
-    const bool done = nn->fresh && !weight->summed && nn->plan.desc.loss_scale == 1;
-    return done ? weight->param.grad.data : weight->partial;
+    const bool done = !list->more && !weight->summed && list->plan.desc.loss_scale == 1;
+    return done ? weight->grad : weight->partial;
 }
 
-/* The gradient of a parameter is on its way. */
-static lap_status_t ready(lap_nn_t *nn, lap_nn_weight_t *weight)
+void lap_nn_list_ready(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
-    if (!weight || weight->summed)
-        return LAP_OK;
-    if (weight->partial && partial_of(nn, weight) == weight->partial)
-        LAP_TRY(lap_nn_add_partial(nn, weight));
-    return lap_nn_tell_ready(nn, weight->index);
+    if (weight->param.vector && partial_of(list, weight) == weight->partial) {
+        lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_ADD, weight->name, LAP_NN_NONE);
+        entry->reads[0] = weight->summed ? weight->sums : weight->partial;
+        entry->writes[0] = weight->grad;
+        entry->beta = list->more ? 1.0f : 0.0f;
+        entry->index = list->nreductions++;
+    }
+    lap_nn_add_entry(list, LAP_NN_READY, weight->name, LAP_NN_NONE)->index = weight->index;
+}
+
+/* What the ranks hold in part becomes ready at the end of backward. */
+static void ready(lap_nn_list_t *list, lap_nn_weight_t *weight)
+{
+    if (weight && !weight->summed)
+        lap_nn_list_ready(list, weight);
 }
 
 /* What the two wgrad GEMMs have in common: dw = dy^T x, and the sums of the rows of dy. */
-static lap_op_args_t wgrad_args(const lap_nn_t *nn, const lap_nn_weight_t *weight,
-                                const lap_nn_weight_t *bias, lap_nn_operand_t dy,
-                                lap_nn_operand_t x)
+static lap_nn_entry_t *call_wgrad(lap_nn_list_t *list, uint32_t b, bool column, uint32_t dy,
+                                  uint32_t x)
 {
-    lap_op_args_t args = operands_of(dy, x);
-    args.d = weight->param.grad;
-    args.alpha = 1 / nn->plan.desc.loss_scale;
-    args.beta = nn->fresh ? 0.0f : 1.0f;
+    const lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_weight_t *bias = column ? block->column_bias : block->row_bias;
+    lap_op_desc_t desc;
+    lap_nn_entry_t *entry = call(list, b, column, WGRAD, &desc);
+    entry->reads[LAP_NN_A] = dy;
+    entry->reads[LAP_NN_B] = x;
+    entry->writes[LAP_NN_D] = (column ? block->column : block->row)->grad;
+    entry->alpha = 1 / list->plan.desc.loss_scale;
+    entry->beta = list->more ? 1.0f : 0.0f;
     if (bias)
-        args.bias_grad = lap_tensor(partial_of(nn, bias), LAP_FLOAT32, 1, bias->param.rows);
-    return args;
+        entry->writes[LAP_NN_BIAS_GRAD] = partial_of(list, bias);
+    return entry;
 }
 
 /* Through the row-parallel GEMM to `d`, the gradient of what it took. */
-static lap_status_t row_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *dy,
-                                 lap_tensor_t d)
+static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t d)
 {
-    const lap_tensor_t input = row_input(nn, block);
-    lap_nn_call_t *dgrad = block->row_calls[DGRAD];
-    lap_nn_operand_t gradient;
-    LAP_TRY(lap_nn_fp8_take(nn, &block->dy8, dy, &gradient));
-    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->row));
-    args.d = d;
-    args.scales = nn->scales;
-    if (block->shape.middle == LAP_MIDDLE_GELU)
-        args.aux = pre_tensor(nn, block, block->pre);
-    if (dgrad->step.desc.gather_input)
-        gradient.tensor = args.gathered =
-            lap_tensor(nn->dy_full, args.a.dtype, lap_nn_rows(nn), block->shape.out);
-    LAP_TRY(lap_nn_begin(nn, dgrad, &args));
-    args = wgrad_args(nn, block->row, block->row_bias, gradient,
-                      lap_nn_fp8_kept(nn, &block->mid8, &input));
-    LAP_TRY(lap_nn_begin(nn, block->row_calls[WGRAD], &args));
-    LAP_TRY(ready(nn, block->row_bias));
-    return ready(nn, block->row);
+    const lap_nn_block_t *block = &list->blocks[b];
+    const lap_nn_shape_t *shape = &block->shape;
+    const uint32_t input = lap_nn_list_fp8(list) ? block->mid8
+                           : shape->column       ? block->mid[IN_BACKWARD]
+                                                 : block->x;
+    const uint32_t copy = copy_of(list, "dy8", b, LAP_NN_OWN_ROWS, LAP_FLOAT8_E5M2, shape->out);
+    uint32_t gradient = cast(list, b, dy, copy);
+    const uint32_t full = gathered_of(list, "dy_full", b, gradient, shape->out);
+    lap_op_desc_t desc;
+    lap_nn_entry_t *entry = call(list, b, false, DGRAD, &desc);
+    entry->reads[LAP_NN_A] = gradient;
+    entry->reads[LAP_NN_B] = block->row->turned;
+    entry->writes[LAP_NN_D] = d;
+    if (shape->middle == LAP_MIDDLE_GELU)
+        entry->reads[LAP_NN_AUX_IN] = block->pre[IN_BACKWARD];
+    if (desc.gather_input) {
+        gather_to(list, entry, full);
+        gradient = full;
+    }
+    (void)call_wgrad(list, b, false, gradient, input);
+    ready(list, block->row_bias);
+    ready(list, block->row);
 }
 
-static lap_status_t middle_backward(lap_nn_t *nn, const lap_nn_block_t *block)
+/* Through what is between the GEMMs, but for GELU: the row-parallel GEMM has done that. */
+static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint32_t dpre)
 {
-    lap_stream_t *stream;
+    const lap_nn_block_t *block = &list->blocks[b];
+    const bool attention = block->shape.middle == LAP_MIDDLE_ATTENTION;
     if (block->shape.middle == LAP_MIDDLE_GELU)
-        return LAP_OK; /* the row-parallel GEMM has done it */
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    if (block->shape.middle == LAP_MIDDLE_SWIGLU) {
-        lap_swiglu_t swiglu = swiglu_of(nn, block);
-        swiglu.dout = nn->dmid;
-        swiglu.dpre = nn->dpre;
-        return nn->kernels->swiglu_backward(stream, &swiglu);
+        return;
+    const uint32_t room = attention ? scratch(list, b, attention_scratch(list)) : LAP_NN_NONE;
+    lap_nn_entry_t *entry =
+        lap_nn_add_entry(list, attention ? LAP_NN_ATTEND_BACKWARD : LAP_NN_GATE_BACKWARD,
+                         attention ? "attention" : "swiglu", b);
+    entry->reads[0] = block->pre[IN_BACKWARD];
+    entry->reads[1] = dmid;
+    if (attention) {
+        entry->reads[2] = block->mid[IN_BACKWARD];
+        entry->reads[3] = block->lse;
     }
-    lap_attention_t attention = attention_of(nn, block);
-    attention.dout = nn->dmid;
-    attention.dqkv = nn->dpre;
-    return nn->kernels->attention_backward(stream, &attention);
+    entry->writes[0] = dpre;
+    entry->writes[1] = room;
 }
 
 /*
  * Through the column-parallel GEMM to `d`, the gradient of what it took. By default the input is
- * gathered beside dgrad and the gradient reduced beside wgrad; or dgrad reduces by itself, and the
+ * gathered during dgrad and the gradient reduced during wgrad; or dgrad reduces by itself, and the
  * whole input is there.
  */
-static lap_status_t column_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *dpre,
-                                    lap_tensor_t d)
+static void column_backward(lap_nn_list_t *list, uint32_t b, uint32_t dpre, uint32_t d)
 {
-    const size_t rows = lap_nn_rows(nn), width = block->shape.width;
-    lap_nn_call_t *dgrad = block->column_calls[DGRAD], *wgrad = block->column_calls[WGRAD];
-    const bool bulk = dgrad->step.desc.kind == LAP_BULK_AG;
-    const lap_tensor_t own = column_input(nn, block), part = tensor(nn, nn->dx_part, rows, width);
-    lap_nn_operand_t input = lap_nn_fp8_kept(nn, &block->input8, &own), gradient;
-    LAP_TRY(lap_nn_fp8_take(nn, &block->dpre8, dpre, &gradient));
-    lap_op_args_t args = operands_of(gradient, lap_nn_fp8_turned(nn, block->column));
-    args.d = bulk ? part : d;
-    args.scales = nn->scales;
-    if (bulk) {
-        args.x = input.tensor;
-        args.wire_scale = input.scale;
-    }
-    if (nn->plan.desc.sequence_parallel)
-        input.tensor = lap_tensor(block->full, input.tensor.dtype, rows, width);
-    if (bulk)
-        args.y = input.tensor;
-    LAP_TRY(lap_nn_begin(nn, dgrad, &args));
-    args = wgrad_args(nn, block->column, block->column_bias, gradient, input);
-    if (bulk) {
-        args.x = part;
-        args.y = d;
-    }
-    LAP_TRY(lap_nn_begin(nn, wgrad, &args));
-    LAP_TRY(ready(nn, block->column_bias));
-    return ready(nn, block->column);
-}
-
-static lap_status_t norm_backward(lap_nn_t *nn, const lap_nn_block_t *block, const lap_tensor_t *dy,
-                                  const lap_tensor_t *dx)
-{
-    const lap_norm_backward_t norm = {
-        .kind = nn->plan.desc.norm,
-        .dtype = nn->plan.desc.dtype,
-        .rows = block->x.rows,
-        .cols = block->x.cols,
-        .x_stride = block->x.stride,
-        .dy_stride = block->x.cols,
-        .skip_stride = dy->stride,
-        .dx_stride = dx->stride,
-        .x = block->x.data,
-        .dy = nn->dnorm,
-        .skip = block->shape.residual ? dy->data : NULL,
-        .dx = dx->data,
-        .gamma = block->gamma->param.master.data,
-        .mean = block->mean,
-        .rstd = block->rstd,
-        .dgamma = partial_of(nn, block->gamma),
-        .dbeta = block->beta ? partial_of(nn, block->beta) : NULL,
-        .scratch = nn->scratch,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->kernels->norm_backward(stream, &norm);
-}
-
-lap_status_t lap_nn_block_backward(lap_nn_t *nn, lap_nn_block_t *block, const lap_tensor_t *dy,
-                                   const lap_tensor_t *dx)
-{
+    const lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_shape_t *shape = &block->shape;
-    lap_tensor_t dpre = *dy, dnorm = *dx;
-    LAP_TRY(recompute(nn, block));
-    if (shape->row && !shape->column)
-        return row_backward(nn, block, dy, *dx);
+    const uint32_t input = column_input(list, block, IN_BACKWARD);
+    const uint32_t copy =
+        copy_of(list, "dpre8", b, LAP_NN_ALL_ROWS, LAP_FLOAT8_E5M2, pre_of(list, shape));
+    const uint32_t gradient = cast(list, b, dpre, copy);
+    const uint32_t part = matrix(list, "dx_part", b, LAP_NN_ALL_ROWS, shape->width);
+    lap_op_desc_t desc;
+    lap_nn_entry_t *entry = call(list, b, true, DGRAD, &desc);
+    const bool bulk = desc.kind == LAP_BULK_AG;
+    entry->reads[LAP_NN_A] = gradient;
+    entry->reads[LAP_NN_B] = block->column->turned;
+    entry->writes[LAP_NN_D] = bulk ? part : d;
+    if (bulk) {
+        entry->reads[LAP_NN_X] = input;
+        gather_to(list, entry, block->full[IN_BACKWARD]);
+    }
+    const bool whole = list->plan.desc.sequence_parallel != 0;
+    entry = call_wgrad(list, b, true, gradient, whole ? block->full[IN_BACKWARD] : input);
+    if (bulk) {
+        entry->reads[LAP_NN_X] = part;
+        entry->writes[LAP_NN_SECOND] = d;
+    }
+    ready(list, block->column_bias);
+    ready(list, block->column);
+}
+
+static void norm_backward(lap_nn_list_t *list, uint32_t b, uint32_t dnorm, uint32_t dy, uint32_t dx)
+{
+    const lap_nn_block_t *block = &list->blocks[b];
+    const size_t rows = list->status == LAP_OK ? list->regions[dnorm].rows : 0;
+    const uint32_t room = scratch(list, b, list->kernels->norm_scratch(rows, block->shape.width));
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_NORM_BACKWARD, block->shape.norm_name, b);
+    entry->reads[0] = block->x;
+    entry->reads[1] = dnorm;
+    entry->reads[2] = block->shape.residual ? dy : LAP_NN_NONE;
+    entry->reads[3] = block->gamma->master;
+    entry->reads[4] = block->mean;
+    entry->reads[5] = block->rstd;
+    entry->writes[0] = dx;
+    entry->writes[1] = partial_of(list, block->gamma);
+    entry->writes[2] = block->beta ? partial_of(list, block->beta) : LAP_NN_NONE;
+    entry->writes[3] = room;
+    ready(list, block->beta);
+    ready(list, block->gamma);
+}
+
+uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy)
+{
+    const lap_nn_shape_t *shape = &list->blocks[b].shape;
+    const uint32_t dx = b == 0 ? list->dx : matrix(list, "dx", b, LAP_NN_OWN_ROWS, shape->width);
+    recompute(list, b);
+    if (!shape->column) {
+        row_backward(list, b, dy, dx);
+        return dx;
+    }
+    uint32_t dpre = dy, dnorm = dx;
     if (shape->row) {
         const bool gelu = shape->middle == LAP_MIDDLE_GELU;
-        dpre = pre_tensor(nn, block, nn->dpre);
-        LAP_TRY(row_backward(nn, block, dy, gelu ? dpre : mid_tensor(nn, block, nn->dmid)));
-        LAP_TRY(middle_backward(nn, block));
+        dpre = matrix(list, "dpre", b, LAP_NN_ALL_ROWS, pre_of(list, shape));
+        const uint32_t dmid =
+            gelu ? dpre : matrix(list, "dmid", b, LAP_NN_ALL_ROWS, mid_of(list, shape));
+        row_backward(list, b, dy, dmid);
+        middle_backward(list, b, dmid, dpre);
     }
     if (shape->norm)
-        dnorm = tensor(nn, nn->dnorm, lap_nn_own_rows(nn), shape->width);
-    LAP_TRY(column_backward(nn, block, &dpre, dnorm));
-    if (!shape->norm)
-        return LAP_OK;
-    LAP_TRY(norm_backward(nn, block, dy, dx));
-    LAP_TRY(ready(nn, block->beta));
-    return ready(nn, block->gamma);
+        dnorm = matrix(list, "dnorm", b, LAP_NN_OWN_ROWS, shape->width);
+    column_backward(list, b, dpre, dnorm);
+    if (shape->norm)
+        norm_backward(list, b, dnorm, dy, dx);
+    return dx;
 }

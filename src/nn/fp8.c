@@ -15,11 +15,6 @@
 #include "nn/nn.h"
 #include "util/alloc.h"
 
-static bool is_on(const lap_nn_t *nn)
-{
-    return nn->plan.desc.fp8 != LAP_FP8_NONE;
-}
-
 /* The power of two that brings `amax` into the range of the type; 1 where there is none. */
 static float scale_of(lap_dtype_t dtype, float amax)
 {
@@ -34,21 +29,22 @@ static float scale_of(lap_dtype_t dtype, float amax)
     return (float)ldexp(1, exponent);
 }
 
-lap_status_t lap_nn_fp8_add(lap_nn_t *nn, lap_nn_fp8_t *fp8, lap_dtype_t dtype, size_t count)
+static float *cast_scale(const lap_nn_t *nn, uint32_t index)
 {
-    fp8->dtype = dtype;
-    fp8->index = nn->nfp8++;
-    return fp8->data ? LAP_OK : lap_nn_alloc(nn, count, &fp8->data);
+    return (float *)nn->tensors[nn->list.cast_scales].data + index;
+}
+
+static float *cast_amax(const lap_nn_t *nn, uint32_t index)
+{
+    return (float *)nn->tensors[nn->list.cast_amax].data + index;
 }
 
 /* Casts begin anew to look for magnitudes. */
 static lap_status_t clear_amax(lap_nn_t *nn)
 {
-    const lap_fill_normal_t fill = {.dtype = LAP_FLOAT32,
-                                    .rows = 1,
-                                    .cols = nn->nfp8,
-                                    .stride = nn->nfp8,
-                                    .out = nn->cast_amax};
+    const uint32_t count = nn->list.nfp8;
+    const lap_fill_normal_t fill = {
+        .dtype = LAP_FLOAT32, .rows = 1, .cols = count, .stride = count, .out = cast_amax(nn, 0)};
     lap_stream_t *stream;
     LAP_TRY(lap_nn_stream(nn, &stream));
     return nn->kernels->fill_normal(stream, &fill);
@@ -57,21 +53,20 @@ static lap_status_t clear_amax(lap_nn_t *nn)
 lap_status_t lap_nn_fp8_start(lap_nn_t *nn)
 {
     lap_device_t *device = nn->engine->device;
+    const size_t count = nn->list.nfp8;
     void *memory;
-    if (!is_on(nn))
+    if (!lap_nn_list_fp8(&nn->list))
         return LAP_OK;
-    LAP_TRY(lap_nn_alloc(nn, (size_t)nn->plan.nranks * sizeof(float), &memory));
-    nn->scales = memory;
-    LAP_TRY(lap_nn_alloc(nn, 2 * nn->nfp8 * sizeof(float), &memory));
-    nn->cast_scales = memory;
-    nn->cast_amax = nn->cast_scales + nn->nfp8;
-    LAP_TRY(device->ops->alloc_shared(device, 2 * nn->nfp8 * sizeof(float), &memory));
+    LAP_TRY(device->ops->alloc_shared(device, 2 * count * sizeof(float), &memory));
     nn->amax = memory;
-    nn->found = nn->amax + nn->nfp8;
-    nn->history = lap_alloc(nn->nfp8 * nn->plan.desc.amax_history, sizeof(float));
-    if (!nn->history)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the magnitudes of %zu matrices",
-                         nn->nfp8);
+    nn->found = nn->amax + count;
+    nn->history = lap_alloc(count * nn->list.plan.desc.amax_history, sizeof(float));
+    nn->fp8 = lap_alloc(count, sizeof(*nn->fp8));
+    if (!nn->history || !nn->fp8)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the magnitudes of %zu matrices", count);
+    for (uint32_t i = 0; i < nn->list.nregions; i++)
+        if (nn->list.regions[i].fp8 != LAP_NN_NONE)
+            nn->fp8[nn->list.regions[i].fp8].dtype = nn->list.regions[i].dtype;
     return clear_amax(nn);
 }
 
@@ -81,7 +76,7 @@ static lap_status_t exchange(lap_nn_t *nn, float *values, size_t count)
     void *memory;
     LAP_TRY(lap_group_collect(nn->group, values, count * sizeof(float), &memory));
     const float *all = memory;
-    for (size_t r = 0; r < (size_t)nn->plan.nranks; r++)
+    for (size_t r = 0; r < (size_t)nn->list.plan.nranks; r++)
         for (size_t i = 0; i < count; i++)
             values[i] = all[r * count + i] > values[i] ? all[r * count + i] : values[i];
     lap_free(memory);
@@ -91,28 +86,30 @@ static lap_status_t exchange(lap_nn_t *nn, float *values, size_t count)
 /* ---- delayed scaling ---- */
 
 /* The scale that the passes so far ask for; as it is when they saw nothing. */
-static float delayed_scale(const lap_nn_t *nn, const lap_nn_fp8_t *fp8)
+static float delayed_scale(const lap_nn_t *nn, uint32_t index)
 {
-    const size_t length = nn->plan.desc.amax_history;
-    const float *history = nn->history + fp8->index * length;
+    const size_t length = nn->list.plan.desc.amax_history;
+    const float *history = nn->history + index * length;
     float most = 0;
     for (size_t i = 0; i < length; i++)
         most = history[i] > most ? history[i] : most;
-    return most > 0 ? scale_of(fp8->dtype, most) : fp8->scale;
+    return most > 0 ? scale_of(nn->fp8[index].dtype, most) : nn->fp8[index].scale;
 }
 
 /* Waits for all passes and takes over what their casts have found. */
 static lap_status_t collect_amax(lap_nn_t *nn)
 {
-    const lap_copy_t copy = {
-        .dst = nn->found, .src = nn->cast_amax, .rows = 1, .row_bytes = nn->nfp8 * sizeof(float)};
+    const lap_copy_t copy = {.dst = nn->found,
+                             .src = cast_amax(nn, 0),
+                             .rows = 1,
+                             .row_bytes = nn->list.nfp8 * sizeof(float)};
     lap_stream_t *stream;
     nn->kernel_last = false; /* others may have issued something */
     LAP_TRY(lap_nn_stream(nn, &stream));
     LAP_TRY(nn->engine->device->ops->copy(stream, &copy));
     LAP_TRY(clear_amax(nn));
     LAP_TRY(lap_nn_wait(nn));
-    for (size_t i = 0; i < nn->nfp8; i++) {
+    for (size_t i = 0; i < nn->list.nfp8; i++) {
         const float found = isnan(nn->found[i]) ? INFINITY : nn->found[i];
         nn->amax[i] = found > nn->amax[i] ? found : nn->amax[i];
     }
@@ -121,12 +118,12 @@ static lap_status_t collect_amax(lap_nn_t *nn)
 
 lap_status_t lap_nn_fp8_renew(lap_nn_t *nn)
 {
-    if (nn->plan.desc.fp8 != LAP_FP8_DELAYED)
+    if (nn->list.plan.desc.fp8 != LAP_FP8_DELAYED)
         return LAP_OK;
     LAP_TRY(collect_amax(nn));
-    LAP_TRY(exchange(nn, nn->amax, nn->nfp8));
-    const size_t length = nn->plan.desc.amax_history;
-    for (size_t i = 0; i < nn->nfp8; i++)
+    LAP_TRY(exchange(nn, nn->amax, nn->list.nfp8));
+    const size_t length = nn->list.plan.desc.amax_history;
+    for (size_t i = 0; i < nn->list.nfp8; i++)
         nn->history[i * length + nn->passes % length] = nn->amax[i];
     nn->passes++;
     return LAP_OK;
@@ -134,106 +131,60 @@ lap_status_t lap_nn_fp8_renew(lap_nn_t *nn)
 
 /* ---- taking ---- */
 
-static lap_status_t measure(lap_nn_t *nn, const lap_nn_fp8_t *fp8, const lap_tensor_t *matrix)
-{
-    const lap_amax_t amax = {
-        .dtype = matrix->dtype,
-        .rows = matrix->rows,
-        .cols = matrix->cols,
-        .stride = matrix->stride,
-        .src = matrix->data,
-        .amax = &nn->amax[fp8->index],
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->kernels->amax(stream, &amax);
-}
-
 /* Nothing that was issued still reads the scale before it, where the host writes it itself. */
-static lap_status_t set_scale(lap_nn_t *nn, lap_nn_fp8_t *fp8, float scale)
+static lap_status_t set_scale(lap_nn_t *nn, uint32_t index, float scale)
 {
     const lap_device_ops_t *ops = nn->engine->device->ops;
-    float *place = &nn->cast_scales[fp8->index];
     lap_stream_t *stream;
-    if (fp8->scale == scale)
+    if (nn->fp8[index].scale == scale)
         return LAP_OK;
-    fp8->scale = scale;
+    nn->fp8[index].scale = scale;
     if (ops->set) {
         LAP_TRY(lap_nn_stream(nn, &stream));
-        return ops->set(stream, place, scale);
+        return ops->set(stream, cast_scale(nn, index), scale);
     }
-    *place = scale;
+    *cast_scale(nn, index) = scale;
     return LAP_OK;
 }
 
-static lap_status_t scale_now(lap_nn_t *nn, lap_nn_fp8_t *fp8)
+static lap_status_t scale_now(lap_nn_t *nn, uint32_t index)
 {
     LAP_TRY(lap_nn_settle(nn));
-    float most = nn->amax[fp8->index];
+    float most = nn->amax[index];
     LAP_TRY(exchange(nn, &most, 1));
-    return set_scale(nn, fp8, scale_of(fp8->dtype, most));
+    return set_scale(nn, index, scale_of(nn->fp8[index].dtype, most));
 }
 
 /* Casts the matrix with the scale that there is. `looks`: and finds its magnitude on the way. */
-static lap_status_t cast(lap_nn_t *nn, const lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
-                         bool looks)
+static lap_status_t cast(lap_nn_t *nn, uint32_t copy, const lap_tensor_t *matrix, bool looks)
 {
+    const uint32_t index = nn->list.regions[copy].fp8;
     if (looks)
-        nn->amax[fp8->index] = 0; /* until it is collected */
-    return lap_nn_cast(nn, matrix, fp8->dtype, fp8->data, &nn->cast_scales[fp8->index],
-                       looks ? &nn->cast_amax[fp8->index] : NULL);
+        nn->amax[index] = 0; /* until it is collected */
+    return lap_nn_cast(nn, matrix, nn->fp8[index].dtype, nn->tensors[copy].data,
+                       cast_scale(nn, index), looks ? cast_amax(nn, index) : NULL);
 }
 
-/* The scale is that of the matrix itself. */
-static lap_status_t take_now(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix)
+lap_status_t lap_nn_fp8_cast(lap_nn_t *nn, uint32_t source, uint32_t copy)
 {
-    LAP_TRY(measure(nn, fp8, matrix));
-    LAP_TRY(scale_now(nn, fp8));
-    return cast(nn, fp8, matrix, false);
-}
-
-/* It is known before: once through the matrix is enough. */
-static lap_status_t take_delayed(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix)
-{
-    LAP_TRY(set_scale(nn, fp8, delayed_scale(nn, fp8)));
-    return cast(nn, fp8, matrix, true);
-}
-
-lap_status_t lap_nn_fp8_take(lap_nn_t *nn, lap_nn_fp8_t *fp8, const lap_tensor_t *matrix,
-                             lap_nn_operand_t *operand_p)
-{
-    if (is_on(nn) && (nn->plan.desc.fp8 == LAP_FP8_CURRENT || fp8->scale == 0))
-        LAP_TRY(take_now(nn, fp8, matrix));
-    else if (is_on(nn))
-        LAP_TRY(take_delayed(nn, fp8, matrix));
-    *operand_p = lap_nn_fp8_kept(nn, fp8, matrix);
-    return LAP_OK;
-}
-
-lap_nn_operand_t lap_nn_fp8_kept(const lap_nn_t *nn, const lap_nn_fp8_t *fp8,
-                                 const lap_tensor_t *matrix)
-{
-    if (!is_on(nn))
-        return (lap_nn_operand_t){*matrix, 1};
-    return (lap_nn_operand_t){lap_tensor(fp8->data, fp8->dtype, matrix->rows, matrix->cols),
-                              fp8->scale};
-}
-
-lap_nn_operand_t lap_nn_fp8_turned(const lap_nn_t *nn, const lap_nn_weight_t *weight)
-{
-    const lap_nn_param_t *param = &weight->param;
-    if (!is_on(nn))
-        return (lap_nn_operand_t){param->weight, 1};
-    return (lap_nn_operand_t){
-        lap_tensor(weight->turned, weight->fp8.dtype, param->cols, param->rows), weight->fp8.scale};
+    const uint32_t index = nn->list.regions[copy].fp8;
+    const lap_tensor_t matrix = lap_nn_tensor(nn, source);
+    if (nn->list.plan.desc.fp8 == LAP_FP8_CURRENT || nn->fp8[index].scale == 0) {
+        LAP_TRY(lap_nn_amax(nn, &matrix, &nn->amax[index]));
+        LAP_TRY(scale_now(nn, index));
+        return cast(nn, copy, &matrix, false);
+    }
+    /* It is known before: once through the matrix is enough. */
+    LAP_TRY(set_scale(nn, index, delayed_scale(nn, index)));
+    return cast(nn, copy, &matrix, true);
 }
 
 /* Transposes the copy of a weight. */
 static lap_status_t turn(lap_nn_t *nn, const lap_nn_weight_t *weight)
 {
     const lap_transpose_t transpose = {
-        .src = weight->fp8.data,
-        .dst = weight->turned,
+        .src = nn->tensors[weight->copy].data,
+        .dst = nn->tensors[weight->turned].data,
         .rows = weight->param.rows,
         .cols = weight->param.cols,
         .src_stride = weight->param.cols,
@@ -246,18 +197,22 @@ static lap_status_t turn(lap_nn_t *nn, const lap_nn_weight_t *weight)
 
 lap_status_t lap_nn_fp8_weights(lap_nn_t *nn)
 {
-    for (size_t i = 0; i < nn->nweights; i++)
-        if (nn->weights[i].fp8.data)
-            LAP_TRY(measure(nn, &nn->weights[i].fp8, &nn->weights[i].param.master));
+    for (uint32_t i = 0; i < nn->list.nweights; i++) {
+        const lap_nn_weight_t *weight = &nn->list.weights[i];
+        const uint32_t index = nn->list.regions[weight->copy].fp8;
+        if (index != LAP_NN_NONE)
+            LAP_TRY(lap_nn_amax(nn, &weight->param.master, &nn->amax[index]));
+    }
     LAP_TRY(lap_nn_settle(nn));
-    LAP_TRY(exchange(nn, nn->amax, nn->nfp8));
-    for (size_t i = 0; i < nn->nweights; i++) {
-        lap_nn_fp8_t *fp8 = &nn->weights[i].fp8;
-        if (!fp8->data)
+    LAP_TRY(exchange(nn, nn->amax, nn->list.nfp8));
+    for (uint32_t i = 0; i < nn->list.nweights; i++) {
+        const lap_nn_weight_t *weight = &nn->list.weights[i];
+        const uint32_t index = nn->list.regions[weight->copy].fp8;
+        if (index == LAP_NN_NONE)
             continue;
-        LAP_TRY(set_scale(nn, fp8, scale_of(fp8->dtype, nn->amax[fp8->index])));
-        LAP_TRY(cast(nn, fp8, &nn->weights[i].param.master, false));
-        LAP_TRY(turn(nn, &nn->weights[i]));
+        LAP_TRY(set_scale(nn, index, scale_of(nn->fp8[index].dtype, nn->amax[index])));
+        LAP_TRY(cast(nn, weight->copy, &weight->param.master, false));
+        LAP_TRY(turn(nn, weight));
     }
     return LAP_OK;
 }

@@ -19,16 +19,20 @@ static const lap_nn_kernels_t *const tables[] = {
 #endif
 };
 
-lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)
+lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **kernels_p)
 {
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-        if (strcmp(tables[i]->device, device->ops->name) == 0) {
-            if (tables[i]->prepare)
-                LAP_TRY(tables[i]->prepare(device));
+        if (strcmp(tables[i]->device, device) == 0) {
             *kernels_p = tables[i];
             return LAP_OK;
         }
     }
     return lap_error(LAP_ERR_UNSUPPORTED, "device %s has no kernels for transformer layers",
-                     device->ops->name);
+                     device);
+}
+
+lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)
+{
+    LAP_TRY(lap_nn_kernels_find(device->ops->name, kernels_p));
+    return (*kernels_p)->prepare ? (*kernels_p)->prepare(device) : LAP_OK;
 }

@@ -30,6 +30,9 @@ typedef struct lap_nn_kernels {
     lap_status_t (*update)(lap_stream_t *stream, const lap_update_t *update);
 } lap_nn_kernels_t;
 
+/* The table of the device of this name: to ask it for sizes. */
+lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **kernels_p);
+
 /* The table of a device, which is prepared. LAP_ERR_UNSUPPORTED names it when there is none. */
 lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p);
 

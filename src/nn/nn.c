@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making layers: one symmetric buffer for all their operators, the operators in the order in which
- * a pass calls them, the memory of activations, and what can be asked about it all.
+ * Making layers from the list of what their passes do: one symmetric buffer for all their operators,
+ * the operators, the memory of all regions, and what can be asked about it all.
  */
 #include "nn/nn.h"
 
@@ -11,15 +11,26 @@
 #include "overlap/overlap.h"
 #include "util/alloc.h"
 
-/* ---- the buffer ---- */
+/* ---- before there are ranks ---- */
 
-static lap_status_t buffer_size(const lap_nn_step_t *steps, size_t nsteps, int nranks,
-                                size_t *bytes_p, size_t *nsignals_p)
+/* The list of a description, as rank 0 has it, of that many layers at most. */
+static lap_status_t list_desc(const lap_nn_desc_t *desc, int nranks, size_t most_layers,
+                              lap_nn_list_t *list)
+{
+    lap_nn_plan_t plan = {.nranks = nranks};
+    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
+    const size_t per_layer = plan.nblocks / plan.desc.layers;
+    if (plan.desc.layers > most_layers)
+        plan.nblocks = most_layers * per_layer;
+    return lap_nn_list_init(list, &plan, 0, NULL);
+}
+
+static lap_status_t buffer_size(const lap_nn_list_t *list, size_t *bytes_p, size_t *nsignals_p)
 {
     size_t most_bytes = 0, most_signals = 0;
-    for (size_t i = 0; i < nsteps; i++) {
+    for (uint32_t i = 0; i < list->nsteps; i++) {
         size_t bytes, nsignals;
-        LAP_TRY(lap_op_buffer_size(&steps[i].desc, nranks, &bytes, &nsignals));
+        LAP_TRY(lap_op_buffer_size(&list->steps[i].desc, list->plan.nranks, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
         most_signals = nsignals > most_signals ? nsignals : most_signals;
     }
@@ -31,240 +42,111 @@ static lap_status_t buffer_size(const lap_nn_step_t *steps, size_t nsteps, int n
 lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *bytes_p,
                                 size_t *nsignals_p)
 {
-    lap_nn_plan_t plan = {.nranks = nranks};
-    lap_nn_step_t *steps;
-    size_t nsteps;
+    lap_nn_list_t list = {.nregions = 0};
     if (!bytes_p || !nsignals_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected a pointer to a size_t",
                          bytes_p ? "nsignals_p" : "bytes_p");
-    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
-    LAP_TRY(lap_nn_plan_steps(&plan, &steps, &nsteps));
-    const lap_status_t status = buffer_size(steps, nsteps, nranks, bytes_p, nsignals_p);
-    lap_free(steps);
+    lap_status_t status = list_desc(desc, nranks, SIZE_MAX, &list);
+    if (status == LAP_OK)
+        status = buffer_size(&list, bytes_p, nsignals_p);
+    lap_nn_list_clear(&list);
+    return status;
+}
+
+static lap_status_t check_list(const lap_nn_list_t *list, const char *transport)
+{
+    lap_op_desc_t *descs = lap_alloc(list->nsteps, sizeof(*descs));
+    if (!descs)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the proof of %u calls",
+                         (unsigned)list->nsteps);
+    for (uint32_t i = 0; i < list->nsteps; i++) {
+        descs[i] = list->steps[i].desc;
+        if (descs[i].method && strcmp(descs[i].method, LAP_AUTO) == 0)
+            descs[i].method = "serial";
+    }
+    const lap_status_t status =
+        lap_op_check(descs, NULL, list->nsteps, list->plan.nranks, transport);
+    lap_free(descs);
     return status;
 }
 
 /* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */
 lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport)
 {
-    lap_nn_plan_t plan = {.nranks = nranks};
-    lap_nn_step_t *steps;
-    size_t nsteps;
-    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
-    const size_t per_layer = plan.nblocks / plan.desc.layers;
-    plan.nblocks = plan.nblocks > 2 * per_layer ? 2 * per_layer : plan.nblocks;
-    LAP_TRY(lap_nn_plan_steps(&plan, &steps, &nsteps));
-    lap_op_desc_t *descs = lap_alloc(nsteps, sizeof(*descs));
-    lap_status_t status = LAP_OK;
-    if (!descs)
-        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the proof of %zu calls", nsteps);
-    for (size_t i = 0; i < nsteps && status == LAP_OK; i++) {
-        descs[i] = steps[i].desc;
-        if (descs[i].method && strcmp(descs[i].method, LAP_AUTO) == 0)
-            descs[i].method = "serial";
-    }
+    lap_nn_list_t list = {.nregions = 0};
+    lap_status_t status = list_desc(desc, nranks, 2, &list);
     if (status == LAP_OK)
-        status = lap_op_check(descs, NULL, nsteps, nranks, transport);
-    lap_free(descs);
-    lap_free(steps);
+        status = check_list(&list, transport);
+    lap_nn_list_clear(&list);
     return status;
 }
 
 /* ---- memory ---- */
 
-lap_status_t lap_nn_alloc(lap_nn_t *nn, size_t bytes, void **memory_p)
+/* Where each region lies. */
+static void bind_regions(lap_nn_t *nn)
 {
-    lap_device_t *device = nn->engine->device;
-    if (nn->nmemory == nn->memory_room) {
-        const size_t room = nn->memory_room ? 2 * nn->memory_room : 32;
-        void *grown = lap_realloc(nn->memory, nn->memory_room, room, sizeof(void *));
-        if (!grown)
-            return lap_error(LAP_ERR_NO_MEMORY, "no memory for a list of %zu allocations", room);
-        nn->memory = grown;
-        nn->memory_room = room;
+    const lap_nn_list_t *list = &nn->list;
+    for (uint32_t i = 0; i < list->nregions; i++) {
+        const lap_nn_region_t *region = &list->regions[i];
+        size_t offset;
+        const uint32_t root = lap_nn_region_root(list, i, &offset);
+        char *memory = nn->memory[region->memory];
+        nn->tensors[i] =
+            (lap_tensor_t){memory ? memory + list->regions[root].offset + offset : NULL,
+                           region->dtype, region->rows, region->cols, region->stride};
     }
-    LAP_TRY(device->ops->alloc(device, bytes, memory_p));
-    nn->memory[nn->nmemory++] = *memory_p;
-    return LAP_OK;
-}
-
-/* The most that blocks need of what they share, in columns of this rank; and its rows. */
-typedef struct sizes {
-    size_t width, pre, mid, out;
-    size_t rows, own_rows;
-    bool row, column, both, norm, apart; /* some block has such; apart: a middle with dmid */
-} sizes_t;
-
-static size_t larger(size_t x, size_t y)
-{
-    return x > y ? x : y;
-}
-
-static size_t pre_of(const lap_nn_t *nn, const lap_nn_shape_t *shape)
-{
-    return lap_nn_pre_share(&nn->plan, shape, nn->group->rank);
-}
-
-static size_t mid_of(const lap_nn_t *nn, const lap_nn_shape_t *shape)
-{
-    return lap_nn_mid_share(&nn->plan, shape, nn->group->rank);
-}
-
-static sizes_t sizes_of(const lap_nn_t *nn)
-{
-    sizes_t sizes = {.rows = nn->plan.m, .own_rows = nn->plan.m};
-    if (nn->plan.desc.sequence_parallel)
-        sizes.own_rows = larger(lap_shard(nn->plan.m, nn->plan.nranks, nn->group->rank, NULL), 1);
-    for (size_t b = 0; b < nn->plan.nblocks; b++) {
-        const lap_nn_shape_t *shape = &nn->blocks[b].shape;
-        sizes.width = larger(sizes.width, shape->width);
-        sizes.pre = larger(sizes.pre, pre_of(nn, shape));
-        sizes.mid = larger(sizes.mid, mid_of(nn, shape));
-        sizes.out = larger(sizes.out, shape->out);
-        sizes.row |= shape->row;
-        sizes.column |= shape->column;
-        sizes.both |= shape->row && shape->column;
-        sizes.norm |= shape->norm;
-        sizes.apart |= shape->middle == LAP_MIDDLE_SWIGLU || shape->middle == LAP_MIDDLE_ATTENTION;
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        const lap_nn_weight_t *weight = &list->weights[i];
+        lap_nn_param_t *param = &nn->list.weights[i].param;
+        param->master = nn->tensors[weight->master];
+        param->grad = nn->tensors[weight->grad];
+        param->weight = nn->tensors[weight->copy];
     }
-    return sizes;
 }
 
-static lap_status_t alloc_matrix(lap_nn_t *nn, bool needed, size_t rows, size_t cols,
-                                 void **memory_p)
+/* What reductions are given; the gradients of vectors are scaled, those of GEMMs by their alpha. */
+static void bind_reductions(lap_nn_t *nn)
 {
-    if (!needed)
-        return LAP_OK;
-    return lap_nn_alloc(nn, rows * cols * lap_dtype_size(nn->plan.desc.dtype), memory_p);
-}
-
-static lap_status_t alloc_scratch(lap_nn_t *nn, const sizes_t *sizes)
-{
-    const lap_nn_desc_t *desc = &nn->plan.desc;
-    const size_t ranks = (size_t)nn->plan.nranks;
-    size_t bytes = nn->kernels->norm_scratch(sizes->own_rows, sizes->width);
-    const lap_attention_t attention = {
-        .dtype = desc->dtype,
-        .seq = desc->seq,
-        .batch = desc->batch,
-        .heads = desc->heads / ranks,
-        .kv_heads = desc->kv_heads / ranks,
-        .dim = desc->head_dim,
-    };
-    if (nn->blocks[0].shape.middle == LAP_MIDDLE_ATTENTION)
-        bytes = larger(bytes, nn->kernels->attention_scratch(&attention));
-    return lap_nn_alloc(nn, bytes, &nn->scratch);
-}
-
-/* What a block needs only while it is in work. */
-static lap_status_t alloc_shared(lap_nn_t *nn, const sizes_t *sizes, lap_nn_block_t *shared)
-{
-    const bool sequence = nn->plan.desc.sequence_parallel != 0;
-    const lap_recompute_t recompute = nn->plan.desc.recompute;
-    const bool fp8 = nn->plan.desc.fp8 != LAP_FP8_NONE;
-    const size_t rows = sizes->rows, own = sizes->own_rows, width = sizes->width;
-    if (fp8 && sizes->row)
-        LAP_TRY(lap_nn_alloc(nn, own * sizes->out, &nn->dy8));
-    if (fp8 && sizes->column)
-        LAP_TRY(lap_nn_alloc(nn, rows * sizes->pre, &nn->dpre8));
-    LAP_TRY(alloc_matrix(nn, sizes->row && sequence, rows, sizes->out, &nn->dy_full));
-    LAP_TRY(alloc_matrix(nn, sizes->apart, rows, sizes->mid, &nn->dmid));
-    LAP_TRY(alloc_matrix(nn, sizes->both, rows, sizes->pre, &nn->dpre));
-    LAP_TRY(alloc_matrix(nn, sizes->column && sequence, rows, width, &nn->dx_part));
-    LAP_TRY(alloc_matrix(nn, sizes->column && sequence, rows, width, &shared->full));
-    LAP_TRY(alloc_matrix(nn, sizes->norm, own, width, &nn->dnorm));
-    for (size_t i = 0; i < 2; i++)
-        LAP_TRY(alloc_matrix(nn, nn->plan.nblocks > 1, own, width, &nn->dx[i]));
-    const bool shares = recompute != LAP_RECOMPUTE_NONE;
-    LAP_TRY(alloc_matrix(nn, sizes->norm && (shares || fp8), own, width, &shared->norm_out));
-    LAP_TRY(alloc_matrix(nn, sizes->both && (shares || fp8), rows, sizes->mid, &shared->mid));
-    LAP_TRY(alloc_matrix(nn, sizes->both && recompute == LAP_RECOMPUTE_FULL, rows, sizes->pre,
-                         &shared->pre));
-    return alloc_scratch(nn, sizes);
-}
-
-static lap_status_t alloc_floats(lap_nn_t *nn, bool needed, size_t count, float **floats_p)
-{
-    void *memory = NULL;
-    if (needed)
-        LAP_TRY(lap_nn_alloc(nn, count * sizeof(float), &memory));
-    *floats_p = memory;
-    return LAP_OK;
-}
-
-/* FP8 operands: those of forward are kept in place of what they are made from. */
-static lap_status_t alloc_fp8(lap_nn_t *nn, const sizes_t *sizes, lap_nn_block_t *block)
-{
-    const lap_nn_shape_t *shape = &block->shape;
-    if (nn->plan.desc.fp8 == LAP_FP8_NONE)
-        return LAP_OK;
-    block->dy8.data = nn->dy8;
-    block->dpre8.data = nn->dpre8;
-    if (shape->column) {
-        LAP_TRY(
-            lap_nn_fp8_add(nn, &block->input8, LAP_FLOAT8_E4M3, sizes->own_rows * shape->width));
-        LAP_TRY(lap_nn_fp8_add(nn, &block->dpre8, LAP_FLOAT8_E5M2, 0));
+    for (uint32_t i = 0; i < nn->list.nentries; i++) {
+        const lap_nn_entry_t *entry = &nn->list.entries[i];
+        const bool add = entry->work == LAP_NN_ADD;
+        if (!add && entry->work != LAP_NN_ACTIVATE)
+            continue;
+        const lap_tensor_t *src = &nn->tensors[entry->reads[0]];
+        nn->reductions[entry->index] = (lap_nn_reduction_t){
+            .src = src->data,
+            .src_stride = src->stride * lap_dtype_size(src->dtype),
+            .scale = add ? nn->grad_scale : NULL,
+            .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
+                       .scale = 1,
+                       .beta = entry->beta},
+        };
     }
-    if (shape->row) {
-        LAP_TRY(lap_nn_fp8_add(nn, &block->mid8, LAP_FLOAT8_E4M3, sizes->rows * mid_of(nn, shape)));
-        LAP_TRY(lap_nn_fp8_add(nn, &block->dy8, LAP_FLOAT8_E5M2, 0));
-    }
-    return LAP_OK;
-}
-
-/* What a block keeps from forward to backward, or finds in what is shared. */
-static lap_status_t alloc_block(lap_nn_t *nn, const sizes_t *sizes, const lap_nn_block_t *shared,
-                                lap_nn_block_t *block)
-{
-    const lap_nn_shape_t *shape = &block->shape;
-    const lap_nn_desc_t *desc = &nn->plan.desc;
-    const size_t rows = sizes->rows, own = sizes->own_rows, ranks = (size_t)nn->plan.nranks;
-    const bool both = shape->row && shape->column,
-               last = block == &nn->blocks[nn->plan.nblocks - 1];
-    const bool keeps = shape->column && lap_nn_plan_keeps_input(&nn->plan, shape) && !block->again;
-    block->norm_out = shared->norm_out;
-    block->full = shared->full;
-    block->pre = shared->pre;
-    /* Attention looks at its result once more in backward. */
-    const bool keeps_mid =
-        desc->recompute == LAP_RECOMPUTE_NONE && shape->middle == LAP_MIDDLE_ATTENTION;
-    block->mid = keeps_mid ? NULL : shared->mid;
-    LAP_TRY(alloc_fp8(nn, sizes, block));
-    LAP_TRY(
-        alloc_matrix(nn, shape->norm && !shared->norm_out, own, shape->width, &block->norm_out));
-    LAP_TRY(alloc_matrix(nn, keeps, rows, shape->width, &block->full));
-    LAP_TRY(alloc_matrix(nn, both && !shared->pre, rows, pre_of(nn, shape), &block->pre));
-    LAP_TRY(alloc_matrix(nn, both && !block->mid, rows, mid_of(nn, shape), &block->mid));
-    LAP_TRY(alloc_matrix(nn, !last, own, shape->out, &block->y));
-    LAP_TRY(alloc_floats(nn, shape->norm, own, &block->mean));
-    LAP_TRY(alloc_floats(nn, shape->norm, own, &block->rstd));
-    block->gelu = (lap_nn_reduction_t){
-        .src = block->pre,
-        .src_stride = pre_of(nn, shape) * lap_dtype_size(desc->dtype),
-        .finish = {.epilogue = LAP_EPILOGUE_GELU, .scale = 1},
-    };
-    return alloc_floats(nn, shape->middle == LAP_MIDDLE_ATTENTION,
-                        desc->heads / ranks * desc->batch * desc->seq, &block->lse);
 }
 
 static lap_status_t alloc_all(lap_nn_t *nn)
 {
     lap_device_t *device = nn->engine->device;
-    const sizes_t sizes = sizes_of(nn);
-    lap_nn_block_t shared = {.x = {.data = NULL}};
+    const lap_nn_list_t *list = &nn->list;
     void *memory;
     LAP_TRY(device->ops->event_create(device, &nn->end));
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->loss), &memory));
     nn->loss = memory;
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->grad_scale), &memory));
     nn->grad_scale = memory;
-    *nn->grad_scale = 1 / nn->plan.desc.loss_scale;
+    *nn->grad_scale = 1 / list->plan.desc.loss_scale;
     nn->flight = lap_alloc(nn->ncalls, sizeof(*nn->flight));
-    if (!nn->flight)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a list of %zu calls", nn->ncalls);
-    LAP_TRY(alloc_shared(nn, &sizes, &shared));
-    for (size_t b = 0; b < nn->plan.nblocks; b++)
-        LAP_TRY(alloc_block(nn, &sizes, &shared, &nn->blocks[b]));
+    nn->tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
+    nn->reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
+    if (!nn->flight || !nn->tensors || !nn->reductions)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a list of %u regions",
+                         (unsigned)list->nregions);
+    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+        if (list->bytes[i] > 0)
+            LAP_TRY(device->ops->alloc(device, list->bytes[i], &nn->memory[i]));
+    bind_regions(nn);
+    bind_reductions(nn);
     return LAP_OK;
 }
 
@@ -273,40 +155,17 @@ static lap_status_t alloc_all(lap_nn_t *nn)
 /* Local: everything that can be found wrong without the other ranks. */
 static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
 {
-    lap_nn_step_t *steps;
-    LAP_TRY(lap_nn_plan_init(desc, nn->group->size, &nn->plan));
-    if (nn->plan.desc.debug)
+    lap_nn_plan_t plan = {.nranks = nn->group->size};
+    LAP_TRY(lap_nn_plan_init(desc, nn->group->size, &plan));
+    if (plan.desc.debug)
         LAP_TRY(lap_nn_check(desc, nn->group->size, NULL));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
-    LAP_TRY(lap_nn_plan_steps(&nn->plan, &steps, &nn->ncalls));
+    LAP_TRY(lap_nn_list_init(&nn->list, &plan, nn->group->rank, nn->kernels));
+    nn->ncalls = nn->list.nsteps;
     nn->calls = lap_alloc(nn->ncalls, sizeof(*nn->calls));
-    nn->blocks = lap_alloc(nn->plan.nblocks, sizeof(*nn->blocks));
-    for (size_t i = 0; nn->calls && i < nn->ncalls; i++)
-        nn->calls[i].step = steps[i];
-    lap_free(steps);
-    if (!nn->calls || !nn->blocks)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu layers", nn->plan.desc.layers);
-    return LAP_OK;
-}
-
-/* Tells a block of a call that is its own. */
-static void assign(lap_nn_t *nn, lap_nn_call_t *call)
-{
-    const lap_nn_step_t *step = &call->step;
-    if (step->block == LAP_NN_SUMS) {
-        nn->sum_calls[step->gemm] = call;
-        return;
-    }
-    lap_nn_block_t *block = &nn->blocks[step->block];
-    const bool column = block->shape.column && step->gemm >= block->shape.column_gemm &&
-                        step->gemm < block->shape.column_gemm + 3;
-    if (step->again)
-        block->again = call;
-    else if (column)
-        block->column_calls[step->gemm - block->shape.column_gemm] = call;
-    else
-        block->row_calls[step->gemm - block->shape.row_gemm] = call;
+    return nn->calls ? LAP_OK
+                     : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu operators", nn->ncalls);
 }
 
 /* Collective. */
@@ -314,11 +173,11 @@ static lap_status_t create_calls(lap_nn_t *nn)
 {
     for (size_t i = 0; i < nn->ncalls; i++) {
         lap_nn_call_t *call = &nn->calls[i];
+        lap_op_desc_t desc = nn->list.steps[i].desc;
         size_t nsignals;
-        LAP_TRY(lap_op_buffer_size(&call->step.desc, nn->group->size, &call->bytes, &nsignals));
-        call->step.desc.buffer = nn->buffer;
-        LAP_TRY(lap_op_create(nn->group, &call->step.desc, &call->op));
-        assign(nn, call);
+        LAP_TRY(lap_op_buffer_size(&desc, nn->group->size, &call->bytes, &nsignals));
+        desc.buffer = nn->buffer;
+        LAP_TRY(lap_op_create(nn->group, &desc, &call->op));
     }
     return LAP_OK;
 }
@@ -327,12 +186,12 @@ static lap_status_t create_calls(lap_nn_t *nn)
 static lap_status_t create_buffer(lap_nn_t *nn)
 {
     size_t bytes, nsignals;
-    nn->buffer = nn->plan.desc.buffer;
+    nn->buffer = nn->list.plan.desc.buffer;
     if (nn->buffer)
         return LAP_OK;
-    LAP_TRY(lap_nn_buffer_size(&nn->plan.desc, nn->group->size, &bytes, &nsignals));
-    LAP_TRY(
-        lap_buffer_create(nn->group, bytes, nsignals, nn->plan.desc.buffer_options, &nn->buffer));
+    LAP_TRY(buffer_size(&nn->list, &bytes, &nsignals));
+    LAP_TRY(lap_buffer_create(nn->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
+                              &nn->buffer));
     nn->owns_buffer = true;
     return LAP_OK;
 }
@@ -340,7 +199,7 @@ static lap_status_t create_buffer(lap_nn_t *nn)
 static lap_status_t fill(lap_nn_t *nn)
 {
     LAP_TRY(alloc_all(nn));
-    LAP_TRY(lap_nn_create_params(nn));
+    LAP_TRY(lap_nn_fill_params(nn));
     nn->fresh = true;
     return lap_nn_fp8_start(nn);
 }
@@ -364,11 +223,9 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
     if (status == LAP_OK)
         status = prepare(nn, desc);
     if (status == LAP_OK)
-        lap_nn_list_terms(&nn->plan, &terms);
+        lap_nn_list_terms(&nn->list.plan, &terms);
     status = lap_terms_agree(&terms, group, status);
     lap_terms_clear(&terms);
-    for (size_t b = 0; status == LAP_OK && b < nn->plan.nblocks; b++)
-        nn->blocks[b].shape = lap_nn_plan_shape(&nn->plan, b);
     if (status == LAP_OK)
         status = create_buffer(nn);
     if (status == LAP_OK)
@@ -388,8 +245,9 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
 static void free_memory(lap_nn_t *nn)
 {
     lap_device_t *device = nn->engine->device;
-    for (size_t i = 0; i < nn->nmemory; i++)
-        device->ops->free(device, nn->memory[i]);
+    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+        if (nn->memory[i])
+            device->ops->free(device, nn->memory[i]);
     if (nn->loss)
         device->ops->free_shared(device, nn->loss);
     if (nn->grad_scale)
@@ -398,7 +256,6 @@ static void free_memory(lap_nn_t *nn)
         device->ops->free_shared(device, nn->amax);
     if (nn->end)
         device->ops->event_destroy(nn->end);
-    lap_free(nn->memory);
 }
 
 lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p)
@@ -424,10 +281,12 @@ static void end(lap_nn_t *nn)
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->history);
+    lap_free(nn->fp8);
     lap_free(nn->flight);
-    lap_free(nn->weights);
-    lap_free(nn->blocks);
+    lap_free(nn->tensors);
+    lap_free(nn->reductions);
     lap_free(nn->calls);
+    lap_nn_list_clear(&nn->list);
     lap_group_t *group = nn->group;
     lap_free(nn);
     lap_group_let_go(group);
@@ -463,24 +322,25 @@ void lap_nn_let_go(lap_nn_t *nn)
 static lap_nn_part_t part_of(const lap_nn_t *nn, size_t seq, bool own_rows, size_t cols,
                              bool own_cols)
 {
-    const size_t m = (seq ? seq : nn->plan.desc.seq) * nn->plan.desc.batch;
+    const size_t m = (seq ? seq : nn->list.plan.desc.seq) * nn->list.plan.desc.batch;
     lap_nn_part_t part = {.rows = m, .cols = cols, .all_rows = m, .all_cols = cols};
-    if (own_rows && nn->plan.desc.sequence_parallel)
-        part.rows = lap_shard(m, nn->plan.nranks, nn->group->rank, &part.first_row);
+    if (own_rows && nn->list.plan.desc.sequence_parallel)
+        part.rows = lap_shard(m, nn->list.plan.nranks, nn->group->rank, &part.first_row);
     if (own_cols)
-        part.cols = lap_shard_features(cols, nn->plan.nranks, nn->group->rank, &part.first_col);
+        part.cols =
+            lap_shard_features(cols, nn->list.plan.nranks, nn->group->rank, &part.first_col);
     return part;
 }
 
 lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq)
 {
-    const lap_nn_shape_t *shape = &nn->blocks[0].shape;
+    const lap_nn_shape_t *shape = &nn->list.blocks[0].shape;
     return part_of(nn, seq, shape->column, shape->width, !shape->column);
 }
 
 lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
 {
-    const lap_nn_shape_t *shape = &nn->blocks[0].shape;
+    const lap_nn_shape_t *shape = &nn->list.blocks[0].shape;
     return part_of(nn, seq, shape->row, shape->row ? shape->out : shape->pre, !shape->row);
 }
 
@@ -488,7 +348,7 @@ lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
 size_t lap_nn_gemms(const lap_nn_t *nn)
 {
     size_t count = nn ? nn->ncalls : 0;
-    while (count > 0 && nn->calls[count - 1].step.block == LAP_NN_SUMS)
+    while (count > 0 && nn->list.steps[count - 1].block == LAP_NN_NONE)
         count--;
     return count;
 }
@@ -501,10 +361,11 @@ lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p
         return lap_error(LAP_ERR_INVALID, "index is %zu, expected less than %zu", index,
                          lap_nn_gemms(nn));
     const lap_nn_call_t *call = &nn->calls[index];
-    const lap_op_desc_t *desc = &call->step.desc;
+    const lap_nn_step_t *step = &nn->list.steps[index];
+    const lap_op_desc_t *desc = &step->desc;
     *gemm_p = (lap_nn_gemm_t){
-        .gemm = call->step.gemm,
-        .layer = nn->blocks[call->step.block].shape.layer,
+        .gemm = step->gemm,
+        .layer = nn->list.blocks[step->block].shape.layer,
         .kind = lap_op_kind_name(desc->kind),
         .method = lap_op_method(call->op),
         .m = desc->m,

@@ -79,8 +79,8 @@ static void list_optimizer(const lap_optimizer_desc_t *desc, lap_terms_t *terms)
 lap_status_t lap_nn_compare_replicas(lap_nn_t *nn, lap_group_t *replicas, lap_terms_t *terms,
                                      lap_status_t mine)
 {
-    lap_terms_number(terms, "ranks that share weights", (uint64_t)nn->plan.nranks);
-    list_weights(&nn->plan, terms);
+    lap_terms_number(terms, "ranks that share weights", (uint64_t)nn->list.plan.nranks);
+    list_weights(&nn->list.plan, terms);
     if (nn->has_optimizer) {
         terms->prefix = "optimizer.";
         list_optimizer(&nn->optimizer, terms);

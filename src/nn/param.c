@@ -8,10 +8,8 @@
 
 #include "core/status.h"
 #include "nn/nn.h"
-#include "util/alloc.h"
 
 #define ALIGN_FLOATS 16u
-#define BLOCK_WEIGHTS 6 /* most parameters of a block */
 
 static size_t padded(size_t count)
 {
@@ -21,11 +19,11 @@ static size_t padded(size_t count)
 /* ---- which there are ---- */
 
 /* A parameter that is whole on every rank, until it is cut. */
-static lap_nn_weight_t *add_weight(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *part,
-                                   const char *what, size_t rows, size_t cols)
+static lap_nn_weight_t *add_weight(lap_nn_list_t *list, const lap_nn_shape_t *shape,
+                                   const char *part, const char *what, size_t rows, size_t cols)
 {
-    lap_nn_weight_t *weight = &nn->weights[nn->nweights];
-    weight->index = nn->nweights++;
+    lap_nn_weight_t *weight = &list->weights[list->nweights];
+    weight->index = list->nweights++;
     snprintf(weight->name, sizeof(weight->name), "layer%zu.%s.%s", shape->layer, part, what);
     weight->param = (lap_nn_param_t){
         .name = weight->name,
@@ -35,16 +33,16 @@ static lap_nn_weight_t *add_weight(lap_nn_t *nn, const lap_nn_shape_t *shape, co
         .all_cols = cols,
         .nparts = 1,
         .part_rows = {rows},
-        .replicated = nn->plan.nranks == 1,
+        .replicated = list->plan.nranks == 1,
     };
     return weight;
 }
 
 /* Gives this rank its share of `rows` more rows of the whole. */
-static void add_part(const lap_nn_t *nn, lap_nn_param_t *param, size_t *before, size_t rows)
+static void add_part(const lap_nn_list_t *list, lap_nn_param_t *param, size_t *before, size_t rows)
 {
     size_t begin;
-    const size_t share = lap_shard_features(rows, nn->plan.nranks, nn->group->rank, &begin);
+    const size_t share = lap_shard_features(rows, list->plan.nranks, list->rank, &begin);
     param->part_rows[param->nparts] = share;
     param->global_row[param->nparts++] = *before + begin;
     param->rows += share;
@@ -52,167 +50,170 @@ static void add_part(const lap_nn_t *nn, lap_nn_param_t *param, size_t *before, 
 }
 
 /* Cuts the rows of a column-parallel weight or its bias: queries, keys, values; or g, u. */
-static void cut_rows(const lap_nn_t *nn, const lap_nn_shape_t *shape, lap_nn_param_t *param)
+static void cut_rows(const lap_nn_list_t *list, const lap_nn_shape_t *shape, lap_nn_param_t *param)
 {
-    const lap_nn_desc_t *desc = &nn->plan.desc;
+    const lap_nn_desc_t *desc = &list->plan.desc;
     size_t before = 0;
     param->nparts = param->rows = 0;
     if (shape->middle == LAP_MIDDLE_ATTENTION) {
-        add_part(nn, param, &before, desc->heads * desc->head_dim);
-        add_part(nn, param, &before, desc->kv_heads * desc->head_dim);
-        add_part(nn, param, &before, desc->kv_heads * desc->head_dim);
+        add_part(list, param, &before, desc->heads * desc->head_dim);
+        add_part(list, param, &before, desc->kv_heads * desc->head_dim);
+        add_part(list, param, &before, desc->kv_heads * desc->head_dim);
     } else if (shape->middle == LAP_MIDDLE_SWIGLU) {
-        add_part(nn, param, &before, shape->mid);
-        add_part(nn, param, &before, shape->mid);
+        add_part(list, param, &before, shape->mid);
+        add_part(list, param, &before, shape->mid);
     } else {
-        add_part(nn, param, &before, shape->pre);
+        add_part(list, param, &before, shape->pre);
     }
 }
 
-static void cut_cols(const lap_nn_t *nn, lap_nn_param_t *param)
+static void cut_cols(const lap_nn_list_t *list, lap_nn_param_t *param)
 {
     param->cols =
-        lap_shard_features(param->all_cols, nn->plan.nranks, nn->group->rank, &param->global_col);
+        lap_shard_features(param->all_cols, list->plan.nranks, list->rank, &param->global_col);
 }
 
-static lap_nn_weight_t *add_vector(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *part,
-                                   const char *what, size_t rows)
+static lap_nn_weight_t *add_vector(lap_nn_list_t *list, const lap_nn_shape_t *shape,
+                                   const char *part, const char *what, size_t rows)
 {
-    lap_nn_weight_t *weight = add_weight(nn, shape, part, what, rows, 1);
+    lap_nn_weight_t *weight = add_weight(list, shape, part, what, rows, 1);
     weight->param.vector = 1;
     return weight;
 }
 
-static lap_nn_weight_t *add_norm(lap_nn_t *nn, const lap_nn_shape_t *shape, const char *what)
+static lap_nn_weight_t *add_norm(lap_nn_list_t *list, const lap_nn_shape_t *shape, const char *what)
 {
-    lap_nn_weight_t *weight = add_vector(nn, shape, shape->norm_name, what, shape->width);
+    lap_nn_weight_t *weight = add_vector(list, shape, shape->norm_name, what, shape->width);
     weight->param.replicated = 1;
     weight->of_norm = true;
-    weight->summed = nn->plan.desc.sequence_parallel != 0;
+    weight->summed = list->plan.desc.sequence_parallel != 0;
     return weight;
 }
 
-static void list_norm(lap_nn_t *nn, lap_nn_block_t *block)
+static void list_block(lap_nn_list_t *list, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
-    block->gamma = add_norm(nn, shape, "weight");
-    if (nn->plan.desc.norm == LAP_LAYERNORM)
-        block->beta = add_norm(nn, shape, "bias");
-}
-
-static void list_block(lap_nn_t *nn, lap_nn_block_t *block)
-{
-    const lap_nn_shape_t *shape = &block->shape;
-    const bool bias = nn->plan.desc.bias != 0;
+    const bool bias = list->plan.desc.bias != 0;
     if (shape->norm)
-        list_norm(nn, block);
+        block->gamma = add_norm(list, shape, "weight");
+    if (shape->norm && list->plan.desc.norm == LAP_LAYERNORM)
+        block->beta = add_norm(list, shape, "bias");
     if (shape->column) {
         block->column =
-            add_weight(nn, shape, shape->column_name, "weight", shape->pre, shape->width);
-        cut_rows(nn, shape, &block->column->param);
+            add_weight(list, shape, shape->column_name, "weight", shape->pre, shape->width);
+        cut_rows(list, shape, &block->column->param);
     }
     if (shape->column && bias) {
-        block->column_bias = add_vector(nn, shape, shape->column_name, "bias", shape->pre);
-        cut_rows(nn, shape, &block->column_bias->param);
+        block->column_bias = add_vector(list, shape, shape->column_name, "bias", shape->pre);
+        cut_rows(list, shape, &block->column_bias->param);
     }
     if (shape->row) {
-        block->row = add_weight(nn, shape, shape->row_name, "weight", shape->out, shape->mid);
-        cut_cols(nn, &block->row->param);
+        block->row = add_weight(list, shape, shape->row_name, "weight", shape->out, shape->mid);
+        cut_cols(list, &block->row->param);
     }
     if (shape->row && bias) {
-        block->row_bias = add_vector(nn, shape, shape->row_name, "bias", shape->out);
+        block->row_bias = add_vector(list, shape, shape->row_name, "bias", shape->out);
         block->row_bias->param.replicated = 1;
     }
 }
 
 /* ---- their memory ---- */
 
-static lap_status_t alloc_floats(lap_nn_t *nn, size_t count, float **floats_p)
+static uint32_t lasting(lap_nn_list_t *list, const char *name, lap_dtype_t dtype, size_t rows,
+                        size_t cols)
 {
-    void *memory;
-    LAP_TRY(lap_nn_alloc(nn, count * sizeof(float), &memory));
-    *floats_p = memory;
-    return LAP_OK;
+    return lap_nn_add_region(list, name, LAP_NN_NONE, LAP_NN_LASTING, LAP_NN_FIXED, dtype, rows,
+                             cols);
 }
 
-static lap_status_t alloc_arrays(lap_nn_t *nn)
+/* All masters lie together, and all gradients. */
+static void add_arrays(lap_nn_list_t *list)
 {
-    for (size_t i = 0; i < nn->nweights; i++)
-        nn->nfloats += padded(nn->weights[i].param.rows * nn->weights[i].param.cols);
-    LAP_TRY(alloc_floats(nn, nn->nfloats, &nn->masters));
-    LAP_TRY(alloc_floats(nn, nn->nfloats, &nn->grads));
-    size_t at = 0;
-    for (size_t i = 0; i < nn->nweights; i++) {
-        lap_nn_param_t *param = &nn->weights[i].param;
-        param->master = lap_tensor(nn->masters + at, LAP_FLOAT32, param->rows, param->cols);
-        param->grad = lap_tensor(nn->grads + at, LAP_FLOAT32, param->rows, param->cols);
-        at += padded(param->rows * param->cols);
+    size_t count = 0, at = 0;
+    for (uint32_t i = 0; i < list->nweights; i++)
+        count += padded(list->weights[i].param.rows * list->weights[i].param.cols);
+    list->masters = lasting(list, "masters", LAP_FLOAT32, 1, count);
+    list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        lap_nn_weight_t *weight = &list->weights[i];
+        const size_t rows = weight->param.rows, cols = weight->param.cols;
+        weight->master = lap_nn_add_part(list, weight->name, list->masters, at * sizeof(float),
+                                         rows, cols, cols);
+        weight->grad =
+            lap_nn_add_part(list, weight->name, list->grads, at * sizeof(float), rows, cols, cols);
+        at += padded(rows * cols);
     }
-    return LAP_OK;
 }
 
 /* Copies in the type of GEMMs, where that is another. */
-static lap_status_t alloc_copy(lap_nn_t *nn, lap_nn_weight_t *weight)
+static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
-    lap_nn_param_t *param = &weight->param;
-    const lap_dtype_t dtype = nn->plan.desc.dtype;
-    void *memory;
-    param->weight = param->master;
-    if (nn->plan.desc.fp8 != LAP_FP8_NONE && !param->vector) {
-        LAP_TRY(lap_nn_fp8_add(nn, &weight->fp8, LAP_FLOAT8_E4M3, param->rows * param->cols));
-        param->weight = lap_tensor(weight->fp8.data, LAP_FLOAT8_E4M3, param->rows, param->cols);
-        return lap_nn_alloc(nn, param->rows * param->cols, &weight->turned);
+    const lap_nn_param_t *param = &weight->param;
+    const lap_dtype_t dtype = list->plan.desc.dtype;
+    weight->copy = weight->turned = weight->master;
+    if (lap_nn_list_fp8(list) && !param->vector) {
+        weight->copy = lasting(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
+        lap_nn_add_scale(list, weight->copy);
+        weight->turned = lasting(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
+        lap_nn_share_scale(list, weight->turned, weight->copy);
+    } else if (dtype != LAP_FLOAT32 && !weight->of_norm) {
+        weight->copy = weight->turned =
+            lasting(list, weight->name, dtype, param->rows, param->cols);
     }
-    if (dtype == LAP_FLOAT32 || weight->of_norm)
-        return LAP_OK;
-    LAP_TRY(lap_nn_alloc(nn, param->rows * param->cols * lap_dtype_size(dtype), &memory));
-    param->weight = lap_tensor(memory, dtype, param->rows, param->cols);
-    return LAP_OK;
 }
 
 /* The gradients of vectors in one backward; those that ranks must sum lie together. */
-static lap_status_t alloc_partials(lap_nn_t *nn)
+static void add_partials(lap_nn_list_t *list)
 {
-    const size_t sums = lap_nn_plan_sums(&nn->plan);
+    const size_t sums = lap_nn_plan_sums(&list->plan);
     size_t at = 0;
-    if (sums > 0) {
-        LAP_TRY(alloc_floats(nn, sums, &nn->sums));
-        LAP_TRY(alloc_floats(nn, sums, &nn->sums_r));
-        LAP_TRY(alloc_floats(nn, sums, &nn->sums_all));
-        LAP_TRY(alloc_floats(nn, sums / LAP_NN_SUM_COLS, &nn->sums_rest));
-    }
-    for (size_t i = 0; i < nn->nweights; i++) {
-        lap_nn_weight_t *weight = &nn->weights[i];
+    list->sums = lasting(list, "sums", LAP_FLOAT32, 1, sums);
+    list->sums_r = lasting(list, "sums_r", LAP_FLOAT32, 1, sums);
+    list->sums_all = lasting(list, "sums_all", LAP_FLOAT32, 1, sums);
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        lap_nn_weight_t *weight = &list->weights[i];
+        const size_t rows = weight->param.rows;
         if (!weight->param.vector)
             continue;
-        const size_t room = padded(weight->param.rows);
-        if (weight->summed)
-            weight->partial = nn->sums + at;
-        else
-            LAP_TRY(alloc_floats(nn, room, &weight->partial));
-        weight->reduction = (lap_nn_reduction_t){
-            .src = weight->summed ? nn->sums_all + at : weight->partial,
-            .src_stride = weight->param.rows * sizeof(float),
-            .scale = nn->grad_scale,
-            .finish = {.scale = 1},
-        };
-        at += weight->summed ? room : 0;
+        if (weight->summed) {
+            weight->partial =
+                lap_nn_add_part(list, weight->name, list->sums, at * sizeof(float), 1, rows, rows);
+            weight->sums = lap_nn_add_part(list, weight->name, list->sums_all, at * sizeof(float),
+                                           1, rows, rows);
+            at += padded(rows);
+        } else {
+            weight->partial = lap_nn_add_region(list, weight->name, LAP_NN_NONE, LAP_NN_PRIVATE,
+                                                LAP_NN_FIXED, LAP_FLOAT32, 1, rows);
+        }
     }
-    return LAP_OK;
+}
+
+void lap_nn_list_params(lap_nn_list_t *list)
+{
+    for (size_t b = 0; b < list->plan.nblocks; b++)
+        list_block(list, &list->blocks[b]);
+    add_arrays(list);
+    for (uint32_t i = 0; i < list->nweights; i++)
+        add_copy(list, &list->weights[i]);
+    add_partials(list);
+    if (lap_nn_list_fp8(list))
+        list->scales = lasting(list, "scales", LAP_FLOAT32, 1, (size_t)list->plan.nranks);
 }
 
 /* ---- their values ---- */
 
-static lap_status_t fill_array(lap_nn_t *nn, float *array, size_t count, float value)
+static lap_status_t fill_array(lap_nn_t *nn, uint32_t region, float value)
 {
     lap_stream_t *stream;
+    const lap_tensor_t all = lap_nn_tensor(nn, region);
+    const size_t count = all.rows * all.cols;
     const lap_fill_normal_t fill = {.dtype = LAP_FLOAT32,
                                     .mean = value,
                                     .rows = 1,
                                     .cols = count,
                                     .stride = count,
-                                    .out = array};
-    if (!array)
+                                    .out = all.data};
+    if (count == 0)
         return LAP_OK;
     LAP_TRY(lap_nn_stream(nn, &stream));
     return nn->kernels->fill_normal(stream, &fill);
@@ -227,12 +228,12 @@ static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight)
     for (size_t p = 0; p < param->nparts; p++) {
         const lap_fill_normal_t fill = {
             .dtype = LAP_FLOAT32,
-            .std = nn->plan.desc.init_std,
+            .std = nn->list.plan.desc.init_std,
             .rows = param->part_rows[p],
             .cols = param->cols,
             .stride = param->cols,
             .out = out,
-            .seed = nn->plan.desc.seed,
+            .seed = nn->list.plan.desc.seed,
             .tensor = weight->index,
             .first = param->global_row[p] * param->all_cols + param->global_col,
             .row_step = param->all_cols,
@@ -243,41 +244,19 @@ static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight)
     return LAP_OK;
 }
 
-static lap_status_t fill_params(lap_nn_t *nn)
+lap_status_t lap_nn_fill_params(lap_nn_t *nn)
 {
-    LAP_TRY(fill_array(nn, nn->masters, nn->nfloats, 0));
-    LAP_TRY(fill_array(nn, nn->grads, nn->nfloats, 0));
-    LAP_TRY(fill_array(nn, nn->sums, lap_nn_plan_sums(&nn->plan), 0));
-    for (size_t i = 0; i < nn->nweights; i++)
-        if (!nn->weights[i].param.vector)
-            LAP_TRY(fill_matrix(nn, &nn->weights[i]));
-    for (size_t b = 0; b < nn->plan.nblocks; b++)
-        if (nn->blocks[b].gamma)
-            LAP_TRY(fill_array(nn, nn->blocks[b].gamma->param.master.data,
-                               nn->blocks[b].gamma->param.rows, 1));
+    const lap_nn_list_t *list = &nn->list;
+    const uint32_t arrays[] = {list->masters, list->grads, list->sums};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+        LAP_TRY(fill_array(nn, arrays[i], 0));
+    for (uint32_t i = 0; i < list->nweights; i++)
+        if (!list->weights[i].param.vector)
+            LAP_TRY(fill_matrix(nn, &list->weights[i]));
+    for (size_t b = 0; b < nn->list.plan.nblocks; b++)
+        if (list->blocks[b].gamma)
+            LAP_TRY(fill_array(nn, list->blocks[b].gamma->master, 1));
     return LAP_OK;
-}
-
-lap_status_t lap_nn_create_params(lap_nn_t *nn)
-{
-    nn->weights = lap_alloc(nn->plan.nblocks * BLOCK_WEIGHTS, sizeof(*nn->weights));
-    if (!nn->weights)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the parameters of %zu layers",
-                         nn->plan.desc.layers);
-    for (size_t b = 0; b < nn->plan.nblocks; b++)
-        list_block(nn, &nn->blocks[b]);
-    LAP_TRY(alloc_arrays(nn));
-    for (size_t i = 0; i < nn->nweights; i++)
-        LAP_TRY(alloc_copy(nn, &nn->weights[i]));
-    LAP_TRY(alloc_partials(nn));
-    return fill_params(nn);
-}
-
-lap_status_t lap_nn_add_partial(lap_nn_t *nn, lap_nn_weight_t *weight)
-{
-    weight->reduction.finish.beta = nn->fresh ? 0.0f : 1.0f;
-    return lap_nn_reduce(nn, &weight->reduction, LAP_FLOAT32, LAP_FLOAT32, weight->param.grad.data,
-                         1, weight->param.rows);
 }
 
 lap_status_t lap_nn_refresh(lap_nn_t *nn)
@@ -285,36 +264,36 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
     nn->kernel_last = false;
-    for (size_t i = 0; i < nn->nweights; i++) {
-        const lap_nn_param_t *param = &nn->weights[i].param;
+    for (uint32_t i = 0; i < nn->list.nweights; i++) {
+        const lap_nn_param_t *param = &nn->list.weights[i].param;
         const lap_tensor_t all =
             lap_tensor(param->master.data, LAP_FLOAT32, 1, param->rows * param->cols);
-        if (param->weight.data != param->master.data && !nn->weights[i].fp8.data)
+        if (param->weight.data != param->master.data && !lap_dtype_is_fp8(param->weight.dtype))
             LAP_TRY(lap_nn_cast(nn, &all, param->weight.dtype, param->weight.data, NULL, NULL));
     }
-    return nn->plan.desc.fp8 != LAP_FP8_NONE ? lap_nn_fp8_weights(nn) : LAP_OK;
+    return lap_nn_list_fp8(&nn->list) ? lap_nn_fp8_weights(nn) : LAP_OK;
 }
 
 size_t lap_nn_params(const lap_nn_t *nn)
 {
-    return nn ? nn->nweights : 0;
+    return nn ? nn->list.nweights : 0;
 }
 
 const lap_nn_param_t *lap_nn_param(const lap_nn_t *nn, size_t index)
 {
-    return nn && index < nn->nweights ? &nn->weights[index].param : NULL;
+    return nn && index < nn->list.nweights ? &nn->list.weights[index].param : NULL;
 }
 
 float *lap_nn_masters(lap_nn_t *nn, size_t *count_p)
 {
-    *count_p = nn->nfloats;
-    return nn->masters;
+    *count_p = nn->list.regions[nn->list.masters].cols;
+    return lap_nn_tensor(nn, nn->list.masters).data;
 }
 
 float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p)
 {
-    *count_p = nn->nfloats;
-    return nn->grads;
+    *count_p = nn->list.regions[nn->list.grads].cols;
+    return lap_nn_tensor(nn, nn->list.grads).data;
 }
 
 void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context)

@@ -1,89 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passes: forward and backward through all blocks, the loss, and the wait for what was issued.
- * Operators and kernels are issued in one order; each is ordered behind all before it, by the
- * operators themselves while they share a buffer, else by a join of the streams.
+ * Passes: forward and backward through all blocks, the loss, and the wait for what was issued. What
+ * they consist of is in the list (list.h); issue.c issues it.
  */
 #include "core/status.h"
 #include "core/tensor.h"
 #include "nn/nn.h"
 #include "util/alloc.h"
 
-/* ---- issuing ---- */
-
 size_t lap_nn_rows(const lap_nn_t *nn)
 {
-    return nn->seq * nn->plan.desc.batch;
-}
-
-size_t lap_nn_own_rows(const lap_nn_t *nn)
-{
-    if (!nn->plan.desc.sequence_parallel)
-        return lap_nn_rows(nn);
-    return lap_shard(lap_nn_rows(nn), nn->plan.nranks, nn->group->rank, NULL);
-}
-
-lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
-{
-    if (!nn->kernel_last)
-        LAP_TRY(lap_engine_join(nn->engine));
-    nn->kernel_last = true;
-    *stream_p = nn->engine->streams[LAP_STREAM_COMPUTE];
-    return LAP_OK;
-}
-
-lap_status_t lap_nn_begin(lap_nn_t *nn, lap_nn_call_t *call, lap_op_args_t *args)
-{
-    /* A call on a buffer that others are in flight on joins the streams itself. */
-    if (nn->buffer->in_flight == 0)
-        LAP_TRY(lap_engine_join(nn->engine));
-    nn->kernel_last = false;
-    args->m = call->step.block == LAP_NN_SUMS ? call->step.desc.m : lap_nn_rows(nn);
-    args->trace = nn->tracing ? call->trace : NULL;
-    LAP_TRY(lap_op_begin(call->op, args));
-    nn->flight[nn->nflight++] = call;
-    return LAP_OK;
-}
-
-lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
-                         const float *scale, float *amax)
-{
-    const lap_cast_t cast = {
-        .from = src->dtype,
-        .to = to,
-        .src = src->data,
-        .dst = dst,
-        .src_stride = src->stride * lap_dtype_size(src->dtype),
-        .dst_stride = src->cols * lap_dtype_size(to),
-        .rows = src->rows,
-        .cols = src->cols,
-        .scale = scale,
-        .amax = amax,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->cast(stream, &cast);
-}
-
-lap_status_t lap_nn_reduce(lap_nn_t *nn, lap_nn_reduction_t *reduction, lap_dtype_t from,
-                           lap_dtype_t to, void *dst, size_t rows, size_t cols)
-{
-    const lap_reduce_t reduce = {
-        .from = from,
-        .to = to,
-        .dst = dst,
-        .dst_stride = cols * lap_dtype_size(to),
-        .srcs = &reduction->src,
-        .src_strides = &reduction->src_stride,
-        .scales = reduction->scale ? &reduction->scale : NULL,
-        .nsrc = 1,
-        .rows = rows,
-        .cols = cols,
-        .finish = &reduction->finish,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->reduce(stream, &reduce);
+    return nn->seq * nn->list.plan.desc.batch;
 }
 
 /* ---- waiting ---- */
@@ -155,9 +82,9 @@ static lap_status_t check_tensor(const lap_nn_t *nn, const char *name, const lap
 {
     if (!tensor)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected a matrix", name);
-    if (tensor->dtype != nn->plan.desc.dtype)
+    if (tensor->dtype != nn->list.plan.desc.dtype)
         return lap_error(LAP_ERR_INVALID, "%s is %s, expected %s", name,
-                         lap_dtype_name(tensor->dtype), lap_dtype_name(nn->plan.desc.dtype));
+                         lap_dtype_name(tensor->dtype), lap_dtype_name(nn->list.plan.desc.dtype));
     if (tensor->rows != part->rows || tensor->cols != part->cols)
         return lap_error(LAP_ERR_INVALID, "%s is [%zu, %zu], expected [%zu, %zu]", name,
                          tensor->rows, tensor->cols, part->rows, part->cols);
@@ -186,33 +113,13 @@ static lap_status_t check_apart(const char *name, const lap_tensor_t *result, co
     return LAP_OK;
 }
 
-/* Where block `b` puts its result, and finds its gradient: between blocks all are alike. */
-static lap_tensor_t between(const lap_nn_t *nn, void *data)
-{
-    return lap_tensor(data, nn->plan.desc.dtype, lap_nn_own_rows(nn), nn->plan.desc.hidden);
-}
-
-static lap_status_t issue_forward(lap_nn_t *nn, const lap_tensor_t *x, const lap_tensor_t *y)
-{
-    lap_tensor_t in = *x;
-    LAP_TRY(lap_nn_look_input(nn, x));
-    for (size_t b = 0; b < nn->plan.nblocks; b++) {
-        lap_nn_block_t *block = &nn->blocks[b];
-        const lap_tensor_t out = block->y ? between(nn, block->y) : *y;
-        LAP_TRY(lap_nn_block_forward(nn, block, &in, &out));
-        LAP_TRY(lap_nn_look_block(nn, b, &out));
-        in = out;
-    }
-    return LAP_OK;
-}
-
 lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_forward: nn is NULL");
-    if (seq < 1 || seq > nn->plan.desc.seq)
+    if (seq < 1 || seq > nn->list.plan.desc.seq)
         return lap_error(LAP_ERR_INVALID, "seq is %zu, expected 1 to the capacity %zu", seq,
-                         nn->plan.desc.seq);
+                         nn->list.plan.desc.seq);
     const lap_nn_part_t input = lap_nn_input(nn, seq), output = lap_nn_output(nn, seq);
     LAP_TRY(check_tensor(nn, "x", x, &input));
     LAP_TRY(check_tensor(nn, "y", y, &output));
@@ -224,58 +131,11 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     nn->in_forward = true;
     nn->kernel_last = false; /* others may have issued something */
     LAP_TRY(lap_engine_calls_begin(nn->engine));
-    const lap_status_t status = issue_forward(nn, x, y);
+    nn->tensors[nn->list.x] = *x;
+    nn->tensors[nn->list.y] = *y;
+    const lap_status_t status = lap_nn_issue(nn, LAP_NN_FORWARD);
     lap_engine_calls_end(nn->engine);
     return finish(nn, status);
-}
-
-/* Not in the row of calls that backward is: what the caller does, it does as it likes. */
-lap_status_t lap_nn_tell_ready(lap_nn_t *nn, size_t index)
-{
-    if (!nn->ready || nn->held > 0)
-        return LAP_OK;
-    lap_engine_calls_end(nn->engine);
-    const lap_status_t status = nn->ready(nn->ready_context, index);
-    const lap_status_t again = lap_engine_calls_begin(nn->engine);
-    return status == LAP_OK ? again : status;
-}
-
-/* Sums over ranks what they hold in part, and adds it to the gradients. */
-static lap_status_t sum_gradients(lap_nn_t *nn)
-{
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    if (!nn->sum_calls[0])
-        return LAP_OK;
-    const size_t rows = nn->sum_calls[0]->step.desc.m;
-    const size_t own = lap_shard(rows, nn->plan.nranks, nn->group->rank, NULL);
-    args.x = lap_tensor(nn->sums, LAP_FLOAT32, rows, LAP_NN_SUM_COLS);
-    args.y = lap_tensor(nn->sums_r, LAP_FLOAT32, own, LAP_NN_SUM_COLS);
-    args.a = (lap_tensor_t){nn->sums, LAP_FLOAT32, rows, 1, LAP_NN_SUM_COLS};
-    args.b = lap_tensor(nn->sums, LAP_FLOAT32, 1, 1);
-    args.d = lap_tensor(nn->sums_rest, LAP_FLOAT32, rows, 1);
-    LAP_TRY(lap_nn_begin(nn, nn->sum_calls[0], &args));
-    args = (lap_op_args_t)LAP_OP_ARGS_INIT;
-    args.x = lap_tensor(nn->sums_r, LAP_FLOAT32, own, LAP_NN_SUM_COLS);
-    args.y = lap_tensor(nn->sums_all, LAP_FLOAT32, rows, LAP_NN_SUM_COLS);
-    LAP_TRY(lap_nn_begin(nn, nn->sum_calls[1], &args));
-    for (size_t i = nn->nweights; i-- > 0;) {
-        if (!nn->weights[i].summed)
-            continue;
-        LAP_TRY(lap_nn_add_partial(nn, &nn->weights[i]));
-        LAP_TRY(lap_nn_tell_ready(nn, i));
-    }
-    return LAP_OK;
-}
-
-static lap_status_t issue_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
-{
-    lap_tensor_t in = *dy;
-    for (size_t b = nn->plan.nblocks; b-- > 0;) {
-        const lap_tensor_t out = b > 0 ? between(nn, nn->dx[b % 2]) : *dx;
-        LAP_TRY(lap_nn_block_backward(nn, &nn->blocks[b], &in, &out));
-        in = out;
-    }
-    return sum_gradients(nn);
 }
 
 /* ---- steps of several backwards ---- */
@@ -336,7 +196,7 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_tensor(nn, "dy", dy, &output));
     LAP_TRY(check_tensor(nn, "dx", dx, &input));
     LAP_TRY(check_apart("dx", dx, "dy", dy));
-    LAP_TRY(check_apart("dx", dx, "x", &nn->blocks[0].x));
+    LAP_TRY(check_apart("dx", dx, "x", &nn->tensors[nn->list.x]));
     LAP_TRY(check_replicas(nn));
     if (nn->in_backward)
         LAP_TRY(lap_nn_wait(nn));
@@ -344,7 +204,10 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     nn->in_backward = true;
     nn->kernel_last = false;
     LAP_TRY(lap_engine_calls_begin(nn->engine));
-    const lap_status_t status = issue_backward(nn, dy, dx);
+    nn->tensors[nn->list.dy] = *dy;
+    nn->tensors[nn->list.dx] = *dx;
+    const lap_status_t status =
+        lap_nn_issue(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE);
     lap_engine_calls_end(nn->engine);
     LAP_TRY(finish(nn, status));
     nn->fresh = false;
@@ -363,23 +226,11 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
     LAP_TRY(check_tensor(nn, "target", target, &output));
     LAP_TRY(check_tensor(nn, "dy", dy, &output));
     nn->loss_count = output.all_rows * output.all_cols;
-    const lap_square_loss_t loss = {
-        .dtype = y->dtype,
-        .rows = y->rows,
-        .cols = y->cols,
-        .y_stride = y->stride,
-        .target_stride = target->stride,
-        .dy_stride = dy->stride,
-        .y = y->data,
-        .target = target->data,
-        .dy = dy->data,
-        .scale = nn->plan.desc.loss_scale / (float)nn->loss_count,
-        .sum = nn->loss,
-    };
-    lap_stream_t *stream;
+    nn->tensors[nn->list.y] = *y;
+    nn->tensors[nn->list.target] = *target;
+    nn->tensors[nn->list.dy] = *dy;
     nn->kernel_last = false;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->kernels->square_loss(stream, &loss);
+    return lap_nn_issue(nn, LAP_NN_LOSS_PART);
 }
 
 lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
@@ -390,12 +241,12 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
         return lap_error(LAP_ERR_INVALID,
                          "lap_nn_loss_value: there is no loss yet, expected lap_nn_loss before");
     const double mine = *nn->loss;
-    const bool whole = !nn->plan.desc.sequence_parallel && nn->blocks[0].shape.row;
+    const bool whole = !nn->list.plan.desc.sequence_parallel && nn->list.blocks[0].shape.row;
     void *memory;
     LAP_TRY(lap_group_collect(nn->group, &mine, sizeof(mine), &memory));
     const double *all = memory;
     double sum = all[0];
-    for (int r = 1; r < nn->plan.nranks && !whole; r++)
+    for (int r = 1; r < nn->list.plan.nranks && !whole; r++)
         sum += all[r];
     lap_free(memory);
     *loss_p = 0.5 * sum / (double)nn->loss_count;

@@ -11,10 +11,8 @@
 #include "core/options.h"
 #include "core/status.h"
 #include "overlap/overlap.h"
-#include "util/alloc.h"
 
 #define SWIGLU_PARTS 2 /* g and u, each with shares of its own */
-#define BLOCK_STEPS 7  /* most calls of a block in a forward and a backward */
 
 const char *lap_nn_kind_name(lap_nn_kind_t kind)
 {
@@ -196,14 +194,21 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
     return LAP_OK;
 }
 
+/* All GEMMs can be described. */
 lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks)
 {
     lap_nn_plan_t plan = {.nranks = nranks};
-    lap_nn_step_t *steps;
-    size_t nsteps;
+    lap_op_desc_t gemm;
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
-    LAP_TRY(lap_nn_plan_steps(&plan, &steps, &nsteps));
-    lap_free(steps);
+    for (size_t b = 0; b < plan.nblocks && b < 2; b++) {
+        const lap_nn_shape_t shape = lap_nn_plan_shape(&plan, b);
+        for (unsigned i = 0; i < 3 && shape.column; i++)
+            LAP_TRY(
+                lap_nn_plan_describe(&plan, &shape, (lap_tp_gemm_t)(shape.column_gemm + i), &gemm));
+        for (unsigned i = 0; i < 3 && shape.row; i++)
+            LAP_TRY(
+                lap_nn_plan_describe(&plan, &shape, (lap_tp_gemm_t)(shape.row_gemm + i), &gemm));
+    }
     return LAP_OK;
 }
 
@@ -391,8 +396,8 @@ static void set_types(const lap_nn_plan_t *plan, lap_op_desc_t *desc)
         desc->wire_dtype = plan->desc.dtype;
 }
 
-static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
-                             lap_tp_gemm_t gemm, lap_op_desc_t *desc_p)
+lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
+                                  lap_tp_gemm_t gemm, lap_op_desc_t *desc_p)
 {
     const bool column = is_column(shape, gemm);
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
@@ -409,82 +414,5 @@ static lap_status_t describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *sh
     if (desc.kind == LAP_AG_GEMM)
         desc.gather_input = !column || lap_nn_plan_keeps_input(plan, shape);
     *desc_p = desc;
-    return LAP_OK;
-}
-
-typedef struct list {
-    const lap_nn_plan_t *plan;
-    lap_nn_step_t *steps;
-    size_t count;
-} list_t;
-
-static lap_status_t add(list_t *list, size_t block, lap_tp_gemm_t gemm, bool again)
-{
-    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
-    lap_nn_step_t *step = &list->steps[list->count++];
-    *step = (lap_nn_step_t){.block = block, .gemm = gemm, .again = again};
-    return describe(list->plan, &shape, gemm, &step->desc);
-}
-
-static lap_status_t add_forward(list_t *list, size_t block)
-{
-    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
-    if (shape.column)
-        LAP_TRY(add(list, block, shape.column_gemm, false));
-    return shape.row ? add(list, block, shape.row_gemm, false) : LAP_OK;
-}
-
-static lap_status_t add_backward(list_t *list, size_t block)
-{
-    const lap_nn_shape_t shape = lap_nn_plan_shape(list->plan, block);
-    if (list->plan->desc.recompute == LAP_RECOMPUTE_FULL && shape.column && shape.row)
-        LAP_TRY(add(list, block, shape.column_gemm, true));
-    for (unsigned i = 1; i <= 2 && shape.row; i++)
-        LAP_TRY(add(list, block, (lap_tp_gemm_t)(shape.row_gemm + i), false));
-    for (unsigned i = 1; i <= 2 && shape.column; i++)
-        LAP_TRY(add(list, block, (lap_tp_gemm_t)(shape.column_gemm + i), false));
-    return LAP_OK;
-}
-
-/*
- * The gradients of norms are summed over ranks by a reduce-scatter, beside a GEMM of one element
- * that nobody needs, and a gather.
- */
-static void add_sums(list_t *list)
-{
-    const size_t rows = lap_nn_plan_sums(list->plan) / LAP_NN_SUM_COLS;
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    if (rows == 0)
-        return;
-    desc.m = rows;
-    desc.cols = LAP_NN_SUM_COLS;
-    desc.kind = LAP_BULK_RS;
-    desc.n = desc.k = 1;
-    list->steps[list->count++] =
-        (lap_nn_step_t){.block = LAP_NN_SUMS, .gemm = (lap_tp_gemm_t)0, .desc = desc};
-    desc.kind = LAP_EXTERNAL_AG;
-    desc.n = desc.k = 0;
-    list->steps[list->count++] =
-        (lap_nn_step_t){.block = LAP_NN_SUMS, .gemm = (lap_tp_gemm_t)1, .desc = desc};
-}
-
-lap_status_t lap_nn_plan_steps(const lap_nn_plan_t *plan, lap_nn_step_t **steps_p, size_t *nsteps_p)
-{
-    lap_status_t status = LAP_OK;
-    list_t list = {plan, lap_alloc(plan->nblocks * BLOCK_STEPS + 2, sizeof(*list.steps)), 0};
-    if (!list.steps)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu layers",
-                         plan->desc.layers);
-    for (size_t block = 0; block < plan->nblocks && status == LAP_OK; block++)
-        status = add_forward(&list, block);
-    for (size_t block = plan->nblocks; block-- > 0 && status == LAP_OK;)
-        status = add_backward(&list, block);
-    add_sums(&list);
-    if (status != LAP_OK) {
-        lap_free(list.steps);
-        return status;
-    }
-    *steps_p = list.steps;
-    *nsteps_p = list.count;
     return LAP_OK;
 }

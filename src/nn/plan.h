@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What layers consist of, as a pure function of their description and the number of ranks: blocks,
- * and the operators that a forward and a backward call, in order.
+ * and the operators that they call. The order of the calls is in list.h.
  *
  * A block is: norm, column-parallel GEMM, something in the middle, row-parallel GEMM, with any of
  * these left out, and perhaps the sum with its input. A transformer layer is two of them.
@@ -38,15 +38,6 @@ typedef struct lap_nn_plan {
     size_t nblocks; /* all layers' */
 } lap_nn_plan_t;
 
-/* One call of an operator in a pass. */
-typedef struct lap_nn_step {
-    size_t block;       /* LAP_NN_SUMS: the sums of gradients at the end of backward */
-    lap_tp_gemm_t gemm; /* of a block; of the sums: 0 reduces, 1 gathers */
-    bool again;         /* fprop in backward: LAP_RECOMPUTE_FULL */
-    lap_op_desc_t desc; /* without a buffer */
-} lap_nn_step_t;
-
-#define LAP_NN_SUMS SIZE_MAX
 #define LAP_NN_SUM_COLS 16u /* gradients to be summed over ranks are seen as rows of so many */
 
 /* Checks a description and fills in its defaults: see lap_nn_validate. */
@@ -64,8 +55,8 @@ size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);
 /* Whether backward finds the whole input of a column-parallel GEMM kept by forward. */
 bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);
 
-/* The calls of a forward and a backward, in order. The caller frees *steps_p with lap_free. */
-lap_status_t lap_nn_plan_steps(const lap_nn_plan_t *plan, lap_nn_step_t **steps_p,
-                               size_t *nsteps_p);
+/* The operator of a GEMM of a block, without a buffer. */
+lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
+                                  lap_tp_gemm_t gemm, lap_op_desc_t *desc_p);
 
 #endif

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Issues the entries of a list, one after the other: regions become tensors, and each entry a kernel
+ * on the compute stream or the call of an operator. Each runs after all before it, by the
+ * operators themselves while they share a buffer, else by a join of the streams.
+ */
+#include <math.h>
+
+#include "core/status.h"
+#include "nn/nn.h"
+
+/* ---- tensors ---- */
+
+lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region)
+{
+    if (region == LAP_NN_NONE)
+        return (lap_tensor_t){.data = NULL};
+    lap_tensor_t tensor = nn->tensors[region];
+    if (nn->list.regions[region].memory != LAP_NN_EXTERNAL)
+        tensor.rows = lap_nn_region_rows(&nn->list, region, nn->seq);
+    return tensor;
+}
+
+static void *data(const lap_nn_t *nn, uint32_t region)
+{
+    return region == LAP_NN_NONE ? NULL : nn->tensors[region].data;
+}
+
+/* What a GEMM takes, and its scale: 1 unless it is FP8. */
+static lap_tensor_t operand(const lap_nn_t *nn, uint32_t region, float *scale_p)
+{
+    const uint32_t fp8 = region == LAP_NN_NONE ? LAP_NN_NONE : nn->list.regions[region].fp8;
+    if (fp8 != LAP_NN_NONE)
+        *scale_p = nn->fp8[fp8].scale;
+    return lap_nn_tensor(nn, region);
+}
+
+/* A vector, as operators want it. */
+static lap_tensor_t vector(const lap_nn_t *nn, uint32_t region)
+{
+    const lap_tensor_t tensor = lap_nn_tensor(nn, region);
+    return lap_tensor(tensor.data, tensor.dtype, 1, tensor.rows * tensor.cols);
+}
+
+/* ---- streams ---- */
+
+lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
+{
+    if (!nn->kernel_last)
+        LAP_TRY(lap_engine_join(nn->engine));
+    nn->kernel_last = true;
+    *stream_p = nn->engine->streams[LAP_STREAM_COMPUTE];
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
+                         const float *scale, float *amax)
+{
+    const lap_cast_t cast = {
+        .from = src->dtype,
+        .to = to,
+        .src = src->data,
+        .dst = dst,
+        .src_stride = src->stride * lap_dtype_size(src->dtype),
+        .dst_stride = src->cols * lap_dtype_size(to),
+        .rows = src->rows,
+        .cols = src->cols,
+        .scale = scale,
+        .amax = amax,
+    };
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->engine->device->ops->cast(stream, &cast);
+}
+
+lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax)
+{
+    const lap_amax_t measure = {
+        .dtype = matrix->dtype,
+        .rows = matrix->rows,
+        .cols = matrix->cols,
+        .stride = matrix->stride,
+        .src = matrix->data,
+        .amax = amax,
+    };
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->kernels->amax(stream, &measure);
+}
+
+/* ---- operators ---- */
+
+static lap_status_t issue_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
+{
+    const lap_nn_step_t *step = &nn->list.steps[entry->index];
+    lap_nn_call_t *call = &nn->calls[entry->index];
+    const uint32_t *reads = entry->reads, *writes = entry->writes;
+    lap_op_args_t args = LAP_OP_ARGS_INIT;
+    args.m = step->block == LAP_NN_NONE ? step->desc.m : lap_nn_rows(nn);
+    args.a = operand(nn, reads[LAP_NN_A], &args.a_scale);
+    args.b = operand(nn, reads[LAP_NN_B], &args.b_scale);
+    args.x = operand(nn, reads[LAP_NN_X], &args.wire_scale);
+    args.d = lap_nn_tensor(nn, writes[LAP_NN_D]);
+    args.gathered = args.y = lap_nn_tensor(nn, writes[LAP_NN_SECOND]);
+    if (reads[LAP_NN_BIAS] != LAP_NN_NONE)
+        args.bias = vector(nn, reads[LAP_NN_BIAS]);
+    if (writes[LAP_NN_BIAS_GRAD] != LAP_NN_NONE)
+        args.bias_grad = vector(nn, writes[LAP_NN_BIAS_GRAD]);
+    if (reads[LAP_NN_AUX_IN] != LAP_NN_NONE)
+        args.aux = lap_nn_tensor(nn, reads[LAP_NN_AUX_IN]);
+    if (writes[LAP_NN_AUX_OUT] != LAP_NN_NONE)
+        args.aux = lap_nn_tensor(nn, writes[LAP_NN_AUX_OUT]);
+    args.scales = data(nn, writes[LAP_NN_SCALES]);
+    args.alpha = entry->alpha;
+    args.beta = entry->beta;
+    args.trace = nn->tracing ? call->trace : NULL;
+    /* A call on a buffer that others are in flight on joins the streams itself. */
+    if (nn->buffer->in_flight == 0)
+        LAP_TRY(lap_engine_join(nn->engine));
+    nn->kernel_last = false;
+    LAP_TRY(lap_op_begin(call->op, &args));
+    nn->flight[nn->nflight++] = call;
+    return LAP_OK;
+}
+
+/* ---- kernels ---- */
+
+static lap_status_t issue_norm(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t x = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_norm_forward_t norm = {
+        .kind = nn->list.plan.desc.norm,
+        .dtype = x.dtype,
+        .rows = x.rows,
+        .cols = x.cols,
+        .x_stride = x.stride,
+        .y_stride = x.cols,
+        .x = x.data,
+        .y = data(nn, entry->writes[0]),
+        .gamma = data(nn, entry->reads[1]),
+        .beta = data(nn, entry->reads[2]),
+        .mean = data(nn, entry->writes[1]),
+        .rstd = data(nn, entry->writes[2]),
+        .scratch = data(nn, entry->writes[3]),
+        .epsilon = nn->list.plan.desc.epsilon,
+    };
+    return nn->kernels->norm_forward(stream, &norm);
+}
+
+static lap_status_t issue_norm_backward(lap_nn_t *nn, lap_stream_t *stream,
+                                        const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t x = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t skip = lap_nn_tensor(nn, entry->reads[2]);
+    const lap_tensor_t dx = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_norm_backward_t norm = {
+        .kind = nn->list.plan.desc.norm,
+        .dtype = x.dtype,
+        .rows = x.rows,
+        .cols = x.cols,
+        .x_stride = x.stride,
+        .dy_stride = x.cols,
+        .skip_stride = skip.stride,
+        .dx_stride = dx.stride,
+        .x = x.data,
+        .dy = data(nn, entry->reads[1]),
+        .skip = skip.data,
+        .dx = dx.data,
+        .gamma = data(nn, entry->reads[3]),
+        .mean = data(nn, entry->reads[4]),
+        .rstd = data(nn, entry->reads[5]),
+        .dgamma = data(nn, entry->writes[1]),
+        .dbeta = data(nn, entry->writes[2]),
+        .scratch = data(nn, entry->writes[3]),
+    };
+    return nn->kernels->norm_backward(stream, &norm);
+}
+
+static lap_status_t issue_attention(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const size_t ranks = (size_t)nn->list.plan.nranks;
+    const bool backward = entry->work == LAP_NN_ATTEND_BACKWARD;
+    const lap_tensor_t out = lap_nn_tensor(nn, backward ? entry->reads[2] : entry->writes[0]);
+    const lap_attention_t attention = {
+        .dtype = desc->dtype,
+        .scale = (float)(1 / sqrt((double)desc->head_dim)),
+        .seq = nn->seq,
+        .batch = desc->batch,
+        .heads = desc->heads / ranks,
+        .kv_heads = desc->kv_heads / ranks,
+        .dim = desc->head_dim,
+        .qkv_stride = nn->tensors[entry->reads[0]].stride,
+        .out_stride = out.stride,
+        .qkv = data(nn, entry->reads[0]),
+        .out = out.data,
+        .lse = data(nn, backward ? entry->reads[3] : entry->writes[1]),
+        .dout = data(nn, entry->reads[1]),
+        .dqkv = backward ? data(nn, entry->writes[0]) : NULL,
+        .scratch = data(nn, backward ? entry->writes[1] : entry->writes[2]),
+    };
+    return backward ? nn->kernels->attention_backward(stream, &attention)
+                    : nn->kernels->attention_forward(stream, &attention);
+}
+
+static lap_status_t issue_swiglu(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const bool backward = entry->work == LAP_NN_GATE_BACKWARD;
+    const lap_tensor_t out = lap_nn_tensor(nn, backward ? entry->reads[1] : entry->writes[0]);
+    const lap_swiglu_t swiglu = {
+        .dtype = out.dtype,
+        .rows = out.rows,
+        .cols = out.cols,
+        .pre_stride = nn->tensors[entry->reads[0]].stride,
+        .out_stride = out.stride,
+        .pre = data(nn, entry->reads[0]),
+        .out = backward ? NULL : out.data,
+        .dout = backward ? out.data : NULL,
+        .dpre = backward ? data(nn, entry->writes[0]) : NULL,
+    };
+    return backward ? nn->kernels->swiglu_backward(stream, &swiglu)
+                    : nn->kernels->swiglu_forward(stream, &swiglu);
+}
+
+/* dst = src, scaled and finished as the reduction of the entry says; both are packed. */
+static lap_status_t issue_reduction(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    lap_nn_reduction_t *reduction = &nn->reductions[entry->index];
+    const lap_tensor_t src = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t dst = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_reduce_t reduce = {
+        .from = src.dtype,
+        .to = dst.dtype,
+        .dst = dst.data,
+        .dst_stride = src.cols * lap_dtype_size(dst.dtype),
+        .srcs = &reduction->src,
+        .src_strides = &reduction->src_stride,
+        .scales = reduction->scale ? &reduction->scale : NULL,
+        .nsrc = 1,
+        .rows = src.rows,
+        .cols = src.cols,
+        .finish = &reduction->finish,
+    };
+    return nn->engine->device->ops->reduce(stream, &reduce);
+}
+
+static lap_status_t issue_copy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t src = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t dst = lap_nn_tensor(nn, entry->writes[0]);
+    const size_t element = lap_dtype_size(src.dtype);
+    const lap_copy_t copy = {
+        .dst = dst.data,
+        .src = src.data,
+        .rows = src.rows,
+        .row_bytes = src.cols * element,
+        .dst_stride = dst.stride * element,
+        .src_stride = src.stride * element,
+    };
+    return nn->engine->device->ops->copy(stream, &copy);
+}
+
+static lap_status_t issue_loss(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t y = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t target = lap_nn_tensor(nn, entry->reads[1]);
+    const lap_tensor_t dy = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_square_loss_t loss = {
+        .dtype = y.dtype,
+        .rows = y.rows,
+        .cols = y.cols,
+        .y_stride = y.stride,
+        .target_stride = target.stride,
+        .dy_stride = dy.stride,
+        .y = y.data,
+        .target = target.data,
+        .dy = dy.data,
+        .scale = nn->list.plan.desc.loss_scale / (float)nn->loss_count,
+        .sum = nn->loss,
+    };
+    return nn->kernels->square_loss(stream, &loss);
+}
+
+static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
+{
+    lap_stream_t *stream;
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    switch (entry->work) {
+    case LAP_NN_NORM:
+        return issue_norm(nn, stream, entry);
+    case LAP_NN_NORM_BACKWARD:
+        return issue_norm_backward(nn, stream, entry);
+    case LAP_NN_ATTEND:
+    case LAP_NN_ATTEND_BACKWARD:
+        return issue_attention(nn, stream, entry);
+    case LAP_NN_GATE:
+    case LAP_NN_GATE_BACKWARD:
+        return issue_swiglu(nn, stream, entry);
+    case LAP_NN_ACTIVATE:
+    case LAP_NN_ADD:
+        return issue_reduction(nn, stream, entry);
+    case LAP_NN_COPY:
+        return issue_copy(nn, stream, entry);
+    default:
+        return issue_loss(nn, stream, entry);
+    }
+}
+
+/* ---- all of them ---- */
+
+/* Not in the row of calls that backward is: what the caller does, it does as it likes. */
+static lap_status_t call_ready(lap_nn_t *nn, size_t index)
+{
+    if (!nn->ready || nn->held > 0)
+        return LAP_OK;
+    lap_engine_calls_end(nn->engine);
+    const lap_status_t status = nn->ready(nn->ready_context, index);
+    const lap_status_t again = lap_engine_calls_begin(nn->engine);
+    return status == LAP_OK ? again : status;
+}
+
+static lap_status_t issue_entry(lap_nn_t *nn, const lap_nn_entry_t *entry)
+{
+    switch (entry->work) {
+    case LAP_NN_OPERATOR:
+        return issue_operator(nn, entry);
+    case LAP_NN_CAST:
+        return lap_nn_fp8_cast(nn, entry->reads[0], entry->writes[0]);
+    case LAP_NN_READY:
+        return call_ready(nn, entry->index);
+    case LAP_NN_LOOK:
+        return nn->looks ? lap_nn_look(nn, entry) : LAP_OK;
+    default:
+        return issue_kernel(nn, entry);
+    }
+}
+
+lap_status_t lap_nn_issue(lap_nn_t *nn, int part)
+{
+    const lap_nn_list_t *list = &nn->list;
+    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++)
+        LAP_TRY(issue_entry(nn, &list->entries[i]));
+    return LAP_OK;
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of a pass: regions, entries, and where in memory each region lies. Private regions whose
+ * lifetimes do not overlap share memory; what forward keeps for backward lives to the end of it, so
+ * that a backward can be repeated.
+ */
+#include "nn/list.h"
+
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "util/alloc.h"
+
+#define REGION_ALIGN 256u
+
+bool lap_nn_list_fp8(const lap_nn_list_t *list)
+{
+    return list->plan.desc.fp8 != LAP_FP8_NONE;
+}
+
+/* ---- adding ---- */
+
+/* Makes room for one more element; NULL, with the failure in list->status, when there is none. */
+static void *grow(lap_nn_list_t *list, void *array, uint32_t count, uint32_t *room_p, size_t size)
+{
+    if (list->status != LAP_OK)
+        return NULL;
+    if (count < *room_p)
+        return array;
+    const uint32_t room = *room_p ? 2 * *room_p : 64;
+    void *grown = lap_realloc(array, *room_p, room, size);
+    if (grown)
+        *room_p = room;
+    else
+        list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a pass through %zu layers",
+                                 list->plan.desc.layers);
+    return grown;
+}
+
+static uint32_t add_region(lap_nn_list_t *list, const lap_nn_region_t *region)
+{
+    if (list->more)
+        return list->next_region++;
+    lap_nn_region_t *regions =
+        grow(list, list->regions, list->nregions, &list->regions_room, sizeof(*regions));
+    if (!regions)
+        return 0;
+    list->regions = regions;
+    regions[list->nregions] = *region;
+    return list->nregions++;
+}
+
+size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq)
+{
+    const size_t m = seq * list->plan.desc.batch;
+    switch (list->regions[region].extent) {
+    case LAP_NN_ALL_ROWS:
+        return m;
+    case LAP_NN_OWN_ROWS:
+        return list->plan.desc.sequence_parallel ? lap_shard(m, list->plan.nranks, list->rank, NULL)
+                                                 : m;
+    default:
+        return list->regions[region].rows;
+    }
+}
+
+uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block,
+                           lap_nn_memory_t memory, lap_nn_extent_t extent, lap_dtype_t dtype,
+                           size_t rows, size_t cols)
+{
+    const lap_nn_region_t region = {
+        .name = name,
+        .block = block,
+        .memory = memory,
+        .extent = extent,
+        .dtype = dtype,
+        .rows = rows,
+        .cols = cols,
+        .stride = cols,
+        .part_of = LAP_NN_NONE,
+        .fp8 = LAP_NN_NONE,
+        .first = LAP_NN_NONE,
+    };
+    const uint32_t index = add_region(list, &region);
+    if (list->status == LAP_OK && !list->more)
+        list->regions[index].rows = lap_nn_region_rows(list, index, list->plan.desc.seq);
+    return index;
+}
+
+uint32_t lap_nn_add_part(lap_nn_list_t *list, const char *name, uint32_t part_of, size_t offset,
+                         size_t rows, size_t cols, size_t stride)
+{
+    if (list->status != LAP_OK)
+        return 0;
+    lap_nn_region_t part = list->regions[part_of];
+    part.name = name;
+    part.part_of = part_of;
+    part.offset = offset;
+    part.rows = rows;
+    part.cols = cols;
+    part.stride = stride;
+    return add_region(list, &part);
+}
+
+uint32_t lap_nn_region_root(const lap_nn_list_t *list, uint32_t region, size_t *offset_p)
+{
+    *offset_p = 0;
+    for (; list->regions[region].part_of != LAP_NN_NONE; region = list->regions[region].part_of)
+        *offset_p += list->regions[region].offset;
+    return region;
+}
+
+void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region)
+{
+    if (list->status == LAP_OK && !list->more)
+        list->regions[region].fp8 = list->nfp8++;
+}
+
+void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other)
+{
+    if (list->status == LAP_OK)
+        list->regions[region].fp8 = list->regions[other].fp8;
+}
+
+lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const char *name,
+                                 uint32_t block)
+{
+    lap_nn_entry_t *entries =
+        grow(list, list->entries, list->nentries, &list->entries_room, sizeof(*entries));
+    if (!entries)
+        return &list->spare;
+    list->entries = entries;
+    lap_nn_entry_t *entry = &entries[list->nentries++];
+    *entry = (lap_nn_entry_t){.work = work, .name = name, .block = block, .alpha = 1};
+    for (int i = 0; i < LAP_NN_READS; i++)
+        entry->reads[i] = LAP_NN_NONE;
+    for (int i = 0; i < LAP_NN_WRITES; i++)
+        entry->writes[i] = LAP_NN_NONE;
+    return entry;
+}
+
+lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t block,
+                                lap_tp_gemm_t gemm, const lap_op_desc_t *desc)
+{
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_OPERATOR, name, block);
+    if (list->more) {
+        entry->index = list->next_step++;
+        return entry;
+    }
+    lap_nn_step_t *steps = grow(list, list->steps, list->nsteps, &list->steps_room, sizeof(*steps));
+    if (!steps)
+        return entry;
+    list->steps = steps;
+    steps[list->nsteps] = (lap_nn_step_t){.block = block, .gemm = gemm, .desc = *desc};
+    entry->index = list->nsteps++;
+    return entry;
+}
+
+/* ---- what is not in blocks ---- */
+
+/* The caller's matrices: as lap_nn_input and lap_nn_output have them. */
+static void list_external(lap_nn_list_t *list)
+{
+    const lap_nn_shape_t shape = lap_nn_plan_shape(&list->plan, 0);
+    const lap_dtype_t dtype = list->plan.desc.dtype;
+    const lap_nn_extent_t in = shape.column ? LAP_NN_OWN_ROWS : LAP_NN_ALL_ROWS;
+    const lap_nn_extent_t out = shape.row ? LAP_NN_OWN_ROWS : LAP_NN_ALL_ROWS;
+    const size_t width =
+        shape.column ? shape.width : lap_nn_mid_share(&list->plan, &shape, list->rank);
+    const size_t features =
+        shape.row ? shape.out : lap_nn_pre_share(&list->plan, &shape, list->rank);
+    struct {
+        uint32_t *region;
+        const char *name;
+        lap_nn_extent_t extent;
+        size_t cols;
+    } all[] = {{&list->x, "x", in, width},
+               {&list->y, "y", out, features},
+               {&list->dy, "dy", out, features},
+               {&list->dx, "dx", in, width},
+               {&list->target, "target", out, features}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        *all[i].region = lap_nn_add_region(list, all[i].name, LAP_NN_NONE, LAP_NN_EXTERNAL,
+                                           all[i].extent, dtype, 0, all[i].cols);
+}
+
+static void list_loss(lap_nn_list_t *list)
+{
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_LOSS, "loss", LAP_NN_NONE);
+    entry->reads[0] = list->y;
+    entry->reads[1] = list->target;
+    entry->writes[0] = list->dy;
+}
+
+/*
+ * The gradients of norms are summed over ranks by a reduce-scatter, overlapped with a GEMM of one element
+ * that nobody needs, and a gather.
+ */
+static void list_sums(lap_nn_list_t *list)
+{
+    const size_t rows = lap_nn_plan_sums(&list->plan) / LAP_NN_SUM_COLS;
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    if (rows == 0)
+        return;
+    const size_t own = lap_shard(rows, list->plan.nranks, list->rank, NULL);
+    desc.m = rows;
+    desc.cols = LAP_NN_SUM_COLS;
+    desc.kind = LAP_BULK_RS;
+    desc.n = desc.k = 1;
+    const uint32_t all = lap_nn_add_part(list, "sums", list->sums, 0, rows, LAP_NN_SUM_COLS,
+                                         LAP_NN_SUM_COLS),
+                   column = lap_nn_add_part(list, "sums", list->sums, 0, rows, 1, LAP_NN_SUM_COLS),
+                   one = lap_nn_add_part(list, "sums", list->sums, 0, 1, 1, 1),
+                   mine = lap_nn_add_part(list, "sums_r", list->sums_r, 0, own, LAP_NN_SUM_COLS,
+                                          LAP_NN_SUM_COLS),
+                   summed = lap_nn_add_part(list, "sums_all", list->sums_all, 0, rows,
+                                            LAP_NN_SUM_COLS, LAP_NN_SUM_COLS),
+                   rest = lap_nn_add_region(list, "sums_rest", LAP_NN_NONE, LAP_NN_PRIVATE,
+                                            LAP_NN_FIXED, LAP_FLOAT32, rows, 1);
+    lap_nn_entry_t *entry = lap_nn_add_call(list, "sums", LAP_NN_NONE, (lap_tp_gemm_t)0, &desc);
+    entry->reads[LAP_NN_A] = column;
+    entry->reads[LAP_NN_B] = one;
+    entry->reads[LAP_NN_X] = all;
+    entry->writes[LAP_NN_D] = rest;
+    entry->writes[LAP_NN_SECOND] = mine;
+    desc.kind = LAP_EXTERNAL_AG;
+    desc.n = desc.k = 0;
+    entry = lap_nn_add_call(list, "sums", LAP_NN_NONE, (lap_tp_gemm_t)1, &desc);
+    entry->reads[LAP_NN_X] = mine;
+    entry->writes[LAP_NN_SECOND] = summed;
+    for (uint32_t i = list->nweights; i-- > 0;)
+        if (list->weights[i].summed)
+            lap_nn_list_ready(list, &list->weights[i]);
+}
+
+static void list_backward(lap_nn_list_t *list)
+{
+    uint32_t dy = list->dy;
+    for (uint32_t b = (uint32_t)list->plan.nblocks; b-- > 0;)
+        dy = lap_nn_list_backward(list, b, dy);
+    list_sums(list);
+}
+
+static void list_all(lap_nn_list_t *list)
+{
+    uint32_t *parts = list->parts;
+    list_external(list);
+    lap_nn_list_params(list);
+    for (uint32_t b = 0; b < list->plan.nblocks; b++)
+        lap_nn_list_block(list, b);
+    lap_nn_entry_t *look = lap_nn_add_entry(list, LAP_NN_LOOK, "input", LAP_NN_NONE);
+    look->reads[0] = list->x;
+    look->index = list->nlooks++;
+    for (uint32_t b = 0; b < list->plan.nblocks; b++)
+        lap_nn_list_forward(list, b);
+    parts[LAP_NN_LOSS_PART] = list->nentries;
+    list_loss(list);
+    parts[LAP_NN_BACKWARD] = list->nentries;
+    list->next_step = list->nsteps;
+    list->next_region = list->nregions;
+    list_backward(list);
+    if (lap_nn_list_fp8(list)) {
+        list->cast_scales = lap_nn_add_region(list, "cast_scales", LAP_NN_NONE, LAP_NN_LASTING,
+                                              LAP_NN_FIXED, LAP_FLOAT32, 1, list->nfp8);
+        list->cast_amax = lap_nn_add_region(list, "cast_amax", LAP_NN_NONE, LAP_NN_LASTING,
+                                            LAP_NN_FIXED, LAP_FLOAT32, 1, list->nfp8);
+    }
+    parts[LAP_NN_BACKWARD_MORE] = list->nentries;
+    list->more = true;
+    list_backward(list);
+    parts[LAP_NN_LOOK_GRADIENTS] = list->nentries;
+    for (uint32_t i = list->nweights; i-- > 0;) {
+        look = lap_nn_add_entry(list, LAP_NN_LOOK, "gradient", LAP_NN_NONE);
+        look->reads[0] = list->weights[i].grad;
+        look->index = list->nlooks++;
+    }
+    parts[LAP_NN_LIST_PARTS] = list->nentries;
+}
+
+/* ---- memory ---- */
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+}
+
+static size_t bytes_of(const lap_nn_region_t *region)
+{
+    return aligned(region->rows * region->cols * lap_dtype_size(region->dtype));
+}
+
+static void use(lap_nn_list_t *list, uint32_t region, uint32_t entry)
+{
+    size_t offset;
+    if (region == LAP_NN_NONE)
+        return;
+    lap_nn_region_t *root = &list->regions[lap_nn_region_root(list, region, &offset)];
+    const bool kept =
+        root->first < list->parts[LAP_NN_LOSS_PART] && entry >= list->parts[LAP_NN_BACKWARD];
+    if (root->first == LAP_NN_NONE)
+        root->first = entry;
+    root->last = kept ? list->parts[LAP_NN_LOOK_GRADIENTS] : entry;
+}
+
+/* The two variants of backward have one order; the one that adds to gradients has more entries. */
+static void find_lifetimes(lap_nn_list_t *list)
+{
+    for (uint32_t i = 0; i < list->nentries; i++) {
+        if (i == list->parts[LAP_NN_BACKWARD])
+            i = list->parts[LAP_NN_BACKWARD_MORE];
+        const lap_nn_entry_t *entry = &list->entries[i];
+        for (int r = 0; r < LAP_NN_READS; r++)
+            use(list, entry->reads[r], i);
+        for (int w = 0; w < LAP_NN_WRITES; w++)
+            use(list, entry->writes[w], i);
+    }
+}
+
+static int compare_sizes(const void *left, const void *right)
+{
+    const lap_nn_region_t *a = *(lap_nn_region_t *const *)left;
+    const lap_nn_region_t *b = *(lap_nn_region_t *const *)right;
+    if (bytes_of(a) != bytes_of(b))
+        return bytes_of(a) > bytes_of(b) ? -1 : 1;
+    return (a->first > b->first) - (a->first < b->first);
+}
+
+/*
+ * Puts a region at the lowest place that none of those with which it shares time has. The placed ones
+ * are in the order of their places, and stay so.
+ */
+static void place(lap_nn_region_t **placed, size_t count, lap_nn_region_t *region)
+{
+    const size_t bytes = bytes_of(region);
+    size_t offset = 0, at = 0;
+    for (size_t i = 0; i < count; i++) {
+        const lap_nn_region_t *other = placed[i];
+        if (other->last < region->first || region->last < other->first)
+            continue;
+        if (other->offset >= offset + bytes)
+            break;
+        const size_t end = other->offset + bytes_of(other);
+        offset = end > offset ? end : offset;
+    }
+    region->offset = offset;
+    while (at < count && placed[at]->offset <= offset)
+        at++;
+    for (size_t i = count; i > at; i--)
+        placed[i] = placed[i - 1];
+    placed[at] = region;
+}
+
+/* The large regions first: small ones fit between them. */
+static lap_status_t lay_out(lap_nn_list_t *list)
+{
+    size_t count = 0;
+    lap_nn_region_t **order = lap_alloc(2 * (size_t)list->nregions + 1, sizeof(*order));
+    if (!order)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the places of %u regions",
+                         (unsigned)list->nregions);
+    for (uint32_t i = 0; i < list->nregions; i++) {
+        lap_nn_region_t *region = &list->regions[i];
+        if (region->part_of != LAP_NN_NONE)
+            continue;
+        if (region->memory == LAP_NN_PRIVATE && region->first != LAP_NN_NONE)
+            order[count++] = region;
+        if (region->memory == LAP_NN_LASTING) {
+            region->offset = list->bytes[LAP_NN_LASTING];
+            list->bytes[LAP_NN_LASTING] += bytes_of(region);
+        }
+    }
+    qsort(order, count, sizeof(*order), compare_sizes);
+    for (size_t i = 0; i < count; i++) {
+        place(order + list->nregions, i, order[i]);
+        const size_t end = order[i]->offset + bytes_of(order[i]);
+        if (end > list->bytes[LAP_NN_PRIVATE])
+            list->bytes[LAP_NN_PRIVATE] = end;
+    }
+    lap_free(order);
+    return LAP_OK;
+}
+
+/* ---- all of it ---- */
+
+#define BLOCK_WEIGHTS 6 /* most parameters of a block */
+
+lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
+                              const lap_nn_kernels_t *kernels)
+{
+    *list = (lap_nn_list_t){.plan = *plan, .rank = rank, .kernels = kernels};
+    if (!kernels)
+        LAP_TRY(lap_nn_kernels_find("cpu", &list->kernels));
+    list->blocks = lap_alloc(plan->nblocks, sizeof(*list->blocks));
+    list->weights = lap_alloc(plan->nblocks * BLOCK_WEIGHTS, sizeof(*list->weights));
+    if (!list->blocks || !list->weights)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu layers", plan->desc.layers);
+    for (uint32_t b = 0; b < plan->nblocks; b++)
+        list->blocks[b].shape = lap_nn_plan_shape(plan, b);
+    list_all(list);
+    LAP_TRY(list->status);
+    find_lifetimes(list);
+    return lay_out(list);
+}
+
+void lap_nn_list_clear(lap_nn_list_t *list)
+{
+    lap_free(list->regions);
+    lap_free(list->entries);
+    lap_free(list->steps);
+    lap_free(list->weights);
+    lap_free(list->blocks);
+    *list = (lap_nn_list_t){.nregions = 0};
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one rank does in a forward, a loss and a backward, as data: a list of entries, each a kernel
+ * or the call of an operator, over named regions of memory. It is a pure function of a plan and a
+ * rank: no device, no pointers. Which operators there are, the memory that layers need and where
+ * each matrix lies in it, what is issued and what is proved: all follow from this list.
+ */
+#ifndef LAP_NN_LIST_H
+#define LAP_NN_LIST_H
+
+#include "nn/kernels.h"
+#include "nn/plan.h"
+
+#define LAP_NN_NONE UINT32_MAX /* no region, no block */
+
+typedef enum lap_nn_memory {
+    LAP_NN_EXTERNAL = 0, /* the caller's: x, y, dy, dx, the target of a loss */
+    LAP_NN_LASTING,      /* lives as long as the layers: parameters, gradients, scales */
+    LAP_NN_PRIVATE,      /* lives from its first use to its last one */
+    LAP_NN_MEMORIES
+} lap_nn_memory_t;
+
+/* The rows of a matrix: a fixed number, or those of a pass: all tokens, or this rank's. */
+typedef enum lap_nn_extent { LAP_NN_FIXED = 0, LAP_NN_ALL_ROWS, LAP_NN_OWN_ROWS } lap_nn_extent_t;
+
+/* A matrix with a name. One that is part of another lives in its memory. */
+typedef struct lap_nn_region {
+    const char *name;
+    uint32_t block; /* LAP_NN_NONE: of no block */
+    lap_nn_memory_t memory;
+    lap_nn_extent_t extent;
+    lap_dtype_t dtype;
+    size_t rows, cols, stride; /* rows: the most that a pass can have */
+    uint32_t part_of;          /* LAP_NN_NONE: of none */
+    uint32_t fp8;              /* FP8: the index of its scale, else LAP_NN_NONE */
+    uint32_t first, last;      /* private: the first and the last entry that use it */
+    size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
+} lap_nn_region_t;
+
+typedef enum lap_nn_work {
+    LAP_NN_OPERATOR = 0,
+    LAP_NN_NORM,
+    LAP_NN_NORM_BACKWARD,
+    LAP_NN_ATTEND,
+    LAP_NN_ATTEND_BACKWARD,
+    LAP_NN_GATE, /* SwiGLU */
+    LAP_NN_GATE_BACKWARD,
+    LAP_NN_ACTIVATE, /* GELU where no GEMM does it */
+    LAP_NN_COPY,
+    LAP_NN_CAST, /* to FP8 */
+    LAP_NN_ADD,  /* grad += a gradient of one backward, or = */
+    LAP_NN_LOSS,
+    LAP_NN_READY, /* a gradient is complete: calls what lap_nn_on_gradient was given */
+    LAP_NN_LOOK,  /* finds the largest magnitude, when asked to: see finite.c */
+    LAP_NN_WORKS
+} lap_nn_work_t;
+
+/* The regions of an entry, by kind of work; LAP_NN_NONE: not used. */
+enum { /* operators */
+       LAP_NN_A = 0,
+       LAP_NN_B = 1,
+       LAP_NN_X = 2,
+       LAP_NN_BIAS = 3,
+       LAP_NN_AUX_IN = 4,
+       LAP_NN_D = 0,
+       LAP_NN_SECOND = 1, /* gathered, or y */
+       LAP_NN_AUX_OUT = 2,
+       LAP_NN_BIAS_GRAD = 3,
+       LAP_NN_SCALES = 4,
+};
+enum { LAP_NN_READS = 6, LAP_NN_WRITES = 5 };
+
+typedef struct lap_nn_entry {
+    lap_nn_work_t work;
+    const char *name; /* of the part of a layer, such as "qkv" */
+    uint32_t block;   /* LAP_NN_NONE: of no block */
+    uint32_t reads[LAP_NN_READS];
+    uint32_t writes[LAP_NN_WRITES];
+    /* operator: its call; ready: the parameter; look, add, activate: a number among those */
+    uint32_t index;
+    float alpha, beta; /* beta is not 0: the first of `writes` is read, too */
+} lap_nn_entry_t;
+
+/* An operator of a pass. Both variants of backward call the same ones. */
+typedef struct lap_nn_step {
+    uint32_t block;     /* LAP_NN_NONE: the sums of gradients at the end of backward */
+    lap_tp_gemm_t gemm; /* of a block; of the sums: 0 reduces, 1 gathers */
+    lap_op_desc_t desc; /* without a buffer */
+} lap_nn_step_t;
+
+/*
+ * A parameter. What GEMMs read, matrices and their biases, may have a copy in another type; vectors
+ * have a gradient of one backward.
+ */
+typedef struct lap_nn_weight {
+    lap_nn_param_t param; /* its tensors have memory once layers are made */
+    char name[48];
+    uint32_t index;
+    bool of_norm;
+    bool summed;            /* ranks hold its gradient in part: it is among the sums */
+    uint32_t master, grad;  /* regions */
+    uint32_t copy;          /* what GEMMs read: perhaps the master */
+    uint32_t turned;        /* with FP8 the same, transposed: what dgrad takes; else the copy */
+    uint32_t partial, sums; /* vectors: the gradient of one backward, here and of all ranks */
+} lap_nn_weight_t;
+
+/* The regions of a block. Those with two have one in forward and one in backward: perhaps the same. */
+typedef struct lap_nn_block {
+    lap_nn_shape_t shape;
+    lap_nn_weight_t *gamma, *beta, *column, *column_bias, *row, *row_bias; /* NULL: none */
+    uint32_t x, y;
+    uint32_t norm_out[2];  /* [m_r, width] */
+    uint32_t full[2];      /* [m, width]: x or norm_out of all ranks */
+    uint32_t pre[2];       /* [m, this rank's share of pre] */
+    uint32_t mid[2];       /* [m, this rank's share of mid] */
+    uint32_t mean, rstd;   /* [m_r] */
+    uint32_t lse;          /* [heads / P * batch, seq] */
+    uint32_t input8, mid8; /* what the two fprops take in FP8 */
+} lap_nn_block_t;
+
+/* The parts of the list, each a range of entries. */
+enum {
+    LAP_NN_FORWARD = 0,
+    LAP_NN_LOSS_PART,
+    LAP_NN_BACKWARD,      /* gradients take the place of those before */
+    LAP_NN_BACKWARD_MORE, /* gradients are added to those before */
+    LAP_NN_LOOK_GRADIENTS,
+    LAP_NN_LIST_PARTS
+};
+
+typedef struct lap_nn_list {
+    lap_nn_plan_t plan;
+    int rank;
+    const lap_nn_kernels_t *kernels; /* for the sizes of their scratch memory */
+    lap_status_t status;             /* the first failure: nothing is added after it */
+    /*
+     * Backward is listed twice, with the same operators and regions: the second time those of the
+     * first are taken again, in their order.
+     */
+    bool more; /* the backward being listed adds to gradients: it is the second */
+    uint32_t next_step, next_region;
+    lap_nn_entry_t spare; /* what lap_nn_add_entry returns after a failure */
+
+    lap_nn_region_t *regions;
+    uint32_t nregions, regions_room;
+    lap_nn_entry_t *entries;
+    uint32_t nentries, entries_room;
+    uint32_t parts[LAP_NN_LIST_PARTS + 1]; /* part i is [parts[i], parts[i + 1]) */
+    lap_nn_step_t *steps;
+    uint32_t nsteps, steps_room;
+    lap_nn_weight_t *weights;
+    uint32_t nweights;
+    lap_nn_block_t *blocks;
+    uint32_t nfp8, nlooks, nreductions;
+
+    uint32_t x, y, dy, dx, target;   /* the caller's */
+    uint32_t masters, grads;         /* of all parameters, as one array each */
+    uint32_t sums, sums_r, sums_all; /* gradients of norms: here, own rows, of all */
+    uint32_t scales;                 /* P floats: where gathers put those of what they gather */
+    uint32_t cast_scales, cast_amax; /* a float per FP8 matrix */
+    size_t bytes[LAP_NN_MEMORIES];   /* of each kind of memory; the caller's: 0 */
+} lap_nn_list_t;
+
+/*
+ * Lists what `rank` does. `kernels` of NULL: those of the device cpu. The caller clears the list,
+ * also after a failure.
+ */
+lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
+                              const lap_nn_kernels_t *kernels);
+void lap_nn_list_clear(lap_nn_list_t *list);
+
+/* The rows that a region has in a pass with `seq` active tokens of each sequence. */
+size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq);
+
+/* The region that a region is part of in the end, and where in it; the same where it is whole. */
+uint32_t lap_nn_region_root(const lap_nn_list_t *list, uint32_t region, size_t *offset_p);
+
+bool lap_nn_list_fp8(const lap_nn_list_t *list);
+
+/* ---- what those who fill the list use ---- */
+
+/* A new region; the rows of those of a pass are found by themselves. Returns its index. */
+uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block,
+                           lap_nn_memory_t memory, lap_nn_extent_t extent, lap_dtype_t dtype,
+                           size_t rows, size_t cols);
+
+/* A matrix within a region, `offset` bytes into it. */
+uint32_t lap_nn_add_part(lap_nn_list_t *list, const char *name, uint32_t part_of, size_t offset,
+                         size_t rows, size_t cols, size_t stride);
+
+/* Lets a region be FP8 with a scale of its own, or with that of another region. */
+void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region);
+void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other);
+
+/* A new entry that uses no region yet. Never NULL. */
+lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const char *name,
+                                 uint32_t block);
+
+/* A call of an operator that is described; NULL after a failure. */
+lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t block,
+                                lap_tp_gemm_t gemm, const lap_op_desc_t *desc);
+
+/* ---- param.c ---- */
+
+/* The parameters of all blocks and their regions. */
+void lap_nn_list_params(lap_nn_list_t *list);
+
+/* ---- block.c ---- */
+
+/* The regions of a block but for those of its parameters; the blocks before have theirs. */
+void lap_nn_list_block(lap_nn_list_t *list, uint32_t b);
+void lap_nn_list_forward(lap_nn_list_t *list, uint32_t b);
+/* Returns the region of dx, which block b - 1 takes as its dy. */
+uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy);
+
+/* The gradient of a parameter is complete, but for the sum over backwards. */
+void lap_nn_list_ready(lap_nn_list_t *list, lap_nn_weight_t *weight);
+
+#endif

@@ -16,9 +16,8 @@
 LAP_BEGIN_DECLS
 
 /*
- * A symmetric buffer. Operators made on it keep its first bytes and its first signals for
- * themselves, as many as lap_op_buffer_size says: lap_buffer_put, _raise and _wait refuse those
- * signals.
+ * A symmetric buffer. Operators made on it reserve its first bytes and its first signals, as many
+ * as lap_op_buffer_size says: lap_buffer_put, _raise and _wait refuse those signals.
  */
 typedef struct lap_buffer lap_buffer_t;
 
@@ -52,8 +51,8 @@ typedef struct lap_buffer_options {
  * Collective; every rank gives the same sizes. `options` may be NULL. Writes *buffer_p on success;
  * the caller destroys it before the group. Blocks until every rank has come.
  * Returns LAP_ERR_INVALID, LAP_ERR_MISMATCH (naming what differs, two ranks and both values),
- * LAP_ERR_NO_MEMORY (with what was asked and what was there), LAP_ERR_UNSUPPORTED, LAP_ERR_PEER_LOST,
- * LAP_ERR_TIMEOUT. When one rank fails, all do.
+ * LAP_ERR_NO_MEMORY (with what was asked and what was there), LAP_ERR_UNSUPPORTED,
+ * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals,
                                        const lap_buffer_options_t *options,
@@ -80,8 +79,8 @@ LAP_API void *lap_buffer_data(lap_buffer_t *buffer, int rank);
 /*
  * Copies `bytes` bytes from `source` into the memory of `rank` at `offset`, then adds one to its
  * word `signal`.
- * Local; blocks only while it copies, or over MPI until most of it is on its way. `source` may be
- * reused on return. What one rank puts and raises at another comes in the order of the calls.
+ * Local; blocks only while it copies, or over MPI until most of it is in flight. `source` may be
+ * reused on return. Puts and raises of one rank to another arrive in the order of the calls.
  * Returns LAP_ERR_INVALID when the range or the signal is outside the buffer; over MPI also
  * LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT and LAP_ERR_NO_MEMORY, over an emulated link the last of them.
  */
@@ -89,8 +88,8 @@ LAP_API lap_status_t lap_buffer_put(lap_buffer_t *buffer, int rank, size_t offse
                                     const void *source, size_t bytes, size_t signal);
 
 /*
- * Adds one to the word `signal` of `rank`. What this thread wrote before is visible to who sees the
- * new value.
+ * Adds one to the word `signal` of `rank`. Earlier writes of this thread are visible to a rank that
+ * sees the new value.
  * Local, does not block. Returns LAP_ERR_INVALID; over MPI or an emulated link also
  * LAP_ERR_NO_MEMORY.
  */

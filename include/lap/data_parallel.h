@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data parallelism: replicas of layers, each with its own part of the data, add up the gradients of
- * their weights. Gradients are cut into buckets, in the reverse order of the parameters, which is
- * the order in which backward makes them; each bucket travels as soon as all of it is there, behind
- * the rest of backward. Sums are taken in fp32 in the order of ranks, and are the same bits on
- * every rank. A step of several backwards (lap_nn_accumulate) sends its gradients once, behind the
- * last of them.
+ * their weights. Gradients are cut into buckets, in the reverse order of the parameters, in which
+ * backward makes them. Each bucket is sent as soon as it is complete, while the rest of backward
+ * runs. Sums are taken in fp32 in the order of ranks, and are the same bits on every rank. A step
+ * of several backwards (lap_nn_accumulate) sends its gradients once, during the last of them.
  */
 #ifndef LAP_DATA_PARALLEL_H
 #define LAP_DATA_PARALLEL_H
@@ -28,7 +27,7 @@ typedef struct lap_dp_options {
     size_t size;            /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
     size_t bucket;          /* a bucket is closed when it has so many elements; 0: 4 Mi */
     lap_dtype_t wire_dtype; /* float32, or bfloat16: gradients and sums are rounded to it */
-    int overlap;            /* 0: buckets travel when backward has ended */
+    int overlap;            /* 0: buckets are sent when backward has ended */
     const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
 } lap_dp_options_t;
 
@@ -38,10 +37,10 @@ typedef struct lap_dp_options {
     }
 
 /*
- * Joins layers with their replicas: those on the other ranks of `group`, which is none of the ranks
- * that share the weights but this one. With `overlap` it takes over lap_nn_on_gradient.
+ * Joins layers with their replicas on the other ranks of `group`. Of the ranks that share the
+ * weights only this one is in `group`. With `overlap` it takes over lap_nn_on_gradient.
  * Collective over the group; every rank gives the same options, and layers whose weights, and whose
- * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names what is not.
+ * optimizer if they have one, are described alike: LAP_ERR_MISMATCH names the difference.
  * `options` may be NULL. Writes *dp_p on success; the caller destroys it before the layers and the
  * group. Blocks until every rank has come.
  * Returns LAP_ERR_INVALID, and as lap_op_create.
@@ -53,15 +52,16 @@ LAP_API lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group,
 LAP_API void lap_dp_destroy(lap_dp_t *dp);
 
 /*
- * Ends what the last lap_nn_backward of a step has begun: when it returns, lap_nn_gradients has the
- * sums over all replicas, not their mean. The next backward comes after lap_nn_zero_gradients: what
- * has been summed is not summed again.
+ * Ends the reduction that the last lap_nn_backward of a step has begun: on return, lap_nn_gradients
+ * has the sums over all replicas, not their mean. The next backward comes after
+ * lap_nn_zero_gradients: sums are not summed again.
  * Collective over the group, once in every step; blocks.
- * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as lap_op_end.
+ * Returns LAP_ERR_INVALID (no backward has sent gradients since the call before), and as
+ * lap_op_end.
  */
 LAP_API lap_status_t lap_dp_wait(lap_dp_t *dp);
 
-/* The number of buckets, and the elements of one, from the first that travels. Local. */
+/* The number of buckets, and the elements of one, from the first that is sent. Local. */
 LAP_API size_t lap_dp_buckets(const lap_dp_t *dp);
 LAP_API size_t lap_dp_bucket(const lap_dp_t *dp, size_t index);
 
@@ -69,8 +69,8 @@ LAP_API size_t lap_dp_bucket(const lap_dp_t *dp, size_t index);
 LAP_API lap_status_t lap_dp_measure(lap_dp_t *dp, int on);
 
 /*
- * What the latest step cost: for how long this rank's gradients were under way, 0 when they
- * were not timed; and how long lap_dp_wait had to wait for them when all passes had ended. Local.
+ * The cost of the latest step: for how long this rank's gradients were in flight, 0 when they were
+ * not timed; and how long lap_dp_wait waited for them after all passes had ended. Local.
  */
 LAP_API void lap_dp_cost(const lap_dp_t *dp, double *total_s_p, double *exposed_s_p);
 

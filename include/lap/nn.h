@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transformer layers under tensor parallelism, forward and backward, with the communication of
- * each GEMM laid behind it.
+ * Transformer layers under tensor parallelism, forward and backward. The communication of each GEMM
+ * overlaps with it.
  *
  * Rows are tokens, sequence-major: row s * batch + b is token s of sequence b. m = seq * batch is
- * their number, h = hidden. Matrices of weights are [out, in], sharded over the P ranks of the
- * group by whole heads, whose number must be a multiple of P, or by features, of which every rank
- * must have one: features_r, ffn_r and h_r are shares as lap_shard_features makes them. With
- * sequence parallelism (the default) what is between layers is sharded by rows as lap_shard does
- * it, and m_r is this rank's share of m; without, it is whole on every rank, and m_r below is m.
+ * their number, h = hidden. Matrices of weights are [out, in]. The P ranks of the group share them
+ * by whole heads, whose number must be a multiple of P, or by features, of which every rank must
+ * have one: features_r, ffn_r and h_r are shares as lap_shard_features makes them. With sequence
+ * parallelism (the default) the ranks share the rows of activations between layers as lap_shard
+ * does it, and m_r is this rank's share of m. Without, every rank has all rows, and m_r below is m.
  *
  *   LAP_NN_LINEAR            y = x w^T + b. Column parallel: x is [m_r, h], y is [m, features_r].
  *                            With row_parallel: x is [m, h_r], y is [m_r, features].
@@ -19,17 +19,17 @@
  *                            and y are [m_r, h].
  *   LAP_NN_TRANSFORMER       z = x + attention(x), y = z + mlp(z); x and y are [m_r, h].
  *
- * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in lap/op.h,
- * or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u; a rank has its shares
- * of both.
+ * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in
+ * lap/op.h, or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u; a rank has
+ * its shares of both.
  *
- * Activations and gradients of activations are of `dtype`; each matrix of weights, and each bias of
- * a linear layer, has a copy in `dtype` beside its fp32 master; norms, sums and gradients of weights
- * are fp32. With `fp8` the operands of GEMMs are FP8, and `dtype` is that of everything else.
+ * Activations and gradients of activations are of `dtype`. Each matrix of weights, and each bias of
+ * a linear layer, has an fp32 master and a copy in `dtype`. Norms, sums and gradients of weights
+ * are fp32. With `fp8` the operands of GEMMs are FP8, and everything else is of `dtype`.
  *
- * With one rank, or whatever P, the numbers are the same up to rounding: the weights that a seed
- * gives do not depend on P. On the device "cpu" in float32 they are the same bits for all methods
- * of overlap.
+ * The numbers are the same up to rounding for any number of ranks: the weights that a seed gives do
+ * not depend on P. On the device "cpu" in float32 they are the same bits for all methods of
+ * overlap.
  */
 #ifndef LAP_NN_H
 #define LAP_NN_H
@@ -68,7 +68,7 @@ typedef enum lap_activation {
     LAP_SWIGLU = 1,
 } lap_activation_t;
 
-/* What backward computes again, to save memory. */
+/* What backward recomputes, to save memory. */
 typedef enum lap_recompute {
     LAP_RECOMPUTE_NONE = 0,
     LAP_RECOMPUTE_SELECTIVE = 1, /* norms, activations and attention: no GEMM of a weight */
@@ -129,8 +129,8 @@ typedef struct lap_nn_desc {
 LAP_API const char *lap_nn_kind_name(lap_nn_kind_t kind);
 
 /*
- * Whether a description makes sense for a group of `nranks` ranks: what can be said before there
- * are any.
+ * Whether a description makes sense for a group of `nranks` ranks, as far as that is known before
+ * there are any ranks.
  * Local. Returns LAP_ERR_INVALID or LAP_ERR_UNSUPPORTED with the argument, its value and what was
  * expected.
  */
@@ -181,14 +181,15 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
 /* ---- passes ---- */
 
 /*
- * Computes y from x, and keeps what backward needs.
+ * Computes y from x, and stores what backward needs.
  * Collective; every rank gives the same `seq`, the active tokens of each sequence: 1 to desc.seq.
  * x and y are as lap_nn_input and lap_nn_output say, of desc.dtype, in the memory of the device. x
- * must stay as it is until backward has ended, y until forward has; they do not overlap. Forgets
- * the forward before.
- * Does not block on other ranks, but for passes of the same kind that have not ended: nothing is
+ * must not change until backward has ended, y until forward has; they do not overlap. Replaces the
+ * state of the forward before.
+ * Does not block on other ranks, except for passes of the same kind that have not ended. Nothing is
  * complete before lap_nn_wait. With FP8 it first waits for all passes and exchanges magnitudes with
- * the other ranks; with LAP_FP8_CURRENT, and in the first pass, it and backward also block inside.
+ * the other ranks. With LAP_FP8_CURRENT, and in the first pass, forward and backward also block
+ * inside.
  * Returns LAP_ERR_INVALID (nothing was started or changed), and as lap_op_begin, which breaks the
  * group; all passes in progress have ended then.
  */
@@ -197,30 +198,30 @@ LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t
 
 /*
  * Computes the gradients of the weights, and dx, from the gradient dy of y: both as y and x, of the
- * latest forward. The gradients of weights are added to what lap_nn_gradients has, or take its
- * place after lap_nn_zero_gradients: see lap_nn_accumulate. dx overlaps neither dy nor x.
- * Collective. dy must stay as it is until backward has ended. Blocks and returns as lap_nn_forward.
+ * latest forward. The gradients of weights are added to those of lap_nn_gradients, or replace them
+ * after lap_nn_zero_gradients: see lap_nn_accumulate. dx overlaps neither dy nor x.
+ * Collective. dy must not change until backward has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx);
 
 /*
  * Half the mean square error of y to a target, and its gradient dy, times loss_scale. The mean is
  * over the whole y of all ranks. The three are alike, dy may be y.
- * Local: it is issued behind the forward that makes y. Returns LAP_ERR_INVALID.
+ * Local: it is issued after the forward that makes y. Returns LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
                                  const lap_tensor_t *dy);
 
 /*
- * Waits for all passes. Local to the rank; blocks. What they wrote is complete then.
+ * Waits for all passes. Local to the rank; blocks. Their results are complete then.
  * Returns as lap_op_end.
  */
 LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 
 /*
  * The value of the latest loss, after lap_nn_wait: the same bits on every rank. Collective; blocks.
- * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss), else
- * as lap_group_allgather.
+ * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss),
+ * else as lap_group_allgather.
  */
 LAP_API lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p);
 
@@ -270,7 +271,7 @@ LAP_API float *lap_nn_masters(lap_nn_t *nn, size_t *count_p);
 LAP_API float *lap_nn_gradients(lap_nn_t *nn, size_t *count_p);
 
 /*
- * The next backward begins the gradients anew: it is the first of a step. What was accumulated is
+ * The next backward starts new gradients: it is the first of a step. Accumulated gradients are
  * dropped. Local, touches no memory.
  */
 LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
@@ -289,23 +290,22 @@ LAP_API void lap_nn_zero_gradients(lap_nn_t *nn);
  *     lap_dp_wait(dp);
  *     lap_optimizer_step(optimizer, 1.0f / (float)(n * replicas), &norm);
  *
- * The gradients are then the sums over all backwards, and with lap_dp over all replicas: only the
- * last backward sends them, when they are complete. All else is as in a step of one backward:
- * weights, and their copies in other types, change in lap_optimizer_step only; scales of FP8 follow
- * every forward. The step may be dropped by lap_nn_zero_gradients while its last backward is still
- * to come.
- * What would give other sums is refused with LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step
- * after a backward that is not the last; with lap_dp a backward between the last one and
- * lap_dp_wait, or between lap_dp_wait and lap_nn_zero_gradients, and a step before lap_dp_wait.
+ * The gradients are then the sums over all backwards, and with lap_dp over all replicas. Only the
+ * last backward sends them, when they are complete. Everything else is as in a step of one
+ * backward: weights, and their copies in other types, change in lap_optimizer_step only; scales of
+ * FP8 follow every forward. lap_nn_zero_gradients may drop the step before its last backward.
+ * Calls that would give other sums return LAP_ERR_INVALID: lap_dp_wait or lap_optimizer_step after
+ * a backward that is not the last; with lap_dp a backward between the last one and lap_dp_wait, or
+ * between lap_dp_wait and lap_nn_zero_gradients, and a step before lap_dp_wait.
  * Local, touches no memory. Every rank says the same.
  */
 LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
 
 /*
- * Called by the last lap_nn_backward of a step when all that makes the gradient of parameter `index` has been issued:
- * whatever is issued after that to the streams of the world, behind a join of them, finds it.
- * Parameters come about in reverse order; those whose gradients the ranks must add up come at the
- * end. A failure ends backward and is returned by it.
+ * Called by the last lap_nn_backward of a step when all work that makes the gradient of parameter
+ * `index` has been issued. Work that is issued to the streams of the world later, after a join of
+ * them, sees the gradient. Parameters come in reverse order; those whose gradients the ranks must
+ * add up come at the end. A failure ends backward, and backward returns it.
  */
 typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
 LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);
@@ -317,7 +317,7 @@ LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *contex
  */
 LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
 
-/* ---- what there is to see ---- */
+/* ---- inspection ---- */
 
 /* One GEMM of one layer. */
 typedef struct lap_nn_gemm {
@@ -357,11 +357,11 @@ typedef struct lap_nn_not_finite {
 
 /*
  * Looks for the first parameter, activation or gradient that is not finite, in the order in which a
- * step makes them: x, then layer by layer the parameters and activations of forward, then what
- * lap_nn_gradients has, from the last parameter to the first.
+ * step makes them: x, then layer by layer the parameters and activations of forward, then the
+ * gradients of lap_nn_gradients, from the last parameter to the first.
  * For use when a loss or a norm is not finite: it computes forward once more, from the x of that
- * loss and to y. Passes that nobody looks at cost nothing for it.
- * Collective. x and y are as in lap_nn_forward. Waits for all passes before and for itself. Writes
+ * loss and to y. Passes cost nothing for it.
+ * Collective. x and y are as in lap_nn_forward. Waits for all earlier passes and for itself. Writes
  * *found_p on success, the same on every rank. Returns as lap_nn_forward and lap_nn_wait,
  * LAP_ERR_NO_MEMORY.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators: a GEMM with its communication laid behind it.
+ * Operators: a GEMM whose communication runs at the same time.
  *
  * P is the size of the group, r this rank. Row-major matrices are sharded by rows and by features:
  * m_r is this rank's share of m (lap_shard), n_r and k_r are those of n and k (lap_shard_features).
@@ -11,28 +11,29 @@
  *                    all ranks of a b^T.
  *   LAP_GEMM_AR      the same with the whole sum: d is [m, n], the same bits on every rank.
  *   LAP_GEMM         no communication: a is [m, k], b is [n, k]; d = a b^T is [m, n]. With `sharded`
- *                    n or k is shared among ranks here, too, and the GEMM is that of n_r or k_r.
- *   LAP_BULK_AG      LAP_GEMM, and beside it, untouched by it, an all-gather of another matrix: x
- *                    is [m_r, cols], y is [m, cols].
- *   LAP_BULK_RS      LAP_GEMM, and beside it a reduce-scatter: x is [m, cols]; y is [m_r,
- *                    cols], this rank's rows of the sum of x over all ranks.
- *   LAP_EXTERNAL_AG  the all-gather alone, to run behind a GEMM already begun with lap_op_begin.
- *   LAP_EXTERNAL_RS  the reduce-scatter alone, likewise.
+ *                    the ranks share n or k here, too, and the GEMM is that of n_r or k_r.
+ *   LAP_BULK_AG      LAP_GEMM and, at the same time, an all-gather of another matrix: x is
+ *                    [m_r, cols], y is [m, cols].
+ *   LAP_BULK_RS      LAP_GEMM and, at the same time, a reduce-scatter: x is [m, cols]; y is
+ *                    [m_r, cols], this rank's rows of the sum of x over all ranks.
+ *   LAP_EXTERNAL_AG  only the all-gather, to overlap a GEMM already begun with lap_op_begin.
+ *   LAP_EXTERNAL_RS  only the reduce-scatter, likewise.
  *
  * In LAP_DGRAD b is stored the other way round, [k, n] with the same shares: d = a b. In LAP_WGRAD,
  * for those kinds whose GEMM is local, a is [m, n], b is [m, k], and d = a^T b is [n, k].
  *
- * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and what travels is `wire_dtype`: a itself
- * for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for the last
- * four. Sums are taken in fp32, those over ranks in rank order, whatever arrived first, and
- * rounded once at their end, to nearest, ties to even; partial results are rounded to the wire's
- * type so that they can travel, also the rank's own, except in a group of one, which sends nothing.
- * The sums of LAP_GEMM_AR travel in out_dtype. What is too large for float16 becomes infinity; FP8
- * saturates. One exception: on a GPU, products of FP8 matrices are added up by tensor cores, in runs
- * with 14 bits, and only the runs in fp32.
+ * Types: a is `dtype`, b is `b_dtype`, d is `out_dtype`, and the data sent is `wire_dtype`: a
+ * itself for LAP_AG_GEMM, the partial results of each rank for LAP_GEMM_RS and LAP_GEMM_AR, x for
+ * the last four. The sums of LAP_GEMM_AR are sent in out_dtype.
  *
- * An FP8 matrix has one scale: its elements stand for what is stored times the scale. Each rank
- * gives its own, in lap_op_args_t; those of what travels travel with it.
+ * Rounding: sums are taken in fp32, those over ranks in rank order, whatever arrived first. Each
+ * sum is rounded once at its end, to nearest, ties to even. Partial results are rounded to the
+ * wire's type, the rank's own too; a group of one sends nothing and does not round them. Values
+ * that are too large for float16 become infinity; FP8 saturates. One exception: on a GPU, tensor
+ * cores add up the products of FP8 matrices in runs with 14 bits, and only the runs in fp32.
+ *
+ * An FP8 matrix has one scale: the value of an element is the stored number times the scale. Each
+ * rank gives its own, in lap_op_args_t. The scale of a matrix that is sent is sent with it.
  *
  * The epilogue: with x = alpha op(a) op(b), summed over ranks where the kind does so,
  *
@@ -89,7 +90,8 @@ typedef enum lap_sharded {
 } lap_sharded_t;
 
 /*
- * What is done to the result of a GEMM before it becomes d: any of these, but not GELU and DGELU.
+ * The epilogue: changes to the result of a GEMM before it becomes d. Any of these, but not GELU
+ * and DGELU together.
  */
 typedef unsigned lap_epilogue_t;
 enum {
@@ -110,7 +112,7 @@ typedef struct lap_op_desc {
     int aggregate;          /* ring: neighbours pair up, pairs go round */
     size_t num_splits;      /* pipeline, pull: parts of n; 0: 4, or n if that is less. direct of
                                LAP_AG_GEMM: GEMMs for all the peers' shards; 0: one each */
-    size_t block_rows;      /* fused: rows that travel together; 0: chosen from m and P */
+    size_t block_rows;      /* fused: rows that are sent together; 0: chosen from m and P */
     int gather_input;       /* LAP_AG_GEMM: calls also return the gathered a: [m, k] */
     lap_buffer_t *buffer;   /* to work in, shared with other operators; NULL: its own */
     lap_layout_t layout;    /* LAP_WGRAD: only with a local GEMM */
@@ -120,12 +122,12 @@ typedef struct lap_op_desc {
                                x: dtype */
     int accumulate;         /* calls may give a beta */
     size_t cols;            /* of x and y; 0 for the kinds that have none */
-    lap_dtype_t y_dtype;    /* of an RS alone or beside; default: wire_dtype, bfloat16 if FP8 */
-    int num_sm;             /* GPU: SMs that copy what travels; 0: the driver does */
+    lap_dtype_t y_dtype;    /* bulk or external RS; default: wire_dtype, bfloat16 if FP8 */
+    int num_sm;             /* GPU: SMs that copy the data sent; 0: the driver copies */
     int set_sm_margin;      /* GPU: GEMMs leave num_sm SMs free for that, fewer than there are */
-    int background;         /* calls have streams of their own, beside those of other operators:
-                               they begin behind what was begun before, and nothing waits for them
-                               but lap_op_end; all operators of a buffer are so, or none is */
+    int background;         /* calls have streams of their own. They begin after all calls that
+                               were begun before, and only lap_op_end waits for them. All operators
+                               of a buffer are background operators, or none is */
     lap_sharded_t sharded;  /* of the kinds whose GEMM is local; others: as the kind has it */
     size_t shard_parts;     /* the sharded n or k is so many matrices side by side, each with shares
                                of its own, as the two halves of SwiGLU are; 0: 1 */
@@ -139,8 +141,8 @@ typedef struct lap_op_desc {
     }
 
 /*
- * One call: the active rows and the caller's memory, which must stay valid and unchanged until the
- * call has ended. What the description does not ask for is ignored.
+ * One call: the active rows and the caller's memory. The memory must stay valid and unchanged until
+ * the call has ended. Fields that the description does not ask for are ignored.
  */
 typedef struct lap_op_args {
     size_t size;           /* sizeof(lap_op_args_t), set by LAP_OP_ARGS_INIT */
@@ -150,7 +152,7 @@ typedef struct lap_op_args {
     lap_trace_t *trace;    /* records when each step ran; NULL: no record */
     float alpha, beta;
     float a_scale, b_scale, d_scale; /* of FP8 matrices; else 1 */
-    float wire_scale; /* RS, AR, x: of what this rank sends, if that is FP8; else 1 */
+    float wire_scale; /* RS, AR, x: of the data that this rank sends, if FP8; else 1 */
     float *scales; /* P of them: of the shards of a gathered FP8 matrix; empty ones are left out */
     lap_tensor_t bias;      /* [1, columns of d]; these three in any type but FP8 */
     lap_tensor_t aux;       /* as d; GELU: data may be NULL */
@@ -181,8 +183,8 @@ LAP_API const char *lap_op_methods(lap_op_kind_t kind, size_t index, const char 
 /*
  * The symmetric memory and signal words that an operator needs, to size a buffer shared by several.
  * Local. `nranks` is the size of the group. With the method "auto" it is enough for all methods.
- * Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED (a type
- * or an epilogue that there is not) or LAP_ERR_NO_MEMORY.
+ * Writes *bytes_p and *nsignals_p on success. Returns LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED (an
+ * unknown type or epilogue) or LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, size_t *bytes_p,
                                         size_t *nsignals_p);
@@ -190,19 +192,21 @@ LAP_API lap_status_t lap_op_buffer_size(const lap_op_desc_t *desc, int nranks, s
 /*
  * Makes an operator. Collective; every rank gives the same description.
  * Writes *op_p on success; the caller destroys it before its buffer and group. Blocks until every
- * rank has come. On a GPU the fastest kernels for calls of the capacity are found by trial here
- * (some tenths of a second at most, once per shape).
- * The method "auto" is chosen here, the same on every rank: all methods that the transport can do,
- * serial among them, are simulated with costs that the ranks measure together, once per group
- * (under a second) and once per n and k (some tenths at most); serial is picked unless another one
- * is predicted to be faster by more than 2 %. On a GPU all methods are called instead, on memory
- * as large as calls of the capacity need (some seconds for large sizes), and simulated only where
- * there is no room for that. Calls with a half, a quarter, ... of the rows may get
- * another method than those of the capacity. The knobs must be left at 0.
+ * rank has come. On a GPU trials find the fastest kernels for calls of the capacity here (some
+ * tenths of a second at most, once per shape).
+ *
+ * The method "auto" is chosen here, the same on every rank. All methods that the transport can do,
+ * serial among them, are simulated. The ranks measure the costs together, once per group (under a
+ * second) and once per n and k (some tenths at most). serial is picked unless another method is
+ * predicted to be faster by more than 2 %. On a GPU all methods are called instead, on memory as
+ * large as calls of the capacity need (some seconds for large sizes), and simulated only where
+ * there is no room for that. Calls with a half, a quarter, ... of the rows may get another method
+ * than those of the capacity. The knobs must be left at 0.
+ *
  * Returns LAP_ERR_INVALID (with the argument, its value and what was expected), LAP_ERR_MISMATCH
- * (naming two ranks and what each said), LAP_ERR_UNSUPPORTED (a type that there is not, or a method
- * that the transport cannot do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one
- * rank fails, all do, and the group stays usable except after the last two.
+ * (naming two ranks and both values), LAP_ERR_UNSUPPORTED (an unknown type, or a method that the
+ * transport cannot do), LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails,
+ * all do, and the group stays usable except after the last two.
  */
 LAP_API lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p);
 
@@ -216,9 +220,9 @@ LAP_API void lap_op_destroy(lap_op_t *op);
 LAP_API const char *lap_op_method(const lap_op_t *op);
 
 /*
- * Why "auto" picked what it did: the predicted time of a call of the capacity with each method, or
- * on a GPU the measured one, where a method may be there several times with different knobs, as in
- * "pipeline:num_splits=8".
+ * The times on which "auto" based its choice: the predicted time of a call of the capacity with
+ * each method, or on a GPU the measured one. A method may be there several times with different
+ * knobs, as in "pipeline:num_splits=8".
  * Local. Index 0 is the one picked, the others follow from fast to slow. Writes *method_p, which
  * lives as long as the operator, and *seconds_p on success.
  * Returns LAP_ERR_INVALID past the last one and for an operator that was not made with "auto".
@@ -227,8 +231,8 @@ LAP_API lap_status_t lap_op_prediction(const lap_op_t *op, size_t index, const c
                                        double *seconds_p);
 
 /*
- * The symmetric buffer that the operator works in. Local. It belongs to the operator, or to who
- * gave it.
+ * The symmetric buffer that the operator works in. Local. It belongs to the operator, or to the
+ * caller that gave it.
  */
 LAP_API lap_buffer_t *lap_op_buffer(lap_op_t *op);
 
@@ -242,10 +246,10 @@ LAP_API lap_status_t lap_op_run(lap_op_t *op, const lap_op_args_t *args);
 /*
  * Starts a call. Collective; the calls of a world begin in the same order on all ranks that take
  * part in them, whatever their operators, groups and buffers: they share the rank's streams.
- * Does not block on other ranks, but for ranks that are threads and share a GPU: there it may wait
- * until the others begin the same call, so that its timeouts and failures may be returned here. The
+ * Does not block on other ranks, except where ranks are threads that share a GPU. There it may wait
+ * until the others begin the same call, and may return that call's timeouts and failures. The
  * memory in `args` belongs to the call until lap_op_end. The schedules of the last 16 values of m
- * are kept; a call with another m builds one, and allocates.
+ * are cached; a call with another m builds one, and allocates.
  * Returns LAP_ERR_INVALID (nothing was started or changed), LAP_ERR_BUSY when the last call of this
  * operator has not ended, the failure that broke the group earlier, or LAP_ERR_NO_MEMORY, which
  * breaks the group.
@@ -256,15 +260,15 @@ LAP_API lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *args);
  * Waits for the call that lap_op_begin started, not for later ones. Local to the rank; blocks until
  * d is complete.
  * Returns LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT or LAP_ERR_MISMATCH with rank, operation, step and
- * signal, or another failure of a step; d is then not valid and the group is broken, and so are the
- * groups of all other calls that this rank has in flight, which fail as well: destroy everything
- * made from them. LAP_ERR_INVALID when no call was begun.
+ * signal, or another failure of a step. d is then not valid, and the group is broken. So are the
+ * groups of all other calls that this rank has in flight, and these calls fail as well: destroy
+ * everything made from them. LAP_ERR_INVALID when no call was begun.
  */
 LAP_API lap_status_t lap_op_end(lap_op_t *op);
 
 /*
- * Proves that a sequence of calls is safe: builds the schedules of all `nranks` ranks for
- * descs[0..ncalls), all on one symmetric buffer, and shows that they cannot deadlock, that no two
+ * Proves that a sequence of calls is safe. Builds the schedules of all `nranks` ranks for
+ * descs[0..ncalls), all on one symmetric buffer. Shows that they cannot deadlock, that no two
  * accesses to a range conflict without an order, and that every element of the output is written
  * exactly once per call.
  * Local; needs no world. Each desc.size must be that of this header. `rows[i]` is the active m of

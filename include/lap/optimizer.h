@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers: how the fp32 masters of layers follow their fp32 gradients. The same numbers on every
- * run, and up to rounding for any number of ranks.
+ * Optimizers: how the fp32 masters of layers follow their fp32 gradients. The numbers are the same
+ * on every run, and up to rounding for any number of ranks.
  *
  *   LAP_SGD    v = momentum v + g + weight_decay w; w -= lr v
  *   LAP_ADAMW  w -= lr weight_decay w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
@@ -57,7 +57,7 @@ LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
  * lap_dp_create has joined the layers with their replicas, over these; every rank gives the same
  * description. Writes *optimizer_p on success; the caller destroys it before the layers. Blocks
  * until every rank has come. Returns as lap_optimizer_validate, LAP_ERR_MISMATCH (naming the field,
- * two ranks and what each said), LAP_ERR_UNSUPPORTED (a device without kernels for it),
+ * two ranks and both values), LAP_ERR_UNSUPPORTED (a device without kernels for it),
  * LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
 LAP_API lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
@@ -68,14 +68,14 @@ LAP_API lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
 LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
 
 /*
- * One step: changes the masters and makes the copies of the weights anew. g is what
- * lap_nn_gradients has, times `scale`: 1, or one over what they are too large by.
+ * One step: changes the masters and updates the copies of the weights. g is the gradients of
+ * lap_nn_gradients times `scale`: 1, or the inverse of a factor by which they are too large.
  * Collective over the group with clip_norm, else local. Blocks until the passes have ended and,
  * with clip_norm, until all ranks have their norm; the rest is issued. Writes the norm of the
  * scaled gradients before clipping to *norm_p, which may be NULL; 0 without clip_norm. When that is
  * not finite, nothing is changed.
  * Returns LAP_ERR_INVALID (nothing is changed; the gradients are of a part of a step: see
- * lap_nn_accumulate), what the passes failed of, or as lap_group_allgather.
+ * lap_nn_accumulate), the failure of the passes, or as lap_group_allgather.
  */
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statuses: what every call that can fail returns, and the sentence that goes with it. */
+/* Statuses: the result of every call that can fail, and the sentence that goes with it. */
 #ifndef LAP_STATUS_H
 #define LAP_STATUS_H
 
@@ -33,11 +33,11 @@ typedef enum lap_status { LAP_STATUS_LIST(LAP_STATUS_ENUM) } lap_status_t;
 LAP_API const char *lap_status_string(lap_status_t status);
 
 /*
- * The story of the last failure on the calling thread: which argument or rank, its value, what was
- * expected.
- * Local. "" when no call has failed on this thread yet; a call that succeeds leaves it alone, and so
- * does one that ends something, such as lap_op_destroy. The string belongs to the library and is
- * overwritten by the next failure on the same thread.
+ * The sentence of the last failure on the calling thread: which argument or rank, its value, what
+ * was expected.
+ * Local. "" when no call has failed on this thread yet. A call that succeeds does not change it,
+ * nor does one that destroys an object, such as lap_op_destroy. The string belongs to the library;
+ * the next failure on the same thread overwrites it.
  */
 LAP_API const char *lap_last_error(void);
 

@@ -64,8 +64,8 @@ LAP_API lap_status_t lap_dtype_parse(const char *name, lap_dtype_t *dtype_p);
 
 /*
  * Converts `count` elements of a type to float, which is exact. Local; for memory of the host.
- * Writes dst, which does not overlap src, on success. The scale of an FP8 matrix is the caller's to
- * multiply by.
+ * Writes dst, which does not overlap src, on success. The caller multiplies by the scale of an FP8
+ * matrix.
  * Returns LAP_ERR_INVALID for a value that is no type, and for NULL with a count above 0.
  */
 LAP_API lap_status_t lap_dtype_to_float(lap_dtype_t dtype, const void *src, float *dst,
@@ -73,10 +73,10 @@ LAP_API lap_status_t lap_dtype_to_float(lap_dtype_t dtype, const void *src, floa
 
 /*
  * Converts `count` floats to a type: to nearest, ties to even, as operators round their results.
- * What is not a number stays so. What is too large becomes infinity in float16 and bfloat16, and
- * the largest number in FP8, infinity included. Local; for memory of the host.
- * Writes dst, which does not overlap src, on success. The scale of an FP8 matrix is the caller's to
- * divide by, before.
+ * NaN stays NaN. Values that are too large become infinity in float16 and bfloat16, and the largest
+ * number in FP8, infinity included. Local; for memory of the host.
+ * Writes dst, which does not overlap src, on success. The caller divides by the scale of an FP8
+ * matrix before.
  * Returns LAP_ERR_INVALID for a value that is no type, and for NULL with a count above 0.
  */
 LAP_API lap_status_t lap_dtype_from_float(lap_dtype_t dtype, const float *src, void *dst,
@@ -91,12 +91,13 @@ LAP_API size_t lap_shard(size_t total, int size, int rank, size_t *begin_p);
 
 /*
  * The share of `total` features (n or k of an operator, ffn of a layer) that `rank` of `size` ranks
- * holds. Shares are equal where total is a multiple of size. Where it is not, they begin at
- * multiples of 64 features, of 32, 16 or 8 where 64 is more than a sixteenth of a share: the first
- * ranks hold one such piece more, the last one what is left. GEMMs of a GPU are several times slower
- * with rows that do not begin at multiples of 16 bytes. Shares of fewer than 128 features are those
- * of lap_shard. (Rows have a rule of their own because their number changes from call to call: more
- * rows are never a smaller share.)
+ * holds. Shares are equal where total is a multiple of size. Elsewhere they begin at multiples of
+ * 64 features, or of 32, 16 or 8 where 64 is more than a sixteenth of a share. The first ranks then
+ * hold one such piece more, the last one the rest. GEMMs of a GPU are several times slower with
+ * rows that do not begin at multiples of 16 bytes. Shares of fewer than 128 features are those of
+ * lap_shard.
+ * (Rows have a rule of their own because their number changes from call to call: more rows are
+ * never a smaller share.)
  * Local. Writes the first feature to *begin_p (may be NULL) and returns the number of features.
  */
 LAP_API size_t lap_shard_features(size_t total, int size, int rank, size_t *begin_p);

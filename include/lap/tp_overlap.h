@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which overlap goes where in a transformer layer under tensor and sequence parallelism: a rule for
- * each of its twelve GEMMs, {qkv, proj, fc1, fc2} x {fprop, dgrad, wgrad}. qkv and fc1 are column
- * parallel, proj and fc2 are row parallel. What each GEMM communicates follows from its name:
+ * Rules that say which overlap goes where in a transformer layer under tensor and sequence
+ * parallelism: one for each of its twelve GEMMs, {qkv, proj, fc1, fc2} x {fprop, dgrad, wgrad}. qkv
+ * and fc1 are column parallel, proj and fc2 are row parallel. The communication of each GEMM
+ * follows from its name:
  *
  *   qkv, fc1   fprop   AG+GEMM    the input is gathered              ring_exchange
  *   proj, fc2  fprop   GEMM+RS    the output is reduced              pipeline; ring_exchange
  *   proj, fc2  dgrad   AG+GEMM    the output's gradient is gathered  ring_exchange
- *   qkv, fc1   dgrad   beside it, the input is gathered again        bulk
+ *   qkv, fc1   dgrad   meanwhile the input is gathered again         bulk
  *              or      GEMM+RS    the input's gradient is reduced    ring_exchange; pipeline
- *   qkv, fc1   wgrad   beside it, the input's gradient is reduced    bulk; nothing in the latter case
+ *   qkv, fc1   wgrad   meanwhile the input's gradient is reduced     bulk; nothing in the latter case
  *   proj, fc2  wgrad   nothing: dgrad has gathered what it needs     external
  *
  * The first method of each line is its default; serial and auto can take its place everywhere.
@@ -47,26 +48,26 @@ typedef enum lap_tp_method {
     LAP_TP_SERIAL = 0,        /* first one, then the other; "serial", "none" or null in a file */
     LAP_TP_RING_EXCHANGE = 1, /* shard by shard */
     LAP_TP_PIPELINE = 2,      /* by parts of the output's columns */
-    LAP_TP_BULK = 3,          /* beside a GEMM that does not need it */
+    LAP_TP_BULK = 3,          /* at the same time as a GEMM that does not need it */
     LAP_TP_EXTERNAL = 4,      /* the gather of dgrad serves wgrad too */
     LAP_TP_AUTO = 5,          /* measured and chosen when the operator is made */
 } lap_tp_method_t;
 
 /*
- * The rule of one GEMM. What stands in parentheses is the default with the methods ring_exchange
- * and auto; with all others; P is the number of ranks.
+ * The rule of one GEMM. In parentheses: the default with the methods ring_exchange and auto; then
+ * the default with all others, if it differs. P is the number of ranks.
  */
 typedef struct lap_tp_rule {
     lap_tp_method_t method;
     int is_reduce_scatter; /* qkv, fc1 dgrad: whether they reduce; else by name */
     int num_sm;            /* (1; 16) SMs of a communication kernel, 1 to 1024 */
     int cga_size;          /* (1; 2) its thread-block clusters, 1 to 4 */
-    int set_sm_margin;     /* (0; 1) the GEMM leaves these SMs alone */
+    int set_sm_margin;     /* (0; 1) the GEMM leaves these SMs free */
     int num_splits;        /* (P; 4) pipeline: parts of the columns, 1 to 1024 */
     int aggregate;         /* (0) ring_exchange of an AG: pairs of shards; P must be even */
     int atomic_gemm;       /* (0) one GEMM with signals for its blocks, in FP8 or not */
     int use_ce;            /* (1) copy engines copy, not kernels */
-    int fp8_buf;           /* (1 when the GEMM gathers) FP8 travels as FP8 */
+    int fp8_buf;           /* (1 when the GEMM gathers) FP8 is sent as FP8 */
     int comm_priority;     /* (-5) of streams, as CUDA counts: -5, the highest, to 0 */
     int gemm_priority;     /* (0) */
     int pipeline_rs_overlap_first_gemm; /* (0) */
@@ -86,9 +87,9 @@ typedef struct lap_tp_switches {
     int overlap_ag;       /* 0: the AG+GEMMs are serial */
     int overlap_rs;       /* 0: the GEMM+RSs are serial */
     int overlap_rs_dgrad; /* 1: dgrads of qkv and fc1 that are bulk become GEMM+RS, pipelined */
-    int bulk_dgrad;       /* 0: gathers beside dgrad are serial */
-    int bulk_wgrad;       /* 0: reductions beside wgrad are serial */
-    int automatic;        /* 1: all that is not serial after that becomes auto */
+    int bulk_dgrad;       /* 0: gathers during dgrad are serial */
+    int bulk_wgrad;       /* 0: reductions during wgrad are serial */
+    int automatic;        /* 1: rules that are not serial after that become auto */
 } lap_tp_switches_t;
 
 #define LAP_TP_SWITCHES_INIT                                                                       \
@@ -107,12 +108,13 @@ LAP_API const char *lap_tp_method_name(lap_tp_method_t method);
 LAP_API lap_status_t lap_tp_overlap_init(int tp, lap_tp_overlap_t *overlap_p);
 
 /*
- * Reads rules from a YAML file: a mapping from names of GEMMs to mappings of the fields above. What
- * the file does not name has its default; null for a GEMM makes it serial. The wgrad of a dgrad
- * that reduces communicates nothing, and must not be named with a method. Fields, and values of
- * fields, may have anchors and be aliases of others, and `<<` merges fields into others.
+ * Reads rules from a YAML file: a mapping from names of GEMMs to mappings of the fields above.
+ * GEMMs and fields that the file does not name have their defaults; null for a GEMM makes it
+ * serial. The wgrad of a dgrad that reduces communicates nothing, and must not be named with a
+ * method. Fields, and values of fields, may have anchors and be aliases of others, and `<<` merges
+ * fields into others.
  * Local. Writes *overlap_p on success.
- * Returns LAP_ERR_INVALID with file, line and, for a name that there is not, the nearest one;
+ * Returns LAP_ERR_INVALID with file, line and, for an unknown name, the nearest one;
  * LAP_ERR_SYSTEM (the file cannot be read), LAP_ERR_UNSUPPORTED (a build without libyaml),
  * LAP_ERR_NO_MEMORY.
  */

@@ -11,12 +11,12 @@
 
 LAP_BEGIN_DECLS
 
-/* What was measured in one call of an operator. */
+/* The times of the steps of one call of an operator. */
 typedef struct lap_trace lap_trace_t;
 
 /*
  * Makes an empty trace. Local. Writes *trace_p on success; the caller destroys it. A call that is
- * given it replaces what it held. Returns LAP_ERR_NO_MEMORY, LAP_ERR_INVALID.
+ * given the trace replaces its content. Returns LAP_ERR_NO_MEMORY, LAP_ERR_INVALID.
  */
 LAP_API lap_status_t lap_trace_create(lap_trace_t **trace_p);
 
@@ -34,11 +34,11 @@ LAP_API lap_status_t lap_trace_gather(lap_trace_t *trace, lap_group_t *group);
 
 /*
  * Draws a trace as an SVG timeline: a row per rank and stream, a colour per kind of step, a time
- * axis, and the time in which a rank's arithmetic stood still, hatched by what it stood still for:
- * data on the wire, a rank that was late, or a core. Who is to blame on other ranks is known once
- * the trace has been gathered; before, all waits count as for the wire.
- * Local. `title` may be NULL. Writes the file whole or not at all; one that is replaced gives it its
- * mode, and a symbolic link is followed if it is this user's or root's.
+ * axis. Time in which a rank did no arithmetic is hatched by its cause: data on the wire, a rank
+ * that was late, or a core. Causes on other ranks are known once the trace has been gathered;
+ * before, all waits count as for the wire.
+ * Local. `title` may be NULL. Writes the file whole or not at all. A file that is replaced passes
+ * on its mode, and a symbolic link is followed if it is this user's or root's.
  * Returns LAP_ERR_INVALID (NULL, or an empty trace), LAP_ERR_SYSTEM (naming the path),
  * LAP_ERR_NO_MEMORY.
  */

@@ -11,8 +11,8 @@
 LAP_BEGIN_DECLS
 
 /*
- * All ranks of a job, seen from one of them. One thread at a time may use a world and what was made
- * from it.
+ * All ranks of a job, seen from one of them. One thread at a time may use a world and the objects
+ * made from it.
  */
 typedef struct lap_world lap_world_t;
 
@@ -52,14 +52,14 @@ typedef struct lap_world_options {
 
 /*
  * Makes a world from the environment: `lap run`, or the variables of mpirun (Open MPI, MPICH),
- * torchrun or srun; a world of one rank when there are none of them. Ranks on several hosts are
- * connected by MPI, which is started with MPI_THREAD_MULTIPLE unless the program has done so, and
- * then ends with the world: a program that makes several worlds over MPI one after the other
- * initialises MPI itself.
+ * torchrun or srun; a world of one rank when there are none of them. MPI connects ranks on several
+ * hosts. It is started with MPI_THREAD_MULTIPLE unless the program has done so, and then ends with
+ * the world: a program that makes several worlds over MPI one after the other initialises MPI
+ * itself.
  * Collective over all ranks of the job. `options` may be NULL. Writes *world_p on success; the
  * caller destroys it.
- * Blocks until every rank has come, at most the timeout; only what MPI does by itself when it
- * starts and when it finds the ranks of a host has no deadline.
+ * Blocks until every rank has come, at most the timeout. MPI's own start, and its search for the
+ * ranks of a host, have no deadline.
  * Returns LAP_ERR_INVALID (an option or a variable that makes no sense, named), LAP_ERR_TIMEOUT
  * (with the ranks that did not come), LAP_ERR_PEER_LOST, LAP_ERR_MISMATCH (ranks that do not fit
  * together; a LAP_JOB that another process has, which is named), LAP_ERR_UNSUPPORTED
@@ -68,7 +68,7 @@ typedef struct lap_world_options {
  */
 LAP_API lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p);
 
-/* What a caller that has its own ranks lends to lap_world_create_with. Both return 0 on success. */
+/* Callbacks of a caller with ranks of its own: lap_world_create_with. Both return 0 on success. */
 typedef struct lap_bootstrap {
     size_t size; /* sizeof(lap_bootstrap_t), set by LAP_BOOTSTRAP_INIT */
     int rank;
@@ -92,11 +92,10 @@ typedef struct lap_bootstrap {
  * Makes a world of ranks that are separate processes of one host, with two callbacks of the
  * caller's.
  * Collective over all ranks. The callbacks are used only during this call, `allgather` once and
- * then `barrier` once, on success and on failure; only a rank whose `bootstrap` makes no sense, or
- * that has no memory for what `allgather` brings, returns before both. Writes *world_p on success;
- * the caller destroys it.
- * Blocks until every rank has come: in the callbacks as long as they do, besides at most the
- * timeout.
+ * then `barrier` once, on success and on failure. Only a rank whose `bootstrap` makes no sense, or
+ * that has no memory for the result of `allgather`, returns before both. Writes *world_p on
+ * success; the caller destroys it.
+ * Blocks until every rank has come: as long as the callbacks do, and at most the timeout besides.
  * Returns as lap_world_create, and LAP_ERR_SYSTEM when a callback fails.
  */
 LAP_API lap_status_t lap_world_create_with(const lap_bootstrap_t *bootstrap,
@@ -114,11 +113,11 @@ LAP_API lap_status_t lap_world_create_threads(int nranks, const lap_world_option
                                               lap_world_t **worlds_p);
 
 /*
- * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy what was made from it
- * first: what is left refuses all calls with LAP_ERR_INVALID, and keeps the memory of the world
- * until it is destroyed. A rank that waits for one which has left gets LAP_ERR_PEER_LOST. Only a
- * world over MPI waits until the others end it too, at most the timeout, as MPI wants it of a
- * communicator; one that started MPI then gives MPI_Finalize up to 5 s.
+ * Ends a world. Local, never blocks on other ranks, NULL is fine. Destroy the objects made from it
+ * first: those that are left refuse all calls with LAP_ERR_INVALID, and keep the memory of the
+ * world until they are destroyed. A rank that waits for one which has left gets LAP_ERR_PEER_LOST.
+ * Only a world over MPI waits until the others end it too, at most the timeout, because MPI frees
+ * communicators collectively. A world that started MPI then gives MPI_Finalize up to 5 s.
  */
 LAP_API void lap_world_destroy(lap_world_t *world);
 
@@ -141,8 +140,8 @@ LAP_API lap_status_t lap_group_split(lap_group_t *group, int colour, int key,
                                      lap_group_t **group_p);
 
 /*
- * Ends a group made by lap_group_split. Local, NULL is fine. What was made from it and is left is as
- * with lap_world_destroy.
+ * Ends a group made by lap_group_split. Local, NULL is fine. Objects made from it that are left
+ * behave as with lap_world_destroy.
  */
 LAP_API void lap_group_destroy(lap_group_t *group);
 
@@ -157,11 +156,12 @@ LAP_API int lap_group_world_rank(const lap_group_t *group, int rank);
 /*
  * Returns when every rank of the group has called it.
  * Collective. Blocks.
- * Returns LAP_ERR_INVALID (NULL); LAP_ERR_MISMATCH when another rank called something else: the
- * group can go on if that was another collective of the group, and is broken if it was an operator,
- * or a call of another group that needs this rank; LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not
- * come; the group is then broken and every later collective on it returns the same, as it does
- * when an operation on the group has failed.
+ * Returns LAP_ERR_INVALID (NULL).
+ * LAP_ERR_MISMATCH when another rank called something else. The group can go on if that was another
+ * collective of the group. It is broken if that was an operator, or a call of another group that
+ * needs this rank.
+ * LAP_ERR_PEER_LOST or LAP_ERR_TIMEOUT, naming the rank that did not come. The group is then
+ * broken: every later collective on it returns the same, as after a failed operation on the group.
  */
 LAP_API lap_status_t lap_group_barrier(lap_group_t *group);
 

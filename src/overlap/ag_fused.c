@@ -114,7 +114,7 @@ static void add_fused_ends(const lap_problem_t *p, lap_schedule_t *s)
     }
     if (late_rows(p) > 0) {
         const size_t rows = lap_rows_of(p, p->rank);
-        lap_add_gemm(s, LAP_STREAM_BESIDE, lap_gather_weight(p), false);
+        lap_add_gemm(s, LAP_STREAM_LANE, lap_gather_weight(p), false);
         add_own_block(p, s, rows - late_rows(p), rows);
     }
     for (int i = 1; i < p->size; i++)

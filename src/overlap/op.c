@@ -303,6 +303,8 @@ static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own
     if (status == LAP_OK)
         status = lap_all_ranks_build(&all, 0, builder, &problem);
     if (status == LAP_OK)
+        status = lap_lower(all.schedules, all.size, &op->target, NULL);
+    if (status == LAP_OK)
         status = lap_program_create_met(op->engine, own, all.list, program_p);
     else
         lap_schedule_clear(own);

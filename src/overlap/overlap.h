@@ -63,7 +63,7 @@ static inline bool lap_kind_sums_x(lap_op_kind_t kind)
 /* The stream of the `i`-th of several GEMMs that do not need each other. */
 static inline uint16_t lap_lane(const lap_problem_t *problem, size_t i)
 {
-    return problem->lanes && i % 2 ? LAP_STREAM_BESIDE : LAP_STREAM_COMPUTE;
+    return problem->lanes && i % 2 ? LAP_STREAM_LANE : LAP_STREAM_COMPUTE;
 }
 
 /* Whether what travels is FP8: it has scales, which travel with it. */

@@ -56,7 +56,7 @@ static const hatch_t hatches[LAP_CAUSES] = {
                         "a core"},
 };
 
-static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive", "beside"};
+static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive", "lane 2"};
 
 typedef struct picture {
     FILE *file;

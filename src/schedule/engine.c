@@ -54,8 +54,8 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     engine->marks = lap_marks_open();
     lap_status_t status = LAP_OK;
     for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
-        const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_BESIDE;
-        if (s == LAP_STREAM_BESIDE && !ops->facts.lanes)
+        const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_LANE;
+        if (s == LAP_STREAM_LANE && !ops->facts.lanes)
             continue;
         status = ops->stream_create(device, !computes, &engine->streams[s]);
         if (status == LAP_OK)
@@ -422,8 +422,8 @@ static void overhead_schedule(lap_schedule_t *schedule, uint32_t nsteps)
     for (uint32_t i = 0; i < nsteps; i++) {
         lap_range_t src = {.place = LAP_SCRATCH, .rows = 1, .row_bytes = 64, .stride = 64};
         lap_range_t dst = src;
-        dst.offset = (size_t)64 * (1 + i % LAP_STREAM_BESIDE);
-        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAM_BESIDE), src, dst);
+        dst.offset = (size_t)64 * (1 + i % LAP_STREAM_LANE);
+        lap_add_copy(schedule, (uint16_t)(i % LAP_STREAM_LANE), src, dst);
     }
 }
 
@@ -435,8 +435,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     overhead_schedule(&schedule, nsteps);
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
-    lap_status_t status =
-        device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_BESIDE), &scratch);
+    lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_LANE), &scratch);
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;

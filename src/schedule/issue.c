@@ -148,100 +148,12 @@ static size_t bytes_told(const lap_step_t *step)
     return step->bytes;
 }
 
-/* Those without which a step cannot begin; the others can wait until its blocks do. */
-static uint16_t deps_to_begin(const lap_step_t *step)
-{
-    return step->kind == LAP_STEP_GEMM ? (uint16_t)(step->ndeps - step->nwait_deps) : step->ndeps;
-}
-
-/* The stream goes on when some of the dependencies of a step have ended. */
-static lap_status_t await_deps(const issue_t *issue, lap_stream_t *stream, const lap_step_t *step,
-                               uint16_t first, uint16_t end)
-{
-    for (uint16_t d = first; d < end; d++)
-        LAP_TRY(issue->device->stream_wait_event(stream, issue->program->events[step->deps[d]]));
-    return LAP_OK;
-}
-
-static lap_status_t wait_on_stream(const issue_t *issue, lap_stream_t *stream,
-                                   const lap_wait_t *wait)
-{
-    lap_buffer_t *buffer = issue->binding->buffer;
-    if (issue->program->meeting)
-        return lap_meet_wait(issue->program, stream, wait);
-    return buffer->ops->wait(buffer, issue->device, stream, wait);
-}
-
-/*
- * On a device whose blocks neither wait nor raise: a block of its own, with its wait before it and
- * its raise behind it.
- */
-static lap_status_t issue_block(issue_t *issue, lap_stream_t *stream, lap_gemm_t *gemm,
-                                uint32_t index)
-{
-    const lap_gemm_context_t *context = gemm->context;
-    const lap_device_ops_t *device = issue->device;
-    lap_buffer_t *buffer = context->buffer;
-    lap_gemm_block_t *block = &context->program->blocks[context->step->first + index];
-    lap_span_t *span = block->span;
-    lap_raise_t *raise = block->raise_arg;
-    const lap_wait_t wait = block_wait(context, index);
-    if (span)
-        LAP_TRY(device->stamp(stream, &span->ready));
-    if (block->has_wait)
-        LAP_TRY(wait_on_stream(issue, stream, &wait));
-    if (span)
-        LAP_TRY(device->stamp(stream, &span->begin));
-    block->has_wait = false;
-    block->span = NULL;
-    block->delays = NULL;
-    block->raise_arg = NULL;
-    gemm->blocks = block;
-    gemm->nblocks = 1;
-    LAP_TRY(device->gemm(stream, gemm));
-    if (span)
-        LAP_TRY(device->stamp(stream, &span->end));
-    return raise ? buffer->ops->raise(buffer, device, stream, raise) : LAP_OK;
-}
-
-/*
- * The stream on which every other block of a GEMM runs, if the device has lanes. Blocks that raise
- * signals stay in line: a wait in one lane would have to wait for what the other raises.
- */
-static lap_stream_t *stream_beside(const lap_program_t *program, const lap_step_t *step)
-{
-    bool raises = false;
-    for (uint32_t b = 0; b < step->count; b++)
-        raises = raises || program->blocks[step->first + b].raise_arg;
-    return step->count > 1 && !raises ? program->engine->streams[LAP_STREAM_BESIDE] : NULL;
-}
-
 /* `to` goes on when `from`, whose event this is, is here. */
 static lap_status_t follow(const issue_t *issue, lap_event_t *event, lap_stream_t *from,
                            lap_stream_t *to)
 {
     LAP_TRY(issue->device->event_record(event, from));
     return issue->device->stream_wait_event(to, event);
-}
-
-static lap_status_t issue_blocks(issue_t *issue, lap_stream_t *stream, lap_gemm_t *gemm,
-                                 const lap_step_t *step)
-{
-    lap_program_t *program = issue->program;
-    lap_event_t *const *meets = program->engine->meets;
-    lap_stream_t *lanes[2] = {stream, stream_beside(program, step)};
-    uint16_t awaited[2] = {deps_to_begin(step), deps_to_begin(step)};
-    if (lanes[1])
-        LAP_TRY(follow(issue, meets[step->stream], stream, lanes[1]));
-    for (uint32_t b = 0; b < step->count; b++) {
-        const int lane = lanes[1] && b % 2;
-        if (program->blocks[step->first + b].has_wait) {
-            LAP_TRY(await_deps(issue, lanes[lane], step, awaited[lane], step->ndeps));
-            awaited[lane] = step->ndeps;
-        }
-        LAP_TRY(issue_block(issue, lanes[lane], gemm, b));
-    }
-    return lanes[1] ? follow(issue, meets[LAP_STREAM_BESIDE], lanes[1], stream) : LAP_OK;
 }
 
 /* What the device is given for a GEMM step that has blocks, with all of its blocks. */
@@ -302,8 +214,12 @@ static lap_status_t issue_gemm(issue_t *issue, uint32_t index, lap_stream_t *str
     if (step->count == 0)
         return LAP_OK;
     lap_gemm_t gemm = bind_gemm(issue, index);
-    return issue->device->facts.gemm_signals ? issue->device->gemm(stream, &gemm)
-                                             : issue_blocks(issue, stream, &gemm, step);
+    if (issue->device->facts.gemm_signals || !issue->record)
+        return issue->device->gemm(stream, &gemm);
+    /* One block, which has no times of its own. */
+    LAP_TRY(issue->device->stamp(stream, &gemm.blocks->span->begin));
+    LAP_TRY(issue->device->gemm(stream, &gemm));
+    return issue->device->stamp(stream, &gemm.blocks->span->end);
 }
 
 /* Steps of a call that is traced are issued one by one: each has its time. */
@@ -373,7 +289,7 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
         .together = goes_together(issue, step),
-        .alone = step->alone,
+        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
     if (issue->program->meeting)
@@ -392,7 +308,7 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
         .tag = issue->program->stories[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
-        .alone = step->alone,
+        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     if (issue->program->meeting)
         return LAP_OK; /* a credit: this rank's receive says as much */
@@ -409,9 +325,11 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .target = buffer->consumed[step->signal] + step->count,
         .story = &issue->program->stories[index],
         .count = step->count,
-        .alone = step->alone,
+        .no_gemm_in_flight = step->no_gemm_in_flight,
     };
-    return wait_on_stream(issue, stream, &wait);
+    if (issue->program->meeting)
+        return lap_meet_wait(issue->program, stream, &wait);
+    return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }
 
 static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_stream_t *stream)
@@ -490,7 +408,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     lap_program_t *program = issue->program;
     const lap_step_t *step = &program->schedule.steps[index];
     lap_stream_t *stream = program->engine->streams[step->stream];
-    LAP_TRY(await_deps(issue, stream, step, 0, deps_to_begin(step)));
+    for (uint16_t d = 0; d < step->ndeps; d++)
+        LAP_TRY(issue->device->stream_wait_event(stream, program->events[step->deps[d]]));
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
@@ -593,9 +512,6 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
             continue;
         const lap_gemm_t gemm = bind_gemm(&issue, i);
         LAP_TRY(issue.device->gemm_prepare(program->engine->streams[step->stream], &gemm, tries));
-        lap_stream_t *beside = stream_beside(program, step);
-        if (beside)
-            LAP_TRY(issue.device->gemm_prepare(beside, &gemm, tries));
     }
     return LAP_OK;
 }

@@ -7,22 +7,31 @@
 
 #include "core/status.h"
 
+static bool splits_gemms(const lap_target_t *target)
+{
+    return !target->device.gemm_signals;
+}
+
+static bool has_lanes(const lap_target_t *target)
+{
+    return target->device.lanes;
+}
+
 /* A wait for a round of matched messages does not keep a queue busy. */
 static bool orders_waits(const lap_target_t *target)
 {
     return target->device.shares_queues && lap_target_is_one_sided(target);
 }
 
-static lap_status_t waits(lap_schedule_t *schedules, size_t count, const lap_target_t *target)
-{
-    (void)target;
-    for (size_t i = 0; i < count; i++)
-        LAP_TRY(lap_lower_waits(&schedules[i]));
-    return LAP_OK;
-}
-
 static const lap_pass_t passes[] = {
-    {"waits", "a wait comes after all that is sent before it in the list", orders_waits, waits},
+    {"blocks", "a block of a GEMM, its wait and its raise are steps of their own", splits_gemms,
+     lap_lower_blocks},
+    {"lanes", "blocks that need nothing of each other take turns in two lanes", has_lanes,
+     lap_lower_lanes},
+    {"waits", "a wait comes after all that is sent before it in the list", orders_waits,
+     lap_lower_waits},
+    {"signals", "signals know whether a GEMM of the call can be in flight", orders_waits,
+     lap_lower_signals},
 };
 
 const lap_pass_t *lap_pass_at(size_t index)
@@ -30,17 +39,18 @@ const lap_pass_t *lap_pass_at(size_t index)
     return index < sizeof(passes) / sizeof(passes[0]) ? &passes[index] : NULL;
 }
 
-static lap_status_t find_pass(const char *name, size_t *end_p)
+/* How many passes run up to the one named. */
+static lap_status_t count_passes(const char *name, size_t *count_p)
 {
     char names[128] = "";
     size_t used = 0;
-    for (size_t i = 0; lap_pass_at(i); i++) {
-        *end_p = i + 1;
-        if (name && strcmp(lap_pass_at(i)->name, name) == 0)
+    for (*count_p = 0; lap_pass_at(*count_p);) {
+        const lap_pass_t *pass = lap_pass_at((*count_p)++);
+        if (name && strcmp(pass->name, name) == 0)
             return LAP_OK;
         if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
-                                     lap_pass_at(i)->name);
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
+                                     pass->name);
     }
     if (!name)
         return LAP_OK;
@@ -50,10 +60,13 @@ static lap_status_t find_pass(const char *name, size_t *end_p)
 lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target_t *target,
                        const char *after)
 {
-    size_t end = 0;
-    LAP_TRY(find_pass(after, &end));
-    for (size_t i = 0; i < end; i++)
-        if (passes[i].applies(target))
-            LAP_TRY(passes[i].lower(schedules, count, target));
+    size_t npasses;
+    LAP_TRY(count_passes(after, &npasses));
+    for (size_t s = 0; s < count; s++)
+        for (uint32_t i = 0; i < schedules[s].nsteps; i++)
+            schedules[s].steps[i].origin = i;
+    for (size_t p = 0; p < npasses; p++)
+        for (size_t s = 0; s < count && passes[p].applies(target); s++)
+            LAP_TRY(passes[p].lower(&schedules[s]));
     return LAP_OK;
 }

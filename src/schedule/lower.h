@@ -15,8 +15,7 @@ typedef struct lap_pass {
     const char *name;
     const char *summary; /* a line for people */
     bool (*applies)(const lap_target_t *target);
-    /* Of the schedules of one call; see lap_lower for how many. */
-    lap_status_t (*lower)(lap_schedule_t *schedules, size_t count, const lap_target_t *target);
+    lap_status_t (*lower)(lap_schedule_t *schedule);
 } lap_pass_t;
 
 /* The passes, in the order in which they run; NULL past the last one. */
@@ -32,11 +31,10 @@ const lap_pass_t *lap_pass_at(size_t index);
 lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target_t *target,
                        const char *after);
 
-/*
- * Lets every wait depend on what is sent before it in the list: where a call is captured as a graph,
- * its order is all that is left of the list. Blocks of a GEMM that are listed before the first one
- * that waits stay free: see nwait_deps. And notes which signals are alone.
- */
+/* The passes, each of one schedule: see their files. */
+lap_status_t lap_lower_blocks(lap_schedule_t *schedule);
+lap_status_t lap_lower_lanes(lap_schedule_t *schedule);
 lap_status_t lap_lower_waits(lap_schedule_t *schedule);
+lap_status_t lap_lower_signals(lap_schedule_t *schedule);
 
 #endif

@@ -62,7 +62,7 @@ static void *grow(lap_schedule_t *schedule, void *array, uint32_t count, uint32_
     return grown;
 }
 
-static uint32_t add_step(lap_schedule_t *schedule, const lap_step_t *step)
+uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step)
 {
     if (schedule->status != LAP_OK)
         return 0;
@@ -84,7 +84,7 @@ uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32
                        .signal = signal,
                        .src = src,
                        .dst = dst};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
@@ -92,7 +92,7 @@ uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint
 {
     lap_step_t step = {
         .kind = LAP_STEP_RAISE, .stream = stream, .peer = peer, .signal = signal, .bytes = bytes};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
@@ -100,19 +100,19 @@ uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint3
 {
     lap_step_t step = {
         .kind = LAP_STEP_WAIT, .stream = stream, .peer = peer, .signal = signal, .count = count};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src, lap_range_t dst)
 {
     lap_step_t step = {.kind = LAP_STEP_COPY, .stream = stream, .peer = -1, .src = src, .dst = dst};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src)
 {
     lap_step_t step = {.kind = LAP_STEP_SUMS, .stream = stream, .peer = -1, .src = src};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
@@ -125,7 +125,7 @@ uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t d
                        .from = from,
                        .to = to,
                        .dst = dst};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 /* Adds a range of the step that was added last, a reduction. Returns the step, or NULL. */
@@ -165,7 +165,7 @@ uint32_t lap_add_gemm(lap_schedule_t *schedule, uint16_t stream, lap_range_t b, 
                        .first = schedule->nblocks,
                        .any_order = any_order,
                        .src = b};
-    return add_step(schedule, &step);
+    return lap_add_step(schedule, &step);
 }
 
 lap_block_t *lap_gemm_rows(lap_schedule_t *schedule, lap_range_t a, lap_range_t d)

@@ -66,11 +66,11 @@ typedef enum lap_step_kind {
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
-#define LAP_STEP_DEPS 6        /* most dependencies of a step on other streams */
+#define LAP_STEP_DEPS 8        /* most dependencies of a step on other streams */
 #define LAP_NO_STEP UINT32_MAX /* where an index may be none */
-/* BESIDE computes, too, where the problem has lanes. */
+/* The second lane of computing is there where the target has lanes. */
 #define LAP_STREAMS 4
-enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2, LAP_STREAM_BESIDE = 3 };
+enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2, LAP_STREAM_LANE = 3 };
 
 /*
  * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out`
@@ -88,14 +88,14 @@ typedef struct lap_step {
     lap_step_kind_t kind;
     uint16_t stream;
     uint16_t ndeps;
-    uint16_t nwait_deps;          /* the last so many concern its waits alone */
+    uint32_t origin;              /* lowered: the step of the builder that it was made from */
     uint32_t deps[LAP_STEP_DEPS]; /* earlier steps, on other streams */
     int peer;                     /* put, raise: to whom; wait: from whom */
     uint32_t signal;              /* put (or none), raise: word of the peer; wait: of this rank */
     uint32_t count;               /* wait: raises within this call; gemm: blocks; reduce: ranges */
     uint32_t first;               /* gemm: first block; reduce: first range */
     bool any_order;               /* gemm: blocks run as their signals come */
-    bool alone;                   /* put, raise, wait: never beside a GEMM of the call */
+    bool no_gemm_in_flight;       /* put, raise, wait: no GEMM of the call runs meanwhile */
     bool together;                /* put, copy, reduce: a device may do it at once with what follows
                                      on its stream: puts and copies that are so, too, which then
                                      have no order, and the signals behind them */
@@ -225,6 +225,8 @@ void lap_schedule_clear(lap_schedule_t *schedule);
  * The adders append a step and return its index. When memory runs out or a step is impossible they
  * note it in schedule->status and return 0, so that builders read as lists of steps and check once.
  */
+/* Any step, as it is. */
+uint32_t lap_add_step(lap_schedule_t *schedule, const lap_step_t *step);
 uint32_t lap_add_put(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,
                      lap_range_t src, lap_range_t dst);
 uint32_t lap_add_raise(lap_schedule_t *schedule, uint16_t stream, int peer, uint32_t signal,

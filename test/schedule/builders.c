@@ -7,28 +7,12 @@
 #include "sequence.h"
 
 #include "core/status.h"
-#include "schedule/lower.h"
 #include "schedule/range.h"
-
-static bool waits_or_sends(const lap_schedule_t *schedule, const lap_step_t *step, bool waits)
-{
-    if (step->kind != LAP_STEP_GEMM)
-        return waits ? step->kind == LAP_STEP_WAIT
-                     : step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE;
-    for (uint32_t b = step->first; b < step->first + step->count; b++)
-        if ((waits ? schedule->blocks[b].wait_signal : schedule->blocks[b].raise_signal) !=
-            LAP_NO_SIGNAL)
-            return true;
-    return false;
-}
 
 #define STEPS_MOST 4096
 
-/*
- * Marks a step and all that must have run before it, where only so many of its own dependencies
- * count: what a step needs has a smaller index.
- */
-static void mark_past(const lap_schedule_t *schedule, uint32_t index, uint16_t ndeps, bool *past)
+/* Marks a step and all that must have run before it: what a step needs has a smaller index. */
+static void mark_past(const lap_schedule_t *schedule, uint32_t index, bool *past)
 {
     memset(past, 0, STEPS_MOST);
     past[index] = true;
@@ -38,74 +22,71 @@ static void mark_past(const lap_schedule_t *schedule, uint32_t index, uint16_t n
             continue;
         for (uint32_t i = 0; i < later; i++)
             past[i] = past[i] || schedule->steps[i].stream == step->stream;
-        const uint16_t needed = later == index ? ndeps : step->ndeps;
-        for (uint16_t d = 0; d < needed; d++)
+        for (uint16_t d = 0; d < step->ndeps; d++)
             past[step->deps[d]] = true;
     }
 }
 
-/* Whether step `i` is behind the whole of step `j`, or that only behind the whole of `i`. */
+/* Whether one of two steps is over before the other begins. */
 static bool never_meet(const lap_schedule_t *schedule, uint32_t i, uint32_t j)
 {
     static bool past[STEPS_MOST];
-    const uint32_t later = i > j ? i : j;
-    const lap_step_t *step = &schedule->steps[later];
-    const bool waits_inside = step->kind == LAP_STEP_GEMM;
-    mark_past(schedule, later, (uint16_t)(step->ndeps - (waits_inside ? step->nwait_deps : 0)),
-              past);
+    mark_past(schedule, i > j ? i : j, past);
     return past[i < j ? i : j];
 }
 
-/* Whether just those signals count as alone that no GEMM can run beside. */
-static lap_status_t check_alone(const lap_schedule_t *schedule)
+/* Whether just those signals count as without a GEMM that none can run beside. */
+static lap_status_t check_no_gemm(const lap_schedule_t *schedule)
 {
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        bool multiplies = false, alone = true;
-        const lap_step_kind_t kind = schedule->steps[i].kind;
-        if (kind != LAP_STEP_PUT && kind != LAP_STEP_RAISE && kind != LAP_STEP_WAIT)
+        bool multiplies = false, without = true;
+        const lap_step_t *step = &schedule->steps[i];
+        if (step->kind != LAP_STEP_PUT && step->kind != LAP_STEP_RAISE &&
+            step->kind != LAP_STEP_WAIT)
             continue;
         for (uint32_t j = 0; j < schedule->nsteps; j++)
             if (schedule->steps[j].kind == LAP_STEP_GEMM) {
                 multiplies = true;
-                alone = alone && never_meet(schedule, i, j);
+                without = without && never_meet(schedule, i, j);
             }
-        if (schedule->steps[i].alone != (multiplies && alone))
-            return lap_error(LAP_ERR_CHECK, "step %u is%s said to be alone", i,
-                             schedule->steps[i].alone ? "" : " not");
+        if (step->no_gemm_in_flight != (multiplies && without))
+            return lap_error(LAP_ERR_CHECK, "step %u is said to have %s GEMM in flight", i,
+                             step->no_gemm_in_flight ? "no" : "a");
     }
     return LAP_OK;
 }
 
-/*
- * Orders the waits of all; whether each then comes after whatever is sent before it in the list, and
- * it is known what is alone.
- */
-static lap_status_t order_waits(sequence_t *sequence)
+/* Whether GEMMs have no signals, and each wait comes after whatever is sent before it in the list. */
+static lap_status_t check_waits(const lap_schedule_t *schedule)
 {
     static bool past[STEPS_MOST];
-    for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++) {
-        lap_schedule_t *schedule = &sequence->schedules[s];
-        LAP_TRY(lap_lower_waits(schedule));
-        for (uint32_t i = 0; i < schedule->nsteps && schedule->nsteps <= STEPS_MOST; i++) {
-            if (!waits_or_sends(schedule, &schedule->steps[i], true))
-                continue;
-            mark_past(schedule, i, schedule->steps[i].ndeps, past);
-            for (uint32_t j = 0; j < i; j++)
-                if (!past[j] && waits_or_sends(schedule, &schedule->steps[j], false))
-                    return lap_error(LAP_ERR_CHECK, "step %u does not wait for step %u", i, j);
-        }
-        if (schedule->nsteps <= STEPS_MOST)
-            LAP_TRY(check_alone(schedule));
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_kind_t kind = schedule->steps[i].kind;
+        if (kind == LAP_STEP_GEMM && (schedule->steps[i].count > 1 || lap_step_waits(schedule, i) ||
+                                      lap_step_sends(schedule, i)))
+            return lap_error(LAP_ERR_CHECK, "step %u is more than one GEMM", i);
+        if (kind != LAP_STEP_WAIT)
+            continue;
+        mark_past(schedule, i, past);
+        for (uint32_t j = 0; j < i; j++)
+            if (!past[j] && lap_step_sends(schedule, j))
+                return lap_error(LAP_ERR_CHECK, "step %u does not wait for step %u", i, j);
     }
     return LAP_OK;
 }
 
-/* Whether a sequence is safe, in line too, and still is when its waits are ordered. */
+/* Whether a sequence is safe, in line too, and still is when it is lowered for a GPU. */
 static lap_status_t check_all(sequence_t *sequence)
 {
     LAP_TRY(sequence_check(sequence));
     LAP_TRY(sequence_check_in_line(sequence));
-    LAP_TRY(order_waits(sequence));
+    LAP_TRY(sequence_lower(sequence, "cuda", NULL));
+    for (uint32_t s = 0; s < sequence->ncalls * (uint32_t)sequence->size; s++)
+        if (sequence->schedules[s].nsteps <= STEPS_MOST) {
+            LAP_TRY(check_waits(&sequence->schedules[s]));
+            LAP_TRY(check_no_gemm(&sequence->schedules[s]));
+        }
+    LAP_TRY(sequence_check(sequence));
     return sequence_check_in_line(sequence); /* nor has it made a circle */
 }
 

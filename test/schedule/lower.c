@@ -6,7 +6,6 @@
 #include "sequence.h"
 
 #include "core/status.h"
-#include "schedule/lower.h"
 
 static void test_targets(void)
 {
@@ -34,9 +33,114 @@ static void test_passes(void)
                     lap_pass_at(i)->name);
 }
 
+/* Steps of a kind, on a stream or (-1) on any. */
+static uint32_t count_steps(const lap_schedule_t *schedule, lap_step_kind_t kind, int stream)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        count +=
+            schedule->steps[i].kind == kind && (stream < 0 || schedule->steps[i].stream == stream);
+    return count;
+}
+
+/* The blocks of the other ranks wait; block 0 is this rank's. */
+static void build_fused(sequence_t *sequence, lap_op_kind_t kind)
+{
+    const size_t rows[1] = {64};
+    const variant_t variant = {kind, "fused", 0, 0, 0, 8, LAP_FLOAT32, 0, LAP_FORWARD};
+    const lap_op_desc_t desc = describe(&variant, 64, 12, 12);
+    tap_success(sequence_build(sequence, &desc, rows, 1, 4, CAN_PLAIN), "a fused method");
+}
+
+static void test_blocks(void)
+{
+    static sequence_t sequence;
+    const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
+    build_fused(&sequence, LAP_AG_GEMM);
+    const uint32_t nblocks = s->nblocks, nsteps = s->nsteps, waits = 2 * 3; /* two of each shard */
+    const uint32_t other = count_steps(s, LAP_STEP_WAIT, -1);
+    tap_success(sequence_lower(&sequence, "cpu", NULL), "lowered for hosts");
+    tap_ok(s->nsteps == nsteps && count_steps(s, LAP_STEP_GEMM, -1) == 1,
+           "hosts are given the GEMM as it is");
+    tap_success(sequence_lower(&sequence, "cuda", "blocks"), "lowered for a GPU, up to blocks");
+    tap_ok(count_steps(s, LAP_STEP_GEMM, LAP_STREAM_COMPUTE) == nblocks &&
+               count_steps(s, LAP_STEP_WAIT, -1) == other + waits,
+           "a GPU is given %u GEMMs and %u waits for them", nblocks, waits);
+    tap_success(sequence_check(&sequence), "they are safe");
+    sequence_clear(&sequence);
+    build_fused(&sequence, LAP_GEMM_RS);
+    const uint32_t raises = count_steps(s, LAP_STEP_RAISE, -1);
+    tap_success(sequence_lower(&sequence, "cuda", NULL), "blocks that raise");
+    tap_ok(count_steps(s, LAP_STEP_RAISE, -1) == raises + 2 * 3 &&
+               count_steps(s, LAP_STEP_GEMM, LAP_STREAM_LANE) == 0,
+           "their raises are steps, and they stay in one lane");
+    sequence_clear(&sequence);
+}
+
+/* Whether `step` depends on another one. */
+static bool depends(const lap_step_t *step, uint32_t on)
+{
+    bool found = false;
+    for (uint16_t d = 0; d < step->ndeps; d++)
+        found = found || step->deps[d] == on;
+    return found;
+}
+
+static void test_lanes(void)
+{
+    static sequence_t sequence;
+    const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
+    build_fused(&sequence, LAP_AG_GEMM);
+    tap_success(sequence_lower(&sequence, "cuda", "lanes"), "lowered for a GPU, up to lanes");
+    const uint32_t gemms = count_steps(s, LAP_STEP_GEMM, LAP_STREAM_COMPUTE);
+    const uint32_t others = count_steps(s, LAP_STEP_GEMM, LAP_STREAM_LANE);
+    tap_ok(others > 0 && (gemms == others || gemms == others + 1), "GEMMs take turns in two lanes");
+    uint32_t last = LAP_NO_STEP, origin = 0;
+    bool right = true;
+    for (uint32_t i = 0; i < s->nsteps; i++) {
+        const lap_step_t *step = &s->steps[i];
+        if (step->kind == LAP_STEP_WAIT && step->origin == step[1].origin)
+            right = right && step[1].kind == LAP_STEP_GEMM && step[1].stream == step->stream;
+        if (step->stream == LAP_STREAM_LANE) {
+            last = i;
+            origin = step->origin;
+        }
+    }
+    tap_ok(right, "a wait is in the lane of its GEMM");
+    bool after = false; /* what came after the GEMM on its stream, or by a dependency */
+    for (uint32_t i = last + 1; i < s->nsteps; i++)
+        after = after || (s->steps[i].origin > origin && depends(&s->steps[i], last));
+    tap_ok(after, "what came after the GEMM comes after the second lane");
+    tap_success(sequence_check(&sequence), "they are safe");
+    sequence_clear(&sequence);
+}
+
+/* With scales a GEMM has a block per shard, all after the waits of its stream. */
+static void test_second_lane(void)
+{
+    static sequence_t sequence;
+    const size_t rows[1] = {64};
+    const variant_t variant = {LAP_AG_GEMM, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD};
+    const lap_op_desc_t desc = describe(&variant, 64, 12, 12);
+    const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
+    tap_success(sequence_build(&sequence, &desc, rows, 1, 4, CAN_PLAIN), "serial with scales");
+    tap_success(sequence_lower(&sequence, "cuda", NULL), "lowered for a GPU");
+    uint32_t before = LAP_NO_STEP, first = 0;
+    for (; first < s->nsteps && s->steps[first].stream != LAP_STREAM_LANE; first++)
+        if (s->steps[first].kind == LAP_STEP_WAIT)
+            before = first;
+    tap_ok(before != LAP_NO_STEP && first < s->nsteps && depends(&s->steps[first], before),
+           "the second lane comes after what the GEMM came after");
+    tap_success(sequence_check(&sequence), "they are safe");
+    sequence_clear(&sequence);
+}
+
 int main(void)
 {
     test_targets();
     test_passes();
+    test_blocks();
+    test_lanes();
+    test_second_lane();
     return tap_done();
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "overlap/overlap.h"
-#include "schedule/schedule.h"
+#include "schedule/lower.h"
 #include "tap.h"
 #include "transport/transport.h"
 
@@ -185,7 +185,7 @@ static inline bool has_lanes(const variant_t *variant, int size)
         return false;
     if (lap_build(builder, &problem, &schedule) == LAP_OK)
         for (uint32_t i = 0; i < schedule.nsteps; i++)
-            found = found || schedule.steps[i].stream == LAP_STREAM_BESIDE;
+            found = found || schedule.steps[i].stream == LAP_STREAM_LANE;
     lap_schedule_clear(&schedule);
     return found;
 }
@@ -193,6 +193,17 @@ static inline bool has_lanes(const variant_t *variant, int size)
 static inline lap_schedule_t *sequence_at(sequence_t *sequence, uint32_t call, int rank)
 {
     return &sequence->schedules[call * (uint32_t)sequence->size + (uint32_t)rank];
+}
+
+/* Lowers all calls for a target, up to a pass; NULL: all of them. */
+static inline lap_status_t sequence_lower(sequence_t *sequence, const char *target,
+                                          const char *after)
+{
+    const lap_target_t *found;
+    lap_status_t status = lap_target_find(target, &found);
+    for (uint32_t call = 0; call < sequence->ncalls && status == LAP_OK; call++)
+        status = lap_lower(sequence_at(sequence, call, 0), (size_t)sequence->size, found, after);
+    return status;
 }
 
 static inline lap_status_t sequence_check(const sequence_t *sequence)

@@ -14,7 +14,7 @@ FAULTS_ARGS ?= --count 1000
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test
+.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format api install bench clean help setup setup-test
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -64,6 +64,9 @@ lint: setup
 format:
 	@bash scripts/lint.sh --fix-format
 
+api:
+	@python3 scripts/api.py
+
 install: all
 	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
 
@@ -89,5 +92,6 @@ help:
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
+	@echo "make api        writes docs/api, the reference of the API, from the headers"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

@@ -27,6 +27,7 @@ typedef struct lap_link {
     double latency_s;   /* added to each signal */
 } lap_link_t;
 
+/* What lap_buffer_create may be told. */
 typedef struct lap_buffer_options {
     size_t size; /* sizeof(lap_buffer_options_t), set by LAP_BUFFER_OPTIONS_INIT */
     /*
@@ -37,6 +38,7 @@ typedef struct lap_buffer_options {
     lap_link_t link; /* both 0: not emulated */
 } lap_buffer_options_t;
 
+/* The options that are meant by NULL. */
 #define LAP_BUFFER_OPTIONS_INIT                                                                    \
     {                                                                                              \
         sizeof(lap_buffer_options_t), NULL,                                                        \

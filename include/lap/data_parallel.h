@@ -21,8 +21,10 @@
 
 LAP_BEGIN_DECLS
 
+/* Layers joined with their replicas. */
 typedef struct lap_dp lap_dp_t;
 
+/* What lap_dp_create may be told. */
 typedef struct lap_dp_options {
     size_t size;            /* sizeof(lap_dp_options_t), set by LAP_DP_OPTIONS_INIT */
     size_t bucket;          /* a bucket is closed when it has so many elements; 0: 4 Mi */
@@ -31,6 +33,7 @@ typedef struct lap_dp_options {
     const lap_buffer_options_t *buffer_options; /* of the buffer of its own; NULL: the defaults */
 } lap_dp_options_t;
 
+/* The options that are meant by NULL. */
 #define LAP_DP_OPTIONS_INIT                                                                        \
     {                                                                                              \
         sizeof(lap_dp_options_t), 0, LAP_FLOAT32, 1, NULL                                          \

@@ -50,6 +50,7 @@ LAP_BEGIN_DECLS
 /* One or more layers of a kind, one after the other, seen from one rank of a group. */
 typedef struct lap_nn lap_nn_t;
 
+/* The kinds of layers, as above. */
 typedef enum lap_nn_kind {
     LAP_NN_LINEAR = 0,
     LAP_NN_LAYERNORM_LINEAR = 1,
@@ -58,11 +59,13 @@ typedef enum lap_nn_kind {
     LAP_NN_TRANSFORMER = 4,
 } lap_nn_kind_t;
 
+/* The norms of layers. */
 typedef enum lap_norm {
     LAP_LAYERNORM = 0,
     LAP_RMSNORM = 1,
 } lap_norm_t;
 
+/* The activations of an MLP. */
 typedef enum lap_activation {
     LAP_GELU = 0,
     LAP_SWIGLU = 1,
@@ -82,6 +85,7 @@ typedef enum lap_fp8_recipe {
     LAP_FP8_CURRENT = 2, /* from the matrix itself: the host waits for it before each such GEMM */
 } lap_fp8_recipe_t;
 
+/* The description of layers: the same on every rank. */
 typedef struct lap_nn_desc {
     size_t size; /* sizeof(lap_nn_desc_t), set by LAP_NN_DESC_INIT */
     lap_nn_kind_t kind;
@@ -116,6 +120,7 @@ typedef struct lap_nn_desc {
     int debug;        /* proves all calls of a pass when it is made: see lap_nn_check */
 } lap_nn_desc_t;
 
+/* A description in which seq, hidden and heads are still to be set. */
 #define LAP_NN_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
@@ -165,16 +170,17 @@ LAP_API lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc
  */
 LAP_API void lap_nn_destroy(lap_nn_t *nn);
 
-/*
- * The rows and columns of this rank's x and y for `seq` active tokens of each sequence (0: the
- * capacity), and where they are in the whole: its first row and column, and all its columns. Local.
- */
+/* This rank's part of a matrix: its size, where it begins in the whole, and the size of that. */
 typedef struct lap_nn_part {
     size_t rows, cols;
     size_t first_row, first_col;
     size_t all_rows, all_cols;
 } lap_nn_part_t;
 
+/*
+ * This rank's part of x, and of y, for `seq` active tokens of each sequence (0: the capacity).
+ * Local.
+ */
 LAP_API lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq);
 LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
 
@@ -348,6 +354,7 @@ typedef enum lap_nn_what {
     LAP_NN_GRADIENT = 3, /* of a parameter */
 } lap_nn_what_t;
 
+/* Where lap_nn_find_not_finite found it. */
 typedef struct lap_nn_not_finite {
     lap_nn_what_t what;
     char name[64]; /* of the parameter, perhaps with the type of its copy, as in

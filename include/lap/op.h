@@ -63,8 +63,10 @@
 
 LAP_BEGIN_DECLS
 
+/* An operator: made once of a description, and called any number of times. */
 typedef struct lap_op lap_op_t;
 
+/* The kinds of operators, as above. */
 typedef enum lap_op_kind {
     LAP_AG_GEMM = 0, /* all-gather, then GEMM */
     LAP_GEMM_RS = 1, /* GEMM, then reduce-scatter */
@@ -76,6 +78,7 @@ typedef enum lap_op_kind {
     LAP_EXTERNAL_RS = 7, /* only the reduce-scatter */
 } lap_op_kind_t;
 
+/* Which matrices of a GEMM are transposed: for a layer y = x w^T and its gradients. */
 typedef enum lap_layout {
     LAP_FORWARD = 0, /* y = x w^T */
     LAP_DGRAD = 1,   /* dx = dy w */
@@ -102,6 +105,7 @@ enum {
     LAP_EPILOGUE_BIAS_GRAD = 1 << 3,
 };
 
+/* The description of an operator: the same on every rank. */
 typedef struct lap_op_desc {
     size_t size; /* sizeof(lap_op_desc_t), set by LAP_OP_DESC_INIT */
     lap_op_kind_t kind;
@@ -133,6 +137,7 @@ typedef struct lap_op_desc {
                                of its own, as the two halves of SwiGLU are; 0: 1 */
 } lap_op_desc_t;
 
+/* A description in which all but kind, m, n and k can stay as it is. */
 #define LAP_OP_DESC_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
@@ -160,6 +165,7 @@ typedef struct lap_op_args {
     lap_tensor_t x, y;      /* x is wire_dtype; y is y_dtype, or as x when it is gathered */
 } lap_op_args_t;
 
+/* Arguments in which m and the tensors are still to be set. */
 #define LAP_OP_ARGS_INIT                                                                           \
     {                                                                                              \
         sizeof(lap_op_args_t), 0, {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},      \

@@ -23,13 +23,16 @@
 
 LAP_BEGIN_DECLS
 
+/* An optimizer, with the state that it keeps of each parameter. */
 typedef struct lap_optimizer lap_optimizer_t;
 
+/* The kinds of optimizers, as above. */
 typedef enum lap_optimizer_kind {
     LAP_SGD = 0,
     LAP_ADAMW = 1,
 } lap_optimizer_kind_t;
 
+/* The description of an optimizer: the same on every rank. */
 typedef struct lap_optimizer_desc {
     size_t size; /* sizeof(lap_optimizer_desc_t), set by LAP_OPTIMIZER_DESC_INIT */
     lap_optimizer_kind_t kind;
@@ -41,6 +44,7 @@ typedef struct lap_optimizer_desc {
     size_t warmup;   /* steps; 0: none */
 } lap_optimizer_desc_t;
 
+/* AdamW with a learning rate of 0.001. */
 #define LAP_OPTIMIZER_DESC_INIT                                                                    \
     {                                                                                              \
         sizeof(lap_optimizer_desc_t), LAP_ADAMW, 1e-3f, 0.0f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.0f, 0  \

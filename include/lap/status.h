@@ -22,6 +22,7 @@ LAP_BEGIN_DECLS
     X(ERR_CHECK, -9, "the schedule is not safe")                                                   \
     X(ERR_INTERNAL, -10, "internal error")
 
+/* A status: the names of LAP_STATUS_LIST with LAP_ before them, such as LAP_OK. */
 #define LAP_STATUS_ENUM(name, value, text) LAP_##name = (value),
 typedef enum lap_status { LAP_STATUS_LIST(LAP_STATUS_ENUM) } lap_status_t;
 #undef LAP_STATUS_ENUM

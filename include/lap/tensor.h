@@ -10,6 +10,7 @@
 
 LAP_BEGIN_DECLS
 
+/* The types of elements. */
 typedef enum lap_dtype {
     LAP_FLOAT32 = 0,
     LAP_FLOAT16 = 1,        /* IEEE binary16 */

@@ -27,6 +27,7 @@
 
 LAP_BEGIN_DECLS
 
+/* The GEMMs of a layer. */
 typedef enum lap_tp_gemm {
     LAP_QKV_FPROP = 0,
     LAP_QKV_DGRAD = 1,
@@ -42,8 +43,10 @@ typedef enum lap_tp_gemm {
     LAP_FC2_WGRAD = 11,
 } lap_tp_gemm_t;
 
+/* How many GEMMs there are. */
 #define LAP_TP_GEMMS 12
 
+/* How the communication of a GEMM is overlapped. */
 typedef enum lap_tp_method {
     LAP_TP_SERIAL = 0,        /* first one, then the other; "serial", "none" or null in a file */
     LAP_TP_RING_EXCHANGE = 1, /* shard by shard */
@@ -74,6 +77,7 @@ typedef struct lap_tp_rule {
     unsigned given; /* the fields that a file has named: bit n is the n-th after method */
 } lap_tp_rule_t;
 
+/* The rules of all GEMMs. */
 typedef struct lap_tp_overlap {
     size_t size;                       /* sizeof(lap_tp_overlap_t), set by lap_tp_overlap_init */
     int tp;                            /* ranks of a tensor-parallel group */
@@ -92,6 +96,7 @@ typedef struct lap_tp_switches {
     int automatic;        /* 1: rules that are not serial after that become auto */
 } lap_tp_switches_t;
 
+/* The switches of a layer that has all overlap. */
 #define LAP_TP_SWITCHES_INIT                                                                       \
     {                                                                                              \
         sizeof(lap_tp_switches_t), 1, 1, 1, 0, 1, 1, 0                                             \

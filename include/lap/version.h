@@ -5,6 +5,7 @@
 
 #include <lap/export.h>
 
+/* The version of the header. CMake takes that of the project from here. */
 #define LAP_VERSION_MAJOR 0
 #define LAP_VERSION_MINOR 1
 #define LAP_VERSION_PATCH 0

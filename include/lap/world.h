@@ -22,6 +22,7 @@ typedef struct lap_group lap_group_t;
 /* The colour of a rank that wants no group. */
 #define LAP_NO_GROUP (-1)
 
+/* What lap_world_create and its kin may be told. */
 typedef struct lap_world_options {
     size_t size; /* sizeof(lap_world_options_t), set by LAP_WORLD_OPTIONS_INIT */
     /*
@@ -45,6 +46,7 @@ typedef struct lap_world_options {
     const char *transport;
 } lap_world_options_t;
 
+/* The options that are meant by NULL. */
 #define LAP_WORLD_OPTIONS_INIT                                                                     \
     {                                                                                              \
         sizeof(lap_world_options_t), 0.0, NULL, 0, NULL                                            \
@@ -83,6 +85,7 @@ typedef struct lap_bootstrap {
     int (*barrier)(void *context);
 } lap_bootstrap_t;
 
+/* A bootstrap of one rank, without callbacks: the caller sets the rest. */
 #define LAP_BOOTSTRAP_INIT                                                                         \
     {                                                                                              \
         sizeof(lap_bootstrap_t), 0, 1, NULL, NULL, NULL                                            \

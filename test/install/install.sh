@@ -68,7 +68,7 @@ pkg_config_rpath()
 brings_documents()
 {
     local share=$prefix/share file
-    for file in doc/lap/README.md doc/lap/SECURITY.md doc/lap/docs/design.md doc/lap/docs/timeline.svg doc/lap/examples/01_hello.c \
+    for file in doc/lap/README.md doc/lap/SECURITY.md doc/lap/docs/design.md doc/lap/docs/timeline.svg doc/lap/docs/api/op.md doc/lap/examples/01_hello.c \
         doc/lap/examples/overlap/h100_175b_tp4.yaml bash-completion/completions/lap zsh/site-functions/_lap \
         man/man1/lap.1 man/man1/lap-bench.1 man/man1/lap-train.1; do
         test -s "$share/$file" || ! echo "there is no $file in $share"

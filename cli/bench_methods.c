@@ -18,15 +18,6 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
     names[count] = NULL;
 }
 
-/* The builder of a method; NULL: it is auto. */
-static const lap_builder_t *builder_of(lap_op_kind_t kind, const char *method)
-{
-    const lap_builder_t *builder = lap_builders(kind);
-    while (builder->name && strcmp(builder->name, method) != 0)
-        builder++;
-    return builder->name ? builder : NULL;
-}
-
 /* "pipeline, pull": the methods of a kind that have a knob. */
 static void list_owners(lap_op_kind_t kind, const lap_op_field_t *knob, char *text, size_t bytes)
 {
@@ -59,7 +50,7 @@ static bool find_knob(const char *what, const char *name, const lap_op_field_t *
 /* One knob, "name" or "name=value". */
 static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *text)
 {
-    const lap_builder_t *builder = builder_of(kind, method->desc.method);
+    const lap_builder_t *builder = lap_builder_find(kind, method->desc.method);
     const lap_op_field_t *knob;
     char owners[LAP_LIST_TEXT], what[2 * LAP_LIST_TEXT];
     char *value = strchr(text, '=');
@@ -178,7 +169,7 @@ void lap_bench_leave_out(lap_bench_case_t *it, unsigned can, const char *asked)
     size_t kept = 0;
     for (size_t i = 0; i < it->nmethods; i++) {
         const char *name = it->methods[i].desc.method;
-        const lap_builder_t *builder = builder_of(it->kind, name);
+        const lap_builder_t *builder = lap_builder_find(it->kind, name);
         const bool named = asked && strstr(asked, name);
         if (!builder || (builder->needs & ~can) == 0 || named)
             it->methods[kept++] = it->methods[i];

@@ -135,6 +135,15 @@ lap_status_t lap_field_check(const lap_field_t *field, const void *of)
                      field->least, field->most);
 }
 
+lap_status_t lap_fields_check(const lap_field_t *table, const void *of)
+{
+    for (const lap_field_t *field = table; field->name; field++)
+        LAP_TRY(lap_field_check(field, of));
+    return LAP_OK;
+}
+
+/* ---- terms ---- */
+
 void lap_field_term(const lap_field_t *field, const void *of, lap_terms_t *terms)
 {
     const char *text = NULL;
@@ -161,4 +170,11 @@ void lap_field_term(const lap_field_t *field, const void *of, lap_terms_t *terms
         lap_terms_text(terms, field->name, lap_field_text(field, of, number));
         break;
     }
+}
+
+void lap_fields_terms(const lap_field_t *table, unsigned marks, const void *of, lap_terms_t *terms)
+{
+    for (const lap_field_t *field = table; field->name; field++)
+        if ((field->marks & marks) == marks)
+            lap_field_term(field, of, terms);
 }

@@ -30,7 +30,7 @@ typedef struct lap_field {
     lap_field_type_t type;
     double least, most;       /* of a number; equal: whatever it can hold */
     const char *const *words; /* of a choice: the names of its values, NULL at the end; */
-    const char *prefix;       /* how their constants begin: "LAP_SHARDED_" */
+    const char *prefix;       /* how their constants begin: "LAP_SHARDED_"; NULL: "LAP_" */
     unsigned marks;           /* of its table */
 } lap_field_t;
 
@@ -54,7 +54,13 @@ const char *lap_field_text(const lap_field_t *field, const void *of,
  */
 lap_status_t lap_field_check(const lap_field_t *field, const void *of);
 
+/* The same of all rows of a plain table. */
+lap_status_t lap_fields_check(const lap_field_t *table, const void *of);
+
 /* Adds the field to what ranks must have alike: a choice by its word. */
 void lap_field_term(const lap_field_t *field, const void *of, lap_terms_t *terms);
+
+/* The same of all rows that have all of some marks. */
+void lap_fields_terms(const lap_field_t *table, unsigned marks, const void *of, lap_terms_t *terms);
 
 #endif

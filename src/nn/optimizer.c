@@ -11,6 +11,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/nn.h"
+#include "nn/nn_fields.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
 
@@ -36,30 +37,13 @@ struct lap_optimizer {
 
 /* ---- descriptions ---- */
 
-static lap_status_t check_field(const char *name, float value, float least, float below)
-{
-    if (value >= least && value < below)
-        return LAP_OK;
-    return lap_error(LAP_ERR_INVALID, "%s is %g, expected at least %g and less than %g", name,
-                     (double)value, (double)least, (double)below);
-}
-
 static lap_status_t read_desc(const lap_optimizer_desc_t *given, lap_optimizer_desc_t *desc_p)
 {
     lap_optimizer_desc_t desc = LAP_OPTIMIZER_DESC_INIT;
     if (!given)
         return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description");
     LAP_TRY(lap_read_options(&desc, sizeof(desc), given, "LAP_OPTIMIZER_DESC"));
-    if (desc.kind != LAP_SGD && desc.kind != LAP_ADAMW)
-        return lap_error(LAP_ERR_INVALID, "kind is %d, expected LAP_SGD (%d) or LAP_ADAMW (%d)",
-                         (int)desc.kind, (int)LAP_SGD, (int)LAP_ADAMW);
-    LAP_TRY(check_field("lr", desc.lr, 0, INFINITY));
-    LAP_TRY(check_field("momentum", desc.momentum, 0, 1));
-    LAP_TRY(check_field("beta1", desc.beta1, 0, 1));
-    LAP_TRY(check_field("beta2", desc.beta2, 0, 1));
-    LAP_TRY(check_field("epsilon", desc.epsilon, 0, INFINITY));
-    LAP_TRY(check_field("weight_decay", desc.weight_decay, 0, INFINITY));
-    LAP_TRY(check_field("clip_norm", desc.clip_norm, 0, INFINITY));
+    LAP_TRY(lap_fields_check(lap_optimizer_fields, &desc));
     *desc_p = desc;
     return LAP_OK;
 }

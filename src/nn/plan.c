@@ -5,21 +5,18 @@
  */
 #include "nn/plan.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/options.h"
 #include "core/status.h"
+#include "nn/nn_fields.h"
 #include "overlap/overlap.h"
 
 #define SWIGLU_PARTS 2 /* g and u, each with shares of its own */
 
 const char *lap_nn_kind_name(lap_nn_kind_t kind)
 {
-    static const char *const names[] = {"linear", "layernorm_linear", "layernorm_mlp", "attention",
-                                        "transformer"};
-    const size_t count = sizeof(names) / sizeof(names[0]);
-    return (size_t)kind < count ? names[kind] : "?";
+    return kind <= LAP_NN_TRANSFORMER ? lap_nn_kind_names[kind] : "?";
 }
 
 /* ---- checking ---- */
@@ -44,13 +41,6 @@ static lap_status_t check_size(const char *name, size_t value)
     if (value < 1 || value > LAP_SIZE_MOST)
         return lap_error(LAP_ERR_INVALID, "%s is %zu, expected 1 to %d", name, value,
                          LAP_SIZE_MOST);
-    return LAP_OK;
-}
-
-static lap_status_t check_choice(const char *name, int value, int count)
-{
-    if (value < 0 || value >= count)
-        return lap_error(LAP_ERR_INVALID, "%s is %d, expected 0 to %d", name, value, count - 1);
     return LAP_OK;
 }
 
@@ -88,13 +78,8 @@ static void fill_defaults(lap_nn_desc_t *desc)
         desc->amax_history = 16;
 }
 
-static lap_status_t check_choices(const lap_nn_desc_t *desc)
+static lap_status_t check_kinds(const lap_nn_desc_t *desc)
 {
-    LAP_TRY(check_choice("kind", (int)desc->kind, LAP_NN_TRANSFORMER + 1));
-    LAP_TRY(check_choice("norm", (int)desc->norm, LAP_RMSNORM + 1));
-    LAP_TRY(check_choice("activation", (int)desc->activation, LAP_SWIGLU + 1));
-    LAP_TRY(check_choice("recompute", (int)desc->recompute, LAP_RECOMPUTE_FULL + 1));
-    LAP_TRY(check_choice("fp8", (int)desc->fp8, LAP_FP8_CURRENT + 1));
     if (desc->dtype != LAP_FLOAT32 && desc->dtype != LAP_FLOAT16 && desc->dtype != LAP_BFLOAT16)
         return lap_error(LAP_ERR_UNSUPPORTED, "dtype is %s, expected float32, float16 or bfloat16",
                          lap_dtype_name(desc->dtype));
@@ -103,20 +88,6 @@ static lap_status_t check_choices(const lap_nn_desc_t *desc)
             LAP_ERR_INVALID,
             "row_parallel is %d with %s, expected 0: only linear layers can be row-parallel",
             desc->row_parallel, lap_nn_kind_name(desc->kind));
-    return LAP_OK;
-}
-
-static lap_status_t check_numbers(const lap_nn_desc_t *desc)
-{
-    if (!(desc->epsilon > 0) || !isfinite(desc->epsilon))
-        return lap_error(LAP_ERR_INVALID, "epsilon is %g, expected a finite number above 0",
-                         (double)desc->epsilon);
-    if (!(desc->init_std >= 0) || !isfinite(desc->init_std))
-        return lap_error(LAP_ERR_INVALID, "init_std is %g, expected a finite number of 0 or more",
-                         (double)desc->init_std);
-    if (!(desc->loss_scale > 0) || !isfinite(desc->loss_scale))
-        return lap_error(LAP_ERR_INVALID, "loss_scale is %g, expected a finite number above 0",
-                         (double)desc->loss_scale);
     return LAP_OK;
 }
 
@@ -138,13 +109,9 @@ static lap_status_t check_heads(const lap_nn_desc_t *desc, const lap_nn_desc_t *
 
 static lap_status_t check_sizes(const lap_nn_desc_t *desc, const lap_nn_desc_t *given, int nranks)
 {
-    LAP_TRY(check_size("seq", desc->seq));
-    LAP_TRY(check_size("batch", desc->batch));
     if (desc->batch > LAP_SIZE_MOST / desc->seq)
         return lap_error(LAP_ERR_INVALID, "seq times batch is %zu times %zu, expected at most %d",
                          desc->seq, desc->batch, LAP_SIZE_MOST);
-    LAP_TRY(check_size("hidden", desc->hidden));
-    LAP_TRY(check_size("layers", desc->layers));
     if (desc->layers > 1 && is_linear(desc))
         return lap_error(LAP_ERR_INVALID,
                          "layers is %zu with %s, expected 1: the output of such a layer cannot be "
@@ -184,8 +151,8 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
     LAP_TRY(lap_read_options(&read, sizeof(read), given, "LAP_NN_DESC"));
     plan.desc = read;
     fill_defaults(&plan.desc);
-    LAP_TRY(check_choices(&plan.desc));
-    LAP_TRY(check_numbers(&plan.desc));
+    LAP_TRY(lap_fields_check(lap_nn_fields, &plan.desc));
+    LAP_TRY(check_kinds(&plan.desc));
     LAP_TRY(check_sizes(&plan.desc, &read, nranks));
     LAP_TRY(choose_overlap(&plan));
     plan.m = plan.desc.seq * plan.desc.batch;

@@ -11,7 +11,7 @@
 #include "core/options.h"
 #include "core/status.h"
 #include "nn/tp_overlap.h"
-#include "overlap/overlap.h"
+#include "overlap/knobs.h"
 
 const char *const lap_tp_gemm_names[] = {
     "qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad", "proj_wgrad", "fc1_fprop",
@@ -40,22 +40,24 @@ enum {
     OVERLAP_FIRST_GEMM,
 };
 
-#define AT(field) offsetof(lap_tp_rule_t, field)
+#define RULE(field, low, high)                                                                     \
+    {                                                                                              \
+        LAP_FIELD(lap_tp_rule_t, field, LAP_FIELD_INT), .least = (low), .most = (high)             \
+    }
 
-const lap_tp_field_t lap_tp_fields[LAP_TP_FIELDS] = {
-    [IS_REDUCE_SCATTER] = {"is_reduce_scatter", AT(is_reduce_scatter), 0, 1},
-    [NUM_SM] = {"num_sm", AT(num_sm), 1, 1024},
-    [CGA_SIZE] = {"cga_size", AT(cga_size), 1, 4},
-    [SET_SM_MARGIN] = {"set_sm_margin", AT(set_sm_margin), 0, 1},
-    [NUM_SPLITS] = {"num_splits", AT(num_splits), 1, LAP_BLOCKS_MOST},
-    [AGGREGATE] = {"aggregate", AT(aggregate), 0, 1},
-    [ATOMIC_GEMM] = {"atomic_gemm", AT(atomic_gemm), 0, 1},
-    [USE_CE] = {"use_ce", AT(use_ce), 0, 1},
-    [FP8_BUF] = {"fp8_buf", AT(fp8_buf), 0, 1},
-    [COMM_PRIORITY] = {"comm_priority", AT(comm_priority), -5, 0},
-    [GEMM_PRIORITY] = {"gemm_priority", AT(gemm_priority), -5, 0},
-    [OVERLAP_FIRST_GEMM] = {"pipeline_rs_overlap_first_gemm", AT(pipeline_rs_overlap_first_gemm), 0,
-                            1},
+const lap_field_t lap_tp_fields[LAP_TP_FIELDS + 1] = {
+    [IS_REDUCE_SCATTER] = RULE(is_reduce_scatter, 0, 1),
+    [NUM_SM] = RULE(num_sm, 1, LAP_SMS_MOST),
+    [CGA_SIZE] = RULE(cga_size, 1, 4),
+    [SET_SM_MARGIN] = RULE(set_sm_margin, 0, 1),
+    [NUM_SPLITS] = RULE(num_splits, 1, LAP_BLOCKS_MOST),
+    [AGGREGATE] = RULE(aggregate, 0, 1),
+    [ATOMIC_GEMM] = RULE(atomic_gemm, 0, 1),
+    [USE_CE] = RULE(use_ce, 0, 1),
+    [FP8_BUF] = RULE(fp8_buf, 0, 1),
+    [COMM_PRIORITY] = RULE(comm_priority, -5, 0),
+    [GEMM_PRIORITY] = RULE(gemm_priority, -5, 0),
+    [OVERLAP_FIRST_GEMM] = RULE(pipeline_rs_overlap_first_gemm, 0, 1),
 };
 
 /* What a GEMM does besides multiplying, by its name. */
@@ -176,10 +178,10 @@ lap_status_t lap_tp_rule_check(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule, in
     const char *name = lap_tp_gemm_names[gemm];
     LAP_TRY(check_method(gemm, rule));
     for (size_t i = 0; i < LAP_TP_FIELDS; i++) {
-        const lap_tp_field_t *field = &lap_tp_fields[i];
-        const int value = lap_tp_field(rule, i);
+        const lap_field_t *field = &lap_tp_fields[i];
+        const int value = (int)lap_field_number(field, rule);
         if (value < field->least || value > field->most)
-            return lap_error(LAP_ERR_INVALID, "%s of %s is %d, expected %d to %d", field->name,
+            return lap_error(LAP_ERR_INVALID, "%s of %s is %d, expected %.0f to %.0f", field->name,
                              name, value, field->least, field->most);
     }
     const lap_tp_rule_t usual = lap_tp_rule_default(gemm, rule->method, tp);
@@ -302,6 +304,26 @@ static const char *method_of(const lap_tp_rule_t *rule, lap_op_kind_t kind)
     return "serial";
 }
 
+/*
+ * Turns the knobs of an operator that rules have fields of the same names for, but for num_sm, which
+ * counts SMs of a kernel that there is not. Returns those that its method has: bits as in `given`.
+ */
+static unsigned turn_knobs(const lap_tp_rule_t *rule, lap_op_desc_t *desc)
+{
+    const lap_builder_t *builder = lap_builder_find(desc->kind, desc->method);
+    unsigned turned = 0;
+    for (unsigned i = 0; i < LAP_TP_FIELDS; i++)
+        for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
+            const bool has = builder && (row->knob & builder->knobs) != 0;
+            if (!row->knob || row->knob == LAP_KNOB_NUM_SM ||
+                strcmp(row->field.name, lap_tp_fields[i].name) != 0)
+                continue;
+            lap_field_set(&row->field, desc, has ? lap_field_number(&lap_tp_fields[i], rule) : 0);
+            turned |= (unsigned)has << i;
+        }
+    return turned;
+}
+
 lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
                                      lap_op_desc_t *desc)
 {
@@ -316,10 +338,7 @@ lap_status_t lap_tp_overlap_describe(const lap_tp_overlap_t *overlap, lap_tp_gem
     desc->kind = kind_of(overlap, gemm);
     desc->layout = facts_of(gemm)->layout;
     desc->method = method_of(rule, desc->kind);
-    const bool whole = !rule->atomic_gemm;
-    desc->aggregate = rule->aggregate && whole && rule->method == LAP_TP_RING_EXCHANGE &&
-                      desc->kind == LAP_AG_GEMM;
-    desc->num_splits = rule->method == LAP_TP_PIPELINE && whole ? (size_t)rule->num_splits : 0;
+    (void)turn_knobs(rule, desc);
     if (desc->n > 0 && desc->num_splits > desc->n)
         desc->num_splits = desc->n;
     return LAP_OK;
@@ -333,15 +352,14 @@ static unsigned used_fields(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm,
     const lap_tp_rule_t *rule = &overlap->rules[gemm];
     const bool pipeline = rule->method == LAP_TP_PIPELINE;
     const bool ring = rule->method == LAP_TP_RING_EXCHANGE;
+    lap_op_desc_t desc = {.kind = kind_of(overlap, gemm)};
     unsigned used = 1u << IS_REDUCE_SCATTER;
+    desc.method = method_of(rule, desc.kind);
+    used |= turn_knobs(rule, &desc);
     if (pipeline || ring)
         used |= 1u << ATOMIC_GEMM;
     if (pipeline)
         used |= 1u << FP8_BUF;
-    if (pipeline && !rule->atomic_gemm)
-        used |= 1u << NUM_SPLITS;
-    if (ring && !rule->atomic_gemm && kind_of(overlap, gemm) == LAP_AG_GEMM)
-        used |= 1u << AGGREGATE;
     /* Copies are made by the driver, on streams that come before those of GEMMs. */
     if (cuda && rule->use_ce)
         used |= 1u << USE_CE;

@@ -7,27 +7,15 @@
 
 #include <lap/tp_overlap.h>
 
-/* A field of a rule: an int from `least` to `most`. */
-typedef struct lap_tp_field {
-    const char *name;
-    size_t offset;
-    int least, most;
-} lap_tp_field_t;
+#include "core/fields.h"
 
 #define LAP_TP_FIELDS 12
 
-/* All fields but the method, in their order, which is that of the bits of `given`. */
-extern const lap_tp_field_t lap_tp_fields[LAP_TP_FIELDS];
-
-static inline int lap_tp_field(const lap_tp_rule_t *rule, size_t field)
-{
-    return *(const int *)((const char *)rule + lap_tp_fields[field].offset);
-}
-
-static inline void lap_tp_set_field(lap_tp_rule_t *rule, size_t field, int value)
-{
-    *(int *)((char *)rule + lap_tp_fields[field].offset) = value;
-}
+/*
+ * All fields but the method, in their order, which is that of the bits of `given`: ints with bounds.
+ * The row behind the last has no name.
+ */
+extern const lap_field_t lap_tp_fields[LAP_TP_FIELDS + 1];
 
 /* The words for GEMMs and methods, in their order; NULL at the end. */
 extern const char *const lap_tp_gemm_names[LAP_TP_GEMMS + 1];

@@ -270,8 +270,8 @@ static bool read_int(const char *word, long least, long most, int *value_p)
     return true;
 }
 
-static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *field,
-                               const char *where, int *value_p)
+static lap_status_t read_value(const reader_t *reader, const lap_field_t *field, const char *where,
+                               int *value_p)
 {
     const bool truth = field->least == 0 && field->most == 1;
     const bool scalar = reader->type == YAML_SCALAR_EVENT;
@@ -279,16 +279,17 @@ static lap_status_t read_value(const reader_t *reader, const lap_tp_field_t *fie
     const bool whole = scalar && reader->scalar.whole && reader->scalar.plain;
     if (whole && truth && read_truth(word, value_p))
         return LAP_OK;
-    if (whole && read_int(word, field->least, field->most, value_p))
+    if (whole && read_int(word, (long)field->least, (long)field->most, value_p))
         return LAP_OK;
     const char *quote = scalar ? "'" : "";
     if (truth)
         return lap_error(LAP_ERR_INVALID,
                          "%s:%zu: %s%s is %s%s%s, expected 0 or 1, or false or true", reader->path,
                          line_of(reader), field->name, where, quote, word, quote);
-    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s%s is %s%s%s, expected a whole number, %d to %d",
-                     reader->path, line_of(reader), field->name, where, quote, word, quote,
-                     field->least, field->most);
+    return lap_error(LAP_ERR_INVALID,
+                     "%s:%zu: %s%s is %s%s%s, expected a whole number, %.0f to %.0f", reader->path,
+                     line_of(reader), field->name, where, quote, word, quote, field->least,
+                     field->most);
 }
 
 /* For who knows Python better than YAML; the event at hand is a value. */
@@ -342,7 +343,7 @@ static lap_status_t finish_rule(reader_t *reader, lap_tp_gemm_t gemm, const draf
     rule->given = draft->given;
     for (size_t i = 0; i < LAP_TP_FIELDS; i++)
         if ((draft->given >> i & 1) != 0)
-            lap_tp_set_field(rule, i, draft->values[i]);
+            lap_field_set(&lap_tp_fields[i], rule, (uint64_t)draft->values[i]);
     const size_t line = draft->lines[LAP_TP_FIELDS];
     return at_line(reader, line ? line : reader->lines[gemm],
                    lap_tp_rule_check(gemm, rule, reader->tp));

@@ -118,7 +118,7 @@ static const char no_gemm[] = "this operator has no GEMM";
 
 const lap_op_field_t lap_op_fields[] = {
     {ROW(size, SKIPPED)},
-    {CHOICE(kind, lap_op_kind_names, "LAP_")},
+    {CHOICE(kind, lap_op_kind_names, NULL)},
     {BOUNDED(m, UNSIGNED, 1, LAP_SIZE_MOST)},
     {BOUNDED(n, UNSIGNED, 1, LAP_SIZE_MOST), .kinds = MULTIPLY, .why = no_gemm},
     {BOUNDED(k, UNSIGNED, 1, LAP_SIZE_MOST), .kinds = MULTIPLY, .why = no_gemm},
@@ -137,7 +137,7 @@ const lap_op_field_t lap_op_fields[] = {
      .check = check_rows},
     {ROW(gather_input, FLAG), .knob = LAP_KNOB_GATHER_INPUT, .proved = {1}},
     {ROW(buffer, SKIPPED)},
-    {CHOICE(layout, layouts, "LAP_")},
+    {CHOICE(layout, layouts, NULL)},
     {ROW(b_dtype, DTYPE)},
     {ROW(out_dtype, DTYPE)},
     {ROW(wire_dtype, DTYPE)},

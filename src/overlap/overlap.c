@@ -33,6 +33,14 @@ const lap_builder_t *lap_builders(lap_op_kind_t kind)
     return builders[kind];
 }
 
+const lap_builder_t *lap_builder_find(lap_op_kind_t kind, const char *method)
+{
+    for (const lap_builder_t *builder = lap_builders(kind); method && builder->name; builder++)
+        if (strcmp(builder->name, method) == 0)
+            return builder;
+    return NULL;
+}
+
 const char *lap_op_kind_name(lap_op_kind_t kind)
 {
     return known_kind(kind) ? lap_op_kind_names[kind] : "unknown operator";
@@ -72,21 +80,18 @@ static void list_methods(lap_op_kind_t kind, unsigned can, char *text, size_t by
 static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigned can,
                                  const lap_builder_t **builder_p)
 {
-    const lap_builder_t *builder = lap_builders(kind);
+    const lap_builder_t *builder = lap_builder_find(kind, method);
     char names[128];
     if (!method) {
         /* The first one is serial; the first that overlaps comes after it. */
-        for (builder++; builder->name && (builder->needs & ~can) != 0;)
+        for (builder = lap_builders(kind) + 1; builder->name && (builder->needs & ~can) != 0;)
             builder++;
         *builder_p = builder->name ? builder : lap_builders(kind);
         return LAP_OK;
     }
     if (strcmp(method, LAP_AUTO) == 0)
         builder = &automatic;
-    else
-        while (builder->name && strcmp(builder->name, method) != 0)
-            builder++;
-    if (!builder->name) {
+    if (!builder) {
         list_methods(kind, ~0u, names, sizeof(names));
         return lap_error(LAP_ERR_INVALID,
                          "method '%s' is not a method of %s, expected one of %s, %s", method,

@@ -25,8 +25,9 @@ extern const lap_builder_t lap_external_rs_builders[];
 /* The names of the kinds, in their order; NULL at the end. */
 extern const char *const lap_op_kind_names[];
 
-/* The methods of a kind. */
+/* The methods of a kind, and the one of that name; NULL: there is none, or no name. */
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
+const lap_builder_t *lap_builder_find(lap_op_kind_t kind, const char *method);
 
 /*
  * Checks a description for a group of `size` ranks and finds its builder; `can` is what the

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of nn_fields.h. What fields mean together is in plan.c and optimizer.c. */
+#include "nn/nn_fields.h"
+
+#include <lap/optimizer.h>
+
+#include "overlap/overlap.h"
+
+const char *const lap_nn_kind_names[] = {"linear",    "layernorm_linear", "layernorm_mlp",
+                                         "attention", "transformer",      NULL};
+static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
+static const char *const activations[] = {"gelu", "swiglu", NULL};
+static const char *const recomputes[] = {"none", "selective", "full", NULL};
+static const char *const recipes[] = {"none", "delayed", "current", NULL};
+static const char *const optimizers[] = {"sgd", "adamw", NULL};
+
+#define NN(field, type) LAP_FIELD(lap_nn_desc_t, field, LAP_FIELD_##type)
+#define WEIGHTS .marks = LAP_NN_OF_WEIGHTS
+#define SIZE .least = 1, .most = LAP_SIZE_MOST
+
+const lap_field_t lap_nn_fields[] = {
+    {NN(size, SKIPPED)},
+    {NN(kind, CHOICE), .words = lap_nn_kind_names, .prefix = "LAP_NN_", WEIGHTS},
+    {NN(layers, UNSIGNED), SIZE, WEIGHTS},
+    {NN(seq, UNSIGNED), SIZE},
+    {NN(batch, UNSIGNED), SIZE},
+    {NN(hidden, UNSIGNED), SIZE, WEIGHTS},
+    {NN(features, UNSIGNED), WEIGHTS},
+    {NN(ffn, UNSIGNED), WEIGHTS},
+    {NN(heads, UNSIGNED), WEIGHTS},
+    {NN(kv_heads, UNSIGNED), WEIGHTS},
+    {NN(head_dim, UNSIGNED), WEIGHTS},
+    {NN(dtype, DTYPE), WEIGHTS},
+    {NN(norm, CHOICE), .words = norms, WEIGHTS},
+    {NN(activation, CHOICE), .words = activations, WEIGHTS},
+    {NN(epsilon, POSITIVE), WEIGHTS},
+    {NN(bias, FLAG), WEIGHTS},
+    {NN(row_parallel, FLAG), WEIGHTS},
+    {NN(sequence_parallel, FLAG)},
+    {NN(recompute, CHOICE), .words = recomputes, .prefix = "LAP_RECOMPUTE_"},
+    {NN(fp8, CHOICE), .words = recipes, .prefix = "LAP_FP8_", WEIGHTS},
+    {NN(amax_history, UNSIGNED), WEIGHTS},
+    {NN(overlap, SKIPPED)}, /* each of its rules is compared */
+    {NN(buffer, SKIPPED)},
+    {NN(buffer_options, SKIPPED)}, /* a buffer compares them itself */
+    {NN(seed, UNSIGNED), WEIGHTS},
+    {NN(init_std, SINGLE), WEIGHTS},
+    {NN(loss_scale, POSITIVE)},
+    {NN(debug, SKIPPED)}, /* it changes nothing */
+    {.name = NULL},
+};
+
+#define OPTIMIZER(field, type) LAP_FIELD(lap_optimizer_desc_t, field, LAP_FIELD_##type)
+
+const lap_field_t lap_optimizer_fields[] = {
+    {OPTIMIZER(size, SKIPPED)},
+    {OPTIMIZER(kind, CHOICE), .words = optimizers},
+    {OPTIMIZER(lr, SINGLE)},
+    {OPTIMIZER(momentum, SINGLE), .most = 1},
+    {OPTIMIZER(beta1, SINGLE), .most = 1},
+    {OPTIMIZER(beta2, SINGLE), .most = 1},
+    {OPTIMIZER(epsilon, SINGLE)},
+    {OPTIMIZER(weight_decay, SINGLE)},
+    {OPTIMIZER(clip_norm, SINGLE)},
+    {OPTIMIZER(warmup, UNSIGNED)},
+    {.name = NULL},
+};

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fields of the descriptions of layers and optimizers, and of rules: a row each. */
+#ifndef LAP_NN_NN_FIELDS_H
+#define LAP_NN_NN_FIELDS_H
+
+#include "core/fields.h"
+
+#define LAP_NN_OF_WEIGHTS 1u /* a mark: it says what the weights are, which replicas have alike */
+
+/* In the order of lap_nn_kind_t; NULL at the end. */
+extern const char *const lap_nn_kind_names[];
+
+/* In the order of lap_nn_desc_t and lap_optimizer_desc_t; the last rows have no name. */
+extern const lap_field_t lap_nn_fields[];
+extern const lap_field_t lap_optimizer_fields[];
+
+#endif

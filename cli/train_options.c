@@ -12,6 +12,7 @@
 
 #include "core/environment.h"
 #include "launch.h"
+#include "nn/plan.h"
 #include "ranks.h"
 #include "rules.h"
 #include "shared_options.h"
@@ -656,46 +657,11 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     return LAP_CLI_GO;
 }
 
-/* Of the GEMMs of a layer, in matrices of hidden x hidden: as few as there may be. */
-static double count_matrices(const lap_nn_desc_t *desc)
-{
-    static const double linear[] = {1, 1, 0, 0, 0}, mlps[] = {0, 0, 2, 0, 2}; /* by kind */
-    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
-    const double hidden = (double)desc->hidden, dim = (double)desc->head_dim;
-    const double features = desc->ffn ? (double)desc->ffn / hidden : 4;
-    const double heads = (double)desc->heads * dim / hidden;
-    const double kv_heads = desc->kv_heads ? (double)desc->kv_heads * dim / hidden : heads;
-    return linear[desc->kind] + mlps[desc->kind] * features +
-           (attends ? 2 * heads + 2 * kv_heads : 0);
-}
-
-/*
- * Of the activations of a layer that are kept, in matrices of rows x hidden, as few as there may be:
- * what each GEMM is given and the middle, and the result of each pair of GEMMs. Recomputation and
- * FP8 keep less, the input at least.
- */
-static double count_activations(const lap_nn_desc_t *desc)
-{
-    static const double others[] = {0, 0, 2, 2, 4}; /* by kind */
-    const bool less = desc->recompute != LAP_RECOMPUTE_NONE || desc->fp8 != LAP_FP8_NONE;
-    return less ? 1 : count_matrices(desc) + others[desc->kind];
-}
-
-/*
- * Weights, with the copies that GEMMs read where these are of another type, their gradients and what
- * the optimizer keeps of them; and activations.
- */
 double lap_train_device_bytes(const lap_train_t *train)
 {
-    const lap_nn_desc_t *desc = &train->desc;
-    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
-    const double kept = train->optimizer.kind == LAP_SGD ? 12 : 16;
-    const double copies = desc->dtype == LAP_FLOAT32 ? 0 : width;
-    const double weights = count_matrices(desc) * hidden * hidden * (kept + copies);
-    const double rows = (double)desc->seq * (double)desc->batch;
-    const double activations = rows * hidden * count_activations(desc) * width;
+    const double kept = train->optimizer.kind == LAP_SGD ? 4 : 8; /* of a weight */
     const int ways = train->compare ? 2 : 1;
-    return ways * (double)desc->layers * (weights + activations) / train->tp;
+    return ways * lap_nn_least_bytes(&train->desc, train->tp, kept);
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */

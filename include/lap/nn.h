@@ -160,7 +160,8 @@ LAP_API lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, s
  * Makes layers on the device of the group's world, with weights of the seed and no gradients.
  * Collective; every rank gives the same description. Writes *nn_p on success; the caller destroys
  * it before its buffer and group. Blocks until every rank has come.
- * Returns as lap_nn_validate and lap_op_create.
+ * Returns as lap_nn_validate and lap_op_create. LAP_ERR_NO_MEMORY, on all ranks and before anything
+ * is allocated, where the ranks of a host together need more of its memory than is available.
  */
 LAP_API lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p);
 

@@ -134,8 +134,7 @@ static uint64_t all_cgroups_room(void)
     return room;
 }
 
-/* The bytes that can be taken without driving the machine to its end: a sixteenth stays free. */
-static uint64_t memory_room(void)
+uint64_t lap_memory_room(void)
 {
     char text[1024];
     uint64_t room = UINT64_MAX;
@@ -196,7 +195,7 @@ static lap_status_t reserve(int fd, uint64_t offset, uint64_t extent)
     uint64_t done = 0;
     while (done < extent) {
         const uint64_t left = extent - done, piece = left < PIECE_BYTES ? left : PIECE_BYTES;
-        uint64_t room = memory_room(), file = file_room(offset + done);
+        uint64_t room = lap_memory_room(), file = file_room(offset + done);
         room = file < room ? file : room;
         if (left > room) {
             status = no_memory(extent, done + room);
@@ -346,7 +345,7 @@ void lap_thread_heap_release(lap_thread_heap_t *heap)
 static lap_status_t thread_region_create(struct lap_world *world, size_t bytes, size_t extent,
                                          int users, lap_region_t *region_p)
 {
-    const uint64_t room = memory_room();
+    const uint64_t room = lap_memory_room();
     if (extent > room)
         return no_memory(extent, room);
     region_header_t *header = mmap(NULL, extent, PROT_READ | PROT_WRITE,
@@ -402,7 +401,7 @@ lap_status_t lap_region_create(struct lap_world *world, size_t bytes, int users,
 {
     size_t extent;
     if (!region_extent(bytes, &extent))
-        return no_memory(bytes, memory_room());
+        return no_memory(bytes, lap_memory_room());
     if (world->kind == LAP_WORLD_THREADS)
         return thread_region_create(world, bytes, extent, users, region_p);
     return process_region_create(world, bytes, extent, users, region_p);

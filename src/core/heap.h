@@ -15,6 +15,12 @@
 
 struct lap_world;
 
+/*
+ * The bytes of memory of the host that can be taken now without driving the machine, or the cgroup
+ * of this process, to its end: a sixteenth stays free.
+ */
+uint64_t lap_memory_room(void);
+
 /* A region as this rank sees it. */
 typedef struct lap_region {
     void *data;      /* page-aligned */

@@ -152,6 +152,34 @@ static lap_status_t alloc_all(lap_nn_t *nn)
 
 /* ---- making ---- */
 
+/* The ranks of a group that share the memory of this host. */
+static int ranks_here(const lap_group_t *group)
+{
+    int count = 0;
+    for (int rank = 0; rank < group->size; rank++)
+        count += group->world->kind != LAP_WORLD_MPI ||
+                 group->world->peers[group->members[rank]].heap_fd >= 0;
+    return count;
+}
+
+/*
+ * Whether the ranks of the group that are on this host may have as many bytes each. The system gives
+ * out more memory of the host than there is, and kills who uses it; what a GPU has not is refused
+ * when it is asked for.
+ */
+static lap_status_t check_memory(const lap_nn_t *nn, const lap_nn_desc_t *desc, double bytes)
+{
+    const int here = ranks_here(nn->group);
+    const double room = (double)lap_memory_room();
+    if (bytes * here <= room || nn->engine->device->ops->transport)
+        return LAP_OK;
+    return lap_error(LAP_ERR_NO_MEMORY,
+                     "%zu layer%s need at least %.0f bytes of memory on %d rank%s of this host, "
+                     "and %.0f are available",
+                     desc->layers, desc->layers == 1 ? "" : "s", bytes * here, here,
+                     here == 1 ? "" : "s", room);
+}
+
 /* Local: everything that can be found wrong without the other ranks. */
 static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
 {
@@ -161,7 +189,13 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
         LAP_TRY(lap_nn_check(desc, nn->group->size, NULL));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
+    /* First roughly: the list of layers that do not fit may be large itself. */
+    LAP_TRY(check_memory(nn, &plan.desc, lap_nn_least_bytes(&plan.desc, plan.nranks, 0)));
     LAP_TRY(lap_nn_list_init(&nn->list, &plan, nn->group->rank, nn->kernels));
+    double bytes = 0;
+    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+        bytes += (double)nn->list.bytes[i];
+    LAP_TRY(check_memory(nn, &plan.desc, bytes));
     nn->ncalls = nn->list.nsteps;
     nn->calls = lap_alloc(nn->ncalls, sizeof(*nn->calls));
     return nn->calls ? LAP_OK

@@ -62,8 +62,8 @@ static const lap_option_t options[NOPTIONS] = {
                    "type of the result (default: as --dtype, bfloat16 if that is FP8)", NULL},
     [WIRE_DTYPE] =
         {0, "wire-dtype", "TYPE",
-         "type of the data sent: partial results of rs and ar (default: as the result), the matrix "
-         "beside the GEMM of the bulk and external operators (default: as --dtype)",
+         "type of the data sent: partial results of rs and ar (default: as the result), the "
+         "matrix that the bulk and external operators send (default: as --dtype)",
          NULL},
     [LAYOUT] = {0, "layout", "NAME",
                 "layout of b in ag, rs and ar: forward, d = a b^T with b [N, K]; or dgrad, d = a b "
@@ -127,11 +127,11 @@ const lap_command_t lap_bench_command = {
              "       lap bench latency [OPTIONS]\n"
              "       lap bench demo [OPTIONS]",
     .summary =
-        "Times AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or a collective beside a GEMM (bulk-ag,\n"
-        "bulk-rs) or behind one (external-ag, external-rs) with every method against the GEMM\n"
-        "alone, verifies each result, and says what communication still costs. M, N and K are the\n"
-        "global sizes. sweep makes one table over many M; latency times signals and steps; demo\n"
-        "measures ag and rs.",
+        "Times AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar) or a collective during a GEMM, as one\n"
+        "operator (bulk-ag, bulk-rs) or as two (external-ag, external-rs). Compares every method\n"
+        "with the GEMM alone, verifies each result, and says what communication still costs. M, N\n"
+        "and K are the global sizes. sweep makes one table over many M; latency times signals and\n"
+        "steps; demo measures ag and rs.",
     .details =
         "ag: A [M, K] is sharded by rows and B [N, K] by N; the result is [M, N/P] on each rank.\n"
         "rs: A [M, K] and B [N, K] are sharded by K; the result is [M/P, N] on each rank.\n"
@@ -140,17 +140,17 @@ const lap_command_t lap_bench_command = {
         "The backward pass of a layer whose weight W [N, K] is sharded by N, with N/P on each "
         "rank:\n"
         "\n"
-        "bulk-ag: dX = dY W, of [M, N/P] and [N/P, K], beside the all-gather of X [M, K].\n"
-        "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], beside the reduce-scatter of dX [M, K].\n"
-        "external-ag: bulk-ag as two operators: the all-gather begins behind the GEMM.\n"
-        "external-rs: bulk-rs as two operators: the reduce-scatter begins behind the GEMM.\n"
+        "bulk-ag: dX = dY W, of [M, N/P] and [N/P, K], during the all-gather of X [M, K].\n"
+        "bulk-rs: dW = dY^T X, of [M, N/P] and [M, K], during the reduce-scatter of dX [M, K].\n"
+        "external-ag: bulk-ag as two operators: the all-gather is issued after the GEMM.\n"
+        "external-rs: bulk-rs as two operators: the reduce-scatter is issued after the GEMM.\n"
         "\n"
         "FP8 matrices have a scale, a different one on each rank.\n"
         "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
         "direct:num_splits=1,\n"
         "fused:block_rows=256; on a GPU every method has num_sm, as --num-sm: serial:num_sm=64.\n"
         "serial is always measured, for comparison. auto picks a method by simulating all of\n"
-        "them, on a GPU by calling them; its forecast for each is printed beside the time.\n"
+        "them, on a GPU by calling them; its forecast for each is printed next to the time.\n"
         "\n"
         "total       the whole operator: slowest rank, median over the rounds\n"
         "ECT         total less the GEMM alone on the same data, in the same round: what\n"

@@ -33,7 +33,7 @@ static const lap_option_t options[NOPTIONS] = {
     [M] = {0, "m", "M", "rows; the calls of a sequence use all, some and none of them", "100"},
     [N] = {0, "n", "N", "output features", "37"},
     [K] = {0, "k", "K", "reduction dimension", "29"},
-    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices; the scales of FP8 travel with them",
+    [DTYPE] = {0, "dtype", "TYPE", "type of the matrices; the scales of FP8 are sent with them",
                "float32"},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE",
                     "type of the data sent, for all operators but ag (default: as in lap bench)",
@@ -48,7 +48,7 @@ static const lap_command_t command = {
     .name = "lap check",
     .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all [OPTIONS]",
     .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar), a GEMM\n"
-               "(gemm), a collective beside one (bulk-ag, bulk-rs), a collective by itself\n"
+               "(gemm), a collective during one (bulk-ag, bulk-rs), a collective by itself\n"
                "(external-ag, external-rs) or all of them cannot deadlock, that no two accesses\n"
                "to a range conflict without an order, and that every result is written exactly\n"
                "once, call after call.",

@@ -143,9 +143,9 @@ static const lap_option_t options[NOPTIONS] = {
     [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
     [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
     [RS_DGRAD] = {0, "tp-comm-overlap-rs-dgrad", NULL,
-                  "dgrad of qkv and fc1 is GEMM+RS, with no reduction beside wgrad", NULL},
-    [NO_BULK_DGRAD] = {0, "disable-tp-comm-bulk-dgrad", NULL, "no gather beside dgrad", NULL},
-    [NO_BULK_WGRAD] = {0, "disable-tp-comm-bulk-wgrad", NULL, "no reduction beside wgrad", NULL},
+                  "dgrad of qkv and fc1 is GEMM+RS, with no reduction during wgrad", NULL},
+    [NO_BULK_DGRAD] = {0, "disable-tp-comm-bulk-dgrad", NULL, "no gather during dgrad", NULL},
+    [NO_BULK_WGRAD] = {0, "disable-tp-comm-bulk-wgrad", NULL, "no reduction during wgrad", NULL},
     [COMPARE] = {0, "compare", NULL, "train twice, with overlap and without", NULL},
     [LINK] = {0, "link", "LINK",
               "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
@@ -194,7 +194,7 @@ const lap_command_t lap_train_command = {
         "hidden         ... while the rank computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
         "  wire         ... for data on their way\n"
-        "  late         ... for a rank that was behind, because it computed or slept\n"
+        "  late         ... for a rank that was late, because it computed or slept\n"
         "  core         ... for a core: a thread that could go on, of this rank or of the rank\n"
         "               that it waited for, was not running\n"
         "tokens/s       of all replicas; TFLOP/s (of the GEMMs of a rank) and GB/s (sent by a\n"
@@ -395,7 +395,7 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
         (args->given[HIDDEN] && !parse_count(args, HIDDEN, "", &desc->hidden)))
         return false;
     if (args->given[HIDDEN] && attends && heads && !dim)
-        return divide(desc->hidden, desc->heads, "heads", "--head-dim beside it", &desc->head_dim);
+        return divide(desc->hidden, desc->heads, "heads", "--head-dim as well", &desc->head_dim);
     if (args->given[HIDDEN] && attends && !heads)
         return divide(desc->hidden, desc->head_dim, "features of a head",
                       "--heads or another --head-dim", &desc->heads);

@@ -13,10 +13,10 @@ const lap_kind_words_t lap_kind_words[LAP_KINDS] = {
     [LAP_GEMM_RS] = {"rs", "GEMM+RS", "GEMM, then reduce-scatter"},
     [LAP_GEMM_AR] = {"ar", "GEMM+AR", "GEMM, then all-reduce"},
     [LAP_GEMM] = {"gemm", "GEMM", "no communication"},
-    [LAP_BULK_AG] = {"bulk-ag", "GEMM beside AG", "a GEMM and an independent all-gather"},
-    [LAP_BULK_RS] = {"bulk-rs", "GEMM beside RS", "a GEMM and an independent reduce-scatter"},
-    [LAP_EXTERNAL_AG] = {"external-ag", "AG behind a GEMM", "an all-gather alone"},
-    [LAP_EXTERNAL_RS] = {"external-rs", "RS behind a GEMM", "a reduce-scatter alone"},
+    [LAP_BULK_AG] = {"bulk-ag", "bulk AG", "a GEMM and an independent all-gather"},
+    [LAP_BULK_RS] = {"bulk-rs", "bulk RS", "a GEMM and an independent reduce-scatter"},
+    [LAP_EXTERNAL_AG] = {"external-ag", "external AG", "an all-gather alone"},
+    [LAP_EXTERNAL_RS] = {"external-rs", "external RS", "a reduce-scatter alone"},
 };
 
 static const char *const epilogue_names[] = {"none", "bias", "gelu", "dgelu", "bias-grad", NULL};

@@ -159,7 +159,7 @@ static lap_status_t check_method(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule)
         [GATHERS] = ": this GEMM gathers its input",
         [REDUCES] = ": this GEMM reduces its output",
         [EITHER] = "",
-        [BESIDE] = ": this GEMM does not depend on the reduction beside it",
+        [BESIDE] = ": this GEMM does not depend on the reduction that runs with it",
         [NOTHING] = ": this GEMM does not communicate",
     };
     const lap_tp_method_t method = rule->method;

@@ -441,11 +441,11 @@ const lap_builder_t lap_ag_gemm_builders[] = {
 
 const lap_builder_t lap_bulk_ag_builders[] = {
     {"serial", "gather everything, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
-    {"ring", "shards travel around a ring beside the GEMM", LAP_CAN_PUT, LAP_KNOB_AGGREGATE,
+    {"ring", "shards travel around a ring during the GEMM", LAP_CAN_PUT, LAP_KNOB_AGGREGATE,
      build_ring},
-    {"direct", "every shard goes straight to every peer beside the GEMM", LAP_CAN_PUT, 0,
+    {"direct", "every shard goes straight to every peer during the GEMM", LAP_CAN_PUT, 0,
      build_direct},
-    {"fused", "every rank reads its peers' shards in place beside the GEMM", LAP_CAN_ADDRESS,
+    {"fused", "every rank reads its peers' shards in place during the GEMM", LAP_CAN_ADDRESS,
      LAP_KNOB_BLOCK_ROWS, lap_build_ag_fused},
     {NULL, NULL, 0, 0, NULL},
 };
@@ -453,11 +453,11 @@ const lap_builder_t lap_bulk_ag_builders[] = {
 const lap_builder_t lap_external_ag_builders[] = {
     {"serial", "every shard goes straight to every peer, in line with the GEMMs", LAP_CAN_PUT, 0,
      build_serial},
-    {"ring", "shards travel around a ring, behind GEMMs already begun", LAP_CAN_PUT,
+    {"ring", "shards travel around a ring, during GEMMs already begun", LAP_CAN_PUT,
      LAP_KNOB_AGGREGATE, build_ring},
-    {"direct", "every shard goes straight to every peer, behind GEMMs already begun", LAP_CAN_PUT,
+    {"direct", "every shard goes straight to every peer, during GEMMs already begun", LAP_CAN_PUT,
      0, build_direct},
-    {"fused", "every rank reads its peers' shards in place, behind GEMMs already begun",
+    {"fused", "every rank reads its peers' shards in place, during GEMMs already begun",
      LAP_CAN_ADDRESS, LAP_KNOB_BLOCK_ROWS, lap_build_ag_fused},
     {NULL, NULL, 0, 0, NULL},
 };

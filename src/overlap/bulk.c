@@ -58,14 +58,14 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
 
 const lap_builder_t lap_bulk_rs_builders[] = {
     {"serial", "send and sum, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
-    {"direct", "every rank sends its rows of x to their owners beside the GEMM", LAP_CAN_PUT, 0,
+    {"direct", "every rank sends its rows of x to their owners during the GEMM", LAP_CAN_PUT, 0,
      build_direct},
     {NULL, NULL, 0, 0, NULL},
 };
 
 const lap_builder_t lap_external_rs_builders[] = {
     {"serial", "send and sum, in line with the GEMMs", LAP_CAN_PUT, 0, build_serial},
-    {"direct", "every rank sends its rows of x to their owners, behind GEMMs already begun",
+    {"direct", "every rank sends its rows of x to their owners, during GEMMs already begun",
      LAP_CAN_PUT, 0, build_direct},
     {NULL, NULL, 0, 0, NULL},
 };

@@ -133,7 +133,7 @@ const lap_op_field_t lap_op_fields[] = {
      .help = "parts of N, each sent while the next one is computed; direct: GEMMs for all peers",
      .usual = usual_splits, .check = check_splits, .is_worth = splits_are_worth},
     {ROW(block_rows, UNSIGNED), .knob = LAP_KNOB_BLOCK_ROWS, .tried = {1}, .proved = {3},
-     .in_parts = true, .help = "rows that travel together", .usual = usual_rows,
+     .in_parts = true, .help = "rows that are sent together", .usual = usual_rows,
      .check = check_rows},
     {ROW(gather_input, FLAG), .knob = LAP_KNOB_GATHER_INPUT, .proved = {1}},
     {ROW(buffer, SKIPPED)},

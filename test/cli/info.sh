@@ -12,7 +12,7 @@ has 'what was built in' "$out" "Lapstrake ${LAP_VERSION:-0.1.0}" compiler OpenBL
 has 'devices and transports' "$out" Devices '  cpu ' '  ref ' Transports '  shm '
 has 'types of elements' "$out" '  float32 ' '  float16 ' '  bfloat16 ' 'float8_e4m3  1 byte, largest 448' \
     'float8_e5m2  1 byte, largest 57344'
-has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'GEMM beside AG' 'GEMM beside RS' 'AG behind a GEMM' \
+has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'bulk AG' 'bulk RS' 'external AG' \
     '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
     "  directory    $TMPDIR" "$(uname -r)"

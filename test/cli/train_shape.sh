@@ -57,7 +57,7 @@ losses --tp 1 --iters 2 --seq 6 --hidden 32 --heads 4 --head-dim 4
 ok '... and each counts' eval '! near "$losses" "$alone" 5e-5'
 has '... the hidden size' "$out" '"hidden":32,'
 
-refuse '--hidden is 100; expected a multiple of the 24 heads, or --head-dim beside it' --hidden 100 --heads 24
+refuse '--hidden is 100; expected a multiple of the 24 heads, or --head-dim as well' --hidden 100 --heads 24
 refuse '--hidden is 100; expected a multiple of the 32 features of a head, or --heads or another --head-dim' --hidden 100
 refuse "--hidden is '0'" --hidden 0
 refuse '--ffn is for the MLP; expected --layer layernorm_mlp or transformer' --ffn 64 --layer attention

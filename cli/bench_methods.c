@@ -72,21 +72,12 @@ static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *tex
     }
     method->given |= bit;
     const bool flag = knob->field.type == LAP_FIELD_FLAG;
-    const double most = knob->field.most;
-    size_t number = 0;
     snprintf(what, sizeof(what), "%s of --method %s", text, method->label);
-    if (!lap_arg_size(&lap_bench_command, what,
-                      value  ? value
-                      : flag ? "1"
-                             : "",
-                      flag ? 0 : 1,
-                      flag       ? 1
-                      : most > 0 ? (size_t)most
-                                 : SIZE_MAX,
-                      &number))
-        return false;
-    lap_field_set(&knob->field, &method->desc, number);
-    return true;
+    return lap_arg_field(&lap_bench_command, what,
+                         value  ? value
+                         : flag ? "1"
+                                : "",
+                         &knob->field, flag ? 0 : 1, &method->desc);
 }
 
 static void add_name(const char **names, const char *name)

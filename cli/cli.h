@@ -33,6 +33,7 @@
 #include <lap/buffer.h>
 #include <lap/op.h>
 
+#include "core/fields.h"
 #include "core/terms.h"
 #include "device/device.h"
 #include "transport/transport.h"
@@ -216,6 +217,13 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
 bool lap_arg_backends(const lap_command_t *command, const char *device_name,
                       const char *transport_name, const lap_device_ops_t **device_p,
                       const lap_transport_ops_t **transport_p);
+
+/*
+ * A value of a field, within its bounds and at least `least`, as its type has it: a number, a word or
+ * a type of elements. Writes it to the field of `of`.
+ */
+bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
+                   const lap_field_t *field, int least, void *of);
 
 #define LAP_SOURCE_TEXT 64
 

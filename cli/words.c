@@ -33,6 +33,36 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
     return false;
 }
 
+bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
+                   const lap_field_t *field, int least, void *of)
+{
+    const double most = field->type == LAP_FIELD_FLAG ? 1 : field->most;
+    size_t size = 0;
+    int number = 0;
+    lap_dtype_t dtype = LAP_FLOAT32;
+    bool right;
+    switch (field->type) {
+    case LAP_FIELD_CHOICE:
+        right = lap_arg_choice(command, what, text, field->words, &size);
+        break;
+    case LAP_FIELD_DTYPE:
+        right = lap_arg_dtype(command, what, text, &dtype);
+        size = (size_t)dtype;
+        break;
+    case LAP_FIELD_INT:
+    case LAP_FIELD_FLAG:
+        right = lap_arg_int(command, what, text, least, (int)most, &number);
+        size = (size_t)number;
+        break;
+    default:
+        right = lap_arg_size(command, what, text, (size_t)least, most > 0 ? (size_t)most : SIZE_MAX,
+                             &size);
+    }
+    if (right)
+        lap_field_set(field, of, size);
+    return right;
+}
+
 /* What a world would choose by itself for ranks where they are. */
 static const char *fitting_transport(const lap_device_ops_t *device)
 {

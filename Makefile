@@ -9,12 +9,13 @@ CTEST_ARGS ?= -j2
 BENCH_ARGS ?=
 MUTANTS_ARGS ?=
 FUZZ_SECONDS ?= 60
+LINT_ARGS ?=
 FAULTS_ARGS ?= --count 1000
 
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format api install bench clean help setup setup-test
+.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format api install bench clean help setup setup-test setup-lint
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -23,8 +24,8 @@ all: setup
 setup:
 	@sh scripts/setup.sh build
 
-setup-test:
-	@sh scripts/setup.sh test
+setup-test setup-lint: setup-%:
+	@sh scripts/setup.sh $*
 
 demo: all
 	@bash scripts/demo.sh $(BUILD)
@@ -57,11 +58,12 @@ fuzz: setup
 faults: setup-test all
 	@python3 scripts/faults.py --lap $(BUILD)/faults/lap --mpirun "mpirun --bind-to none --oversubscribe" $(FAULTS_ARGS)
 
-lint: setup
+lint: setup setup-lint
 	@$(call configure,$(BUILD))
-	@bash scripts/lint.sh $(BUILD)
+	@cmake --build $(BUILD) --target lap_commit
+	@bash scripts/lint.sh $(BUILD) $(LINT_ARGS)
 
-format:
+format: setup-lint
 	@bash scripts/lint.sh --fix-format
 
 api:
@@ -91,7 +93,7 @@ help:
 	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
-	@echo "make lint       format, clang-tidy, cppcheck; make format rewrites the files"
+	@echo "make lint       format, clang-tidy, cppcheck; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"
 	@echo "make api        writes docs/api, the reference of the API, from the headers"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

@@ -97,35 +97,35 @@ static bool selected(const checks_t *checks, const char *method)
     return false;
 }
 
-/* Adds the variants of a method: all values that are proved of the knobs from `knob` on. */
-static void add_variants(checks_t *checks, row_t row, const lap_op_field_t *knob)
+/* Gives a knob the value of that number, of those that are proved, and the label its name. */
+static void turn(row_t *row, const lap_op_field_t *knob, size_t number)
 {
-    while (knob->field.name &&
-           (knob->in_parts || !knob->proved[0] || !lap_knob_of(knob, row.method)))
-        knob++;
-    if (!knob->field.name) {
-        if (checks->nrows < MAX_ROWS)
-            checks->rows[checks->nrows++] = row;
-        return;
-    }
-    add_variants(checks, row, knob + 1);
-    for (size_t i = 0; knob->proved[i]; i++) {
-        row_t turned = row;
-        const size_t used = strlen(row.label);
-        lap_field_set(&knob->field, &turned.desc, knob->proved[i]);
-        turned.label[used] = ' ';
-        lap_knob_label(knob, &turned.desc, turned.label + used + 1, LABEL - used - 1);
-        add_variants(checks, turned, knob + 1);
-    }
+    const size_t used = strlen(row->label);
+    lap_field_set(&knob->field, &row->desc, knob->proved[number]);
+    row->label[used] = ' ';
+    lap_knob_label(knob, &row->desc, row->label + used + 1, LABEL - used - 1);
 }
 
+/* Adds a method with all values of its knobs, which are the digits of `variant`: 0 is the default. */
 static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t *method)
 {
-    row_t row = {.method = method, .desc = LAP_OP_DESC_INIT};
-    row.desc.kind = kind;
-    row.desc.method = method->name;
-    snprintf(row.label, sizeof(row.label), "%s %s", lap_kind_words[kind].word, method->name);
-    add_variants(checks, row, lap_op_fields);
+    for (size_t variant = 0, rest = 0; rest == 0; variant++) {
+        row_t row = {.method = method, .desc = LAP_OP_DESC_INIT};
+        row.desc.kind = kind;
+        row.desc.method = method->name;
+        snprintf(row.label, sizeof(row.label), "%s %s", lap_kind_words[kind].word, method->name);
+        rest = variant;
+        for (const lap_op_field_t *knob = lap_op_fields; knob->field.name; knob++) {
+            size_t values = 0;
+            while (!knob->in_parts && lap_knob_of(knob, method) && knob->proved[values])
+                values++;
+            if (rest % (values + 1) > 0)
+                turn(&row, knob, rest % (values + 1) - 1);
+            rest /= values + 1;
+        }
+        if (rest == 0 && checks->nrows < MAX_ROWS)
+            checks->rows[checks->nrows++] = row;
+    }
 }
 
 /* Fills the rows; false, with a sentence, when a name is no method of the operators asked for. */

@@ -36,10 +36,16 @@ static void read_fault(void)
     const char *text = getenv("LAP_FAULT"), *rank = getenv("LAP_RANK");
     if (!rank)
         rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (!text ||
-        sscanf(text, "%31s %d %d %d", fault.what, &fault.rank, &fault.number, &fault.ms) != 4)
+    const size_t length = text ? strcspn(text, " ") : 0;
+    if (length == 0 || length >= sizeof(fault.what))
         return;
-    fault.mine = fault.rank < 0 || (rank && atoi(rank) == fault.rank);
+    memcpy(fault.what, text, length);
+    char *rest = (char *)text + length;
+    fault.rank = (int)strtol(rest, &rest, 10);
+    fault.number = (int)strtol(rest, &rest, 10);
+    fault.ms = (int)strtol(rest, &rest, 10);
+    fault.mine =
+        *rest == '\0' && (fault.rank < 0 || (rank && strtol(rank, NULL, 10) == fault.rank));
 }
 
 /* Whether the fault `what` is due in this call of its function. */

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what this machine lacks for a build, and only that, with apt-get; does nothing when all is there.
-# `setup.sh test` also looks for what only the tests need, `setup.sh fuzz` for what the fuzzers need. LAP_SKIP_SETUP=1 trusts the machine as it is.
+# `setup.sh test` also looks for what only the tests need, `setup.sh fuzz` for what the fuzzers need, `setup.sh lint` for linters. LAP_SKIP_SETUP=1 trusts the machine as it is.
 set -u
 [ "${LAP_SKIP_SETUP:-}" = 1 ] && exit 0
 
@@ -64,6 +64,9 @@ look()
     [ "$1" = test ] && need g++ "a C++ compiler" has c++
     # Only root can make hosts of namespaces.
     [ "$1" = test ] && [ "$(id -u)" = 0 ] && need iproute2 "ip and tc" has tc
+    [ "$1" = lint ] && need clang-format "clang-format" has clang-format
+    [ "$1" = lint ] && need clang-tidy "clang-tidy" has clang-tidy
+    [ "$1" = lint ] && need cppcheck "cppcheck" has cppcheck
     [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     [ "$1" = test ] && need python3 "Python 3" has python3
     [ "$1" = test ] && need zsh "zsh" has zsh

@@ -461,15 +461,15 @@ static void host_tell_all(host_t *host, lap_status_t status)
 
 static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
 {
-    host_t host = {
-        .world = world,
-        .dir = dir,
-        .deadline = lap_deadline_after(world->timeout_ns),
-        .dir_fd = -1,
-        .listener = -1,
-        .guests = lap_alloc((size_t)world->size, sizeof(int)),
-        .strangers = lap_alloc((size_t)host_strangers(world), sizeof(int)),
-        .polls = lap_alloc((size_t)(world->size + host_strangers(world)), sizeof(struct pollfd))};
+    host_t host = {.world = world,
+                   .dir = dir,
+                   .deadline = lap_deadline_after(world->timeout_ns),
+                   .dir_fd = -1,
+                   .listener = -1,
+                   .guests = lap_alloc((size_t)world->size, sizeof(int)),
+                   .strangers = lap_alloc((size_t)host_strangers(world), sizeof(int)),
+                   .polls = lap_alloc((size_t)world->size + (size_t)host_strangers(world),
+                                      sizeof(struct pollfd))};
     lap_status_t status;
     if (host.guests && host.strangers && host.polls) {
         for (int rank = 0; rank < world->size; rank++)

@@ -634,13 +634,18 @@ lap_group_t *lap_group_keep(lap_group_t *group)
     return group;
 }
 
+/* `group` is that of all ranks, or NULL. */
+static void let_go_of_world(lap_group_t *group)
+{
+    if (group && --group->keepers == 0 && group->ended)
+        lap_world_destroy(group->world);
+}
+
 void lap_group_let_go(lap_group_t *group)
 {
-    if (!group || --group->keepers > 0 || !group->ended)
-        return;
-    if (group == group->world->group)
-        lap_world_destroy(group->world);
-    else if (group->is_destroyed)
+    if (!group || group == group->world->group)
+        let_go_of_world(group);
+    else if (--group->keepers == 0 && group->ended && group->is_destroyed)
         lap_group_release(group);
 }
 
@@ -669,7 +674,7 @@ void lap_group_release(lap_group_t *group)
     lap_free(group->ports);
     lap_free(group->members);
     lap_free(group);
-    lap_group_let_go(kept);
+    let_go_of_world(kept);
 }
 
 void lap_group_destroy(lap_group_t *group)

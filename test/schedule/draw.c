@@ -285,8 +285,7 @@ static void check_page(const char *text)
         "wire 0.200, late rank 0.000, core 0.228",
         "a rank that is late",
         "waiting for data[1] of rank 1: on the wire from rank 1",
-        ">\xe2\x86\x90"
-        "1<",
+        ">\342\206\2201<", /* an arrow to the left */
         "shard 2<",
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)

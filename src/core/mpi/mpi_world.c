@@ -89,7 +89,7 @@ static lap_status_t exchange(maker_t *maker, lap_status_t status)
     LAP_TRY(met);
     for (int rank = 1; rank < maker->size; rank++)
         if (strncmp(maker->cards[rank].version, maker->cards[0].version,
-                    sizeof(maker->mine.version)))
+                    sizeof(maker->mine.version)) != 0)
             return lap_error(LAP_ERR_MISMATCH,
                              "rank 0 runs version %.*s of this library, rank %d version %.*s",
                              (int)sizeof(maker->mine.version), maker->cards[0].version, rank,

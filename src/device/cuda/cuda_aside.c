@@ -76,7 +76,7 @@ void lap_cuda_aside_close(lap_cuda_device_t *device)
     }
     if (aside->green && !device->dead)
         (void)api->cuGreenCtxDestroy(aside->green);
-    *aside = (lap_cuda_aside_t){NULL};
+    *aside = (lap_cuda_aside_t){0};
 }
 
 void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p)

@@ -229,5 +229,5 @@ void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times)
     if (*link)
         *link = times->next;
     give_back_kept(device, times->first);
-    *times = (lap_cuda_times_t){NULL};
+    *times = (lap_cuda_times_t){0};
 }

@@ -62,7 +62,7 @@ static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const
 {
     const struct lap_part *part = buffer->backend;
     lap_cuda_raise_t args = {
-        &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {NULL}};
+        &lap_part_words(part, raise->peer)[raise->signal], part->calls, raise->tag, {0}};
     if (part->paced)
         LAP_TRY(lap_paced_transit(buffer, raise, &args.transit));
     LAP_TRY(lap_cuda_stream_raise(stream, &args, part->paced, raise->no_gemm_in_flight));

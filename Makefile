@@ -15,7 +15,7 @@ FAULTS_ARGS ?= --count 1000
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format api install bench clean help setup setup-test setup-lint
+.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test setup-lint
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -66,9 +66,6 @@ lint: setup setup-lint
 format: setup-lint
 	@bash scripts/lint.sh --fix-format
 
-api:
-	@python3 scripts/api.py
-
 install: all
 	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
 
@@ -94,6 +91,5 @@ help:
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"
-	@echo "make api        writes docs/api, the reference of the API, from the headers"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make clean      removes what was built"

@@ -1,16 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""api.py: writes the reference of the API, docs/api/*.md, from the headers in include/lap: each declaration with the comment
-above it. Declarations without an empty line between them share a comment.
-api.py --check: writes nothing; says which pages differ from their headers, and ends with 1 then.
-Both end with 1 and name each public declaration that has no comment."""
+"""api.py HEADERS FOLDER: writes the reference of the API, FOLDER/*.md, from the headers of the folder HEADERS: each declaration
+with the comment above it. Declarations without an empty line between them share a comment. Names each declaration that has no
+comment, and ends with 1 then. The build calls it."""
 import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ROOT / "include" / "lap"
-PAGES = ROOT / "docs" / "api"
 FIRST = ["world", "status", "tensor", "buffer", "op", "trace", "nn", "tp_overlap", "data_parallel", "optimizer"]
 
 
@@ -147,8 +143,7 @@ def markdown(comment, links, own=()):
 
 
 def page(path, about, entries, links):
-    out = ["<!-- Made from include/lap/%s by scripts/api.py: change the header, then run `make api`. -->" % path.name,
-           "# lap/%s" % path.name, ""]
+    out = ["# lap/%s" % path.name, ""]
     out += markdown(about, links)
     level = "### " if any(isinstance(entry, str) for entry in entries) else "## "
     for entry in entries:
@@ -161,7 +156,7 @@ def page(path, about, entries, links):
 
 
 def index(headers, links):
-    out = ["<!-- Made from include/lap by scripts/api.py. -->", "# Reference of the API", "",
+    out = ["# Reference of the API", "",
            "Every declaration of the headers in `include/lap`, with its comment: the text is the headers', which are the only source.",
            "`#include <lap/lap.h>` includes all but `lap_cuda.h` and `lap_mpi.h`.", ""]
     for path, (about, entries) in headers.items():
@@ -173,10 +168,10 @@ def index(headers, links):
 
 
 def main():
-    check = sys.argv[1:] == ["--check"]
-    if sys.argv[1:] and not check:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
-    order = sorted(HEADERS.glob("*.h"), key=lambda p: (FIRST.index(p.stem) if p.stem in FIRST else len(FIRST), p.stem))
+    source, folder = (pathlib.Path(argument) for argument in sys.argv[1:])
+    order = sorted(source.glob("*.h"), key=lambda p: (FIRST.index(p.stem) if p.stem in FIRST else len(FIRST), p.stem))
     headers = {path: parse(path) for path in order}
     links, bare = {}, []
     for path, (_, entries) in headers.items():
@@ -187,21 +182,13 @@ def main():
                 bare.append("api: lap/%s: %s has no comment above it" % (path.name, title_of(entry) or entry.code[0].split("\n")[0]))
     if bare:
         sys.exit("\n".join(bare))
-    pages = {PAGES / "README.md": index(headers, links)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.md"):
+        old.unlink()
     for path, (about, entries) in headers.items():
         if entries:
-            pages[PAGES / (path.stem + ".md")] = page(path, about, entries, links)
-    old = set(PAGES.glob("*.md")) - set(pages)
-    stale = old | {path for path, text in pages.items() if not path.exists() or path.read_text() != text}
-    if check:
-        if stale:
-            sys.exit("api: not as the headers have it, run `make api`: " + " ".join(sorted(p.name for p in stale)))
-        return
-    PAGES.mkdir(exist_ok=True)
-    for path in old:
-        path.unlink()
-    for path in stale - old:
-        path.write_text(pages[path])
+            (folder / (path.stem + ".md")).write_text(page(path, about, entries, links))
+    (folder / "README.md").write_text(index(headers, links))
 
 
 main()

@@ -20,7 +20,7 @@ leads() {
 
 cd "$LAP_SOURCE_DIR" || exit 1
 links=0
-for page in *.md docs/*.md docs/api/README.md scripts/mutants/*.md; do
+for page in *.md docs/*.md scripts/mutants/*.md; do
     while IFS= read -r link; do
         case $link in http*) continue ;; esac
         links=$((links + 1))

@@ -17,7 +17,7 @@
 #include "shared_options.h"
 #include "util/clock.h"
 
-enum { METHOD, RANKS, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
+enum { METHOD, RANKS, TARGET, M, N, K, DTYPE, WIRE_DTYPE, EPILOGUE, JSON, NOPTIONS };
 enum {
     MAX_RANKS = 64,
     MAX_ROWS = 48,
@@ -30,6 +30,7 @@ enum {
 static const lap_option_t options[NOPTIONS] = {
     [METHOD] = {0, "method", "NAME,...", "methods to check, or all", "all"},
     [RANKS] = {'n', "ranks", "P|A:B", "group size, or a range of sizes", "1:16"},
+    [TARGET] = {0, "target", "NAME", "prove what cpu, cuda or nccl is given", "cpu"},
     [M] = {0, "m", "M", "rows; the calls of a sequence use all, some and none of them", "100"},
     [N] = {0, "n", "N", "output features", "37"},
     [K] = {0, "k", "K", "reduction dimension", "29"},
@@ -53,7 +54,9 @@ static const lap_command_t command = {
                "to a range conflict without an order, and that every result is written exactly\n"
                "once, call after call.",
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
-               "different rows, and each two of them mixed on one buffer.",
+               "different rows, and each two of them mixed on one buffer. What is proved is\n"
+               "what the target is given, see lap show. A GPU is not needed to prove what one\n"
+               "is given; methods that the target cannot do are left out.",
     .exit_status = "  0  all schedules are safe\n"
                    "  1  a schedule is not; the sentence says why\n"
                    "  2  the command line is wrong",
@@ -77,6 +80,7 @@ typedef struct checks {
     size_t op;             /* the one asked for; LAP_KINDS: all */
     lap_list_t methods;
     int first, last; /* group sizes */
+    const lap_target_t *target;
     size_t m, n, k;
     lap_dtype_t dtype, wire_dtype;
     lap_epilogue_t epilogue;
@@ -129,7 +133,7 @@ static void add_method(checks_t *checks, lap_op_kind_t kind, const lap_builder_t
 }
 
 /* Fills the rows; false, with a sentence, when a name is no method of the operators asked for. */
-static bool add_rows(checks_t *checks)
+static bool add_rows(checks_t *checks, const char *given)
 {
     const char *names[MAX_ROWS + 2] = {"all"};
     size_t count = 1, unused;
@@ -142,14 +146,17 @@ static bool add_rows(checks_t *checks)
                 known = known || strcmp(names[j], method->name) == 0;
             if (!known)
                 names[count++] = method->name;
-            if (selected(checks, method->name))
+            if (selected(checks, method->name) && !(method->needs & ~checks->target->can))
                 add_method(checks, (lap_op_kind_t)kind, method);
         }
     }
     for (size_t i = 0; i < checks->methods.count; i++)
         if (!lap_arg_choice(&command, "--method", checks->methods.items[i], names, &unused))
             return false;
-    return true;
+    if (checks->nrows == 0)
+        lap_args_fail(&command, "--method is '%s', --target is %s, which cannot do it", given,
+                      checks->target->name);
+    return checks->nrows > 0;
 }
 
 /* Whether a row exists for a group size: a ring of pairs needs pairs. */
@@ -190,7 +197,7 @@ static void prove(checks_t *checks, size_t row, int ranks, const lap_op_desc_t *
 {
     size_t m = checks->m, p = (size_t)ranks;
     const size_t rows[MAX_CALLS] = {m, m - m / 3, p - 1 < m ? p - 1 : m, 0, m};
-    lap_status_t status = lap_op_check(descs, rows, ncalls, ranks, NULL);
+    lap_status_t status = lap_op_check_for(descs, rows, ncalls, ranks, checks->target);
     checks->nsequences++;
     checks->nschedules += ncalls * p;
     if (checks->verdicts[row][ranks] == UNSAFE)
@@ -279,9 +286,10 @@ static void print_json(const checks_t *checks, double seconds)
     const char *separator = "";
     char epilogue[LAP_EPILOGUE_TEXT];
     lap_epilogue_text(checks->epilogue, epilogue, sizeof(epilogue));
-    printf("{\"op\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"wire_dtype\":",
-           checks->op == LAP_KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op), checks->m,
-           checks->n, checks->k, lap_dtype_name(checks->dtype));
+    printf("{\"op\":\"%s\",\"target\":\"%s\",\"m\":%zu,\"n\":%zu,\"k\":%zu,\"dtype\":\"%s\",\"wire_"
+           "dtype\":",
+           checks->op == LAP_KINDS ? "all" : lap_op_kind_name((lap_op_kind_t)checks->op),
+           checks->target->name, checks->m, checks->n, checks->k, lap_dtype_name(checks->dtype));
     if (checks->wire_dtype == LAP_DTYPE_DEFAULT)
         printf("null");
     else
@@ -370,6 +378,7 @@ static bool parse(const lap_args_t *args, checks_t *checks)
     if (!lap_arg_choice(&command, "the operator", args->positionals[0], words, &checks->op) ||
         !lap_arg_list(&command, "--method", args->values[METHOD], &checks->methods) ||
         !parse_ranks(args->values[RANKS], &checks->first, &checks->last) ||
+        !lap_arg_target(&command, args->values[TARGET], &checks->target) ||
         !lap_arg_size(&command, "--m", args->values[M], 1, most, &checks->m) ||
         !lap_arg_size(&command, "--n", args->values[N], 1, most, &checks->n) ||
         !lap_arg_size(&command, "--k", args->values[K], 1, most, &checks->k) ||
@@ -382,7 +391,7 @@ static bool parse(const lap_args_t *args, checks_t *checks)
     for (size_t kind = 0; kind < LAP_KINDS; kind++)
         checks->kinds[kind] = checks->op == LAP_KINDS || checks->op == kind;
     checks->json = args->values[JSON] != NULL;
-    return add_rows(checks);
+    return add_rows(checks, args->values[METHOD]);
 }
 
 int lap_cli_check(int argc, char **argv)

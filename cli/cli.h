@@ -210,6 +210,11 @@ void lap_kind_complete(lap_op_desc_t *desc);
 bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *text,
                    lap_dtype_t *dtype_p);
 
+/* A target of --target, by its name. */
+struct lap_target;
+bool lap_arg_target(const lap_command_t *command, const char *text,
+                    const struct lap_target **target_p);
+
 /*
  * A device and a transport by their names. NULL: what LAP_DEVICE and LAP_TRANSPORT of the environment
  * say, or else cpu and what fits the device and where the ranks are.

@@ -77,18 +77,6 @@ static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
     return true;
 }
 
-static bool parse_target(const lap_args_t *args, const lap_target_t **target_p)
-{
-    const char *names[MAX_NAMES + 1] = {NULL};
-    size_t index;
-    for (size_t i = 0; i < MAX_NAMES && lap_target_at(i); i++)
-        names[i] = lap_target_at(i)->name;
-    if (!lap_arg_choice(&command, "--target", args->values[TARGET], names, &index))
-        return false;
-    *target_p = lap_target_at(index);
-    return true;
-}
-
 static bool parse_after(const lap_args_t *args, const char **after_p)
 {
     const char *names[MAX_NAMES + 2] = {"build"};
@@ -142,8 +130,8 @@ static bool parse(const lap_args_t *args, request_t *request)
 {
     lap_op_desc_t *desc = &request->desc;
     if (!parse_kind(args, &desc->kind) || !parse_numbers(args, request) ||
-        !parse_target(args, &request->target) || !parse_after(args, &request->after) ||
-        !parse_rank(args, request))
+        !lap_arg_target(&command, args->values[TARGET], &request->target) ||
+        !parse_after(args, &request->after) || !parse_rank(args, request))
         return false;
     const char *usual = lap_builders(desc->kind)[1].name;
     desc->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";

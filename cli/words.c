@@ -63,6 +63,19 @@ bool lap_arg_field(const lap_command_t *command, const char *what, const char *t
     return right;
 }
 
+bool lap_arg_target(const lap_command_t *command, const char *text, const lap_target_t **target_p)
+{
+    enum { NAMES = 8 };
+    const char *names[NAMES + 1] = {NULL};
+    size_t index;
+    for (size_t i = 0; i < NAMES && lap_target_at(i); i++)
+        names[i] = lap_target_at(i)->name;
+    if (!lap_arg_choice(command, "--target", text, names, &index))
+        return false;
+    *target_p = lap_target_at(index);
+    return true;
+}
+
 /* What a world would choose by itself for ranks where they are. */
 static const char *fitting_transport(const lap_device_ops_t *device)
 {

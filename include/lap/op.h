@@ -278,7 +278,8 @@ LAP_API lap_status_t lap_op_end(lap_op_t *op);
  * accesses to a range conflict without an order, and that every element of the output is written
  * exactly once per call.
  * Local; needs no world. Each desc.size must be that of this header. `rows[i]` is the active m of
- * call i; NULL: desc.m. `transport` is the name of the transport to build for; NULL: "shm".
+ * call i; NULL: desc.m. `transport` is the name of the transport to build for; NULL: "shm". What is
+ * proved is what its device is given.
  * Returns LAP_ERR_CHECK with the two steps, their ranks and the range in lap_last_error,
  * LAP_ERR_INVALID, LAP_ERR_UNSUPPORTED, LAP_ERR_NO_MEMORY.
  */

@@ -186,7 +186,7 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
     lap_nn_plan_t plan = {.nranks = nn->group->size};
     LAP_TRY(lap_nn_plan_init(desc, nn->group->size, &plan));
     if (plan.desc.debug)
-        LAP_TRY(lap_nn_check(desc, nn->group->size, NULL));
+        LAP_TRY(lap_nn_check(desc, nn->group->size, lap_transport_default(nn->group)));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
     /* First roughly: the list of layers that do not fit may be large itself. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lap_op_check: builds what every rank would do in every call of a sequence, and has it proved.
- * Runs nothing.
+ * lap_op_check: builds what every rank would do in every call of a sequence, lowers it for the
+ * target, and has that proved. Runs nothing.
  */
 #include "core/status.h"
 #include "overlap/overlap.h"
-#include "transport/transport.h"
+#include "schedule/lower.h"
 #include "util/alloc.h"
 
 /* Builds the schedules of all ranks for one call. */
@@ -36,19 +36,33 @@ static lap_status_t check_arguments(const lap_op_desc_t *descs, size_t ncalls, i
     return LAP_OK;
 }
 
+lap_status_t lap_op_check_for(const lap_op_desc_t *descs, const size_t *rows, size_t ncalls,
+                              int nranks, const lap_target_t *target)
+{
+    lap_all_ranks_t all;
+    LAP_TRY(check_arguments(descs, ncalls, nranks));
+    LAP_TRY(lap_all_ranks_create(nranks, ncalls, &all));
+    lap_status_t status = LAP_OK;
+    for (size_t call = 0; status == LAP_OK && call < ncalls; call++) {
+        status =
+            build_call(&descs[call], rows ? rows[call] : descs[call].m, target->can, call, &all);
+        if (status == LAP_OK)
+            status = lap_lower(&all.schedules[call * all.size], all.size, target, NULL);
+    }
+    if (status == LAP_OK)
+        status = lap_lowered_check(all.list, (uint32_t)ncalls, nranks, target);
+    lap_all_ranks_clear(&all);
+    return status;
+}
+
 lap_status_t lap_op_check(const lap_op_desc_t *descs, const size_t *rows, size_t ncalls, int nranks,
                           const char *transport)
 {
     const lap_transport_ops_t *ops;
-    lap_all_ranks_t all;
+    const lap_device_ops_t *device;
     LAP_TRY(check_arguments(descs, ncalls, nranks));
     LAP_TRY(lap_transport_find(transport ? transport : "shm", &ops));
-    LAP_TRY(lap_all_ranks_create(nranks, ncalls, &all));
-    lap_status_t status = LAP_OK;
-    for (size_t call = 0; status == LAP_OK && call < ncalls; call++)
-        status = build_call(&descs[call], rows ? rows[call] : descs[call].m, ops->can, call, &all);
-    if (status == LAP_OK)
-        status = lap_schedule_check(all.list, (uint32_t)ncalls, nranks);
-    lap_all_ranks_clear(&all);
-    return status;
+    LAP_TRY(lap_device_find(ops->device ? ops->device : "cpu", &device));
+    const lap_target_t target = lap_target_of(device, ops);
+    return lap_op_check_for(descs, rows, ncalls, nranks, &target);
 }

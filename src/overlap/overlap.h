@@ -4,6 +4,7 @@
 #define LAP_OVERLAP_OVERLAP_H
 
 #include "schedule/schedule.h"
+#include "schedule/target.h"
 
 /* The most that m, n, k and a stride may be: GEMM libraries count in int. */
 #define LAP_SIZE_MOST INT32_MAX
@@ -112,6 +113,10 @@ void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint
 /* Builds the schedule of one rank. The caller clears it, also after a failure. */
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule);
+
+/* As lap_op_check, for a target that need not be there. */
+lap_status_t lap_op_check_for(const lap_op_desc_t *descs, const size_t *rows, size_t ncalls,
+                              int nranks, const lap_target_t *target);
 
 /* The schedules of all ranks for some calls: that of rank r in call c is list[c * size + r]. */
 typedef struct lap_all_ranks {

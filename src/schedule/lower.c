@@ -70,3 +70,10 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
             LAP_TRY(passes[p].lower(&schedules[s]));
     return LAP_OK;
 }
+
+lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
+                               const lap_target_t *target)
+{
+    LAP_TRY(lap_schedule_check(schedules, ncalls, size));
+    return orders_waits(target) ? lap_schedule_check_in_line(schedules, ncalls, size) : LAP_OK;
+}

@@ -31,6 +31,13 @@ const lap_pass_t *lap_pass_at(size_t index);
 lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target_t *target,
                        const char *after);
 
+/*
+ * Proves schedules that were lowered for a target, schedules[call * size + rank]: as
+ * lap_schedule_check and, where streams may share queues, as lap_schedule_check_in_line.
+ */
+lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
+                               const lap_target_t *target);
+
 /* The passes, each of one schedule: see their files. */
 lap_status_t lap_lower_blocks(lap_schedule_t *schedule);
 lap_status_t lap_lower_lanes(lap_schedule_t *schedule);

@@ -38,6 +38,18 @@ ok 'the last line counts' \
     grep -qE '^[1-9][0-9]* schedules of [1-9][0-9]* sequences proved safe in [0-9.]+ s$' "$work/out"
 ok 'nothing fails' eval '! grep -q FAIL "$work/out"'
 
+# What a GPU is given, on any machine; methods that read peers' memory need a transport that can.
+for target in cuda nccl; do
+    lap check all --ranks 1:4 --target $target
+    is "all that target $target is given is safe" "$status$err$(grep -c FAIL "$work/out")" 00
+done
+is 'nccl: methods that put' "$(row 'ag ring')" 'ok ok ok ok'
+is '... and none that read in place' "$(grep -c fused "$work/out")" 0
+lap check ag --ranks 2 --target cuda --json
+has 'JSON: the target' "$out" '"op":"ag_gemm","target":"cuda","m":100' '"ok":true,"host":'
+wrong --target "'abacus'" cpu cuda nccl -- ag --target abacus
+wrong --method fused nccl -- ag --method fused --target nccl
+
 lap check rs --ranks 3
 is 'one group size' "$status $(row P) $(row 'rs ring')" '0 3 ok'
 is 'rs: no schedules of ag' "$(grep -c '^ag' "$work/out")" 0

@@ -109,6 +109,9 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text);
 /* Adds one: a name, then knobs after colons. The same. */
 bool lap_bench_add_method(lap_bench_case_t *it, const char *item);
 
+/* What --help says of knobs, from their table. */
+const char *lap_bench_knobs(void);
+
 /* The method of a case that is auto; SIZE_MAX: none. */
 size_t lap_bench_auto(const lap_bench_case_t *it);
 

@@ -147,6 +147,36 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
     return true;
 }
 
+/* "ring, direct": the methods of all operators that have a knob, each once. */
+static void list_all_owners(const lap_op_field_t *knob, char *text, size_t bytes)
+{
+    size_t used = 0;
+    snprintf(text, bytes, "all methods");
+    for (int kind = 0; kind < LAP_KINDS; kind++) {
+        const lap_builder_t *builder = lap_builders((lap_op_kind_t)kind);
+        for (; builder->name; builder++)
+            if ((builder->knobs & knob->knob) != 0 && (used == 0 || !strstr(text, builder->name)) &&
+                used < bytes)
+                used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
+                                         builder->name);
+    }
+}
+
+const char *lap_bench_knobs(void)
+{
+    static char text[1024];
+    size_t used = (size_t)snprintf(
+        text, sizeof(text), "Knobs follow a method after colons, as in pipeline:num_splits=8.\n");
+    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
+        char owners[LAP_LIST_TEXT];
+        list_all_owners(row, owners, sizeof(owners));
+        if (row->help && used < sizeof(text))
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "\n%-10s  %s (%s)",
+                                     row->field.name, row->help, owners);
+    }
+    return text;
+}
+
 size_t lap_bench_auto(const lap_bench_case_t *it)
 {
     for (size_t i = 0; i < it->nmethods; i++)

@@ -146,9 +146,6 @@ const lap_command_t lap_bench_command = {
         "external-rs: bulk-rs as two operators: the reduce-scatter is issued after the GEMM.\n"
         "\n"
         "FP8 matrices have a scale, a different one on each rank.\n"
-        "Knobs follow a method after colons: ring:aggregate, pipeline:num_splits=8, "
-        "direct:num_splits=1,\n"
-        "fused:block_rows=256; on a GPU every method has num_sm, as --num-sm: serial:num_sm=64.\n"
         "serial is always measured, for comparison. auto picks a method by simulating all of\n"
         "them, on a GPU by calling them; its forecast for each is printed next to the time.\n"
         "\n"
@@ -168,6 +165,7 @@ const lap_command_t lap_bench_command = {
         "\n"
         "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
         "need the same arguments.",
+    .more = lap_bench_knobs,
     .exit_status = "  0        all results are right\n"
                    "  1        a result is wrong, or a rank failed\n"
                    "  128 + n  signal n killed a rank, or asked lap bench to end\n"

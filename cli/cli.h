@@ -81,6 +81,7 @@ typedef struct lap_command {
     const char *summary; /* a sentence or two; printed as it is, so break lines below 80 columns */
     const char *details; /* printed after the options as it is; NULL: nothing. Pages of the manual
                             take lists in it for such: see man.c */
+    const char *(*more)(void);   /* further details, which a table makes; NULL: none */
     const char *exit_status;     /* lines "  status  meaning" */
     const lap_option_t *options; /* --help is added to them; at most LAP_OPTIONS_MAX */
     size_t noptions;

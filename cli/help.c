@@ -104,6 +104,8 @@ static void print_text(FILE *file, const lap_command_t *command)
     print_option(file, &lap_help_option, width);
     if (command->details)
         fprintf(file, "\n%s\n", command->details);
+    if (command->more)
+        fprintf(file, "\n%s\n", command->more());
     if (command->exit_status)
         fprintf(file, "\nExit status:\n%s\n", command->exit_status);
 }

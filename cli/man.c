@@ -221,6 +221,7 @@ void lap_man(FILE *file, const lap_command_t *command)
     fprintf(file, ".SH DESCRIPTION\n");
     put_paragraphs(file, command->summary, true);
     put_paragraphs(file, command->details, false);
+    put_paragraphs(file, command->more ? command->more() : NULL, false);
     if (itself)
         put_commands(file);
     put_options(file, command);

@@ -48,9 +48,6 @@ typedef struct lap_train {
 
 extern const lap_command_t lap_train_command;
 
-/* The words for lap_fp8_recipe_t; NULL at the end. */
-extern const char *const lap_train_recipes[];
-
 /* Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. */
 int lap_train_parse(int argc, char **argv, lap_train_t *train_p);
 

@@ -12,6 +12,7 @@
 
 #include "core/environment.h"
 #include "launch.h"
+#include "nn/nn_fields.h"
 #include "nn/plan.h"
 #include "ranks.h"
 #include "rules.h"
@@ -218,8 +219,6 @@ const lap_command_t lap_train_command = {
     .naliases = sizeof(aliases) / sizeof(aliases[0]),
 };
 
-const char *const lap_train_recipes[] = {"none", "delayed", "current", NULL};
-
 /* ---- values ---- */
 
 #define COUNT_MOST INT32_MAX
@@ -274,8 +273,6 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
 /* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
 static bool parse_layer(const char *text, size_t *kind_p)
 {
-    static const char *const kinds[] = {"linear",    "layernorm_linear", "layernorm_mlp",
-                                        "attention", "transformer",      NULL};
     static const char *const modules[] = {"Linear", "LayerNormLinear", "LayerNormMLP",
                                           "MultiheadAttention", "TransformerLayer"};
     for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
@@ -283,30 +280,31 @@ static bool parse_layer(const char *text, size_t *kind_p)
             *kind_p = i;
             return true;
         }
-    return lap_arg_choice(&lap_train_command, "--layer", text, kinds, kind_p);
+    return lap_arg_choice(&lap_train_command, "--layer", text, lap_nn_kind_names, kind_p);
+}
+
+/* An option that has the name of a field of layers, whose words it takes. */
+static bool parse_choice(lap_train_t *train, int option, const char *text)
+{
+    const lap_field_t *field = lap_nn_fields;
+    char what[64];
+    while (strcmp(field->name, options[option].name) != 0)
+        field++;
+    snprintf(what, sizeof(what), "--%s", field->name);
+    return lap_arg_field(&lap_train_command, what, text, field, 0, &train->desc);
 }
 
 static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
 {
-    static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
-    static const char *const activations[] = {"gelu", "swiglu", NULL};
-    static const char *const recomputes[] = {"none", "selective", "full", NULL};
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
-    size_t kind, norm, activation, recompute, fp8;
+    size_t kind;
     if (!parse_layer(args->values[LAYER], &kind) ||
-        !lap_arg_choice(&lap_train_command, "--norm", args->values[NORM], norms, &norm) ||
-        !lap_arg_choice(&lap_train_command, "--activation", args->values[ACTIVATION], activations,
-                        &activation) ||
-        !lap_arg_choice(&lap_train_command, "--recompute", args->values[RECOMPUTE], recomputes,
-                        &recompute) ||
-        !lap_arg_choice(&lap_train_command, "--fp8", *recipe ? recipe : "delayed",
-                        lap_train_recipes, &fp8))
+        !parse_choice(train, NORM, args->values[NORM]) ||
+        !parse_choice(train, ACTIVATION, args->values[ACTIVATION]) ||
+        !parse_choice(train, RECOMPUTE, args->values[RECOMPUTE]) ||
+        !parse_choice(train, FP8, *recipe ? recipe : "delayed"))
         return false;
     train->desc.kind = (lap_nn_kind_t)kind;
-    train->desc.norm = (lap_norm_t)norm;
-    train->desc.activation = (lap_activation_t)activation;
-    train->desc.recompute = (lap_recompute_t)recompute;
-    train->desc.fp8 = (lap_fp8_recipe_t)fp8;
     train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
     return true;
 }
@@ -456,10 +454,10 @@ static float adamw_rate(const lap_nn_desc_t *desc)
 
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
-    static const char *const kinds[] = {"sgd", "adamw", NULL}; /* as lap_optimizer_kind_t */
     lap_optimizer_desc_t *optimizer = &train->optimizer;
     size_t kind, warmup;
-    if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER], kinds, &kind) ||
+    if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER],
+                        lap_optimizer_names, &kind) ||
         !lap_arg_int(&lap_train_command, "--iters", args->values[ITERS], 1, 1000000,
                      &train->iters) ||
         !parse_rate(args, LR, kind == LAP_SGD ? 1 : adamw_rate(&train->desc), &optimizer->lr) ||
@@ -622,7 +620,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
     lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
     lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(desc->dtype));
-    lap_arg_settle(args, FP8, "%s", lap_train_recipes[desc->fp8]);
+    lap_arg_settle(args, FP8, "%s", lap_fp8_recipe_names[desc->fp8]);
     settle_rate(args, LR, train->optimizer.lr);
     settle_rate(args, WEIGHT_DECAY, train->optimizer.weight_decay);
     settle_rate(args, CLIP, train->optimizer.clip_norm);

@@ -14,6 +14,7 @@
 #include "about.h"
 #include "bench.h"
 #include "core/world.h"
+#include "nn/nn_fields.h"
 #include "stats.h"
 #include "train.h"
 #include "util/alloc.h"
@@ -375,7 +376,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
            lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
            train->device);
     print_json_result(train, &results[0]);
-    printf(",\"fp8\":\"%s\",", lap_train_recipes[desc->fp8]);
+    printf(",\"fp8\":\"%s\",", lap_fp8_recipe_names[desc->fp8]);
     printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"
            "\"transport\":\"%s\",",
            desc->hidden, desc->seq, train->batch, train->micro, desc->layers, train->transport);

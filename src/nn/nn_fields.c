@@ -11,8 +11,8 @@ const char *const lap_nn_kind_names[] = {"linear",    "layernorm_linear", "layer
 static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
 static const char *const activations[] = {"gelu", "swiglu", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
-static const char *const recipes[] = {"none", "delayed", "current", NULL};
-static const char *const optimizers[] = {"sgd", "adamw", NULL};
+const char *const lap_fp8_recipe_names[] = {"none", "delayed", "current", NULL};
+const char *const lap_optimizer_names[] = {"sgd", "adamw", NULL};
 
 #define NN(field, type) LAP_FIELD(lap_nn_desc_t, field, LAP_FIELD_##type)
 #define WEIGHTS .marks = LAP_NN_OF_WEIGHTS
@@ -38,7 +38,7 @@ const lap_field_t lap_nn_fields[] = {
     {NN(row_parallel, FLAG), WEIGHTS},
     {NN(sequence_parallel, FLAG)},
     {NN(recompute, CHOICE), .words = recomputes, .prefix = "LAP_RECOMPUTE_"},
-    {NN(fp8, CHOICE), .words = recipes, .prefix = "LAP_FP8_", WEIGHTS},
+    {NN(fp8, CHOICE), .words = lap_fp8_recipe_names, .prefix = "LAP_FP8_", WEIGHTS},
     {NN(amax_history, UNSIGNED), WEIGHTS},
     {NN(overlap, SKIPPED)}, /* each of its rules is compared */
     {NN(buffer, SKIPPED)},
@@ -54,7 +54,7 @@ const lap_field_t lap_nn_fields[] = {
 
 const lap_field_t lap_optimizer_fields[] = {
     {OPTIMIZER(size, SKIPPED)},
-    {OPTIMIZER(kind, CHOICE), .words = optimizers},
+    {OPTIMIZER(kind, CHOICE), .words = lap_optimizer_names},
     {OPTIMIZER(lr, SINGLE)},
     {OPTIMIZER(momentum, SINGLE), .most = 1},
     {OPTIMIZER(beta1, SINGLE), .most = 1},

@@ -7,8 +7,10 @@
 
 #define LAP_NN_OF_WEIGHTS 1u /* a mark: it says what the weights are, which replicas have alike */
 
-/* In the order of lap_nn_kind_t; NULL at the end. */
+/* The words of some of them, by value; NULL at the end. */
 extern const char *const lap_nn_kind_names[];
+extern const char *const lap_fp8_recipe_names[];
+extern const char *const lap_optimizer_names[];
 
 /* In the order of lap_nn_desc_t and lap_optimizer_desc_t; the last rows have no name. */
 extern const lap_field_t lap_nn_fields[];

@@ -3,7 +3,7 @@
 # script whenever the command was built anew. Programs that cannot run here, or not surely, make no pages: those of another
 # machine, and those built for a sanitizer.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
-  if(CMAKE_CROSSCOMPILING OR LAP_SANITIZE)
+  if(CMAKE_CROSSCOMPILING OR LAP_SANITIZE OR LAP_FUZZ)
     return()
   endif()
   set(man_folder ${PROJECT_BINARY_DIR}/man)

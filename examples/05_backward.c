@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The backward pass of a column-parallel layer y = x w^T with sequence parallelism: w [N, K] is
- * shared by N, and rank r has rows m_r of x. Two GEMMs and two collectives that each has time for:
+ * shared by N, and rank r has rows m_r of x. Two GEMMs, and during each a collective:
  *
  *   dgrad  dx = dy w      while x is gathered, which wgrad needs
  *   wgrad  dw = dy^T x    while dx is summed over the ranks and scattered
@@ -84,7 +84,7 @@ int main(void)
     const size_t m_r = lap_shard(M, size, rank, &row),
                  n_r = lap_shard_features(N, size, rank, &first);
 
-    /* The GEMM beside a collective has this rank's share of N: all ranks say the same. */
+    /* The GEMM that runs during a collective has this rank's share of N: all ranks give the same. */
     lap_op_desc_t dgrad_desc = LAP_OP_DESC_INIT, wgrad_desc = LAP_OP_DESC_INIT;
     dgrad_desc.kind = LAP_BULK_AG;
     dgrad_desc.layout = LAP_DGRAD;
@@ -102,7 +102,7 @@ int main(void)
     TRY(lap_op_create(group, &dgrad_desc, &dgrad_op));
     TRY(lap_op_create(group, &wgrad_desc, &wgrad_op));
 
-    /* What forward left behind, and what comes back from the next layer. */
+    /* The input that forward had, and the gradient that comes from the next layer. */
     lap_tensor_t x = matrix(row, m_r, 0, K), w = matrix(first, n_r, 0, K);
     lap_tensor_t dy = matrix(0, M, first, n_r);
     lap_tensor_t x_all = matrix(0, M, 0, K), dx_part = matrix(0, M, 0, K); /* both overwritten */

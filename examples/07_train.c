@@ -3,8 +3,8 @@
  * Training with tensor and data parallelism: pairs of ranks share the weights of an MLP, and the
  * pairs are replicas with data of their own. The layers learn to give -x for x.
  *
- *   forward   AG+GEMM, then GEMM+RS, each with its communication behind it
- *   backward  the same the other way round; each bucket of gradients travels to the replicas while
+ *   forward   AG+GEMM, then GEMM+RS, each overlapped with its communication
+ *   backward  the same the other way round; each bucket of gradients is sent to the replicas while
  *             the rest of backward runs
  *   step      AdamW, on gradients whose norm over all ranks is clipped
  *

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/job.h"
 #include "lines.h"
 #include "spawn.h"
 #include "util/clock.h"
@@ -45,6 +46,7 @@ typedef enum phase {
 typedef struct rank {
     pid_t pid; /* also its process group; 0: not started */
     bool ended;
+    int ended_fd;         /* by which the others know that it has ended well; -1: they do not */
     lap_lines_t lines[2]; /* standard output, standard error */
 } rank_t;
 
@@ -298,8 +300,10 @@ static void find_failures(job_t *job, failures_t *found)
             continue;
         rank->ended = true;
         job->running--;
-        if (info.si_code == CLD_EXITED && info.si_status == 0)
+        if (info.si_code == CLD_EXITED && info.si_status == 0) {
+            rank->ended_fd = lap_job_say(job->spawn.place.dir, r, LAP_JOB_ENDED);
             continue;
+        }
         found->count++;
         if (found->rank < 0 || (found->cause.si_code == CLD_EXITED && info.si_code != CLD_EXITED)) {
             found->rank = r;
@@ -456,7 +460,7 @@ static bool prepare(job_t *job)
     job->ranks = calloc(nranks, sizeof(*job->ranks));
     job->polls = calloc(POLLS + 2 * nranks, sizeof(*job->polls));
     for (size_t i = 0; job->ranks && i < 2 * nranks; i++)
-        lines_at(job, i)->fd = -1;
+        lines_at(job, i)->fd = job->ranks[i / 2].ended_fd = -1;
     if (!job->ranks || !job->polls) {
         say(job, "no memory for %zu ranks", nranks);
         return false;
@@ -505,6 +509,8 @@ static void clean_up(job_t *job)
         }
         lap_lines_clear(&rank->lines[0]);
         lap_lines_clear(&rank->lines[1]);
+        if (rank->ended_fd >= 0)
+            close(rank->ended_fd);
     }
     if (!lap_gpu_share_end(&job->gpus))
         fprintf(stderr, "%s: the MPS daemon did not end when it was asked to\n", job->launch->name);

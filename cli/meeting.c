@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -23,6 +24,7 @@ static struct {
     bool keep; /* the directory was there before, and nobody's remains: it stays */
     int fd;    /* a socket, to find out who listens there; -1: there is no meeting */
     bool handled[NUMBERS];
+    _Atomic(const char *) place; /* another one, which this process has made itself; NULL: none */
 } meeting = {.fd = -1};
 
 /* Whether nobody else listens there: another job may have the same directory. */
@@ -39,7 +41,13 @@ static bool is_ours(int dir)
 
 static void end_by(int number)
 {
-    const int dir = lap_private_dir_look(meeting.dir);
+    const char *place = meeting.place;
+    const int made = place ? lap_private_dir_look(place) : -1;
+    const int dir = meeting.dir[0] ? lap_private_dir_look(meeting.dir) : -1;
+    if (made >= 0) {
+        lap_private_dir_remove_socket(made);
+        lap_private_dir_remove(place, made);
+    }
     if (dir >= 0 && is_ours(dir)) {
         lap_private_dir_remove_socket(dir);
         if (!meeting.keep)
@@ -48,14 +56,20 @@ static void end_by(int number)
     raise(number); /* it does what it always does, once this has returned */
 }
 
+static void note_place(const char *dir)
+{
+    meeting.place = dir;
+}
+
 void lap_meeting_begin(const char *dir)
 {
     const struct sigaction ours = {.sa_handler = end_by, .sa_flags = SA_RESETHAND};
     struct sigaction action;
-    if (!*dir || lap_socket_open(&meeting.fd) != LAP_OK)
+    if (lap_socket_open(&meeting.fd) != LAP_OK)
         return;
+    lap_meeting_place_hook = note_place;
     snprintf(meeting.dir, sizeof(meeting.dir), "%s", dir);
-    const int there = lap_private_dir_look(dir);
+    const int there = *dir ? lap_private_dir_look(dir) : -1;
     meeting.keep = there >= 0 && !lap_private_dir_has_socket(there);
     if (there >= 0)
         close(there);
@@ -72,6 +86,8 @@ void lap_meeting_end(void)
     for (size_t i = 0; i < NUMBERS; i++)
         if (meeting.handled[i])
             sigaction(numbers[i], &standard, NULL);
+    lap_meeting_place_hook = NULL;
+    meeting.place = NULL;
     if (meeting.fd >= 0)
         close(meeting.fd);
     meeting.fd = -1;

@@ -136,16 +136,16 @@ static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *
     return LAP_OK;
 }
 
-/* What was measured: of all iterations, or of those that both ways have. */
+/* What was measured, of the iterations that each way has. */
 static void report(const lap_train_t *train, const lap_train_result_t *results, int count,
-                   int iters, bool interrupted)
+                   bool interrupted)
 {
     lap_train_t so_far = *train;
-    so_far.iters = iters;
+    const int iters = results[count - 1].done;
     so_far.trace = train->trace && iters > 0 && results[0].iterations[iters - 1].traced;
     so_far.apart = train->apart && so_far.trace;
     so_far.interrupted = interrupted ? train->iters : 0;
-    if (iters > 0 || interrupted)
+    if (results[0].done > 0 || interrupted)
         lap_train_report(&so_far, results, (size_t)count);
 }
 
@@ -182,12 +182,13 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
             *end_p = LAP_CLI_NOT_FINITE;
         if (status == LAP_OK)
             status = lap_interrupt_agree(groups->world, &interrupted);
+        results[w].done++;
         done++;
     }
     if (interrupted)
         *end_p = lap_interrupt_status(interrupted);
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
-        report(train, results, count, done / count, interrupted != 0);
+        report(train, results, count, interrupted != 0);
     if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
     for (int w = 0; w < count; w++) {

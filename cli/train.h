@@ -163,7 +163,8 @@ lap_status_t lap_train_find_link(const lap_train_t *train, const lap_train_group
 typedef struct lap_train_result {
     bool overlap;
     lap_link_t link;
-    lap_train_iteration_t *iterations; /* train->iters of them */
+    lap_train_iteration_t *iterations; /* room for train->iters of them, */
+    int done;                          /* and how many there are */
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
     lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */

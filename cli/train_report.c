@@ -114,7 +114,7 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
                      size_t offset, double *room)
 {
     int count = 0;
-    for (int i = 0; i < train->iters; i++)
+    for (int i = 0; i < result->done; i++)
         if (!train->apart || result->iterations[i].traced == traced)
             memcpy(&room[count++], (const char *)&result->iterations[i] + offset, sizeof(double));
     if (count == 0)
@@ -127,14 +127,13 @@ static double median(const lap_train_t *train, const lap_train_result_t *result,
  * What is typically exposed, in parts as those of all iterations that count: medians of the parts
  * would not add up.
  */
-static void share_causes(const lap_train_t *train, const lap_train_result_t *result, int row,
-                         lap_train_comm_t *comm)
+static void share_causes(const lap_train_result_t *result, int row, lap_train_comm_t *comm)
 {
     double sums[LAP_CAUSES] = {0}, exposed = 0;
     int seen = 0, traced = 0;
-    for (int i = 0; i < train->iters; i++)
+    for (int i = 0; i < result->done; i++)
         traced += result->iterations[i].traced;
-    for (int i = 0; i < train->iters; i++) {
+    for (int i = 0; i < result->done; i++) {
         const lap_train_comm_t *own = &result->iterations[i].rows[row];
         if (!result->iterations[i].traced || (seen++ == 0 && traced > 1))
             continue;
@@ -151,7 +150,7 @@ static void share_causes(const lap_train_t *train, const lap_train_result_t *res
 static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
 {
     lap_train_iteration_t it = {.traced = train->trace};
-    double *room = lap_alloc((size_t)train->iters, sizeof(*room));
+    double *room = lap_alloc((size_t)result->done, sizeof(*room));
     if (!room)
         return it;
     it.seconds = median(train, result, false, offsetof(lap_train_iteration_t, seconds), room);
@@ -163,7 +162,7 @@ static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_r
         row->hidden = median(train, result, true, at + offsetof(lap_train_comm_t, hidden), room);
         row->exposed = median(train, result, true, at + offsetof(lap_train_comm_t, exposed), room);
         row->bytes = median(train, result, true, at + offsetof(lap_train_comm_t, bytes), room);
-        share_causes(train, result, r, row);
+        share_causes(result, r, row);
     }
     lap_free(room);
     return it;
@@ -212,7 +211,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 {
     printf("\n%9s  %12s  %10s  %9s  %9s", "iteration", "loss", "time ms", "passes", "tokens/s");
     print_comm_head(false);
-    for (int i = 0; i < train->iters; i++) {
+    for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
         printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", i + 1, it->loss, ms(it->seconds),
                ms(it->passes), rate(lap_train_tokens(train), it->seconds));
@@ -231,7 +230,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_train_iteration_t it = typical(train, result);
-    const bool several = train->iters > 1 && result->iterations[train->iters - 2].traced;
+    const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
     printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
     print_comm_head(true);
     for (int g = 0; g < LAP_TP_GEMMS; g++) {
@@ -263,8 +262,9 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 {
     const lap_train_iteration_t with = typical(train, &results[0]);
     const lap_train_iteration_t without = typical(train, &results[1]);
-    bool same = true; /* by their bits: what is not a number is not equal to itself */
-    for (int i = 0; i < train->iters; i++)
+    bool same = results[0].done ==
+                results[1].done; /* by their bits: what is not a number is not equal to itself */
+    for (int i = 0; i < results[1].done; i++)
         same = same && memcmp(&results[0].iterations[i].loss, &results[1].iterations[i].loss,
                               sizeof(results[0].iterations[i].loss)) == 0;
     const lap_train_comm_t *all = &with.rows[LAP_TRAIN_ALL];
@@ -295,16 +295,17 @@ static void print_comparison(const lap_train_t *train, const lap_train_result_t 
 static void print_tables(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     print_request(train, &results[0]);
-    for (size_t i = 0; i < count && train->iters > 0; i++) {
+    for (size_t i = 0; i < count && results[i].done > 0; i++) {
         if (count > 1)
             printf("\n%s\n", results[i].overlap ? "With overlap:" : "Without overlap:");
         print_iterations(train, &results[i]);
         print_rows(train, &results[i]);
     }
-    if (count > 1 && train->iters > 0)
+    if (count > 1 && results[1].done > 0)
         print_comparison(train, results);
     if (train->interrupted)
-        printf("\nInterrupted: %d of %d iterations.\n", train->iters, train->interrupted);
+        printf("\nInterrupted: %d of %d iterations.\n", results[count - 1].done,
+               train->interrupted);
     lap_bench_print_cores(train->device, results[0].local_ranks, results[0].cores);
 }
 
@@ -340,7 +341,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
 {
     const lap_train_iteration_t it = typical(train, result);
     printf("\"overlap\":%s,\"iterations\":[", result->overlap ? "true" : "false");
-    for (int i = 0; i < train->iters; i++) {
+    for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *own = &result->iterations[i];
         printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                own->loss);
@@ -369,6 +370,19 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     print_json_rates(train, result, &it);
 }
 
+/* What else the layers and the optimizer are made of. */
+static void print_json_model(const lap_train_t *train)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    printf("\"heads\":%zu,\"kv_heads\":%zu,\"head_dim\":%zu,\"ffn\":%zu,\"activation\":\"%s\","
+           "\"norm\":\"%s\",",
+           desc->heads, desc->kv_heads ? desc->kv_heads : desc->heads, desc->head_dim,
+           desc->ffn ? desc->ffn : 4 * desc->hidden, lap_activation_names[desc->activation],
+           lap_norm_names[desc->norm]);
+    printf("\"optimizer\":\"%s\",\"lr\":%.9g,", lap_optimizer_names[train->optimizer.kind],
+           (double)train->optimizer.lr);
+}
+
 static void print_json(const lap_train_t *train, const lap_train_result_t *results, size_t count)
 {
     const lap_nn_desc_t *desc = &train->desc;
@@ -380,6 +394,7 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"
            "\"transport\":\"%s\",",
            desc->hidden, desc->seq, train->batch, train->micro, desc->layers, train->transport);
+    print_json_model(train);
     lap_bench_json_link(&results[0].link);
     if (count > 1) {
         printf(",\"baseline\":{");

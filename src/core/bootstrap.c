@@ -23,12 +23,14 @@
 
 #include "core/environment.h"
 #include "core/group.h"
+#include "core/job.h"
 #include "core/message.h"
 #include "core/private_dir.h"
 #include "core/status.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
+#define LOOK_NS 100000000u    /* between two looks for who will not come */
 #define GRACE_NS 1000000000u  /* a guest waits this much past its deadline for the host's verdict */
 #define LINGER_NS 1000000000u /* after a failure the host waits this long for those to hear of it */
 
@@ -360,11 +362,29 @@ static void host_note_failure(host_t *host, lap_status_t status)
     lap_deadline_shorten(&host->deadline, LINGER_NS);
 }
 
+/* Whether those who have not come are known not to. */
+static lap_status_t host_look(const host_t *host)
+{
+    for (int rank = 1; rank < host->world->size; rank++)
+        if (host->guests[rank] < 0)
+            LAP_TRY(lap_job_look(host->dir, 0, rank));
+    return LAP_OK;
+}
+
+/* As host_watch, and looks in between. */
+static lap_status_t host_watch_and_look(host_t *host)
+{
+    lap_deadline_t look = lap_deadline_after(LOOK_NS);
+    lap_deadline_t *next = lap_deadline_left(&host->deadline) < LOOK_NS ? &host->deadline : &look;
+    const lap_status_t status = host_watch(host, next);
+    return status == LAP_ERR_TIMEOUT && host->failure == LAP_OK ? host_look(host) : status;
+}
+
 static lap_status_t host_gather(host_t *host)
 {
     int came = 1;
     while (came < host->world->size && !lap_deadline_passed(&host->deadline)) {
-        lap_status_t status = host_watch(host, &host->deadline);
+        lap_status_t status = host_watch_and_look(host);
         if (status == LAP_OK)
             status = host_hear_strangers(host, &came);
         if (status == LAP_OK)
@@ -522,6 +542,7 @@ static lap_status_t guest_connect(const lap_world_t *world, const char *dir,
         LAP_TRY(guest_try(dir, &fd));
         if (fd >= 0)
             break;
+        LAP_TRY(lap_job_look(dir, world->rank, 0));
         const uint64_t left = lap_deadline_left(deadline);
         if (left == 0)
             return lap_error(LAP_ERR_TIMEOUT, "rank 0 has not come to '%s' within %g s", dir,

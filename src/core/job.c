@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job is taken by listening at an abstract socket of its name. Nobody is ever answered there: who
- * finds the name taken connects, and the kernel tells which process listens. The name is gone with
- * the process, however that ends. Another user who takes it keeps nobody from anything.
+ * Something is said by listening at an abstract socket with a name for it. Nobody is ever answered
+ * there: who wants to know connects, and the kernel tells which process listens. The name is gone
+ * with the process, however that ends. Another user who takes it keeps nobody from anything.
  */
 #include "core/job.h"
 
-#include <errno.h>
-#include <stdbool.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +22,17 @@
 #define TRIES 50
 #define PAUSE_NS 10000000u
 
-static socklen_t job_address(const char *dir, struct sockaddr_un *address)
+/* A directory may be longer than an address: it is there by its FNV-1a hash. */
+static socklen_t job_address(const char *dir, int rank, lap_job_word_t word,
+                             struct sockaddr_un *address)
 {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *c = dir; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    const int length =
-        snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "lap-job:%s", dir);
-    const size_t most = sizeof(address->sun_path) - 2;
-    const size_t used = (size_t)length < most ? (size_t)length : most;
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + used);
+    const int length = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
+                                "lap-job:%016" PRIx64 ":%d:%d", hash, rank, (int)word);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
 /* Who listens there: a pid and a uid; false when nobody does. */
@@ -45,10 +47,10 @@ static bool find_owner(const struct sockaddr_un *address, socklen_t bytes, struc
     return found;
 }
 
-lap_status_t lap_job_take(const char *dir, int *fd_p)
+lap_status_t lap_job_take(const char *dir, int rank, int *fd_p)
 {
     struct sockaddr_un address;
-    const socklen_t bytes = job_address(dir, &address);
+    const socklen_t bytes = job_address(dir, rank, LAP_JOB_TAKEN, &address);
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return lap_error_errno("socket");
@@ -70,7 +72,41 @@ lap_status_t lap_job_take(const char *dir, int *fd_p)
         return LAP_OK;
     const char *job = getenv("LAP_JOB");
     return lap_error(LAP_ERR_MISMATCH,
-                     "the job '%s' is taken: process %d is its rank 0; expected a different "
+                     "the job '%s' is taken: process %d is its rank %d; expected a different "
                      "LAP_JOB for each job that runs at the same time",
-                     job ? job : "", (int)who.pid);
+                     job ? job : "", (int)who.pid, rank);
+}
+
+int lap_job_say(const char *dir, int rank, lap_job_word_t word)
+{
+    struct sockaddr_un address;
+    const socklen_t bytes = job_address(dir, rank, word, &address);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 ||
+        (bind(fd, (const struct sockaddr *)&address, bytes) == 0 && listen(fd, BACKLOG) == 0))
+        return fd;
+    close(fd);
+    return -1;
+}
+
+bool lap_job_is_said(const char *dir, int rank, lap_job_word_t word)
+{
+    struct sockaddr_un address;
+    struct ucred who;
+    const socklen_t bytes = job_address(dir, rank, word, &address);
+    return find_owner(&address, bytes, &who) && who.uid == geteuid();
+}
+
+lap_status_t lap_job_look(const char *dir, int self, int rank)
+{
+    if (lap_job_is_said(dir, rank, LAP_JOB_ENDED))
+        return lap_error(LAP_ERR_PEER_LOST,
+                         "rank %d has ended, with status 0, and has not come to the other ranks",
+                         rank);
+    if (lap_job_is_said(dir, rank, LAP_JOB_MPI))
+        return lap_error(LAP_ERR_MISMATCH,
+                         "rank %d has a transport over MPI (mpi or hosts), rank %d has not: "
+                         "expected the same --transport, or LAP_TRANSPORT, on all ranks",
+                         rank, self);
+    return LAP_OK;
 }

@@ -1,15 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of jobs that a user chose: each belongs to one rank 0 at a time, from its meeting to its end. */
+/*
+ * Jobs by the directory in which their ranks meet: which process is which rank, and what a process
+ * says of a rank to those that wait for it there. All of it is gone with the process that said it.
+ */
 #ifndef LAP_CORE_JOB_H
 #define LAP_CORE_JOB_H
 
+#include <stdbool.h>
+
 #include <lap/status.h>
 
+/* What can be said of a rank. */
+typedef enum lap_job_word {
+    LAP_JOB_TAKEN, /* this process is the rank */
+    LAP_JOB_MPI,   /* the rank makes its world over MPI, and does not come to the directory */
+    LAP_JOB_ENDED, /* the rank has ended with status 0; its launcher says so */
+} lap_job_word_t;
+
 /*
- * Takes the job whose ranks meet in `dir` for this process, until *fd_p is closed or the process
- * ends. LAP_ERR_MISMATCH, with the process that has it, when it is taken; it may be our own.
+ * Takes a rank of the job whose ranks meet in `dir` for this process, until *fd_p is closed or the
+ * process ends. LAP_ERR_MISMATCH, with the process that has it, when it is taken; it may be our own.
  * *fd_p is -1 after success where there is nothing to close.
  */
-lap_status_t lap_job_take(const char *dir, int *fd_p);
+lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
+
+/* Says it until the descriptor is closed or the process ends. -1: it cannot be said. */
+int lap_job_say(const char *dir, int rank, lap_job_word_t word);
+
+/* Whether a process of this user says it. */
+bool lap_job_is_said(const char *dir, int rank, lap_job_word_t word);
+
+/*
+ * LAP_ERR_PEER_LOST or LAP_ERR_MISMATCH when `rank`, for which `self` waits in `dir`, is known not
+ * to come.
+ */
+lap_status_t lap_job_look(const char *dir, int self, int rank);
 
 #endif

@@ -139,9 +139,13 @@ lap_status_t lap_output_open(const char *what, const char *path, lap_output_t *o
 lap_status_t lap_output_close(lap_output_t *output, bool keep)
 {
     lap_status_t status = LAP_OK;
-    bool failed = ferror(output->file) != 0;
-    failed |= fclose(output->file) != 0;
-    if (keep && (failed || rename(output->temporary, output->place) != 0))
+    const bool incomplete = ferror(output->file) != 0; /* of what, nobody has kept */
+    if (fclose(output->file) != 0 && keep)
+        status = refuse(output, errno);
+    else if (incomplete && keep)
+        status = lap_error(LAP_ERR_SYSTEM, "cannot write %s %s: a part of it could not be written",
+                           output->what, output->path);
+    else if (keep && rename(output->temporary, output->place) != 0)
         status = refuse(output, errno);
     if (!keep || status != LAP_OK)
         unlink(output->temporary);

@@ -14,6 +14,8 @@
 
 #include "core/status.h"
 
+void (*lap_meeting_place_hook)(const char *dir);
+
 #define SOCKET "s" /* its name: short, since a path in a socket's address is */
 
 lap_status_t lap_private_dir_name(const char *prefix, size_t room, char dir[LAP_DIR_BYTES])
@@ -99,6 +101,8 @@ lap_status_t lap_meeting_place_make(char dir[LAP_DIR_BYTES], int *fd_p)
         status = lap_private_dir_make(dir, fd_p);
     if (status != LAP_OK)
         dir[0] = '\0';
+    else if (lap_meeting_place_hook)
+        lap_meeting_place_hook(dir);
     return status;
 }
 
@@ -109,6 +113,8 @@ void lap_meeting_place_remove(const char *dir, int fd)
     lap_private_dir_remove_socket(fd);
     lap_private_dir_remove(dir, fd);
     close(fd);
+    if (lap_meeting_place_hook)
+        lap_meeting_place_hook(NULL);
 }
 
 struct sockaddr_un lap_private_dir_socket(int fd)

@@ -30,6 +30,13 @@ lap_status_t lap_meeting_place_make(char dir[LAP_DIR_BYTES], int *fd_p);
 void lap_meeting_place_remove(const char *dir, int fd);
 
 /*
+ * When it is not NULL, it is called with each such place when it has been made, and with NULL when
+ * that has been removed; the text lives in between. For a program that removes it when a signal ends
+ * it: signals are the program's.
+ */
+extern void (*lap_meeting_place_hook)(const char *dir);
+
+/*
  * Opens a directory that is there: no link, ours, closed to others; what is not is refused with a
  * sentence. Where there is nothing *fd_p is -1.
  */

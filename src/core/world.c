@@ -195,8 +195,8 @@ lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **
     if (environment.hosts[0] || needs_mpi(settings.transport_name))
         return lap_mpi_world_create(&environment, &settings, world_p);
     int job_fd = -1;
-    if (environment.named && environment.rank == 0)
-        LAP_TRY(lap_job_take(environment.dir, &job_fd));
+    if (environment.named)
+        LAP_TRY(lap_job_take(environment.dir, environment.rank, &job_fd));
     lap_world_t *world = NULL;
     const lap_status_t status = process_world_create(environment.rank, environment.size,
                                                      environment.dir, &settings, &world);

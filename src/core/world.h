@@ -50,7 +50,7 @@ struct lap_world {
     void (*engine_close)(void *engine); /* called before device_close when engine is set */
     lap_thread_heap_t *thread_heap;     /* shared by the ranks of a thread world; else NULL */
     lap_wire_t *wire;                   /* of LAP_WORLD_MPI; else NULL */
-    int job_fd;                         /* by which rank 0 has the name of its job; -1: none */
+    int job_fd; /* by which it is this rank of its job; -1: it has no name */
 
     const char *doing; /* the call of the caller's that collectives are part of; NULL: none */
     pthread_mutex_t calls_lock; /* of `groups`, their `places`, and what this rank says of itself */

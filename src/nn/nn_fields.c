@@ -8,8 +8,8 @@
 
 const char *const lap_nn_kind_names[] = {"linear",    "layernorm_linear", "layernorm_mlp",
                                          "attention", "transformer",      NULL};
-static const char *const norms[] = {"layernorm", "rmsnorm", NULL};
-static const char *const activations[] = {"gelu", "swiglu", NULL};
+const char *const lap_norm_names[] = {"layernorm", "rmsnorm", NULL};
+const char *const lap_activation_names[] = {"gelu", "swiglu", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 const char *const lap_fp8_recipe_names[] = {"none", "delayed", "current", NULL};
 const char *const lap_optimizer_names[] = {"sgd", "adamw", NULL};
@@ -31,8 +31,8 @@ const lap_field_t lap_nn_fields[] = {
     {NN(kv_heads, UNSIGNED), WEIGHTS},
     {NN(head_dim, UNSIGNED), WEIGHTS},
     {NN(dtype, DTYPE), WEIGHTS},
-    {NN(norm, CHOICE), .words = norms, WEIGHTS},
-    {NN(activation, CHOICE), .words = activations, WEIGHTS},
+    {NN(norm, CHOICE), .words = lap_norm_names, WEIGHTS},
+    {NN(activation, CHOICE), .words = lap_activation_names, WEIGHTS},
     {NN(epsilon, POSITIVE), WEIGHTS},
     {NN(bias, FLAG), WEIGHTS},
     {NN(row_parallel, FLAG), WEIGHTS},

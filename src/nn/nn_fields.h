@@ -9,6 +9,8 @@
 
 /* The words of some of them, by value; NULL at the end. */
 extern const char *const lap_nn_kind_names[];
+extern const char *const lap_norm_names[];
+extern const char *const lap_activation_names[];
 extern const char *const lap_fp8_recipe_names[];
 extern const char *const lap_optimizer_names[];
 

@@ -152,4 +152,14 @@ has 'and a sentence' "$(cat "$work/err")" 'cannot write standard output'
 "$LAP" run -n 2 true >&- 2>&- <&-
 is 'no descriptors at all: fine while nobody uses them' "$?" 0
 
+# The launcher knows that a rank has ended well before it met the others, who would wait for it in vain.
+for gone in 0 1; do
+    start=$SECONDS
+    # shellcheck disable=SC2016
+    lap run -n 3 sh -c 'test $LAP_RANK = "$1" || exec "$2" bench ag 8 8 8 --iters 1' - $gone "$LAP"
+    is "rank $gone ends with status 0 before the others meet it: status 1" "$status" 1
+    has '... which they say' "$err" "peer lost: rank $gone has ended, with status 0, and has not come to the other ranks"
+    ok '... at once' test $((SECONDS - start)) -lt 20
+done
+is 'and nothing is left' "$(ls -A "$TMPDIR")" ''
 finish

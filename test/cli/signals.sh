@@ -220,6 +220,9 @@ until_true has_met
 LAP_JOB=waits LAP_RANK=0 LAP_SIZE=2 "$LAP" bench ag 8 8 8 --iters 1 >"$work/second" 2>&1 </dev/null
 is 'a second rank 0 while the first works: status' "$?" 1
 has '... is refused' "$(cat "$work/second")" "the job 'waits' is taken" "process $launcher is its rank 0"
+LAP_JOB=waits LAP_RANK=1 LAP_SIZE=2 timeout 20 "$LAP" bench ag 8 8 8 --iters 1 >"$work/second" 2>&1 </dev/null
+is 'a second rank 1 while the first works: status' "$?" 1
+has '... is refused, too' "$(cat "$work/second")" "the job 'waits' is taken" "process $guest is its rank 1"
 collect
 wait "$guest"
 is '... and the first does not notice' "$? $status$(cat "$work/err" "$work/other")" '0 0'

@@ -150,10 +150,14 @@ train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
 form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},$rates,"
-form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"link\":\{.*\"emulated\":true\},"
+form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"heads\":12,\"kv_heads\":12,"
+form+="\"head_dim\":4,\"ffn\":192,\"activation\":\"gelu\",\"norm\":\"layernorm\",\"optimizer\":\"adamw\",\"lr\":0.00100000005,\"link\":\{.*\"emulated\":true\},"
 form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"
 ok '... of the promised form' grep -qE "$form" "$work/out"
 is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | sort -u)" '"method":"serial"'
+train --layer transformer --tp 2 --json --kv-heads 4 --ffn 60 --activation swiglu --norm rmsnorm --optimizer sgd --lr 0.25 --iters 1
+has 'JSON tells of layers and optimizer what was asked' "$out" '"heads":12,"kv_heads":4,"head_dim":4,"ffn":60,"activation":"swiglu",' \
+    '"norm":"rmsnorm","optimizer":"sgd","lr":0.25'
 
 train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
 is '--compare ends well' "$status$err" 0

@@ -32,6 +32,12 @@ is '... JSON, too, with what was measured' "$(wc -l <"$work/out") $(grep -oE '"l
     '1 "loss":2 "loss":null '
 stops 'iteration 2, with overlap: the loss is nan' --lr 1e30 --tp 2 --compare
 has '... where both ways have an iteration' "$out" '        1   2.' 'An iteration is'
+stops 'iteration 2, with overlap: the loss is nan' --lr 1e30 --tp 2 --compare --json
+is '... the iteration that was not finite is among those of its way' \
+    "$(python3 -c 'import json, sys
+run = json.load(sys.stdin)
+print([[i["loss"] is None for i in way["iterations"]] for way in (run, run["baseline"])])' <"$work/out")" \
+    '[[False, True], [False]]'
 
 # Weights that decay by more than they are become infinite, those of matrices only.
 stops 'tensor that is not finite is parameter layer0.qkv.weight, of rank 0' --tp 2 --clip-grad 0 --lr 1e30 --weight-decay 1e30
@@ -56,7 +62,7 @@ is '... and has nothing to say of finite losses' "$status$err" 0
 lap run -n 2 "$LAP" train $tiny --lr 1e30
 is 'ranks of lap run have that status, too' "$status $(grep -c 'the loss is nan' "$work/err")" '3 1'
 lap train --help
-has '--help tells about the status' "$(tr -s ' \n' ' ' <"$work/out")" '3 when a loss, or the norm of the gradients, is not finite' \
+has '--help tells about the status' "$(tr -s ' \n' ' ' <"$work/out")" '3 a loss, or the norm of the gradients, is not finite' \
     '--continue-on-nan'
 
 if [ -e "${FAKE_CUDA:-}/libcuda.so.1" ]; then

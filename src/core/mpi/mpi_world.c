@@ -15,6 +15,7 @@
 
 #include "core/bootstrap.h"
 #include "core/group.h"
+#include "core/job.h"
 #include "core/make.h"
 #include "core/mpi/mpi.h"
 #include "core/private_dir.h"
@@ -364,8 +365,8 @@ static lap_status_t start_mpi(bool *started_p)
     return LAP_OK;
 }
 
-lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
-                                  const lap_settings_t *settings, lap_world_t **world_p)
+static lap_status_t create_world(const lap_environment_t *environment,
+                                 const lap_settings_t *settings, lap_world_t **world_p)
 {
     bool started = false;
     int size = 0;
@@ -376,6 +377,18 @@ lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                          "%s started %d ranks, but MPI knows of %d: start them with mpirun",
                          environment->launcher, environment->size, size);
     return create_over(lap_mpi.comm_world, LAP_OK, settings, started, world_p);
+}
+
+/* To start MPI takes until all ranks do so: those that meet elsewhere are told that this one does not. */
+lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
+                                  const lap_settings_t *settings, lap_world_t **world_p)
+{
+    const int said =
+        environment->dir[0] ? lap_job_say(environment->dir, environment->rank, LAP_JOB_MPI) : -1;
+    const lap_status_t status = create_world(environment, settings, world_p);
+    if (said >= 0)
+        close(said);
+    return status;
 }
 
 lap_status_t lap_mpi_describe(char *text, size_t bytes)

@@ -163,6 +163,13 @@ typedef struct lap_op_args {
     lap_tensor_t aux;       /* as d; GELU: data may be NULL */
     lap_tensor_t bias_grad; /* [1, columns of d]; LAP_WGRAD: [1, n] */
     lap_tensor_t x, y;      /* x is wire_dtype; y is y_dtype, or as x when it is gathered */
+    /*
+     * Scales in memory of the device, read when the call runs: a kernel before it may write them.
+     * Each stands for the number above of its name, which is 1 then; NULL: the number counts.
+     * wire_scale_ptr is that of an x that is gathered. Addresses are multiples of 16, as cuBLASLt
+     * wants them.
+     */
+    const float *a_scale_ptr, *b_scale_ptr, *wire_scale_ptr;
 } lap_op_args_t;
 
 /* Arguments in which m and the tensors are still to be set. */
@@ -172,9 +179,7 @@ typedef struct lap_op_args {
             {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0}, NULL, 1.0f, 0.0f, 1.0f,    \
             1.0f, 1.0f, 1.0f, NULL, {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},    \
             {NULL, LAP_FLOAT32, 0, 0, 0}, {NULL, LAP_FLOAT32, 0, 0, 0},                            \
-        {                                                                                          \
-            NULL, LAP_FLOAT32, 0, 0, 0                                                             \
-        }                                                                                          \
+            {NULL, LAP_FLOAT32, 0, 0, 0}, NULL, NULL, NULL                                         \
     }
 
 /* The name of a kind of operator, such as "ag_gemm". Local. Never NULL. */

@@ -106,13 +106,17 @@ typedef struct lap_reduce {
     bool together;              /* as in lap_copy_t: with the signals that follow */
 } lap_reduce_t;
 
-/* dst[c] = scale times the sum over rows of src[.][c], summed in double in the order of rows. */
+/*
+ * dst[c] = scale * *scaled_by times the sum over rows of src[.][c], summed in double in the order of
+ * rows.
+ */
 typedef struct lap_column_sums {
     lap_dtype_t from, to;
     const void *src; /* [rows, cols] */
     size_t src_stride, rows, cols;
     float scale;
-    void *dst; /* [cols] */
+    const float *scaled_by; /* NULL: 1; read when the sum runs */
+    void *dst;              /* [cols] */
 } lap_column_sums_t;
 
 /*
@@ -158,7 +162,7 @@ static inline bool lap_stall_has_come(const lap_stall_t *stall)
 }
 
 /*
- * A block of rows of a GEMM: x = scale * a_scale * op(a) op(b) for `rows` rows of d, summed in fp32
+ * A block of rows of a GEMM: x = scale * b_scale * a_scale * op(a) op(b) for `rows` rows of d, summed in fp32
  * or better, then finished. With a wait it starts only when the signal has come; with a raise it
  * signals when it is done. A device whose kernel can wait and raise by itself uses `bank` and
  * `word` directly.
@@ -186,6 +190,7 @@ typedef struct lap_gemm {
     size_t n, k; /* k may be 0: then x = 0 */
     const void *b;
     size_t b_stride;
+    const float *b_scale;       /* NULL: 1; as a_scale of a block */
     const lap_finish_t *finish; /* NULL: only rounded; must live until the GEMM has run */
     lap_gemm_block_t *blocks;   /* must live until the GEMM has run */
     size_t nblocks;

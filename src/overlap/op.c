@@ -396,13 +396,14 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
     const lap_candidate_t *chosen = op->choice ? lap_auto_for(op->choice, args->m) : NULL;
     const lap_op_desc_t *desc = chosen ? &chosen->problem.desc : &p->desc;
     const float sent_scale = ag ? args->a_scale : args->wire_scale;
-    if (!op->engine->device->ops->set)
+    const float *sent_ptr = ag ? args->a_scale_ptr : args->wire_scale_ptr;
+    if (!op->engine->device->ops->set && !sent_ptr)
         *op->own_scale = sent_scale;
     lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
         .places[LAP_WEIGHT] = place_of(&args->b),
         .places[LAP_MOVED] = place_of(&args->x),
-        .places[LAP_SCALE] = {(char *)op->own_scale, 0, 0},
+        .places[LAP_SCALE] = {(char *)(uintptr_t)(sent_ptr ? sent_ptr : op->own_scale), 0, 0},
         .places[LAP_OUTPUT] = place_of(&args->d),
         .places[LAP_GATHERED] = place_of(ag ? &args->gathered : &args->y),
         .places[LAP_SCALES] = {(char *)args->scales, 0, 0},
@@ -414,6 +415,9 @@ static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
         .d_scale = args->d_scale,
         .wire_scale = args->wire_scale,
         .sent_scale = sent_scale,
+        .sets_scale = !sent_ptr,
+        .a_scale_ptr = args->a_scale_ptr,
+        .b_scale_ptr = args->b_scale_ptr,
         .bias = args->bias,
         .bias_grad = args->bias_grad,
         .copy_sms = desc->num_sm,

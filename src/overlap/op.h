@@ -13,7 +13,7 @@
 #include "schedule/target.h"
 
 #define LAP_OP_PROGRAMS 16 /* that an operator keeps */
-#define LAP_OP_ARGS 9      /* arguments that are memory */
+#define LAP_OP_ARGS 12     /* arguments that are memory */
 
 typedef struct lap_op_entry {
     lap_program_t *program; /* NULL: free */

@@ -146,6 +146,26 @@ static lap_status_t check_scale(const char *name, float scale, bool fp8)
     return LAP_OK;
 }
 
+#define LAP_SCALE_ALIGN 16 /* cuBLASLt takes scales at such addresses only */
+
+/* A scale in memory of the device. */
+static lap_status_t check_scale_ptr(const char *name, const float *scale, float number, bool scales)
+{
+    if (!scale)
+        return LAP_OK;
+    if (!scales)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s_ptr is given, expected NULL: there is no FP8 matrix that it scales",
+                         name);
+    if (number != 1)
+        return lap_error(LAP_ERR_INVALID, "%s is %g and %s_ptr is given, expected one of them",
+                         name, (double)number, name);
+    if ((uintptr_t)scale % LAP_SCALE_ALIGN != 0)
+        return lap_error(LAP_ERR_INVALID, "%s_ptr is %p, expected a multiple of %d", name,
+                         (const void *)scale, LAP_SCALE_ALIGN);
+    return LAP_OK;
+}
+
 /* Whether what travels is FP8 with a scale of its own; a has one already. */
 static bool has_wire_scale(const lap_problem_t *p)
 {
@@ -165,6 +185,13 @@ static lap_status_t check_numbers(const lap_problem_t *p, const lap_op_args_t *a
     LAP_TRY(check_scale("b_scale", args->b_scale, multiplies && lap_dtype_is_fp8(p->types.b)));
     LAP_TRY(check_scale("d_scale", args->d_scale, multiplies && lap_dtype_is_fp8(p->types.out)));
     LAP_TRY(check_scale("wire_scale", args->wire_scale, has_wire_scale(p)));
+    const bool gathers_x = p->kind == LAP_BULK_AG || p->kind == LAP_EXTERNAL_AG;
+    LAP_TRY(check_scale_ptr("a_scale", args->a_scale_ptr, args->a_scale,
+                            multiplies && lap_dtype_is_fp8(p->types.a)));
+    LAP_TRY(check_scale_ptr("b_scale", args->b_scale_ptr, args->b_scale,
+                            multiplies && lap_dtype_is_fp8(p->types.b)));
+    LAP_TRY(check_scale_ptr("wire_scale", args->wire_scale_ptr, args->wire_scale,
+                            gathers_x && has_wire_scale(p)));
     const float product = args->alpha * args->a_scale * args->b_scale;
     if (isfinite(args->alpha) && !isfinite(product))
         return lap_error(LAP_ERR_INVALID,
@@ -240,12 +267,22 @@ static lap_status_t check_addresses(lap_op_t *op, const tensors_t *tensors,
         if (memory.begin < memory.end)
             LAP_TRY(check_address(op, i, tensors->want[i].name, tensors->given[i]->data));
     }
-    if (!returns_scales(&op->problem))
-        return LAP_OK;
-    return check_address(op, TENSORS, "scales", args->scales);
+    const struct {
+        const char *name;
+        const float *memory;
+    } scales[] = {
+        {"scales", returns_scales(&op->problem) ? args->scales : NULL},
+        {"a_scale_ptr", args->a_scale_ptr},
+        {"b_scale_ptr", args->b_scale_ptr},
+        {"wire_scale_ptr", args->wire_scale_ptr},
+    };
+    _Static_assert(LAP_OP_ARGS == TENSORS + sizeof(scales) / sizeof(scales[0]),
+                   "the tensors and the scales");
+    for (int i = 0; i < LAP_OP_ARGS - TENSORS; i++)
+        if (scales[i].memory)
+            LAP_TRY(check_address(op, TENSORS + i, scales[i].name, scales[i].memory));
+    return LAP_OK;
 }
-
-_Static_assert(LAP_OP_ARGS == TENSORS + 1, "the tensors and the scales");
 
 lap_status_t lap_args_check(lap_op_t *op, const lap_op_args_t *args)
 {

@@ -85,6 +85,9 @@ static bool same_tensor(const lap_tensor_t *x, const lap_tensor_t *y)
 
 bool lap_binding_same(const lap_binding_t *x, const lap_binding_t *y)
 {
+    if (x->sets_scale != y->sets_scale || x->a_scale_ptr != y->a_scale_ptr ||
+        x->b_scale_ptr != y->b_scale_ptr)
+        return false;
     for (int i = 0; i < LAP_PLACES; i++)
         if (x->places[i].base != y->places[i].base ||
             x->places[i].packed_stride != y->places[i].packed_stride ||

@@ -112,6 +112,8 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
     if (plan->scale.rows > 0)
         block->a_scale =
             (const float *)(const void *)lap_bind_range(issue->binding, &plan->scale, &unused);
+    else if (program->schedule.kind != LAP_AG_GEMM)
+        block->a_scale = issue->binding->a_scale_ptr;
     lap_trace_record_t *record = next_record(
         issue, step_index, plan->wait_signal != LAP_NO_SIGNAL ? plan->wait_peer : -1, 0);
     if (record) {
@@ -188,6 +190,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
         .a_transposed = schedule->layout == LAP_WGRAD,
         .b_plain = schedule->layout != LAP_FORWARD,
         .scale = issue->binding->scale,
+        .b_scale = issue->binding->b_scale_ptr,
         .n = shape.n,
         .k = shape.k,
         .finish = lap_bind_finish(issue->binding, schedule, &first->d, d_dtype,
@@ -267,6 +270,7 @@ static lap_status_t issue_sums(issue_t *issue, const lap_step_t *step, lap_strea
         .rows = step->src.rows,
         .cols = binding->bias_grad.cols,
         .scale = of_d ? binding->d_scale : binding->a_scale,
+        .scaled_by = of_d ? NULL : binding->a_scale_ptr,
         .dst = binding->bias_grad.data,
     };
     sums.src = lap_bind_range(binding, &step->src, &sums.src_stride);
@@ -470,7 +474,7 @@ static lap_status_t set_scale(const issue_t *issue)
 {
     lap_stream_t *streams[LAP_STREAMS];
     int first;
-    if (!issue->program->sends_scale || !issue->device->set)
+    if (!issue->program->sends_scale || !issue->binding->sets_scale || !issue->device->set)
         return LAP_OK;
     float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
     const size_t count = lap_program_streams(issue->program, streams, &first);

@@ -173,9 +173,11 @@ typedef struct lap_binding {
     float scale; /* of the product: alpha and the scales of a and b that do not travel */
     float beta;
     float a_scale, d_scale, wire_scale;
-    float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it */
-    lap_tensor_t bias, aux, bias_grad; /* aux.data NULL: not kept */
-    int copy_sms, spare_sms;           /* as in lap_copy_t and lap_gemm_t */
+    float sent_scale; /* what the place LAP_SCALE holds, where the device has a slot to set it, */
+    bool sets_scale;  /* and it is not the caller's */
+    const float *a_scale_ptr, *b_scale_ptr; /* of a and b; NULL: their scales are in `scale` */
+    lap_tensor_t bias, aux, bias_grad;      /* aux.data NULL: not kept */
+    int copy_sms, spare_sms;                /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
     uint32_t op_index; /* of the operator among those of the buffer */
     bool traced;       /* for lap_program_read_trace; not in the order of a caller's stream */

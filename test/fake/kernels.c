@@ -363,7 +363,8 @@ static void run_column_sums(void *args)
         double sum = 0;
         for (size_t row = 0; row < s->rows; row++)
             sum += (double)fake_load(s->from, (const char *)s->src + row * s->src_stride, col);
-        sum *= (double)s->scale;
+        sum *=
+            (double)s->scale * (s->scaled_by ? (double)*(const float *)fake_at(s->scaled_by) : 1);
         lap_from_double((lap_dtype_t)s->to, &sum, dst + col * lap_dtype_size((lap_dtype_t)s->to),
                         1);
     }
@@ -384,7 +385,8 @@ static float *operand(int32_t dtype, const void *x, size_t stride, bool turned, 
 static void run_multiply(void *args)
 {
     const lap_cuda_multiply_t *g = args;
-    const float scale = g->scale * (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
+    const float scale = g->scale * (g->b_scale ? *(const float *)fake_at(g->b_scale) : 1) *
+                        (g->a_scale ? *(const float *)fake_at(g->a_scale) : 1);
     float *a = operand(g->a_dtype, g->a, g->a_stride, g->a_transposed, g->rows, g->k);
     float *b = operand(g->b_dtype, g->b, g->b_stride, g->b_plain, g->n, g->k);
     for (size_t row = 0; row < g->rows; row++) {

@@ -271,6 +271,24 @@ static void needless_wire_scale(lap_op_args_t *args)
 {
     args->wire_scale = 2;
 }
+static void two_a_scales(lap_op_args_t *args)
+{
+    args->a_scale = 0.5f;
+    args->a_scale_ptr = args->scales;
+}
+static void odd_b_scale_ptr(lap_op_args_t *args)
+{
+    args->b_scale = 1;
+    args->b_scale_ptr = (const float *)(const void *)((const char *)args->scales + 1);
+}
+static void needless_b_scale_ptr(lap_op_args_t *args)
+{
+    args->b_scale_ptr = args->scales;
+}
+static void needless_wire_scale_ptr(lap_op_args_t *args)
+{
+    args->wire_scale_ptr = args->scales;
+}
 static void needless_b_scale(lap_op_args_t *args)
 {
     args->b_scale = 0.5f;
@@ -409,6 +427,10 @@ static void test_all_arguments(lap_group_t *group)
         {RICH, bias_grad_in_d, "d overlaps bias_grad", "memory of its own"},
         {RICH, gathered_is_a, "gathered overlaps a", "memory of its own"},
         {CURVED, negative_wire_scale, "wire_scale is -0.25", "finite number above 0"},
+        {RICH, two_a_scales, "a_scale is 0.5 and a_scale_ptr is given", "expected one of them"},
+        {RICH, odd_b_scale_ptr, "b_scale_ptr is 0x", "a multiple of 16"},
+        {CURVED, needless_b_scale_ptr, "b_scale_ptr is given", "no FP8 matrix"},
+        {RICH, needless_wire_scale_ptr, "wire_scale_ptr is given", "no FP8 matrix"},
         {CURVED, needless_b_scale, "b_scale is 0.5", "not FP8"},
         {CURVED, needless_beta, "beta is 0.125", "without accumulate"},
         {CURVED, no_aux, "aux.data is NULL", "6"},

@@ -22,7 +22,9 @@
 
 /* The arguments that are memory. Each has two slots, which it can lie in. */
 enum { A, B, D, GATHERED, BIAS, AUX, BIAS_GRAD, X, Y, TENSORS, SCALES = TENSORS, PARTS };
-enum { SLOT = 1 << 14, ARENA = 2 * PARTS * SLOT };
+enum { NUMBERS = PARTS }; /* behind them: scales in memory */
+enum { SLOT = 1 << 14, ARENA = 2 * (PARTS + 1) * SLOT };
+enum { NUMBER_STEP = 4 }; /* floats from one scale in memory to the next */
 
 static const char *const part_names[PARTS] = {"a",   "b",         "d", "gathered", "bias",
                                               "aux", "bias_grad", "x", "y",        "scales"};
@@ -32,7 +34,9 @@ typedef struct setup {
     size_t m;
     float alpha, beta, a_scale, b_scale, d_scale, wire_scale;
     bool no_aux;
-    lap_dtype_t vector, aux; /* types of bias and bias_grad, and of aux */
+    lap_dtype_t vector, aux;     /* types of bias and bias_grad, and of aux */
+    bool a_ptr, b_ptr, wire_ptr; /* these scales are in memory, */
+    int a_at, b_at, wire_at;     /* at one of two places */
     int slots[PARTS];
     size_t pads[TENSORS]; /* elements between rows */
 } setup_t;
@@ -47,6 +51,12 @@ typedef enum change {
     B_SCALE,
     D_SCALE,
     WIRE_SCALE,
+    A_SCALE_PTR,
+    A_SCALE_PLACE,
+    B_SCALE_PTR,
+    B_SCALE_PLACE,
+    WIRE_SCALE_PTR,
+    WIRE_SCALE_PLACE,
     ROWS,
     VECTOR_TYPE,
     AUX_TYPE,
@@ -56,10 +66,24 @@ typedef enum change {
     CHANGES = STRIDE + TENSORS
 } change_t;
 
-static const char *const number_names[PLACE] = {
-    "alpha",           "beta",        "beta, to 0", "a_scale", "a_scale and alpha",
-    "b_scale",         "d_scale",     "wire_scale", "m",       "the type of bias and bias_grad",
-    "the type of aux", "aux, to NULL"};
+static const char *const number_names[PLACE] = {"alpha",
+                                                "beta",
+                                                "beta, to 0",
+                                                "a_scale",
+                                                "a_scale and alpha",
+                                                "b_scale",
+                                                "d_scale",
+                                                "wire_scale",
+                                                "a_scale_ptr",
+                                                "the place of a_scale_ptr",
+                                                "b_scale_ptr",
+                                                "the place of b_scale_ptr",
+                                                "wire_scale_ptr",
+                                                "the place of wire_scale_ptr",
+                                                "m",
+                                                "the type of bias and bias_grad",
+                                                "the type of aux",
+                                                "aux, to NULL"};
 
 /* One operator on two devices. */
 typedef struct pair {
@@ -104,11 +128,18 @@ static lap_op_args_t args_at(const lap_op_t *op, const setup_t *setup, char *bas
     args.m = setup->m;
     args.alpha = setup->alpha;
     args.beta = setup->beta;
-    args.a_scale = setup->a_scale;
-    args.b_scale = setup->b_scale;
     args.d_scale = setup->d_scale;
-    args.wire_scale = setup->wire_scale;
     args.scales = (float *)(void *)(base + (2 * SCALES + setup->slots[SCALES]) * SLOT);
+    const float *numbers = (const float *)(const void *)(base + 2 * NUMBERS * SLOT);
+    if (setup->a_ptr)
+        args.a_scale_ptr = &numbers[NUMBER_STEP * setup->a_at];
+    if (setup->b_ptr)
+        args.b_scale_ptr = &numbers[NUMBER_STEP * (2 + setup->b_at)];
+    if (setup->wire_ptr)
+        args.wire_scale_ptr = &numbers[NUMBER_STEP * (4 + setup->wire_at)];
+    args.a_scale = setup->a_ptr ? 1 : setup->a_scale;
+    args.b_scale = setup->b_ptr ? 1 : setup->b_scale;
+    args.wire_scale = setup->wire_ptr ? 1 : setup->wire_scale;
     args.bias.dtype = args.bias_grad.dtype = setup->vector;
     args.aux.dtype = setup->aux;
     args.aux.data = setup->no_aux ? NULL : base;
@@ -151,6 +182,9 @@ static bool is_given(const pair_t *pair, const setup_t *setup, int part)
 static void fill(pair_t *pair, const setup_t *setup, const lap_op_args_t *args)
 {
     memset(pair->here, 0xff, ARENA);
+    float *numbers = (float *)(void *)(pair->here + 2 * NUMBERS * SLOT);
+    for (int i = 0; i < 6; i++) /* powers of two: results stay exact */
+        numbers[NUMBER_STEP * i] = ldexpf(1, i % 4 - 1);
     for (int part = 0; part < TENSORS; part++) {
         const lap_tensor_t *tensor = tensor_of(args, part);
         for (int slot = 0; slot < 2 && tensor && is_given(pair, setup, part); slot++)
@@ -277,6 +311,25 @@ static bool apply_number(const lap_op_t *op, setup_t *setup, change_t change)
     case WIRE_SCALE:
         setup->wire_scale *= 2;
         return p->kind != LAP_AG_GEMM && p->kind != LAP_GEMM && lap_dtype_is_fp8(p->types.wire);
+    case A_SCALE_PLACE:
+        setup->a_at = 1;
+        /* fall through */
+    case A_SCALE_PTR:
+        setup->a_ptr = true;
+        return multiplies && lap_dtype_is_fp8(p->types.a);
+    case B_SCALE_PLACE:
+        setup->b_at = 1;
+        /* fall through */
+    case B_SCALE_PTR:
+        setup->b_ptr = true;
+        return multiplies && lap_dtype_is_fp8(p->types.b);
+    case WIRE_SCALE_PLACE:
+        setup->wire_at = 1;
+        /* fall through */
+    case WIRE_SCALE_PTR:
+        setup->wire_ptr = true;
+        return (p->kind == LAP_BULK_AG || p->kind == LAP_EXTERNAL_AG) &&
+               lap_dtype_is_fp8(p->types.wire);
     default: /* ROWS */
         setup->m = setup->m / 2 + 1;
         return true;
@@ -326,7 +379,10 @@ static const char *name_of(change_t change, char *text, size_t bytes)
 
 static void try_change(pair_t *pair, change_t change)
 {
-    const setup_t base = base_setup(pair->desc);
+    setup_t base = base_setup(pair->desc);
+    base.a_ptr = change == A_SCALE_PLACE; /* another place of what was in memory before */
+    base.b_ptr = change == B_SCALE_PLACE;
+    base.wire_ptr = change == WIRE_SCALE_PLACE;
     setup_t changed = base;
     char wrong[LAP_ERROR_TEXT] = "", text[64];
     if (!apply(pair, &changed, change))

@@ -256,6 +256,31 @@ static void init_moved(test_call_t *call, lap_op_args_t *args)
     }
 }
 
+/* Every other call has its scales in memory, behind the room for those of all ranks. */
+static void move_scale(float *number, float *place, bool scales, const float **ptr_p)
+{
+    *place = *number;
+    if (!scales)
+        return;
+    *number = 1;
+    *ptr_p = place;
+}
+
+static void move_scales(const test_call_t *call, lap_op_args_t *args)
+{
+    const test_types_t types = test_types(&call->desc);
+    const lap_op_kind_t kind = call->desc.kind;
+    const bool moves_them = call->seed % 2 != 0, multiplies = test_multiplies(kind);
+    move_scale(&args->a_scale, &args->scales[test_scale_at(call, 0)],
+               moves_them && multiplies && lap_dtype_is_fp8(types.a), &args->a_scale_ptr);
+    move_scale(&args->b_scale, &args->scales[test_scale_at(call, 1)],
+               moves_them && multiplies && lap_dtype_is_fp8(types.b), &args->b_scale_ptr);
+    move_scale(&args->wire_scale, &args->scales[test_scale_at(call, 2)],
+               moves_them && lap_dtype_is_fp8(types.wire) &&
+                   (kind == LAP_BULK_AG || kind == LAP_EXTERNAL_AG),
+               &args->wire_scale_ptr);
+}
+
 void test_call_init(test_call_t *call)
 {
     lap_op_args_t args = LAP_OP_ARGS_INIT;
@@ -264,7 +289,8 @@ void test_call_init(test_call_t *call)
     args.b_scale = test_b_scale(call, call->rank);
     args.d_scale = test_d_scale(call, call->rank);
     args.wire_scale = test_wire_scale(call, call->rank);
-    args.scales = allocate((size_t)call->size * sizeof(float));
+    args.scales = allocate(test_scales_bytes(call));
+    move_scales(call, &args);
     if (test_multiplies(call->desc.kind)) {
         init_product(call, &args);
         init_epilogue(call, &args);

@@ -44,6 +44,17 @@ typedef struct test_call {
     void *far;                 /* memory there while the call runs */
 } test_call_t;
 
+/* In args.scales: room for a scale of each rank, then three of this rank's own, 16 bytes apart. */
+static inline size_t test_scale_at(const test_call_t *call, size_t index)
+{
+    return ((size_t)call->size + 3) / 4 * 4 + 4 * index;
+}
+
+static inline size_t test_scales_bytes(const test_call_t *call)
+{
+    return test_scale_at(call, 3) * sizeof(float);
+}
+
 /*
  * Makes the rank's parts of all that is given from the seed, and room for the results, filled with
  * NaN. Exits without memory.

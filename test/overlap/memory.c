@@ -34,11 +34,6 @@ static size_t round_up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static size_t scales_bytes(const test_call_t *call)
-{
-    return (size_t)call->size * sizeof(float);
-}
-
 static lap_status_t copy(lap_device_t *device, void *dst, const void *src, size_t bytes)
 {
     const lap_copy_t all = {dst, src, 1, bytes, bytes, bytes, 0, false};
@@ -55,11 +50,11 @@ static lap_status_t copy(lap_device_t *device, void *dst, const void *src, size_
 static size_t pack(test_call_t *call, char *memory, bool back)
 {
     lap_tensor_t *tensors[TENSORS];
-    size_t at = round_up(scales_bytes(call));
+    size_t at = round_up(test_scales_bytes(call));
     list_tensors(&call->args, tensors);
     if (memory)
         memcpy(back ? (void *)call->args.scales : memory, back ? memory : (void *)call->args.scales,
-               scales_bytes(call));
+               test_scales_bytes(call));
     for (int i = 0; i < TENSORS; i++) {
         const size_t bytes = bytes_of(tensors[i]);
         if (memory && bytes)
@@ -104,9 +99,12 @@ lap_op_args_t test_call_args_at(test_call_t *call, void *there)
 {
     lap_op_args_t args = call->args;
     lap_tensor_t *tensors[TENSORS];
-    size_t at = round_up(scales_bytes(call));
+    size_t at = round_up(test_scales_bytes(call));
     list_tensors(&args, tensors);
     args.scales = there;
+    args.a_scale_ptr = args.a_scale_ptr ? &args.scales[test_scale_at(call, 0)] : NULL;
+    args.b_scale_ptr = args.b_scale_ptr ? &args.scales[test_scale_at(call, 1)] : NULL;
+    args.wire_scale_ptr = args.wire_scale_ptr ? &args.scales[test_scale_at(call, 2)] : NULL;
     for (int i = 0; i < TENSORS; i++) {
         const size_t bytes = bytes_of(tensors[i]);
         if (tensors[i]->data)

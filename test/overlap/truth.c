@@ -219,7 +219,7 @@ static number_t column_sum(const test_call_t *call, size_t col)
         sum += (double)test_get(of, i, col);
         size += fabs((double)test_get(of, i, col));
     }
-    const double scale = (double)(wgrad ? call->args.a_scale : call->args.d_scale);
+    const double scale = (double)(wgrad ? test_a_scale(call, call->rank) : call->args.d_scale);
     return (number_t){sum * scale, 0x1p-50 * size * scale, (float)(sum * scale)};
 }
 

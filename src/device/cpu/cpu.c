@@ -68,7 +68,8 @@ static part_t part_of(lap_dtype_t dtype, const void *matrix, size_t stride, bool
 
 static float alpha_of(const lap_gemm_t *gemm, const lap_gemm_block_t *block)
 {
-    return gemm->scale * (block->a_scale ? *block->a_scale : 1.0f);
+    const float scale = gemm->scale * (gemm->b_scale ? *gemm->b_scale : 1.0f);
+    return scale * (block->a_scale ? *block->a_scale : 1.0f);
 }
 
 /* d [rows, cols] = alpha op(a) op(b) + beta d, with op as the GEMM has it. */

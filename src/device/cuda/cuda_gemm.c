@@ -74,7 +74,7 @@ static lap_cuda_gemm_key_t key_of(const lap_cuda_device_t *device, const lap_gem
     key.d_dtype = (int32_t)target->dtype;
     key.a_transposed = gemm->a_transposed;
     key.b_plain = gemm->b_plain;
-    key.scaled = block->a_scale != NULL;
+    key.scaled = (block->a_scale ? LAP_CUDA_SCALED_A : 0) | (gemm->b_scale ? LAP_CUDA_SCALED_B : 0);
     key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key.align_a = alignment_of(block->a);
     key.align_b = alignment_of(gemm->b);
@@ -132,6 +132,7 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
     LAP_TRY(get_workspace(stream));
     const lap_cuda_pointers_t pointers = {
         .a_scale = block->a_scale,
+        .b_scale = gemm->b_scale,
         .bias = gemm->finish ? gemm->finish->bias : NULL,
         .aux = block->aux,
     };
@@ -166,6 +167,7 @@ static lap_status_t multiply_plainly(lap_stream_t *stream, const lap_gemm_t *gem
         .k = gemm->k,
         .scale = gemm->scale,
         .a_scale = block->a_scale,
+        .b_scale = gemm->b_scale,
         .finish = lap_cuda_finish_of(gemm->finish, block->aux),
     };
     const size_t across = (gemm->n + LAP_CUDA_TILE - 1) / LAP_CUDA_TILE;
@@ -332,7 +334,8 @@ static lap_status_t find_way(lap_cuda_device_t *device, const lap_gemm_t *gemm,
         job_p->way = NOTHING;
     /* cuBLASLt knows scales of FP8 only. */
     if (job_p->way == NOTHING || gemm->k == 0 ||
-        (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)))
+        (block->a_scale && !lap_dtype_is_fp8(gemm->a_dtype)) ||
+        (gemm->b_scale && !lap_dtype_is_fp8(gemm->b_dtype)))
         return LAP_OK;
     turn_operands(job_p);
     return find_plan(device, timed, job_p);

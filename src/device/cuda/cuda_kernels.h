@@ -211,6 +211,7 @@ typedef struct lap_cuda_column_sums {
     const void *src;
     size_t src_stride, rows, cols;
     float scale;
+    const float *scaled_by;  /* NULL: 1 */
     uint32_t vector, across; /* elements of a thread; threads of a block side by side, 4 to 32 */
     void *dst;
 } lap_cuda_column_sums_t;
@@ -223,7 +224,7 @@ typedef struct lap_cuda_multiply {
     void *d;
     size_t a_stride, b_stride, d_stride, rows, n, k;
     float scale;
-    const float *a_scale; /* NULL: 1 */
+    const float *a_scale, *b_scale; /* NULL: 1 */
     lap_cuda_finish_t finish;
 } lap_cuda_multiply_t;
 

@@ -33,8 +33,10 @@ lap_status_t lap_cuda_plan_point(const lap_cuda_plan_t *plan, const lap_cuda_api
                                  const lap_cuda_pointers_t *pointers)
 {
     const size_t bytes = sizeof(void *);
-    if (plan->key.scaled)
+    if (plan->key.scaled & LAP_CUDA_SCALED_A)
         LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &pointers->a_scale, bytes));
+    if (plan->key.scaled & LAP_CUDA_SCALED_B)
+        LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &pointers->b_scale, bytes));
     if (plan->key.epilogue & LAP_CUDA_HAS_BIAS)
         LAP_TRY(set(plan, api, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointers->bias, bytes));
     if (plan->key.epilogue & LAP_CUDA_HAS_AUX)

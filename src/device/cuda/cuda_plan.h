@@ -26,11 +26,14 @@
 typedef struct lap_cuda_gemm_key {
     uint64_t rows, n, k, lda, ldb, ldd, ld_aux; /* in elements */
     int32_t a_dtype, b_dtype, d_dtype, bias_dtype, aux_dtype;
-    uint32_t a_transposed, b_plain, accumulates, scaled;
+    uint32_t a_transposed, b_plain, accumulates;
+    uint32_t scaled;   /* LAP_CUDA_SCALED_...: the operands whose scales are in memory */
     uint32_t epilogue; /* a cublasLtEpilogue_t; what is not part of it has 0 in all that follows */
     uint32_t align_a, align_b, align_d, align_bias, align_aux;
     uint32_t sms; /* to run on; 0: all that there are */
 } lap_cuda_gemm_key_t;
+
+enum { LAP_CUDA_SCALED_A = 1, LAP_CUDA_SCALED_B = 2 };
 
 /* The bits of an epilogue that say so. */
 enum { LAP_CUDA_HAS_BIAS = CUBLASLT_EPILOGUE_BIAS, LAP_CUDA_HAS_AUX = 128 };
@@ -49,7 +52,7 @@ struct lap_cuda_plan {
 
 /* What differs from call to call. Each counts only where the key says that it is there. */
 typedef struct lap_cuda_pointers {
-    const float *a_scale;
+    const float *a_scale, *b_scale;
     const void *bias;
     void *aux;
 } lap_cuda_pointers_t;

@@ -359,10 +359,11 @@ __device__ void sum_columns(const lap_cuda_column_sums_t &s, double *parts)
     __syncthreads();
     if (threadIdx.x >= cols || col0 + threadIdx.x >= s.cols)
         return;
+    const double scale = static_cast<double>(s.scale) * (s.scaled_by ? *s.scaled_by : 1.0f);
     double sum = 0;
     for (unsigned i = 0; i < LAP_CUDA_SUMMERS / 32; i++)
         sum += parts[i * cols + threadIdx.x];
-    store(s.to, s.dst, col0 + threadIdx.x, narrow(s.to, sum * s.scale));
+    store(s.to, s.dst, col0 + threadIdx.x, narrow(s.to, sum * scale));
 }
 
 } // namespace

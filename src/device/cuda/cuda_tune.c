@@ -285,6 +285,7 @@ static lap_status_t tune(tuning_t *tuning, cublasLtMatmulHeuristicResult_t *prop
         lap_cuda_check(api, api->cuEventCreate(&tuning->end, CU_EVENT_DEFAULT), "cuEventCreate"));
     const lap_cuda_pointers_t pointers = {
         .a_scale = (const float *)(uintptr_t)tuning->bias, /* any number does */
+        .b_scale = (const float *)(uintptr_t)tuning->bias,
         .bias = (const void *)(uintptr_t)tuning->bias,
         .aux = (void *)(uintptr_t)tuning->aux,
     };

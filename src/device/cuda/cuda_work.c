@@ -280,6 +280,7 @@ lap_status_t lap_cuda_column_sums(lap_stream_t *stream, const lap_column_sums_t 
         .rows = sums->rows,
         .cols = sums->cols,
         .scale = sums->scale,
+        .scaled_by = sums->scaled_by,
         .vector = 1,
         .across = 32,
         .dst = sums->dst,

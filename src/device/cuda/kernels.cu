@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_TILE *LAP_CUDA_TILE)
     const size_t row = row0 + ty, col = col0 + tx;
     if (row >= g.rows || col >= g.n)
         return;
-    x *= g.scale * (g.a_scale ? *g.a_scale : 1.0f);
+    x *= g.scale * (g.b_scale ? *g.b_scale : 1.0f) * (g.a_scale ? *g.a_scale : 1.0f);
     char *d = static_cast<char *>(g.d) + row * g.d_stride;
     store(g.d_dtype, d, col, finish(g.finish, x, g.d_dtype, d, row, col));
 }

@@ -116,8 +116,9 @@ static void sum_columns(const lap_column_sums_t *sums, size_t begin, size_t cols
         for (size_t c = 0; c < cols; c++)
             total[c] += (double)src[c];
     }
+    const double scale = (double)sums->scale * (sums->scaled_by ? (double)*sums->scaled_by : 1.0);
     for (size_t c = 0; c < cols; c++)
-        total[c] *= (double)sums->scale;
+        total[c] *= scale;
     lap_from_double(sums->to, total, (char *)sums->dst + begin * to, cols);
 }
 

@@ -143,7 +143,8 @@ static double finish(const lap_finish_t *finish, double x, lap_dtype_t dtype, co
 static void store(const lap_gemm_t *gemm, const lap_gemm_block_t *block, size_t i, size_t col,
                   size_t cols, double *sum)
 {
-    const double scale = (double)gemm->scale * (block->a_scale ? (double)*block->a_scale : 1.0);
+    const double scale = (double)gemm->scale * (gemm->b_scale ? (double)*gemm->b_scale : 1.0) *
+                         (block->a_scale ? (double)*block->a_scale : 1.0);
     char *d = (char *)block->d + i * block->d_stride, *aux = block->aux;
     if (aux && gemm->finish)
         aux += i * gemm->finish->aux_stride;

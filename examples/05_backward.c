@@ -84,7 +84,7 @@ int main(void)
     const size_t m_r = lap_shard(M, size, rank, &row),
                  n_r = lap_shard_features(N, size, rank, &first);
 
-    /* The GEMM that runs during a collective has this rank's share of N: all ranks give the same. */
+    /* The GEMM during a collective has this rank's share of N: all ranks give the same. */
     lap_op_desc_t dgrad_desc = LAP_OP_DESC_INIT, wgrad_desc = LAP_OP_DESC_INIT;
     dgrad_desc.kind = LAP_BULK_AG;
     dgrad_desc.layout = LAP_DGRAD;

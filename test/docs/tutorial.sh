@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The method that docs/tutorial.md adds works as the page tells: its patch is applied to a copy of the sources, the changed files are
-# compiled as the build compiles them and linked to a second lap; that shows, proves and runs the method. What the page breaks is found.
+# What docs/tutorial.md adds works as the page tells: its patches are applied to a copy of the sources, and the files that they concern
+# are compiled as the build compiles them and linked to a second lap, which runs the commands of the page. What the page breaks is found.
 . "$(dirname "$0")/../cli/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 page=$LAP_SOURCE_DIR/docs/tutorial.md
@@ -15,49 +15,84 @@ fi
 # The commands by which the build makes one of its files, without its cache; in the build folder.
 command_of() { ninja -C "$LAP_BUILD_DIR" -t commands "$1" | tail -n 1 | sed 's/^[^ ]*ccache //'; }
 
-# made FILE.c: compiles the copy of a source.
+# objects_of FILE...: the objects of the library and of lap that are made from these sources and headers.
+objects_of() {
+    local file
+    for file in "$@"; do
+        case $file in
+        *.c) echo "src/CMakeFiles/lap_objects.dir/${file#src/}.o" ;;
+        *.h)
+            ninja -C "$LAP_BUILD_DIR" -t deps | awk -v header="/$file" '
+                /: #deps/ { object = substr($1, 1, length($1) - 1) }
+                substr($1, length($1) - length(header) + 1) == header { print object }' | grep -E 'lap_(objects|cli)\.dir/.*\.c\.o$'
+            ;;
+        esac
+    done | sort -u
+}
+
+# made OBJECT: compiled from the copy of the sources.
 made() {
-    local object=$work/$(basename "$1" .c).o command
-    command=$(command_of "src/CMakeFiles/lap_objects.dir/${1#src/}.o")
+    local to=$work/new/${1//\//_} command
+    command=$(command_of "$1")
     command=${command//"$LAP_SOURCE_DIR/src"/"$tree/src"}
-    command=$(sed "s| -o [^ ]*| -o $object|; s| -MF [^ ]*| -MF $work/d|; s| -MT [^ ]*| -MT x|" <<<"$command")
+    command=$(sed "s| -o [^ ]*| -o $to|; s| -MF [^ ]*| -MF $work/d|; s| -MT [^ ]*| -MT x|" <<<"$command")
     (cd "$LAP_BUILD_DIR" && eval "$command")
 }
 
-# linked: a lap with these objects in the place of the library's own.
+# linked: a lap with the new objects in the place of its own and of the library's.
 linked() {
-    local command
-    command=$(command_of lap | sed "s| -o lap | -o $work/lap $work/*.o |")
-    (cd "$LAP_BUILD_DIR" && eval "$command")
+    local command object to
+    command=$(command_of lap)
+    for object in $objects; do
+        to=$work/new/${object//\//_}
+        case $object in
+        *lap_cli.dir*) command=${command/" $object "/" $to "} ;;
+        *) command=${command/" -o lap "/" -o lap $to "} ;;
+        esac
+    done
+    (cd "$LAP_BUILD_DIR" && eval "${command/" -o lap "/" -o $work/lap "}")
 }
 
-mkdir "$tree"
-cp -r "$LAP_SOURCE_DIR/src" "$tree/"
-awk '$0 == "```" { inside = 0 } inside { print } $0 == "```diff" { inside = 1 }' "$page" >"$work/patch"
-ok 'the patch applies' patch -s -p1 --force -d "$tree" -i "$work/patch"
-changed=$(sed -n 's/^+++ b\///p' "$work/patch")
-built=1
-for file in $changed; do
-    ok "$file compiles" made "$file" || built=0
-done
-ok 'lap is linked with it' linked || built=0
-if [ "$built" = 1 ]; then
-    LAP=$work/lap
-    cd "$work" || exit 1
+# runs WORD: the commands of the page with a word work, with smaller matrices and fewer iterations.
+runs() {
+    local command short
     while IFS= read -r command; do
-        # shellcheck disable=SC2001
-        short=$(sed 's/2048 4096 2048/64 96 80/' <<<"$command")
-        case $short in *' bench '*) short="$short --iters 1 --warmup 0" ;; esac
+        short=${command%%#*}
+        short=${short/2048 4096 2048/64 96 80}
+        case $short in
+        *' bench '*) short="$short --iters 1 --warmup 0" ;;
+        *' train '*) short="$short --seq 32" ;;
+        esac
         # shellcheck disable=SC2086
         lap ${short#*build/lap }
-        ok "$command" test "$status" = 0
-    done < <(grep -E '^    build/lap .*halves' "$page" | grep -v -- '--ranks 2$')
+        ok "${command#"${command%%[! ]*}"}" test "$status" = 0
+    done < <(grep -E "^    build/lap .*$1" "$page")
+}
+
+mkdir "$tree" "$work/new"
+cp -r "$LAP_SOURCE_DIR/src" "$tree/"
+awk '$0 == "```" { inside = 0 } inside { print } $0 == "```diff" { inside = 1 }' "$page" >"$work/patch"
+ok 'the patches apply' patch -s -p1 --force -d "$tree" -i "$work/patch"
+# shellcheck disable=SC2046
+objects=$(objects_of $(sed -n 's/^+++ b\///p' "$work/patch"))
+built=1
+for object in $objects; do
+    made "$object" || { ok "$object is made" false && built=0; }
+done
+ok "the files that change are compiled: $(wc -w <<<"$objects")" test "$built" = 1
+ok 'lap is linked with them' linked || built=0
+if [ "$built" = 1 ]; then
+    export LAP=$work/lap
+    cd "$work" || exit 1
+    runs '--method halves( |$)'
     ok 'the timeline is there' test -s halves.svg
     lap check ag --ranks 1:5
-    ok 'also in mixtures with the other methods' test "$status" = 0
+    ok 'the method is proved in mixtures with the others' test "$status" = 0
+
+    runs '--debug'
 
     sed -i '/static void build_halves/,/^}/ { /lap_add_wait/d }' "$tree/src/overlap/ag_gemm.c"
-    ok 'without its waits it compiles' made src/overlap/ag_gemm.c
+    ok 'without its waits it compiles' made src/CMakeFiles/lap_objects.dir/overlap/ag_gemm.c.o
     ok 'and is linked' linked
     lap check ag --method halves --ranks 2
     is 'and lap check refuses it' "$status" 1

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "schedule/rounds.h"
+#include "util/alloc.h"
 
 static bool splits_gemms(const lap_target_t *target)
 {
@@ -71,9 +73,30 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
     return LAP_OK;
 }
 
+/* One call of a matched target. */
+static lap_status_t check_matched(const lap_schedule_t *const *schedules, int size)
+{
+    lap_rounds_t *parts = lap_alloc((size_t)size, sizeof(*parts));
+    if (!parts)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check the rounds of %d ranks", size);
+    lap_status_t status = lap_rounds_plan_all(schedules, size, parts);
+    if (status == LAP_OK)
+        status = lap_check_rounds(schedules, size, parts);
+    for (int rank = 0; rank < size; rank++)
+        lap_rounds_clear(&parts[rank]);
+    lap_free(parts);
+    return status;
+}
+
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target)
 {
     LAP_TRY(lap_schedule_check(schedules, ncalls, size));
-    return orders_waits(target) ? lap_schedule_check_in_line(schedules, ncalls, size) : LAP_OK;
+    for (uint32_t call = 0; call < ncalls && !lap_target_is_one_sided(target); call++)
+        LAP_TRY(check_matched(&schedules[(size_t)call * (size_t)size], size));
+    if (!orders_waits(target))
+        return LAP_OK;
+    for (size_t i = 0; i < (size_t)ncalls * (size_t)size; i++)
+        LAP_TRY(lap_check_waits(schedules[i]));
+    return lap_schedule_check_in_line(schedules, ncalls, size);
 }

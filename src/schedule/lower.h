@@ -33,7 +33,9 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
 
 /*
  * Proves schedules that were lowered for a target, schedules[call * size + rank]: as
- * lap_schedule_check and, where streams may share queues, as lap_schedule_check_in_line.
+ * lap_schedule_check; where messages are matched, that all rounds are and come to an end; where streams may share queues, as lap_schedule_check_in_line, and that
+ * each wait depends on all that is sent before it in the list: then the steps of a rank can run one
+ * at a time in any order that their dependencies allow.
  */
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target);
@@ -43,5 +45,8 @@ lap_status_t lap_lower_blocks(lap_schedule_t *schedule);
 lap_status_t lap_lower_lanes(lap_schedule_t *schedule);
 lap_status_t lap_lower_waits(lap_schedule_t *schedule);
 lap_status_t lap_lower_signals(lap_schedule_t *schedule);
+
+/* LAP_ERR_CHECK when a wait does not come after something that is sent before it in the list. */
+lap_status_t lap_check_waits(const lap_schedule_t *schedule);
 
 #endif

@@ -334,6 +334,14 @@ static lap_status_t make_plan(plan_t *plan)
     return walk(plan);
 }
 
+static void clear_plan(const plan_t *plan)
+{
+    lap_free(plan->walkers);
+    lap_free(plan->heads);
+    lap_free(plan->tails);
+    lap_free(plan->messages);
+}
+
 lap_status_t lap_rounds_plan(const lap_schedule_t *const *schedules, int size, int rank,
                              lap_rounds_t *rounds_p)
 {
@@ -342,14 +350,25 @@ lap_status_t lap_rounds_plan(const lap_schedule_t *const *schedules, int size, i
     lap_status_t status = make_plan(&plan);
     if (status == LAP_OK)
         status = make_part(&plan, rank, &rounds);
-    lap_free(plan.walkers);
-    lap_free(plan.heads);
-    lap_free(plan.tails);
-    lap_free(plan.messages);
+    clear_plan(&plan);
     if (status == LAP_OK)
         *rounds_p = rounds;
     else
         lap_rounds_clear(&rounds);
+    return status;
+}
+
+lap_status_t lap_rounds_plan_all(const lap_schedule_t *const *schedules, int size,
+                                 lap_rounds_t *parts)
+{
+    plan_t plan = {.schedules = schedules, .size = size, .nsignals = lap_signal_count(size)};
+    lap_status_t status = make_plan(&plan);
+    memset(parts, 0, (size_t)size * sizeof(*parts));
+    for (int rank = 0; rank < size && status == LAP_OK; rank++)
+        status = make_part(&plan, rank, &parts[rank]);
+    for (int rank = 0; rank < size && status != LAP_OK; rank++)
+        lap_rounds_clear(&parts[rank]);
+    clear_plan(&plan);
     return status;
 }
 

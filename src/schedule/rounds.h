@@ -39,6 +39,9 @@ typedef struct lap_rounds {
  */
 lap_status_t lap_rounds_plan(const lap_schedule_t *const *schedules, int size, int rank,
                              lap_rounds_t *rounds_p);
+/* The same for every rank, parts[rank]; after a failure there is none. */
+lap_status_t lap_rounds_plan_all(const lap_schedule_t *const *schedules, int size,
+                                 lap_rounds_t *parts);
 void lap_rounds_clear(lap_rounds_t *rounds);
 
 /*
@@ -46,5 +49,12 @@ void lap_rounds_clear(lap_rounds_t *rounds);
  * send, false.
  */
 bool lap_rounds_of(const lap_rounds_t *rounds, uint32_t signal, uint32_t count, uint32_t *round_p);
+
+/*
+ * Proves the rounds of all ranks: see check_rounds.c. The schedules have been lowered: GEMMs have no
+ * signals. LAP_ERR_CHECK with the rank and the message, step or round; LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_check_rounds(const lap_schedule_t *const *schedules, int size,
+                              const lap_rounds_t *parts);
 
 #endif

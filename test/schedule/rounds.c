@@ -23,31 +23,6 @@ static const lap_step_t *find_put(const lap_schedule_t *schedule, int peer, uint
     return NULL;
 }
 
-static bool same(const lap_step_t *put, const lap_receive_t *receive)
-{
-    return put && put->dst.offset == receive->offset && put->dst.stride == receive->stride &&
-           put->src.rows == receive->rows && put->src.row_bytes == receive->row_bytes;
-}
-
-static lap_status_t check_messages(const lap_schedule_t *schedules, int rank)
-{
-    uint32_t seen[MAX_RANKS] = {0};
-    const lap_rounds_t *part = &parts[rank];
-    for (uint32_t i = 0; i < part->nrounds; i++)
-        for (uint32_t j = 0; j < part->rounds[i].nreceives; j++) {
-            const lap_receive_t *receive = &part->rounds[i].receives[j];
-            const uint32_t k = seen[receive->peer]++;
-            if (!same(find_put(&schedules[receive->peer], rank, k), receive))
-                return lap_error(LAP_ERR_CHECK, "receive %u of rank %d from rank %d is not its put",
-                                 k, rank, receive->peer);
-        }
-    for (int peer = 0; peer < schedules->size; peer++)
-        if (find_put(&schedules[peer], rank, seen[peer]))
-            return lap_error(LAP_ERR_CHECK, "rank %d does not receive put %u of rank %d", rank,
-                             seen[peer], peer);
-    return LAP_OK;
-}
-
 /* ---- what is said when a round does not come ---- */
 
 enum { MOST = 256 }; /* signals, and what a round can lack */
@@ -104,124 +79,66 @@ static lap_status_t check_lacks(const lap_schedule_t *schedules, int rank)
     return LAP_OK;
 }
 
-/* ---- waits ---- */
-
-/* How many rounds have been issued when so many puts have been reached. */
-static uint32_t issued_at(const lap_rounds_t *part, uint32_t puts)
-{
-    uint32_t round = 0, sends = 0;
-    while (round < part->nrounds && sends + part->rounds[round].nsends <= puts)
-        sends += part->rounds[round++].nsends;
-    return round;
-}
-
-static lap_status_t check_wait(const lap_schedule_t *schedule, uint32_t puts, uint32_t signal,
-                               uint32_t count)
-{
-    const lap_rounds_t *part = &parts[schedule->rank];
-    const uint32_t size = (uint32_t)schedule->size;
-    uint32_t round;
-    if (signal == LAP_NO_SIGNAL || (signal >= size && signal < 2 * size))
-        return LAP_OK;
-    if (lap_rounds_of(part, signal, count, &round) && round < issued_at(part, puts))
-        return LAP_OK;
-    return lap_error(LAP_ERR_CHECK, "rank %d waits for signal %u number %u before it can come",
-                     schedule->rank, signal, count);
-}
-
-static lap_status_t check_waits(const lap_schedule_t *schedule)
-{
-    uint32_t puts = 0;
-    for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        const lap_step_t *step = &schedule->steps[i];
-        puts += step->kind == LAP_STEP_PUT;
-        if (step->kind == LAP_STEP_WAIT)
-            LAP_TRY(check_wait(schedule, puts, step->signal, step->count));
-        for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-            const lap_block_t *block = &schedule->blocks[step->first + b];
-            LAP_TRY(check_wait(schedule, puts, block->wait_signal, block->wait_count));
-        }
-    }
-    return issued_at(&parts[schedule->rank], puts) == parts[schedule->rank].nrounds
-               ? LAP_OK
-               : lap_error(LAP_ERR_CHECK, "a round of rank %d is never issued", schedule->rank);
-}
-
-/* ---- meeting ---- */
-
-/* Messages between two ranks in the rounds of one of them up to and with number `last`. */
-static uint32_t lane(const lap_schedule_t *schedules, int rank, uint32_t last, int peer, bool sends)
-{
-    const lap_rounds_t *part = &parts[rank];
-    uint32_t count = 0, listed = 0, own = 0;
-    for (uint32_t i = 0; i <= last && i < part->nrounds; i++) {
-        listed += part->rounds[i].nsends;
-        for (uint32_t j = 0; j < part->rounds[i].nreceives; j++)
-            own += part->rounds[i].receives[j].peer == peer;
-    }
-    for (uint32_t i = 0; i < schedules[rank].nsteps && listed > 0; i++) {
-        const lap_step_t *step = &schedules[rank].steps[i];
-        count += step->kind == LAP_STEP_PUT && step->peer == peer;
-        listed -= step->kind == LAP_STEP_PUT;
-    }
-    return sends ? count : own;
-}
-
-/* Whether a rank can end the round that it is in: each of its messages has its other end. */
-static bool can_end(const lap_schedule_t *schedules, const uint32_t *at, int rank)
-{
-    for (int peer = 0; peer < schedules->size; peer++)
-        if (peer != rank && (lane(schedules, peer, at[peer], rank, false) <
-                                 lane(schedules, rank, at[rank], peer, true) ||
-                             lane(schedules, peer, at[peer], rank, true) <
-                                 lane(schedules, rank, at[rank], peer, false)))
-            return false;
-    return true;
-}
-
-static lap_status_t check_meeting(const lap_schedule_t *schedules, int size)
-{
-    uint32_t at[MAX_RANKS] = {0};
-    bool moved = true;
-    while (moved) {
-        moved = false;
-        for (int rank = 0; rank < size; rank++)
-            while (at[rank] < parts[rank].nrounds && can_end(schedules, at, rank)) {
-                at[rank]++;
-                moved = true;
-            }
-    }
-    for (int rank = 0; rank < size; rank++)
-        if (at[rank] < parts[rank].nrounds)
-            return lap_error(LAP_ERR_CHECK, "rank %d is held up in round %u", rank, at[rank]);
-    return LAP_OK;
-}
-
 /* ---- all of it ---- */
 
 static lap_status_t check_call(const lap_schedule_t *schedules, int size)
 {
     const lap_schedule_t *list[MAX_RANKS];
-    lap_status_t status = LAP_OK;
-    int planned = 0;
     for (int rank = 0; rank < size; rank++)
         list[rank] = &schedules[rank];
-    for (; planned < size && status == LAP_OK; planned++)
-        status = lap_rounds_plan(list, size, planned, &parts[planned]);
+    lap_status_t status = lap_rounds_plan_all(list, size, parts);
     if (status != LAP_OK)
-        planned--;
-    for (int rank = 0; rank < size && status == LAP_OK; rank++) {
-        status = check_messages(schedules, rank);
-        if (status == LAP_OK)
-            status = check_lacks(schedules, rank);
-        if (status == LAP_OK)
-            status = check_waits(&schedules[rank]);
-    }
-    if (status == LAP_OK)
-        status = check_meeting(schedules, size);
-    for (int rank = 0; rank < planned; rank++)
+        return status;
+    status = lap_check_rounds(list, size, parts);
+    for (int rank = 0; rank < size && status == LAP_OK; rank++)
+        status = check_lacks(schedules, rank);
+    for (int rank = 0; rank < size; rank++)
         lap_rounds_clear(&parts[rank]);
     return status;
+}
+
+/* ---- what the checker finds ---- */
+
+typedef enum fault { NO_FAULT, OTHER_ROWS, NOT_RECEIVED, ROUNDS_SWAPPED, LATE_SEND } fault_t;
+
+/* Changes the rounds of rank 1; a ring of 4 has three, with a send and a receive each. */
+static void change(lap_rounds_t *part, fault_t fault)
+{
+    lap_round_t *rounds = part->rounds;
+    if (fault == OTHER_ROWS)
+        part->receives[1].offset += 4;
+    if (fault == NOT_RECEIVED)
+        rounds[2].nreceives = 0;
+    if (fault == ROUNDS_SWAPPED) {
+        rounds[0].nsends = 0; /* it receives first, and so do all the others */
+        rounds[1].nsends = 2;
+    }
+    if (fault == LATE_SEND) {
+        rounds[0].nsends = 2; /* what it sends on comes with that very round */
+        rounds[1].nsends = 0;
+    }
+}
+
+static void test_fault(fault_t fault, bool all, const char *word)
+{
+    static sequence_t sequence;
+    const variant_t variant = {LAP_AG_GEMM, "ring", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD};
+    const lap_op_desc_t desc = describe(&variant, 40, 24, 16);
+    const lap_schedule_t *list[4];
+    tap_success(sequence_build(&sequence, &desc, &desc.m, 1, 4, LAP_NCCL_CAN), "a ring of four");
+    tap_success(sequence_lower(&sequence, "nccl", NULL), "lowered for NCCL");
+    for (int rank = 0; rank < 4; rank++)
+        list[rank] = &sequence.schedules[rank];
+    tap_success(lap_rounds_plan_all(list, 4, parts), "its rounds");
+    for (int rank = all ? 0 : 1; rank < (all ? 4 : 2); rank++)
+        change(&parts[rank], fault);
+    if (fault == NO_FAULT)
+        tap_success(lap_check_rounds(list, 4, parts), "they are safe as they are");
+    else
+        tap_failure(lap_check_rounds(list, 4, parts), LAP_ERR_CHECK, word, NULL);
+    for (int rank = 0; rank < 4; rank++)
+        lap_rounds_clear(&parts[rank]);
+    sequence_clear(&sequence);
 }
 
 /* Whether a method reads or writes the memory of peers. */
@@ -246,6 +163,8 @@ static void test_variant(const variant_t *variant)
             continue;
         const bool refused = addresses(&desc, size);
         lap_status_t status = sequence_build(&sequence, descs, rows, 5, size, CAN_PLAIN);
+        if (status == LAP_OK)
+            status = sequence_lower(&sequence, "nccl", NULL);
         for (uint32_t c = 0; c < 5 && status == LAP_OK && !refused; c++)
             status = check_call(&sequence.schedules[c * (uint32_t)size], size);
         if (status == LAP_OK && refused)
@@ -279,6 +198,11 @@ int main(void)
 {
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
         test_variant(&variants[i]);
+    test_fault(NO_FAULT, false, "");
+    test_fault(OTHER_ROWS, false, "unmatched message");
+    test_fault(NOT_RECEIVED, false, "unmatched message");
+    test_fault(ROUNDS_SWAPPED, true, "deadlock");
+    test_fault(LATE_SEND, false, "rounds out of order");
     test_count("serial", 0, LAP_AG_GEMM, 1);
     test_count("ring", 0, LAP_AG_GEMM, 3);
     test_count("direct", 0, LAP_AG_GEMM, 3);

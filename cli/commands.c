@@ -151,7 +151,8 @@ const lap_variable_t lap_variables[] = {
      "bench train"},
     {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc, vmm or multicast",
      "bench train"},
-    {"LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other", "bench train info"},
+    {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other",
+     "bench train info"},
     {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train info"},
     {NULL, NULL, NULL},
 };

@@ -42,6 +42,7 @@ struct lap_buffer {
     lap_link_t link;
     struct lap_pacer *pacer; /* of the link */
     void *backend;           /* the transport's own */
+    struct lap_slot *slot;   /* where packets of other hosts come in; NULL: nowhere */
 };
 
 /* Around the life of what is made on a buffer: one that is destroyed before goes with the last. */

@@ -32,7 +32,7 @@ struct lap_slot {
 
 static struct lap_slot *slot_of(const lap_buffer_t *buffer)
 {
-    return buffer->backend;
+    return buffer->slot;
 }
 
 /* ---- taking packets ---- */
@@ -211,7 +211,7 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
 void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
 {
     lap_wire_t *wire = buffer->group->world->wire;
-    struct lap_slot *slot = buffer->backend;
+    struct lap_slot *slot = buffer->slot;
     if (slot) {
         if (slot->open)
             wire->ops->port_close(wire, slot->port); /* nothing comes into the memory after this */
@@ -219,7 +219,7 @@ void lap_mpi_buffer_destroy(lap_buffer_t *buffer)
         lap_free(slot->ports);
         lap_free(slot);
     }
-    buffer->backend = NULL;
+    buffer->slot = NULL;
     lap_host_buffer_destroy(buffer);
 }
 
@@ -228,7 +228,7 @@ static lap_status_t open_slot(lap_buffer_t *buffer)
     const size_t size = (size_t)buffer->group->size;
     const int rank = buffer->group->rank;
     lap_wire_t *wire = buffer->group->world->wire;
-    struct lap_slot *slot = buffer->backend = lap_alloc(1, sizeof(*slot));
+    struct lap_slot *slot = buffer->slot = lap_alloc(1, sizeof(*slot));
     if (slot) {
         slot->ports = lap_alloc(size, sizeof(*slot->ports));
         slot->notes = lap_alloc(size * LAP_CALL_NOTES, sizeof(*slot->notes));

@@ -137,6 +137,26 @@ counted() {
 is 'serial counts the call before its sum; fused gemm_rs too, and beside the last of its GEMMs' \
     "$(counted rs 256 512 128 --method fused)" '1 0,1 1,'
 is 'ag_gemm does so beside the last GEMMs' "$(counted ag 256 512 128 --method serial,ring,direct)" '0 2,'
+# kernels OP ARGS...: how many oneshot has in its graph, which has no kernels that only wait or only raise.
+kernels() {
+    FAKE_GRAPHS=$work/graphs lap bench "$1" 64 64 64 --device cuda --ranks 4 --iters 1 --no-trace --method oneshot \
+        "${@:2}" --json
+    right "$* oneshot" 1
+    count=$(awk '$1 + $2 + $3 + $5 == 0 && $4 > 1 { print $4 }' "$work/graphs" | sort -u | tr '\n' ' ')
+    rm "$work/graphs"
+}
+mps=$(cd "$(dirname "$0")/../fake" && pwd)
+PATH=$mps:$PATH kernels ag
+is '... is one kernel, which clears the workspace, too, and the GEMM' "$count" '2 '
+PATH=$mps:$PATH kernels rs
+is '... is one kernel that clears the workspace, the GEMM, and one kernel behind it' "$count" '3 '
+for part in '' 1/4; do # of all ranks, whose kernels may run on the same multiprocessors
+    LAP_GPU_PART=$part kernels ag --gpu-share=off
+    is "... with part '$part' of the GPU for all of them: one waits by itself" "$count" '3 '
+done
+FAKE_FAILS=cuGraphKernelNodeSetParams lap bench ag 64 64 64 --device cuda --ranks 2 --method oneshot --iters 1 --timeout 5
+is 'cuGraphKernelNodeSetParams fails: status' "$status" 1
+has '... which is named' "$err" 'cuGraphKernelNodeSetParams failed: the NVIDIA driver says'
 lap bench rs 205 16 16 --device cuda --ranks 5 --method fused:block_rows=2 --iters 1
 is 'more GEMMs in a graph than there are small workspaces' "$status" 0
 has '... are right' "$out" 'fused' 'ok'

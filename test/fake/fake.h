@@ -105,6 +105,7 @@ typedef struct fake_kernel {
 
 /* NULL: there is no such kernel. */
 const fake_kernel_t *fake_kernel(const char *name);
+const fake_kernel_t *fake_kernel_of(fake_work_t work); /* NULL: it is none of the library */
 
 extern const fake_kernel_t
     fake_nn_kernels[]; /* those of src/nn; they end with a name that is NULL */

@@ -284,6 +284,8 @@ static void run_signals(const lap_cuda_signals_t *signals)
                 signals->n, signals->nraises, LAP_CUDA_FEW);
         abort();
     }
+    for (uint32_t i = 0; i < signals->nclears; i++)
+        *(uint32_t *)fake_at(signals->clears[i]) = 0;
     raises.lost = signals->lost;
     raises.n = signals->nraises;
     raises.times.before = signals->raise_times.before;
@@ -434,6 +436,7 @@ static void run_copy(void *args)
 static void run_sum(void *args)
 {
     lap_cuda_sum_t *sum = args;
+    run_signals(&sum->before);
     run_reduce(&sum->reduce);
     run_signals(&sum->signals);
 }
@@ -444,6 +447,7 @@ static void run_spread(void *args)
     const lap_cuda_spread_t *s = args;
     const size_t all = (size_t)s->src | s->row_bytes | (s->rows > 1 ? s->dst_stride : 0) |
                        (s->rows > 1 ? s->src_stride : 0);
+    run_signals(&s->before);
     for (uint32_t d = 0; d < s->n && all % s->vector == 0; d++)
         for (size_t row = 0; row < s->rows && (size_t)s->dst[d] % s->vector == 0; row++)
             memcpy((char *)fake_at(s->dst[d]) + row * s->dst_stride,
@@ -477,7 +481,8 @@ static void run_fill(void *args)
     }
 }
 
-const fake_kernel_t *fake_kernel(const char *name)
+/* The kernel of that name, or, without one, that does that work. */
+static const fake_kernel_t *find_kernel(const char *name, fake_work_t work)
 {
     static const fake_kernel_t kernels[] = {
         {"lap_wait", run_wait, sizeof(lap_cuda_waits_t), true},
@@ -500,7 +505,17 @@ const fake_kernel_t *fake_kernel(const char *name)
     const fake_kernel_t *const tables[] = {kernels, fake_nn_kernels, fake_attention_kernels};
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
         for (const fake_kernel_t *kernel = tables[t]; kernel->name; kernel++)
-            if (strcmp(kernel->name, name) == 0)
+            if (name ? strcmp(kernel->name, name) == 0 : kernel->work == work)
                 return kernel;
     return NULL;
+}
+
+const fake_kernel_t *fake_kernel(const char *name)
+{
+    return find_kernel(name, NULL);
+}
+
+const fake_kernel_t *fake_kernel_of(fake_work_t work)
+{
+    return find_kernel(NULL, work);
 }

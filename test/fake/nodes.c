@@ -211,6 +211,27 @@ static CUresult set_kernel(CUgraphNode node, CUkernelNodeAttrID attribute,
                : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Of kernels of the library alone: their arguments are one structure. */
+static CUresult get_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params_p)
+{
+    op_t *op = (op_t *)node;
+    static _Thread_local void *args[1];
+    args[0] = op->args;
+    *params_p = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)(uintptr_t)fake_kernel_of(op->work),
+                                          .kernelParams = args};
+    return CUDA_SUCCESS;
+}
+
+static CUresult change_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    op_t *op = (op_t *)node;
+    const fake_kernel_t *kernel = (fake_kernel_t *)params->func;
+    if (!kernel || kernel->work != op->work)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(op->args, params->kernelParams[0], kernel->bytes);
+    return CUDA_SUCCESS;
+}
+
 static CUresult add_edges(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to,
                           size_t count)
 {
@@ -267,6 +288,8 @@ const fake_call_t fake_node_calls[] = {
     FAKE_CALL("cuGraphMemsetNodeGetParams", get_memset),
     FAKE_CALL("cuGraphAddKernelNode", add_kernel),
     FAKE_CALL("cuGraphKernelNodeSetAttribute", set_kernel),
+    FAKE_CALL("cuGraphKernelNodeGetParams", get_kernel),
+    FAKE_CALL("cuGraphKernelNodeSetParams", change_kernel),
     FAKE_CALL("cuGraphAddDependencies", add_edges),
     FAKE_CALL("cuGraphDestroyNode", destroy),
     {NULL, NULL},

@@ -115,6 +115,8 @@ typedef struct lap_cuda_device {
     int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of `green` */
     CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
+    int part, parts;   /* which one, of how many; 0 of 1: all of it */
+    bool crowded;      /* another rank may run kernels on the same multiprocessors */
     unsigned entered;  /* so often, by the thread whose device it is: it is current */
     CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
     bool retained;                    /* the primary context */
@@ -140,7 +142,7 @@ typedef struct lap_cuda_device {
      */
     lap_stream_t *held_for; /* NULL: none */
     bool held_paced, held_alone;
-    lap_cuda_held_work_t held_work; /* comes before the signals */
+    lap_cuda_held_work_t held_work; /* comes before the signals, but for those that it has */
     size_t held_blocks;             /* of that work */
     lap_cuda_spread_t spread;
     lap_cuda_sum_t sum;

@@ -4,8 +4,11 @@
  * In a graph this is a node of its own between a wait and a GEMM, or between two GEMMs. It delays
  * the GEMM, and the host pays for it: the driver launches a chain of kernels in one go, but each
  * other node in it costs about a microsecond. As every GEMM has a word of its own, one kernel at the
- * beginning of the graph clears them all, and those nodes are taken out.
+ * beginning of the graph clears them all, and those nodes are taken out: a kernel of ours that is
+ * there anyway, if all else comes after it, or one for this alone.
  */
+#include <string.h>
+
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_plan.h"
 #include "util/alloc.h"
@@ -136,6 +139,65 @@ static lap_status_t put_in(clearing_t *clearing)
     return LAP_OK;
 }
 
+/* The first node, if all else comes after it; else NULL. */
+static CUgraphNode only_root(const clearing_t *clearing)
+{
+    CUgraphNode roots[2] = {NULL};
+    size_t count = 2;
+    const bool found =
+        clearing->device->api.cuGraphGetRootNodes(clearing->graph, roots, &count) == CUDA_SUCCESS &&
+        count == 1;
+    return found ? roots[0] : NULL;
+}
+
+/* The arguments of a kernel that can clear words besides. */
+typedef union signalling {
+    lap_cuda_signals_t signal;
+    lap_cuda_spread_t spread;
+} signalling_t;
+
+static lap_cuda_signals_t *signals_of(const clearing_t *clearing,
+                                      const CUDA_KERNEL_NODE_PARAMS *params, signalling_t *args)
+{
+    const CUfunction *kernels = clearing->device->kernels;
+    if (params->func == kernels[LAP_CUDA_KERNEL_signal]) {
+        memcpy(&args->signal, params->kernelParams[0], sizeof(args->signal));
+        return &args->signal;
+    }
+    if (params->func == kernels[LAP_CUDA_KERNEL_spread]) {
+        memcpy(&args->spread, params->kernelParams[0], sizeof(args->spread));
+        return &args->spread.signals;
+    }
+    return NULL;
+}
+
+/* Gives the words to the kernel that the graph begins with. */
+static lap_status_t put_in_first(clearing_t *clearing, bool *done_p)
+{
+    const lap_cuda_api_t *api = &clearing->device->api;
+    const lap_cuda_clear_t *words = &clearing->words;
+    CUgraphNode root = only_root(clearing);
+    CUgraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS params;
+    signalling_t args;
+    *done_p = false;
+    if (!root || words->n > LAP_CUDA_CLEARS ||
+        api->cuGraphNodeGetType(root, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_KERNEL ||
+        api->cuGraphKernelNodeGetParams(root, &params) != CUDA_SUCCESS)
+        return LAP_OK;
+    lap_cuda_signals_t *signals = signals_of(clearing, &params, &args);
+    if (!signals)
+        return LAP_OK;
+    void *given[] = {&args};
+    signals->nclears = words->n;
+    memcpy(signals->clears, words->words, words->n * sizeof(words->words[0]));
+    params.kernelParams = given;
+    params.extra = NULL;
+    *done_p = true;
+    return lap_cuda_check(api, api->cuGraphKernelNodeSetParams(root, &params),
+                          "cuGraphKernelNodeSetParams");
+}
+
 static lap_status_t clear_at_once(clearing_t *clearing)
 {
     const lap_cuda_api_t *api = &clearing->device->api;
@@ -148,7 +210,10 @@ static lap_status_t clear_at_once(clearing_t *clearing)
                            api->cuGraphGetNodes(clearing->graph, clearing->nodes, &clearing->count),
                            "cuGraphGetNodes"));
     LAP_TRY(take_all_out(clearing));
-    return clearing->words.n > 0 ? put_in(clearing) : LAP_OK;
+    bool done = clearing->words.n == 0;
+    if (!done)
+        LAP_TRY(put_in_first(clearing, &done));
+    return done ? LAP_OK : put_in(clearing);
 }
 
 lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph)

@@ -200,7 +200,8 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     const char *given = getenv("LAP_GPU_PART");
-    int part = 0, parts = 1;
+    device->part = 0;
+    device->parts = 1;
     LAP_TRY(lap_cuda_check(api, api->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
                            "cuDevicePrimaryCtxRetain"));
     device->retained = true;
@@ -215,8 +216,8 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
                            "cuDeviceGetAttribute"));
     if (!given || !*given)
         return LAP_OK;
-    LAP_TRY(read_part(given, &part, &parts));
-    return parts == 1 ? LAP_OK : take_part(device, part, parts);
+    LAP_TRY(read_part(given, &device->part, &device->parts));
+    return device->parts == 1 ? LAP_OK : take_part(device, device->part, device->parts);
 }
 
 /* ---- what it needs ---- */

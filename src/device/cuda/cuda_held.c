@@ -9,6 +9,10 @@
  * One launch has, in this order: copies or a sum or neither; raises; waits; and where they were the
  * last signals of a call, these are counted. Paced signals, which may
  * run elsewhere (cuda_aside.c), are launched by themselves, raises or waits.
+ *
+ * Copies and a sum may also have raises and waits before them in the same launch. Then all of its
+ * blocks wait, which takes most of the multiprocessors: it is done only where no other rank, which may
+ * be waited for, needs the same ones.
  */
 #include <string.h>
 
@@ -30,6 +34,7 @@ static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *st
     signals->n = waits->n;
     signals->checks_tag = waits->checks_tag;
     signals->nraises = raises->n;
+    signals->nclears = 0; /* see cuda_clear.c */
     signals->ncounted = (uint32_t)device->counted.n;
     signals->consumed = device->counted.consumed;
     signals->calls = device->counted.calls;
@@ -223,7 +228,34 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
     return lap_cuda_leave(stream->device, advance(stream, consumed, calls, raised, n));
 }
 
-/* ---- work with signals behind it ---- */
+/* ---- work with signals before and behind it ---- */
+
+/* Whether anybody asks when what is held back begins or ends. */
+static bool is_timed(const lap_cuda_device_t *device)
+{
+    const lap_cuda_waits_t *waits = &device->waits;
+    const lap_cuda_raises_t *raises = &device->raises;
+    bool timed = (waits->n > 0 && waits->times.before) || (raises->n > 0 && raises->times.before);
+    for (uint32_t i = 0; i < waits->n; i++)
+        timed = timed || waits->times.behind[i];
+    for (uint32_t i = 0; i < raises->n; i++)
+        timed = timed || raises->times.behind[i];
+    return timed;
+}
+
+/* Work that is to be held: takes the signals that are held back with it, or launches what is. */
+static lap_status_t take_before(lap_stream_t *stream, lap_cuda_signals_t *before)
+{
+    lap_cuda_device_t *device = stream->device;
+    *before = (lap_cuda_signals_t){.n = 0};
+    if (device->held_for != stream || device->held_work != LAP_CUDA_HELD_NOTHING ||
+        device->held_paced || device->crowded || device->waits.n > LAP_CUDA_FEW ||
+        device->raises.n > LAP_CUDA_FEW || is_timed(device) || stream->time)
+        return lap_cuda_settle(stream);
+    take_signals(device, stream, before);
+    device->waits.n = device->raises.n = 0;
+    return LAP_OK;
+}
 
 static void hold_work(lap_stream_t *stream, lap_cuda_held_work_t work, size_t blocks)
 {
@@ -237,7 +269,7 @@ static void hold_work(lap_stream_t *stream, lap_cuda_held_work_t work, size_t bl
 
 lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce, size_t blocks)
 {
-    LAP_TRY(lap_cuda_settle(stream));
+    LAP_TRY(take_before(stream, &stream->device->sum.before));
     stream->device->sum.reduce = *reduce;
     hold_work(stream, LAP_CUDA_HELD_SUM, blocks);
     return LAP_OK;
@@ -254,7 +286,7 @@ lap_status_t lap_cuda_hold_copy(lap_stream_t *stream, const lap_cuda_copy_t *cop
                       spread->src_stride == copy->src_stride &&
                       spread->dst_stride == copy->dst_stride && spread->vector == copy->vector;
     if (!more) {
-        LAP_TRY(lap_cuda_settle(stream));
+        LAP_TRY(take_before(stream, &spread->before));
         spread->src = copy->src;
         spread->rows = copy->rows;
         spread->row_bytes = copy->row_bytes;

@@ -23,7 +23,8 @@
 #define LAP_CUDA_BATCH 32      /* waits or raises of one launch: a lane each */
 #define LAP_CUDA_FEW 16        /* waits, and raises, of a launch that has both, or other work */
 #define LAP_CUDA_COUNTED 64    /* words that such a launch may count the signals of */
-#define LAP_CUDA_CLEAR 64      /* words of one launch */
+#define LAP_CUDA_CLEAR 64      /* words of one launch, */
+#define LAP_CUDA_CLEARS 8      /* and of a launch that has signals */
 #define LAP_CUDA_ADVANCE 256   /* words of one launch */
 #define LAP_CUDA_SOURCES 64    /* of a reduction */
 #define LAP_CUDA_SLOTS 64      /* streams of a device */
@@ -134,7 +135,7 @@ typedef struct lap_cuda_few_times {
 /*
  * Signals of one launch, by one warp: first all raises, none of them paced, then all waits, and then
  * the call may be counted. They may come behind other work of the launch: then the last of its blocks
- * has them.
+ * has them. Or they come before it: then its first block raises, and every block waits.
  */
 typedef struct lap_cuda_signals {
     lap_cuda_board_t *board; /* of the waits, as in lap_cuda_waits_t */
@@ -144,7 +145,10 @@ typedef struct lap_cuda_signals {
     uint32_t n, checks_tag, nraises;
     uint32_t ncounted; /* where these signals are the last of their call: as lap_advance */
     uint32_t *consumed, *calls;
-    uint32_t *arrived; /* device memory: blocks of this launch that have done their work */
+    uint32_t *arrived; /* device memory: blocks of this launch that have begun, if there are signals
+                          before their work, and those that have done it; 0 before and afterwards */
+    uint32_t nclears, reserved;
+    uint32_t *clears[LAP_CUDA_CLEARS]; /* words to be zero when the launch has ended */
     lap_cuda_few_times_t times, raise_times;
     lap_cuda_wait_t at[LAP_CUDA_FEW];
     struct {
@@ -200,10 +204,10 @@ typedef struct lap_cuda_reduce {
     const float *scales[LAP_CUDA_SOURCES]; /* NULL: 1 */
 } lap_cuda_reduce_t;
 
-/* A reduction, and signals behind it. */
+/* A reduction, and signals before and behind it. */
 typedef struct lap_cuda_sum {
     lap_cuda_reduce_t reduce;
-    lap_cuda_signals_t signals;
+    lap_cuda_signals_t before, signals;
 } lap_cuda_sum_t;
 
 typedef struct lap_cuda_column_sums {
@@ -237,15 +241,15 @@ typedef struct lap_cuda_copy {
 } lap_cuda_copy_t;
 
 /*
- * Copies of rows of bytes, which are read once, and signals behind them. `vector` bytes are moved at
- * a time: all sizes, addresses and strides are multiples of it.
+ * Copies of rows of bytes, which are read once, and signals before and behind them. `vector` bytes are
+ * moved at a time: all sizes, addresses and strides are multiples of it.
  */
 typedef struct lap_cuda_spread {
     const void *src;
     size_t rows, row_bytes, dst_stride, src_stride;
     uint32_t vector, n;
     void *dst[LAP_CUDA_COPIES];
-    lap_cuda_signals_t signals;
+    lap_cuda_signals_t before, signals;
 } lap_cuda_spread_t;
 
 typedef struct lap_cuda_cast {

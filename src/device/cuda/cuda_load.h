@@ -94,6 +94,8 @@
     X(cuGraphMemsetNodeGetParams, 10000)                                                           \
     X(cuGraphAddKernelNode, 12000)                                                                 \
     X(cuGraphKernelNodeSetAttribute, 11000)                                                        \
+    X(cuGraphKernelNodeGetParams, 12000)                                                           \
+    X(cuGraphKernelNodeSetParams, 12000)                                                           \
     X(cuGraphAddDependencies, 10000)                                                               \
     X(cuGraphDestroyNode, 10000)                                                                   \
     X(cuGraphDestroy, 10000)                                                                       \

@@ -282,8 +282,9 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS
 extern "C" __global__ void __launch_bounds__(LAP_CUDA_THREADS, LAP_CUDA_REDUCERS)
     lap_sum(const lap_cuda_sum_t s)
 {
+    signal_before(s.before);
     reduce_all(s.reduce);
-    signal_behind(s.signals);
+    signal_behind(s.signals, has_any(s.before));
 }
 
 /* ---- sums of columns ---- */

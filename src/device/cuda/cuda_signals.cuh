@@ -80,7 +80,7 @@ __device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint3
 /* Different for every call, and for one that is replayed every time. */
 __device__ uint64_t full_tag(uint64_t tag, const uint32_t *calls)
 {
-    return tag ^ *calls * 0xd1b54a32d192ed03u;
+    return tag ^ load_relaxed(calls) * 0xd1b54a32d192ed03u;
 }
 
 /* Sends a transfer over the link, behind all before it; returns when it comes. */
@@ -121,21 +121,15 @@ __device__ bool is_due(const lap_cuda_word_t *word, uint32_t nth, uint32_t value
 
 /*
  * Partner: lap_wait on the same word. What this rank's stream wrote before, copies included, is
- * there when the word shows the addition. After a wait that gave up, that may be anything: no peer
- * is told of it.
+ * there when the word shows the addition, which releases it. After a wait that gave up, that may be
+ * anything: no peer is told of it.
  */
-template <typename raise_t>
-__device__ void raise_word(const raise_t &raise, const uint32_t *lost, bool paced, uint64_t due)
+__device__ void raise_word(lap_cuda_word_t *word, uint64_t tag, uint32_t lost)
 {
-    if (load_relaxed(lost) != 0)
+    if (lost != 0)
         return;
-    if (paced)
-        set_due(raise.word, due);
-    __threadfence_system();
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&raise.word->tag),
-                 "l"(full_tag(raise.tag, raise.calls))
-                 : "memory");
-    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&raise.word->value) : "memory");
+    store_relaxed(&word->tag, tag);
+    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&word->value) : "memory");
 }
 
 /*
@@ -171,16 +165,18 @@ constexpr int looks = 64; /* at the words, between two looks at the host's memor
  * One warp, a lane for each wait, with times as if one came after the other: ends when all signals
  * have come, or the host says so, or after the limit, when there is perhaps no host that looks. What
  * came with a signal of another call must not be used: then only the host can end it, or the limit.
+ * `base` is how far the lane's word was before the call, and `tag` what it shows with the signal.
  */
-template <typename waits_t> __device__ void await_all(const waits_t &waits)
+template <typename waits_t>
+__device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
 {
     const unsigned lane = threadIdx.x;
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
-    const uint32_t base = *mine.consumed;
     uint32_t come = 0;
     int told = -1;                                    /* the lane whose wait is in the slot, */
     uint64_t since = 0;                               /* and since when */
     bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
+    bool mismatch = false;
     uint64_t *time =
         missing ? waits.times.behind[lane] : nullptr; /* to be written, when all up to here have */
     const bool timed = __any_sync(~0u, time != nullptr);
@@ -188,6 +184,8 @@ template <typename waits_t> __device__ void await_all(const waits_t &waits)
         write_time(waits.times.before);
     for (int round = 0;; round++) {
         if (waiting) {
+            /* The tag is there before the value: most often a look at it beforehand will do. */
+            mismatch = load_relaxed(&mine.word->tag) != tag;
             /* Acquires what the peer's raise_word released. */
             const uint32_t value = load_acquire(&mine.word->value);
             come = value - base;
@@ -233,8 +231,8 @@ template <typename waits_t> __device__ void await_all(const waits_t &waits)
         }
         __nanosleep(round < looks ? 20 : 100);
     }
-    const bool mismatch = lane < waits.n && waits.checks_tag &&
-                          load_relaxed(&mine.word->tag) != full_tag(mine.tag, mine.calls);
+    mismatch =
+        mismatch && lane < waits.n && waits.checks_tag && load_relaxed(&mine.word->tag) != tag;
     const unsigned wrong = __ballot_sync(~0u, mismatch);
     if (wrong == 0) {
         if (lane == 0 && told >= 0)
@@ -253,10 +251,49 @@ template <typename waits_t> __device__ void await_all(const waits_t &waits)
 }
 
 /*
+ * The same by a warp of each other block, while one block does what is above: ends when the signals
+ * of this call have come, or that block has given up.
+ */
+__device__ void await_too(const lap_cuda_signals_t &signals, uint32_t base, uint64_t tag)
+{
+    const lap_cuda_wait_t &mine = signals.at[threadIdx.x < signals.n ? threadIdx.x : 0];
+    bool waiting = threadIdx.x < signals.n;
+    for (int round = 1; __any_sync(~0u, waiting); round++) {
+        if (waiting) {
+            const bool other = signals.checks_tag && load_relaxed(&mine.word->tag) != tag;
+            const uint32_t come = load_acquire(&mine.word->value) - base;
+            waiting = other || static_cast<int32_t>(come - mine.count) < 0;
+        }
+        if (round % looks == 0 && __any_sync(~0u, load_relaxed(signals.lost) != 0))
+            return;
+        __nanosleep(20);
+    }
+}
+
+/* What a lane has to know before it raises and waits: to ask memory for it takes time. */
+struct known {
+    uint32_t lost, base;
+    uint64_t raise_tag, wait_tag;
+};
+
+__device__ known look_up(const lap_cuda_signals_t &signals)
+{
+    const unsigned lane = threadIdx.x;
+    known k = {load_relaxed(signals.lost), 0, 0, 0};
+    if (lane < signals.nraises)
+        k.raise_tag = full_tag(signals.raises[lane].tag, signals.raises[lane].calls);
+    if (lane < signals.n) {
+        k.base = load_relaxed(signals.at[lane].consumed);
+        k.wait_tag = full_tag(signals.at[lane].tag, signals.at[lane].calls);
+    }
+    return k;
+}
+
+/*
  * One warp: raises and then waits. What all threads of the launch have written is there for the
  * peers when they see a raise; partner: await_all on the same words.
  */
-__device__ void run_signals(const lap_cuda_signals_t &signals)
+__device__ void run_signals(const lap_cuda_signals_t &signals, const known &k)
 {
     const unsigned lane = threadIdx.x;
     const bool raising = lane < signals.nraises;
@@ -264,7 +301,7 @@ __device__ void run_signals(const lap_cuda_signals_t &signals)
     if (lane == 0)
         write_time(signals.raise_times.before);
     if (raising)
-        raise_word(signals.raises[lane], signals.lost, false, 0);
+        raise_word(signals.raises[lane].word, k.raise_tag, k.lost);
     if (__any_sync(~0u, time != nullptr)) {
         __threadfence_system(); /* the words show it now */
         const uint64_t at = __shfl_sync(~0u, now(), 0);
@@ -272,7 +309,7 @@ __device__ void run_signals(const lap_cuda_signals_t &signals)
             store_relaxed(time, at);
     }
     if (signals.n > 0)
-        await_all(signals);
+        await_all(signals, k.base, k.wait_tag);
     __syncwarp();
     if (lane == 0 && signals.ncounted > 0)
         ++*signals.calls;
@@ -280,40 +317,76 @@ __device__ void run_signals(const lap_cuda_signals_t &signals)
         signals.consumed[i] += signals.raised[i];
 }
 
+/* Also for kernels that begin with other work: its words are for kernels that come later. */
+__device__ void clear_words(const lap_cuda_signals_t &signals)
+{
+    if (blockIdx.x == 0 && threadIdx.x < signals.nclears)
+        *signals.clears[threadIdx.x] = 0;
+}
+
+__device__ bool has_any(const lap_cuda_signals_t &signals)
+{
+    return signals.n + signals.nraises > 0;
+}
+
+/*
+ * Before the work of all threads of a launch, whose blocks all have room at a time: the first of them
+ * to begin raises, and tells the host what is waited for; all of them wait for the peers.
+ */
+__device__ void signal_before(const lap_cuda_signals_t &signals)
+{
+    if (!has_any(signals))
+        return;
+    if (threadIdx.x < 32) {
+        const known k = look_up(signals);
+        const unsigned before = threadIdx.x == 0 ? atomicAdd(signals.arrived, 1) : 0;
+        if (__shfl_sync(~0u, before, 0) == 0)
+            run_signals(signals, k);
+        else
+            await_too(signals, k.base, k.wait_tag);
+    }
+    __syncthreads();
+}
+
 /*
  * Behind the work of all threads of a launch: its last block does the signals. Adding to `arrived`
  * releases what the block has written, and acquires what those before it have; the barriers pass
- * that on inside the block. No block waits here for another.
+ * that on inside the block, and the raises, to all peers. No block waits here for another.
  */
-__device__ void signal_behind(const lap_cuda_signals_t &signals)
+__device__ void signal_behind(const lap_cuda_signals_t &signals, bool begun)
 {
     __shared__ bool last;
+    known k = {};
+    if (threadIdx.x < 32)
+        k = look_up(signals);
     __syncthreads();
     if (threadIdx.x == 0) {
         uint32_t before;
-        asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], 1;"
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
                      : "=r"(before)
                      : "l"(signals.arrived)
                      : "memory");
-        last = before == gridDim.x - 1;
+        last = before == (begun ? 2 : 1) * gridDim.x - 1; /* each was counted when it began, too */
         if (last)
             store_relaxed(signals.arrived, 0u); /* for the next launch of the stream */
     }
     __syncthreads();
     if (last && threadIdx.x < 32)
-        run_signals(signals);
+        run_signals(signals, k);
 }
 
 } // namespace
 
 extern "C" __global__ void SMALL lap_wait(const lap_cuda_waits_t waits)
 {
-    await_all(waits);
+    const lap_cuda_wait_t &mine = waits.at[threadIdx.x < waits.n ? threadIdx.x : 0];
+    await_all(waits, load_relaxed(mine.consumed), full_tag(mine.tag, mine.calls));
 }
 
 extern "C" __global__ void SMALL lap_signal(const lap_cuda_signals_t signals)
 {
-    run_signals(signals);
+    clear_words(signals);
+    run_signals(signals, look_up(signals));
 }
 
 /* Transfers go over a link in the order in which they were issued. */
@@ -331,8 +404,12 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
             due = carry(mine.transit);
         __syncwarp();
     }
-    if (raising)
-        raise_word(mine, raises.lost, raises.paced, due);
+    if (raising) {
+        const uint32_t lost = load_relaxed(raises.lost);
+        if (raises.paced && lost == 0)
+            set_due(mine.word, due);
+        raise_word(mine.word, full_tag(mine.tag, mine.calls), lost);
+    }
     if (!__any_sync(~0u, time || arrival))
         return;
     __threadfence_system(); /* the words show it now */

@@ -188,13 +188,15 @@ template <typename vector> __device__ void spread(const lap_cuda_spread_t &s)
 extern "C" __global__ void __launch_bounds__(LAP_CUDA_SPREADERS, 2)
     lap_spread(const lap_cuda_spread_t s)
 {
+    clear_words(s.signals);
+    signal_before(s.before);
     if (s.vector == 16)
         spread<uint4>(s);
     else if (s.vector == 8)
         spread<uint2>(s);
     else
         spread<uint32_t>(s);
-    signal_behind(s.signals);
+    signal_behind(s.signals, has_any(s.before));
 }
 
 /* ---- casts ---- */

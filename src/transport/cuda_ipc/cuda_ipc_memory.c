@@ -232,7 +232,7 @@ static lap_status_t create_own(lap_buffer_t *buffer)
 /* What a rank tells the others of its memory. No padding: it is sent as bytes. */
 typedef struct offer {
     uint64_t base, context; /* for threads of one process */
-    int32_t gpu;
+    int32_t gpu, part, parts;
     int32_t kind, chosen;  /* for processes: lap_cuda_memory_t, and whether it must be */
     int32_t failure;       /* a status: there is none */
     CUipcMemHandle handle; /* for IPC */
@@ -339,7 +339,8 @@ typedef struct overview {
     bool chosen;    /* the kind of one must be what it is */
     bool all_ipc;   /* else descriptors are to be passed */
     bool multicast; /* all want it */
-    bool share;     /* two have the same GPU */
+    bool share;     /* two have the same GPU, */
+    bool crowded;   /* and perhaps the same part of it */
 } overview_t;
 
 static overview_t look_over(const lap_group_t *group, const offer_t *offers)
@@ -351,8 +352,14 @@ static overview_t look_over(const lap_group_t *group, const offer_t *offers)
         view.chosen = view.chosen || offers[r].chosen;
         view.all_ipc = view.all_ipc && offers[r].kind == LAP_CUDA_MEMORY_IPC;
         view.multicast = view.multicast && offers[r].kind == LAP_CUDA_MEMORY_MULTICAST;
-        for (int other = 0; other < r; other++)
-            view.share = view.share || offers[r].gpu == offers[other].gpu;
+        for (int other = 0; other < r; other++) {
+            const offer_t *a = &offers[r], *b = &offers[other];
+            view.share = view.share || a->gpu == b->gpu;
+            view.crowded =
+                view.crowded || (a->gpu == b->gpu && (a->parts != b->parts || a->part == b->part));
+        }
+        /* Of ranks that are not in the group nobody knows, but that parts are made for one each. */
+        view.crowded = view.crowded || (offers[r].parts == 1 && group->size < group->world->size);
     }
     return view;
 }
@@ -375,6 +382,8 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     lap_group_t *group = buffer->group;
     struct lap_part *part = buffer->backend;
     offer_t offer = {.gpu = part->device->ordinal,
+                     .part = part->device->part,
+                     .parts = part->device->parts,
                      .kind = (int32_t)part->kinds[group->rank],
                      .chosen = part->chosen};
     void *offers;
@@ -389,6 +398,7 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     const overview_t view = look_over(group, offers);
     *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
     part->in_turn = buffer->in_person = view.share && is_threads(buffer);
+    part->device->crowded = part->device->crowded || view.crowded;
     if (status != LAP_OK)
         lap_error(status, "%s", story);
     else if (!view.failed)

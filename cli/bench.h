@@ -36,7 +36,6 @@ typedef enum lap_bench_mode {
 typedef struct lap_bench_method {
     char label[LAP_LIST_TEXT]; /* as the user wrote it: "pipeline:num_splits=8" */
     lap_op_desc_t desc;        /* its method, or "auto", and the knobs that were turned */
-    uint64_t given;            /* which: a bit for each row of lap_op_fields */
     bool asked;                /* false: serial, measured as the yardstick only */
 } lap_bench_method_t;
 

@@ -7,7 +7,6 @@
 #include "overlap/knobs.h"
 
 #define METHODS_MAX 16
-#define KNOBS_MAX 16
 
 /* The names of the methods of an operator, with NULL at the end. */
 static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
@@ -18,93 +17,13 @@ static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
     names[count] = NULL;
 }
 
-/* "pipeline, pull": the methods of a kind that have a knob. */
-static void list_owners(lap_op_kind_t kind, const lap_op_field_t *knob, char *text, size_t bytes)
-{
-    size_t used = 0;
-    snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
-    for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
-        if (lap_knob_of(knob, builder) && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                     builder->name);
-}
-
-/* Finds a knob by its name. */
-static bool find_knob(const char *what, const char *name, const lap_op_field_t **knob_p)
-{
-    const lap_op_field_t *knobs[KNOBS_MAX];
-    const char *names[KNOBS_MAX + 1];
-    size_t count = 0, index;
-    for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
-        if (row->help && count < KNOBS_MAX) {
-            knobs[count] = row;
-            names[count++] = row->field.name;
-        }
-    names[count] = NULL;
-    if (!lap_arg_choice(&lap_bench_command, what, name, names, &index))
-        return false;
-    *knob_p = knobs[index];
-    return true;
-}
-
-/* One knob, "name" or "name=value". */
-static bool parse_knob(lap_op_kind_t kind, lap_bench_method_t *method, char *text)
-{
-    const lap_builder_t *builder = lap_builder_find(kind, method->desc.method);
-    const lap_op_field_t *knob;
-    char owners[LAP_LIST_TEXT], what[2 * LAP_LIST_TEXT];
-    char *value = strchr(text, '=');
-    if (value)
-        *value++ = '\0';
-    snprintf(what, sizeof(what), "knob of --method %s", method->label);
-    if (!find_knob(what, text, &knob))
-        return false;
-    if (!builder || !lap_knob_of(knob, builder)) {
-        list_owners(kind, knob, owners, sizeof(owners));
-        lap_args_fail(&lap_bench_command, "--method %s: %s is a knob of %s", method->label, text,
-                      owners);
-        return false;
-    }
-    const uint64_t bit = UINT64_C(1) << (knob - lap_op_fields);
-    if (method->given & bit) {
-        lap_args_fail(&lap_bench_command, "--method %s gives %s twice", method->label, text);
-        return false;
-    }
-    method->given |= bit;
-    const bool flag = knob->field.type == LAP_FIELD_FLAG;
-    snprintf(what, sizeof(what), "%s of --method %s", text, method->label);
-    return lap_arg_field(&lap_bench_command, what,
-                         value  ? value
-                         : flag ? "1"
-                                : "",
-                         &knob->field, flag ? 0 : 1, &method->desc);
-}
-
-static void add_name(const char **names, const char *name)
-{
-    while (*names)
-        names++;
-    names[0] = name;
-    names[1] = NULL;
-}
-
 bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
 {
-    const char *names[METHODS_MAX + 2];
-    list_methods(it->kind, names);
-    add_name(names, "auto");
-    char text[LAP_LIST_TEXT];
-    snprintf(text, sizeof(text), "%s", item);
-    char *rest = text, *name = strsep(&rest, ":");
-    size_t index;
-    if (!lap_arg_choice(&lap_bench_command, "--method", name, names, &index))
-        return false;
     lap_bench_method_t method = {.desc = LAP_OP_DESC_INIT, .asked = true};
-    method.desc.method = names[index];
+    method.desc.kind = it->kind;
+    if (!lap_arg_method(&lap_bench_command, item, &method.desc))
+        return false;
     snprintf(method.label, sizeof(method.label), "%s", item);
-    while (rest)
-        if (!parse_knob(it->kind, &method, strsep(&rest, ":")))
-            return false;
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {
             lap_args_fail(&lap_bench_command, "--method names %s twice", item);

@@ -231,6 +231,9 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
 bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
                    const lap_field_t *field, int least, void *of);
 
+/* A method of desc->kind with its knobs, such as "ring" or "pipeline:num_splits=8"; or auto. */
+bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_t *desc);
+
 #define LAP_SOURCE_TEXT 64
 
 /* "--transport mpi", where that was `given`, or "LAP_TRANSPORT=mpi": who is to blame for it. */

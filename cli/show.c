@@ -18,8 +18,10 @@ enum { METHOD, RANKS, RANK, TARGET, AFTER, EACH, DTYPE, WIRE_DTYPE, EPILOGUE, SV
 enum { MAX_RANKS = 64, MAX_NAMES = 16 };
 
 static const lap_option_t options[NOPTIONS] = {
-    [METHOD] = {0, "method", "NAME", "the method (default: the first one that is not serial)",
-                NULL},
+    [METHOD] =
+        {0, "method", "NAME",
+         "the method, with its knobs as in lap bench (default: the first that is not serial)",
+         NULL},
     [RANKS] = {'n', "ranks", "P", "group size", "2"},
     [RANK] = {0, "rank", "R", "show the steps of this rank only (default: of all)", NULL},
     [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu"},
@@ -134,8 +136,9 @@ static bool parse(const lap_args_t *args, request_t *request)
         !parse_after(args, &request->after) || !parse_rank(args, request))
         return false;
     const char *usual = lap_builders(desc->kind)[1].name;
-    desc->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";
-    request->method = desc->method;
+    request->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";
+    if (!lap_arg_method(&command, request->method, desc))
+        return false;
     request->each = args->values[EACH] != NULL;
     request->json = args->values[JSON] != NULL;
     request->svg = args->values[SVG];

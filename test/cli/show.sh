@@ -30,6 +30,11 @@ PY
     done
 done
 
+lap show ag 8 8 8 --ranks 4 --method ring:aggregate --rank 0
+has 'a method with a knob' "$status $out" '0 ' 'method ring:aggregate'
+lap show ag 8 8 8 --method ring:num_splits=2
+has 'a knob that the method has not' "$status $err" '2 ' 'num_splits is a knob of'
+
 lap show rs 8 8 8 --ranks 2 --method ring --svg "$work/rs.svg"
 is 'a picture: status 0, and nothing said' "$status$out$err" 0
 ok 'a picture: XML with a box for each step and lines for signals' python3 - "$work/rs.svg" <<'PY'

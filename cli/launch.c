@@ -301,7 +301,7 @@ static void find_failures(job_t *job, failures_t *found)
         rank->ended = true;
         job->running--;
         if (info.si_code == CLD_EXITED && info.si_status == 0) {
-            rank->ended_fd = lap_job_say(job->spawn.place.dir, r, LAP_JOB_ENDED);
+            rank->ended_fd = lap_job_announce(job->spawn.place.dir, r, LAP_JOB_ENDED);
             continue;
         }
         found->count++;

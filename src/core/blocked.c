@@ -11,6 +11,7 @@
 
 #include "core/group.h"
 #include "core/status.h"
+#include "util/clock.h"
 
 enum { FLAG_BLOCKED = 1, FLAG_COLLECTIVE = 2, FLAG_ALL = 4 };
 
@@ -43,11 +44,16 @@ void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *word
     atomic_store_explicit(&note->peer, words->peer, memory_order_release);
     atomic_store_explicit(&note->group, words->group, memory_order_release);
     write_text(note->call, words->call, LAP_CALL_TEXT);
+    for (int i = 0; i < LAP_WAITER_WORDS; i++)
+        atomic_store_explicit(&note->waiters[i], words->waiters[i], memory_order_release);
     atomic_fetch_add_explicit(&note->turn, 1, memory_order_release);
 }
 
-/* What a rank of the world says; false: nothing, or it is just changing it. */
-static bool read_blocked(const lap_blocked_note_t *note, lap_blocked_words_t *words_p)
+/*
+ * What a rank of the world says; false: nothing, or it is just changing it. `all`: with those that
+ * wait for it, which are many words.
+ */
+static bool read_blocked(const lap_blocked_note_t *note, bool all, lap_blocked_words_t *words_p)
 {
     const uint32_t turn = atomic_load_explicit(&note->turn, memory_order_acquire);
     words_p->flags = atomic_load_explicit(&note->flags, memory_order_acquire);
@@ -55,6 +61,8 @@ static bool read_blocked(const lap_blocked_note_t *note, lap_blocked_words_t *wo
     words_p->peer = atomic_load_explicit(&note->peer, memory_order_acquire);
     words_p->group = atomic_load_explicit(&note->group, memory_order_acquire);
     read_text(note->call, words_p->call, LAP_CALL_TEXT);
+    for (int i = 0; all && i < LAP_WAITER_WORDS; i++)
+        words_p->waiters[i] = atomic_load_explicit(&note->waiters[i], memory_order_acquire);
     return turn % 2 == 0 && (words_p->flags & FLAG_BLOCKED) &&
            atomic_load_explicit(&note->turn, memory_order_acquire) == turn;
 }
@@ -164,14 +172,15 @@ static bool is_said(const lap_blocked_words_t *before, const lap_blocked_words_t
         return true;
     return before->flags == words->flags && before->number == words->number &&
            before->group == words->group &&
-           (before->peer == words->peer || words->flags & FLAG_ALL);
+           (before->peer == words->peer || words->flags & FLAG_ALL) &&
+           memcmp(before->waiters, words->waiters, sizeof(words->waiters)) == 0;
 }
 
 /* Says it to all, unless that was the last that was said. With the lock. */
 static void say(lap_world_t *world, const lap_blocked_words_t *words)
 {
     lap_blocked_words_t before = {.flags = 0};
-    if (!read_blocked(lap_group_blocked_note(world->group, world->rank), &before))
+    if (!read_blocked(lap_group_blocked_note(world->group, world->rank), true, &before))
         before.flags = 0;
     if (is_said(&before, words))
         return;
@@ -186,13 +195,16 @@ void lap_blocked_end(lap_world_t *world)
         return;
     pthread_mutex_lock(&world->calls_lock);
     say(world, &nothing);
+    world->circle.since = 0;
     pthread_mutex_unlock(&world->calls_lock);
 }
 
-/* The group of a call that a peer is blocked in, if this rank is in it and has not begun the call. */
+/* The group of a call that a peer is blocked in, if it waits for this rank to begin that. */
 static lap_group_t *find_unbegun(const lap_world_t *world, const lap_blocked_words_t *theirs)
 {
     lap_group_t *group = world->groups;
+    if (!(theirs->flags & FLAG_ALL) && theirs->peer != (uint32_t)world->rank)
+        return NULL;
     while (group && group->id != theirs->group)
         group = group->next;
     if (!group)
@@ -225,9 +237,7 @@ static lap_group_t *find_mismatch(const lap_blocked_t *mine)
     for (int rank = 0; rank < group->size; rank++) {
         lap_blocked_words_t theirs;
         if (rank == group->rank || !(mine->all || rank == mine->peer) ||
-            !read_blocked(note_of(group, rank), &theirs))
-            continue;
-        if (!(theirs.flags & FLAG_ALL) && theirs.peer != (uint32_t)world->rank)
+            !read_blocked(note_of(group, rank), false, &theirs))
             continue;
         lap_group_t *other = find_unbegun(world, &theirs);
         if (!other || has_begun(mine, rank))
@@ -238,14 +248,95 @@ static lap_group_t *find_mismatch(const lap_blocked_t *mine)
     return NULL;
 }
 
+/* ---- circles ---- */
+
+/*
+ * How long a circle must be seen until it is sure, and how long a rank that is sure stays in its call
+ * before it reports that: the others are to become sure, too, before they see it leave.
+ */
+#define CIRCLE_SURE_NS 500000000u
+#define CIRCLE_STAY_NS 500000000u
+
+static bool has_rank(const uint64_t *set, int rank)
+{
+    return set[rank / 64] >> (rank % 64) & 1;
+}
+
+static void describe_circle(const lap_world_t *world, const uint64_t *ranks, char *text,
+                            size_t bytes)
+{
+    lap_blocked_words_t words;
+    size_t used = (size_t)snprintf(text, bytes,
+                                   "ranks wait in a circle, each in a call that another "
+                                   "has not begun");
+    const char *before = ": ";
+    for (int rank = 0; rank < world->size && used < bytes; rank++) {
+        if (!has_rank(ranks, rank) ||
+            !read_blocked(lap_group_blocked_note(world->group, rank), false, &words))
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%srank %d is in %s", before, rank,
+                                 words.call);
+        before = ", ";
+    }
+}
+
+/*
+ * Adds to what this rank says who waits for it: those that are blocked in a call which it has not
+ * begun, as it knows best itself, and those that wait for them. Returns whether it is one of them,
+ * and what to say of that. A rank that waits for this one cannot have gone on since it said so, nor
+ * can those that wait for it: see above. With the lock.
+ */
+static bool list_waiters(lap_world_t *world, lap_blocked_words_t *words, lap_circle_t *circle)
+{
+    bool found = false;
+    words->waiters[world->rank / 64] |= (uint64_t)1 << (world->rank % 64);
+    for (int rank = 0; rank < world->size; rank++) {
+        const lap_blocked_note_t *note = lap_group_blocked_note(world->group, rank);
+        lap_blocked_words_t theirs;
+        if (rank == world->rank || !read_blocked(note, false, &theirs) ||
+            !find_unbegun(world, &theirs) || !read_blocked(note, true, &theirs))
+            continue;
+        lap_group_t *group = find_unbegun(world, &theirs); /* it may be in another call by now */
+        if (!group)
+            continue;
+        for (int i = 0; i < LAP_WAITER_WORDS; i++)
+            words->waiters[i] |= theirs.waiters[i];
+        if (found || !has_rank(theirs.waiters, world->rank))
+            continue;
+        found = true;
+        circle->group = group;
+        describe_circle(world, theirs.waiters, circle->text, sizeof(circle->text));
+    }
+    return found;
+}
+
+/* Whether a circle is sure. */
+static bool watch_circle(lap_circle_t *circle, bool found)
+{
+    const uint64_t now = lap_now_ns();
+    if (!found)
+        circle->since = 0;
+    else if (circle->since == 0)
+        circle->since = now;
+    return found && now - circle->since >= CIRCLE_SURE_NS;
+}
+
 lap_status_t lap_blocked_look(const lap_blocked_t *mine)
 {
     lap_world_t *world = mine->group->world;
-    const lap_blocked_words_t words = words_of(mine);
+    lap_blocked_words_t words = words_of(mine);
     pthread_mutex_lock(&world->calls_lock);
+    const bool found = list_waiters(world, &words, &world->circle);
     say(world, &words);
     lap_group_t *other = find_mismatch(mine);
+    const bool sure = watch_circle(&world->circle, found) && !other;
+    if (sure) {
+        other = world->circle.group;
+        lap_error(LAP_ERR_MISMATCH, "%s", world->circle.text);
+    }
     pthread_mutex_unlock(&world->calls_lock);
+    if (sure)
+        lap_sleep_until_ns(lap_now_ns() + CIRCLE_STAY_NS);
     if (!other)
         return LAP_OK;
     lap_group_fail(mine->group, LAP_ERR_MISMATCH, lap_last_error());
@@ -289,7 +380,7 @@ void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_
 {
     lap_blocked_words_t theirs;
     text[0] = '\0';
-    if (read_blocked(note_of(group, rank), &theirs)) {
+    if (read_blocked(note_of(group, rank), false, &theirs)) {
         snprintf(text, bytes, ": it is in %s%s", theirs.call,
                  theirs.group == group->id ? "" : " of another group");
         return;

@@ -4,8 +4,8 @@
  * so has every collective of the group. A rank whose caller cannot go on before a call has ended
  * says so, where all ranks of the world can see it, once that has lasted a moment. When two ranks
  * are blocked each in a call that the other has not begun, neither will ever begin it: they are in
- * different calls, and say so at once. Ranks that are in calls of groups without this one are none of
- * its business.
+ * different calls, and say so at once. So it is where more ranks wait in a circle: each also says
+ * which ranks wait for it, by themselves or by way of others, and finds itself among them.
  */
 #ifndef LAP_CORE_BLOCKED_H
 #define LAP_CORE_BLOCKED_H
@@ -16,7 +16,10 @@
 
 #include <lap/world.h>
 
+#include "core/environment.h"
+
 #define LAP_CALL_TEXT 56
+#define LAP_WAITER_WORDS (LAP_RANKS_MAX / 64)
 #define LAP_CALL_NAME 16
 
 /* What each rank says of an operator's call that it begins, for its peers to compare with theirs. */
@@ -60,6 +63,7 @@ typedef struct lap_blocked_note {
     _Atomic uint64_t number;
     _Atomic uint64_t group;
     _Atomic uint64_t call[LAP_CALL_TEXT / 8];
+    _Atomic uint64_t waiters[LAP_WAITER_WORDS]; /* bits: ranks of the world that wait for it */
 } lap_blocked_note_t;
 
 /* The same as plain words, as a packet brings them. */
@@ -67,7 +71,15 @@ typedef struct lap_blocked_words {
     uint32_t flags, peer;
     uint64_t number, group;
     char call[LAP_CALL_TEXT];
+    uint64_t waiters[LAP_WAITER_WORDS];
 } lap_blocked_words_t;
+
+/* A circle that a rank has found itself in. */
+typedef struct lap_circle {
+    uint64_t since;     /* in lap_now_ns() time; 0: there is none */
+    lap_group_t *group; /* of the call of a rank that waits for this one */
+    char text[400];
+} lap_circle_t;
 
 /* By one writer at a time. */
 void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *words);
@@ -83,7 +95,7 @@ bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number)
 /*
  * A look of a wait that has lasted a while, and in which the caller is blocked: says so to all
  * ranks. LAP_ERR_MISMATCH, breaking the groups of both calls, when a rank that must begin this call
- * is blocked in another one, which this rank has not begun.
+ * is blocked in another one, which this rank has not begun; or by way of others.
  */
 lap_status_t lap_blocked_look(const lap_blocked_t *mine);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Something is said by listening at an abstract socket with a name for it. Nobody is ever answered
+ * A process announces something by listening at an abstract socket with a name for it. Nobody is ever answered
  * there: who wants to know connects, and the kernel tells which process listens. The name is gone
  * with the process, however that ends. Another user who takes it keeps nobody from anything.
  */
@@ -77,7 +77,7 @@ lap_status_t lap_job_take(const char *dir, int rank, int *fd_p)
                      job ? job : "", (int)who.pid, rank);
 }
 
-int lap_job_say(const char *dir, int rank, lap_job_word_t word)
+int lap_job_announce(const char *dir, int rank, lap_job_word_t word)
 {
     struct sockaddr_un address;
     const socklen_t bytes = job_address(dir, rank, word, &address);
@@ -89,7 +89,7 @@ int lap_job_say(const char *dir, int rank, lap_job_word_t word)
     return -1;
 }
 
-bool lap_job_is_said(const char *dir, int rank, lap_job_word_t word)
+bool lap_job_announced(const char *dir, int rank, lap_job_word_t word)
 {
     struct sockaddr_un address;
     struct ucred who;
@@ -99,11 +99,11 @@ bool lap_job_is_said(const char *dir, int rank, lap_job_word_t word)
 
 lap_status_t lap_job_look(const char *dir, int self, int rank)
 {
-    if (lap_job_is_said(dir, rank, LAP_JOB_ENDED))
+    if (lap_job_announced(dir, rank, LAP_JOB_ENDED))
         return lap_error(LAP_ERR_PEER_LOST,
                          "rank %d has ended, with status 0, and has not come to the other ranks",
                          rank);
-    if (lap_job_is_said(dir, rank, LAP_JOB_MPI))
+    if (lap_job_announced(dir, rank, LAP_JOB_MPI))
         return lap_error(LAP_ERR_MISMATCH,
                          "rank %d has a transport over MPI (mpi or hosts), rank %d has not: "
                          "expected the same --transport, or LAP_TRANSPORT, on all ranks",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Jobs by the directory in which their ranks meet: which process is which rank, and what a process
- * says of a rank to those that wait for it there. All of it is gone with the process that said it.
+ * announces of a rank to those that wait for it there. All of it is gone with that process.
  */
 #ifndef LAP_CORE_JOB_H
 #define LAP_CORE_JOB_H
@@ -10,7 +10,7 @@
 
 #include <lap/status.h>
 
-/* What can be said of a rank. */
+/* What can be announced of a rank. */
 typedef enum lap_job_word {
     LAP_JOB_TAKEN, /* this process is the rank */
     LAP_JOB_MPI,   /* the rank makes its world over MPI, and does not come to the directory */
@@ -24,11 +24,11 @@ typedef enum lap_job_word {
  */
 lap_status_t lap_job_take(const char *dir, int rank, int *fd_p);
 
-/* Says it until the descriptor is closed or the process ends. -1: it cannot be said. */
-int lap_job_say(const char *dir, int rank, lap_job_word_t word);
+/* Announces it until the descriptor is closed or the process ends. -1: that is not possible. */
+int lap_job_announce(const char *dir, int rank, lap_job_word_t word);
 
-/* Whether a process of this user says it. */
-bool lap_job_is_said(const char *dir, int rank, lap_job_word_t word);
+/* Whether a process of this user announces it. */
+bool lap_job_announced(const char *dir, int rank, lap_job_word_t word);
 
 /*
  * LAP_ERR_PEER_LOST or LAP_ERR_MISMATCH when `rank`, for which `self` waits in `dir`, is known not

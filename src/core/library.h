@@ -10,7 +10,7 @@
 typedef struct lap_library {
     const char *title;
     const char *variable; /* of the environment, which may name its file */
-    const char *names[4]; /* of files, NULL behind the last */
+    const char *names[4]; /* of files, NULL after the last */
     const char *dir;      /* where the build found it */
     const char *least;    /* the version that has all that is used; NULL: any */
     const char *advice;   /* what to do where there is none; NULL: nothing is known */

@@ -58,6 +58,7 @@ struct lap_world {
     _Atomic(const void *) awaited; /* the buffer of the call that the caller waits for, */
     _Atomic uint64_t awaited_call; /* and its number: see blocked.h */
     _Atomic bool is_blocked;       /* this rank has said so */
+    lap_circle_t circle;           /* of ranks that are, this one among them; with calls_lock */
 };
 
 struct lap_group {

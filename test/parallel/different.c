@@ -209,6 +209,60 @@ static void elsewhere(lap_world_t *world, void *arg)
     lap_group_destroy(part);
 }
 
+/* Groups of two neighbours each, in a circle; `pairs[i]` is of ranks i and i + 1. */
+static void make_pairs(lap_group_t *all, lap_group_t *pairs[RANKS])
+{
+    const int rank = lap_group_rank(all);
+    for (int i = 0; i < RANKS; i++) {
+        pairs[i] = NULL;
+        const bool member = rank == i || rank == (i + 1) % RANKS;
+        tap_success(lap_group_split(all, member ? 0 : LAP_NO_GROUP, 0, &pairs[i]), "a pair");
+    }
+}
+
+static void destroy_pairs(lap_group_t *pairs[RANKS])
+{
+    for (int i = 0; i < RANKS; i++)
+        lap_group_destroy(pairs[i]);
+}
+
+/* Each waits for the next one, which is in another call. No two of them wait for each other. */
+static void in_a_circle(lap_world_t *world, void *arg)
+{
+    lap_group_t *all = lap_world_group(world), *pairs[RANKS];
+    const int rank = lap_group_rank(all);
+    const bool calls = strcmp(arg, "circle-operator") == 0;
+    make_pairs(all, pairs);
+    lap_op_t *op = rank != 0 ? make(pairs[1], LAP_AG_GEMM) : NULL;
+    tap_success(lap_group_barrier(all), "all are there");
+    const uint64_t begin = lap_now_ns();
+    expect(calls && rank == 1 ? run(op, pairs[1], LAP_AG_GEMM) : lap_group_barrier(pairs[rank]),
+           begin, "ranks wait in a circle",
+           calls ? "rank 0 is in barrier, rank 1 is in ag_gemm with m = 12, rank 2 is in barrier"
+                 : "rank 0 is in barrier, rank 1 is in barrier, rank 2 is in barrier");
+    lap_op_destroy(op);
+    destroy_pairs(pairs);
+}
+
+/* Each waits for the next one, but the last is only late; and then the other way round. */
+static void in_a_row(lap_world_t *world, void *arg)
+{
+    (void)arg;
+    lap_group_t *all = lap_world_group(world), *pairs[RANKS];
+    const int rank = lap_group_rank(all);
+    make_pairs(all, pairs);
+    for (int round = 0; round < 2; round++) {
+        const int first = round ? 0 : 1, second = round ? 1 : 0;
+        if (rank == (round ? 0 : 2))
+            lap_sleep_until_ns(lap_now_ns() + 1500000000u);
+        if (pairs[first])
+            tap_success(lap_group_barrier(pairs[first]), "the later of two pairs meets");
+        if (pairs[second])
+            tap_success(lap_group_barrier(pairs[second]), "and then the one that waited for it");
+    }
+    destroy_pairs(pairs);
+}
+
 /* Who has begun a call may go on to a barrier before others begin it. */
 static void begun_before(lap_world_t *world, void *arg)
 {
@@ -296,6 +350,9 @@ static const scene_t scenes[] = {
     {against_each_other, "each-other", TIMEOUT_S},
     {against_layers, "layers", TIMEOUT_S},
     {of_two_groups, "two-groups", TIMEOUT_S},
+    {in_a_circle, "circle", TIMEOUT_S},
+    {in_a_circle, "circle-operator", TIMEOUT_S},
+    {in_a_row, "row", TIMEOUT_S},
     {elsewhere, "elsewhere", TIMEOUT_S},
     {begun_before, "begun-before", TIMEOUT_S},
     {ended_before, "ended-before", TIMEOUT_S},

@@ -383,11 +383,12 @@ static lap_status_t create_world(const lap_environment_t *environment,
 lap_status_t lap_mpi_world_create(const lap_environment_t *environment,
                                   const lap_settings_t *settings, lap_world_t **world_p)
 {
-    const int said =
-        environment->dir[0] ? lap_job_say(environment->dir, environment->rank, LAP_JOB_MPI) : -1;
+    const int note = environment->dir[0]
+                         ? lap_job_announce(environment->dir, environment->rank, LAP_JOB_MPI)
+                         : -1;
     const lap_status_t status = create_world(environment, settings, world_p);
-    if (said >= 0)
-        close(said);
+    if (note >= 0)
+        close(note);
     return status;
 }
 

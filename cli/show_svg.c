@@ -24,7 +24,7 @@ enum {
 static const char *const colours[LAP_STEP_KINDS] = {
     [LAP_STEP_GEMM] = "#0072b2", [LAP_STEP_PUT] = "#e69f00",    [LAP_STEP_RAISE] = "#555555",
     [LAP_STEP_WAIT] = "#888888", [LAP_STEP_REDUCE] = "#009e73", [LAP_STEP_COPY] = "#cc79a7",
-    [LAP_STEP_SUMS] = "#009e73",
+    [LAP_STEP_SUMS] = "#009e73", [LAP_STEP_KERNEL] = "#56b4e9",
 };
 
 /* A raise of a word of a rank: by which step of which rank. */
@@ -215,6 +215,9 @@ static void label_step(const lap_schedule_t *schedule, const lap_step_t *step, c
         break;
     case LAP_STEP_REDUCE:
         snprintf(text, bytes, "%u ranges", (unsigned)step->count);
+        break;
+    case LAP_STEP_KERNEL:
+        snprintf(text, bytes, "%s", step->name);
         break;
     default:
         snprintf(text, bytes, "%zu rows", step->src.rows);

@@ -117,7 +117,7 @@ typedef struct lap_nn_desc {
     uint64_t seed;    /* of the weights; biases begin with 0, weights of norms with 1 */
     float init_std;   /* standard deviation of the weights */
     float loss_scale; /* gradients of activations are this much larger, those of weights are not */
-    int debug;        /* proves all calls of a pass when it is made: see lap_nn_check */
+    int debug;        /* proves a pass on this device when it is made: see lap_nn_check */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -142,9 +142,9 @@ LAP_API const char *lap_nn_kind_name(lap_nn_kind_t kind);
 LAP_API lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks);
 
 /*
- * Proves that the calls of forward and backward, on the one buffer that they share, are safe
- * together and when they are repeated: see lap_op_check. Local; needs no world. `transport` may be
- * NULL. Rules that are "auto" are taken as serial.
+ * Proves that forward, loss and backward are safe: the calls on the one buffer that they share, as in
+ * lap_op_check, and their kernels and memory. Two layers stand for more of them. Local; needs no
+ * world. `transport` may be NULL. Rules that are "auto" are taken as serial.
  * Returns as lap_nn_validate, LAP_ERR_CHECK, LAP_ERR_NO_MEMORY.
  */
 LAP_API lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport);

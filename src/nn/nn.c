@@ -13,18 +13,6 @@
 
 /* ---- before there are ranks ---- */
 
-/* The list of a description, as rank 0 has it, of that many layers at most. */
-static lap_status_t list_desc(const lap_nn_desc_t *desc, int nranks, size_t most_layers,
-                              lap_nn_list_t *list)
-{
-    lap_nn_plan_t plan = {.nranks = nranks};
-    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
-    const size_t per_layer = plan.nblocks / plan.desc.layers;
-    if (plan.desc.layers > most_layers)
-        plan.nblocks = most_layers * per_layer;
-    return lap_nn_list_init(list, &plan, 0, NULL);
-}
-
 static lap_status_t buffer_size(const lap_nn_list_t *list, size_t *bytes_p, size_t *nsignals_p)
 {
     size_t most_bytes = 0, most_signals = 0;
@@ -46,37 +34,11 @@ lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *b
     if (!bytes_p || !nsignals_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected a pointer to a size_t",
                          bytes_p ? "nsignals_p" : "bytes_p");
-    lap_status_t status = list_desc(desc, nranks, SIZE_MAX, &list);
+    lap_nn_plan_t plan = {.nranks = nranks};
+    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
+    lap_status_t status = lap_nn_list_init(&list, &plan, 0, NULL);
     if (status == LAP_OK)
         status = buffer_size(&list, bytes_p, nsignals_p);
-    lap_nn_list_clear(&list);
-    return status;
-}
-
-static lap_status_t check_list(const lap_nn_list_t *list, const char *transport)
-{
-    lap_op_desc_t *descs = lap_alloc(list->nsteps, sizeof(*descs));
-    if (!descs)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the proof of %u calls",
-                         (unsigned)list->nsteps);
-    for (uint32_t i = 0; i < list->nsteps; i++) {
-        descs[i] = list->steps[i].desc;
-        if (descs[i].method && strcmp(descs[i].method, LAP_AUTO) == 0)
-            descs[i].method = "serial";
-    }
-    const lap_status_t status =
-        lap_op_check(descs, NULL, list->nsteps, list->plan.nranks, transport);
-    lap_free(descs);
-    return status;
-}
-
-/* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */
-lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport)
-{
-    lap_nn_list_t list = {.nregions = 0};
-    lap_status_t status = list_desc(desc, nranks, 2, &list);
-    if (status == LAP_OK)
-        status = check_list(&list, transport);
     lap_nn_list_clear(&list);
     return status;
 }

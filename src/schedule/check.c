@@ -90,12 +90,23 @@ static void check_clear(lap_check_t *check)
     lap_free(check->preds);
     lap_free(check->begins);
     lap_free(check->ends);
+    lap_free(check->frees);
     lap_free(check->clocks);
     lap_free(check->ticks);
     lap_free(check->block_thread);
     lap_free(check->moments);
     lap_free(check->first_moment);
     lap_free(check->raised);
+}
+
+/* Deadlocks and ambiguous signals only. */
+static lap_status_t play(lap_check_t *check)
+{
+    lap_status_t status = lap_check_graph(check);
+    if (status == LAP_OK)
+        status = lap_check_order(check);
+    check_clear(check);
+    return status;
 }
 
 lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, uint32_t ncalls,
@@ -106,12 +117,20 @@ lap_status_t lap_schedule_check_in_line(const lap_schedule_t *const *schedules, 
                          .size = size,
                          .nsignals = lap_signal_count(size),
                          .in_line = true};
-    lap_status_t status = lap_check_form(&check);
+    LAP_TRY(lap_check_form(&check));
+    return play(&check);
+}
+
+static lap_status_t prove(lap_check_t *check)
+{
+    lap_status_t status = lap_check_graph(check);
     if (status == LAP_OK)
-        status = lap_check_graph(&check);
+        status = lap_check_order(check);
     if (status == LAP_OK)
-        status = lap_check_order(&check);
-    check_clear(&check);
+        status = lap_check_access(check);
+    if (status == LAP_OK)
+        status = lap_check_signals(check);
+    check_clear(check);
     return status;
 }
 
@@ -119,15 +138,78 @@ lap_status_t lap_schedule_check(const lap_schedule_t *const *schedules, uint32_t
 {
     lap_check_t check = {
         .schedules = schedules, .ncalls = ncalls, .size = size, .nsignals = lap_signal_count(size)};
-    lap_status_t status = lap_check_form(&check);
+    LAP_TRY(lap_check_form(&check));
+    return prove(&check);
+}
+
+/* ---- programs ---- */
+
+/* The form of a fragment of all ranks of each group. */
+static lap_status_t check_fragment(const lap_linked_t *const *programs, uint32_t call, int size,
+                                   const lap_schedule_t **group)
+{
+    for (int rank = 0; rank < size; rank++) {
+        const lap_fragment_t *first = &programs[rank]->fragments[call];
+        if (first->schedule.rank != 0)
+            continue;
+        for (int r = 0; r < first->schedule.size; r++) {
+            const int peer = first->base + r * first->stride;
+            if (peer < 0 || peer >= size)
+                return lap_error(LAP_ERR_CHECK, "fragment %u of rank %d has a peer %d of %d ranks",
+                                 (unsigned)call, rank, peer, size);
+            group[r] = &programs[peer]->fragments[call].schedule;
+        }
+        const lap_check_t form = {.schedules = group,
+                                  .ncalls = 1,
+                                  .size = first->schedule.size,
+                                  .nsignals = lap_signal_count(first->schedule.size)};
+        LAP_TRY(lap_check_form(&form));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_fragments(lap_check_t *check, const lap_schedule_t **schedules,
+                                    const lap_schedule_t **group)
+{
+    uint32_t nbuffers = 1;
+    for (uint32_t call = 0; call < check->ncalls; call++) {
+        LAP_TRY(check_fragment(check->programs, call, check->size, group));
+        for (int rank = 0; rank < check->size; rank++) {
+            const lap_fragment_t *fragment = &check->programs[rank]->fragments[call];
+            const uint32_t words = lap_signal_count(fragment->schedule.size);
+            schedules[(size_t)call * (size_t)check->size + (size_t)rank] = &fragment->schedule;
+            check->buffer_words = words > check->buffer_words ? words : check->buffer_words;
+            nbuffers = fragment->buffer >= nbuffers ? fragment->buffer + 1 : nbuffers;
+        }
+    }
+    check->nsignals = nbuffers * check->buffer_words;
+    return LAP_OK;
+}
+
+lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line)
+{
+    lap_check_t check = {.programs = programs, .ncalls = programs[0]->nfragments, .size = size};
+    for (int rank = 0; rank < size; rank++)
+        if (programs[rank]->nfragments != check.ncalls)
+            return lap_error(LAP_ERR_CHECK, "rank %d has %u fragments, expected %u as rank 0 has",
+                             rank, (unsigned)programs[rank]->nfragments, (unsigned)check.ncalls);
+    const lap_schedule_t **schedules =
+        lap_alloc((size_t)check.ncalls * (size_t)size + 1, sizeof(*schedules));
+    const lap_schedule_t **group = lap_alloc((size_t)size, sizeof(*group));
+    lap_status_t status = LAP_OK;
+    if (!schedules || !group)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u fragments of %d ranks",
+                           (unsigned)check.ncalls, size);
     if (status == LAP_OK)
-        status = lap_check_graph(&check);
+        status = check_fragments(&check, schedules, group);
+    check.schedules = schedules;
+    lap_check_t line = check;
+    line.in_line = true;
     if (status == LAP_OK)
-        status = lap_check_order(&check);
-    if (status == LAP_OK)
-        status = lap_check_access(&check);
-    if (status == LAP_OK)
-        status = lap_check_signals(&check);
-    check_clear(&check);
+        status = prove(&check);
+    if (status == LAP_OK && in_line)
+        status = play(&line);
+    lap_free(schedules);
+    lap_free(group);
     return status;
 }

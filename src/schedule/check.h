@@ -7,10 +7,15 @@
  * a call. Time on a thread is counted in ticks; a thread is a stream of a rank, or one of the
  * blocks that a GEMM runs in any order and that raise a signal. The clock of a node holds, for each
  * thread, the last tick that happened before it.
+ *
+ * Linked programs are checked in the same way: a fragment is a call. But there only the first call
+ * has a begin, streams go on from one to the next, and the end of a call, which nobody waits for, is
+ * where all its waits are over; where the rank's symmetric memory is its own again is a node, too.
  */
 #ifndef LAP_SCHEDULE_CHECK_H
 #define LAP_SCHEDULE_CHECK_H
 
+#include "schedule/link.h"
 #include "schedule/range.h"
 #include "schedule/schedule.h"
 
@@ -53,17 +58,20 @@ typedef struct lap_moment {
 
 typedef struct lap_check {
     const lap_schedule_t *const *schedules; /* [call * size + rank] */
+    const lap_linked_t *const *programs;    /* of each rank; NULL: calls of operators */
     uint32_t ncalls;
     int size;
-    uint32_t nsignals;
-    bool in_line;        /* steps follow one another as they are listed, whatever their streams */
-    lap_status_t status; /* the first failure */
+    uint32_t nsignals;     /* words of a rank, of all its buffers */
+    uint32_t buffer_words; /* of each buffer */
+    bool in_line;          /* steps follow one another as they are listed, whatever their streams */
+    lap_status_t status;   /* the first failure */
 
     lap_node_t *nodes;
     uint32_t nnodes, nodes_room;
     uint32_t *preds;
     uint32_t npreds, preds_room;
     uint32_t *begins, *ends; /* nodes of each call, [call * size + rank] */
+    uint32_t *frees;         /* of programs: its symmetric memory is the rank's own again */
     uint32_t *clocks;        /* [nnodes, nthreads] */
     uint32_t nthreads;
     uint32_t *ticks;        /* per thread: how far it has been counted */
@@ -78,6 +86,36 @@ static inline const lap_schedule_t *lap_check_schedule(const lap_check_t *check,
                                                        int rank)
 {
     return check->schedules[(size_t)call * (size_t)check->size + (size_t)rank];
+}
+
+static inline const lap_fragment_t *lap_check_fragment(const lap_check_t *check, uint32_t call,
+                                                       int rank)
+{
+    return check->programs ? &check->programs[rank]->fragments[call] : NULL;
+}
+
+/* A rank of the group of a call, as a rank of all; and a signal of its buffer, among all words. */
+static inline int lap_check_peer(const lap_check_t *check, uint32_t call, int rank, int peer)
+{
+    const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
+    return fragment ? fragment->base + peer * fragment->stride : peer;
+}
+
+static inline uint32_t lap_check_signal(const lap_check_t *check, uint32_t call, int rank,
+                                        uint32_t signal)
+{
+    const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
+    return fragment && signal != LAP_NO_SIGNAL ? fragment->buffer * check->buffer_words + signal
+                                               : signal;
+}
+
+/* How often a call raises a word of a rank, of all its words. */
+static inline uint32_t lap_check_raised(const lap_check_t *check, uint32_t call, int rank,
+                                        uint32_t word)
+{
+    const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+    const uint32_t signal = word - lap_check_signal(check, call, rank, 0);
+    return signal < schedule->nsignals ? schedule->raised[signal] : 0;
 }
 
 /* "call 1 rank 0 step 7 PUT rows 8..15 of scratch -> rank 2". */

@@ -5,6 +5,9 @@
  * a write before a read of the same call covers a part of what is read, and all of it must be
  * covered; results must be written once, and whole. Then the rule of schedule.h: what peers do with
  * a rank's memory lies between its begin and its end of the same call.
+ *
+ * In linked programs regions share memory: their bytes are those of the memory, and what is read
+ * must have been written for the same region, by this call or by one before.
  */
 #include "schedule/check.h"
 
@@ -14,11 +17,15 @@
 #include "core/status.h"
 #include "util/alloc.h"
 
+#define BUFFER_MEMORIES (1u << 24) /* symmetric buffers of programs come after all regions */
+
 typedef struct access {
     uint32_t node;
     uint32_t call;
     bool write;
-    lap_range_t range; /* normal */
+    bool symmetric;
+    uint32_t region;   /* or place */
+    lap_range_t range; /* normal; of a region: in its memory */
     size_t end;        /* one past the last byte */
 } access_t;
 
@@ -36,6 +43,21 @@ typedef struct list {
     uint32_t npieces, pieces_room;
 } list_t;
 
+/* Where bytes are in the memory of a program: regions may share some, and buffers are several. */
+static void locate(const lap_check_t *check, access_t *access)
+{
+    const lap_node_t *node = &check->nodes[access->node];
+    const lap_linked_t *linked = check->programs[node->rank];
+    if (access->symmetric) {
+        access->range.place =
+            (lap_place_t)(BUFFER_MEMORIES + linked->fragments[access->call].buffer);
+        return;
+    }
+    const lap_link_region_t *region = &linked->regions[access->region - LAP_PLACES];
+    access->range.place = (lap_place_t)(LAP_PLACES + region->memory);
+    access->range.offset += region->base;
+}
+
 static void add_access(list_t *list, uint32_t node, lap_range_t range, bool write)
 {
     /* Nobody writes the caller's input: check_form.c has seen to that. */
@@ -44,9 +66,13 @@ static void add_access(list_t *list, uint32_t node, lap_range_t range, bool writ
     access_t access = {.node = node,
                        .call = list->check->nodes[node].call,
                        .write = write,
+                       .symmetric = range.place == LAP_SYMMETRIC,
+                       .region = (uint32_t)range.place,
                        .range = lap_range_normal(range)};
     if (access.range.rows == 0)
         return;
+    if (list->check->programs)
+        locate(list->check, &access);
     access_t *accesses =
         lap_check_grow(list->check, list->accesses, list->count, &list->room, sizeof(access_t));
     if (!accesses)
@@ -54,6 +80,32 @@ static void add_access(list_t *list, uint32_t node, lap_range_t range, bool writ
     lap_range_valid(&access.range, &access.end);
     list->accesses = accesses;
     accesses[list->count++] = access;
+}
+
+/* The one of lap_link_each. */
+typedef struct linked_node {
+    list_t *list;
+    uint32_t node;
+} linked_node_t;
+
+static void add_linked(void *context, const lap_range_t *range, bool write)
+{
+    const linked_node_t *of = context;
+    add_access(of->list, of->node, *range, write);
+}
+
+static void list_linked(list_t *list)
+{
+    const lap_check_t *check = list->check;
+    for (uint32_t i = 0; i < check->nnodes; i++) {
+        const lap_node_t *node = &check->nodes[i];
+        linked_node_t of = {list, i};
+        if (node->kind == LAP_NODE_STEP || node->kind == LAP_NODE_BLOCK)
+            lap_link_each(check->programs[node->rank],
+                          lap_check_fragment(check, node->call, node->rank), node->step,
+                          node->kind == LAP_NODE_BLOCK ? node->block : LAP_NO_STEP, add_linked,
+                          &of);
+    }
 }
 
 static void list_accesses(list_t *list)
@@ -98,6 +150,23 @@ static int compare_accesses(const void *left, const void *right)
     return (a->range.offset > b->range.offset) - (a->range.offset < b->range.offset);
 }
 
+/* Bytes of the memory of an access, in words. */
+static void describe_bytes(const list_t *list, const access_t *access, lap_range_t range,
+                           char *text, size_t bytes)
+{
+    const lap_check_t *check = list->check;
+    range.place = (lap_place_t)access->region;
+    if (access->region < LAP_PLACES) {
+        lap_range_describe(&range, text, bytes);
+        return;
+    }
+    const lap_link_region_t *region =
+        &check->programs[range.rank]->regions[access->region - LAP_PLACES];
+    const size_t begin = range.offset - region->base;
+    snprintf(text, bytes, "%s of rank %d, bytes %zu..%zu", region->name, range.rank, begin,
+             begin + (range.rows ? (range.rows - 1) * range.stride + range.row_bytes - 1 : 0));
+}
+
 /*
  * A failure of two accesses: both in words, and from the first to the last byte that they have in
  * common.
@@ -116,7 +185,7 @@ static lap_status_t conflict(const list_t *list, const access_t *a, const access
     common.row_bytes = common.stride = from - begin;
     lap_check_describe(list->check, a->node, one, sizeof(one));
     lap_check_describe(list->check, b->node, other, sizeof(other));
-    lap_range_describe(&common, where, sizeof(where));
+    describe_bytes(list, a, common, where, sizeof(where));
     return lap_error(LAP_ERR_CHECK, "%s: %s %s and %s %s %s", what, one,
                      a->write ? "writes" : "reads", other, b->write ? "writes" : "reads", where);
 }
@@ -136,9 +205,35 @@ static void cover(list_t *list, const access_t *write, const access_t *read)
     }
 }
 
-static bool is_result(const access_t *access)
+/* The results of a call of a rank; in linked programs they are regions. */
+static void find_results(const lap_check_t *check, uint32_t call, int rank, lap_range_t results[3])
 {
-    return access->range.place >= LAP_OUTPUT && access->range.place <= LAP_SCALES;
+    const lap_schedule_t *schedule = lap_check_schedule(check, call, rank);
+    const lap_fragment_t *fragment = lap_check_fragment(check, call, rank);
+    results[0] = schedule->output;
+    results[1] = schedule->gathered;
+    results[2] = schedule->scales;
+    for (int i = 0; fragment && i < 3; i++)
+        results[i] = lap_link_resolve(check->programs[rank], fragment, &results[i]);
+}
+
+static bool is_result(const lap_check_t *check, const access_t *access)
+{
+    lap_range_t results[3];
+    if (!check->programs)
+        return access->region >= LAP_OUTPUT && access->region <= LAP_SCALES;
+    find_results(check, access->call, access->range.rank, results);
+    for (int i = 0; i < 3; i++)
+        if (results[i].rows > 0 && access->region == (uint32_t)results[i].place)
+            return true;
+    return false;
+}
+
+/* Whether what one access wrote is what another may read: calls leave each other regions only. */
+static bool serves(const access_t *write, const access_t *read)
+{
+    return write->write && !read->write && write->region == read->region &&
+           (write->call == read->call || write->region >= LAP_PLACES);
 }
 
 /* Whether an access is what a put does in the memory of another rank. */
@@ -166,15 +261,19 @@ static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *
     const lap_check_t *check = list->check;
     if ((!a->write && !b->write) || lap_range_common(&a->range, &b->range) == 0)
         return LAP_OK;
-    if (a->node == b->node)
+    if (a->node == b->node) {
+        /* What an epilogue adds to is read and written in place. */
+        if (check->programs && a->write != b->write && a->region == b->region)
+            return LAP_OK;
         return conflict(list, a, b, "a step conflicts with itself");
+    }
     bool a_first = access_before(check, a, b->node, is_sent(check, b));
     if (!a_first && !access_before(check, b, a->node, is_sent(check, a)))
         return conflict(list, a, b, "no order between two accesses");
-    if (a->call == b->call && a->write && b->write && is_result(a))
+    if (a->call == b->call && a->write && b->write && is_result(check, a))
         return conflict(list, a, b, "a result is written twice in a call");
     const access_t *first = a_first ? a : b, *second = a_first ? b : a;
-    if (a->call == b->call && first->write && !second->write)
+    if (serves(first, second))
         cover(list, first, second);
     return list->check->status;
 }
@@ -198,6 +297,14 @@ static int compare_pieces(const void *left, const void *right)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
+/* Whether a region has contents that no call wrote. */
+static bool is_filled(const lap_check_t *check, const access_t *access)
+{
+    return access->region >= LAP_PLACES && check->programs[check->nodes[access->node].rank]
+                                               ->regions[access->region - LAP_PLACES]
+                                               .filled;
+}
+
 /*
  * Every byte that is read must be one that the same call wrote before. Pieces may overlap: they are
  * merged.
@@ -216,11 +323,12 @@ static lap_status_t check_reads(list_t *list)
             covered += piece->end > begin ? piece->end - begin : 0;
             upto = piece->end > upto ? piece->end : upto;
         }
-        if (access->write || covered == lap_range_bytes(&access->range))
+        if (access->write || covered == lap_range_bytes(&access->range) ||
+            is_filled(list->check, access))
             continue;
         char text[LAP_CHECK_TEXT], where[128];
         lap_check_describe(list->check, access->node, text, sizeof(text));
-        lap_range_describe(&access->range, where, sizeof(where));
+        describe_bytes(list, access, access->range, where, sizeof(where));
         return lap_error(LAP_ERR_CHECK,
                          "a read of unwritten memory: %s reads %s, of which only %zu of %zu bytes "
                          "have been written in this call by then",
@@ -239,17 +347,19 @@ static lap_status_t check_result(const list_t *list, uint32_t call, int rank,
     lap_range_t whole = lap_range_normal(*result);
     char text[LAP_CHECK_TEXT], where[128];
     size_t written = 0;
+    if (list->check->programs && whole.rows > 0 && whole.place >= LAP_PLACES)
+        whole.offset += list->check->programs[rank]->regions[whole.place - LAP_PLACES].base;
     for (uint32_t i = 0; i < list->count; i++) {
         const access_t *access = &list->accesses[i];
         if (!access->write || access->call != call || access->range.rank != rank ||
-            access->range.place != result->place)
+            access->region != (uint32_t)result->place)
             continue;
         size_t bytes = lap_range_bytes(&access->range);
         written += bytes;
         if (lap_range_common(&access->range, &whole) == bytes)
             continue;
         lap_check_describe(list->check, access->node, text, sizeof(text));
-        lap_range_describe(&access->range, where, sizeof(where));
+        describe_bytes(list, access, access->range, where, sizeof(where));
         return lap_error(LAP_ERR_CHECK, "%s writes %s, which is not all part of the result", text,
                          where);
     }
@@ -265,12 +375,38 @@ static lap_status_t check_results(const list_t *list)
 {
     for (uint32_t call = 0; call < list->check->ncalls; call++)
         for (int rank = 0; rank < list->check->size; rank++) {
-            const lap_schedule_t *schedule = lap_check_schedule(list->check, call, rank);
-            LAP_TRY(check_result(list, call, rank, &schedule->output));
-            LAP_TRY(check_result(list, call, rank, &schedule->gathered));
-            LAP_TRY(check_result(list, call, rank, &schedule->scales));
+            lap_range_t results[3];
+            find_results(list->check, call, rank, results);
+            for (int i = 0; i < 3; i++)
+                if (!list->check->programs || results[i].rows > 0)
+                    LAP_TRY(check_result(list, call, rank, &results[i]));
         }
     return LAP_OK;
+}
+
+/* The latest call before one in which a rank used its memory of the same buffer; NULL: none. */
+static const lap_node_t *find_free(const lap_check_t *check, uint32_t call, int rank)
+{
+    const uint32_t buffer = lap_check_fragment(check, call, rank)->buffer;
+    while (call-- > 0) {
+        const lap_node_t *node =
+            &check->nodes[check->frees[(size_t)call * (size_t)check->size + (size_t)rank]];
+        if (lap_check_fragment(check, call, rank)->buffer == buffer && node->npreds > 0)
+            return node;
+    }
+    return NULL;
+}
+
+/* Whether a rank's memory was its own before a node of a later call. */
+static bool free_before(const lap_check_t *check, uint32_t call, int rank, uint32_t later)
+{
+    const lap_node_t *before = find_free(check, call, rank);
+    if (!before)
+        return lap_check_before(check, check->begins[rank], later);
+    for (uint32_t i = 0; i < before->npreds; i++)
+        if (!lap_check_before(check, check->preds[before->first_pred + i], later))
+            return false;
+    return true;
 }
 
 /*
@@ -282,14 +418,18 @@ static lap_status_t check_rule(const list_t *list)
     for (uint32_t i = 0; i < list->count; i++) {
         const access_t *access = &list->accesses[i];
         size_t at = (size_t)access->call * (size_t)check->size + (size_t)access->range.rank;
-        bool begun = lap_check_before(check, check->begins[at], access->node);
+        if (check->programs && !access->symmetric)
+            continue;
+        bool begun = check->programs
+                         ? free_before(check, access->call, access->range.rank, access->node)
+                         : lap_check_before(check, check->begins[at], access->node);
         if (begun && access_before(check, access, check->ends[at], false))
             continue;
         char one[LAP_CHECK_TEXT], other[LAP_CHECK_TEXT], where[128];
         lap_check_describe(check, access->node, one, sizeof(one));
-        lap_check_describe(check, begun ? check->ends[at] : check->begins[at], other,
-                           sizeof(other));
-        lap_range_describe(&access->range, where, sizeof(where));
+        lap_check_describe(check, begun || check->programs ? check->ends[at] : check->begins[at],
+                           other, sizeof(other));
+        describe_bytes(list, access, access->range, where, sizeof(where));
         return lap_error(
             LAP_ERR_CHECK,
             "memory of a peer outside its call: %s %s %s, with no order between it and "
@@ -302,7 +442,10 @@ static lap_status_t check_rule(const list_t *list)
 lap_status_t lap_check_access(lap_check_t *check)
 {
     list_t list = {.check = check};
-    list_accesses(&list);
+    if (check->programs)
+        list_linked(&list);
+    else
+        list_accesses(&list);
     lap_status_t status = check->status;
     if (status == LAP_OK && list.count > 0)
         qsort(list.accesses, list.count, sizeof(access_t), compare_accesses);

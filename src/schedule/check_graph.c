@@ -16,9 +16,11 @@ typedef struct maker {
     const lap_schedule_t *schedule;
     uint32_t call;
     int rank;
-    uint32_t last[LAP_STREAMS]; /* the latest node of each stream */
-    uint32_t *step_ends;        /* the last node of each step so far */
-    uint32_t *accounted;        /* per word: raises that earlier calls account for */
+    uint32_t *last;      /* the latest node of each stream of each rank; LAP_CHECK_NONE: none */
+    uint32_t *in_line;   /* of each rank: the latest node, whatever its stream */
+    uint32_t *step_ends; /* the last node of each step of each call of each rank */
+    size_t *first_ends;  /* where those of a call begin, [call * size + rank] */
+    uint32_t *accounted; /* per word: raises that earlier calls account for */
 } maker_t;
 
 static size_t word_index(const lap_check_t *check, int rank, uint32_t signal)
@@ -85,7 +87,8 @@ static void set_wait(maker_t *maker, uint32_t index, uint32_t signal, uint32_t c
     lap_check_t *check = maker->check;
     if (check->status != LAP_OK)
         return;
-    size_t word = word_index(check, maker->rank, signal);
+    size_t word =
+        word_index(check, maker->rank, lap_check_signal(check, maker->call, maker->rank, signal));
     lap_node_t *node = &check->nodes[index];
     node->wait = check->first_moment[word] + maker->accounted[word] + count - 1;
     node->next_waiter = check->moments[node->wait].waiters;
@@ -95,10 +98,11 @@ static void set_wait(maker_t *maker, uint32_t index, uint32_t signal, uint32_t c
 
 static void set_raise(maker_t *maker, uint32_t index, int peer, uint32_t signal)
 {
-    if (maker->check->status != LAP_OK)
+    const lap_check_t *check = maker->check;
+    if (check->status != LAP_OK)
         return;
-    maker->check->nodes[index].raise_rank = peer;
-    maker->check->nodes[index].raise_signal = signal;
+    check->nodes[index].raise_rank = lap_check_peer(check, maker->call, maker->rank, peer);
+    check->nodes[index].raise_signal = lap_check_signal(check, maker->call, maker->rank, signal);
 }
 
 static uint32_t add_block(maker_t *maker, uint32_t step, uint32_t index, uint32_t thread,
@@ -149,41 +153,117 @@ static uint32_t add_blocks(maker_t *maker, uint32_t index, uint32_t begin)
     return end;
 }
 
+static uint32_t *last_of(const maker_t *maker, int stream)
+{
+    return &maker->last[stream_thread(maker->rank, (uint32_t)stream)];
+}
+
+static size_t call_index(const maker_t *maker, uint32_t call)
+{
+    return (size_t)call * (size_t)maker->check->size + (size_t)maker->rank;
+}
+
+/* An edge to the node that was added last, if there is where it would come from. */
+static void add_edge_from(maker_t *maker, uint32_t earlier)
+{
+    if (earlier != LAP_CHECK_NONE)
+        add_edge(maker, earlier);
+}
+
+static void add_links(maker_t *maker, uint32_t index)
+{
+    const lap_fragment_t *fragment = lap_check_fragment(maker->check, maker->call, maker->rank);
+    for (uint32_t i = 0; fragment && i < fragment->nlinks; i++)
+        if (fragment->links[i].step == index)
+            add_edge(
+                maker,
+                maker->step_ends[maker->first_ends[call_index(maker, fragment->links[i].fragment)] +
+                                 fragment->links[i].dep]);
+}
+
 static void add_step(maker_t *maker, uint32_t index)
 {
     const lap_step_t *step = &maker->schedule->steps[index];
+    uint32_t *ends = &maker->step_ends[maker->first_ends[call_index(maker, maker->call)]];
     uint32_t node = add_node(maker, LAP_NODE_STEP, index, stream_thread(maker->rank, step->stream));
-    add_edge(maker, maker->last[step->stream]);
+    add_edge_from(maker, *last_of(maker, step->stream));
     for (uint16_t i = 0; i < step->ndeps; i++)
-        add_edge(maker, maker->step_ends[step->deps[i]]);
-    if (maker->check->in_line && index > 0)
-        add_edge(maker, maker->step_ends[index - 1]);
+        add_edge(maker, ends[step->deps[i]]);
+    add_links(maker, index);
+    if (maker->check->in_line)
+        add_edge_from(maker, maker->in_line[maker->rank]);
     if (step->kind == LAP_STEP_GEMM)
         node = add_blocks(maker, index, node);
     else if (step->kind == LAP_STEP_WAIT)
         set_wait(maker, node, step->signal, step->count);
     else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE)
         set_raise(maker, node, step->peer, step->signal);
-    maker->last[step->stream] = maker->step_ends[index] = node;
+    *last_of(maker, step->stream) = ends[index] = maker->in_line[maker->rank] = node;
+}
+
+/*
+ * Streams of a call of an operator begin when those of the call before have ended; those of a
+ * program begin once, together.
+ */
+static void begin_call(maker_t *maker)
+{
+    lap_check_t *check = maker->check;
+    const size_t at = call_index(maker, maker->call);
+    check->begins[at] =
+        add_node(maker, LAP_NODE_BEGIN, 0, stream_thread(maker->rank, LAP_STREAM_COMPUTE));
+    if (maker->call > 0)
+        add_edge(maker, check->ends[at - (size_t)check->size]);
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        *last_of(maker, stream) = check->begins[at];
+    maker->in_line[maker->rank] = check->begins[at];
+}
+
+/* A node that only sees: the latest steps of each stream that count are over: `waits`: all that wait. */
+static uint32_t add_sight(maker_t *maker, bool waits)
+{
+    const lap_check_t *check = maker->check;
+    const lap_linked_t *linked = check->programs[maker->rank];
+    const lap_fragment_t *fragment = lap_check_fragment(check, maker->call, maker->rank);
+    const uint32_t *ends = &maker->step_ends[maker->first_ends[call_index(maker, maker->call)]];
+    uint32_t lasts[LAP_STREAMS];
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        lasts[stream] = LAP_CHECK_NONE;
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
+        if (lap_link_occupies(linked, fragment, i) ||
+            (waits && lap_step_waits(&fragment->schedule, i)))
+            lasts[fragment->schedule.steps[i].stream] = ends[i];
+    const uint32_t node = add_node(maker, LAP_NODE_END, 0, LAP_CHECK_NONE);
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        add_edge_from(maker, lasts[stream]);
+    return node;
+}
+
+static void end_call(maker_t *maker)
+{
+    lap_check_t *check = maker->check;
+    const size_t at = call_index(maker, maker->call);
+    if (check->programs) {
+        check->frees[at] = add_sight(maker, false);
+        check->ends[at] = add_sight(maker, true);
+        return;
+    }
+    check->ends[at] =
+        add_node(maker, LAP_NODE_END, 0, stream_thread(maker->rank, LAP_STREAM_COMPUTE));
+    for (int stream = 0; stream < LAP_STREAMS; stream++)
+        add_edge(maker, *last_of(maker, stream));
 }
 
 static void add_call(maker_t *maker)
 {
     lap_check_t *check = maker->check;
-    size_t at = (size_t)maker->call * (size_t)check->size + (size_t)maker->rank;
-    uint32_t thread = stream_thread(maker->rank, LAP_STREAM_COMPUTE);
-    check->begins[at] = add_node(maker, LAP_NODE_BEGIN, 0, thread);
-    if (maker->call > 0)
-        add_edge(maker, check->ends[at - (size_t)check->size]);
-    for (int stream = 0; stream < LAP_STREAMS; stream++)
-        maker->last[stream] = check->begins[at];
+    if (!check->programs || maker->call == 0)
+        begin_call(maker);
     for (uint32_t step = 0; step < maker->schedule->nsteps; step++)
         add_step(maker, step);
-    check->ends[at] = add_node(maker, LAP_NODE_END, 0, thread);
-    for (int stream = 0; stream < LAP_STREAMS; stream++)
-        add_edge(maker, maker->last[stream]);
+    end_call(maker);
     for (uint32_t signal = 0; signal < check->nsignals; signal++)
-        maker->accounted[word_index(check, maker->rank, signal)] += maker->schedule->raised[signal];
+        maker->accounted[word_index(check, maker->rank, signal)] +=
+            lap_check_raised(check, maker->call, maker->rank, signal);
 }
 
 /*
@@ -200,7 +280,8 @@ static lap_status_t count_threads(lap_check_t *check)
         const lap_schedule_t *schedule = check->schedules[i];
         for (uint32_t j = 0; j < schedule->nsteps; j++) {
             const lap_step_t *step = &schedule->steps[j];
-            uint32_t *most = &check->block_thread[stream_thread(schedule->rank, step->stream)];
+            const int rank = (int)(i % (size_t)check->size);
+            uint32_t *most = &check->block_thread[stream_thread(rank, step->stream)];
             uint32_t raising = 0;
             for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && step->any_order && b < step->count;
                  b++)
@@ -228,7 +309,8 @@ static lap_status_t list_moments(lap_check_t *check)
     check->first_moment = lap_alloc(nwords + 1, sizeof(uint32_t));
     for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
         for (uint32_t signal = 0; signal < check->nsignals; signal++)
-            total += check->schedules[i]->raised[signal];
+            total += lap_check_raised(check, (uint32_t)(i / (size_t)check->size),
+                                      (int)(i % (size_t)check->size), signal);
     if (total < UINT32_MAX)
         check->moments = lap_alloc(total, sizeof(lap_moment_t));
     if (!check->raised || !check->first_moment || !check->moments)
@@ -238,7 +320,8 @@ static lap_status_t list_moments(lap_check_t *check)
         int rank = (int)(word / check->nsignals);
         check->first_moment[word] = at;
         for (uint32_t call = 0; call < check->ncalls; call++) {
-            uint32_t count = lap_check_schedule(check, call, rank)->raised[word % check->nsignals];
+            uint32_t count =
+                lap_check_raised(check, call, rank, (uint32_t)(word % check->nsignals));
             for (uint32_t i = 0; i < count; i++)
                 check->moments[at++] = (lap_moment_t){LAP_CHECK_NONE, LAP_CHECK_NONE, call};
         }
@@ -247,28 +330,51 @@ static lap_status_t list_moments(lap_check_t *check)
     return LAP_OK;
 }
 
+static lap_status_t make_room(maker_t *maker)
+{
+    lap_check_t *check = maker->check;
+    const size_t ncalls = (size_t)check->ncalls * (size_t)check->size;
+    const size_t nstreams = stream_thread(check->size, 0);
+    size_t nsteps = 0;
+    maker->first_ends = lap_alloc(ncalls, sizeof(*maker->first_ends));
+    for (size_t i = 0; maker->first_ends && i < ncalls; i++) {
+        maker->first_ends[i] = nsteps;
+        nsteps += check->schedules[i]->nsteps;
+    }
+    maker->step_ends = lap_alloc(nsteps, sizeof(uint32_t));
+    maker->last = lap_alloc(nstreams, sizeof(uint32_t));
+    maker->in_line = lap_alloc((size_t)check->size, sizeof(uint32_t));
+    maker->accounted = lap_alloc((size_t)check->size * check->nsignals, sizeof(uint32_t));
+    check->begins = lap_alloc(ncalls, sizeof(uint32_t));
+    check->ends = lap_alloc(ncalls, sizeof(uint32_t));
+    check->frees = lap_alloc(ncalls, sizeof(uint32_t));
+    if (!maker->first_ends || !maker->step_ends || !maker->last || !maker->in_line ||
+        !maker->accounted || !check->begins || !check->ends || !check->frees)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %zu schedules", ncalls);
+    for (size_t i = 0; i < nstreams; i++)
+        maker->last[i] = LAP_CHECK_NONE;
+    for (int i = 0; i < check->size; i++)
+        maker->in_line[i] = LAP_CHECK_NONE;
+    return LAP_OK;
+}
+
 lap_status_t lap_check_graph(lap_check_t *check)
 {
     size_t ncalls = (size_t)check->ncalls * (size_t)check->size;
-    uint32_t most = 0;
     LAP_TRY(count_threads(check));
     LAP_TRY(list_moments(check));
-    for (size_t i = 0; i < ncalls; i++)
-        most = check->schedules[i]->nsteps > most ? check->schedules[i]->nsteps : most;
     maker_t maker = {.check = check};
-    maker.step_ends = lap_alloc(most, sizeof(uint32_t));
-    maker.accounted = lap_alloc((size_t)check->size * check->nsignals, sizeof(uint32_t));
-    check->begins = lap_alloc(ncalls, sizeof(uint32_t));
-    check->ends = lap_alloc(ncalls, sizeof(uint32_t));
-    if (!maker.step_ends || !maker.accounted || !check->begins || !check->ends)
-        check->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %zu schedules", ncalls);
+    check->status = make_room(&maker);
     for (size_t i = 0; i < ncalls && check->status == LAP_OK; i++) {
         maker.schedule = check->schedules[i];
         maker.call = (uint32_t)(i / (size_t)check->size);
         maker.rank = (int)(i % (size_t)check->size);
         add_call(&maker);
     }
+    lap_free(maker.first_ends);
     lap_free(maker.step_ends);
+    lap_free(maker.last);
+    lap_free(maker.in_line);
     lap_free(maker.accounted);
     return check->status;
 }

@@ -63,8 +63,7 @@ static lap_status_t unexpected(const lap_check_t *check, uint32_t index)
         "miscounted signal: %s raises signal %u of rank %d, which expects %u raises of "
         "it in call %u and accounts for this one in another call or in none",
         text, (unsigned)node->raise_signal, node->raise_rank,
-        (unsigned)lap_check_schedule(check, node->call, node->raise_rank)
-            ->raised[node->raise_signal],
+        (unsigned)lap_check_raised(check, node->call, node->raise_rank, node->raise_signal),
         (unsigned)node->call);
 }
 
@@ -148,8 +147,9 @@ static uint32_t missing_raise(const lap_check_t *check, const lap_node_t *wait, 
 static uint32_t waited_signal(const lap_check_t *check, const lap_node_t *node)
 {
     const lap_schedule_t *schedule = lap_check_schedule(check, node->call, node->rank);
-    return node->kind == LAP_NODE_BLOCK ? schedule->blocks[node->block].wait_signal
-                                        : schedule->steps[node->step].signal;
+    return lap_check_signal(check, node->call, node->rank,
+                            node->kind == LAP_NODE_BLOCK ? schedule->blocks[node->block].wait_signal
+                                                         : schedule->steps[node->step].signal);
 }
 
 static lap_status_t deadlock(const lap_check_t *check, uint32_t index)
@@ -203,7 +203,7 @@ static lap_status_t stray(const lap_check_t *check, size_t word, const lap_momen
                      "stray signal: rank %u expects signal %u to be raised %u times in call %u, "
                      "and may end the call before %s has raised it",
                      (unsigned)rank, (unsigned)signal,
-                     (unsigned)lap_check_schedule(check, moment->call, (int)rank)->raised[signal],
+                     (unsigned)lap_check_raised(check, moment->call, (int)rank, signal),
                      (unsigned)moment->call, text);
 }
 

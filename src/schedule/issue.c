@@ -362,7 +362,7 @@ static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *str
         return issue_copy(issue, step, stream);
     case LAP_STEP_SUMS:
         return issue_sums(issue, step, stream);
-    case LAP_STEP_KINDS:
+    default:
         break;
     }
     return lap_error(LAP_ERR_INTERNAL, "step %u is of unknown kind %d", index, (int)step->kind);

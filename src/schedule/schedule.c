@@ -115,6 +115,12 @@ uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src
     return lap_add_step(schedule, &step);
 }
 
+uint32_t lap_add_kernel(lap_schedule_t *schedule, uint16_t stream, const char *name)
+{
+    lap_step_t step = {.kind = LAP_STEP_KERNEL, .stream = stream, .peer = -1, .name = name};
+    return lap_add_step(schedule, &step);
+}
+
 uint32_t lap_add_reduce(lap_schedule_t *schedule, uint16_t stream, lap_range_t dst,
                         lap_dtype_t from, lap_dtype_t to)
 {
@@ -264,7 +270,7 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
 const char *lap_step_kind_name(lap_step_kind_t kind)
 {
     static const char *const names[LAP_STEP_KINDS] = {"GEMM",   "PUT",  "RAISE", "WAIT",
-                                                      "REDUCE", "COPY", "SUMS"};
+                                                      "REDUCE", "COPY", "SUMS",  "KERNEL"};
     return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
 }
 
@@ -329,6 +335,9 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
         break;
     case LAP_STEP_SUMS:
         snprintf(text, bytes, "of the columns of %s", src);
+        break;
+    case LAP_STEP_KERNEL:
+        snprintf(text, bytes, "%s", step->name);
         break;
     default:
         break;

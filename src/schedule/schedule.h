@@ -63,6 +63,7 @@ typedef enum lap_step_kind {
     LAP_STEP_REDUCE,   /* dst = sum of ranges[first .. first + count) in that order */
     LAP_STEP_COPY,     /* copy src to dst, both this rank's */
     LAP_STEP_SUMS,     /* the caller's bias_grad = the sums of the columns of src */
+    LAP_STEP_KERNEL,   /* of a program: the kernel `name`; see link.h for what it uses */
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
@@ -102,6 +103,7 @@ typedef struct lap_step {
     bool scaled;                  /* reduce: `count` more ranges follow, the scale of each */
     lap_dtype_t from, to;         /* reduce: types of the ranges and of dst */
     size_t bytes;                 /* raise */
+    const char *name;             /* kernel */
     lap_range_t src;              /* put, copy, sums; gemm: the part b of the weight */
     lap_range_t dst;              /* put, copy, reduce */
 } lap_step_t;
@@ -235,6 +237,7 @@ uint32_t lap_add_wait(lap_schedule_t *schedule, uint16_t stream, int peer, uint3
                       uint32_t count);
 uint32_t lap_add_copy(lap_schedule_t *schedule, uint16_t stream, lap_range_t src, lap_range_t dst);
 uint32_t lap_add_sums(lap_schedule_t *schedule, uint16_t stream, lap_range_t src);
+uint32_t lap_add_kernel(lap_schedule_t *schedule, uint16_t stream, const char *name);
 /*
  * The ranges of the sum follow with lap_reduce_source, in the order of the sum; then, if they have
  * scales, those of all of them with lap_reduce_scale.

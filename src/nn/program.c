@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From lists to programs: each entry becomes a fragment or a kernel, and each region of the list one
+ * of the program. Runs nothing.
+ */
+#include "nn/program.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "overlap/overlap.h"
+#include "schedule/lower.h"
+#include "util/alloc.h"
+
+/* ---- memory ---- */
+
+/* Private and lasting regions share a memory each; the caller's are apart. */
+static uint32_t memory_of(const lap_nn_list_t *list, uint32_t region)
+{
+    const lap_nn_memory_t memory = list->regions[region].memory;
+    return memory == LAP_NN_EXTERNAL ? LAP_NN_MEMORIES + region : (uint32_t)memory;
+}
+
+static size_t bytes_of(const lap_nn_region_t *region)
+{
+    return region->rows * region->stride * lap_dtype_size(region->dtype);
+}
+
+/* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
+static void add_regions(const lap_nn_list_t *list, lap_linked_t *linked)
+{
+    for (uint32_t i = 0; i < list->nregions; i++) {
+        const lap_nn_region_t *region = &list->regions[i];
+        const bool given = i == list->x || i == list->target;
+        char name[64];
+        size_t offset;
+        const uint32_t root = lap_nn_region_root(list, i, &offset);
+        if (region->block == LAP_NN_NONE)
+            snprintf(name, sizeof(name), "%s", region->name);
+        else
+            snprintf(name, sizeof(name), "block%u.%s", (unsigned)region->block, region->name);
+        (void)lap_link_add_region(linked, name, memory_of(list, root),
+                                  list->regions[root].offset + offset, bytes_of(region),
+                                  region->memory == LAP_NN_LASTING || given);
+    }
+    for (uint32_t i = 0; i < list->nsteps; i++)
+        (void)lap_link_add_region(linked, "scratch of an operator",
+                                  LAP_NN_MEMORIES + list->nregions + i, 0, SIZE_MAX, false);
+}
+
+static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
+{
+    lap_link_place_t place = {.region = LAP_NO_REGION};
+    if (region == LAP_NN_NONE)
+        return place;
+    const lap_nn_region_t *matrix = &list->regions[region];
+    const size_t element = lap_dtype_size(matrix->dtype);
+    place.region = region;
+    place.row_bytes = matrix->cols * element;
+    place.stride = matrix->stride * element;
+    return place;
+}
+
+/* A vector as one row, whatever its shape. */
+static lap_link_place_t vector_of(const lap_nn_list_t *list, uint32_t region)
+{
+    lap_link_place_t place = place_of(list, region);
+    if (region != LAP_NN_NONE)
+        place.row_bytes = place.stride = bytes_of(&list->regions[region]);
+    return place;
+}
+
+/* ---- entries ---- */
+
+static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_linked_t *linked)
+{
+    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    lap_link_place_t *places = fragment->places;
+    const uint32_t *reads = entry->reads, *writes = entry->writes;
+    const bool gelu = writes[LAP_NN_AUX_OUT] != LAP_NN_NONE;
+    const uint32_t aux = gelu ? writes[LAP_NN_AUX_OUT] : reads[LAP_NN_AUX_IN];
+    places[LAP_INPUT] = place_of(list, reads[LAP_NN_A]);
+    places[LAP_WEIGHT] = place_of(list, reads[LAP_NN_B]);
+    places[LAP_MOVED] = place_of(list, reads[LAP_NN_X]);
+    places[LAP_OUTPUT] = place_of(list, writes[LAP_NN_D]);
+    places[LAP_GATHERED] = place_of(list, writes[LAP_NN_SECOND]);
+    places[LAP_SCALES] = place_of(list, writes[LAP_NN_SCALES]);
+    places[LAP_SCRATCH] = (lap_link_place_t){.region = list->nregions + entry->index};
+    const lap_link_epilogue_t epilogue = {
+        .aux = place_of(list, aux),
+        .bias = vector_of(list, reads[LAP_NN_BIAS]),
+        .bias_grad = vector_of(list, writes[LAP_NN_BIAS_GRAD]),
+        .aux_element = aux == LAP_NN_NONE ? 0 : lap_dtype_size(list->regions[aux].dtype),
+        .bias_element = reads[LAP_NN_BIAS] == LAP_NN_NONE
+                            ? 0
+                            : lap_dtype_size(list->regions[reads[LAP_NN_BIAS]].dtype),
+        .writes_aux = gelu,
+        .reads_d = entry->beta != 0,
+    };
+    lap_link_epilogue(linked, &epilogue);
+}
+
+/* All of a region that a pass uses. */
+static void use(const lap_nn_list_t *list, lap_linked_t *linked, uint32_t region, bool write)
+{
+    if (region == LAP_NN_NONE)
+        return;
+    const lap_link_place_t place = place_of(list, region);
+    const lap_range_t range = {
+        .place = (lap_place_t)(LAP_PLACES + place.region),
+        .rank = linked->rank,
+        .offset = place.offset,
+        .rows = lap_nn_region_rows(list, region, list->plan.desc.seq),
+        .row_bytes = place.row_bytes,
+        .stride = place.stride,
+    };
+    lap_link_access(linked, 0, LAP_NO_STEP, write, range);
+}
+
+static const char *kernel_name(lap_nn_work_t work)
+{
+    static const char *const names[LAP_NN_WORKS] = {
+        [LAP_NN_OPERATOR] = "operator",
+        [LAP_NN_NORM] = "norm",
+        [LAP_NN_NORM_BACKWARD] = "norm_backward",
+        [LAP_NN_ATTEND] = "attention",
+        [LAP_NN_ATTEND_BACKWARD] = "attention_backward",
+        [LAP_NN_GATE] = "swiglu",
+        [LAP_NN_GATE_BACKWARD] = "swiglu_backward",
+        [LAP_NN_ACTIVATE] = "gelu",
+        [LAP_NN_COPY] = "copy",
+        [LAP_NN_CAST] = "cast",
+        [LAP_NN_ADD] = "add",
+        [LAP_NN_LOSS] = "loss",
+        [LAP_NN_READY] = "ready",
+        [LAP_NN_LOOK] = "amax",
+    };
+    return names[work];
+}
+
+static void add_kernel(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_linked_t *linked)
+{
+    lap_fragment_t *fragment = lap_link_fragment(linked);
+    const lap_problem_t problem = {.rank = list->rank, .size = list->plan.nranks};
+    if (!fragment)
+        return;
+    lap_schedule_init(&fragment->schedule, &problem, entry->name);
+    (void)lap_add_kernel(&fragment->schedule, LAP_STREAM_COMPUTE, kernel_name(entry->work));
+    if (linked->status == LAP_OK)
+        linked->status = fragment->schedule.status;
+    for (int i = 0; i < LAP_NN_READS; i++)
+        use(list, linked, entry->reads[i], false);
+    if (entry->beta != 0)
+        use(list, linked, entry->writes[0], false);
+    for (int i = 0; i < LAP_NN_WRITES; i++)
+        use(list, linked, entry->writes[i], true);
+}
+
+/* The schedules of all ranks for a call, lowered: those that follow each other are alike. */
+static lap_status_t build_call(lap_nn_programs_t *programs, const lap_nn_step_t *step,
+                               const lap_target_t *target, lap_schedule_t *schedules)
+{
+    lap_op_desc_t desc = step->desc;
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
+        desc.method = "serial";
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, programs->size, target->can));
+    for (int rank = 0; rank < programs->size; rank++) {
+        problem.rank = rank;
+        LAP_TRY(lap_build(builder, &problem, &schedules[rank]));
+    }
+    return lap_lower(schedules, (size_t)programs->size, target, NULL);
+}
+
+static lap_status_t add_call(lap_nn_programs_t *programs, uint32_t index,
+                             const lap_target_t *target)
+{
+    const lap_nn_entry_t *entry = &programs->lists[0].entries[index];
+    lap_schedule_t *schedules = lap_alloc((size_t)programs->size, sizeof(*schedules));
+    if (!schedules)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %d ranks",
+                         programs->size);
+    lap_status_t status =
+        build_call(programs, &programs->lists[0].steps[entry->index], target, schedules);
+    for (int rank = 0; rank < programs->size; rank++) {
+        lap_linked_t *linked = &programs->programs[rank];
+        lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(linked) : NULL;
+        if (!fragment) {
+            lap_schedule_clear(&schedules[rank]);
+            continue;
+        }
+        fragment->schedule = schedules[rank];
+        bind(&programs->lists[rank], &programs->lists[rank].entries[index], linked);
+    }
+    lap_free(schedules);
+    return status;
+}
+
+/* Whether an entry does something in a pass that nobody looks at. */
+static bool runs(const lap_nn_entry_t *entry)
+{
+    return entry->work != LAP_NN_READY && entry->work != LAP_NN_LOOK;
+}
+
+static lap_status_t add_part(lap_nn_programs_t *programs, int part, const lap_target_t *target)
+{
+    const lap_nn_list_t *first = &programs->lists[0];
+    for (uint32_t i = first->parts[part]; i < first->parts[part + 1]; i++) {
+        if (!runs(&first->entries[i]))
+            continue;
+        if (first->entries[i].work == LAP_NN_OPERATOR) {
+            LAP_TRY(add_call(programs, i, target));
+            continue;
+        }
+        for (int rank = 0; rank < programs->size; rank++)
+            add_kernel(&programs->lists[rank], &programs->lists[rank].entries[i],
+                       &programs->programs[rank]);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan, bool more,
+                                  const lap_target_t *target)
+{
+    const size_t size = (size_t)plan->nranks;
+    *programs = (lap_nn_programs_t){.size = plan->nranks};
+    programs->lists = lap_alloc(size, sizeof(*programs->lists));
+    programs->programs = lap_alloc(size, sizeof(*programs->programs));
+    programs->list = lap_alloc(size, sizeof(*programs->list));
+    if (!programs->lists || !programs->programs || !programs->list)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
+    for (int rank = 0; rank < programs->size; rank++) {
+        programs->programs[rank].rank = rank;
+        programs->list[rank] = &programs->programs[rank];
+        LAP_TRY(lap_nn_list_init(&programs->lists[rank], plan, rank, NULL));
+        add_regions(&programs->lists[rank], &programs->programs[rank]);
+    }
+    LAP_TRY(add_part(programs, LAP_NN_FORWARD, target));
+    LAP_TRY(add_part(programs, LAP_NN_LOSS_PART, target));
+    LAP_TRY(add_part(programs, more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, target));
+    for (int rank = 0; rank < programs->size; rank++)
+        LAP_TRY(lap_link(&programs->programs[rank]));
+    return LAP_OK;
+}
+
+void lap_nn_programs_clear(lap_nn_programs_t *programs)
+{
+    for (int rank = 0; rank < programs->size; rank++) {
+        if (programs->programs)
+            lap_linked_clear(&programs->programs[rank]);
+        if (programs->lists)
+            lap_nn_list_clear(&programs->lists[rank]);
+    }
+    lap_free(programs->lists);
+    lap_free(programs->programs);
+    lap_free(programs->list);
+    *programs = (lap_nn_programs_t){.size = 0};
+}
+
+static size_t larger(size_t x, size_t y)
+{
+    return x > y ? x : y;
+}
+
+lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
+{
+    lap_nn_proof_t most = {.steps = 0};
+    for (int rank = 0; rank < programs->size; rank++) {
+        const lap_linked_t *linked = &programs->programs[rank];
+        const lap_nn_list_t *list = &programs->lists[rank];
+        lap_nn_proof_t own = {.fragments = linked->nfragments};
+        for (uint32_t f = 0; f < linked->nfragments; f++) {
+            const lap_schedule_t *schedule = &linked->fragments[f].schedule;
+            own.kernels += schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+            own.steps += schedule->nsteps;
+            own.links += linked->fragments[f].nlinks;
+            most.symmetric_bytes = larger(most.symmetric_bytes, schedule->symmetric_bytes);
+        }
+        most.fragments = own.fragments;
+        most.kernels = own.kernels;
+        most.steps = larger(most.steps, own.steps);
+        most.links = larger(most.links, own.links);
+        most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
+        most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
+    }
+    return most;
+}
+
+/* ---- proofs ---- */
+
+lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
+                          lap_nn_proof_t *proof_p)
+{
+    lap_status_t status = LAP_OK;
+    for (int more = 0; more < 2 && status == LAP_OK; more++) {
+        lap_nn_programs_t programs;
+        status = lap_nn_programs_init(&programs, plan, more, target);
+        if (status == LAP_OK)
+            status =
+                lap_linked_check(programs.list, programs.size,
+                                 target->device.shares_queues && lap_target_is_one_sided(target));
+        if (status == LAP_OK)
+            *proof_p = lap_nn_programs_count(&programs);
+        lap_nn_programs_clear(&programs);
+    }
+    return status;
+}
+
+/* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */
+lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *transport)
+{
+    lap_nn_plan_t plan = {.nranks = nranks};
+    lap_nn_proof_t proof;
+    const lap_transport_ops_t *ops;
+    const lap_device_ops_t *device;
+    LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
+    LAP_TRY(lap_transport_find(transport ? transport : "shm", &ops));
+    LAP_TRY(lap_device_find(ops->device ? ops->device : "cpu", &device));
+    const lap_target_t target = lap_target_of(device, ops);
+    if (plan.desc.layers > 2)
+        plan.nblocks = 2 * (plan.nblocks / plan.desc.layers);
+    return lap_nn_prove(&plan, &target, &proof);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The programs of layers: the list of a pass, with the schedules of its operators, linked. */
+#ifndef LAP_NN_PROGRAM_H
+#define LAP_NN_PROGRAM_H
+
+#include "nn/list.h"
+#include "schedule/link.h"
+#include "schedule/target.h"
+
+/* The programs of all ranks of a group, for a forward, a loss and a backward. */
+typedef struct lap_nn_programs {
+    int size;
+    lap_nn_list_t *lists;
+    lap_linked_t *programs;
+    const lap_linked_t **list; /* to be checked */
+} lap_nn_programs_t;
+
+/*
+ * Links the pass of a plan on a target. `more`: gradients are added to those before. Methods that are
+ * "auto" are taken as serial. The caller clears it, also after a failure.
+ */
+lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan, bool more,
+                                  const lap_target_t *target);
+void lap_nn_programs_clear(lap_nn_programs_t *programs);
+
+/* What was proved: of the rank that has most. */
+typedef struct lap_nn_proof {
+    size_t fragments, kernels, steps, links;
+    size_t private_bytes, lasting_bytes; /* of the device */
+    size_t symmetric_bytes;              /* of the buffer */
+} lap_nn_proof_t;
+lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
+
+/* Links and proves the pass of a plan, with both variants of backward. */
+lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
+                          lap_nn_proof_t *proof_p);
+
+#endif

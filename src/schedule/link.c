@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linking. Each step of a program has a clock: for each stream, how many of its steps are over when
+ * the step runs. A link is added only where a step needs one that its clock does not have yet, and
+ * of several needed ones only those that do not follow from the others.
+ */
+#include "schedule/link.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "schedule/range.h"
+#include "util/alloc.h"
+
+/* ---- adding ---- */
+
+static void *grow(lap_linked_t *linked, void *array, uint32_t count, uint32_t *room_p, size_t size)
+{
+    if (linked->status != LAP_OK)
+        return NULL;
+    if (count < *room_p)
+        return array;
+    const uint32_t room = *room_p ? 2 * *room_p : 16;
+    void *grown = lap_realloc(array, *room_p, room, size);
+    if (grown)
+        *room_p = room;
+    else
+        linked->status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u parts", (unsigned)room);
+    return grown;
+}
+
+uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t memory, size_t base,
+                             size_t bytes, bool filled)
+{
+    lap_link_region_t *regions =
+        grow(linked, linked->regions, linked->nregions, &linked->regions_room, sizeof(*regions));
+    if (!regions)
+        return 0;
+    linked->regions = regions;
+    lap_link_region_t *region = &regions[linked->nregions];
+    *region = (lap_link_region_t){.memory = memory, .base = base, .bytes = bytes, .filled = filled};
+    snprintf(region->name, sizeof(region->name), "%s", name);
+    return linked->nregions++;
+}
+
+lap_fragment_t *lap_link_fragment(lap_linked_t *linked)
+{
+    lap_fragment_t *fragments = grow(linked, linked->fragments, linked->nfragments,
+                                     &linked->fragments_room, sizeof(*fragments));
+    if (!fragments)
+        return NULL;
+    linked->fragments = fragments;
+    lap_fragment_t *fragment = &fragments[linked->nfragments++];
+    *fragment = (lap_fragment_t){.stride = 1};
+    for (int i = 0; i < LAP_PLACES; i++)
+        fragment->places[i].region = LAP_NO_REGION;
+    return fragment;
+}
+
+void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
+                     lap_range_t range)
+{
+    if (linked->status != LAP_OK || lap_range_bytes(&range) == 0)
+        return;
+    lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    lap_access_t *accesses = grow(linked, fragment->accesses, fragment->naccesses,
+                                  &fragment->accesses_room, sizeof(*accesses));
+    if (!accesses)
+        return;
+    fragment->accesses = accesses;
+    accesses[fragment->naccesses++] = (lap_access_t){step, block, write, range};
+}
+
+static lap_range_t range_of(const lap_linked_t *linked, const lap_link_place_t *place, size_t rows,
+                            size_t row_bytes)
+{
+    return (lap_range_t){
+        .place = (lap_place_t)(LAP_PLACES + place->region),
+        .rank = linked->rank,
+        .offset = place->offset,
+        .rows = rows,
+        .row_bytes = row_bytes,
+        .stride = place->stride,
+    };
+}
+
+/* What the epilogue uses for a range of d. */
+static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, const lap_range_t *d,
+                         size_t d_element, const lap_link_epilogue_t *epilogue)
+{
+    const lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
+    const size_t packed = fragment->places[LAP_OUTPUT].row_bytes;
+    const size_t row = d->offset / packed, col = d->offset % packed / d_element;
+    const size_t cols = d->row_bytes / d_element;
+    if (epilogue->aux.region != LAP_NO_REGION) {
+        lap_range_t aux = range_of(linked, &epilogue->aux, d->rows, cols * epilogue->aux_element);
+        aux.offset += row * aux.stride + col * epilogue->aux_element;
+        lap_link_access(linked, step, block, epilogue->writes_aux, aux);
+    }
+    if (epilogue->bias.region != LAP_NO_REGION) {
+        lap_range_t bias = range_of(linked, &epilogue->bias, 1, cols * epilogue->bias_element);
+        bias.offset += col * epilogue->bias_element;
+        lap_link_access(linked, step, block, false, bias);
+    }
+    if (epilogue->reads_d)
+        lap_link_access(linked, step, block, false, lap_link_resolve(linked, fragment, d));
+}
+
+void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue)
+{
+    if (linked->status != LAP_OK)
+        return;
+    const lap_schedule_t *schedule = &linked->fragments[linked->nfragments - 1].schedule;
+    const size_t element = lap_dtype_size(schedule->types.out);
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+             b++)
+            if (schedule->blocks[b].d.place == LAP_OUTPUT)
+                add_epilogue(linked, i, b, &schedule->blocks[b].d, element, epilogue);
+        if (step->kind == LAP_STEP_REDUCE && step->dst.place == LAP_OUTPUT)
+            add_epilogue(linked, i, LAP_NO_STEP, &step->dst, element, epilogue);
+        if (step->kind == LAP_STEP_SUMS && epilogue->bias_grad.region != LAP_NO_REGION)
+            lap_link_access(
+                linked, i, LAP_NO_STEP, true,
+                range_of(linked, &epilogue->bias_grad, 1, epilogue->bias_grad.row_bytes));
+    }
+}
+
+void lap_linked_clear(lap_linked_t *linked)
+{
+    for (uint32_t i = 0; i < linked->nfragments; i++) {
+        lap_schedule_clear(&linked->fragments[i].schedule);
+        lap_free(linked->fragments[i].accesses);
+        lap_free(linked->fragments[i].links);
+    }
+    lap_free(linked->fragments);
+    lap_free(linked->regions);
+    *linked = (lap_linked_t){.rank = linked->rank};
+}
+
+/* ---- what steps use ---- */
+
+lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                             const lap_range_t *range)
+{
+    lap_range_t found = *range;
+    if (range->place >= LAP_PLACES)
+        return found;
+    if (range->place == LAP_SYMMETRIC) {
+        found.rank = fragment->base + range->rank * fragment->stride;
+        return found;
+    }
+    const lap_link_place_t *place = &fragment->places[range->place];
+    found.rank = linked->rank;
+    if (place->region == LAP_NO_REGION)
+        return found;
+    found.place = (lap_place_t)(LAP_PLACES + place->region);
+    found.offset += place->offset;
+    if (place->row_bytes == 0 || place->row_bytes == place->stride)
+        return found;
+    found.offset = place->offset + range->offset / place->row_bytes * place->stride +
+                   range->offset % place->row_bytes;
+    found.stride = place->stride;
+    return found;
+}
+
+/* The first of the accesses of a step; those of all steps are in order. */
+static uint32_t first_access(const lap_fragment_t *fragment, uint32_t step)
+{
+    uint32_t low = 0, high = fragment->naccesses;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (fragment->accesses[middle].step < step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+typedef struct visit {
+    const lap_linked_t *linked;
+    const lap_fragment_t *fragment;
+    lap_each_access_t each;
+    void *context;
+} visit_t;
+
+static void visit(const visit_t *visit, const lap_range_t *range, bool write)
+{
+    const lap_range_t found = lap_link_resolve(visit->linked, visit->fragment, range);
+    if (lap_range_bytes(&found) > 0)
+        visit->each(visit->context, &found, write);
+}
+
+void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index,
+                   uint32_t block, lap_each_access_t each, void *context)
+{
+    const visit_t all = {linked, fragment, each, context};
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const lap_step_t *step = &schedule->steps[index];
+    if (block != LAP_NO_STEP) {
+        visit(&all, &schedule->blocks[block].a, false);
+        visit(&all, &step->src, false);
+        visit(&all, &schedule->blocks[block].scale, false);
+        visit(&all, &schedule->blocks[block].d, true);
+    } else if (step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_COPY) {
+        visit(&all, &step->src, false);
+        visit(&all, &step->dst, true);
+    } else if (step->kind == LAP_STEP_SUMS) {
+        visit(&all, &step->src, false);
+    } else if (step->kind == LAP_STEP_REDUCE) {
+        for (uint32_t j = 0; j < (step->scaled ? 2 : 1) * step->count; j++)
+            visit(&all, &schedule->ranges[step->first + j], false);
+        visit(&all, &step->dst, true);
+    }
+    for (uint32_t i = first_access(fragment, index);
+         i < fragment->naccesses && fragment->accesses[i].step == index; i++)
+        if (fragment->accesses[i].block == block)
+            visit(&all, &fragment->accesses[i].range, fragment->accesses[i].write);
+}
+
+typedef struct symmetric {
+    int rank; /* whose memory */
+    bool used;
+} symmetric_t;
+
+static void find_symmetric(void *context, const lap_range_t *range, bool write)
+{
+    symmetric_t *symmetric = context;
+    (void)write;
+    symmetric->used |= range->place == LAP_SYMMETRIC && range->rank == symmetric->rank;
+}
+
+/* Whether a step uses this rank's symmetric memory. */
+static bool uses_symmetric(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                           uint32_t index)
+{
+    symmetric_t symmetric = {linked->rank, false};
+    const lap_step_t *step = &fragment->schedule.steps[index];
+    lap_link_each(linked, fragment, index, LAP_NO_STEP, find_symmetric, &symmetric);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        lap_link_each(linked, fragment, index, b, find_symmetric, &symmetric);
+    return symmetric.used;
+}
+
+/* Whether a signal lets a peer use this rank's memory: a credit, or what opens it. */
+static bool grants(const lap_schedule_t *schedule, uint32_t signal)
+{
+    return signal != LAP_NO_SIGNAL && signal >= lap_signal_credit(schedule->size, 0) &&
+           signal < lap_signal_done(schedule->size, 0);
+}
+
+/* Whether a wait for a signal is one for a peer that uses this rank's memory. */
+static bool awaits_peer(const lap_schedule_t *schedule, uint32_t signal)
+{
+    return signal != LAP_NO_SIGNAL && !grants(schedule, signal);
+}
+
+bool lap_link_occupies(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index)
+{
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const lap_step_t *step = &schedule->steps[index];
+    if (step->kind == LAP_STEP_WAIT)
+        return awaits_peer(schedule, step->signal);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        if (awaits_peer(schedule, schedule->blocks[b].wait_signal))
+            return true;
+    return uses_symmetric(linked, fragment, index);
+}
+
+/* Whether a step uses this rank's symmetric memory, or lets a peer use it. */
+static bool opens(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index)
+{
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const lap_step_t *step = &schedule->steps[index];
+    if (uses_symmetric(linked, fragment, index))
+        return true;
+    if (step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT)
+        return grants(schedule, step->signal);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        if (grants(schedule, schedule->blocks[b].raise_signal))
+            return true;
+    return false;
+}
+
+/* ---- links ---- */
+
+typedef struct ticks {
+    uint32_t over[LAP_STREAMS];
+} ticks_t;
+
+/* A step of the program. */
+typedef struct point {
+    uint32_t fragment, step;
+    uint32_t stream, tick; /* it is the tick-th step of its stream */
+    ticks_t clock;
+} point_t;
+
+/* Bytes that a step used. */
+typedef struct past {
+    uint32_t point;
+    uint32_t memory;
+    bool write;
+    lap_range_t range; /* normal, with the offset in the memory */
+    size_t end;
+} past_t;
+
+typedef struct linker {
+    lap_linked_t *linked;
+    point_t *points;
+    uint32_t npoints;
+    uint32_t first;             /* the first point of the fragment in work */
+    uint32_t last[LAP_STREAMS]; /* the latest point of each stream; LAP_NO_STEP: none */
+    uint32_t *lasts;            /* the same of steps that occupy a buffer, of fragments before */
+    uint32_t nbuffers;
+    past_t *past;
+    uint32_t npast, past_room;
+    past_t *fresh; /* of the fragment in work: its own steps have their order already */
+    uint32_t nfresh, fresh_room;
+    uint32_t needed[LAP_STREAMS]; /* points that the step in work needs */
+} linker_t;
+
+static void join(ticks_t *clock, const ticks_t *other)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        clock->over[s] = clock->over[s] > other->over[s] ? clock->over[s] : other->over[s];
+}
+
+/* Notes that the step in work needs another one, unless it is over anyway or a later one is noted. */
+static void need(linker_t *linker, uint32_t index)
+{
+    const point_t *point = &linker->points[index];
+    uint32_t *needed = &linker->needed[point->stream];
+    if (point->tick <= linker->points[linker->npoints].clock.over[point->stream])
+        return;
+    if (*needed == LAP_NO_STEP || linker->points[*needed].tick < point->tick)
+        *needed = index;
+}
+
+static past_t past_of(const linker_t *linker, const lap_range_t *range, bool write)
+{
+    const lap_link_region_t *region = &linker->linked->regions[range->place - LAP_PLACES];
+    past_t past = {.point = linker->npoints, .memory = region->memory, .write = write};
+    past.range = lap_range_normal(*range);
+    past.range.offset += region->base;
+    lap_range_valid(&past.range, &past.end);
+    return past;
+}
+
+static void look_back(void *context, const lap_range_t *range, bool write)
+{
+    linker_t *linker = context;
+    lap_linked_t *linked = linker->linked;
+    if (range->place < LAP_PLACES)
+        return;
+    const past_t now = past_of(linker, range, write);
+    for (uint32_t i = 0; i < linker->npast; i++) {
+        const past_t *past = &linker->past[i];
+        if (past->memory == now.memory && (past->write || write) && past->range.offset < now.end &&
+            now.range.offset < past->end &&
+            linker->points[past->point].tick >
+                linker->points[linker->npoints].clock.over[linker->points[past->point].stream] &&
+            lap_range_common(&past->range, &now.range) > 0)
+            need(linker, past->point);
+    }
+    past_t *fresh =
+        grow(linked, linker->fresh, linker->nfresh, &linker->fresh_room, sizeof(*fresh));
+    if (!fresh)
+        return;
+    linker->fresh = fresh;
+    fresh[linker->nfresh++] = now;
+}
+
+/* What a write covers needs no look any more: who comes after the write comes after that, too. */
+static void settle(linker_t *linker)
+{
+    lap_linked_t *linked = linker->linked;
+    for (uint32_t f = 0; f < linker->nfresh; f++) {
+        const past_t *fresh = &linker->fresh[f];
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < linker->npast; i++) {
+            const past_t *past = &linker->past[i];
+            const bool covered =
+                fresh->write && past->memory == fresh->memory && past->point != fresh->point &&
+                past->range.offset >= fresh->range.offset && past->end <= fresh->end &&
+                linker->points[fresh->point].clock.over[linker->points[past->point].stream] >=
+                    linker->points[past->point].tick &&
+                lap_range_common(&past->range, &fresh->range) == lap_range_bytes(&past->range);
+            if (!covered)
+                linker->past[left++] = *past;
+        }
+        linker->npast = left;
+        past_t *all = grow(linked, linker->past, linker->npast, &linker->past_room, sizeof(*all));
+        if (!all)
+            return;
+        linker->past = all;
+        all[linker->npast++] = *fresh;
+    }
+    linker->nfresh = 0;
+}
+
+static void add_link(linker_t *linker, lap_fragment_t *fragment, uint32_t step, uint32_t index)
+{
+    lap_linked_t *linked = linker->linked;
+    lap_link_dep_t *links =
+        grow(linked, fragment->links, fragment->nlinks, &fragment->links_room, sizeof(*links));
+    if (!links)
+        return;
+    fragment->links = links;
+    links[fragment->nlinks++] =
+        (lap_link_dep_t){step, linker->points[index].fragment, linker->points[index].step};
+}
+
+/* Adds the links that are needed, the latest first: others may follow from it. */
+static void add_needed(linker_t *linker, lap_fragment_t *fragment, uint32_t step)
+{
+    ticks_t *clock = &linker->points[linker->npoints].clock;
+    for (;;) {
+        uint32_t latest = LAP_NO_STEP;
+        for (int s = 0; s < LAP_STREAMS; s++) {
+            const uint32_t index = linker->needed[s];
+            if (index != LAP_NO_STEP && linker->points[index].tick > clock->over[s] &&
+                (latest == LAP_NO_STEP || index > latest))
+                latest = index;
+        }
+        if (latest == LAP_NO_STEP)
+            return;
+        add_link(linker, fragment, step, latest);
+        join(clock, &linker->points[latest].clock);
+    }
+}
+
+/* The first step of the fragment in work, before `index`, that lets a peer use this rank's memory. */
+static uint32_t find_grant(const lap_schedule_t *schedule, uint32_t index, int peer)
+{
+    for (uint32_t i = 0; i < index; i++) {
+        const lap_step_t *step = &schedule->steps[i];
+        if ((step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT) && step->peer == peer &&
+            grants(schedule, step->signal))
+            return i;
+    }
+    return LAP_NO_STEP;
+}
+
+/*
+ * A peer sends data, or is done with this rank's memory, only after it was let: what it is waited
+ * for comes after that, too.
+ */
+static void join_grant(linker_t *linker, const lap_schedule_t *schedule, uint32_t index, int peer,
+                       uint32_t signal)
+{
+    const uint32_t grant =
+        awaits_peer(schedule, signal) ? find_grant(schedule, index, peer) : LAP_NO_STEP;
+    if (grant != LAP_NO_STEP)
+        join(&linker->points[linker->npoints].clock, &linker->points[linker->first + grant].clock);
+}
+
+static void link_step(linker_t *linker, uint32_t f, uint32_t index)
+{
+    lap_linked_t *linked = linker->linked;
+    lap_fragment_t *fragment = &linked->fragments[f];
+    const lap_step_t *step = &fragment->schedule.steps[index];
+    point_t *point = &linker->points[linker->npoints];
+    const uint32_t before = linker->last[step->stream];
+    *point = (point_t){.fragment = f, .step = index, .stream = step->stream, .tick = 1};
+    if (before != LAP_NO_STEP) {
+        point->clock = linker->points[before].clock;
+        point->tick += linker->points[before].tick;
+    }
+    for (uint16_t i = 0; i < step->ndeps; i++)
+        join(&point->clock, &linker->points[linker->first + step->deps[i]].clock);
+    if (step->kind == LAP_STEP_WAIT)
+        join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
+    for (int s = 0; s < LAP_STREAMS; s++)
+        linker->needed[s] = LAP_NO_STEP;
+    lap_link_each(linked, fragment, index, LAP_NO_STEP, look_back, linker);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        lap_link_each(linked, fragment, index, b, look_back, linker);
+    const uint32_t *lasts = &linker->lasts[(size_t)fragment->buffer * LAP_STREAMS];
+    if (opens(linked, fragment, index))
+        for (int s = 0; s < LAP_STREAMS; s++)
+            if (lasts[s] != LAP_NO_STEP)
+                need(linker, lasts[s]);
+    add_needed(linker, fragment, index);
+    point->clock.over[step->stream] = point->tick;
+    linker->last[step->stream] = linker->npoints++;
+}
+
+static void link_fragment(linker_t *linker, uint32_t f)
+{
+    lap_linked_t *linked = linker->linked;
+    const lap_fragment_t *fragment = &linked->fragments[f];
+    linker->first = linker->npoints;
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
+        link_step(linker, f, i);
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
+        if (lap_link_occupies(linked, fragment, i))
+            linker->lasts[(size_t)fragment->buffer * LAP_STREAMS +
+                          fragment->schedule.steps[i].stream] = linker->first + i;
+    settle(linker);
+}
+
+lap_status_t lap_link(lap_linked_t *linked)
+{
+    linker_t linker = {.linked = linked};
+    size_t count = 0;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        count += linked->fragments[f].schedule.nsteps;
+        if (linked->fragments[f].buffer >= linker.nbuffers)
+            linker.nbuffers = linked->fragments[f].buffer + 1;
+    }
+    linker.points = lap_alloc(count + 1, sizeof(*linker.points));
+    linker.lasts = lap_alloc((size_t)linker.nbuffers * LAP_STREAMS + 1, sizeof(*linker.lasts));
+    if (linked->status == LAP_OK && (!linker.points || !linker.lasts))
+        linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to link %zu steps", count);
+    for (int s = 0; s < LAP_STREAMS; s++)
+        linker.last[s] = LAP_NO_STEP;
+    for (size_t i = 0; linker.lasts && i < (size_t)linker.nbuffers * LAP_STREAMS; i++)
+        linker.lasts[i] = LAP_NO_STEP;
+    for (uint32_t f = 0; f < linked->nfragments && linked->status == LAP_OK; f++)
+        link_fragment(&linker, f);
+    lap_free(linker.points);
+    lap_free(linker.lasts);
+    lap_free(linker.past);
+    lap_free(linker.fresh);
+    return linked->status;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Linking: fragments and kernels become the program of one rank. A fragment is the schedule of an
+ * operator, as it was built or lowered; a kernel is a schedule of one step. A program says for each
+ * fragment which region of memory each of its places is, and to which group of ranks it belongs.
+ * Nobody orders them by hand: the order is that of each stream, and where that is not enough links
+ * follow from the ranges that steps read and write.
+ *
+ * On a symmetric buffer fragments follow the rule of schedule.h: a step that uses this rank's
+ * symmetric memory, or lets a peer use it, runs after all steps of the fragment before it on that
+ * buffer that use that memory, or that wait for a peer that does.
+ *
+ * All ranks of a world have the same number of fragments; fragment i of all ranks is one call of the
+ * groups that they form.
+ */
+#ifndef LAP_SCHEDULE_LINK_H
+#define LAP_SCHEDULE_LINK_H
+
+#include "schedule/schedule.h"
+
+#define LAP_NO_REGION UINT32_MAX
+
+/* Memory with a name. Regions of one memory may share bytes at different times. */
+typedef struct lap_link_region {
+    char name[64];
+    uint32_t memory;
+    size_t base, bytes; /* in the memory */
+    bool filled;        /* has contents before the program begins */
+} lap_link_region_t;
+
+/* What a place of a fragment is: a matrix in a region, which may have gaps between its rows. */
+typedef struct lap_link_place {
+    uint32_t region; /* LAP_NO_REGION: none of the program's */
+    size_t offset;
+    size_t row_bytes, stride;
+} lap_link_place_t;
+
+/* What a step uses besides the ranges that it names itself. */
+typedef struct lap_access {
+    uint32_t step, block; /* block: index in the schedule's blocks; LAP_NO_STEP: of the step */
+    bool write;
+    lap_range_t range; /* place is a region */
+} lap_access_t;
+
+/* A step runs after a step of an earlier fragment, on another stream. */
+typedef struct lap_link_dep {
+    uint32_t step;
+    uint32_t fragment, dep;
+} lap_link_dep_t;
+
+typedef struct lap_fragment {
+    lap_schedule_t schedule;
+    uint32_t buffer;  /* the symmetric buffer that it works in */
+    int base, stride; /* rank r of its group is rank base + r * stride of the world */
+    lap_link_place_t places[LAP_PLACES];
+    lap_access_t *accesses; /* in the order of steps */
+    uint32_t naccesses, accesses_room;
+    lap_link_dep_t *links; /* in the order of steps */
+    uint32_t nlinks, links_room;
+} lap_fragment_t;
+
+typedef struct lap_linked {
+    int rank; /* in the world */
+    lap_link_region_t *regions;
+    uint32_t nregions, regions_room;
+    lap_fragment_t *fragments;
+    uint32_t nfragments, fragments_room;
+    lap_status_t status; /* the first failure: nothing is added after it */
+} lap_linked_t;
+
+/* A new region; returns its index. */
+uint32_t lap_link_add_region(lap_linked_t *linked, const char *name, uint32_t memory, size_t base,
+                             size_t bytes, bool filled);
+
+/* A new fragment without steps, with no place bound. NULL after a failure. */
+lap_fragment_t *lap_link_fragment(lap_linked_t *linked);
+
+/* What a step of the latest fragment uses; `step` 0 of a kernel. */
+void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool write,
+                     lap_range_t range);
+
+/*
+ * The matrices that the epilogue of the latest fragment uses: read where it finishes its result d,
+ * or written there. They are as large as d, but for vectors, of which each column of d has an
+ * element. `beta`: d is read, too.
+ */
+typedef struct lap_link_epilogue {
+    lap_link_place_t aux, bias, bias_grad;
+    size_t aux_element, bias_element; /* bytes */
+    bool writes_aux, reads_d;
+} lap_link_epilogue_t;
+void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue);
+
+/* Finds the links of all fragments. Returns the first failure. */
+lap_status_t lap_link(lap_linked_t *linked);
+
+void lap_linked_clear(lap_linked_t *linked);
+
+/* The range of a region, or of symmetric memory, that a range of a fragment is. */
+lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *fragment,
+                             const lap_range_t *range);
+
+/* Calls `each` for all that a step, or a block of it, reads and writes, resolved. */
+typedef void (*lap_each_access_t)(void *context, const lap_range_t *range, bool write);
+void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t step,
+                   uint32_t block, lap_each_access_t each, void *context);
+
+/*
+ * Whether a step uses this rank's symmetric memory, or waits for a peer that does: for data, or for
+ * a peer that is done with reading.
+ */
+bool lap_link_occupies(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t step);
+
+/*
+ * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region that was
+ * not filled before must find what the program wrote there. `in_line`: and that they cannot deadlock
+ * even if each rank runs its steps one after the other: see lap_schedule_check_in_line.
+ */
+lap_status_t lap_linked_check(const lap_linked_t *const *programs, int size, bool in_line);
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs of whole passes. They are proved for every kind of layers and on every target. Then each
+ * single link, WAIT, RAISE, PUT, signal of a PUT, wait or raise of a block and dependency is
+ * taken out of a program, on one rank or on all: the checker must object each time. So it misses
+ * nothing, and linking adds no link that is not needed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "nn/program.h"
+#include "tap.h"
+
+typedef enum mutation {
+    DROP_LINK,
+    DROP_STEP,
+    DROP_SIGNAL,
+    DROP_DEP,
+    DROP_BLOCK_WAIT,
+    DROP_BLOCK_RAISE,
+    MUTATIONS
+} mutation_t;
+
+static const char *const mutation_names[MUTATIONS] = {
+    "a link taken out",       "a WAIT, RAISE or PUT taken out", "a PUT without its signal",
+    "a dependency taken out", "a block without its wait",       "a block without its raise",
+};
+
+typedef struct tally {
+    size_t mutants, survivors;
+} tally_t;
+
+/* A fragment as it was: what a mutation may change. */
+typedef struct saved {
+    lap_step_t step;
+    lap_block_t *blocks;
+    uint32_t nlinks, naccesses;
+    lap_link_dep_t *links;
+} saved_t;
+
+static void *copy_of(const void *array, size_t count, size_t size)
+{
+    void *copy = malloc(count * size + 1);
+    if (!copy)
+        exit(1);
+    if (count)
+        memcpy(copy, array, count * size);
+    return copy;
+}
+
+static saved_t save(const lap_fragment_t *fragment, uint32_t index)
+{
+    return (saved_t){
+        .step = fragment->schedule.steps[index],
+        .blocks =
+            copy_of(fragment->schedule.blocks, fragment->schedule.nblocks, sizeof(lap_block_t)),
+        .nlinks = fragment->nlinks,
+        .naccesses = fragment->naccesses,
+        .links = copy_of(fragment->links, fragment->nlinks, sizeof(lap_link_dep_t)),
+    };
+}
+
+static void restore(lap_fragment_t *fragment, uint32_t index, saved_t *saved)
+{
+    fragment->schedule.steps[index] = saved->step;
+    if (fragment->schedule.nblocks)
+        memcpy(fragment->schedule.blocks, saved->blocks,
+               fragment->schedule.nblocks * sizeof(lap_block_t));
+    fragment->nlinks = saved->nlinks;
+    fragment->naccesses = saved->naccesses;
+    if (saved->nlinks)
+        memcpy(fragment->links, saved->links, saved->nlinks * sizeof(lap_link_dep_t));
+    free(saved->blocks);
+    free(saved->links);
+}
+
+/* A step that does nothing, on the same stream with the same dependencies. */
+static void make_idle(lap_step_t *step, int rank)
+{
+    lap_step_t idle = {.kind = LAP_STEP_COPY, .stream = step->stream, .ndeps = step->ndeps};
+    memcpy(idle.deps, step->deps, sizeof(idle.deps));
+    idle.src.place = idle.dst.place = LAP_SCRATCH;
+    idle.src.rank = idle.dst.rank = rank;
+    *step = idle;
+}
+
+/* Takes the `item`-th link of a step out; the others stay in their order. */
+static bool drop_link(lap_fragment_t *fragment, uint32_t index, uint32_t item)
+{
+    for (uint32_t i = 0; i < fragment->nlinks; i++)
+        if (fragment->links[i].step == index && item-- == 0) {
+            memmove(&fragment->links[i], &fragment->links[i + 1],
+                    (--fragment->nlinks - i) * sizeof(fragment->links[0]));
+            return true;
+        }
+    return false;
+}
+
+static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation, uint32_t item)
+{
+    if (index >= fragment->schedule.nsteps)
+        return false;
+    lap_step_t *step = &fragment->schedule.steps[index];
+    const bool gemm = step->kind == LAP_STEP_GEMM && item < step->count;
+    lap_block_t *block = gemm ? &fragment->schedule.blocks[step->first + item] : NULL;
+    switch (mutation) {
+    case DROP_LINK:
+        return drop_link(fragment, index, item);
+    case DROP_STEP:
+        if (item > 0 || (step->kind != LAP_STEP_WAIT && step->kind != LAP_STEP_RAISE &&
+                         step->kind != LAP_STEP_PUT))
+            return false;
+        make_idle(step, fragment->schedule.rank);
+        return true;
+    case DROP_SIGNAL:
+        if (item > 0 || step->kind != LAP_STEP_PUT || step->signal == LAP_NO_SIGNAL)
+            return false;
+        step->signal = LAP_NO_SIGNAL;
+        return true;
+    case DROP_DEP:
+        if (item >= step->ndeps)
+            return false;
+        step->deps[item] = step->deps[--step->ndeps];
+        return true;
+    case DROP_BLOCK_WAIT:
+        if (!block || block->wait_signal == LAP_NO_SIGNAL)
+            return false;
+        block->wait_signal = LAP_NO_SIGNAL;
+        return true;
+    default:
+        if (!block || block->raise_signal == LAP_NO_SIGNAL)
+            return false;
+        block->raise_signal = LAP_NO_SIGNAL;
+        return true;
+    }
+}
+
+/* Changes a step on one rank, or on all with rank -1, and sees whether the checker objects. */
+static void try_mutant(lap_nn_programs_t *programs, uint32_t f, int rank, uint32_t index,
+                       mutation_t mutation, uint32_t item, tally_t *tally)
+{
+    const int first = rank < 0 ? 0 : rank, end = rank < 0 ? programs->size : rank + 1;
+    saved_t saved[16];
+    bool changed = false;
+    for (int r = first; r < end; r++) {
+        lap_fragment_t *fragment = &programs->programs[r].fragments[f];
+        const bool there = index < fragment->schedule.nsteps;
+        saved[r] = save(fragment, there ? index : 0);
+        changed |= change(fragment, index, mutation, item);
+    }
+    if (changed) {
+        tally->mutants++;
+        if (lap_linked_check(programs->list, programs->size, false) != LAP_ERR_CHECK &&
+            tally->survivors++ < 4) {
+            char text[256];
+            const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
+            lap_step_describe(&fragment->schedule, index, text, sizeof(text));
+            tap_note("survived: %s: fragment %u (%s) rank %d %s, item %u", mutation_names[mutation],
+                     (unsigned)f, fragment->schedule.method, rank, text, (unsigned)item);
+        }
+    }
+    for (int r = first; r < end; r++) {
+        lap_fragment_t *fragment = &programs->programs[r].fragments[f];
+        restore(fragment, index < fragment->schedule.nsteps ? index : 0, &saved[r]);
+    }
+}
+
+static uint32_t most_steps(const lap_nn_programs_t *programs, uint32_t f)
+{
+    uint32_t most = 0;
+    for (int r = 0; r < programs->size; r++) {
+        const uint32_t count = programs->programs[r].fragments[f].schedule.nsteps;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+/*
+ * Where streams share queues, lowering lets waits depend on what is sent before them. Nothing is
+ * wrong without that but in such queues, which the checker plays with one order only.
+ */
+static bool is_tried(const lap_target_t *target, mutation_t mutation)
+{
+    return mutation != DROP_DEP || !target->device.shares_queues ||
+           !lap_target_is_one_sided(target);
+}
+
+static void try_all(lap_nn_programs_t *programs, const lap_target_t *target, tally_t *tallies)
+{
+    for (uint32_t f = 0; f < programs->programs[0].nfragments; f++)
+        for (int rank = -1; rank < programs->size; rank++)
+            for (uint32_t i = 0; i < most_steps(programs, f); i++)
+                for (int mutation = 0; mutation < MUTATIONS; mutation++)
+                    for (uint32_t item = 0; item < 8 && is_tried(target, (mutation_t)mutation);
+                         item++)
+                        try_mutant(programs, f, rank, i, (mutation_t)mutation, item,
+                                   &tallies[mutation]);
+}
+
+static bool in_line(const lap_target_t *target)
+{
+    return target->device.shares_queues && lap_target_is_one_sided(target);
+}
+
+static lap_nn_desc_t describe(lap_nn_kind_t kind)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    desc.kind = kind;
+    desc.seq = 12;
+    desc.batch = 2;
+    desc.hidden = 48;
+    desc.heads = 12;
+    desc.dtype = LAP_BFLOAT16;
+    return desc;
+}
+
+/* False, and a failed check, where it is not proved. */
+static bool prove(const lap_nn_desc_t *desc, int nranks, bool more, const lap_target_t *target,
+                  const char *name)
+{
+    lap_nn_plan_t plan;
+    lap_nn_programs_t programs = {.size = 0};
+    lap_status_t status = lap_nn_plan_init(desc, nranks, &plan);
+    if (status == LAP_OK)
+        status = lap_nn_programs_init(&programs, &plan, more, target);
+    if (status == LAP_OK)
+        status = lap_linked_check(programs.list, nranks, in_line(target));
+    tap_success(status, "%s of %d ranks on %s%s is proved", name, nranks, target->name,
+                more ? ", gradients added" : "");
+    lap_nn_programs_clear(&programs);
+    return status == LAP_OK;
+}
+
+static void prove_all(void)
+{
+    const lap_target_t *target;
+    for (size_t t = 0; (target = lap_target_at(t)); t++)
+        for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++)
+            for (int nranks = 1; nranks <= 4; nranks++)
+                for (int way = 0; way < 6; way++) {
+                    lap_nn_desc_t desc = describe((lap_nn_kind_t)kind);
+                    desc.layers = kind == LAP_NN_TRANSFORMER ? 2 : 1;
+                    desc.recompute = (lap_recompute_t)(way % 3);
+                    desc.fp8 = way % 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
+                    desc.activation = way < 3 ? LAP_GELU : LAP_SWIGLU;
+                    desc.sequence_parallel = way != 4;
+                    desc.row_parallel = kind == LAP_NN_LINEAR && way == 5;
+                    (void)prove(&desc, nranks, way % 2, target,
+                                lap_nn_kind_name((lap_nn_kind_t)kind));
+                }
+}
+
+static void mutate(const lap_nn_desc_t *desc, int nranks, const lap_target_t *target, tally_t *sums)
+{
+    tally_t tallies[MUTATIONS] = {{0, 0}};
+    lap_nn_plan_t plan;
+    lap_nn_programs_t programs = {.size = 0};
+    bool good = lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
+                lap_nn_programs_init(&programs, &plan, true, target) == LAP_OK &&
+                lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+    if (good)
+        try_all(&programs, target, tallies);
+    good = good && lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+    tap_ok(good, "%s of %d ranks on %s is proved before and after", lap_nn_kind_name(desc->kind),
+           nranks, target->name);
+    lap_nn_programs_clear(&programs);
+    tally_t all = {0, 0};
+    for (int i = 0; i < MUTATIONS; i++) {
+        all.mutants += tallies[i].mutants;
+        all.survivors += tallies[i].survivors;
+        sums[i].mutants += tallies[i].mutants;
+        sums[i].survivors += tallies[i].survivors;
+    }
+    tap_ok(all.mutants > 0 && all.survivors == 0,
+           "%s of %d ranks on %s: none of %zu mutants survives (%zu did)",
+           lap_nn_kind_name(desc->kind), nranks, target->name, all.mutants, all.survivors);
+}
+
+int main(void)
+{
+    const lap_target_t *target;
+    tally_t sums[MUTATIONS] = {{0, 0}};
+    prove_all();
+    for (size_t t = 0; (target = lap_target_at(t)); t++)
+        for (int nranks = 2; nranks <= 4; nranks++) {
+            lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
+            lap_tp_overlap_t fused;
+            mutate(&desc, nranks, target, sums);
+            tap_success(lap_tp_overlap_init(nranks, &fused), "rules");
+            for (int i = 0; i < LAP_TP_GEMMS; i++) /* all that can be */
+                fused.rules[i].atomic_gemm = fused.rules[i].method == LAP_TP_RING_EXCHANGE ||
+                                             fused.rules[i].method == LAP_TP_PIPELINE;
+            desc.overlap = &fused;
+            if (target->device.gemm_signals)
+                mutate(&desc, nranks, target, sums);
+            if (nranks > 3)
+                continue;
+            desc = describe(LAP_NN_TRANSFORMER);
+            desc.recompute = LAP_RECOMPUTE_FULL;
+            desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
+            mutate(&desc, nranks, target, sums);
+            desc.sequence_parallel = 0;
+            mutate(&desc, nranks, target, sums);
+        }
+    for (int i = 0; i < MUTATIONS; i++)
+        tap_ok(sums[i].mutants > 0 && sums[i].survivors == 0, "%s: %zu mutants, %zu survive",
+               mutation_names[i], sums[i].mutants, sums[i].survivors);
+    return tap_done();
+}

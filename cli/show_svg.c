@@ -24,7 +24,7 @@ enum {
 static const char *const colours[LAP_STEP_KINDS] = {
     [LAP_STEP_GEMM] = "#0072b2", [LAP_STEP_PUT] = "#e69f00",    [LAP_STEP_RAISE] = "#555555",
     [LAP_STEP_WAIT] = "#888888", [LAP_STEP_REDUCE] = "#009e73", [LAP_STEP_COPY] = "#cc79a7",
-    [LAP_STEP_SUMS] = "#009e73", [LAP_STEP_KERNEL] = "#56b4e9",
+    [LAP_STEP_SUMS] = "#009e73", [LAP_STEP_KERNEL] = "#56b4e9", [LAP_STEP_CONSUME] = "#555555",
 };
 
 /* A raise of a word of a rank: by which step of which rank. */

@@ -101,6 +101,9 @@ void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step, char 
     case LAP_STEP_SUMS:
         snprintf(text, LAP_SHOW_TEXT, "columns of %s -> bias_grad", src);
         break;
+    case LAP_STEP_CONSUME:
+        snprintf(text, LAP_SHOW_TEXT, "the signals of the call");
+        break;
     default:
         snprintf(text, LAP_SHOW_TEXT, "%s", "");
         break;
@@ -114,7 +117,7 @@ static void print_step(const lap_schedule_t *schedule, uint32_t index)
     const lap_step_t *step = &schedule->steps[index];
     char text[LAP_SHOW_TEXT], range[LAP_SHOW_RANGE];
     lap_show_step(schedule, step, text);
-    printf("%5u  %-8s  %-6s  %s", (unsigned)index, lap_show_stream(step->stream),
+    printf("%5u  %-8s  %-7s %s", (unsigned)index, lap_show_stream(step->stream),
            lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);

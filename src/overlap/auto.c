@@ -14,6 +14,7 @@
 #include "overlap/knobs.h"
 #include "overlap/trial.h"
 #include "schedule/calibrate.h"
+#include "schedule/lower.h"
 #include "transport/transport.h"
 #include "util/alloc.h"
 
@@ -80,24 +81,27 @@ lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, s
 }
 
 /* The time of one candidate. */
-static lap_status_t predict(const lap_candidate_t *candidate, const lap_cost_t *cost,
-                            double *seconds_p)
+static lap_status_t predict(const lap_candidate_t *candidate, const lap_target_t *target,
+                            const lap_cost_t *cost, double *seconds_p)
 {
     const lap_problem_t *problem = &candidate->problem;
     lap_all_ranks_t all;
     LAP_TRY(lap_all_ranks_create(problem->size, 1, &all));
     lap_status_t status = lap_all_ranks_build(&all, 0, candidate->builder, problem);
     if (status == LAP_OK)
+        status = lap_lower(all.schedules, all.size, target, NULL);
+    if (status == LAP_OK)
         status = lap_schedule_simulate(all.list, problem->size, cost, seconds_p);
     lap_all_ranks_clear(&all);
     return status;
 }
 
-lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_cost_t *cost)
+lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_target_t *target,
+                              const lap_cost_t *cost)
 {
     size_t best = 0;
     for (size_t i = 0; i < forecast->count; i++) {
-        LAP_TRY(predict(&forecast->candidates[i], cost, &forecast->seconds[i]));
+        LAP_TRY(predict(&forecast->candidates[i], target, cost, &forecast->seconds[i]));
         if (forecast->seconds[i] < forecast->seconds[best])
             best = i;
     }
@@ -122,13 +126,13 @@ static void note(decision_t *decision, size_t band, const lap_forecast_t *foreca
         memcpy(decision->seconds, forecast->seconds, sizeof(decision->seconds));
 }
 
-static lap_status_t decide(const lap_op_desc_t *desc, int size, unsigned can,
+static lap_status_t decide(const lap_op_desc_t *desc, int size, const lap_target_t *target,
                            const lap_cost_t *cost, size_t nbands, decision_t *decision)
 {
     lap_forecast_t forecast;
     for (size_t b = 0; b < nbands; b++) {
-        LAP_TRY(lap_auto_list(desc, size, can, desc->m >> b, &forecast));
-        LAP_TRY(lap_auto_predict(&forecast, cost));
+        LAP_TRY(lap_auto_list(desc, size, target->can, desc->m >> b, &forecast));
+        LAP_TRY(lap_auto_predict(&forecast, target, cost));
         note(decision, b, &forecast);
     }
     return LAP_OK;
@@ -233,8 +237,10 @@ static lap_status_t choose_by_trial(lap_group_t *group, lap_engine_t *engine,
 }
 
 static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
-                                    const lap_op_desc_t *desc, unsigned can, lap_auto_t *auto_p)
+                                    const lap_op_desc_t *desc, const lap_target_t *target,
+                                    lap_auto_t *auto_p)
 {
+    const unsigned can = target->can;
     const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
     lap_cost_t cost;
     size_t n, k;
@@ -249,21 +255,21 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     decision_t decision = {{0}, {0}};
     lap_status_t status = LAP_OK;
     if (group->rank == 0)
-        status = decide(desc, group->size, can, &cost, auto_p->nbands, &decision);
+        status = decide(desc, group->size, target, &cost, auto_p->nbands, &decision);
     LAP_TRY(lap_group_agree(group, status));
     LAP_TRY(take_decision(group, &decision));
     return lap_group_agree(group, apply(desc, group->size, can, &decision, auto_p));
 }
 
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
-                             unsigned can, lap_auto_t *auto_p)
+                             const lap_target_t *target, lap_auto_t *auto_p)
 {
     if (engine->device->ops->tries_methods) {
-        const lap_status_t status = choose_by_trial(group, engine, desc, can, auto_p);
+        const lap_status_t status = choose_by_trial(group, engine, desc, target->can, auto_p);
         if (status != LAP_ERR_NO_MEMORY)
             return status;
     }
-    return choose_by_model(group, engine, desc, can, auto_p);
+    return choose_by_model(group, engine, desc, target, auto_p);
 }
 
 const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m)

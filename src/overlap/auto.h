@@ -38,7 +38,8 @@ lap_status_t lap_auto_list(const lap_op_desc_t *desc, int size, unsigned can, si
 /*
  * Fills in the times, and picks: the fastest, but serial unless it is beaten by the margin. Pure.
  */
-lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_cost_t *cost);
+lap_status_t lap_auto_predict(lap_forecast_t *forecast, const lap_target_t *target,
+                              const lap_cost_t *cost);
 
 /* What an operator keeps. Band b is for calls of (capacity >> (b + 1), capacity >> b] rows. */
 typedef struct lap_auto {
@@ -52,7 +53,7 @@ typedef struct lap_auto {
  * lap_calibrate; when one rank fails, all do.
  */
 lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap_op_desc_t *desc,
-                             unsigned can, lap_auto_t *auto_p);
+                             const lap_target_t *target, lap_auto_t *auto_p);
 
 /* The choice for `m` active rows. */
 const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m);

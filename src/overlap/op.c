@@ -106,7 +106,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 {
     if (!op->choice)
         return LAP_OK;
-    LAP_TRY(lap_auto_choose(op->group, op->engine, desc, op->target.can, op->choice));
+    LAP_TRY(lap_auto_choose(op->group, op->engine, desc, &op->target, op->choice));
     op->builder = op->choice->bands[0].builder;
     op->problem = op->choice->bands[0].problem;
     op->problem.rank = op->group->rank;
@@ -134,6 +134,7 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
  */
 static lap_status_t prepare(lap_op_t *op)
 {
+    op->target.device.graphs = op->target.device.graphs && !op->buffer->in_person;
     lap_op_entry_t *entry;
     lap_device_t *device = op->engine->device;
     void *scale;

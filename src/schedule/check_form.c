@@ -285,6 +285,8 @@ static lap_status_t check_step(const form_t *form)
         return check_sums(form);
     case LAP_STEP_KERNEL:
         return LAP_OK; /* what it uses is in its fragment */
+    case LAP_STEP_CONSUME:
+        return LAP_OK;
     default:
         return below(form, "the kind", (size_t)step->kind, LAP_STEP_KINDS);
     }

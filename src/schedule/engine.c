@@ -433,6 +433,7 @@ lap_status_t lap_engine_overhead(lap_engine_t *engine, uint32_t nsteps, double *
     void *scratch;
     lap_schedule_t schedule;
     overhead_schedule(&schedule, nsteps);
+    schedule.graph = device->ops->facts.graphs;
     lap_program_t *program;
     LAP_TRY(lap_program_create(engine, &schedule, &program));
     lap_status_t status = device->ops->alloc(device, (size_t)64 * (1 + LAP_STREAM_LANE), &scratch);

@@ -343,6 +343,14 @@ static lap_status_t issue_copy(issue_t *issue, const lap_step_t *step, lap_strea
     return issue->device->copy(stream, &copy);
 }
 
+static lap_status_t issue_consume(issue_t *issue, lap_stream_t *stream)
+{
+    lap_buffer_t *buffer = issue->binding->buffer;
+    const lap_schedule_t *schedule = &issue->program->schedule;
+    return buffer->ops->end_signals(buffer, issue->device, stream, schedule->raised,
+                                    schedule->nsignals);
+}
+
 static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,
                                lap_trace_record_t *record)
 {
@@ -362,6 +370,8 @@ static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *str
         return issue_copy(issue, step, stream);
     case LAP_STEP_SUMS:
         return issue_sums(issue, step, stream);
+    case LAP_STEP_CONSUME:
+        return issue_consume(issue, stream);
     default:
         break;
     }
@@ -385,22 +395,6 @@ static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
     return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
 }
 
-/* On a stream, when all signals are over. */
-static lap_status_t end_signals(const issue_t *issue, int at)
-{
-    const lap_program_t *program = issue->program;
-    lap_stream_t *stream = program->engine->streams[at];
-    lap_buffer_t *buffer = issue->binding->buffer;
-    if (!buffer || !buffer->ops->end_signals)
-        return LAP_OK;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (s != at && program->last_signals[s] != LAP_NO_STEP)
-            LAP_TRY(issue->device->stream_wait_event(stream,
-                                                     program->events[program->last_signals[s]]));
-    return buffer->ops->end_signals(buffer, issue->device, stream, program->schedule.raised,
-                                    program->schedule.nsignals);
-}
-
 /* Where a device knows for how long its streams lack a core. */
 static lap_status_t stamp_delay(const issue_t *issue, lap_stream_t *stream, uint64_t *ns_p)
 {
@@ -417,7 +411,7 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     if (issue->chaos)
         LAP_TRY(issue_chaos(issue, stream));
     lap_trace_record_t *record = NULL; /* a GEMM's blocks have their own */
-    if (step->kind != LAP_STEP_GEMM)
+    if (step->kind != LAP_STEP_GEMM && step->kind != LAP_STEP_CONSUME)
         record = next_record(issue, index, step->peer, bytes_told(step));
     if (record) {
         lap_record_step(&issue->program->schedule, index, record);
@@ -429,12 +423,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
         LAP_TRY(stamp_delay(issue, stream, &record->delays.running));
     }
-    const bool ends = index == program->last_signal, here = step->stream == program->ends_signals;
-    if (ends && here) /* before what depends on the step: that need not wait for two streams then */
-        LAP_TRY(end_signals(issue, program->ends_signals));
-    if (program->events[index])
-        LAP_TRY(issue->device->event_record(program->events[index], stream));
-    return ends && !here ? end_signals(issue, program->ends_signals) : LAP_OK;
+    return program->events[index] ? issue->device->event_record(program->events[index], stream)
+                                  : LAP_OK;
 }
 
 /* The same for a profiler to see. */
@@ -458,12 +448,13 @@ static lap_status_t end_call(const issue_t *issue)
     const lap_buffer_t *buffer = issue->binding->buffer;
     lap_stream_t *streams[LAP_STREAMS];
     int first;
-    if (!buffer || !buffer->ops->end_signals || lap_program_streams(program, streams, &first) == 0)
+    if (!buffer || !issue->device->facts.counts_signals ||
+        lap_program_streams(program, streams, &first) == 0)
         return LAP_OK;
     for (int s = first + 1; s < LAP_STREAMS; s++)
         if (program->ends[s])
             LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
-    return program->last_signal == LAP_NO_STEP ? end_signals(issue, first) : LAP_OK;
+    return LAP_OK;
 }
 
 /*

@@ -25,6 +25,25 @@ static bool orders_waits(const lap_target_t *target)
     return target->device.shares_queues && lap_target_is_one_sided(target);
 }
 
+static bool counts_signals(const lap_target_t *target)
+{
+    return target->device.counts_signals;
+}
+
+/* What NCCL does for a graph has not been tried. */
+static bool has_graphs(const lap_target_t *target)
+{
+    return target->device.graphs && lap_target_is_one_sided(target);
+}
+
+/* All of the call: no step needs the host. */
+static lap_status_t lower_graph(lap_schedule_t *schedule, const lap_target_t *target)
+{
+    (void)target;
+    schedule->graph = true;
+    return LAP_OK;
+}
+
 static const lap_pass_t passes[] = {
     {"blocks", "a block of a GEMM, its wait and its raise are steps of their own", splits_gemms,
      lap_lower_blocks},
@@ -32,8 +51,9 @@ static const lap_pass_t passes[] = {
      lap_lower_lanes},
     {"waits", "a wait comes after all that is sent before it in the list", orders_waits,
      lap_lower_waits},
-    {"signals", "signals know whether a GEMM of the call can be in flight", orders_waits,
+    {"signals", "the signals of the call are consumed after the last of them", counts_signals,
      lap_lower_signals},
+    {"graph", "a call that is repeated is launched as one graph", has_graphs, lower_graph},
 };
 
 const lap_pass_t *lap_pass_at(size_t index)
@@ -69,7 +89,7 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
             schedules[s].steps[i].origin = i;
     for (size_t p = 0; p < npasses; p++)
         for (size_t s = 0; s < count && passes[p].applies(target); s++)
-            LAP_TRY(passes[p].lower(&schedules[s]));
+            LAP_TRY(passes[p].lower(&schedules[s], target));
     return LAP_OK;
 }
 
@@ -94,6 +114,8 @@ lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t 
     LAP_TRY(lap_schedule_check(schedules, ncalls, size));
     for (uint32_t call = 0; call < ncalls && !lap_target_is_one_sided(target); call++)
         LAP_TRY(check_matched(&schedules[(size_t)call * (size_t)size], size));
+    for (size_t i = 0; i < (size_t)ncalls * (size_t)size && counts_signals(target); i++)
+        LAP_TRY(lap_check_consume(schedules[i], target));
     if (!orders_waits(target))
         return LAP_OK;
     for (size_t i = 0; i < (size_t)ncalls * (size_t)size; i++)

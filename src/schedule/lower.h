@@ -15,7 +15,7 @@ typedef struct lap_pass {
     const char *name;
     const char *summary; /* a line for people */
     bool (*applies)(const lap_target_t *target);
-    lap_status_t (*lower)(lap_schedule_t *schedule);
+    lap_status_t (*lower)(lap_schedule_t *schedule, const lap_target_t *target);
 } lap_pass_t;
 
 /* The passes, in the order in which they run; NULL past the last one. */
@@ -41,12 +41,15 @@ lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t 
                                const lap_target_t *target);
 
 /* The passes, each of one schedule: see their files. */
-lap_status_t lap_lower_blocks(lap_schedule_t *schedule);
-lap_status_t lap_lower_lanes(lap_schedule_t *schedule);
-lap_status_t lap_lower_waits(lap_schedule_t *schedule);
-lap_status_t lap_lower_signals(lap_schedule_t *schedule);
+lap_status_t lap_lower_blocks(lap_schedule_t *schedule, const lap_target_t *target);
+lap_status_t lap_lower_lanes(lap_schedule_t *schedule, const lap_target_t *target);
+lap_status_t lap_lower_waits(lap_schedule_t *schedule, const lap_target_t *target);
+lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *target);
 
 /* LAP_ERR_CHECK when a wait does not come after something that is sent before it in the list. */
 lap_status_t lap_check_waits(const lap_schedule_t *schedule);
+
+/* LAP_ERR_CHECK when there is not one CONSUME that comes after all signals. */
+lap_status_t lap_check_consume(const lap_schedule_t *schedule, const lap_target_t *target);
 
 #endif

@@ -60,8 +60,9 @@ static void add_parts(lap_schedule_t *schedule, const lap_step_t *step, const ui
         lap_add_dep(schedule, first, lasts[step->deps[d]]);
 }
 
-lap_status_t lap_lower_blocks(lap_schedule_t *schedule)
+lap_status_t lap_lower_blocks(lap_schedule_t *schedule, const lap_target_t *target)
 {
+    (void)target;
     lap_step_t *steps = schedule->steps;
     const uint32_t count = schedule->nsteps;
     uint32_t *lasts = lap_alloc(count, sizeof(*lasts)); /* of what each step has become */

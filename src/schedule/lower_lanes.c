@@ -87,8 +87,9 @@ static lap_status_t move(lap_schedule_t *schedule, lap_pasts_t *pasts)
     return schedule->status;
 }
 
-lap_status_t lap_lower_lanes(lap_schedule_t *schedule)
+lap_status_t lap_lower_lanes(lap_schedule_t *schedule, const lap_target_t *target)
 {
+    (void)target;
     lap_pasts_t pasts;
     bool any = false;
     for (uint32_t first = 0; first < schedule->nsteps; first = group_end(schedule, first))

@@ -43,8 +43,9 @@ lap_status_t lap_check_waits(const lap_schedule_t *schedule)
     return status;
 }
 
-lap_status_t lap_lower_waits(lap_schedule_t *schedule)
+lap_status_t lap_lower_waits(lap_schedule_t *schedule, const lap_target_t *target)
 {
+    (void)target;
     lap_pasts_t pasts;
     lap_past_t sent = {{0}};
     const lap_status_t status = lap_pasts_init(&pasts, schedule);

@@ -23,11 +23,8 @@ struct lap_program {
     lap_gemm_context_t *gemms; /* per step; only those of GEMM steps are used */
     lap_wait_story_t *stories; /* per step */
     lap_event_t **events;      /* per step: recorded after it; NULL when nobody waits for that */
-    lap_event_t *ends[LAP_STREAMS];     /* recorded when a stream has all of a call behind it */
-    uint32_t last_signals[LAP_STREAMS]; /* of each stream: its last step that has a signal, */
-    uint32_t last_signal; /* and of all; LAP_NO_STEP: none, or the transport knows better */
-    int ends_signals;     /* the stream on which they are over then */
-    const void **sources; /* per range: the operands of reductions, and their scales */
+    lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
+    const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
     struct lap_meeting *meeting; /* where puts must be met: see meet.h; else NULL */

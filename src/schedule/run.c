@@ -14,43 +14,10 @@
 #include "schedule/program.h"
 #include "util/alloc.h"
 
-/*
- * What a transport has to do when the signals of a call are over is done behind the last of them,
- * beside the arithmetic that is left: on a stream that has nothing left, if there is one. Where puts
- * must be met, the transport has signals of its own, and so it is done behind everything.
- */
-static void find_signals(lap_program_t *program)
-{
-    const lap_schedule_t *schedule = &program->schedule;
-    uint32_t last_steps[LAP_STREAMS] = {0};
-    program->last_signal = LAP_NO_STEP;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        program->last_signals[s] = LAP_NO_STEP;
-    if (program->meeting)
-        return;
-    for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        const uint16_t stream = schedule->steps[i].stream;
-        last_steps[stream] = i;
-        if (!lap_step_waits(schedule, i) && !lap_step_sends(schedule, i))
-            continue;
-        program->last_signals[stream] = program->last_signal = i;
-        program->ends_signals = stream;
-    }
-    for (int s = 0; s < LAP_STREAMS; s++) {
-        const int best = program->ends_signals;
-        if (last_steps[best] != program->last_signals[best] &&
-            last_steps[s] == program->last_signals[s])
-            program->ends_signals = s;
-    }
-}
-
 static lap_status_t create_events(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
     lap_device_t *device = program->engine->device;
-    /* Where calls are counted by streams, so are those without any step. */
-    if (schedule->nsteps == 0 && device->ops->stall)
-        LAP_TRY(device->ops->event_create(device, &program->ends[LAP_STREAM_COMPUTE]));
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t d = 0; d < step->ndeps; d++)
@@ -58,11 +25,6 @@ static lap_status_t create_events(lap_program_t *program)
                 LAP_TRY(device->ops->event_create(device, &program->events[step->deps[d]]));
         if (!program->ends[step->stream])
             LAP_TRY(device->ops->event_create(device, &program->ends[step->stream]));
-    }
-    for (int s = 0; s < LAP_STREAMS && device->ops->stall; s++) {
-        const uint32_t last = program->last_signals[s];
-        if (last != LAP_NO_STEP && s != program->ends_signals && !program->events[last])
-            LAP_TRY(device->ops->event_create(device, &program->events[last]));
     }
     return LAP_OK;
 }
@@ -130,10 +92,8 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK && schedules)
         status = lap_meeting_create(program, schedules);
-    if (status == LAP_OK) {
-        find_signals(program);
+    if (status == LAP_OK)
         status = create_events(program);
-    }
     if (status != LAP_OK) {
         lap_program_destroy(program);
         return status;
@@ -183,13 +143,14 @@ const lap_schedule_t *lap_program_schedule(const lap_program_t *program)
     return &program->schedule;
 }
 
-/* A GEMM step has a record per block, every other step one. */
+/* A GEMM step has a record per block, what only counts has none, every other step one. */
 size_t lap_program_records(const lap_program_t *program)
 {
     size_t count = 0;
-    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        count +=
-            program->schedule.steps[i].kind == LAP_STEP_GEMM ? program->schedule.steps[i].count : 1;
+    for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
+        const lap_step_t *step = &program->schedule.steps[i];
+        count += step->kind == LAP_STEP_GEMM ? step->count : step->kind != LAP_STEP_CONSUME;
+    }
     return count;
 }
 
@@ -217,7 +178,7 @@ static void announce(lap_program_t *program, const lap_binding_t *binding, bool 
     const uint64_t number = count_call(program, buffer->group, kept);
     const uint32_t call = buffer->unnumbered ? 0 : ++buffer->calls;
     /* A call that is kept as a graph raises the same tags every time. */
-    const bool replays = program->engine->device->ops->graph_begin != NULL;
+    const bool replays = program->engine->device->ops->facts.graphs;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
     lap_wait_story_t story = {.call = call, .op_index = binding->op_index, .number = number};
     story.op = lap_op_kind_name(program->schedule.kind);
@@ -337,8 +298,7 @@ static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *bi
     lap_stream_t *streams[LAP_STREAMS];
     int first = 0;
     const size_t count = lap_program_streams(program, streams, &first);
-    const bool keeps = program->engine->device->ops->graph_begin && !binding->chaos &&
-                       !(binding->buffer && binding->buffer->in_person);
+    const bool keeps = program->schedule.graph && !binding->chaos;
     const bool launched = keeps && is_repeated(program, binding) && !program->unkept;
     if (launched && !program->kept && count > 0) {
         const lap_status_t status = capture(program, binding, streams, count);
@@ -478,7 +438,7 @@ static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, v
 
 lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
 {
-    if (binding->buffer->in_person)
+    if (!program->schedule.graph)
         return lap_error(
             LAP_ERR_UNSUPPORTED,
             "calls cannot be captured in a graph where ranks that are threads share a GPU");

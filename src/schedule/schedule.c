@@ -269,8 +269,8 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
 
 const char *lap_step_kind_name(lap_step_kind_t kind)
 {
-    static const char *const names[LAP_STEP_KINDS] = {"GEMM",   "PUT",  "RAISE", "WAIT",
-                                                      "REDUCE", "COPY", "SUMS",  "KERNEL"};
+    static const char *const names[LAP_STEP_KINDS] = {"GEMM", "PUT",  "RAISE",  "WAIT",   "REDUCE",
+                                                      "COPY", "SUMS", "KERNEL", "CONSUME"};
     return (unsigned)kind < LAP_STEP_KINDS ? names[kind] : "unknown";
 }
 
@@ -338,6 +338,9 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t index, char *tex
         break;
     case LAP_STEP_KERNEL:
         snprintf(text, bytes, "%s", step->name);
+        break;
+    case LAP_STEP_CONSUME:
+        snprintf(text, bytes, "the signals of the call");
         break;
     default:
         break;

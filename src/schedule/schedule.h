@@ -64,6 +64,7 @@ typedef enum lap_step_kind {
     LAP_STEP_COPY,     /* copy src to dst, both this rank's */
     LAP_STEP_SUMS,     /* the caller's bias_grad = the sums of the columns of src */
     LAP_STEP_KERNEL,   /* of a program: the kernel `name`; see link.h for what it uses */
+    LAP_STEP_CONSUME, /* lowered: the signals of the call are used up, the next counts from there */
     LAP_STEP_KINDS
 } lap_step_kind_t;
 
@@ -144,6 +145,7 @@ typedef struct lap_schedule {
     lap_range_t output;   /* what the call must write exactly once; rows 0 when nothing */
     lap_range_t gathered; /* the same for the second result */
     lap_range_t scales;   /* and for its scales */
+    bool graph;           /* lowered: a call that is repeated is launched as a graph */
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
 

@@ -309,7 +309,7 @@ static void forecast(const pace_t *paces, size_t picked, const char *what)
     script_t own = {.paces = paces};
     tap_success(lap_auto_list(&desc, RANKS, ~0u, desc.m, &told), "candidates");
     script = &own;
-    const lap_status_t status = lap_auto_predict(&told, &cost);
+    const lap_status_t status = lap_auto_predict(&told, lap_target_at(0), &cost);
     script = NULL;
     tap_success(status, "a forecast");
     tap_ok(told.picked == picked, "%s is picked, expected %s: %s",

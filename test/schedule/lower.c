@@ -124,7 +124,7 @@ static void test_second_lane(void)
     const lap_op_desc_t desc = describe(&variant, 64, 12, 12);
     const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
     tap_success(sequence_build(&sequence, &desc, rows, 1, 4, CAN_PLAIN), "serial with scales");
-    tap_success(sequence_lower(&sequence, "cuda", NULL), "lowered for a GPU");
+    tap_success(sequence_lower(&sequence, "cuda", "lanes"), "lowered for a GPU, up to lanes");
     uint32_t before = LAP_NO_STEP, first = 0;
     for (; first < s->nsteps && s->steps[first].stream != LAP_STREAM_LANE; first++)
         if (s->steps[first].kind == LAP_STEP_WAIT)
@@ -135,6 +135,29 @@ static void test_second_lane(void)
     sequence_clear(&sequence);
 }
 
+static void test_consume(void)
+{
+    static sequence_t sequence;
+    const lap_schedule_t *s = sequence_at(&sequence, 0, 1);
+    build_fused(&sequence, LAP_AG_GEMM);
+    tap_success(sequence_lower(&sequence, "cuda", NULL), "lowered for a GPU");
+    tap_ok(count_steps(s, LAP_STEP_CONSUME, -1) == 1 && s->graph,
+           "signals are consumed once, and repeated calls are a graph");
+    tap_success(lap_check_consume(s, lap_target_at(1)), "after all of them");
+    lap_step_t *step = s->steps;
+    while (step[1].kind != LAP_STEP_CONSUME)
+        step++;
+    const lap_step_t last = step[0];
+    step[0] = step[1];
+    step[1] = last;
+    tap_failure(lap_check_consume(s, lap_target_at(1)), LAP_ERR_CHECK, "consumes", "rank 1", NULL);
+    sequence_clear(&sequence);
+    build_fused(&sequence, LAP_AG_GEMM);
+    tap_success(sequence_lower(&sequence, "cpu", NULL), "lowered for hosts");
+    tap_ok(count_steps(s, LAP_STEP_CONSUME, -1) == 0 && !s->graph, "hosts count for themselves");
+    sequence_clear(&sequence);
+}
+
 int main(void)
 {
     test_targets();
@@ -142,5 +165,6 @@ int main(void)
     test_blocks();
     test_lanes();
     test_second_lane();
+    test_consume();
     return tap_done();
 }

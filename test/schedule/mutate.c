@@ -12,7 +12,7 @@
 
 /* What is done to a step, or to a block of it. */
 typedef enum mutation {
-    DROP_STEP, /* a WAIT, RAISE or PUT does nothing */
+    DROP_STEP, /* a WAIT, RAISE, PUT or CONSUME does nothing */
     DROP_SIGNAL,
     DROP_DEP,
     DROP_BLOCK_WAIT,
@@ -27,7 +27,7 @@ typedef enum mutation {
 } mutation_t;
 
 static const char *const mutation_names[MUTATIONS] = {
-    "a WAIT, RAISE or PUT taken out",
+    "a WAIT, RAISE, PUT or CONSUME taken out",
     "a PUT without its signal",
     "a dependency taken out",
     "a block without its wait",
@@ -86,7 +86,8 @@ static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mut
     bool waits = step->kind == LAP_STEP_WAIT;
     switch (mutation) {
     case DROP_STEP:
-        if (item > 0 || !(waits || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT))
+        if (item > 0 || !(waits || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_PUT ||
+                          step->kind == LAP_STEP_CONSUME))
             return false;
         make_idle(step, schedule->rank);
         return true;
@@ -303,7 +304,8 @@ static bool is_equivalent(const sequence_t *original, uint32_t call, int rank, u
         if (index >= schedule->nsteps)
             continue;
         const lap_step_kind_t kind = schedule->steps[index].kind;
-        const bool taken = kind == LAP_STEP_WAIT || kind == LAP_STEP_RAISE || kind == LAP_STEP_PUT;
+        const bool taken = kind == LAP_STEP_WAIT || kind == LAP_STEP_RAISE ||
+                           kind == LAP_STEP_PUT || kind == LAP_STEP_CONSUME;
         if (waits && taken && !is_waited_for(schedule, index))
             return false;
         if (waits || item >= schedule->steps[index].ndeps)

@@ -353,14 +353,14 @@ static void test_choice(lap_op_kind_t kind)
     cost.reduce = 1e15;
     cost.columns = (lap_curve_t){2, {64, 2048}, {0.5, 1}};
     if (status == LAP_OK)
-        status = lap_auto_predict(&forecast, &cost);
+        status = lap_auto_predict(&forecast, lap_target_at(0), &cost);
     tap_ok(status == LAP_OK && forecast.picked == 0 &&
                strcmp(forecast.candidates[0].label, "serial") == 0,
            "%s: serial when communication is free (%zu candidates)", op, forecast.count);
     /* A link on which moving takes about as long as multiplying. */
     cost = plain_cost(1e8);
     if (status == LAP_OK)
-        status = lap_auto_predict(&forecast, &cost);
+        status = lap_auto_predict(&forecast, lap_target_at(0), &cost);
     tap_ok(status == LAP_OK && forecast.picked != 0, "%s: %s on a slow link", op,
            forecast.candidates[forecast.picked].label);
     tap_ok(status == LAP_OK &&

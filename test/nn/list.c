@@ -76,10 +76,9 @@ static size_t count_unwritten(const lap_nn_list_t *list, int part)
     if (!written)
         exit(1);
     for (uint32_t i = 0; i < list->parts[part + 1]; i++) {
-        const lap_nn_entry_t *entry = &list->entries[i];
         if (i == list->parts[LAP_NN_LOSS_PART])
             i = list->parts[part];
-        entry = &list->entries[i];
+        const lap_nn_entry_t *entry = &list->entries[i];
         for (int r = 0; r < LAP_NN_READS; r++)
             if (entry->reads[r] != LAP_NN_NONE && is_private(list, entry->reads[r]))
                 unwritten += !written[entry->reads[r]];

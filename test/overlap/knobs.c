@@ -28,7 +28,7 @@ static bool same(const lap_op_desc_t *x, const lap_op_desc_t *y)
         lap_field_term(&row->field, x, &terms[0]);
         lap_field_term(&row->field, y, &terms[1]);
     }
-    const bool alike = terms[0].count == terms[1].count &&
+    const bool alike = terms[0].all && terms[1].all && terms[0].count == terms[1].count &&
                        memcmp(terms[0].all, terms[1].all, terms[0].count * sizeof(lap_term_t)) == 0;
     lap_terms_clear(&terms[0]);
     lap_terms_clear(&terms[1]);

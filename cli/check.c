@@ -47,7 +47,7 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap check",
-    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all [OPTIONS]",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all|train [OPTIONS]",
     .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar), a GEMM\n"
                "(gemm), a collective during one (bulk-ag, bulk-rs), a collective by itself\n"
                "(external-ag, external-rs) or all of them cannot deadlock, that no two accesses\n"
@@ -56,7 +56,11 @@ static const lap_command_t command = {
     .details = "Each method, with each of its variants, is checked in sequences of calls with\n"
                "different rows, and each two of them mixed on one buffer. What is proved is\n"
                "what the target is given, see lap show. A GPU is not needed to prove what one\n"
-               "is given; methods that the target cannot do are left out.",
+               "is given; methods that the target cannot do are left out.\n"
+               "\n"
+               "lap check train takes the options of lap train and proves forward, loss and\n"
+               "backward of all layers and of all ranks that share weights: operators, kernels\n"
+               "and memory. It says the launches and the memory that a rank needs.",
     .exit_status = "  0  all schedules are safe\n"
                    "  1  a schedule is not; the sentence says why\n"
                    "  2  the command line is wrong",
@@ -397,6 +401,8 @@ static bool parse(const lap_args_t *args, checks_t *checks)
 int lap_cli_check(int argc, char **argv)
 {
     lap_args_t args;
+    if (argc > 1 && strcmp(argv[1], "train") == 0)
+        return lap_cli_check_train(argc - 1, argv + 1);
     int status = lap_args_parse(&command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;

@@ -290,6 +290,23 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 
 /* ---- proofs ---- */
 
+/* Each call by itself, for what the target demands of what it is given. */
+static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_target_t *target)
+{
+    const lap_schedule_t **group = lap_alloc((size_t)programs->size, sizeof(*group));
+    lap_status_t status = LAP_OK;
+    if (!group)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
+    for (uint32_t f = 0; f < programs->programs[0].nfragments && status == LAP_OK; f++) {
+        for (int rank = 0; rank < programs->size; rank++)
+            group[rank] = &programs->programs[rank].fragments[f].schedule;
+        if (group[0]->nsteps == 0 || group[0]->steps[0].kind != LAP_STEP_KERNEL)
+            status = lap_lowered_check(group, 1, programs->size, target);
+    }
+    lap_free(group);
+    return status;
+}
+
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p)
 {
@@ -297,6 +314,8 @@ lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
     for (int more = 0; more < 2 && status == LAP_OK; more++) {
         lap_nn_programs_t programs;
         status = lap_nn_programs_init(&programs, plan, more, target);
+        if (status == LAP_OK)
+            status = prove_calls(&programs, target);
         if (status == LAP_OK)
             status =
                 lap_linked_check(programs.list, programs.size,

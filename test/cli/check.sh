@@ -102,6 +102,22 @@ has 'JSON: the request' "$out" '"op":"ag_gemm"' '"m":5,"n":37,"k":29'
 lap check rs --ranks 1 --json
 has 'JSON: of the other operator' "$out" '"op":"gemm_rs"' '"ok":true,"host":'
 
+lap check train --tp 8
+is 'a transformer layer of 8 ranks is proved: status 0' "$status$err" 0
+has 'what was proved' "$out" 'transformer, 1 layer, 8 ranks, target cpu' 'proved safe in' 'launches per rank: ' 'memory per rank: '
+ok 'in 2 s' eval '[ "$(sed -n "s/.*proved safe in \([0-9]*\)\..* s$/\1/p" "$work/out")" -lt 2 ]'
+lap check train --tp 2 --device cuda --fp8 --recompute full --json
+is 'for a GPU that need not be there: status 0' "$status$err" 0
+has 'JSON' "$out" '"target":"cuda"' '"ok":true,"error":null' '"activation_bytes":'
+lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel
+has 'for NCCL' "$out" '2 layers, 2 ranks, target nccl' 'proved safe'
+bytes() { lap check train --tp 2 --json "$@" && sed -n 's/.*"activation_bytes":\([0-9]*\).*/\1/p' "$work/out"; }
+ok 'recomputation needs less memory' eval '[ "$(bytes --recompute full)" -lt "$(bytes)" ]'
+lap check train --tp 2 --num-replicas 2
+has 'what is not proved is said' "$out" 'other replicas are not part of the proof'
+lap check train --frob
+is 'options are those of lap train' "$status" 2
+
 wrong operator "'banana'" ag rs all -- banana
 wrong --ranks "'0'" 1 64 -- all --ranks 0
 wrong --ranks "'65'" 64 -- all --ranks 65

@@ -29,7 +29,7 @@ static inline bool lap_show_has(const lap_show_t *show, int rank)
 }
 
 #define LAP_SHOW_RANGE 192 /* room for a range in words, */
-#define LAP_SHOW_TEXT 512  /* and for a step or a block */
+#define LAP_SHOW_TEXT 640  /* and for a step or a block */
 
 /* "compute", "send", ...: the stream of a step. */
 const char *lap_show_stream(uint16_t stream);

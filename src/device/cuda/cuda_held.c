@@ -247,11 +247,14 @@ static bool is_timed(const lap_cuda_device_t *device)
 static lap_status_t take_before(lap_stream_t *stream, lap_cuda_signals_t *before)
 {
     lap_cuda_device_t *device = stream->device;
+    const bool apart = device->held_for != stream || device->held_work != LAP_CUDA_HELD_NOTHING ||
+                       device->held_paced || device->crowded || device->waits.n > LAP_CUDA_FEW ||
+                       device->raises.n > LAP_CUDA_FEW || is_timed(device) || stream->time;
+    if (apart) /* first: `before` may be that of work that is held back */
+        LAP_TRY(lap_cuda_settle(stream));
     *before = (lap_cuda_signals_t){.n = 0};
-    if (device->held_for != stream || device->held_work != LAP_CUDA_HELD_NOTHING ||
-        device->held_paced || device->crowded || device->waits.n > LAP_CUDA_FEW ||
-        device->raises.n > LAP_CUDA_FEW || is_timed(device) || stream->time)
-        return lap_cuda_settle(stream);
+    if (apart)
+        return LAP_OK;
     take_signals(device, stream, before);
     device->waits.n = device->raises.n = 0;
     return LAP_OK;

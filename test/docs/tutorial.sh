@@ -82,6 +82,7 @@ done
 ok "the files that change are compiled: $(wc -w <<<"$objects")" test "$built" = 1
 ok 'lap is linked with them' linked || built=0
 if [ "$built" = 1 ]; then
+    first=$LAP
     export LAP=$work/lap
     cd "$work" || exit 1
     runs '--method halves( |$)'
@@ -90,6 +91,9 @@ if [ "$built" = 1 ]; then
     ok 'the method is proved in mixtures with the others' test "$status" = 0
 
     runs '--debug'
+    before=$("$first" check train --layer transformer --tp 2 | grep -oE '[0-9]+ kernels')
+    lap check train --layer transformer --tp 2
+    is 'a transformer layer has two kernels more' "$(grep -oE '[0-9]+ kernels' <<<"$out")" "$((${before% kernels} + 2)) kernels"
 
     sed -i '/static void build_halves/,/^}/ { /lap_add_wait/d }' "$tree/src/overlap/ag_gemm.c"
     ok 'without its waits it compiles' made src/CMakeFiles/lap_objects.dir/overlap/ag_gemm.c.o

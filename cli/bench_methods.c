@@ -25,17 +25,15 @@ bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
         return false;
     snprintf(method.label, sizeof(method.label), "%s", item);
     for (size_t i = 0; i < it->nmethods; i++)
-        if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0) {
-            lap_args_fail(&lap_bench_command, "--method names %s twice", item);
-            return false;
-        }
+        if (it->methods[i].asked && strcmp(it->methods[i].label, item) == 0)
+            return lap_args_wrong(&lap_bench_command, "--method names %s twice", item);
     if (strcmp(item, "serial") == 0) {
         it->methods[0].asked = true;
         return true;
     }
     if (it->nmethods > LAP_LIST_MAX) { /* "all" stands for several */
-        lap_args_fail(&lap_bench_command, "--method names more than %d methods", LAP_LIST_MAX);
-        return false;
+        return lap_args_wrong(&lap_bench_command, "--method names more than %d methods",
+                              LAP_LIST_MAX);
     }
     it->methods[it->nmethods++] = method;
     return true;

@@ -180,20 +180,6 @@ const lap_command_t lap_bench_command = {
 
 /* ---- the command line ---- */
 
-static bool parse_timeline_method(lap_bench_t *bench, const char *text)
-{
-    const lap_bench_case_t *it = &bench->cases[0];
-    const char *labels[LAP_LIST_MAX + 2] = {NULL};
-    for (size_t i = 0; i < it->nmethods; i++)
-        labels[i] = it->methods[i].label;
-    if (!bench->timeline) {
-        lap_args_fail(&lap_bench_command, "--timeline-method %s needs --timeline FILE.svg", text);
-        return false;
-    }
-    return lap_arg_choice(&lap_bench_command, "--timeline-method", text, labels,
-                          &bench->timeline_method);
-}
-
 /* The operators that can be measured, in the order of lap_op_kind_t, and what else there is. */
 static const lap_op_kind_t kinds[] = {LAP_AG_GEMM, LAP_GEMM_RS,     LAP_GEMM_AR,    LAP_BULK_AG,
                                       LAP_BULK_RS, LAP_EXTERNAL_AG, LAP_EXTERNAL_RS};
@@ -218,11 +204,9 @@ static bool parse_case(lap_bench_t *bench, const lap_args_t *args, lap_op_kind_t
     static const char *const size_names[] = {"M", "N", "K"};
     lap_bench_case_t *it = &bench->cases[0];
     size_t *sizes[] = {&it->m, &it->n, &it->k};
-    if (args->npositionals != 4) {
-        lap_args_fail(&lap_bench_command, "%s takes the three sizes M N K: got %zu of them",
-                      args->positionals[0], args->npositionals - 1);
-        return false;
-    }
+    if (args->npositionals != 4)
+        return lap_args_wrong(&lap_bench_command, "%s takes the three sizes M N K: got %zu of them",
+                              args->positionals[0], args->npositionals - 1);
     for (size_t i = 0; i < 3; i++)
         if (!lap_arg_size(&lap_bench_command, size_names[i], args->positionals[i + 1], 1, SIZE_MAX,
                           sizes[i]))
@@ -243,10 +227,9 @@ static bool parse_rows(const char *text, size_t *first_p, size_t *last_p)
         return false;
     if (*first_p <= *last_p && *last_p / *first_p < (size_t)1 << LAP_BENCH_CASES)
         return true;
-    lap_args_fail(&lap_bench_command,
-                  "--m %s: expected FROM:TO, FROM at most TO, and at most %d doublings", text,
-                  LAP_BENCH_CASES - 1);
-    return false;
+    return lap_args_wrong(&lap_bench_command,
+                          "--m %s: expected FROM:TO, FROM at most TO, and at most %d doublings",
+                          text, LAP_BENCH_CASES - 1);
 }
 
 /* A case for each number of rows, with auto among the methods. */
@@ -254,18 +237,15 @@ static bool sweep_cases(lap_bench_t *bench, const lap_args_t *args)
 {
     static const int needed[] = {SWEEP_M, SWEEP_N, SWEEP_K};
     for (size_t i = 0; i < sizeof(needed) / sizeof(int); i++)
-        if (!args->given[needed[i]]) {
-            lap_args_fail(&lap_bench_command, "sweep needs --%s", options[needed[i]].name);
-            return false;
-        }
+        if (!args->given[needed[i]])
+            return lap_args_wrong(&lap_bench_command, "sweep needs --%s", options[needed[i]].name);
     size_t kind, last = 0;
     const char *names[KINDS + OTHERS + 1];
     list_modes(names, false);
-    if (args->npositionals != 2) {
-        lap_args_fail(&lap_bench_command, "sweep takes one operator, such as ag: got %zu words",
-                      args->npositionals - 1);
-        return false;
-    }
+    if (args->npositionals != 2)
+        return lap_args_wrong(&lap_bench_command,
+                              "sweep takes one operator, such as ag: got %zu words",
+                              args->npositionals - 1);
     lap_bench_case_t it = {0};
     if (!lap_arg_choice(&lap_bench_command, "what to sweep", args->positionals[1], names, &kind) ||
         !parse_rows(args->values[SWEEP_M], &it.m, &last) ||
@@ -296,36 +276,25 @@ static bool demo_cases(lap_bench_t *bench, const lap_args_t *args)
            lap_bench_parse_methods(&bench->cases[1], "all");
 }
 
-/* False, after a sentence, when one of some options was given. */
-static bool refuse(const lap_args_t *args, const int *refused, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (args->given[refused[i]]) {
-            lap_args_fail(&lap_bench_command, "%s has no option --%s", args->positionals[0],
-                          options[refused[i]].name);
-            return false;
-        }
-    return true;
-}
-
 /* Options that another mode understands and this one would ignore are mistakes too. */
+static const int *const refused[] = {
+    [LAP_BENCH_OP] = (const int[]){SWEEP_M, SWEEP_N, SWEEP_K, NOPTIONS},
+    [LAP_BENCH_LATENCY] = (const int[]){METHOD,   BASELINE,  TIMELINE_METHOD, LINK,    TIMELINE,
+                                        DTYPE,    OUT_DTYPE, WIRE_DTYPE,      LAYOUT,  EPILOGUE,
+                                        SEED,     NUM_SM,    SM_MARGIN,       CALLS,   REST,
+                                        NO_TRACE, SWEEP_M,   SWEEP_N,         SWEEP_K, NOPTIONS},
+    [LAP_BENCH_DEMO] = (const int[]){METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT, SWEEP_M,
+                                     SWEEP_N, SWEEP_K, NOPTIONS},
+    [LAP_BENCH_SWEEP] = (const int[]){TIMELINE, TIMELINE_METHOD, NO_TRACE, NOPTIONS},
+};
+
 static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
 {
-    static const int only_sweep[] = {SWEEP_M, SWEEP_N, SWEEP_K};
-    static const int not_sweep[] = {TIMELINE, TIMELINE_METHOD, NO_TRACE};
-    static const int not_demo[] = {METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT};
-    static const int not_latency[] = {METHOD,  BASELINE,  TIMELINE_METHOD, LINK,   TIMELINE,
-                                      DTYPE,   OUT_DTYPE, WIRE_DTYPE,      LAYOUT, EPILOGUE,
-                                      SEED,    NUM_SM,    SM_MARGIN,       CALLS,  REST,
-                                      NO_TRACE};
-    if (bench->mode == LAP_BENCH_SWEEP)
-        return refuse(args, not_sweep, sizeof(not_sweep) / sizeof(int));
-    if (bench->mode == LAP_BENCH_DEMO && !refuse(args, not_demo, sizeof(not_demo) / sizeof(int)))
-        return false;
-    if (bench->mode == LAP_BENCH_LATENCY &&
-        !refuse(args, not_latency, sizeof(not_latency) / sizeof(int)))
-        return false;
-    return refuse(args, only_sweep, sizeof(only_sweep) / sizeof(int));
+    for (const int *option = refused[bench->mode]; *option != NOPTIONS; option++)
+        if (args->given[*option])
+            return lap_args_wrong(&lap_bench_command, "%s has no option --%s", args->positionals[0],
+                                  options[*option].name);
+    return true;
 }
 
 static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
@@ -344,11 +313,9 @@ static bool parse_mode(lap_bench_t *bench, const lap_args_t *args)
         return parse_case(bench, args, kinds[index]);
     if (bench->mode == LAP_BENCH_SWEEP)
         return sweep_cases(bench, args);
-    if (args->npositionals > 1) {
-        lap_args_fail(&lap_bench_command, "%s takes no sizes: got '%s'", names[index],
-                      args->positionals[1]);
-        return false;
-    }
+    if (args->npositionals > 1)
+        return lap_args_wrong(&lap_bench_command, "%s takes no sizes: got '%s'", names[index],
+                              args->positionals[1]);
     return bench->mode == LAP_BENCH_LATENCY || demo_cases(bench, args);
 }
 
@@ -396,9 +363,8 @@ static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
     bench->layout = (lap_layout_t)layout;
     if (bench->ncases == 0 || !args->given[LAYOUT] || !lap_kind_moves(bench->cases[0].kind))
         return true;
-    lap_args_fail(&lap_bench_command, "--layout %s: %s has the layout of its backward pass",
-                  args->values[LAYOUT], lap_kind_words[bench->cases[0].kind].word);
-    return false;
+    return lap_args_wrong(&lap_bench_command, "--layout %s: %s has the layout of its backward pass",
+                          args->values[LAYOUT], lap_kind_words[bench->cases[0].kind].word);
 }
 
 /* Multiprocessors may be counted where there are any. */
@@ -406,19 +372,16 @@ static bool check_num_sm(const lap_bench_t *bench)
 {
     if (strcmp(bench->device, "cuda") == 0)
         return true;
-    if (bench->num_sm > 0) {
-        lap_args_fail(&lap_bench_command, "--num-sm %d is for GPUs; expected --device cuda, or 0",
-                      bench->num_sm);
-        return false;
-    }
+    if (bench->num_sm > 0)
+        return lap_args_wrong(&lap_bench_command,
+                              "--num-sm %d is for GPUs; expected --device cuda, or 0",
+                              bench->num_sm);
     const lap_bench_case_t *it = &bench->cases[0]; /* all have the same, or all there are */
     for (size_t i = 0; i < it->nmethods; i++)
-        if (it->methods[i].desc.num_sm > 0) {
-            lap_args_fail(&lap_bench_command,
-                          "--method %s: num_sm is for GPUs; expected --device cuda",
-                          it->methods[i].label);
-            return false;
-        }
+        if (it->methods[i].desc.num_sm > 0)
+            return lap_args_wrong(&lap_bench_command,
+                                  "--method %s: num_sm is for GPUs; expected --device cuda",
+                                  it->methods[i].label);
     return true;
 }
 
@@ -439,10 +402,8 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         !check_num_sm(bench))
         return false;
     bench->sm_margin = args->given[SM_MARGIN];
-    if (bench->sm_margin && bench->num_sm == 0) {
-        lap_args_fail(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
-        return false;
-    }
+    if (bench->sm_margin && bench->num_sm == 0)
+        return lap_args_wrong(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
     bench->transport = transport->name;
     for (size_t i = 0; i < bench->ncases; i++)
         lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
@@ -459,42 +420,32 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
         return true;
     if (!lap_arg_choice(&lap_bench_command, "--baseline", name, names, &unused))
         return false;
-    if (!lap_bench_mpi) {
-        lap_args_fail(&lap_bench_command,
-                      "--baseline mpi needs MPI, and this build has none: install "
-                      "libopenmpi-dev or libmpich-dev and build again");
-        return false;
-    }
-    if (!ranks_exist) {
-        lap_args_fail(&lap_bench_command,
-                      "--baseline mpi needs ranks that mpirun started: mpirun -n %d lap bench ... "
-                      "--baseline mpi",
-                      bench->ranks);
-        return false;
-    }
-    if (bench->ncases > 0 && lap_kind_moves(bench->cases[0].kind)) {
-        lap_args_fail(&lap_bench_command, "--baseline mpi knows ag, rs and ar, not %s",
-                      lap_kind_words[bench->cases[0].kind].word);
-        return false;
-    }
+    if (!lap_bench_mpi)
+        return lap_args_wrong(&lap_bench_command,
+                              "--baseline mpi needs MPI, and this build has none: install "
+                              "libopenmpi-dev or libmpich-dev and build again");
+    if (!ranks_exist)
+        return lap_args_wrong(
+            &lap_bench_command,
+            "--baseline mpi needs ranks that mpirun started: mpirun -n %d lap bench ... "
+            "--baseline mpi",
+            bench->ranks);
+    if (bench->ncases > 0 && lap_kind_moves(bench->cases[0].kind))
+        return lap_args_wrong(&lap_bench_command, "--baseline mpi knows ag, rs and ar, not %s",
+                              lap_kind_words[bench->cases[0].kind].word);
     static const int plain_only[] = {OUT_DTYPE, WIRE_DTYPE, LAYOUT, EPILOGUE};
     for (size_t i = 0; i < sizeof(plain_only) / sizeof(int); i++)
-        if (args->given[plain_only[i]]) {
-            lap_args_fail(&lap_bench_command, "--baseline mpi cannot do --%s %s: leave one out",
-                          options[plain_only[i]].name, args->values[plain_only[i]]);
-            return false;
-        }
-    if (bench->dtype != LAP_FLOAT32) {
-        lap_args_fail(&lap_bench_command, "--baseline mpi has float32 only: --dtype is %s",
-                      lap_dtype_name(bench->dtype));
-        return false;
-    }
-    if (args->given[LINK]) {
-        lap_args_fail(&lap_bench_command,
-                      "--baseline mpi cannot be slowed down by --link %s: leave one out",
-                      args->values[LINK]);
-        return false;
-    }
+        if (args->given[plain_only[i]])
+            return lap_args_wrong(&lap_bench_command,
+                                  "--baseline mpi cannot do --%s %s: leave one out",
+                                  options[plain_only[i]].name, args->values[plain_only[i]]);
+    if (bench->dtype != LAP_FLOAT32)
+        return lap_args_wrong(&lap_bench_command, "--baseline mpi has float32 only: --dtype is %s",
+                              lap_dtype_name(bench->dtype));
+    if (args->given[LINK])
+        return lap_args_wrong(&lap_bench_command,
+                              "--baseline mpi cannot be slowed down by --link %s: leave one out",
+                              args->values[LINK]);
     bench->baseline = lap_bench_mpi;
     for (size_t i = 0; i < bench->ncases; i++) {
         lap_bench_case_t *it = &bench->cases[i];
@@ -520,12 +471,29 @@ static bool check_timeline(const char *path)
              about.st_ino == table.st_ino)
         reason = "standard output goes there";
     if (reason)
-        lap_args_fail(&lap_bench_command, "--timeline %s cannot be written: %s", path, reason);
-    else if (lap_output_check("the timeline", path) != LAP_OK)
-        lap_args_fail(&lap_bench_command, "--timeline: %s", lap_last_error());
-    else
-        return true;
-    return false;
+        return lap_args_wrong(&lap_bench_command, "--timeline %s cannot be written: %s", path,
+                              reason);
+    if (lap_output_check("the timeline", path) != LAP_OK)
+        return lap_args_wrong(&lap_bench_command, "--timeline: %s", lap_last_error());
+    return true;
+}
+
+static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
+{
+    const lap_bench_case_t *it = &bench->cases[0];
+    const char *method = args->values[TIMELINE_METHOD], *labels[LAP_LIST_MAX + 2] = {NULL};
+    for (size_t i = 0; i < it->nmethods; i++)
+        labels[i] = it->methods[i].label;
+    if (method && !bench->timeline)
+        return lap_args_wrong(&lap_bench_command, "--timeline-method %s needs --timeline FILE.svg",
+                              method);
+    if (method && !lap_arg_choice(&lap_bench_command, "--timeline-method", method, labels,
+                                  &bench->timeline_method))
+        return false;
+    if (bench->timeline && !bench->trace)
+        return lap_args_wrong(&lap_bench_command,
+                              "--timeline draws a trace; expected no --no-trace with it");
+    return !bench->timeline || check_timeline(bench->timeline);
 }
 
 /* What became of options that may be left out; where the picture goes is each rank's business. */
@@ -556,22 +524,10 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
     if (!parse_mode(&bench, &args) || !parse_counts(&bench, &args, ranks_exist) ||
         !parse_numbers(&bench, &args) || !parse_backends(&bench, &args))
         return LAP_CLI_USAGE;
-    if (bench.link_text &&
-        !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link))
-        return LAP_CLI_USAGE;
-    if (args.values[TIMELINE_METHOD] &&
-        !parse_timeline_method(&bench, args.values[TIMELINE_METHOD]))
-        return LAP_CLI_USAGE;
-    if (bench.timeline && !bench.trace) {
-        lap_args_fail(&lap_bench_command,
-                      "--timeline draws a trace; expected no --no-trace with it");
-        return LAP_CLI_USAGE;
-    }
-    if (bench.timeline && !check_timeline(bench.timeline))
-        return LAP_CLI_USAGE;
-    if (!parse_baseline(&bench, &args, ranks_exist))
-        return LAP_CLI_USAGE;
-    if (!lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
+    if ((bench.link_text &&
+         !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link)) ||
+        !parse_timeline(&bench, &args) || !parse_baseline(&bench, &args, ranks_exist) ||
+        !lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
     settle(&bench, &args);
     bench.args = args;

@@ -340,11 +340,11 @@ static bool parse_ranks(const char *text, int *first_p, int *last_p)
         right = parse_size(end + 1, &end, last_p);
     if (right && *end == '\0' && *first_p <= *last_p)
         return true;
-    lap_args_fail(&command,
-                  "--ranks is '%s'; expected a group size P, or the first and the last as A:B with "
-                  "A at most B; 1 to %d",
-                  text, MAX_RANKS);
-    return false;
+    return lap_args_wrong(
+        &command,
+        "--ranks is '%s'; expected a group size P, or the first and the last as A:B with "
+        "A at most B; 1 to %d",
+        text, MAX_RANKS);
 }
 
 /* What an operator has no use for. All of them together take what each can. */

@@ -131,6 +131,10 @@ void lap_args_terms(const lap_command_t *command, const lap_args_t *args, lap_te
 int lap_args_fail(const lap_command_t *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* The same, and returns false: for parsers. */
+bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /*
  * The same with lap_last_error behind `what`, after a call of the library has failed. Returns
  * LAP_CLI_FAILED where that is no mistake in the request: there was no memory, the system failed.

@@ -19,15 +19,29 @@
 #include "core/status.h"
 #include "help.h"
 
-int lap_args_fail(const lap_command_t *command, const char *format, ...)
+static void tell(const lap_command_t *command, const char *format, va_list args)
 {
     fprintf(stderr, "%s: ", command->name);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
+int lap_args_fail(const lap_command_t *command, const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    tell(command, format, args);
     va_end(args);
-    fputc('\n', stderr);
     return LAP_CLI_USAGE;
+}
+
+bool lap_args_wrong(const lap_command_t *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tell(command, format, args);
+    va_end(args);
+    return false;
 }
 
 int lap_args_refused(const lap_command_t *command, lap_status_t status, const char *what)
@@ -181,11 +195,9 @@ bool lap_arg_int(const lap_command_t *command, const char *what, const char *tex
     errno = 0;
     long value = strtol(text, &end, 10);
     bool whole = end != text && *end == '\0' && !isspace((unsigned char)*text) && errno == 0;
-    if (!whole || value < min || value > max) {
-        lap_args_fail(command, "%s is '%s'; expected a whole number from %d to %d", what, text, min,
-                      max);
-        return false;
-    }
+    if (!whole || value < min || value > max)
+        return lap_args_wrong(command, "%s is '%s'; expected a whole number from %d to %d", what,
+                              text, min, max);
     *value_p = (int)value;
     return true;
 }
@@ -196,11 +208,9 @@ bool lap_arg_number(const lap_command_t *command, const char *what, const char *
     char *end = NULL;
     errno = 0;
     const unsigned long long value = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
-    if (!end || *end != '\0' || errno != 0) {
-        lap_args_fail(command, "%s is '%s'; expected a whole number, 0 to %llu", what, text,
-                      (unsigned long long)UINT64_MAX);
-        return false;
-    }
+    if (!end || *end != '\0' || errno != 0)
+        return lap_args_wrong(command, "%s is '%s'; expected a whole number, 0 to %llu", what, text,
+                              (unsigned long long)UINT64_MAX);
     *value_p = value;
     return true;
 }
@@ -224,12 +234,11 @@ bool lap_arg_size(const lap_command_t *command, const char *what, const char *te
     int shift = end && errno == 0 ? size_shift(end) : -1;
     if (shift < 0 || value > SIZE_MAX >> shift || value << shift < min || value << shift > max) {
         if (max == SIZE_MAX)
-            lap_args_fail(command, "%s is '%s'; expected a size such as 2048 or 2K, at least %zu",
-                          what, text, min);
-        else
-            lap_args_fail(command, "%s is '%s'; expected a size such as 2048 or 2K, %zu to %zu",
-                          what, text, min, max);
-        return false;
+            return lap_args_wrong(command,
+                                  "%s is '%s'; expected a size such as 2048 or 2K, at least %zu",
+                                  what, text, min);
+        return lap_args_wrong(command, "%s is '%s'; expected a size such as 2048 or 2K, %zu to %zu",
+                              what, text, min, max);
     }
     *value_p = (size_t)(value << shift);
     return true;
@@ -251,10 +260,9 @@ bool lap_arg_seconds(const lap_command_t *command, const char *what, const char 
 {
     double value;
     char *end;
-    if (!parse_number(text, &value, &end) || *end != '\0' || value < min || value > max) {
-        lap_args_fail(command, "%s is '%s'; expected seconds, from %g to %g", what, text, min, max);
-        return false;
-    }
+    if (!parse_number(text, &value, &end) || *end != '\0' || value < min || value > max)
+        return lap_args_wrong(command, "%s is '%s'; expected seconds, from %g to %g", what, text,
+                              min, max);
     *value_p = value;
     return true;
 }
@@ -263,8 +271,7 @@ bool lap_arg_timeout(const lap_command_t *command, const char *text, double *sec
 {
     if (lap_timeout_parse("--timeout", text, seconds_p) == LAP_OK)
         return true;
-    lap_args_fail(command, "%s", lap_last_error());
-    return false;
+    return lap_args_wrong(command, "%s", lap_last_error());
 }
 
 bool lap_arg_choice(const lap_command_t *command, const char *what, const char *text,
@@ -282,9 +289,9 @@ bool lap_arg_choice(const lap_command_t *command, const char *what, const char *
             used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", before, names[i]);
     }
     const char *nearest = lap_nearest(text, names);
-    lap_args_fail(command, "%s is '%s'; expected %s%s%s%s", what, text, all,
-                  nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
-    return false;
+    return lap_args_wrong(command, "%s is '%s'; expected %s%s%s%s", what, text, all,
+                          nearest ? "; did you mean '" : "", nearest ? nearest : "",
+                          nearest ? "'?" : "");
 }
 
 bool lap_arg_list(const lap_command_t *command, const char *what, const char *text,
@@ -293,13 +300,12 @@ bool lap_arg_list(const lap_command_t *command, const char *what, const char *te
     lap_list_t list = {0};
     for (const char *rest = text;; rest++) {
         size_t length = strcspn(rest, ",");
-        if (length == 0 || length >= LAP_LIST_TEXT || list.count == LAP_LIST_MAX) {
-            lap_args_fail(command,
-                          "%s is '%s'; expected 1 to %d names of 1 to %d characters with commas "
-                          "between",
-                          what, text, LAP_LIST_MAX, LAP_LIST_TEXT - 1);
-            return false;
-        }
+        if (length == 0 || length >= LAP_LIST_TEXT || list.count == LAP_LIST_MAX)
+            return lap_args_wrong(
+                command,
+                "%s is '%s'; expected 1 to %d names of 1 to %d characters with commas "
+                "between",
+                what, text, LAP_LIST_MAX, LAP_LIST_TEXT - 1);
         memcpy(list.items[list.count++], rest, length);
         rest += length;
         if (*rest == '\0')
@@ -346,13 +352,12 @@ bool lap_arg_link(const lap_command_t *command, const char *what, const char *te
     if (end && *end == ',')
         end = parse_quantity(end + 1, times, &arg.link.latency_s);
     bool positive = is_ratio ? arg.ratio > 0 : arg.link.bytes_per_s > 0;
-    if (!end || *end != '\0' || !positive) {
-        lap_args_fail(command,
-                      "%s is '%s'; expected a rate such as 2GB/s, a rate and a latency such as "
-                      "2GB/s,5us, or a part of the GEMM time such as ratio:0.4",
-                      what, text);
-        return false;
-    }
+    if (!end || *end != '\0' || !positive)
+        return lap_args_wrong(
+            command,
+            "%s is '%s'; expected a rate such as 2GB/s, a rate and a latency such as "
+            "2GB/s,5us, or a part of the GEMM time such as ratio:0.4",
+            what, text);
     *link_p = arg;
     return true;
 }

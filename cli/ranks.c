@@ -84,18 +84,15 @@ bool lap_ranks_gpus(const lap_command_t *command, const char *given, const char 
     lap_gpu_mode_t mode = cuda ? LAP_GPU_AUTO : LAP_GPU_OFF;
     if (given && !lap_arg_gpu_share(command, given, &mode))
         return false;
-    if (mode != LAP_GPU_OFF && !cuda) {
-        lap_args_fail(command, "--gpu-share=%s is for GPUs; expected --device cuda, or off",
-                      lap_gpu_modes[mode]);
-        return false;
-    }
-    if (is_too_late(mode)) {
-        lap_args_fail(command,
-                      "--gpu-share=on is for ranks that %s starts, but a launcher started these; "
-                      "expected --gpu-share as an option of lap run, or LAP_GPU for each rank",
-                      command->name);
-        return false;
-    }
+    if (mode != LAP_GPU_OFF && !cuda)
+        return lap_args_wrong(command, "--gpu-share=%s is for GPUs; expected --device cuda, or off",
+                              lap_gpu_modes[mode]);
+    if (is_too_late(mode))
+        return lap_args_wrong(
+            command,
+            "--gpu-share=on is for ranks that %s starts, but a launcher started these; "
+            "expected --gpu-share as an option of lap run, or LAP_GPU for each rank",
+            command->name);
     *mode_p = mode;
     return true;
 }

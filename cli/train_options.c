@@ -240,11 +240,9 @@ static bool parse_rate(const lap_args_t *args, int option, float otherwise, floa
     const char *text = args->values[option];
     char *end = NULL;
     const float rate = text ? strtof(text, &end) : otherwise;
-    if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST)) {
-        lap_args_fail(&lap_train_command, "--%s is '%s'; expected a number, 0 to %g",
-                      options[option].name, text, (double)RATE_MOST);
-        return false;
-    }
+    if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST))
+        return lap_args_wrong(&lap_train_command, "--%s is '%s'; expected a number, 0 to %g",
+                              options[option].name, text, (double)RATE_MOST);
     *rate_p = rate;
     return true;
 }
@@ -264,10 +262,9 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
         train->tp = environment.size > train->replicas ? environment.size / train->replicas : 1;
     if (train->tp * train->replicas <= LAP_LAUNCH_MAX)
         return true;
-    lap_args_fail(&lap_train_command,
-                  "--tp %d times --num-replicas %d is %d ranks; expected at most %d", train->tp,
-                  train->replicas, train->tp * train->replicas, LAP_LAUNCH_MAX);
-    return false;
+    return lap_args_wrong(&lap_train_command,
+                          "--tp %d times --num-replicas %d is %d ranks; expected at most %d",
+                          train->tp, train->replicas, train->tp * train->replicas, LAP_LAUNCH_MAX);
 }
 
 /* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
@@ -319,9 +316,9 @@ static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
         *dtype_p = dtype;
         return true;
     }
-    lap_args_fail(&lap_train_command, "--dtype is '%s'; expected float32, bfloat16 or float16%s",
-                  text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
-    return false;
+    return lap_args_wrong(&lap_train_command,
+                          "--dtype is '%s'; expected float32, bfloat16 or float16%s", text,
+                          fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
 }
 
 static void fail_batch(const lap_train_t *train)
@@ -347,11 +344,9 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
         return false;
     const size_t replicas = (size_t)train->replicas, sharers = replicas * (size_t)train->micro;
     snprintf(batch, sizeof(batch), "%zu", sharers > 2 ? sharers : 2);
-    if (args->given[BATCH] && args->given[BATCH_SIZE]) {
-        lap_args_fail(&lap_train_command,
-                      "--batch and --batch-size are both given; expected one of them");
-        return false;
-    }
+    if (args->given[BATCH] && args->given[BATCH_SIZE])
+        return lap_args_wrong(&lap_train_command,
+                              "--batch and --batch-size are both given; expected one of them");
     if (args->given[BATCH_SIZE]) {
         if (!lap_arg_size(&lap_train_command, "--batch-size", args->values[BATCH_SIZE], 1,
                           COUNT_MOST / replicas, &train->batch))
@@ -371,12 +366,10 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
 /* A part of the hidden size, which should be a multiple of `by`. */
 static bool divide(size_t hidden, size_t by, const char *of, const char *instead, size_t *part_p)
 {
-    if (hidden % by != 0) {
-        lap_args_fail(&lap_train_command,
-                      "--hidden is %zu; expected a multiple of the %zu %s, or %s", hidden, by, of,
-                      instead);
-        return false;
-    }
+    if (hidden % by != 0)
+        return lap_args_wrong(&lap_train_command,
+                              "--hidden is %zu; expected a multiple of the %zu %s, or %s", hidden,
+                              by, of, instead);
     *part_p = hidden / by;
     return true;
 }
@@ -402,21 +395,20 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
     if (!__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) &&
         desc->hidden <= COUNT_MOST)
         return true;
-    lap_args_fail(&lap_train_command,
-                  "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
-                  desc->heads, desc->head_dim, COUNT_MOST);
-    return false;
+    return lap_args_wrong(
+        &lap_train_command,
+        "--heads %zu times --head-dim %zu is the hidden size; expected at most %d", desc->heads,
+        desc->head_dim, COUNT_MOST);
 }
 
 static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
 {
     lap_nn_desc_t *desc = &train->desc;
     size_t factor;
-    if (args->given[FFN] && args->given[EXPANSION]) {
-        lap_args_fail(&lap_train_command,
-                      "--ffn and --mlp-expansion-factor are both given; expected one of them");
-        return false;
-    }
+    if (args->given[FFN] && args->given[EXPANSION])
+        return lap_args_wrong(
+            &lap_train_command,
+            "--ffn and --mlp-expansion-factor are both given; expected one of them");
     if (args->given[FFN] && !parse_count(args, FFN, "", &desc->ffn))
         return false;
     if (!args->given[EXPANSION])
@@ -476,9 +468,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
         return true;
-    lap_args_fail(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
-                  args->values[GRAD_DTYPE]);
-    return false;
+    return lap_args_wrong(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
+                          args->values[GRAD_DTYPE]);
 }
 
 static bool parse_backends(lap_train_t *train, const lap_args_t *args)
@@ -501,56 +492,45 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
 
 /* ---- overlap ---- */
 
-/* False, after a sentence, when one of some options was given. */
-static bool refuse(const lap_args_t *args, const int *refused, size_t count, const char *why)
-{
-    for (size_t i = 0; i < count; i++)
-        if (args->given[refused[i]]) {
-            lap_args_fail(&lap_train_command, "--%s %s", options[refused[i]].name, why);
-            return false;
-        }
-    return true;
-}
+/* Options that say nothing with the others, and why: the first that is given is refused. */
+typedef struct useless {
+    bool is;
+    const char *why;
+    const int *options; /* NOPTIONS at the end */
+} useless_t;
 
-/* Options that say nothing beside the others. */
+#define LIST(...) ((const int[]){__VA_ARGS__, NOPTIONS})
+
 static bool check_sense(const lap_train_t *train, const lap_args_t *args)
 {
-    static const int of_attention[] = {KV_HEADS}, of_mlp[] = {ACTIVATION, FFN, EXPANSION};
-    static const int of_norm[] = {NORM, RECOMPUTE}, of_replicas[] = {GRAD_DTYPE, BUCKET};
-    static const int of_overlap[] = {COMPARE, AUTO,     RULES,         NO_AG,
-                                     NO_RS,   RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD};
-    static const int of_shards[] = {NO_AG, RS_DGRAD, NO_BULK_WGRAD};
-    static const int of_ranks[] = {COMPARE, LINK};
-    static const int of_heads[] = {HEADS, HEAD_DIM};
     const lap_nn_kind_t kind = train->desc.kind;
-    const bool mlp = kind == LAP_NN_LAYERNORM_MLP, all = kind == LAP_NN_TRANSFORMER;
-    if (!all && kind != LAP_NN_ATTENTION &&
-        !refuse(args, of_attention, 1,
-                "is for attention; expected --layer attention or transformer"))
-        return false;
-    if (!all && kind != LAP_NN_ATTENTION && args->given[HIDDEN] &&
-        !refuse(args, of_heads, 2, "has no effect with --hidden on a layer without attention"))
-        return false;
-    if (!all && !mlp &&
-        !refuse(args, of_mlp, 3, "is for the MLP; expected --layer layernorm_mlp or transformer"))
-        return false;
-    if (kind == LAP_NN_LINEAR &&
-        !refuse(args, of_norm, 2, "has no effect on --layer linear; expected another layer"))
-        return false;
-    if (train->replicas == 1 &&
-        !refuse(args, of_replicas, 2,
-                "is for gradients sent to other replicas; expected --num-replicas 2 or more"))
-        return false;
-    if (train->tp * train->replicas == 1 &&
-        !refuse(args, of_ranks, 2, "is for ranks that communicate; expected 2 ranks or more"))
-        return false;
-    if (args->given[NO_SEQUENCE_PARALLEL] &&
-        !refuse(args, of_shards, sizeof(of_shards) / sizeof(int),
-                "needs sequence parallelism; expected no --no-sequence-parallel with it"))
-        return false;
-    return !args->given[NO_OVERLAP] ||
-           refuse(args, of_overlap, sizeof(of_overlap) / sizeof(int),
-                  "needs overlap; expected no --no-comm-overlap with it");
+    const bool attends = kind == LAP_NN_ATTENTION || kind == LAP_NN_TRANSFORMER;
+    const bool mlp = kind == LAP_NN_LAYERNORM_MLP || kind == LAP_NN_TRANSFORMER;
+    const useless_t rows[] = {
+        {!attends, "is for attention; expected --layer attention or transformer", LIST(KV_HEADS)},
+        {!attends && args->given[HIDDEN],
+         "has no effect with --hidden on a layer without attention", LIST(HEADS, HEAD_DIM)},
+        {!mlp, "is for the MLP; expected --layer layernorm_mlp or transformer",
+         LIST(ACTIVATION, FFN, EXPANSION)},
+        {kind == LAP_NN_LINEAR, "has no effect on --layer linear; expected another layer",
+         LIST(NORM, RECOMPUTE)},
+        {train->replicas == 1,
+         "is for gradients sent to other replicas; expected --num-replicas 2 or more",
+         LIST(GRAD_DTYPE, BUCKET)},
+        {train->tp * train->replicas == 1,
+         "is for ranks that communicate; expected 2 ranks or more", LIST(COMPARE, LINK)},
+        {args->given[NO_SEQUENCE_PARALLEL],
+         "needs sequence parallelism; expected no --no-sequence-parallel with it",
+         LIST(NO_AG, RS_DGRAD, NO_BULK_WGRAD)},
+        {args->given[NO_OVERLAP], "needs overlap; expected no --no-comm-overlap with it",
+         LIST(COMPARE, AUTO, RULES, NO_AG, NO_RS, RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD)},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (const int *option = rows[i].options; rows[i].is && *option != NOPTIONS; option++)
+            if (args->given[*option])
+                return lap_args_wrong(&lap_train_command, "--%s %s", options[*option].name,
+                                      rows[i].why);
+    return true;
 }
 
 /* The rules of the file, or the defaults, with the switches turned; and the same all off. */
@@ -590,12 +570,10 @@ static bool parse_link(lap_train_t *train, const char *text)
         return true;
     if (!lap_arg_link(&lap_train_command, "--link", text, &train->link))
         return false;
-    if (train->link.ratio > 0 && train->tp == 1) {
-        lap_args_fail(&lap_train_command,
-                      "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate",
-                      text);
-        return false;
-    }
+    if (train->link.ratio > 0 && train->tp == 1)
+        return lap_args_wrong(
+            &lap_train_command,
+            "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate", text);
     return true;
 }
 
@@ -669,11 +647,11 @@ static bool fits_memory(const lap_train_t *train, int nranks)
     const double needed = lap_train_device_bytes(train) * lap_ranks_here(nranks);
     if (needed <= there || strcmp(train->device, "cuda") == 0)
         return true;
-    lap_args_fail(&lap_train_command,
-                  "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
-                  "machine has",
-                  needed / (1 << 30), there / (1 << 30));
-    return false;
+    return lap_args_wrong(
+        &lap_train_command,
+        "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
+        "machine has",
+        needed / (1 << 30), there / (1 << 30));
 }
 
 int lap_train_check(const lap_train_t *train, int nranks)

@@ -29,8 +29,7 @@ bool lap_arg_dtype(const lap_command_t *command, const char *what, const char *t
 {
     if (lap_dtype_parse(text, dtype_p) == LAP_OK)
         return true;
-    lap_args_fail(command, "%s: %s", what, lap_last_error());
-    return false;
+    return lap_args_wrong(command, "%s: %s", what, lap_last_error());
 }
 
 bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
@@ -125,21 +124,18 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
         lap_cuda_info_t unused;
         if (name && strcmp(name, "cuda") == 0)
             (void)lap_cuda_info(&unused); /* which says that this build has none */
-        lap_args_fail(command, "%s: %s", device_name ? "--device" : "LAP_DEVICE", lap_last_error());
-        return false;
+        return lap_args_wrong(command, "%s: %s", device_name ? "--device" : "LAP_DEVICE",
+                              lap_last_error());
     }
     name = choose_name(transport_name, "LAP_TRANSPORT");
-    if (lap_transport_find(name ? name : fitting_transport(device), &transport) != LAP_OK) {
-        lap_args_fail(command, "%s: %s", transport_name ? "--transport" : "LAP_TRANSPORT",
-                      lap_last_error());
-        return false;
-    }
+    if (lap_transport_find(name ? name : fitting_transport(device), &transport) != LAP_OK)
+        return lap_args_wrong(command, "%s: %s", transport_name ? "--transport" : "LAP_TRANSPORT",
+                              lap_last_error());
     if (!lap_transport_fits(transport, device)) {
         char mine[LAP_SOURCE_TEXT], other[LAP_SOURCE_TEXT];
         lap_transport_source(transport_name, transport->name, mine);
         tell_source(device_name, "device", "LAP_DEVICE", device->name, other);
-        lap_args_fail(command, "%s cannot reach the memory of %s", mine, other);
-        return false;
+        return lap_args_wrong(command, "%s cannot reach the memory of %s", mine, other);
     }
     *device_p = device;
     *transport_p = transport;
@@ -160,10 +156,8 @@ bool lap_arg_epilogue(const lap_command_t *command, const char *what, const char
         epilogue |= epilogue_bits[index];
     }
     const lap_epilogue_t both = LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
-    if ((epilogue & both) == both) {
-        lap_args_fail(command, "%s is '%s'; expected gelu or dgelu, not both", what, text);
-        return false;
-    }
+    if ((epilogue & both) == both)
+        return lap_args_wrong(command, "%s is '%s'; expected gelu or dgelu, not both", what, text);
     *epilogue_p = epilogue;
     return true;
 }

@@ -149,7 +149,7 @@ int lap_cli_bench(int argc, char **argv)
             .transport = bench.transport,
             .gpus = bench.gpus,
             .device_bytes = lap_bench_device_bytes(&bench, bench.ranks),
-            .dtype = bench.dtype,
+            .dtype = bench.desc.dtype,
             .check = check_ranks,
             .run = run_rank,
             .start = bench.baseline ? start_baseline : NULL,

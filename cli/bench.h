@@ -56,9 +56,8 @@ typedef struct lap_bench {
     lap_bench_case_t cases[LAP_BENCH_CASES];
     size_t ncases;
     int ranks; /* to start; when the ranks are there already: as given, or 0 */
-    lap_dtype_t dtype, out_dtype, wire_dtype; /* the last two: as in lap_op_desc_t */
-    lap_layout_t layout;                      /* of ag, rs and ar; the others have their own */
-    lap_epilogue_t epilogue;
+    lap_op_desc_t
+        desc; /* what the operators have in common; bulk and external ones have a layout */
     int iters, warmup;
     int calls;   /* of a timed round, in a row */
     int rest_ms; /* before all that is timed */
@@ -72,8 +71,6 @@ typedef struct lap_bench {
     size_t timeline_method;
     uint64_t seed;
     double timeout_s;
-    int num_sm;          /* as in lap_op_desc_t, */
-    bool sm_margin;      /* and set_sm_margin */
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
     bool json;
     bool trace; /* look at what goes on within a call; never in a sweep */

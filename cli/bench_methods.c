@@ -6,17 +6,6 @@
 #include "bench.h"
 #include "overlap/knobs.h"
 
-#define METHODS_MAX 16
-
-/* The names of the methods of an operator, with NULL at the end. */
-static void list_methods(lap_op_kind_t kind, const char *names[METHODS_MAX + 1])
-{
-    size_t count = 0;
-    for (const char *name; count < METHODS_MAX && (name = lap_op_methods(kind, count, NULL));)
-        names[count++] = name;
-    names[count] = NULL;
-}
-
 bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
 {
     lap_bench_method_t method = {.desc = LAP_OP_DESC_INIT, .asked = true};
@@ -41,10 +30,9 @@ bool lap_bench_add_method(lap_bench_case_t *it, const char *item)
 
 static bool parse_all(lap_bench_case_t *it)
 {
-    const char *names[METHODS_MAX + 1];
-    list_methods(it->kind, names);
-    for (size_t i = 0; names[i]; i++)
-        if (!lap_bench_add_method(it, names[i]))
+    const char *name;
+    for (size_t i = 0; (name = lap_op_methods(it->kind, i, NULL)) != NULL; i++)
+        if (!lap_bench_add_method(it, name))
             return false;
     return true;
 }
@@ -64,32 +52,17 @@ bool lap_bench_parse_methods(lap_bench_case_t *it, const char *text)
     return true;
 }
 
-/* "ring, direct": the methods of all operators that have a knob, each once. */
-static void list_all_owners(const lap_op_field_t *knob, char *text, size_t bytes)
-{
-    size_t used = 0;
-    snprintf(text, bytes, "all methods");
-    for (int kind = 0; kind < LAP_KINDS; kind++) {
-        const lap_builder_t *builder = lap_builders((lap_op_kind_t)kind);
-        for (; builder->name; builder++)
-            if ((builder->knobs & knob->knob) != 0 && (used == 0 || !strstr(text, builder->name)) &&
-                used < bytes)
-                used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                         builder->name);
-    }
-}
-
 const char *lap_bench_knobs(void)
 {
     static char text[1024];
     size_t used = (size_t)snprintf(
         text, sizeof(text), "Knobs follow a method after colons, as in pipeline:num_splits=8.\n");
     for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
-        char owners[LAP_LIST_TEXT];
-        list_all_owners(row, owners, sizeof(owners));
+        char owners[LAP_OWNERS_TEXT];
         if (row->help && used < sizeof(text))
             used += (size_t)snprintf(text + used, sizeof(text) - used, "\n%-10s  %s (%s)",
-                                     row->field.name, row->help, owners);
+                                     row->field.name, row->help,
+                                     lap_knob_owners(row, LAP_ALL_KINDS, owners));
     }
     return text;
 }

@@ -13,7 +13,7 @@
 #include "bench.h"
 #include "core/output.h"
 #include "launch.h"
-#include "overlap/overlap.h"
+#include "overlap/knobs.h"
 #include "ranks.h"
 #include "shared_options.h"
 
@@ -347,20 +347,14 @@ static bool parse_counts(lap_bench_t *bench, const lap_args_t *args, bool ranks_
 /* Types, layout and epilogue: what the operators are asked for beside their sizes. */
 static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
 {
-    static const char *const layouts[] = {"forward", "dgrad", NULL}; /* as lap_layout_t */
-    size_t layout;
-    bench->out_dtype = bench->wire_dtype = LAP_DTYPE_DEFAULT;
-    if (!lap_arg_dtype(&lap_bench_command, "--dtype", args->values[DTYPE], &bench->dtype) ||
-        (args->values[OUT_DTYPE] && !lap_arg_dtype(&lap_bench_command, "--out-dtype",
-                                                   args->values[OUT_DTYPE], &bench->out_dtype)) ||
-        (args->values[WIRE_DTYPE] &&
-         !lap_arg_dtype(&lap_bench_command, "--wire-dtype", args->values[WIRE_DTYPE],
-                        &bench->wire_dtype)) ||
-        !lap_arg_choice(&lap_bench_command, "--layout", args->values[LAYOUT], layouts, &layout) ||
-        !lap_arg_epilogue(&lap_bench_command, "--epilogue", args->values[EPILOGUE],
-                          &bench->epilogue))
+    static const int fields[] = {DTYPE, OUT_DTYPE, WIRE_DTYPE, LAYOUT, NUM_SM};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (!lap_arg_option(&lap_bench_command, fields[i], args->values[fields[i]],
+                            &lap_op_fields[0].field, sizeof(lap_op_fields[0]), &bench->desc))
+            return false;
+    if (!lap_arg_epilogue(&lap_bench_command, "--epilogue", args->values[EPILOGUE],
+                          &bench->desc.epilogue))
         return false;
-    bench->layout = (lap_layout_t)layout;
     if (bench->ncases == 0 || !args->given[LAYOUT] || !lap_kind_moves(bench->cases[0].kind))
         return true;
     return lap_args_wrong(&lap_bench_command, "--layout %s: %s has the layout of its backward pass",
@@ -372,10 +366,10 @@ static bool check_num_sm(const lap_bench_t *bench)
 {
     if (strcmp(bench->device, "cuda") == 0)
         return true;
-    if (bench->num_sm > 0)
+    if (bench->desc.num_sm > 0)
         return lap_args_wrong(&lap_bench_command,
                               "--num-sm %d is for GPUs; expected --device cuda, or 0",
-                              bench->num_sm);
+                              bench->desc.num_sm);
     const lap_bench_case_t *it = &bench->cases[0]; /* all have the same, or all there are */
     for (size_t i = 0; i < it->nmethods; i++)
         if (it->methods[i].desc.num_sm > 0)
@@ -397,12 +391,10 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         bench->calls = CALLS_IN_ORDER;
     if (!lap_ranks_gpus(&lap_bench_command, args->values[GPU_SHARE], bench->device, &bench->gpus))
         return false;
-    if (!lap_arg_int(&lap_bench_command, "--num-sm", args->values[NUM_SM], 0, LAP_SMS_MOST,
-                     &bench->num_sm) ||
-        !check_num_sm(bench))
+    if (!check_num_sm(bench))
         return false;
-    bench->sm_margin = args->given[SM_MARGIN];
-    if (bench->sm_margin && bench->num_sm == 0)
+    bench->desc.set_sm_margin = args->given[SM_MARGIN];
+    if (bench->desc.set_sm_margin && bench->desc.num_sm == 0)
         return lap_args_wrong(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
     bench->transport = transport->name;
     for (size_t i = 0; i < bench->ncases; i++)
@@ -439,9 +431,9 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
             return lap_args_wrong(&lap_bench_command,
                                   "--baseline mpi cannot do --%s %s: leave one out",
                                   options[plain_only[i]].name, args->values[plain_only[i]]);
-    if (bench->dtype != LAP_FLOAT32)
+    if (bench->desc.dtype != LAP_FLOAT32)
         return lap_args_wrong(&lap_bench_command, "--baseline mpi has float32 only: --dtype is %s",
-                              lap_dtype_name(bench->dtype));
+                              lap_dtype_name(bench->desc.dtype));
     if (args->given[LINK])
         return lap_args_wrong(&lap_bench_command,
                               "--baseline mpi cannot be slowed down by --link %s: leave one out",
@@ -499,7 +491,7 @@ static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
 /* What became of options that may be left out; where the picture goes is each rank's business. */
 static void settle(const lap_bench_t *bench, lap_args_t *args)
 {
-    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(bench->dtype));
+    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(bench->desc.dtype));
     lap_arg_settle(args, ITERS, "%d", bench->iters);
     lap_arg_settle(args, CALLS, "%d", bench->calls);
     lap_arg_settle(args, TIMELINE, "%s", bench->timeline ? "given" : "not given");
@@ -515,6 +507,7 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return status;
     static lap_bench_t bench; /* too large for small stacks */
     memset(&bench, 0, sizeof(bench));
+    bench.desc = (lap_op_desc_t)LAP_OP_DESC_INIT;
     bench.timeline_method = SIZE_MAX;
     bench.json = args.values[JSON] != NULL;
     bench.timeline = args.values[TIMELINE];
@@ -541,8 +534,8 @@ static int check_case(const lap_bench_t *bench, const lap_bench_case_t *it, int 
 {
     const char *word = lap_kind_words[it->kind].word;
     char epilogue[64];
-    lap_epilogue_text(bench->epilogue, epilogue, sizeof(epilogue));
-    if (lap_kind_sums_x(it->kind) && (bench->epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
+    lap_epilogue_text(bench->desc.epilogue, epilogue, sizeof(epilogue));
+    if (lap_kind_sums_x(it->kind) && (bench->desc.epilogue & ~LAP_EPILOGUE_BIAS_GRAD) != 0)
         return lap_args_fail(
             &lap_bench_command,
             "--epilogue is %s; expected none or bias-grad with %s, whose GEMM is wgrad", epilogue,

@@ -26,18 +26,11 @@ static void describe_local(const lap_bench_case_t *it, lap_op_desc_t *desc)
 
 static lap_op_desc_t describe(const lap_bench_t *bench, const lap_bench_case_t *it)
 {
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    lap_op_desc_t desc = bench->desc;
     desc.kind = it->kind;
     desc.m = it->m;
     desc.n = it->n;
     desc.k = it->k;
-    desc.layout = bench->layout;
-    desc.epilogue = bench->epilogue;
-    desc.dtype = bench->dtype;
-    desc.out_dtype = bench->out_dtype;
-    desc.wire_dtype = bench->wire_dtype;
-    desc.num_sm = bench->num_sm;
-    desc.set_sm_margin = bench->sm_margin;
     if (lap_kind_moves(it->kind)) {
         describe_local(it, &desc);
         desc.cols = it->k;

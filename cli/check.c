@@ -108,10 +108,8 @@ static bool selected(const checks_t *checks, const char *method)
 /* Gives a knob the value of that number, of those that are proved, and the label its name. */
 static void turn(row_t *row, const lap_op_field_t *knob, size_t number)
 {
-    const size_t used = strlen(row->label);
     lap_field_set(&knob->field, &row->desc, knob->proved[number]);
-    row->label[used] = ' ';
-    lap_knob_label(knob, &row->desc, row->label + used + 1, LABEL - used - 1);
+    lap_knob_label(knob, &row->desc, ' ', row->label, LABEL);
 }
 
 /* Adds a method with all values of its knobs, which are the digits of `variant`: 0 is the default. */
@@ -157,10 +155,10 @@ static bool add_rows(checks_t *checks, const char *given)
     for (size_t i = 0; i < checks->methods.count; i++)
         if (!lap_arg_choice(&command, "--method", checks->methods.items[i], names, &unused))
             return false;
-    if (checks->nrows == 0)
-        lap_args_fail(&command, "--method is '%s', --target is %s, which cannot do it", given,
-                      checks->target->name);
-    return checks->nrows > 0;
+    if (checks->nrows > 0)
+        return true;
+    return lap_args_wrong(&command, "--method is '%s', --target is %s, which cannot do it", given,
+                          checks->target->name);
 }
 
 /* Whether a row exists for a group size: a ring of pairs needs pairs. */
@@ -361,14 +359,12 @@ static bool check_sense(const lap_args_t *args, const checks_t *checks)
     if (args->given[N] && !lap_kind_multiplies(kind))
         useless = N;
     if (useless >= 0)
-        lap_args_fail(&command, "%s has no option --%s", args->positionals[0],
-                      options[useless].name);
-    else if (kind == LAP_BULK_RS && (checks->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD))
-        lap_args_fail(&command, "--epilogue is '%s'; bulk-rs can have bias-grad",
-                      args->values[EPILOGUE]);
-    else
-        return true;
-    return false;
+        return lap_args_wrong(&command, "%s has no option --%s", args->positionals[0],
+                              options[useless].name);
+    if (kind == LAP_BULK_RS && (checks->epilogue & ~(lap_epilogue_t)LAP_EPILOGUE_BIAS_GRAD))
+        return lap_args_wrong(&command, "--epilogue is '%s'; bulk-rs can have bias-grad",
+                              args->values[EPILOGUE]);
+    return true;
 }
 
 static bool parse(const lap_args_t *args, checks_t *checks)

@@ -236,6 +236,13 @@ bool lap_arg_backends(const lap_command_t *command, const char *device_name,
 bool lap_arg_field(const lap_command_t *command, const char *what, const char *text,
                    const lap_field_t *field, int least, void *of);
 
+/*
+ * The same of an option for the field of its name, which is out_dtype for --out-dtype, in a table
+ * whose rows lie `stride` bytes apart. No text: the field stays as it is.
+ */
+bool lap_arg_option(const lap_command_t *command, int option, const char *text,
+                    const lap_field_t *table, size_t stride, void *of);
+
 /* A method of desc->kind with its knobs, such as "ring" or "pipeline:num_splits=8"; or auto. */
 bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_t *desc);
 

@@ -9,17 +9,6 @@
 #define METHODS_MAX 16
 #define KNOBS_MAX 16
 
-/* "pipeline, pull": the methods of a kind that have a knob. */
-static void list_owners(lap_op_kind_t kind, const lap_op_field_t *knob, char *text, size_t bytes)
-{
-    size_t used = 0;
-    snprintf(text, bytes, "no method of %s", lap_kind_words[kind].word);
-    for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
-        if (lap_knob_of(knob, builder) && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                     builder->name);
-}
-
 /* Finds a knob by its name. */
 static bool find_knob(const lap_command_t *command, const char *what, const char *name,
                       const lap_op_field_t **knob_p)
@@ -43,34 +32,27 @@ static bool find_knob(const lap_command_t *command, const char *what, const char
 static bool parse_knob(const lap_command_t *command, const char *label, char *text,
                        lap_op_desc_t *desc, uint64_t *given)
 {
-    const lap_op_kind_t kind = desc->kind;
-    const lap_builder_t *builder = lap_builder_find(kind, desc->method);
+    const lap_builder_t *builder = lap_builder_find(desc->kind, desc->method);
     const lap_op_field_t *knob;
-    char owners[LAP_LIST_TEXT], what[2 * LAP_LIST_TEXT];
+    char owners[LAP_OWNERS_TEXT], what[2 * LAP_LIST_TEXT];
     char *value = strchr(text, '=');
     if (value)
         *value++ = '\0';
     snprintf(what, sizeof(what), "knob of --method %s", label);
     if (!find_knob(command, what, text, &knob))
         return false;
-    if (!builder || !lap_knob_of(knob, builder)) {
-        list_owners(kind, knob, owners, sizeof(owners));
-        lap_args_fail(command, "--method %s: %s is a knob of %s", label, text, owners);
-        return false;
-    }
+    lap_knob_owners(knob, desc->kind, owners);
+    if (!builder || !lap_knob_of(knob, builder))
+        return lap_args_wrong(command, "--method %s: %s is a knob of %s", label, text,
+                              *owners ? owners : "no method of this operator");
     const uint64_t bit = UINT64_C(1) << (knob - lap_op_fields);
-    if (*given & bit) {
-        lap_args_fail(command, "--method %s gives %s twice", label, text);
-        return false;
-    }
+    if (*given & bit)
+        return lap_args_wrong(command, "--method %s gives %s twice", label, text);
     *given |= bit;
     const bool flag = knob->field.type == LAP_FIELD_FLAG;
     snprintf(what, sizeof(what), "%s of --method %s", text, label);
-    return lap_arg_field(command, what,
-                         value  ? value
-                         : flag ? "1"
-                                : "",
-                         &knob->field, flag ? 0 : 1, desc);
+    const char *number = flag ? "1" : "";
+    return lap_arg_field(command, what, value ? value : number, &knob->field, flag ? 0 : 1, desc);
 }
 
 bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_t *desc)
@@ -81,12 +63,10 @@ bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_
         count++;
     names[count] = LAP_AUTO;
     char text[LAP_LIST_TEXT];
-    if (strlen(item) >= sizeof(text)) {
-        lap_args_fail(command,
-                      "--method is '%s'; expected a name with knobs of less than %d letters", item,
-                      LAP_LIST_TEXT);
-        return false;
-    }
+    if (strlen(item) >= sizeof(text))
+        return lap_args_wrong(
+            command, "--method is '%s'; expected a name with knobs of less than %d letters", item,
+            LAP_LIST_TEXT);
     snprintf(text, sizeof(text), "%s", item);
     char *rest = text, *name = strsep(&rest, ":");
     if (!lap_arg_choice(command, "--method", name, names, &index))

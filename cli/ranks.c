@@ -57,17 +57,15 @@ bool lap_ranks_suit(const lap_command_t *command, const char *given, const char 
     char source[LAP_SOURCE_TEXT];
     lap_transport_source(given, transport, source);
     if (launched && strcmp(transport, "self") == 0)
-        lap_args_fail(command,
-                      "%s runs its ranks as threads of one process: start it without a launcher",
-                      source);
-    else if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
-             (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
-        lap_args_fail(command, "%s needs ranks that mpirun started: mpirun -n %d %s ...%s%s",
-                      source, nranks, command->name, given ? " --transport " : "",
-                      given ? transport : "");
-    else
-        return true;
-    return false;
+        return lap_args_wrong(
+            command, "%s runs its ranks as threads of one process: start it without a launcher",
+            source);
+    if (!launched && lap_transport_find(transport, &ops) == LAP_OK &&
+        (ops->can & LAP_CAN_SPAN) != 0 && !ops->device)
+        return lap_args_wrong(
+            command, "%s needs ranks that mpirun started: mpirun -n %d %s ...%s%s", source, nranks,
+            command->name, given ? " --transport " : "", given ? transport : "");
+    return true;
 }
 
 /* Our own ranks read --gpu-share as well: LAP_GPU tells that they have been given their GPUs. */

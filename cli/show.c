@@ -105,13 +105,11 @@ static bool parse_rank(const lap_args_t *args, request_t *request)
 static bool check_sense(const request_t *request)
 {
     if (request->svg && request->json)
-        lap_args_fail(&command, "--svg and --json: expected one of them");
-    else if (request->each && (request->after || request->svg || request->json))
-        lap_args_fail(&command, "--each prints text after every pass: expected no --after, --svg "
-                                "or --json");
-    else
-        return true;
-    return false;
+        return lap_args_wrong(&command, "--svg and --json: expected one of them");
+    if (request->each && (request->after || request->svg || request->json))
+        return lap_args_wrong(&command, "--each prints text after every pass: expected no --after, "
+                                        "--svg or --json");
+    return true;
 }
 
 static bool parse_numbers(const lap_args_t *args, request_t *request)

@@ -280,26 +280,21 @@ static bool parse_layer(const char *text, size_t *kind_p)
     return lap_arg_choice(&lap_train_command, "--layer", text, lap_nn_kind_names, kind_p);
 }
 
-/* An option that has the name of a field of layers, whose words it takes. */
-static bool parse_choice(lap_train_t *train, int option, const char *text)
+/* An option that has the name of a field of layers. */
+static bool parse_field(lap_train_t *train, int option, const char *text)
 {
-    const lap_field_t *field = lap_nn_fields;
-    char what[64];
-    while (strcmp(field->name, options[option].name) != 0)
-        field++;
-    snprintf(what, sizeof(what), "--%s", field->name);
-    return lap_arg_field(&lap_train_command, what, text, field, 0, &train->desc);
+    return lap_arg_option(&lap_train_command, option, text, lap_nn_fields, sizeof(lap_field_t),
+                          &train->desc);
 }
 
 static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
 {
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     size_t kind;
-    if (!parse_layer(args->values[LAYER], &kind) ||
-        !parse_choice(train, NORM, args->values[NORM]) ||
-        !parse_choice(train, ACTIVATION, args->values[ACTIVATION]) ||
-        !parse_choice(train, RECOMPUTE, args->values[RECOMPUTE]) ||
-        !parse_choice(train, FP8, *recipe ? recipe : "delayed"))
+    if (!parse_layer(args->values[LAYER], &kind) || !parse_field(train, NORM, args->values[NORM]) ||
+        !parse_field(train, ACTIVATION, args->values[ACTIVATION]) ||
+        !parse_field(train, RECOMPUTE, args->values[RECOMPUTE]) ||
+        !parse_field(train, FP8, *recipe ? recipe : "delayed"))
         return false;
     train->desc.kind = (lap_nn_kind_t)kind;
     train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
@@ -321,18 +316,18 @@ static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
                           fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
 }
 
-static void fail_batch(const lap_train_t *train)
+static bool refuse_batch(const lap_train_t *train)
 {
     if (train->micro == 1)
-        lap_args_fail(&lap_train_command,
-                      "--batch is %zu; expected a multiple of the %d replicas, which share it",
-                      train->batch, train->replicas);
-    else
-        lap_args_fail(
+        return lap_args_wrong(
             &lap_train_command,
-            "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
-            train->batch, train->replicas * train->micro, train->replicas,
-            train->replicas > 1 ? "s" : "", train->micro);
+            "--batch is %zu; expected a multiple of the %d replicas, which share it", train->batch,
+            train->replicas);
+    return lap_args_wrong(
+        &lap_train_command,
+        "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
+        train->batch, train->replicas * train->micro, train->replicas,
+        train->replicas > 1 ? "s" : "", train->micro);
 }
 
 /* The sequences of an iteration, which replicas and their micro-batches share. */
@@ -355,10 +350,8 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
     } else if (!parse_count(args, BATCH, batch, &train->batch)) {
         return false;
     }
-    if (train->batch % sharers != 0) {
-        fail_batch(train);
-        return false;
-    }
+    if (train->batch % sharers != 0)
+        return refuse_batch(train);
     train->desc.batch = train->batch / sharers;
     return true;
 }

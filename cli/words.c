@@ -75,6 +75,19 @@ bool lap_arg_target(const lap_command_t *command, const char *text, const lap_ta
     return true;
 }
 
+bool lap_arg_option(const lap_command_t *command, int option, const char *text,
+                    const lap_field_t *table, size_t stride, void *of)
+{
+    char what[40], name[40];
+    snprintf(what, sizeof(what), "--%s", command->options[option].name);
+    snprintf(name, sizeof(name), "%s", what + 2);
+    for (char *at = name; *at; at++)
+        *at = *at == '-' ? '_' : *at;
+    while (strcmp(table->name, name) != 0)
+        table = (const lap_field_t *)(const void *)((const char *)table + stride);
+    return !text || lap_arg_field(command, what, text, table, (int)table->least, of);
+}
+
 /* What a world would choose by itself for ranks where they are. */
 static const char *fitting_transport(const lap_device_ops_t *device)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done to any field of a struct, whatever struct it is. What fields mean together is not known here. */
+/* What is done to any field of a struct. What fields mean together is not known here. */
 #include "core/fields.h"
 
 #include <ctype.h>
@@ -9,45 +9,28 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "core/tensor.h"
-
-#define FEW_WORDS 5 /* that a sentence names one by one */
+#include "util/join.h"
 
 uint64_t lap_field_number(const lap_field_t *field, const void *of)
 {
     const char *at = (const char *)of + field->offset;
+    const bool is_signed = field->type != LAP_FIELD_UNSIGNED && field->type != LAP_FIELD_BITS;
     uint64_t wide;
     int32_t narrow;
     memcpy(&narrow, at, sizeof(narrow));
     if (field->type == LAP_FIELD_FLAG)
         return narrow != 0;
     if (field->bytes == sizeof(narrow))
-        return field->type == LAP_FIELD_UNSIGNED || field->type == LAP_FIELD_BITS
-                   ? (uint32_t)narrow
-                   : (uint64_t)(int64_t)narrow;
+        return is_signed ? (uint64_t)(int64_t)narrow : (uint32_t)narrow;
     memcpy(&wide, at, sizeof(wide));
     return wide;
 }
 
 void lap_field_set(const lap_field_t *field, void *of, uint64_t number)
 {
-    char *at = (char *)of + field->offset;
     const uint32_t narrow = (uint32_t)number;
-    if (field->bytes == sizeof(narrow))
-        memcpy(at, &narrow, sizeof(narrow));
-    else
-        memcpy(at, &number, sizeof(number));
-}
-
-const char *lap_field_text(const lap_field_t *field, const void *of,
-                           char text[LAP_FIELD_TEXT_BYTES])
-{
-    const unsigned long long number = lap_field_number(field, of);
-    const char *format = field->type == LAP_FIELD_BITS       ? "%#llx"
-                         : field->type == LAP_FIELD_UNSIGNED ? "%llu"
-                                                             : "%lld";
-    snprintf(text, LAP_FIELD_TEXT_BYTES, format, number);
-    return text;
+    const bool wide = field->bytes > sizeof(narrow);
+    memcpy((char *)of + field->offset, wide ? (const void *)&number : &narrow, field->bytes);
 }
 
 static float single_of(const lap_field_t *field, const void *of)
@@ -57,47 +40,51 @@ static float single_of(const lap_field_t *field, const void *of)
     return value;
 }
 
-/* ---- bounds ---- */
-
-/* The word of a value, NULL past the last one. */
+/* The word of a value of a choice, NULL past the last one. */
 static const char *word_of(const lap_field_t *field, uint64_t value)
 {
     if (field->type == LAP_FIELD_DTYPE)
         return lap_dtype_size((lap_dtype_t)value) > 0 ? lap_dtype_name((lap_dtype_t)value) : NULL;
-    for (uint64_t i = 0; i < value; i++)
-        if (!field->words[i])
-            return NULL;
-    return field->words[value];
+    uint64_t i = 0;
+    while (field->words && field->words[i] && i < value)
+        i++;
+    return field->words ? field->words[i] : NULL;
 }
 
-/* "LAP_FORWARD (0)": a value as C has it. */
-static size_t add_constant(const lap_field_t *field, uint64_t value, char *text, size_t bytes)
+const char *lap_field_text(const lap_field_t *field, const void *of,
+                           char text[LAP_FIELD_TEXT_BYTES])
 {
-    const int length = snprintf(text, bytes, "%s%s", field->prefix ? field->prefix : "LAP_",
-                                word_of(field, value));
-    for (char *at = text; *at; at++)
-        *at = (char)toupper((unsigned char)*at);
-    return (size_t)length +
-           (size_t)snprintf(text + length, bytes - (size_t)length, " (%d)", (int)value);
+    const unsigned long long number = lap_field_number(field, of);
+    const char *word;
+    if (field->type == LAP_FIELD_TEXT) {
+        memcpy(&word, (const char *)of + field->offset, sizeof(word));
+        return word ? word : "";
+    }
+    if (field->type == LAP_FIELD_SINGLE || field->type == LAP_FIELD_POSITIVE)
+        word = lap_single_text(single_of(field, of), text);
+    else
+        word = word_of(field, number);
+    if (!word && field->type == LAP_FIELD_BITS)
+        snprintf(text, LAP_FIELD_TEXT_BYTES, "%#llx", number);
+    else if (!word)
+        snprintf(text, LAP_FIELD_TEXT_BYTES, field->type == LAP_FIELD_UNSIGNED ? "%llu" : "%lld",
+                 number);
+    return word ? word : text;
 }
 
-/* All values, or where there are many the first and the last. */
+/* Names all values as C has them: "LAP_FORWARD (0), LAP_DGRAD (1)". */
 static lap_status_t refuse_choice(const lap_field_t *field, const char *given)
 {
-    char all[256] = "";
-    size_t used = 0, count = 0;
-    while (word_of(field, count))
-        count++;
-    for (size_t i = 0; i<count; i += count> FEW_WORDS ? count - 1 : 1) {
-        const char *before = i == 0              ? ""
-                             : count > FEW_WORDS ? " to "
-                             : i + 1 < count     ? ", "
-                                                 : " or ";
-        used += (size_t)snprintf(all + used, sizeof(all) - used, "%s", before);
-        used += add_constant(field, i, all + used, sizeof(all) - used);
+    char all[256] = "", one[64];
+    const char *word;
+    for (unsigned i = 0; (word = word_of(field, i)) != NULL; i++) {
+        snprintf(one, sizeof(one), "%s%s (%u)", field->prefix ? field->prefix : "LAP_", word, i);
+        for (char *at = one; *at; at++)
+            *at = (char)toupper((unsigned char)*at);
+        lap_join(all, sizeof(all), one);
     }
     return lap_error(field->type == LAP_FIELD_DTYPE ? LAP_ERR_UNSUPPORTED : LAP_ERR_INVALID,
-                     "%s is %s, expected %s", field->name, given, all);
+                     "%s is %s, expected one of %s", field->name, given, all);
 }
 
 static lap_status_t check_single(const lap_field_t *field, float value)
@@ -115,20 +102,18 @@ static lap_status_t check_single(const lap_field_t *field, float value)
 
 lap_status_t lap_field_check(const lap_field_t *field, const void *of)
 {
-    if (field->type == LAP_FIELD_TEXT || field->type == LAP_FIELD_SKIPPED)
-        return LAP_OK;
+    const uint64_t value = lap_field_number(field, of);
+    const bool is_signed = field->type == LAP_FIELD_INT;
+    const double number = is_signed ? (double)(int64_t)value : (double)value;
+    char space[LAP_FIELD_TEXT_BYTES];
+    const char *text = lap_field_text(field, of, space);
     if (field->type == LAP_FIELD_SINGLE || field->type == LAP_FIELD_POSITIVE)
         return check_single(field, single_of(field, of));
-    const uint64_t value = lap_field_number(field, of);
-    char text[LAP_FIELD_TEXT_BYTES];
-    lap_field_text(field, of, text);
     if (field->type == LAP_FIELD_CHOICE || field->type == LAP_FIELD_DTYPE)
         return word_of(field, value) ? LAP_OK : refuse_choice(field, text);
     if (field->type == LAP_FIELD_BITS && (value & ~(uint64_t)field->most) != 0)
         return lap_error(LAP_ERR_UNSUPPORTED, "%s is %s, expected only bits of %#llx", field->name,
                          text, (unsigned long long)field->most);
-    const bool is_signed = field->type == LAP_FIELD_INT;
-    const double number = is_signed ? (double)(int64_t)value : (double)value;
     if (field->least == field->most || (number >= field->least && number <= field->most))
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID, "%s is %s, expected %.0f to %.0f", field->name, text,
@@ -142,34 +127,11 @@ lap_status_t lap_fields_check(const lap_field_t *table, const void *of)
     return LAP_OK;
 }
 
-/* ---- terms ---- */
-
 void lap_field_term(const lap_field_t *field, const void *of, lap_terms_t *terms)
 {
-    const char *text = NULL;
-    char number[LAP_FIELD_TEXT_BYTES];
-    switch (field->type) {
-    case LAP_FIELD_SKIPPED:
-        break;
-    case LAP_FIELD_TEXT:
-        memcpy(&text, (const char *)of + field->offset, sizeof(text));
-        lap_terms_text(terms, field->name, text);
-        break;
-    case LAP_FIELD_CHOICE:
-    case LAP_FIELD_DTYPE:
-        lap_terms_text(terms, field->name, word_of(field, lap_field_number(field, of)));
-        break;
-    case LAP_FIELD_SINGLE:
-    case LAP_FIELD_POSITIVE:
-        lap_terms_single(terms, field->name, single_of(field, of));
-        break;
-    case LAP_FIELD_UNSIGNED:
-    case LAP_FIELD_INT:
-    case LAP_FIELD_FLAG:
-    case LAP_FIELD_BITS:
-        lap_terms_text(terms, field->name, lap_field_text(field, of, number));
-        break;
-    }
+    char text[LAP_FIELD_TEXT_BYTES];
+    if (field->type != LAP_FIELD_SKIPPED)
+        lap_terms_text(terms, field->name, lap_field_text(field, of, text));
 }
 
 void lap_fields_terms(const lap_field_t *table, unsigned marks, const void *of, lap_terms_t *terms)

@@ -43,8 +43,8 @@ typedef struct lap_field {
 uint64_t lap_field_number(const lap_field_t *field, const void *of);
 void lap_field_set(const lap_field_t *field, void *of, uint64_t number);
 
-/* The number as sentences have it. Returns the text. */
-#define LAP_FIELD_TEXT_BYTES 24
+/* The value as sentences have it: of a choice its word. Returns the text, which may be elsewhere. */
+#define LAP_FIELD_TEXT_BYTES LAP_SINGLE_TEXT
 const char *lap_field_text(const lap_field_t *field, const void *of,
                            char text[LAP_FIELD_TEXT_BYTES]);
 
@@ -57,7 +57,7 @@ lap_status_t lap_field_check(const lap_field_t *field, const void *of);
 /* The same of all rows of a plain table. */
 lap_status_t lap_fields_check(const lap_field_t *table, const void *of);
 
-/* Adds the field to what ranks must have alike: a choice by its word. */
+/* Adds the field to what ranks must have alike. */
 void lap_field_term(const lap_field_t *field, const void *of, lap_terms_t *terms);
 
 /* The same of all rows that have all of some marks. */

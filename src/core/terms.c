@@ -74,13 +74,6 @@ void lap_terms_number(lap_terms_t *terms, const char *name, uint64_t value)
     lap_terms_text(terms, name, text);
 }
 
-void lap_terms_signed(lap_terms_t *terms, const char *name, int64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof(text), "%lld", (long long)value);
-    lap_terms_text(terms, name, text);
-}
-
 /* With as few digits as tell it from all others. */
 void lap_terms_real(lap_terms_t *terms, const char *name, double value)
 {
@@ -107,11 +100,6 @@ void lap_terms_single(lap_terms_t *terms, const char *name, float value)
 {
     char text[LAP_SINGLE_TEXT];
     lap_terms_text(terms, name, lap_single_text(value, text));
-}
-
-void lap_terms_dtype(lap_terms_t *terms, const char *name, lap_dtype_t value)
-{
-    lap_terms_text(terms, name, lap_dtype_name(value));
 }
 
 /* ---- comparing ---- */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices of this build, a line each in the list, and the types of elements that they know. */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/convert.h"
 #include "core/status.h"
 #include "device/device.h"
 #include "lap_config.h"
+#include "util/join.h"
 
 extern const lap_device_ops_t lap_ref_ops;
 extern const lap_device_ops_t lap_cpu_ops;
@@ -28,7 +28,6 @@ const lap_device_ops_t *lap_device_at(size_t index)
 lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
 {
     char names[128] = "";
-    size_t used = 0;
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the device is NULL");
     for (size_t i = 0; lap_device_at(i); i++) {
@@ -37,9 +36,7 @@ lap_status_t lap_device_find(const char *name, const lap_device_ops_t **ops_p)
             *ops_p = ops;
             return LAP_OK;
         }
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
-                                     ops->name);
+        lap_join(names, sizeof(names), ops->name);
     }
     return lap_error(LAP_ERR_INVALID, "there is no device '%s'; there are: %s", name, names);
 }

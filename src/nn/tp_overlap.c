@@ -12,6 +12,7 @@
 #include "core/status.h"
 #include "nn/tp_overlap.h"
 #include "overlap/knobs.h"
+#include "util/join.h"
 
 const char *const lap_tp_gemm_names[] = {
     "qkv_fprop", "qkv_dgrad", "qkv_wgrad", "proj_fprop", "proj_dgrad", "proj_wgrad", "fc1_fprop",
@@ -144,13 +145,11 @@ lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, in
 /* "serial, ring_exchange or auto": what a GEMM may have. */
 static void list_methods(lap_tp_gemm_t gemm, char *text, size_t bytes)
 {
-    size_t used = 0;
-    for (unsigned method = 0; method < LAP_TP_AUTO && used < bytes; method++)
+    text[0] = '\0';
+    for (unsigned method = 0; method < LAP_TP_AUTO; method++)
         if (method == LAP_TP_SERIAL || (facts_of(gemm)->methods >> method & 1) != 0)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                     lap_tp_method_names[method]);
-    if (used < bytes)
-        snprintf(text + used, bytes - used, " or auto");
+            lap_join(text, bytes, lap_tp_method_names[method]);
+    snprintf(text + strlen(text), bytes - strlen(text), " or auto");
 }
 
 static lap_status_t check_method(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule)
@@ -377,7 +376,7 @@ size_t lap_tp_overlap_unused(const lap_tp_overlap_t *overlap, const char *device
 {
     const bool cuda = device && strcmp(device, "cuda") == 0;
     unsigned unused = 0;
-    size_t count = 0, length = 0;
+    size_t count = 0;
     if (check_overlap(overlap) != LAP_OK)
         return 0;
     for (int g = 0; g < LAP_TP_GEMMS; g++)
@@ -387,9 +386,8 @@ size_t lap_tp_overlap_unused(const lap_tp_overlap_t *overlap, const char *device
     for (size_t i = 0; i < LAP_TP_FIELDS; i++) {
         if ((unused >> i & 1) == 0)
             continue;
-        if (length < bytes)
-            length += (size_t)snprintf(text + length, bytes - length, "%s%s", count ? ", " : "",
-                                       lap_tp_fields[i].name);
+        if (bytes > 0)
+            lap_join(text, bytes, lap_tp_fields[i].name);
         count++;
     }
     return count;

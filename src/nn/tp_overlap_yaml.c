@@ -17,6 +17,7 @@
 
 #include "core/status.h"
 #include "nn/tp_overlap.h"
+#include "util/join.h"
 #include "util/nearest.h"
 
 #define WORD_BYTES 64 /* longer words are no names of ours, and are cut in sentences */
@@ -197,20 +198,12 @@ static bool is_null(const reader_t *reader)
 
 /* ---- names ---- */
 
-/* "a, b, c": names for a sentence. */
-static void list_names(const char *const *names, char *text, size_t bytes)
-{
-    size_t used = 0;
-    for (size_t i = 0; names[i] && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", names[i]);
-}
-
 /* Finds the name at hand among others; `what` and `where` are for the sentence. */
 static lap_status_t find_name(const reader_t *reader, const char *what, const char *where,
                               const char *const *names, size_t *index_p)
 {
     const char *word = reader->scalar.word;
-    char all[256];
+    char all[256] = "";
     if (reader->type != YAML_SCALAR_EVENT)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: a %s%s is a list or a mapping, expected a word",
                          reader->path, line_of(reader), what, where);
@@ -224,7 +217,8 @@ static lap_status_t find_name(const reader_t *reader, const char *what, const ch
     if (nearest)
         return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; did you mean '%s'?",
                          reader->path, line_of(reader), what, word, where, nearest);
-    list_names(names, all, sizeof(all));
+    for (size_t i = 0; names[i]; i++)
+        lap_join(all, sizeof(all), names[i]);
     return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown %s '%s'%s; expected one of %s", reader->path,
                      line_of(reader), what, word, where, all);
 }

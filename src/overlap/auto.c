@@ -22,57 +22,48 @@
 #define TRIED_ROWS 64 /* calls of fewer rows are not tried: they take what this many do */
 #define FAVOURITES 3  /* of the capacity, that are tried with fewer rows */
 
-/* What lap_auto_list is given, and what it fills. */
-typedef struct listing {
-    const lap_op_desc_t *given;
-    int size;
-    unsigned can;
-    size_t m;
-    lap_forecast_t *forecast;
-} listing_t;
-
-/* Adds a method with its defaults, or with one knob turned to an entry of its row. */
-static lap_status_t add_candidate(const listing_t *list, const lap_builder_t *builder,
-                                  const lap_op_field_t *row, size_t listed)
+/* Adds a method with the knobs of a description, or with another one turned. */
+static lap_status_t add_candidate(lap_op_desc_t desc, const lap_op_field_t *row, size_t listed,
+                                  const lap_knob_view_t *view, lap_forecast_t *forecast)
 {
-    lap_op_desc_t desc = *list->given;
-    lap_candidate_t candidate;
-    desc.m = list->m;
-    desc.method = builder->name;
-    const size_t used = (size_t)snprintf(candidate.label, LAP_AUTO_LABEL, "%s", builder->name);
+    lap_candidate_t *candidate = &forecast->candidates[forecast->count];
+    if (forecast->count == LAP_AUTO_CANDIDATES)
+        return LAP_OK;
+    snprintf(candidate->label, LAP_AUTO_LABEL, "%s", desc.method);
     if (row) {
-        lap_field_set(&row->field, &desc, lap_knob_value(row, listed, &desc, list->size));
+        const lap_knob_view_t turned = {&desc, view->builder, view->size, view->can};
+        lap_field_set(&row->field, &desc, lap_knob_value(row, listed, &desc, view->size));
         if (row->knob == LAP_KNOB_NUM_SM)
             desc.set_sm_margin = 0; /* there is nothing to leave them free for */
-        if (row->is_worth && !row->is_worth(&desc, builder, list->size, list->can))
+        if (row->is_worth && !row->is_worth(&turned))
             return LAP_OK;
-        candidate.label[used] = ':';
-        lap_knob_label(row, &desc, candidate.label + used + 1, LAP_AUTO_LABEL - used - 1);
+        lap_knob_label(row, &desc, ':', candidate->label, LAP_AUTO_LABEL);
     }
-    if (list->forecast->count == LAP_AUTO_CANDIDATES)
-        return LAP_OK;
-    LAP_TRY(lap_problem_init(&candidate.problem, &candidate.builder, &desc, list->size, list->can));
-    candidate.problem.capacity = list->given->m;
-    list->forecast->candidates[list->forecast->count++] = candidate;
+    LAP_TRY(
+        lap_problem_init(&candidate->problem, &candidate->builder, &desc, view->size, view->can));
+    candidate->problem.capacity = view->desc->m;
+    forecast->count++;
     return LAP_OK;
 }
 
 lap_status_t lap_auto_list(const lap_op_desc_t *given, int size, unsigned can, size_t m,
                            lap_forecast_t *forecast_p)
 {
-    const listing_t list = {given, size, can, m, forecast_p};
+    lap_knob_view_t view = {given, lap_builders(given->kind), size, can};
     *forecast_p = (lap_forecast_t){.count = 0};
-    const lap_builder_t *builder = lap_builders(given->kind);
     /* In line with a GEMM that was begun before, a collective behind it would make no sense. */
     if (!lap_kind_multiplies(given->kind))
-        builder++;
-    for (; builder->name; builder++) {
-        if ((builder->needs & ~can) != 0)
+        view.builder++;
+    for (; view.builder->name; view.builder++) {
+        lap_op_desc_t desc = *given;
+        desc.m = m;
+        desc.method = view.builder->name;
+        if ((view.builder->needs & ~can) != 0)
             continue;
-        LAP_TRY(add_candidate(&list, builder, NULL, 0));
+        LAP_TRY(add_candidate(desc, NULL, 0, &view, forecast_p));
         for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++)
-            for (size_t i = 0; lap_knob_of(row, builder) && row->tried[i]; i++)
-                LAP_TRY(add_candidate(&list, builder, row, row->tried[i]));
+            for (size_t i = 0; lap_knob_of(row, view.builder) && row->tried[i]; i++)
+                LAP_TRY(add_candidate(desc, row, row->tried[i], &view, forecast_p));
     }
     if (forecast_p->count == 0)
         return lap_error(LAP_ERR_UNSUPPORTED, "%s has no method that this transport can do",

@@ -6,55 +6,49 @@
 #include "overlap/knobs.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "transport/transport.h"
+#include "util/join.h"
 
 /* ---- what rows say beyond numbers ---- */
 
-static lap_status_t check_pairs(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+static lap_status_t check_pairs(const lap_knob_view_t *v)
 {
-    (void)builder;
-    if (!desc->aggregate || size == 1 || size % 2 == 0)
+    if (!v->desc->aggregate || v->size == 1 || v->size % 2 == 0)
         return LAP_OK;
-    return lap_error(LAP_ERR_INVALID, "aggregate needs an even group size, got %d", size);
+    return lap_error(LAP_ERR_INVALID, "aggregate needs an even group size, got %d", v->size);
 }
 
-static bool pairs_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                            unsigned can)
+static bool pairs_are_worth(const lap_knob_view_t *v)
 {
-    (void)desc, (void)builder, (void)can;
-    return size > 2 && size % 2 == 0;
+    return v->size > 2 && v->size % 2 == 0;
 }
 
 /* Parts of n; or, where it is the peers that are taken in turn, one each. */
-static size_t usual_splits(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                           unsigned can)
+static size_t usual_splits(const lap_knob_view_t *v)
 {
-    (void)can;
-    if (builder->knobs & LAP_KNOB_ROUNDS)
-        return size > 1 ? (size_t)size - 1 : 1;
-    return desc->n < 4 ? desc->n : 4;
+    if (v->builder->knobs & LAP_KNOB_ROUNDS)
+        return v->size > 1 ? (size_t)v->size - 1 : 1;
+    return v->desc->n < 4 ? v->desc->n : 4;
 }
 
-static lap_status_t check_splits(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+static lap_status_t check_splits(const lap_knob_view_t *v)
 {
-    (void)size;
-    if (!(builder->knobs & LAP_KNOB_NUM_SPLITS) || desc->num_splits <= desc->n)
+    if (!(v->builder->knobs & LAP_KNOB_NUM_SPLITS) || v->desc->num_splits <= v->desc->n)
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID, "num_splits is %zu, expected at most n = %zu",
-                     desc->num_splits, desc->n);
+                     v->desc->num_splits, v->desc->n);
 }
 
 /* What is put in one part is serial. */
-static bool splits_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                             unsigned can)
+static bool splits_are_worth(const lap_knob_view_t *v)
 {
-    (void)can;
-    if (builder->knobs & LAP_KNOB_ROUNDS)
-        return desc->num_splits <= 2 && desc->num_splits + 1 < (size_t)size;
-    return desc->num_splits <= desc->n &&
-           (desc->num_splits > 1 || builder->needs & LAP_CAN_ADDRESS);
+    const size_t splits = v->desc->num_splits;
+    if (v->builder->knobs & LAP_KNOB_ROUNDS)
+        return splits <= 2 && splits + 1 < (size_t)v->size;
+    return splits <= v->desc->n && (splits > 1 || v->builder->needs & LAP_CAN_ADDRESS);
 }
 
 /*
@@ -62,37 +56,32 @@ static bool splits_are_worth(const lap_op_desc_t *desc, const lap_builder_t *bui
  * few rows runs below its full speed: a shard is cut into two to four, none of them short, and
  * where GEMMs run side by side into none.
  */
-static size_t usual_rows(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                         unsigned can)
+static size_t usual_rows(const lap_knob_view_t *v)
 {
-    (void)builder;
     const size_t least = 128, good = 512;
-    size_t shard = lap_shard(desc->m, size, 0, NULL), parts = shard / good;
-    if (can & LAP_CAN_LANES)
+    size_t shard = lap_shard(v->desc->m, v->size, 0, NULL), parts = shard / good;
+    if (v->can & LAP_CAN_LANES)
         return shard > 0 ? shard : 1;
     parts = parts < 2 ? 2 : parts > 4 ? 4 : parts;
     size_t rows = (shard + parts - 1) / parts;
     return rows < least ? least : rows;
 }
 
-static lap_status_t check_rows(const lap_op_desc_t *desc, const lap_builder_t *builder, int size)
+static lap_status_t check_rows(const lap_knob_view_t *v)
 {
-    (void)builder;
-    const size_t shard = lap_shard(desc->m, size, 0, NULL);
-    if (desc->block_rows == 0 || shard / desc->block_rows <= LAP_BLOCKS_MOST)
+    const size_t shard = lap_shard(v->desc->m, v->size, 0, NULL), rows = v->desc->block_rows;
+    if (rows == 0 || shard / rows <= LAP_BLOCKS_MOST)
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID,
                      "block_rows is %zu, expected at least %zu: a shard of %zu rows may have %d "
                      "blocks",
-                     desc->block_rows, shard / LAP_BLOCKS_MOST + 1, shard, LAP_BLOCKS_MOST);
+                     rows, shard / LAP_BLOCKS_MOST + 1, shard, LAP_BLOCKS_MOST);
 }
 
 /* While nothing else runs: with serial. */
-static bool sms_are_worth(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                          unsigned can)
+static bool sms_are_worth(const lap_knob_view_t *v)
 {
-    (void)size;
-    return builder == lap_builders(desc->kind) && can & LAP_CAN_LANES;
+    return v->builder == lap_builders(v->desc->kind) && v->can & LAP_CAN_LANES;
 }
 
 /* ---- the table ---- */
@@ -146,7 +135,7 @@ const lap_op_field_t lap_op_fields[] = {
      .why = "only bulk and external operators have an x"},
     {ROW(y_dtype, DTYPE)},
     {BOUNDED(num_sm, INT, 0, LAP_SMS_MOST), .knob = LAP_KNOB_NUM_SM, .tried = {64},
-     .help = "SMs of a GPU that copy, as --num-sm", .is_worth = sms_are_worth},
+     .help = "SMs that copy, as --num-sm", .is_worth = sms_are_worth},
     {ROW(set_sm_margin, FLAG)},
     {ROW(background, FLAG)},
     {CHOICE(sharded, sharded, "LAP_SHARDED_")},
@@ -162,14 +151,27 @@ size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_des
     return row->in_parts ? (shard + listed - 1) / listed : listed;
 }
 
-size_t lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char *text,
-                      size_t bytes)
+void lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char before, char *label,
+                    size_t bytes)
 {
-    const lap_field_t *field = &row->field;
     char value[LAP_FIELD_TEXT_BYTES];
-    lap_field_text(field, desc, value);
-    const bool flag = field->type == LAP_FIELD_FLAG;
-    return (size_t)snprintf(text, bytes, "%s%s%s", field->name, flag ? "" : "=", flag ? "" : value);
+    const bool flag = row->field.type == LAP_FIELD_FLAG;
+    const size_t used = strlen(label);
+    snprintf(label + used, bytes - used, "%c%s%s%s", before, row->field.name, flag ? "" : "=",
+             flag ? "" : lap_field_text(&row->field, desc, value));
+}
+
+const char *lap_knob_owners(const lap_op_field_t *row, lap_op_kind_t kind,
+                            char text[LAP_OWNERS_TEXT])
+{
+    text[0] = '\0';
+    for (int k = 0; k < (int)LAP_ALL_KINDS; k++)
+        for (const lap_builder_t *builder = lap_builders((lap_op_kind_t)k); builder->name;
+             builder++)
+            if ((kind == LAP_ALL_KINDS || k == (int)kind) && lap_knob_of(row, builder) &&
+                !strstr(text, builder->name))
+                lap_join(text, LAP_OWNERS_TEXT, builder->name);
+    return text;
 }
 
 lap_status_t lap_op_fields_check(const lap_op_desc_t *desc)
@@ -188,34 +190,29 @@ lap_status_t lap_op_fields_check(const lap_op_desc_t *desc)
 }
 
 /* A knob that is turned must be one that the method has. */
-static lap_status_t refuse_knob(const lap_op_field_t *row, const lap_op_desc_t *desc,
-                                const lap_builder_t *builder)
+static lap_status_t refuse_knob(const lap_op_field_t *row, const lap_knob_view_t *v)
 {
-    char owners[128] = "", text[LAP_FIELD_TEXT_BYTES];
-    size_t used = 0;
-    for (const lap_builder_t *other = lap_builders(desc->kind); other->name; other++)
-        if (lap_knob_of(row, other) && used < sizeof(owners))
-            used += (size_t)snprintf(owners + used, sizeof(owners) - used, "%s'%s'",
-                                     used ? ", " : "", other->name);
+    char owners[LAP_OWNERS_TEXT], text[LAP_FIELD_TEXT_BYTES];
+    lap_knob_owners(row, v->desc->kind, owners);
     return lap_error(LAP_ERR_INVALID, "%s is %s with method '%s' of %s, expected 0: %s%s has it",
-                     row->field.name, lap_field_text(&row->field, desc, text), builder->name,
-                     lap_op_kind_name(desc->kind), used ? "only " : "no method", owners);
+                     row->field.name, lap_field_text(&row->field, v->desc, text), v->builder->name,
+                     lap_op_kind_name(v->desc->kind), *owners ? "only " : "no method", owners);
 }
 
 lap_status_t lap_knobs_settle(lap_op_desc_t *desc, const lap_builder_t *builder, int size,
                               unsigned can)
 {
+    const lap_knob_view_t view = {desc, builder, size, can};
     for (const lap_op_field_t *row = lap_op_fields; row->field.name; row++) {
-        const lap_field_t *field = &row->field;
-        const uint64_t value = lap_field_number(field, desc);
+        const uint64_t value = lap_field_number(&row->field, desc);
         if (row->knob && value != 0 && !lap_knob_of(row, builder))
-            return refuse_knob(row, desc, builder);
+            return refuse_knob(row, &view);
         if (row->check)
-            LAP_TRY(row->check(desc, builder, size));
+            LAP_TRY(row->check(&view));
         if (row->usual && value == 0 && lap_knob_of(row, builder))
-            lap_field_set(field, desc, row->usual(desc, builder, size, can));
-        if (field->type == LAP_FIELD_FLAG)
-            lap_field_set(field, desc, value);
+            lap_field_set(&row->field, desc, row->usual(&view));
+        if (row->field.type == LAP_FIELD_FLAG)
+            lap_field_set(&row->field, desc, value);
     }
     return LAP_OK;
 }

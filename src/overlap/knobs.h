@@ -12,6 +12,14 @@
 
 #define LAP_KNOB_VALUES 4 /* most that a row lists, with the 0 at their end */
 
+/* What the value of a knob depends on. */
+typedef struct lap_knob_view {
+    const lap_op_desc_t *desc;
+    const lap_builder_t *builder;
+    int size;
+    unsigned can;
+} lap_knob_view_t;
+
 typedef struct lap_op_field {
     lap_field_t field;
     unsigned kinds;  /* 1 << kind: the operators that have it; 0: all. Others leave it 0, */
@@ -24,14 +32,9 @@ typedef struct lap_op_field {
     size_t tried[LAP_KNOB_VALUES];  /* by "auto", besides the default; 0 ends the list */
     size_t proved[LAP_KNOB_VALUES]; /* by `lap check`, besides it */
     bool in_parts;                  /* these values are rows: a shard, divided by what is listed */
-    /* Whether "auto" should try the value in the description; NULL: it should. */
-    bool (*is_worth)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                     unsigned can);
-    /* The default, for methods that have it; NULL: 0. */
-    size_t (*usual)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size,
-                    unsigned can);
-    /* What bounds cannot say; NULL: nothing. */
-    lap_status_t (*check)(const lap_op_desc_t *desc, const lap_builder_t *builder, int size);
+    bool (*is_worth)(const lap_knob_view_t *view);      /* whether "auto" tries it; NULL: always */
+    size_t (*usual)(const lap_knob_view_t *view);       /* the default; NULL: 0 */
+    lap_status_t (*check)(const lap_knob_view_t *view); /* what bounds cannot say; NULL: nothing */
 } lap_op_field_t;
 
 /* In the order of lap_op_desc_t; the last row has no name. */
@@ -47,9 +50,15 @@ static inline bool lap_knob_of(const lap_op_field_t *row, const lap_builder_t *b
 size_t lap_knob_value(const lap_op_field_t *row, size_t listed, const lap_op_desc_t *desc,
                       int size);
 
-/* Writes "num_splits=8", or of a flag its name; returns the length. */
-size_t lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char *text,
-                      size_t bytes);
+/* Adds `before` and "num_splits=8", or of a flag its name, to a label. */
+void lap_knob_label(const lap_op_field_t *row, const lap_op_desc_t *desc, char before, char *label,
+                    size_t bytes);
+
+/* "ring, direct": the methods that have a knob, of one kind or of LAP_ALL_KINDS. Returns text. */
+#define LAP_ALL_KINDS ((lap_op_kind_t)(LAP_EXTERNAL_RS + 1))
+#define LAP_OWNERS_TEXT 64
+const char *lap_knob_owners(const lap_op_field_t *row, lap_op_kind_t kind,
+                            char text[LAP_OWNERS_TEXT]);
 
 /* Whether each field is within its bounds, and one that the kind has. The kind comes first. */
 lap_status_t lap_op_fields_check(const lap_op_desc_t *desc);

@@ -5,7 +5,6 @@
  */
 #include "overlap/overlap.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/environment.h"
@@ -14,6 +13,7 @@
 #include "overlap/knobs.h"
 #include "schedule/range.h"
 #include "transport/transport.h"
+#include "util/join.h"
 
 const char *const lap_op_kind_names[] = {"ag_gemm", "gemm_rs",     "gemm_ar",     "gemm", "bulk_ag",
                                          "bulk_rs", "external_ag", "external_rs", NULL};
@@ -69,12 +69,10 @@ static const lap_builder_t automatic = {LAP_AUTO, "", 0, LAP_KNOB_GATHER_INPUT, 
 /* "serial, ring, direct": the methods of a kind that a transport which `can` can do. */
 static void list_methods(lap_op_kind_t kind, unsigned can, char *text, size_t bytes)
 {
-    size_t used = 0;
     text[0] = '\0';
     for (const lap_builder_t *builder = lap_builders(kind); builder->name; builder++)
-        if ((builder->needs & ~can) == 0 && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
-                                     builder->name);
+        if ((builder->needs & ~can) == 0)
+            lap_join(text, bytes, builder->name);
 }
 
 static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigned can,

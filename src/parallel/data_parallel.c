@@ -248,7 +248,7 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
     lap_terms_t terms = {.of = "lap_dp_create"};
     if (status == LAP_OK) {
         lap_terms_number(&terms, "bucket", dp->options.bucket);
-        lap_terms_dtype(&terms, "wire_dtype", dp->options.wire_dtype);
+        lap_terms_text(&terms, "wire_dtype", lap_dtype_name(dp->options.wire_dtype));
         lap_terms_number(&terms, "overlap", dp->options.overlap != 0);
     }
     status = lap_nn_compare_replicas(nn, group, &terms, status);

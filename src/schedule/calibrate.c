@@ -145,13 +145,11 @@ static lap_status_t make_memory(bench_t *bench, lap_dtype_t dtype, size_t bytes)
     return bench->ops->stream_synchronize(bench->stream);
 }
 
-static void bench_end(bench_t *bench)
+static void clear_memory(bench_t *bench)
 {
-    if (bench->stream)
-        bench->ops->stream_destroy(bench->stream);
     if (bench->memory)
         bench->ops->free(bench->engine->device, bench->memory);
-    lap_buffer_destroy(bench->buffer);
+    bench->memory = NULL;
 }
 
 /* ---- copies, sums, steps, signals ---- */
@@ -162,60 +160,69 @@ static bool goes_far(const lap_buffer_t *buffer)
     return !(buffer->ops->can & LAP_CAN_ADDRESS) && buffer->group->size > 1;
 }
 
-/*
- * A put to the next rank. Where it goes over a network, what it costs this rank is about a copy:
- * the rest is for time_link.
- */
-static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+/* What is timed; exactly one of them. */
+typedef struct timed {
+    const lap_put_t *put;
+    const lap_reduce_t *reduce;
+} timed_t;
+
+/* The seconds of one of several that are issued at once, at best. */
+static lap_status_t time_repeats(bench_t *bench, timed_t what, double *seconds_p)
 {
-    lap_buffer_t *buffer = bench->buffer;
-    const int next = (bench->group->rank + 1) % bench->group->size;
-    const int peer = goes_far(buffer) ? bench->group->rank : next;
-    const lap_put_t put = {
-        .src = bench->memory,
-        .src_stride = bytes,
-        .dst_stride = bytes,
-        .rows = 1,
-        .row_bytes = bytes,
-        .peer = peer,
-        .signal = 0,
-    };
     *seconds_p = INFINITY;
     for (int i = 0; i < COPY_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
         for (int j = 0; j < bench->extent.repeats; j++)
-            LAP_TRY(buffer->ops->put(buffer, bench->ops, bench->stream, &put));
+            LAP_TRY(what.put ? bench->buffer->ops->put(bench->buffer, bench->ops, bench->stream,
+                                                       what.put)
+                             : bench->ops->reduce(bench->stream, what.reduce));
         LAP_TRY(bench->ops->stream_synchronize(bench->stream));
         *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent.repeats);
     }
     return LAP_OK;
 }
 
+/* A put of the first bytes of the memory to the same place of a peer. */
+static lap_put_t put_of(const bench_t *bench, size_t bytes, int peer, uint32_t signal)
+{
+    return (lap_put_t){.src = bench->memory,
+                       .src_stride = bytes,
+                       .dst_stride = bytes,
+                       .rows = 1,
+                       .row_bytes = bytes,
+                       .peer = peer,
+                       .signal = signal};
+}
+
+/*
+ * A put to the next rank. Where it goes over a network, what it costs this rank is about a copy:
+ * the rest is for time_link.
+ */
+static lap_status_t time_copy(bench_t *bench, size_t bytes, double *seconds_p)
+{
+    const int next = (bench->group->rank + 1) % bench->group->size;
+    const int peer = goes_far(bench->buffer) ? bench->group->rank : next;
+    const lap_put_t put = put_of(bench, bytes, peer, 0);
+    return time_repeats(bench, (timed_t){.put = &put}, seconds_p);
+}
+
 /* The sum of two pieces of memory into a third. */
 static lap_status_t time_reduce(bench_t *bench, double *seconds_p)
 {
-    const void *const srcs[2] = {bench->memory, bench->memory + COPY_BYTES / 2};
-    const size_t strides[2] = {COPY_BYTES / 2, COPY_BYTES / 2};
+    const size_t half = COPY_BYTES / 2, strides[2] = {half, half};
+    const void *const srcs[2] = {bench->memory, bench->memory + half};
     const lap_reduce_t reduce = {
         .from = LAP_FLOAT32,
         .to = LAP_FLOAT32,
         .dst = bench->memory + COPY_BYTES,
-        .dst_stride = COPY_BYTES / 2,
+        .dst_stride = half,
         .srcs = srcs,
         .src_strides = strides,
         .nsrc = 2,
         .rows = 1,
-        .cols = COPY_BYTES / 2 / sizeof(float),
+        .cols = half / sizeof(float),
     };
-    *seconds_p = INFINITY;
-    for (int i = 0; i < COPY_ROUNDS; i++) {
-        const uint64_t begin = lap_now_ns();
-        for (int j = 0; j < bench->extent.repeats; j++)
-            LAP_TRY(bench->ops->reduce(bench->stream, &reduce));
-        LAP_TRY(bench->ops->stream_synchronize(bench->stream));
-        *seconds_p = fmin(*seconds_p, seconds_since(begin) / bench->extent.repeats);
-    }
-    return LAP_OK;
+    return time_repeats(bench, (timed_t){.reduce = &reduce}, seconds_p);
 }
 
 /* A call of a few tiny steps, and what each further step adds. */
@@ -235,13 +242,7 @@ static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, 
     lap_buffer_t *buffer = bench->buffer;
     const int rank = bench->group->rank, size = bench->group->size;
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
-    const lap_put_t put = {.src = bench->memory,
-                           .src_stride = bytes,
-                           .dst_stride = bytes,
-                           .rows = 1,
-                           .row_bytes = bytes,
-                           .peer = next,
-                           .signal = 1};
+    const lap_put_t put = put_of(bench, bytes, next, 1);
     const lap_receive_t receive = {previous, 0, bytes, 1, bytes};
     const lap_lack_t lack = {previous, 1, 1};
     const lap_round_t round = {.sends = &put,
@@ -551,9 +552,7 @@ static lap_status_t calibrate_gemm(bench_t *bench, gemm_entry_t *entry)
     lap_status_t status;
     while ((status = try_gemms(bench, entry)) == LAP_ERR_NO_MEMORY &&
            bench->extent.width > LEAST_WIDTH) {
-        if (bench->memory)
-            bench->ops->free(bench->engine->device, bench->memory);
-        bench->memory = NULL;
+        clear_memory(bench);
         bench->extent.width /= 2;
         entry->rates = (rates_t){{0}, 0};
     }
@@ -636,17 +635,13 @@ static lap_status_t get_costs(lap_group_t *group, costs_t **costs_p)
     return LAP_OK;
 }
 
-static lap_status_t bench_begin(bench_t *bench)
-{
-    return bench->ops->stream_create(bench->engine->device, false, &bench->stream);
-}
-
-static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs)
+static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t k, costs_t *costs,
+                             gemm_entry_t **entry_p)
 {
     gemm_entry_t *entry = lap_alloc(1, sizeof(*entry));
-    lap_status_t status = entry ? bench_begin(bench)
-                                : lap_error(LAP_ERR_NO_MEMORY, "no memory for the rates of a GEMM");
-    status = lap_group_agree(bench->group, status);
+    lap_status_t status = lap_group_agree(
+        bench->group,
+        entry ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for the rates of a GEMM"));
     if (status == LAP_OK) {
         *entry = (gemm_entry_t){.dtype = dtype, .n = n, .k = k};
         status = calibrate_gemm(bench, entry);
@@ -656,7 +651,7 @@ static lap_status_t add_gemm(bench_t *bench, lap_dtype_t dtype, size_t n, size_t
         return status;
     }
     entry->next = costs->gemms;
-    costs->gemms = entry;
+    costs->gemms = *entry_p = entry;
     return LAP_OK;
 }
 
@@ -667,31 +662,29 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
     const lap_transport_ops_t *ops = NULL;
     LAP_TRY(lap_group_agree(group, get_costs(group, &costs)));
     LAP_TRY(lap_transport_find(transport ? transport : lap_transport_default(group), &ops));
-    /* All ranks of a group have the same history, and so measure together or not at all. */
-    if (costs->transport != ops) {
-        bench_t bench = {.group = group,
-                         .engine = engine,
-                         .ops = engine->device->ops,
-                         .extent = *extent_of(engine->device)};
-        lap_status_t status = lap_group_agree(group, bench_begin(&bench));
-        if (status == LAP_OK)
-            status = calibrate_times(&bench, ops, costs);
-        bench_end(&bench);
-        LAP_TRY(status);
-    }
+    bench_t bench = {.group = group,
+                     .engine = engine,
+                     .ops = engine->device->ops,
+                     .extent = *extent_of(engine->device)};
     gemm_entry_t *entry = costs->gemms;
     while (entry && (entry->dtype != dtype || entry->n != n || entry->k != k))
         entry = entry->next;
-    if (!entry) {
-        bench_t bench = {.group = group,
-                         .engine = engine,
-                         .ops = engine->device->ops,
-                         .extent = *extent_of(engine->device)};
-        lap_status_t status = add_gemm(&bench, dtype, n, k, costs);
-        bench_end(&bench);
-        LAP_TRY(status);
-        entry = costs->gemms;
+    /* All ranks of a group have the same history, and so measure together or not at all. */
+    lap_status_t status = LAP_OK;
+    if (costs->transport != ops || !entry)
+        status =
+            lap_group_agree(group, bench.ops->stream_create(engine->device, false, &bench.stream));
+    if (status == LAP_OK && costs->transport != ops) {
+        status = calibrate_times(&bench, ops, costs);
+        clear_memory(&bench);
     }
+    if (status == LAP_OK && !entry)
+        status = add_gemm(&bench, dtype, n, k, costs, &entry);
+    clear_memory(&bench);
+    if (bench.stream)
+        bench.ops->stream_destroy(bench.stream);
+    lap_buffer_destroy(bench.buffer);
+    LAP_TRY(status);
     *cost_p = model(group, engine->device, &costs->times, entry);
     return LAP_OK;
 }

@@ -2,12 +2,12 @@
 /* The list of passes, and the walk through it. */
 #include "schedule/lower.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "schedule/rounds.h"
 #include "util/alloc.h"
+#include "util/join.h"
 
 static bool splits_gemms(const lap_target_t *target)
 {
@@ -65,14 +65,11 @@ const lap_pass_t *lap_pass_at(size_t index)
 static lap_status_t count_passes(const char *name, size_t *count_p)
 {
     char names[128] = "";
-    size_t used = 0;
     for (*count_p = 0; lap_pass_at(*count_p);) {
         const lap_pass_t *pass = lap_pass_at((*count_p)++);
         if (name && strcmp(pass->name, name) == 0)
             return LAP_OK;
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
-                                     pass->name);
+        lap_join(names, sizeof(names), pass->name);
     }
     if (!name)
         return LAP_OK;

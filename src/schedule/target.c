@@ -2,12 +2,12 @@
 /* The targets by name, and those of the devices and transports of this build. */
 #include "schedule/target.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "device/cuda/cuda_facts.h"
 #include "transport/facts.h"
+#include "util/join.h"
 
 static const lap_target_t targets[] = {
     {"cpu", LAP_SHM_CAN, LAP_HOST_FACTS},
@@ -23,16 +23,13 @@ const lap_target_t *lap_target_at(size_t index)
 lap_status_t lap_target_find(const char *name, const lap_target_t **target_p)
 {
     char names[64] = "";
-    size_t used = 0;
     for (size_t i = 0; lap_target_at(i); i++) {
         const lap_target_t *target = lap_target_at(i);
         if (name && strcmp(target->name, name) == 0) {
             *target_p = target;
             return LAP_OK;
         }
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
-                                     target->name);
+        lap_join(names, sizeof(names), target->name);
     }
     return lap_error(LAP_ERR_INVALID, "there is no target '%s'; there are: %s",
                      name ? name : "(null)", names);

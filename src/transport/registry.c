@@ -3,12 +3,12 @@
  * The transports of this build. A new one is a line in the list. `link` is not one: it wraps
  * whichever is chosen.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "lap_config.h"
 #include "transport/transport.h"
+#include "util/join.h"
 
 extern const lap_transport_ops_t lap_self_ops;
 extern const lap_transport_ops_t lap_shm_ops;
@@ -38,7 +38,6 @@ const lap_transport_ops_t *lap_transport_at(size_t index)
 lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **ops_p)
 {
     char names[128] = "";
-    size_t used = 0;
     if (!name)
         return lap_error(LAP_ERR_INVALID, "the name of the transport is NULL");
     for (size_t i = 0; lap_transport_at(i); i++) {
@@ -47,9 +46,7 @@ lap_status_t lap_transport_find(const char *name, const lap_transport_ops_t **op
             *ops_p = ops;
             return LAP_OK;
         }
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
-                                     ops->name);
+        lap_join(names, sizeof(names), ops->name);
     }
     return lap_error(LAP_ERR_INVALID, "there is no transport '%s'; there are: %s", name, names);
 }

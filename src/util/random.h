@@ -59,14 +59,6 @@ LAP_RANDOM void lap_random_box_muller(uint32_t size, uint32_t angle, float norma
     normal[1] = (float)(radius * sin(turn));
 }
 
-/* Elements 4 index .. 4 index + 3 of a tensor of normal numbers; lap_random_normal gives one. */
-LAP_RANDOM void lap_random_normal4(uint64_t seed, uint64_t tensor, uint64_t index, float normal[4])
-{
-    const lap_u32x4_t block = lap_random_u32x4(seed, tensor, index);
-    lap_random_box_muller(block.word[0], block.word[1], normal);
-    lap_random_box_muller(block.word[2], block.word[3], normal + 2);
-}
-
 /* Element `index` of a tensor of normal numbers: mean 0, standard deviation 1. */
 LAP_RANDOM float lap_random_normal(uint64_t seed, uint64_t tensor, uint64_t index)
 {

@@ -180,8 +180,9 @@ static bool begin(lap_group_t *group, lap_device_t *device, const lap_bench_t *b
 static void test_type(lap_group_t *group, lap_device_t *device, lap_op_kind_t kind,
                       lap_dtype_t dtype, lap_dtype_t out)
 {
-    const lap_bench_t bench = {
-        .seed = 7, .dtype = dtype, .out_dtype = out, .wire_dtype = LAP_DTYPE_DEFAULT};
+    lap_bench_t bench = {.seed = 7, .desc = LAP_OP_DESC_INIT};
+    bench.desc.dtype = dtype;
+    bench.desc.out_dtype = out;
     const size_t depths[] = {1, 40};
     for (size_t i = 0; i < 2; i++) {
         const lap_bench_case_t it = {
@@ -211,11 +212,9 @@ static void test_others(lap_group_t *group, lap_device_t *device, lap_dtype_t dt
 {
     static const lap_op_kind_t kinds[] = {LAP_BULK_RS, LAP_AG_GEMM};
     for (size_t i = 0; i < 2; i++) {
-        const lap_bench_t bench = {.seed = 8,
-                                   .dtype = dtype,
-                                   .out_dtype = LAP_DTYPE_DEFAULT,
-                                   .wire_dtype = LAP_DTYPE_DEFAULT,
-                                   .epilogue = i == 1 ? LAP_EPILOGUE_BIAS_GRAD : 0};
+        lap_bench_t bench = {.seed = 8, .desc = LAP_OP_DESC_INIT};
+        bench.desc.dtype = dtype;
+        bench.desc.epilogue = i == 1 ? LAP_EPILOGUE_BIAS_GRAD : LAP_EPILOGUE_NONE;
         const lap_bench_case_t it = {.kind = kinds[i], .m = M, .n = N, .k = 24};
         lap_bench_data_t data = {0};
         double worst;

@@ -97,9 +97,10 @@ static void test_case(lap_group_t *group, lap_device_t *device, const lap_bench_
     lap_op_t *op = NULL, *gemm = NULL;
     char what[160];
     snprintf(what, sizeof(what), "%s, %s, wire %s, epilogue %#x", lap_op_kind_name(kind),
-             lap_dtype_name(bench->dtype),
-             bench->wire_dtype == LAP_DTYPE_DEFAULT ? "-" : lap_dtype_name(bench->wire_dtype),
-             bench->epilogue);
+             lap_dtype_name(bench->desc.dtype),
+             bench->desc.wire_dtype == LAP_DTYPE_DEFAULT ? "-"
+                                                         : lap_dtype_name(bench->desc.wire_dtype),
+             bench->desc.epilogue);
     lap_op_desc_t desc = lap_bench_desc(bench, &it, 0);
     const lap_op_desc_t gemm_desc = lap_bench_gemm_desc(bench, &it);
     desc.method = NULL;
@@ -120,24 +121,23 @@ static void test_verdicts(lap_world_t *world, void *arg)
                                           LAP_BULK_AG, LAP_BULK_RS, LAP_EXTERNAL_AG};
     static const lap_epilogue_t backward = LAP_EPILOGUE_DGELU | LAP_EPILOGUE_BIAS_GRAD;
     static const lap_epilogue_t forward = LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU;
-    const lap_bench_t plain = {
-        .seed = 5, .out_dtype = LAP_DTYPE_DEFAULT, .wire_dtype = LAP_DTYPE_DEFAULT};
+    const lap_bench_t plain = {.seed = 5, .desc = LAP_OP_DESC_INIT};
     lap_group_t *group = lap_world_group(world);
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         const bool ag = kinds[i] == LAP_AG_GEMM, wgrad = kinds[i] == LAP_BULK_RS;
         lap_bench_t bench = plain;
         for (int dtype = LAP_FLOAT32; dtype <= LAP_FLOAT8_E5M2; dtype++) {
-            bench.dtype = (lap_dtype_t)dtype;
+            bench.desc.dtype = (lap_dtype_t)dtype;
             test_case(group, arg, &bench, kinds[i]);
         }
-        bench.wire_dtype = ag ? LAP_DTYPE_DEFAULT : LAP_FLOAT8_E4M3;
-        bench.epilogue = wgrad ? LAP_EPILOGUE_BIAS_GRAD : backward;
+        bench.desc.wire_dtype = ag ? LAP_DTYPE_DEFAULT : LAP_FLOAT8_E4M3;
+        bench.desc.epilogue = wgrad ? LAP_EPILOGUE_BIAS_GRAD : backward;
         test_case(group, arg, &bench, kinds[i]);
         bench = plain;
-        bench.dtype = LAP_BFLOAT16;
-        bench.out_dtype = kinds[i] == LAP_GEMM_AR ? LAP_FLOAT32 : LAP_FLOAT8_E5M2;
-        bench.epilogue = wgrad ? LAP_EPILOGUE_NONE : forward;
-        bench.layout = LAP_DGRAD;
+        bench.desc.dtype = LAP_BFLOAT16;
+        bench.desc.out_dtype = kinds[i] == LAP_GEMM_AR ? LAP_FLOAT32 : LAP_FLOAT8_E5M2;
+        bench.desc.epilogue = wgrad ? LAP_EPILOGUE_NONE : forward;
+        bench.desc.layout = LAP_DGRAD;
         test_case(group, arg, &bench, kinds[i]);
     }
 }

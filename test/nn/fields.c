@@ -35,9 +35,9 @@ static void test_bounds(void)
     REFUSED(kind, (lap_nn_kind_t)5, LAP_ERR_INVALID, "kind is 5", "LAP_NN_LINEAR (0)",
             "LAP_NN_TRANSFORMER (4)");
     REFUSED(norm, (lap_norm_t)2, LAP_ERR_INVALID,
-            "norm is 2, expected LAP_LAYERNORM (0) or LAP_RMSNORM (1)");
+            "norm is 2, expected one of LAP_LAYERNORM (0), LAP_RMSNORM (1)");
     REFUSED(recompute, (lap_recompute_t)-1, LAP_ERR_INVALID, "recompute is -1",
-            "LAP_RECOMPUTE_NONE (0), LAP_RECOMPUTE_SELECTIVE (1) or LAP_RECOMPUTE_FULL (2)");
+            "LAP_RECOMPUTE_NONE (0), LAP_RECOMPUTE_SELECTIVE (1), LAP_RECOMPUTE_FULL (2)");
     REFUSED(layers, 0, LAP_ERR_INVALID, "layers is 0, expected 1 to 2147483647");
     REFUSED(seq, SIZE_MAX, LAP_ERR_INVALID, "seq is 18446744073709551615, expected 1 to");
     REFUSED(dtype, (lap_dtype_t)77, LAP_ERR_UNSUPPORTED, "dtype is 77", "LAP_BFLOAT16");

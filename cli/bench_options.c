@@ -355,6 +355,8 @@ static bool parse_numbers(lap_bench_t *bench, const lap_args_t *args)
     if (!lap_arg_epilogue(&lap_bench_command, "--epilogue", args->values[EPILOGUE],
                           &bench->desc.epilogue))
         return false;
+    if (bench->desc.layout == LAP_WGRAD)
+        return lap_args_wrong(&lap_bench_command, "--layout is 'wgrad'; expected forward or dgrad");
     if (bench->ncases == 0 || !args->given[LAYOUT] || !lap_kind_moves(bench->cases[0].kind))
         return true;
     return lap_args_wrong(&lap_bench_command, "--layout %s: %s has the layout of its backward pass",

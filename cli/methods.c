@@ -43,8 +43,9 @@ static bool parse_knob(const lap_command_t *command, const char *label, char *te
         return false;
     lap_knob_owners(knob, desc->kind, owners);
     if (!builder || !lap_knob_of(knob, builder))
-        return lap_args_wrong(command, "--method %s: %s is a knob of %s", label, text,
-                              *owners ? owners : "no method of this operator");
+        return lap_args_wrong(command, "--method %s: %s is a knob of %s%s", label, text,
+                              *owners ? owners : "no method of ",
+                              *owners ? "" : lap_kind_words[desc->kind].word);
     const uint64_t bit = UINT64_C(1) << (knob - lap_op_fields);
     if (*given & bit)
         return lap_args_wrong(command, "--method %s gives %s twice", label, text);

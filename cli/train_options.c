@@ -12,6 +12,7 @@
 
 #include "core/environment.h"
 #include "launch.h"
+#include "nn/list.h"
 #include "nn/nn_fields.h"
 #include "nn/plan.h"
 #include "ranks.h"
@@ -630,7 +631,13 @@ double lap_train_device_bytes(const lap_train_t *train)
 {
     const double kept = train->optimizer.kind == LAP_SGD ? 4 : 8; /* of a weight */
     const int ways = train->compare ? 2 : 1;
-    return ways * lap_nn_least_bytes(&train->desc, train->tp, kept);
+    lap_nn_plan_t plan;
+    double bytes;
+    if (lap_nn_plan_init(&train->desc, train->tp, &plan) != LAP_OK)
+        return 0; /* it is refused with a sentence of its own */
+    if (lap_nn_list_bytes(&plan, 0, NULL, kept, &bytes) != LAP_OK)
+        return INFINITY;
+    return ways * bytes;
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */

@@ -12,6 +12,7 @@
 #include "util/alloc.h"
 
 #define REGION_ALIGN 256u
+#define MOST_ELEMENTS ((size_t)1 << 52) /* of a region: sums of bytes are in the range of size_t */
 
 bool lap_nn_list_fp8(const lap_nn_list_t *list)
 {
@@ -64,6 +65,13 @@ size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq
     }
 }
 
+static void check_size(lap_nn_list_t *list, const lap_nn_region_t *region)
+{
+    if (region->rows > 0 && region->cols > MOST_ELEMENTS / region->rows)
+        list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %s, a matrix of [%zu, %zu]",
+                                 region->name, region->rows, region->cols);
+}
+
 uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block,
                            lap_nn_memory_t memory, lap_nn_extent_t extent, lap_dtype_t dtype,
                            size_t rows, size_t cols)
@@ -82,8 +90,11 @@ uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block
         .first = LAP_NN_NONE,
     };
     const uint32_t index = add_region(list, &region);
-    if (list->status == LAP_OK && !list->more)
-        list->regions[index].rows = lap_nn_region_rows(list, index, list->plan.desc.seq);
+    if (list->status != LAP_OK || list->more)
+        return index;
+    lap_nn_region_t *added = &list->regions[index];
+    added->rows = lap_nn_region_rows(list, index, list->plan.desc.seq);
+    check_size(list, added);
     return index;
 }
 
@@ -99,6 +110,7 @@ uint32_t lap_nn_add_part(lap_nn_list_t *list, const char *name, uint32_t part_of
     part.rows = rows;
     part.cols = cols;
     part.stride = stride;
+    check_size(list, &part);
     return add_region(list, &part);
 }
 
@@ -400,6 +412,36 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     LAP_TRY(list->status);
     find_lifetimes(list);
     return lay_out(list);
+}
+
+static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
+                                const lap_nn_kernels_t *kernels, size_t layers, double kept,
+                                double *bytes_p)
+{
+    lap_nn_plan_t plan = *given;
+    lap_nn_list_t list;
+    plan.nblocks = layers * (given->nblocks / given->desc.layers);
+    const lap_status_t status = lap_nn_list_init(&list, &plan, rank, kernels);
+    *bytes_p = 0;
+    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+        *bytes_p += (double)list.bytes[i];
+    if (status == LAP_OK)
+        *bytes_p += kept * (double)list.regions[list.masters].cols;
+    lap_nn_list_clear(&list);
+    return status;
+}
+
+lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
+                               double kept, double *bytes_p)
+{
+    const size_t layers = plan->desc.layers;
+    double two, three;
+    if (layers <= 3)
+        return count_bytes(plan, rank, kernels, layers, kept, bytes_p);
+    LAP_TRY(count_bytes(plan, rank, kernels, 2, kept, &two));
+    LAP_TRY(count_bytes(plan, rank, kernels, 3, kept, &three));
+    *bytes_p = two + (double)(layers - 2) * (three - two);
+    return LAP_OK;
 }
 
 void lap_nn_list_clear(lap_nn_list_t *list)

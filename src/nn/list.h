@@ -169,6 +169,13 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
                               const lap_nn_kernels_t *kernels);
 void lap_nn_list_clear(lap_nn_list_t *list);
 
+/*
+ * The bytes that layers take on a rank, and, of each weight, what else is `kept`. Of many layers no
+ * list is made: each of them needs as much as the third.
+ */
+lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn_kernels_t *kernels,
+                               double kept, double *bytes_p);
+
 /* The rows that a region has in a pass with `seq` active tokens of each sequence. */
 size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq);
 

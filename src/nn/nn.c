@@ -151,13 +151,10 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
         LAP_TRY(lap_nn_check(desc, nn->group->size, lap_transport_default(nn->group)));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
-    /* First roughly: the list of layers that do not fit may be large itself. */
-    LAP_TRY(check_memory(nn, &plan.desc, lap_nn_least_bytes(&plan.desc, plan.nranks, 0)));
-    LAP_TRY(lap_nn_list_init(&nn->list, &plan, nn->group->rank, nn->kernels));
-    double bytes = 0;
-    for (int i = 0; i < LAP_NN_MEMORIES; i++)
-        bytes += (double)nn->list.bytes[i];
+    double bytes;
+    LAP_TRY(lap_nn_list_bytes(&plan, nn->group->rank, nn->kernels, 0, &bytes));
     LAP_TRY(check_memory(nn, &plan.desc, bytes));
+    LAP_TRY(lap_nn_list_init(&nn->list, &plan, nn->group->rank, nn->kernels));
     nn->ncalls = nn->list.nsteps;
     nn->calls = lap_alloc(nn->ncalls, sizeof(*nn->calls));
     return nn->calls ? LAP_OK

@@ -383,39 +383,3 @@ lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_
     *desc_p = desc;
     return LAP_OK;
 }
-
-/* ---- memory ---- */
-
-/* Of the GEMMs of a layer, in matrices of hidden x hidden: as few as there may be. */
-static double count_matrices(const lap_nn_desc_t *desc)
-{
-    static const double linear[] = {1, 1, 0, 0, 0}, mlps[] = {0, 0, 2, 0, 2}; /* by kind */
-    const double hidden = (double)desc->hidden, dim = (double)desc->head_dim;
-    const double features = desc->ffn ? (double)desc->ffn / hidden : 4;
-    const double heads = (double)desc->heads * dim / hidden;
-    const double kv_heads = desc->kv_heads ? (double)desc->kv_heads * dim / hidden : heads;
-    return linear[desc->kind] + mlps[desc->kind] * features +
-           (has_attention(desc) ? 2 * heads + 2 * kv_heads : 0);
-}
-
-/*
- * Of the activations of a layer that are kept, in matrices of rows x hidden, as few as there may be:
- * what each GEMM is given and the middle, and the result of each pair of GEMMs. Recomputation and
- * FP8 keep less, the input at least.
- */
-static double count_activations(const lap_nn_desc_t *desc)
-{
-    static const double others[] = {0, 0, 2, 2, 4}; /* by kind */
-    const bool less = desc->recompute != LAP_RECOMPUTE_NONE || desc->fp8 != LAP_FP8_NONE;
-    return less ? 1 : count_matrices(desc) + others[desc->kind];
-}
-
-double lap_nn_least_bytes(const lap_nn_desc_t *desc, int nranks, double kept)
-{
-    const double hidden = (double)desc->hidden, width = (double)lap_dtype_size(desc->dtype);
-    const double copies = desc->dtype == LAP_FLOAT32 ? 0 : width;
-    const double weights = count_matrices(desc) * hidden * hidden * (8 + kept + copies);
-    const double rows = (double)desc->seq * (double)desc->batch;
-    const double activations = rows * hidden * count_activations(desc) * width;
-    return (double)desc->layers * (weights + activations) / nranks;
-}

@@ -55,13 +55,6 @@ size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);
 /* Whether backward finds the whole input of a column-parallel GEMM kept by forward. */
 bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);
 
-/*
- * The bytes that layers take on a rank, at least: weights, with the copies that GEMMs read where
- * these are of another type, their gradients and, of each weight, what else is `kept`; and
- * activations. For a description that is valid, with or without its defaults.
- */
-double lap_nn_least_bytes(const lap_nn_desc_t *desc, int nranks, double kept);
-
 /* The operator of a GEMM of a block, without a buffer. */
 lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape,
                                   lap_tp_gemm_t gemm, lap_op_desc_t *desc_p);

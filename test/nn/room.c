@@ -61,7 +61,7 @@ static void rank_main(lap_world_t *world, void *arg)
     lap_nn_destroy(nn);
 }
 
-/* What fits to the byte is made, one byte less is refused; the rough sum is not too large. */
+/* What fits to the byte is made, one byte less is refused. */
 static void test_edge(lap_nn_kind_t kind, lap_dtype_t dtype, lap_recompute_t recompute,
                       lap_fp8_recipe_t fp8)
 {
@@ -76,10 +76,11 @@ static void test_edge(lap_nn_kind_t kind, lap_dtype_t dtype, lap_recompute_t rec
     set_rooms(UINT64_MAX);
     tap_ranks(RANKS, NULL, rank_main, &scene);
     tap_success(lap_nn_plan_init(&scene.desc, RANKS, &plan), "they are valid");
-    const double least = lap_nn_least_bytes(&plan.desc, RANKS, 0);
     for (int r = 0; r < RANKS; r++) {
-        tap_ok(least <= scene.bytes[r], "%.0f bytes are a bound of the %.0f of rank %d", least,
-               scene.bytes[r], r);
+        double bytes = 0;
+        tap_success(lap_nn_list_bytes(&plan, r, NULL, 0, &bytes), "their bytes are known");
+        tap_ok(bytes == scene.bytes[r], "rank %d takes the %.0f bytes that were said (%.0f)", r,
+               bytes, scene.bytes[r]);
         rooms[r] = RANKS * (uint64_t)scene.bytes[r];
     }
     tap_ranks(RANKS, NULL, rank_main, &scene);
@@ -112,8 +113,33 @@ static void test_huge(void)
     tap_ranks(RANKS, NULL, rank_main, &scene);
 }
 
+/* The bytes of many layers are found without a list of them. */
+static void test_many(void)
+{
+    lap_nn_desc_t desc = small();
+    lap_nn_plan_t plan = {.nranks = RANKS};
+    lap_nn_list_t list;
+    double bytes = 0, exact = 0;
+    desc.layers = 20;
+    tap_success(lap_nn_plan_init(&desc, RANKS, &plan), "20 layers are valid");
+    tap_success(lap_nn_list_bytes(&plan, 1, NULL, 8, &bytes), "their bytes are known");
+    tap_success(lap_nn_list_init(&list, &plan, 1, NULL), "their list");
+    for (int i = 0; i < LAP_NN_MEMORIES; i++)
+        exact += (double)list.bytes[i];
+    exact += 8 * (double)list.regions[list.masters].cols;
+    tap_ok(bytes >= 0.99 * exact && bytes <= 1.01 * exact, "%.0f bytes where %.0f are taken", bytes,
+           exact);
+    lap_nn_list_clear(&list);
+    desc.hidden = desc.ffn = (size_t)3 << 29;
+    desc.seq = (size_t)1 << 30;
+    tap_success(lap_nn_plan_init(&desc, RANKS, &plan), "matrices that no memory holds");
+    tap_failure(lap_nn_list_bytes(&plan, 0, NULL, 0, &bytes), LAP_ERR_NO_MEMORY, "a matrix of [",
+                NULL);
+}
+
 int main(void)
 {
+    test_many();
     for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++)
         test_edge((lap_nn_kind_t)kind, LAP_FLOAT32, LAP_RECOMPUTE_NONE, LAP_FP8_NONE);
     test_edge(LAP_NN_TRANSFORMER, LAP_BFLOAT16, LAP_RECOMPUTE_NONE, LAP_FP8_NONE);

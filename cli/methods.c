@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What --method says of one method: its name, or auto, with knobs behind colons. */
+/* What --method says of one method: its name, or auto, and knobs after colons. */
 #include <stdio.h>
 #include <string.h>
 

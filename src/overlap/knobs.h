@@ -23,7 +23,7 @@ typedef struct lap_knob_view {
 typedef struct lap_op_field {
     lap_field_t field;
     unsigned kinds;  /* 1 << kind: the operators that have it; 0: all. Others leave it 0, */
-    const char *why; /* and are told why */
+    const char *why; /* for this reason */
 
     /* The rest is of knobs. */
     unsigned knob; /* LAP_KNOB_..., which methods have it; 0: it is no knob */

@@ -31,8 +31,6 @@ static inline bool lap_show_has(const lap_show_t *show, int rank)
 #define LAP_SHOW_RANGE 192 /* room for a range in words, */
 #define LAP_SHOW_TEXT 640  /* and for a step or a block */
 
-/* "compute", "send", ...: the stream of a step. */
-const char *lap_show_stream(uint16_t stream);
 /* "rows 4..7 of symmetric buffer of rank 1". */
 void lap_show_range(const lap_schedule_t *schedule, const lap_range_t *range,
                     char text[LAP_SHOW_RANGE]);

@@ -259,7 +259,7 @@ static void draw_rank(drawing_t *drawing, int rank, bool boxes)
     for (int s = 0; s < LAP_STREAMS && boxes; s++)
         if (drawing->columns[rank][s] >= 0)
             fprintf(drawing->file, "<text x=\"%d\" y=\"%d\" fill=\"#333\">rank %d %s</text>\n",
-                    drawing->columns[rank][s], TOP - 12, rank, lap_show_stream((uint16_t)s));
+                    drawing->columns[rank][s], TOP - 12, rank, lap_stream_name((uint16_t)s));
 }
 
 static void draw_marker(FILE *file, const char *id, const char *colour)

@@ -6,12 +6,6 @@
 #include "cli.h"
 #include "show.h"
 
-const char *lap_show_stream(uint16_t stream)
-{
-    static const char *const names[LAP_STREAMS] = {"compute", "send", "receive", "compute2"};
-    return stream < LAP_STREAMS ? names[stream] : "?";
-}
-
 /* ---- words ---- */
 
 /* Columns are told in bytes where a range has not whole rows. */
@@ -117,7 +111,7 @@ static void print_step(const lap_schedule_t *schedule, uint32_t index)
     const lap_step_t *step = &schedule->steps[index];
     char text[LAP_SHOW_TEXT], range[LAP_SHOW_RANGE];
     lap_show_step(schedule, step, text);
-    printf("%5u  %-8s  %-7s %s", (unsigned)index, lap_show_stream(step->stream),
+    printf("%5u  %-8s  %-7s %s", (unsigned)index, lap_stream_name(step->stream),
            lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
@@ -215,7 +209,7 @@ static void json_step(const lap_schedule_t *schedule, uint32_t index)
     const bool talks =
         step->kind == LAP_STEP_PUT || step->kind == LAP_STEP_RAISE || step->kind == LAP_STEP_WAIT;
     printf("{\"step\":%u,\"kind\":\"%s\",\"stream\":\"%s\",\"after\":[", (unsigned)index,
-           lap_step_kind_name(step->kind), lap_show_stream(step->stream));
+           lap_step_kind_name(step->kind), lap_stream_name(step->stream));
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? "," : "", (unsigned)step->deps[d]);
     printf("]");

@@ -217,10 +217,10 @@ void lap_op_destroy(lap_op_t *op)
     lap_error_save(&said);
     if (op->program)
         (void)lap_op_end(op);
-    if (op->stays_guest) { /* what it enqueued still uses what follows */
+    if (op->stays_in_flight) { /* what it enqueued still uses what follows */
         (void)lap_engine_settle(op->engine);
         (void)lap_engine_check(op->engine);
-        lap_engine_remove_guest(op->engine, &op->guest);
+        lap_engine_remove_in_flight(op->engine, &op->in_flight);
     }
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         lap_program_destroy(op->cache[i].program);
@@ -293,9 +293,9 @@ static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule
     return lap_build(builder, &problem, schedule);
 }
 
-/* Where puts must be met, the schedules of all ranks tell with whom, and when. */
-static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own,
-                               lap_program_t **program_p)
+/* Where messages are matched, the schedules of all ranks say with whom, and when. */
+static lap_status_t create_matched(const lap_op_t *op, size_t m, lap_schedule_t *own,
+                                   lap_program_t **program_p)
 {
     lap_problem_t problem;
     const lap_builder_t *builder = find_builder(op, m, &problem);
@@ -306,7 +306,7 @@ static lap_status_t create_met(const lap_op_t *op, size_t m, lap_schedule_t *own
     if (status == LAP_OK)
         status = lap_lower(all.schedules, all.size, &op->target, NULL);
     if (status == LAP_OK)
-        status = lap_program_create_met(op->engine, own, all.list, program_p);
+        status = lap_program_create_matched(op->engine, own, all.list, program_p);
     else
         lap_schedule_clear(own);
     lap_all_ranks_clear(&all);
@@ -324,7 +324,7 @@ static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **progra
         return status;
     }
     if (!lap_target_is_one_sided(&op->target))
-        return create_met(op, m, &schedule, program_p);
+        return create_matched(op, m, &schedule, program_p);
     return lap_program_create(op->engine, &schedule, program_p);
 }
 
@@ -333,7 +333,7 @@ static lap_op_entry_t *find_room(lap_op_t *op)
 {
     lap_op_entry_t *oldest = NULL;
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
-        if (!op->cache[i].kept && (!oldest || op->cache[i].used < oldest->used))
+        if (!op->cache[i].captured && (!oldest || op->cache[i].used < oldest->used))
             oldest = &op->cache[i];
     return oldest;
 }
@@ -347,7 +347,7 @@ static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
                          "captured graphs hold calls of this operator with %d different values of "
                          "m, which is the maximum",
                          LAP_OP_PROGRAMS);
-    if (entry->program && op->stays_guest) /* it may still run */
+    if (entry->program && op->stays_in_flight) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));
     LAP_TRY(build_program(op, m, &program));
     lap_program_destroy(entry->program);
@@ -502,11 +502,11 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
     return lap_engine_find_cause(op->engine, status, doing);
 }
 
-void lap_op_become_guest(lap_op_t *op)
+void lap_op_enter_flight(lap_op_t *op)
 {
-    op->guest.group = op->group;
-    op->guest.buffer = op->buffer;
-    lap_engine_add_guest(op->engine, &op->guest);
+    op->in_flight.group = op->group;
+    op->in_flight.buffer = op->buffer;
+    lap_engine_add_in_flight(op->engine, &op->in_flight);
 }
 
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
@@ -541,8 +541,8 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_engine_check_free(op->engine));
     LAP_TRY(lap_args_check(op, &args));
-    if (!op->stays_guest)
-        lap_op_become_guest(op);
+    if (!op->stays_in_flight)
+        lap_op_enter_flight(op);
     lap_status_t status = issue(op, &args);
     if (status == LAP_OK)
         return LAP_OK;
@@ -554,8 +554,8 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
         lap_error_restore(&said);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
-    } else if (!op->stays_guest) {
-        lap_engine_remove_guest(op->engine, &op->guest);
+    } else if (!op->stays_in_flight) {
+        lap_engine_remove_in_flight(op->engine, &op->in_flight);
     }
     lap_error_restore(&said);
     return status;
@@ -591,8 +591,8 @@ lap_status_t lap_op_end(lap_op_t *op)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
-    if (!op->stays_guest)
-        lap_engine_remove_guest(op->engine, &op->guest);
+    if (!op->stays_in_flight)
+        lap_engine_remove_in_flight(op->engine, &op->in_flight);
     op->buffer->in_flight--;
     if (op->trace)
         finish_trace(op->trace, op->program);

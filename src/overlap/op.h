@@ -19,7 +19,7 @@ typedef struct lap_op_entry {
     lap_program_t *program; /* NULL: free */
     size_t m;
     uint64_t used; /* when, in calls of this operator */
-    bool kept;     /* a graph of the caller's has calls of it: it stays */
+    bool captured; /* a graph of the caller's has calls of it: it stays */
 } lap_op_entry_t;
 
 struct lap_op {
@@ -45,12 +45,12 @@ struct lap_op {
     uint32_t failures_before; /* engine->failures when the call began */
     lap_trace_t *trace;       /* of the call in flight */
 
-    lap_engine_guest_t guest; /* while a call is in flight, */
-    bool stays_guest; /* and always once it has been called in the order of a caller's stream */
+    lap_in_flight_t in_flight; /* while a call is in flight, */
+    bool stays_in_flight; /* and always once it has been called in the order of a caller's stream */
 };
 
 /* From now on calls may be in flight. */
-void lap_op_become_guest(lap_op_t *op);
+void lap_op_enter_flight(lap_op_t *op);
 
 /* When a call, or what was called before, has failed: see lap_engine_find_cause. */
 lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status);

@@ -60,15 +60,15 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
     return status;
 }
 
-/* One of a call that is kept for later is the caller's business alone. */
-static lap_status_t keep(lap_op_t *op, const lap_op_args_t *args, void *stream)
+/* A failure of a call that is captured concerns the caller only. */
+static lap_status_t capture(lap_op_t *op, const lap_op_args_t *args, void *stream)
 {
     lap_op_entry_t *entry;
     lap_binding_t binding;
     LAP_TRY(lap_op_ready(op, args, &entry, &binding));
-    entry->kept = true;
+    entry->captured = true;
     binding.chaos = 0; /* functions on a stream are called once */
-    return lap_program_keep(entry->program, &binding, stream);
+    return lap_program_enqueue_captured(entry->program, &binding, stream);
 }
 
 lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUstream_st *stream)
@@ -84,15 +84,15 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
                                           "no end at which its trace could be read");
     LAP_TRY(lap_op_check_usable(op));
     LAP_TRY(lap_args_check(op, &args));
-    if (!op->stays_guest) {
+    if (!op->stays_in_flight) {
         lap_engine_guard(op->engine, op->group);
-        lap_op_become_guest(op);
-        op->stays_guest = true;
+        lap_op_enter_flight(op);
+        op->stays_in_flight = true;
     }
     lap_device_t *device = op->engine->device;
-    bool keeps;
-    LAP_TRY(device->ops->foreign_begin(device, stream, &keeps));
-    const lap_status_t status = keeps ? keep(op, &args, stream) : run(op, &args, stream);
+    bool capturing;
+    LAP_TRY(device->ops->foreign_begin(device, stream, &capturing));
+    const lap_status_t status = capturing ? capture(op, &args, stream) : run(op, &args, stream);
     device->ops->foreign_end(device);
     return status;
 }

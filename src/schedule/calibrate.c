@@ -263,7 +263,7 @@ static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, 
     return status;
 }
 
-/* Where puts must be met: rounds with and without much to carry. */
+/* Where messages are matched: rounds with and without much to carry. */
 static lap_status_t time_rounds(bench_t *bench, times_t *times)
 {
     lap_event_t *done;

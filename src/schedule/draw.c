@@ -56,8 +56,6 @@ static const hatch_t hatches[LAP_CAUSES] = {
                         "a core"},
 };
 
-static const char *const stream_names[LAP_STREAMS] = {"compute", "send", "receive", "lane 2"};
-
 typedef struct picture {
     FILE *file;
     const lap_trace_t *trace;
@@ -532,7 +530,7 @@ static void put_ground(const picture_t *picture, int rank)
             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"#f5f5f5\"/>"
             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\" font-size=\"12\">rank %d %s</text>\n",
             x, y, x_at(picture, call->end) - x, ROW_HEIGHT, PLOT_LEFT - 10,
-            y + ROW_HEIGHT / 2.0 + 4, rank, stream_names[s]);
+            y + ROW_HEIGHT / 2.0 + 4, rank, lap_stream_name((uint16_t)s));
     }
     if (first > PLOT_TOP)
         fprintf(file, "<line x1=\"16\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#bbb\"/>\n",

@@ -22,13 +22,13 @@ static void close_streams(lap_engine_t *engine)
     for (int s = 0; s < LAP_STREAMS; s++) {
         if (engine->joins[s])
             ops->event_destroy(engine->joins[s]);
-        if (engine->meets[s])
-            ops->event_destroy(engine->meets[s]);
+        if (engine->call_ends[s])
+            ops->event_destroy(engine->call_ends[s]);
     }
     if (engine->tail)
         ops->event_destroy(engine->tail);
-    if (engine->kept)
-        ops->event_destroy(engine->kept);
+    if (engine->captured_end)
+        ops->event_destroy(engine->captured_end);
     lap_marks_close(engine->marks);
     lap_free(engine);
 }
@@ -61,12 +61,12 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
         if (status == LAP_OK)
             status = ops->event_create(engine->device, &engine->joins[s]);
         if (status == LAP_OK)
-            status = ops->event_create(engine->device, &engine->meets[s]);
+            status = ops->event_create(engine->device, &engine->call_ends[s]);
     }
     if (status == LAP_OK)
         status = ops->event_create(engine->device, &engine->tail);
     if (status == LAP_OK)
-        status = ops->event_create(engine->device, &engine->kept);
+        status = ops->event_create(engine->device, &engine->captured_end);
     if (status != LAP_OK) {
         engine_close(engine);
         return status;
@@ -251,11 +251,11 @@ static void note_failure(lap_engine_t *engine, lap_status_t status, const char *
 
 static void break_groups(const lap_engine_t *engine, lap_status_t status, const char *text)
 {
-    for (lap_engine_guest_t *guest = engine->guests; guest; guest = guest->next)
-        lap_group_fail_here(guest->group, status, text);
+    for (lap_in_flight_t *op = engine->in_flight; op; op = op->next)
+        lap_group_fail_here(op->group, status, text);
 }
 
-void lap_engine_break_guests(const lap_engine_t *engine, lap_status_t status, const char *text)
+void lap_engine_break_in_flight(const lap_engine_t *engine, lap_status_t status, const char *text)
 {
     break_groups(engine, status, text);
     if (engine->side) /* what it waits for is let go too, or may never come */
@@ -277,7 +277,7 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     note_failure(engine, status, text);
     if (engine->side)
         note_failure(engine->side, status, text);
-    lap_engine_break_guests(engine, status, text);
+    lap_engine_break_in_flight(engine, status, text);
     lap_guard_hold(engine->guard);
     if (ops->release)
         ops->release(engine->device, until);
@@ -288,7 +288,7 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
         drain(engine->side);
 }
 
-/* ---- guests ---- */
+/* ---- operators in flight ---- */
 
 /* Other processes in a group may die. */
 static bool has_peers(const lap_group_t *group)
@@ -298,19 +298,19 @@ static bool has_peers(const lap_group_t *group)
 
 static bool have_peers(const lap_engine_t *engine)
 {
-    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
-    while (guest && !has_peers(guest->group))
-        guest = guest->next;
-    return guest != NULL;
+    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    while (op && !has_peers(op->group))
+        op = op->next;
+    return op != NULL;
 }
 
 /* Whether one of them has died. */
 static bool have_lost(const lap_engine_t *engine)
 {
-    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
-    while (guest && !(has_peers(guest->group) && lap_group_look(guest->group) == LAP_ERR_PEER_LOST))
-        guest = guest->next;
-    return guest != NULL;
+    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    while (op && !(has_peers(op->group) && lap_group_look(op->group) == LAP_ERR_PEER_LOST))
+        op = op->next;
+    return op != NULL;
 }
 
 lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
@@ -341,21 +341,21 @@ void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
         engine->side->guard = engine->guard;
 }
 
-void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op)
 {
     lap_guard_hold(engine->guard);
-    guest->next = engine->guests;
-    engine->guests = guest;
+    op->next = engine->in_flight;
+    engine->in_flight = op;
     lap_guard_go(engine->guard);
 }
 
-void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest)
+void lap_engine_remove_in_flight(lap_engine_t *engine, lap_in_flight_t *op)
 {
-    lap_engine_guest_t **link = &engine->guests;
-    while (*link != guest)
+    lap_in_flight_t **link = &engine->in_flight;
+    while (*link != op)
         link = &(*link)->next;
     lap_guard_hold(engine->guard);
-    *link = guest->next;
+    *link = op->next;
     lap_guard_go(engine->guard);
 }
 
@@ -375,27 +375,27 @@ lap_status_t lap_engine_check(lap_engine_t *engine)
 
 lap_status_t lap_engine_check_free(lap_engine_t *engine)
 {
-    for (int s = 0; s < LAP_STREAMS && engine->lent; s++)
+    for (int s = 0; s < LAP_STREAMS && engine->capturing; s++)
         if (engine->streams[s] && engine->device->ops->is_kept(engine->streams[s]))
             return lap_error(LAP_ERR_BUSY, "a graph with calls of this world is being captured: "
                                            "end the capture before other calls");
-    engine->lent = false;
+    engine->capturing = false;
     return LAP_OK;
 }
 
 /* As for a call that is ended: a rank that has failed may have written where a result lies. */
-static lap_status_t await_guests(lap_engine_t *engine, lap_event_t *event)
+static lap_status_t await_in_flight(lap_engine_t *engine, lap_event_t *event)
 {
     lap_status_t status = lap_engine_find_cause(engine, lap_engine_await(engine, event),
                                                 "this rank waited for its calls");
-    for (lap_engine_guest_t *guest = engine->guests; guest && status == LAP_OK; guest = guest->next)
-        status = lap_group_broken(guest->group);
+    for (lap_in_flight_t *op = engine->in_flight; op && status == LAP_OK; op = op->next)
+        status = lap_group_broken(op->group);
     return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, event);
 }
 
 lap_status_t lap_engine_settle(lap_engine_t *engine)
 {
-    const lap_status_t status = engine->tailed ? await_guests(engine, engine->tail) : LAP_OK;
+    const lap_status_t status = engine->tailed ? await_in_flight(engine, engine->tail) : LAP_OK;
     lap_guard_hold(engine->guard); /* it has ended its look at what is over: that may be freed */
     lap_guard_go(engine->guard);
     return status;
@@ -411,7 +411,7 @@ lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign)
     if (keeps)
         return lap_error(LAP_ERR_INVALID, "the stream is being captured: nothing runs in it");
     LAP_TRY(device->ops->foreign_record(device, foreign, &here));
-    return await_guests(engine, here);
+    return await_in_flight(engine, here);
 }
 
 /* Copies of one cache line within scratch memory, in turn on the streams that all devices have. */

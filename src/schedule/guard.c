@@ -38,7 +38,7 @@ static pid_t owner;      /* the process that has them */
 static lap_watcher_t new_watcher(const lap_engine_t *engine)
 {
     return (lap_watcher_t){
-        .engine = engine, .stall = engine->device->ops->own_stall, .guests_only = true};
+        .engine = engine, .stall = engine->device->ops->own_stall, .in_flight_only = true};
 }
 
 static void look(lap_guard_t *guard)
@@ -49,7 +49,7 @@ static void look(lap_guard_t *guard)
         return;
     status = lap_buffer_stall_failed(&guard->watcher.lost, status);
     snprintf(guard->text, sizeof(guard->text), "%s", lap_last_error());
-    lap_engine_break_guests(guard->engine, status, guard->text);
+    lap_engine_break_in_flight(guard->engine, status, guard->text);
     atomic_store(&guard->status, (int)status);
     device->ops->let_go(device);
 }

@@ -3,10 +3,10 @@
  * The guard of an engine whose streams wait for signals by themselves, in calls for which nobody may
  * be waiting in the library: the caller waits for a stream of its own, by means of the driver. The
  * guard is a thread that watches over them. When a wait is in vain it breaks the groups of all
- * guests, so that no peer takes what comes for a result, and lets all waits of the device go; whoever
+ * operators in flight, so that no peer takes what comes for a result, and lets all waits of the device go; whoever
  * next asks the engine is told.
  *
- * The guests of both engines, the engine beside and the stories of waits are changed only between
+ * The operators in flight of both engines, the side engine and the reasons of waits are changed only between
  * hold and go, and the device is released so.
  */
 #ifndef LAP_SCHEDULE_GUARD_H

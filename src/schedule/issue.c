@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "schedule/bind.h"
-#include "schedule/meet.h"
+#include "schedule/matched.h"
 #include "schedule/program.h"
 #include "util/clock.h"
 
@@ -130,7 +130,7 @@ static void bind_block(issue_t *issue, uint32_t step_index, uint32_t index)
         program->raises[index] = (lap_raise_t){
             .peer = plan->raise_peer,
             .signal = plan->raise_signal,
-            .tag = program->stories[step_index].tag,
+            .tag = program->reasons[step_index].tag,
             .bytes = plan->d.rows * plan->d.row_bytes,
             .span = record ? &record->flight : NULL,
         };
@@ -172,7 +172,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
     *context = (lap_gemm_context_t){.program = program,
                                     .buffer = buffer,
                                     .step = step,
-                                    .story = &program->stories[index],
+                                    .story = &program->reasons[index],
                                     .lost = NO_BLOCK};
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){.timeout_ns = world->timeout_ns,
@@ -289,15 +289,15 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .row_bytes = step->src.row_bytes,
         .peer = step->peer,
         .signal = step->signal,
-        .tag = issue->program->stories[index].tag,
+        .tag = issue->program->reasons[index].tag,
         .span = record ? &record->flight : NULL,
         .sms = issue->binding->copy_sms,
         .together = goes_together(issue, step),
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
-    if (issue->program->meeting)
-        return lap_meet_put(issue->program, issue->binding, step->stream, &put);
+    if (issue->program->matched)
+        return lap_matched_put(issue->program, issue->binding, step->stream, &put);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
@@ -309,12 +309,12 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
     const lap_raise_t raise = {
         .peer = step->peer,
         .signal = step->signal,
-        .tag = issue->program->stories[index].tag,
+        .tag = issue->program->reasons[index].tag,
         .bytes = step->bytes,
         .span = record && step->bytes ? &record->flight : NULL,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
-    if (issue->program->meeting)
+    if (issue->program->matched)
         return LAP_OK; /* a credit: this rank's receive says as much */
     return buffer->ops->raise(buffer, issue->device, stream, &raise);
 }
@@ -327,12 +327,12 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .peer = step->peer,
         .signal = step->signal,
         .target = buffer->consumed[step->signal] + step->count,
-        .story = &issue->program->stories[index],
+        .story = &issue->program->reasons[index],
         .count = step->count,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
-    if (issue->program->meeting)
-        return lap_meet_wait(issue->program, stream, &wait);
+    if (issue->program->matched)
+        return lap_matched_wait(issue->program, stream, &wait);
     return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }
 
@@ -453,7 +453,7 @@ static lap_status_t end_call(const issue_t *issue)
         return LAP_OK;
     for (int s = first + 1; s < LAP_STREAMS; s++)
         if (program->ends[s])
-            LAP_TRY(follow(issue, engine->meets[s], engine->streams[s], streams[0]));
+            LAP_TRY(follow(issue, engine->call_ends[s], engine->streams[s], streams[0]));
     return LAP_OK;
 }
 
@@ -486,8 +486,8 @@ lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t
         .chaos = binding->chaos,
     };
     LAP_TRY(set_scale(&issue));
-    if (program->meeting)
-        LAP_TRY(lap_meet_begin(program, binding));
+    if (program->matched)
+        LAP_TRY(lap_matched_begin(program, binding));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(program->engine->marks ? issue_marked(&issue, i) : issue_step(&issue, i));
     return end_call(&issue);

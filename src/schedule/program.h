@@ -10,7 +10,7 @@ typedef struct lap_gemm_context {
     lap_program_t *program;
     lap_buffer_t *buffer;
     const lap_step_t *step;
-    const lap_wait_story_t *story;
+    const lap_wait_reason_t *story;
     lap_watch_t watch;
     uint32_t lost; /* the block whose signal cannot come any more, once that is known */
 } lap_gemm_context_t;
@@ -18,24 +18,24 @@ typedef struct lap_gemm_context {
 struct lap_program {
     lap_engine_t *engine;
     lap_schedule_t schedule;
-    lap_gemm_block_t *blocks;  /* per block of the schedule */
-    lap_raise_t *raises;       /* per block */
-    lap_gemm_context_t *gemms; /* per step; only those of GEMM steps are used */
-    lap_wait_story_t *stories; /* per step */
-    lap_event_t **events;      /* per step: recorded after it; NULL when nobody waits for that */
+    lap_gemm_block_t *blocks;   /* per block of the schedule */
+    lap_raise_t *raises;        /* per block */
+    lap_gemm_context_t *gemms;  /* per step; only those of GEMM steps are used */
+    lap_wait_reason_t *reasons; /* per step */
+    lap_event_t **events;       /* per step: recorded after it; NULL when nobody waits for that */
     lap_event_t *ends[LAP_STREAMS]; /* recorded when a stream has all of a call behind it */
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
-    struct lap_meeting *meeting; /* where puts must be met: see meet.h; else NULL */
+    struct lap_matched *matched; /* where messages are matched: see matched.h; else NULL */
     lap_trace_record_t *records; /* of the latest call that was traced */
     bool sends_scale;            /* some step reads LAP_SCALE */
     unsigned ended;              /* bits: of `ends`, those recorded by the latest call */
     lap_binding_t last;          /* of the latest call, */
     bool called;                 /* if there was one */
     lap_graph_t *graph;          /* of calls bound as the latest; NULL: none */
-    bool kept;                   /* the graph is that of `last` */
-    bool unkept;                 /* there was no room for a graph of it */
+    bool captured;               /* the graph is that of `last` */
+    bool uncaptured;             /* there was no room for a graph of it */
     char label[64];              /* for a profiler */
     uint64_t number;             /* of the latest call: see lap_program_number */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deals the puts of all ranks out to rounds: see rounds.h. What is sent is left to meet.c. */
+/* Deals the puts of all ranks out to rounds: see rounds.h. What is sent is left to matched.c. */
 #include "schedule/rounds.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedules for transports on which a put must be met: the receiver takes part, at the same time,
+ * Schedules for matched transports: the receiver of a put takes part, at the same time,
  * and whatever a rank does there it does one after the other. Builders are pure, so that every rank
  * can know what its peers send to it, and when.
  *

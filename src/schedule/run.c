@@ -10,7 +10,7 @@
 
 #include "schedule/bind.h"
 #include "schedule/guard.h"
-#include "schedule/meet.h"
+#include "schedule/matched.h"
 #include "schedule/program.h"
 #include "util/alloc.h"
 
@@ -29,14 +29,14 @@ static lap_status_t create_events(lap_program_t *program)
     return LAP_OK;
 }
 
-static void tell_stories(lap_program_t *program)
+static void fill_reasons(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
     bool all = true; /* with rows of all ranks, what each has in the end is made from all */
     for (int rank = 0; rank < schedule->size; rank++)
         all = all && lap_shard(schedule->m, schedule->size, rank, NULL) > 0;
     for (uint32_t i = 0; i < schedule->nsteps; i++)
-        program->stories[i] = (lap_wait_story_t){
+        program->reasons[i] = (lap_wait_reason_t){
             .op = lap_op_kind_name(schedule->kind),
             .method = schedule->method,
             .step = i,
@@ -60,9 +60,9 @@ static bool sends_scale(const lap_schedule_t *schedule)
     return found;
 }
 
-lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
-                                    const lap_schedule_t *const *schedules,
-                                    lap_program_t **program_p)
+lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *schedule,
+                                        const lap_schedule_t *const *schedules,
+                                        lap_program_t **program_p)
 {
     lap_program_t *program = lap_alloc(1, sizeof(*program));
     if (!program) {
@@ -79,19 +79,19 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
     program->blocks = lap_alloc(own->nblocks, sizeof(*program->blocks));
     program->raises = lap_alloc(own->nblocks, sizeof(*program->raises));
     program->gemms = lap_alloc(own->nsteps, sizeof(*program->gemms));
-    program->stories = lap_alloc(own->nsteps, sizeof(*program->stories));
+    program->reasons = lap_alloc(own->nsteps, sizeof(*program->reasons));
     program->events = lap_alloc(own->nsteps, sizeof(lap_event_t *));
     program->sources = lap_alloc(own->nranges, sizeof(void *));
     program->source_strides = lap_alloc(own->nranges, sizeof(size_t));
     program->finishes = lap_alloc(own->nsteps, sizeof(*program->finishes));
     program->records = lap_alloc(lap_program_records(program), sizeof(*program->records));
-    bool room = program->blocks && program->raises && program->gemms && program->stories &&
+    bool room = program->blocks && program->raises && program->gemms && program->reasons &&
                 program->events && program->sources && program->source_strides &&
                 program->finishes && program->records;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK && schedules)
-        status = lap_meeting_create(program, schedules);
+        status = lap_matched_create(program, schedules);
     if (status == LAP_OK)
         status = create_events(program);
     if (status != LAP_OK) {
@@ -99,7 +99,7 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
         return status;
     }
     program->sends_scale = sends_scale(own);
-    tell_stories(program);
+    fill_reasons(program);
     snprintf(program->label, sizeof(program->label), "lap %s %s m=%zu", lap_op_kind_name(own->kind),
              own->method, own->m);
     *program_p = program;
@@ -109,14 +109,14 @@ lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedu
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p)
 {
-    return lap_program_create_met(engine, schedule, NULL, program_p);
+    return lap_program_create_matched(engine, schedule, NULL, program_p);
 }
 
 void lap_program_destroy(lap_program_t *program)
 {
     if (!program)
         return;
-    lap_meeting_destroy(program);
+    lap_matched_destroy(program);
     for (uint32_t i = 0; program->events && i < program->schedule.nsteps; i++)
         if (program->events[i])
             program->engine->device->ops->event_destroy(program->events[i]);
@@ -128,7 +128,7 @@ void lap_program_destroy(lap_program_t *program)
     lap_free(program->blocks);
     lap_free(program->raises);
     lap_free(program->gemms);
-    lap_free(program->stories);
+    lap_free(program->reasons);
     lap_free(program->events);
     lap_free(program->sources);
     lap_free(program->source_strides);
@@ -158,37 +158,37 @@ size_t lap_program_records(const lap_program_t *program)
  * The number of a call in its group: all ranks begin calls that communicate in the same order. What
  * runs in a graph of the caller's is begun by nobody here.
  */
-static uint64_t count_call(const lap_program_t *program, lap_group_t *group, bool kept)
+static uint64_t count_call(const lap_program_t *program, lap_group_t *group, bool captured)
 {
-    group->uncounted = group->uncounted || kept;
+    group->uncounted = group->uncounted || captured;
     if (program->schedule.kind == LAP_GEMM || group->size == 1)
         return 0;
     return group->uncounted ? LAP_CALL_ANY : ++group->calls;
 }
 
 /*
- * Says to the peers, and to the waits of this call, which call this is. A call that is kept in a
+ * Says to the peers, and to the waits of this call, which call this is. A call that is captured in a
  * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
  * peers that have none to compare leave it to the tags, which are counted where the calls run.
  */
-static void announce(lap_program_t *program, const lap_binding_t *binding, bool kept)
+static void announce(lap_program_t *program, const lap_binding_t *binding, bool captured)
 {
     lap_buffer_t *buffer = binding->buffer;
-    buffer->unnumbered = buffer->unnumbered || kept;
-    const uint64_t number = count_call(program, buffer->group, kept);
+    buffer->unnumbered = buffer->unnumbered || captured;
+    const uint64_t number = count_call(program, buffer->group, captured);
     const uint32_t call = buffer->unnumbered ? 0 : ++buffer->calls;
-    /* A call that is kept as a graph raises the same tags every time. */
+    /* A call that is captured as a graph raises the same tags every time. */
     const bool replays = program->engine->device->ops->facts.graphs;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
-    lap_wait_story_t story = {.call = call, .op_index = binding->op_index, .number = number};
+    lap_wait_reason_t story = {.call = call, .op_index = binding->op_index, .number = number};
     story.op = lap_op_kind_name(program->schedule.kind);
     story.m = program->schedule.m;
     lap_guard_hold(program->engine->guard); /* an earlier call may still wait with these */
     for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
-        program->stories[i].call = call;
-        program->stories[i].op_index = binding->op_index;
-        program->stories[i].tag = tag;
-        program->stories[i].number = number == LAP_CALL_ANY ? 0 : number;
+        program->reasons[i].call = call;
+        program->reasons[i].op_index = binding->op_index;
+        program->reasons[i].tag = tag;
+        program->reasons[i].number = number == LAP_CALL_ANY ? 0 : number;
     }
     lap_guard_go(program->engine->guard);
     program->number = number == LAP_CALL_ANY ? 0 : number;
@@ -279,8 +279,8 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 {
     const bool same = program->called && lap_binding_same(&program->last, binding);
     const bool alike = same && program->last.traced == binding->traced;
-    program->kept = program->kept && alike;
-    program->unkept = program->unkept && alike;
+    program->captured = program->captured && alike;
+    program->uncaptured = program->uncaptured && alike;
     program->last = *binding;
     program->called = true;
     return same;
@@ -289,7 +289,7 @@ static bool is_repeated(lap_program_t *program, const lap_binding_t *binding)
 /*
  * Whether the call is launched as a graph; it is the latest one from now on. The graph is made when
  * the same memory is given for the second time, traced or not: the first time has then found all
- * that must be found or loaded while nothing is being kept. A trace that has no room in graphs goes
+ * that must be found or loaded while nothing is being captured. A trace that has no room in graphs goes
  * without.
  */
 static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *binding,
@@ -298,16 +298,16 @@ static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *bi
     lap_stream_t *streams[LAP_STREAMS];
     int first = 0;
     const size_t count = lap_program_streams(program, streams, &first);
-    const bool keeps = program->schedule.graph && !binding->chaos;
-    const bool launched = keeps && is_repeated(program, binding) && !program->unkept;
-    if (launched && !program->kept && count > 0) {
+    const bool captures = program->schedule.graph && !binding->chaos;
+    const bool launched = captures && is_repeated(program, binding) && !program->uncaptured;
+    if (launched && !program->captured && count > 0) {
         const lap_status_t status = capture(program, binding, streams, count);
-        program->unkept = status == LAP_ERR_UNSUPPORTED && binding->traced;
-        program->kept = status == LAP_OK;
-        if (!program->unkept)
+        program->uncaptured = status == LAP_ERR_UNSUPPORTED && binding->traced;
+        program->captured = status == LAP_OK;
+        if (!program->uncaptured)
             LAP_TRY(status);
     }
-    *launched_p = launched && !program->unkept;
+    *launched_p = launched && !program->uncaptured;
     return LAP_OK;
 }
 
@@ -419,7 +419,8 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
 }
 
 /* With nothing that happens outside of the graph: there is only its own order in it. */
-static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
+                                     void *foreign)
 {
     lap_engine_t *engine = program->engine;
     const lap_device_ops_t *ops = engine->device->ops;
@@ -429,21 +430,22 @@ static lap_status_t keep(lap_program_t *program, const lap_binding_t *binding, v
     if (count == 0)
         return LAP_OK;
     announce(program, binding, true);
-    engine->lent = true;
+    engine->capturing = true;
     LAP_TRY(fork_streams(engine, foreign, streams, count));
     LAP_TRY(lap_program_issue_steps(program, binding));
-    LAP_TRY(ops->event_record(engine->kept, streams[0]));
-    return ops->foreign_wait_event(foreign, engine->kept);
+    LAP_TRY(ops->event_record(engine->captured_end, streams[0]));
+    return ops->foreign_wait_event(foreign, engine->captured_end);
 }
 
-lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign)
+lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
+                                          void *foreign)
 {
     if (!program->schedule.graph)
         return lap_error(
             LAP_ERR_UNSUPPORTED,
             "calls cannot be captured in a graph where ranks that are threads share a GPU");
     LAP_TRY(open_call(program));
-    return close_call(program, keep(program, binding, foreign));
+    return close_call(program, enqueue_captured(program, binding, foreign));
 }
 
 lap_status_t lap_program_wait(lap_program_t *program)

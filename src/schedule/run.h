@@ -15,20 +15,20 @@
  * An operator with calls that may be in flight: one that was begun and has not been ended, or any
  * in the order of a caller's stream, for whose end nobody may wait.
  */
-typedef struct lap_engine_guest {
+typedef struct lap_in_flight {
     lap_group_t *group;
     const lap_buffer_t *buffer; /* what its calls wait on */
-    struct lap_engine_guest *next;
-} lap_engine_guest_t;
+    struct lap_in_flight *next;
+} lap_in_flight_t;
 
 /* The device of a world with the streams that all its operators share. */
 typedef struct lap_engine lap_engine_t;
 typedef struct lap_guard lap_guard_t; /* see guard.h */
 struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS]; /* NULL: there is none of this kind */
-    lap_event_t *joins[LAP_STREAMS];    /* order all streams behind one another, */
-    lap_event_t *meets[LAP_STREAMS];    /* and those of one call, within it */
+    lap_stream_t *streams[LAP_STREAMS];  /* NULL: there is none of this kind */
+    lap_event_t *joins[LAP_STREAMS];     /* order all streams behind one another, */
+    lap_event_t *call_ends[LAP_STREAMS]; /* and those of one call, within it */
     /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
     unsigned used;                /* given something since the last join; not of COMPUTE */
     unsigned behind;              /* must wait for COMPUTE, as it was at the last join or later, */
@@ -37,9 +37,9 @@ struct lap_engine {
     unsigned trails[LAP_STREAMS]; /* which streams each must wait for: a graph has its work there */
     lap_event_t *tail;            /* recorded at the end of the latest call in a caller's order, */
     bool tailed;                  /* if there was one */
-    lap_event_t *kept;            /* the same for calls that a caller keeps as part of a graph */
-    bool lent;                    /* streams may still be part of a graph that a caller is making */
-    lap_engine_guest_t *guests;
+    lap_event_t *captured_end;    /* the same for calls that a caller captures in a graph */
+    bool capturing;               /* streams may still be part of a graph that a caller is making */
+    lap_in_flight_t *in_flight;
     lap_marks_t *marks;  /* NULL: no profiler listens */
     uint32_t failures;   /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
@@ -85,7 +85,7 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams);
 /*
  * Notes a failure, with its sentence in lap_last_error, for all calls that are in flight, and waits
  * until nothing of them runs any more and the event, if not NULL, has happened. Breaks the groups
- * of guests before: what their calls do from then on is not what they should.
+ * of operators in flight before: what their calls do from then on is not what they should.
  */
 void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until);
 
@@ -106,13 +106,13 @@ lap_status_t lap_engine_settle(lap_engine_t *engine);
 
 /*
  * Waits until a caller's stream has all behind it that it was given, and watches meanwhile. Returns
- * what calls of guests failed of.
+ * what calls in flight failed of.
  */
 lap_status_t lap_engine_synchronize(lap_engine_t *engine, void *foreign);
 
 /*
  * Ranks that share a GPU share its failures: where one dies, the driver may fail the others. Then
- * the death is the cause, if it is that of a rank in a group of a guest; it may be seen a moment
+ * the death is the cause, if it is that of a rank in the group of one in flight; it may be seen a moment
  * later than the failure. Returns its status, with a sentence in lap_last_error that goes on with
  * `doing` and with what failed; else the status as it is.
  */
@@ -121,14 +121,14 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
 
 /*
  * From now on calls in this group may be waited for by nobody, while the caller waits for its
- * stream: should a call fail, the stream goes on all the same. Before they are guests.
+ * stream: should a call fail, the stream goes on all the same. Before they are in flight.
  */
 void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group);
-/* Breaks the groups of all guests, of the engine and of the one beside it. */
-void lap_engine_break_guests(const lap_engine_t *engine, lap_status_t status, const char *text);
+/* Breaks the groups of all operators in flight, of the engine and of the one beside it. */
+void lap_engine_break_in_flight(const lap_engine_t *engine, lap_status_t status, const char *text);
 
-void lap_engine_add_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
-void lap_engine_remove_guest(lap_engine_t *engine, lap_engine_guest_t *guest);
+void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op);
+void lap_engine_remove_in_flight(lap_engine_t *engine, lap_in_flight_t *op);
 
 /*
  * What a call costs whose `nsteps` steps do next to nothing, one after the other on all streams in
@@ -146,9 +146,9 @@ typedef struct lap_program lap_program_t;
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p);
 /* The same for a transport that lacks LAP_CAN_ONE_SIDED: schedules[r] is that of rank r. */
-lap_status_t lap_program_create_met(lap_engine_t *engine, lap_schedule_t *schedule,
-                                    const lap_schedule_t *const *schedules,
-                                    lap_program_t **program_p);
+lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *schedule,
+                                        const lap_schedule_t *const *schedules,
+                                        lap_program_t **program_p);
 void lap_program_destroy(lap_program_t *program);
 const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
 /* The number of its latest call among those of the group; 0: it is not counted. */
@@ -206,11 +206,12 @@ lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *bi
                                  void *foreign);
 
 /*
- * The same while the caller keeps what it gives the stream: the call does not run but becomes part
+ * The same while the caller captures the stream: the call does not run but becomes part
  * of the caller's graph, and the program must live as long as that. Nothing else must be issued
  * before the caller has ended it: see lap_engine_check_free.
  */
-lap_status_t lap_program_keep(lap_program_t *program, const lap_binding_t *binding, void *foreign);
+lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,
+                                          void *foreign);
 
 /*
  * Waits until all steps of the latest issue have run, or one has failed. Returns its failure; what

@@ -267,6 +267,12 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
         snprintf(text, bytes, "%u", (unsigned)signal);
 }
 
+const char *lap_stream_name(uint16_t stream)
+{
+    static const char *const names[LAP_STREAMS] = {"compute", "send", "receive", "compute2"};
+    return stream < LAP_STREAMS ? names[stream] : "?";
+}
+
 const char *lap_step_kind_name(lap_step_kind_t kind)
 {
     static const char *const names[LAP_STEP_KINDS] = {"GEMM", "PUT",  "RAISE",  "WAIT",   "REDUCE",

@@ -280,6 +280,8 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text
 bool lap_step_waits(const lap_schedule_t *schedule, uint32_t step);
 bool lap_step_sends(const lap_schedule_t *schedule, uint32_t step);
 const char *lap_step_kind_name(lap_step_kind_t kind);
+/* "compute", "send", "receive" or "compute2". */
+const char *lap_stream_name(uint16_t stream);
 /* "scratch", "symmetric buffer", ...: for messages. */
 const char *lap_place_name(lap_place_t place);
 /* "symmetric buffer of rank 2, bytes 4096..8191", for messages. */

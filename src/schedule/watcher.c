@@ -7,19 +7,19 @@
 
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
 
-static bool is_guests(const lap_engine_t *engine, const void *buffer)
+static bool is_in_flight(const lap_engine_t *engine, const void *buffer)
 {
-    const lap_engine_guest_t *guest = engine ? engine->guests : NULL;
-    while (guest && guest->buffer != buffer)
-        guest = guest->next;
-    return guest != NULL;
+    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    while (op && op->buffer != buffer)
+        op = op->next;
+    return op != NULL;
 }
 
 static bool is_stalled(const lap_watcher_t *watcher, lap_stream_t *stream, lap_stall_t *stall_p)
 {
     return stream && watcher->stall(stream, stall_p) &&
-           (!watcher->guests_only || is_guests(watcher->engine, stall_p->buffer) ||
-            is_guests(watcher->engine->side, stall_p->buffer));
+           (!watcher->in_flight_only || is_in_flight(watcher->engine, stall_p->buffer) ||
+            is_in_flight(watcher->engine->side, stall_p->buffer));
 }
 
 /* Whether the stream is still in that wait a moment later, for that reason. */

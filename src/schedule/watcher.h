@@ -9,7 +9,7 @@
 typedef struct lap_watcher {
     const lap_engine_t *engine;
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p); /* one of the device's */
-    bool guests_only; /* waits in calls of others are left alone: their memory may be gone */
+    bool in_flight_only; /* waits in calls of others are left alone: their memory may be gone */
     uint32_t numbers[2][LAP_STREAMS];    /* of the wait that each stream was in, */
     bool waits[2][LAP_STREAMS];          /* if it was in one, */
     lap_deadline_t ends[2][LAP_STREAMS]; /* and how long that may last */

@@ -10,7 +10,8 @@
 #include "transport/transport.h"
 
 /* The call of a story, in which this rank waits for a peer. */
-static lap_blocked_t blocked_in(const lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
+static lap_blocked_t blocked_in(const lap_buffer_t *buffer, int peer,
+                                const lap_wait_reason_t *story)
 {
     lap_blocked_t blocked = {
         .group = buffer->group, .number = story->number, .all = story->all, .peer = peer};
@@ -19,7 +20,7 @@ static lap_blocked_t blocked_in(const lap_buffer_t *buffer, int peer, const lap_
     return blocked;
 }
 
-lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
+lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story)
 {
     /* A peer that is in another call may also have left; the first is the cause. */
     LAP_TRY(lap_buffer_compare(buffer, peer, story));
@@ -39,7 +40,7 @@ static lap_status_t look(void *context)
 }
 
 void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
-                           const lap_wait_story_t *story)
+                           const lap_wait_reason_t *story)
 {
     const lap_world_t *world = buffer->group->world;
     *watch = (lap_buffer_watch_t){
@@ -80,7 +81,7 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
                  size_t bytes)
 {
     char signal[32], where[96] = "", how_far[96], mine[LAP_RANK_TEXT], theirs[LAP_RANK_TEXT];
-    const lap_wait_story_t *story = wait->story;
+    const lap_wait_reason_t *story = wait->story;
     snprintf(signal, sizeof(signal), "%u", wait->signal);
     if (story)
         story->name_signal(buffer->group->size, wait->signal, signal, sizeof(signal));
@@ -146,7 +147,7 @@ typedef struct call {
 } call_t;
 
 /* The lower rank comes first, so that both sides tell the same. */
-static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story,
+static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story,
                              call_t their)
 {
     char mine[96], theirs[96];
@@ -195,7 +196,7 @@ uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m)
 
 lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
-    const lap_wait_story_t *story = wait->story;
+    const lap_wait_reason_t *story = wait->story;
     if (!story || lap_bank_tag(buffer->banks[buffer->group->rank], wait->signal) == story->tag)
         return LAP_OK;
     return mismatch(buffer, wait->peer, story, latest_call(buffer, wait->peer));
@@ -216,7 +217,7 @@ lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t stat
     return wait_failed(buffer, &wait, stall->come, status);
 }
 
-lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_story_t *story)
+lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story)
 {
     if (!story || story->call == 0)
         return LAP_OK;
@@ -248,7 +249,7 @@ void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, u
     atomic_store_explicit(&note->call, call, memory_order_release);
 }
 
-void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_story_t *story)
+void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *story)
 {
     lap_call_note_t *note = &notes[story->call % LAP_CALL_NOTES];
     char name[LAP_CALL_NAME];
@@ -265,7 +266,7 @@ void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_story_t *story
     atomic_store_explicit(&note->number, story->number, memory_order_release);
 }
 
-void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_story_t *story)
+void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *story)
 {
     lap_buffer_write_call(buffer->notes[buffer->group->rank], story);
     buffer->ops->tell_note(buffer, story);

@@ -119,6 +119,11 @@ has '... and where the driver makes no pairs' "$err" 'this rank has 16 SMs of GP
 sms --method auto --num-sm 4
 is 'auto tries more multiprocessors for copies than there are, and leaves none free for them' "$status" 0
 
+# Blocks of a GEMM take turns in two lanes, and the timeline shows the lane that ran each.
+lap bench ag 256 512 128 --device cuda --ranks 4 --method fused --iters 1 --timeline "$work/lanes.svg"
+is 'a timeline of blocks in two lanes' "$status" 0
+ok '... has a row for the second one' grep -q 'compute2' "$work/lanes.svg"
+
 # Graphs without signals are not looked at: most of them only load kernels.
 for op in ag rs ar; do
     FAKE_GRAPHS=$work/graphs lap bench $op 256 512 128 --device cuda --ranks 4 --method all --iters 1

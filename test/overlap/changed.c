@@ -264,7 +264,7 @@ static bool is_kept(const pair_t *pair, size_t m)
         return true;
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         if (pair->op->cache[i].program && pair->op->cache[i].m == m)
-            return pair->op->cache[i].program->kept;
+            return pair->op->cache[i].program->captured;
     return false;
 }
 

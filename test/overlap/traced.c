@@ -33,7 +33,7 @@ static lap_program_t *program_of(const trial_t *trial)
 static bool was_graph(const trial_t *trial)
 {
     const bool can = trial->op->engine->device->ops->graph_begin && !trial->op->buffer->in_person;
-    return !can || (program_of(trial)->kept && program_of(trial)->graph);
+    return !can || (program_of(trial)->captured && program_of(trial)->graph);
 }
 
 static bool is_ordered(const lap_span_t *span, uint64_t after)
@@ -183,7 +183,7 @@ static void call_with_few(trial_t *trial, lap_trace_t *trace, lap_stream_t *stre
     for (int i = 0; i < 3 && !trial->failed; i++) {
         trial->failed = test_call_run(trial->op, &trial->call) != LAP_OK ||
                         test_call_error(&trial->call) > 0 || !is_whole(trial, trace);
-        trial->failed |= few == 0 && program_of(trial)->kept;
+        trial->failed |= few == 0 && program_of(trial)->captured;
     }
     tap_ok(!trial->failed, "with room for %d times in graphs, calls are right", few);
     tap_success(ops->graph_launch(graph, stream), "the graph of times is launched");

@@ -199,7 +199,7 @@ static void check_streams(lap_group_t *group, const lap_buffer_options_t *option
     lap_buffer_t *buffer = new_buffer(group, SLOT, 2, options);
     unsigned char *sources = malloc((size_t)rounds * SLOT);
     lap_span_t *spans = calloc((size_t)rounds, sizeof(*spans));
-    const lap_wait_story_t story = {.op = "test", .method = "stream"};
+    const lap_wait_reason_t story = {.op = "test", .method = "stream"};
     lap_status_t status = device->open(&(lap_device_options_t){.threads = 1}, &handle);
     for (int i = 0; i < 2 && status == LAP_OK; i++)
         status = device->stream_create(handle, false, &streams[i]);
@@ -334,16 +334,16 @@ static void name_signal(int size, uint32_t signal, char *text, size_t bytes)
     snprintf(text, bytes, "number %u of %d ranks", signal, size);
 }
 
-static lap_wait_story_t story_of(uint32_t call, uint64_t m)
+static lap_wait_reason_t story_of(uint32_t call, uint64_t m)
 {
-    return (lap_wait_story_t){.op = "ag_gemm",
-                              .method = "ring",
-                              .step = 7,
-                              .call = call,
-                              .op_index = 1,
-                              .m = m,
-                              .name_signal = name_signal,
-                              .tag = lap_call_tag(call, 1, m)};
+    return (lap_wait_reason_t){.op = "ag_gemm",
+                               .method = "ring",
+                               .step = 7,
+                               .call = call,
+                               .op_index = 1,
+                               .m = m,
+                               .name_signal = name_signal,
+                               .tag = lap_call_tag(call, 1, m)};
 }
 
 /*
@@ -358,7 +358,7 @@ static void check_notes(lap_group_t *group, const lap_buffer_options_t *options,
         exit(tap_done());
     if (lap_group_size(pair) == 2) {
         lap_buffer_t *buffer = new_buffer(pair, 8, 4, options);
-        lap_wait_story_t story = story_of(6, 512);
+        lap_wait_reason_t story = story_of(6, 512);
         lap_wait_t wait = {.peer = peer % 2,
                            .signal = (uint32_t)peer % 2,
                            .target = 1,

@@ -44,7 +44,7 @@ static void write_notes(lap_buffer_t *buffer)
 /* Asks for the oldest call whose note may still be there: it is the next to be written over. */
 static void compare_notes(lap_buffer_t *buffer)
 {
-    lap_wait_story_t story = {.op = "test", .method = "none"};
+    lap_wait_reason_t story = {.op = "test", .method = "none"};
     lap_status_t status = LAP_OK;
     size_t looks = 0;
     while (!atomic_load_explicit(&over, memory_order_relaxed) && status == LAP_OK) {
@@ -85,7 +85,7 @@ static void compare_inside(int signal)
     if (latest < LAP_CALL_NOTES || !interrupted_buffer)
         return;
     const uint32_t call = latest - LAP_CALL_NOTES + 1;
-    const lap_wait_story_t story = {
+    const lap_wait_reason_t story = {
         .op = "test", .method = "none", .call = call, .op_index = op_of(call), .m = m_of(call)};
     interrupts++;
     differences += lap_buffer_compare(interrupted_buffer, 0, &story) != LAP_OK;
@@ -126,7 +126,7 @@ static void test_differences(lap_world_t *world, void *arg)
         lap_buffer_write_note(buffer->notes[0], 5, 2, 300);
     lap_group_barrier(group);
     if (lap_world_rank(world) == 1) {
-        lap_wait_story_t story = {.op = "test", .method = "none", .call = 5, .op_index = 2};
+        lap_wait_reason_t story = {.op = "test", .method = "none", .call = 5, .op_index = 2};
         story.m = 300;
         tap_success(lap_buffer_compare(buffer, 0, &story), "the same call");
         story.call = 9; /* in the same place, and still to come */

@@ -33,7 +33,7 @@ lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
     return LAP_OK;
 }
 
-void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
+void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story)
 {
     /* The peers read it where it is. */
     (void)buffer;

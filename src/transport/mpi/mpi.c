@@ -66,7 +66,7 @@ static void take_note(lap_buffer_t *buffer, const lap_packet_t *packet)
 {
     char name[LAP_CALL_NAME + 1] = "";
     memcpy(name, &packet->words[NOTE_NAME], LAP_CALL_NAME);
-    const lap_wait_story_t story = {
+    const lap_wait_reason_t story = {
         .op = name,
         .call = (uint32_t)packet->words[NOTE_CALL],
         .op_index = (uint32_t)packet->words[NOTE_OP],
@@ -187,7 +187,7 @@ lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
     return lap_host_wait_now(buffer, wait);
 }
 
-void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_story_t *story)
+void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {

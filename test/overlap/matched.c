@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is refused, or found out, where puts must be met: the transport `nccl`, over the GPU and the
+ * What is refused, or found out, where messages are matched: the transport `nccl`, over the GPU and the
  * NCCL of test/fake. Two ranks, started by `lap run` with LAP_DEVICE=cuda and LAP_TRANSPORT=nccl.
  */
 #include <string.h>

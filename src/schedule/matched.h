@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Issuing a call on a transport whose puts must be met: round by round, see rounds.h. */
-#ifndef LAP_SCHEDULE_MEET_H
-#define LAP_SCHEDULE_MEET_H
+/* Issuing a call on a matched transport: round by round, see rounds.h. */
+#ifndef LAP_SCHEDULE_MATCHED_H
+#define LAP_SCHEDULE_MATCHED_H
 
 #include "schedule/program.h"
 #include "schedule/rounds.h"
 
 /* What a program has for it. */
-typedef struct lap_meeting {
+typedef struct lap_matched {
     lap_rounds_t rounds;
     lap_event_t **done;              /* per round */
     lap_event_t *ready[LAP_STREAMS]; /* when a stream has the sources of its puts behind it */
@@ -17,18 +17,18 @@ typedef struct lap_meeting {
     uint32_t sends;         /* of this call so far */
     bool follows;           /* the round to be issued comes after `joined` */
     bool sent[LAP_STREAMS]; /* the stream has puts in the round to be issued */
-} lap_meeting_t;
+} lap_matched_t;
 
 /* From the schedules of all ranks; the program has its own one already. */
-lap_status_t lap_meeting_create(lap_program_t *program, const lap_schedule_t *const *schedules);
-void lap_meeting_destroy(lap_program_t *program);
+lap_status_t lap_matched_create(lap_program_t *program, const lap_schedule_t *const *schedules);
+void lap_matched_destroy(lap_program_t *program);
 
 /* The call begins, ... */
-lap_status_t lap_meet_begin(lap_program_t *program, const lap_binding_t *binding);
+lap_status_t lap_matched_begin(lap_program_t *program, const lap_binding_t *binding);
 /* ... comes to a put on a stream of the engine, */
-lap_status_t lap_meet_put(lap_program_t *program, const lap_binding_t *binding, int stream,
-                          const lap_put_t *put);
+lap_status_t lap_matched_put(lap_program_t *program, const lap_binding_t *binding, int stream,
+                             const lap_put_t *put);
 /* ... or to a wait. */
-lap_status_t lap_meet_wait(lap_program_t *program, lap_stream_t *stream, const lap_wait_t *wait);
+lap_status_t lap_matched_wait(lap_program_t *program, lap_stream_t *stream, const lap_wait_t *wait);
 
 #endif

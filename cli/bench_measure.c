@@ -563,7 +563,7 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
     return LAP_OK;
 }
 
-/* Traces a few calls and looks at the median one: an unlucky one would tell a wrong story. */
+/* Traces a few calls and looks at the median one: an unlucky one would tell a wrong sentence. */
 static lap_status_t trace_method(runner_t *runner, size_t method, bool draws)
 {
     lap_bench_progress(runner->shows, "%s %s", draws ? "drawing" : "tracing",

@@ -34,7 +34,7 @@ static bool is_ours(int dir)
     struct ucred who = {.pid = -1};
     socklen_t bytes = sizeof(who);
     if (connect(meeting.fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
-        return errno == ECONNREFUSED;
+        return errno == ECONNREFUSED || errno == ENOENT; /* ENOENT: its socket is not there yet */
     return getsockopt(meeting.fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
            who.pid == getpid();
 }

@@ -49,12 +49,12 @@ int lap_args_refused(const lap_command_t *command, lap_status_t status, const ch
     const bool requested = status != LAP_ERR_NO_MEMORY && status != LAP_ERR_SYSTEM;
     lap_environment_t environment;
     char who[32] = "";
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     /* Bad luck is that of one rank. */
     if (!requested && lap_environment_launched() && lap_environment_read(&environment) == LAP_OK)
         snprintf(who, sizeof(who), "rank %d: ", environment.rank);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     lap_args_fail(command, "%s%s%s%s", who, what, *what ? ": " : "", lap_last_error());
     return requested ? LAP_CLI_USAGE : LAP_CLI_FAILED;
 }

@@ -94,31 +94,31 @@ void lap_call_place_remove(lap_group_t *group, lap_call_place_t *place)
 }
 
 /* What an operator's call is, as its note says. */
-typedef struct said {
+typedef struct call_report {
     uint64_t number, m;
     uint32_t op;
     char name[LAP_CALL_NAME];
-} said_t;
+} call_report_t;
 
 /* False when the note is being written. */
-static bool read_note(const lap_call_note_t *note, said_t *said_p)
+static bool read_note(const lap_call_note_t *note, call_report_t *report_p)
 {
     const uint64_t number = atomic_load_explicit(&note->number, memory_order_acquire);
-    said_p->number = number;
-    said_p->op = atomic_load_explicit(&note->op, memory_order_acquire);
-    said_p->m = atomic_load_explicit(&note->m, memory_order_acquire);
-    read_text(note->name, said_p->name, LAP_CALL_NAME);
+    report_p->number = number;
+    report_p->op = atomic_load_explicit(&note->op, memory_order_acquire);
+    report_p->m = atomic_load_explicit(&note->m, memory_order_acquire);
+    read_text(note->name, report_p->name, LAP_CALL_NAME);
     return number != 0 && atomic_load_explicit(&note->number, memory_order_acquire) == number;
 }
 
 /* The latest operator's call that a rank has begun in the group; number 0: none. With the lock. */
-static said_t latest_of(const lap_group_t *group, int rank)
+static call_report_t latest_of(const lap_group_t *group, int rank)
 {
-    said_t latest = {.number = 0}, said;
+    call_report_t latest = {.number = 0}, report;
     for (const lap_call_place_t *place = group->places; place; place = place->next)
         for (int i = 0; i < LAP_CALL_NOTES; i++)
-            if (read_note(&place->notes[rank][i], &said) && said.number > latest.number)
-                latest = said;
+            if (read_note(&place->notes[rank][i], &report) && report.number > latest.number)
+                latest = report;
     return latest;
 }
 
@@ -176,7 +176,7 @@ static bool is_said(const lap_blocked_words_t *before, const lap_blocked_words_t
            memcmp(before->waiters, words->waiters, sizeof(words->waiters)) == 0;
 }
 
-/* Says it to all, unless that was the last that was said. With the lock. */
+/* Says it to all, unless that was the last that was report. With the lock. */
 static void say(lap_world_t *world, const lap_blocked_words_t *words)
 {
     lap_blocked_words_t before = {.flags = 0};
@@ -351,13 +351,13 @@ lap_status_t lap_calls_compare(const lap_blocked_t *mine, int rank, const lap_ca
                                uint32_t op)
 {
     lap_group_t *group = mine->group;
-    said_t said = {.number = 0}, found = {.number = 0};
+    call_report_t report = {.number = 0}, found = {.number = 0};
     pthread_mutex_lock(&group->world->calls_lock);
     for (const lap_call_place_t *at = group->places; at && !found.number; at = at->next)
         for (int i = 0; i < LAP_CALL_NOTES && !found.number; i++)
-            if (read_note(&at->notes[rank][i], &said) && said.number == mine->number &&
-                (at != place || said.op != op))
-                found = said;
+            if (read_note(&at->notes[rank][i], &report) && report.number == mine->number &&
+                (at != place || report.op != op))
+                found = report;
     pthread_mutex_unlock(&group->world->calls_lock);
     if (found.number == 0)
         return LAP_OK;
@@ -386,7 +386,7 @@ void lap_blocked_tell_rank(const lap_group_t *group, int rank, char *text, size_
         return;
     }
     pthread_mutex_lock(&group->world->calls_lock);
-    const said_t latest = latest_of(group, rank);
+    const call_report_t latest = latest_of(group, rank);
     pthread_mutex_unlock(&group->world->calls_lock);
     if (latest.number > 0 && latest.number != LAP_CALL_ANY)
         snprintf(text, bytes, ": the latest operator that it has called is %s with m = %llu",

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How processes become a world: all meet at a Unix socket in a private directory, where rank 0 is
- * the host. Each guest says hello and hands in its heap; the host gives everybody the heaps and
+ * the host. Each client says hello and hands in its heap; the host gives everybody the heaps and
  * pids of all, hears that everybody is ready, removes socket and directory, and says go. Then the
  * sockets are closed: a world has memory in common and nothing else. Whatever goes wrong, the host
- * tells its story to all who came. The messages themselves are in message.c.
+ * tells its sentence to all who came. The messages themselves are in message.c.
  */
 #include "core/bootstrap.h"
 
@@ -30,8 +30,8 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define LOOK_NS 100000000u    /* between two looks for who will not come */
-#define GRACE_NS 1000000000u  /* a guest waits this much past its deadline for the host's verdict */
+#define LOOK_NS 100000000u   /* between two looks for who will not come */
+#define GRACE_NS 1000000000u /* a client waits this much past its deadline for the host's verdict */
 #define LINGER_NS 1000000000u /* after a failure the host waits this long for those to hear of it */
 
 /*
@@ -82,12 +82,12 @@ typedef struct host {
     int dir_fd;    /* holds a lock, so that a second host does not take the place of a living one */
     int listener;
     bool bound;     /* the socket of the listener is in the directory */
-    int *guests;    /* socket to each rank; -1: has not come, or has gone */
+    int *clients;   /* socket to each rank; -1: has not come, or has gone */
     int *strangers; /* sockets of who has connected and not yet said hello, the eldest first */
     int nstrangers; /* of them; there is room for host_strangers() */
-    struct pollfd *polls; /* room for the listener, all guests and all strangers */
+    struct pollfd *polls; /* room for the listener, all clients and all strangers */
     lap_status_t failure; /* the first one while gathering, with its sentence */
-    char story[LAP_ERROR_TEXT];
+    char sentence[LAP_ERROR_TEXT];
 } host_t;
 
 /* As many more as there are ranks: whoever connects beyond that takes the place of the eldest. */
@@ -172,7 +172,7 @@ static void list_missing(const host_t *host, char *text, size_t bytes)
     size_t used = 0;
     text[0] = '\0';
     for (int rank = 1; rank < host->world->size && used + 16 < bytes; rank++) {
-        if (host->guests[rank] < 0)
+        if (host->clients[rank] < 0)
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", rank);
     }
 }
@@ -194,16 +194,16 @@ static lap_status_t host_timeout(const host_t *host)
                      host->world->size, host->dir, timeout_seconds(host->world), missing, silent);
 }
 
-static lap_status_t guest_lost(const host_t *host, int rank)
+static lap_status_t client_lost(const host_t *host, int rank)
 {
     return lap_error(LAP_ERR_PEER_LOST, "rank %d (pid %d) went away while the ranks were meeting",
                      rank, host->world->peers[rank].pid);
 }
 
-static lap_status_t guest_failed(const host_t *host, int rank, lap_status_t status)
+static lap_status_t client_failed(const host_t *host, int rank, lap_status_t status)
 {
     if (status == LAP_ERR_PEER_LOST)
-        return guest_lost(host, rank);
+        return client_lost(host, rank);
     if (status == LAP_ERR_TIMEOUT)
         return lap_error(status, "rank %d (pid %d) came to '%s' but has not answered within %g s",
                          rank, host->world->peers[rank].pid, host->dir,
@@ -212,7 +212,7 @@ static lap_status_t guest_failed(const host_t *host, int rank, lap_status_t stat
 }
 
 /*
- * Finds out whether a guest has hung up, while waiting until `deadline`, if there is one, for an
+ * Finds out whether a client has hung up, while waiting until `deadline`, if there is one, for an
  * event on the listener or of a stranger.
  */
 static lap_status_t host_watch(host_t *host, lap_deadline_t *deadline)
@@ -220,15 +220,15 @@ static lap_status_t host_watch(host_t *host, lap_deadline_t *deadline)
     const int size = host->world->size;
     host->polls[0] = (struct pollfd){.fd = host->listener, .events = POLLIN};
     for (int rank = 1; rank < size; rank++)
-        host->polls[rank] = (struct pollfd){.fd = host->guests[rank]}; /* hang-ups only */
+        host->polls[rank] = (struct pollfd){.fd = host->clients[rank]}; /* hang-ups only */
     for (int i = 0; i < host->nstrangers; i++)
         host->polls[size + i] = (struct pollfd){.fd = host->strangers[i], .events = POLLIN};
     LAP_TRY(lap_wait_polls(host->polls, size + host->nstrangers, deadline));
     for (int rank = 1; rank < size; rank++) {
         if (host->polls[rank].revents) {
-            close(host->guests[rank]);
-            host->guests[rank] = -1;
-            return guest_lost(host, rank);
+            close(host->clients[rank]);
+            host->clients[rank] = -1;
+            return client_lost(host, rank);
         }
     }
     return LAP_OK;
@@ -257,7 +257,7 @@ static lap_status_t check_hello(const host_t *host, int fd, const lap_message_t 
                          "namespaces cannot watch each other",
                          hello->rank, hello->pid, who.pid);
     if (hello->rank == 0 ||
-        (hello->rank > 0 && hello->rank < world->size && host->guests[hello->rank] >= 0))
+        (hello->rank > 0 && hello->rank < world->size && host->clients[hello->rank] >= 0))
         return lap_error(LAP_ERR_MISMATCH, "pid %d and pid %d both say that they are rank %d",
                          world->peers[hello->rank].pid, hello->pid, hello->rank);
     if (hello->kind != LAP_MESSAGE_HELLO || hello->rank < 0 || hello->rank >= world->size ||
@@ -293,7 +293,7 @@ static lap_status_t host_greet(host_t *host, int fd, int *came_p)
         close(fd);
         return status;
     }
-    host->guests[hello.rank] = fd;
+    host->clients[hello.rank] = fd;
     host->world->peers[hello.rank].heap_fd = fds[0];
     host->world->peers[hello.rank].pid = hello.pid;
     /* Nobody waits longer than it said: the first to lose patience ends the meeting for all. */
@@ -333,7 +333,7 @@ static lap_status_t host_accept(host_t *host)
 static lap_status_t host_hear_strangers(host_t *host, int *came_p)
 {
     lap_status_t first = LAP_OK;
-    char story[LAP_ERROR_TEXT];
+    char sentence[LAP_ERROR_TEXT];
     const struct pollfd *polls = &host->polls[host->world->size];
     for (int i = host->nstrangers - 1; i >= 0; i--) {
         if (!polls[i].revents)
@@ -344,9 +344,9 @@ static lap_status_t host_hear_strangers(host_t *host, int *came_p)
         if (status == LAP_OK || first != LAP_OK)
             continue;
         first = status;
-        snprintf(story, sizeof(story), "%s", lap_last_error());
+        snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
     }
-    return first == LAP_OK ? LAP_OK : lap_error(first, "%s", story);
+    return first == LAP_OK ? LAP_OK : lap_error(first, "%s", sentence);
 }
 
 /*
@@ -358,7 +358,7 @@ static void host_note_failure(host_t *host, lap_status_t status)
     if (host->failure != LAP_OK)
         return;
     host->failure = status;
-    snprintf(host->story, sizeof(host->story), "%s", lap_last_error());
+    snprintf(host->sentence, sizeof(host->sentence), "%s", lap_last_error());
     lap_deadline_shorten(&host->deadline, LINGER_NS);
 }
 
@@ -366,7 +366,7 @@ static void host_note_failure(host_t *host, lap_status_t status)
 static lap_status_t host_look(const host_t *host)
 {
     for (int rank = 1; rank < host->world->size; rank++)
-        if (host->guests[rank] < 0)
+        if (host->clients[rank] < 0)
             LAP_TRY(lap_job_look(host->dir, 0, rank));
     return LAP_OK;
 }
@@ -393,12 +393,12 @@ static lap_status_t host_gather(host_t *host)
             host_note_failure(host, status);
     }
     if (host->failure != LAP_OK)
-        return lap_error(host->failure, "%s", host->story);
+        return lap_error(host->failure, "%s", host->sentence);
     return came < host->world->size ? host_timeout(host) : LAP_OK;
 }
 
-/* Sends the pids and heaps of all ranks to one guest. */
-static lap_status_t host_send_table(host_t *host, int guest, uint64_t board)
+/* Sends the pids and heaps of all ranks to one client. */
+static lap_status_t host_send_table(host_t *host, int client, uint64_t board)
 {
     const lap_world_t *world = host->world;
     for (int first = 0; first < world->size; first += LAP_MESSAGE_FDS) {
@@ -412,24 +412,24 @@ static lap_status_t host_send_table(host_t *host, int guest, uint64_t board)
             fds[i] = world->peers[first + i].heap_fd;
         }
         lap_status_t status =
-            lap_message_send(host->guests[guest], &table, fds, table.count, &host->deadline);
+            lap_message_send(host->clients[client], &table, fds, table.count, &host->deadline);
         if (status != LAP_OK)
-            return guest_failed(host, guest, status);
+            return client_failed(host, client, status);
     }
     return LAP_OK;
 }
 
-static lap_status_t host_hear_ready(host_t *host, int guest)
+static lap_status_t host_hear_ready(host_t *host, int client)
 {
     lap_message_t ready;
     int fds[LAP_MESSAGE_FDS], nfds = 0;
     lap_status_t status =
-        lap_message_receive(host->guests[guest], &ready, fds, &nfds, &host->deadline);
+        lap_message_receive(host->clients[client], &ready, fds, &nfds, &host->deadline);
     if (status != LAP_OK)
-        return guest_failed(host, guest, status);
+        return client_failed(host, client, status);
     lap_close_fds(fds, nfds);
     if (ready.status != LAP_OK)
-        return lap_error((lap_status_t)ready.status, "rank %d: %s", guest, ready.text);
+        return lap_error((lap_status_t)ready.status, "rank %d: %s", client, ready.text);
     return LAP_OK;
 }
 
@@ -464,18 +464,18 @@ static lap_status_t host_run(host_t *host, lap_region_t *region_p)
     return LAP_OK;
 }
 
-/* The last word to all who came. A guest that died meanwhile is found by the first collective. */
+/* The last word to all who came. A client that died meanwhile is found by the first collective. */
 static void host_tell_all(host_t *host, lap_status_t status)
 {
     const lap_message_t go = lap_message_make(LAP_MESSAGE_GO);
     for (int rank = 1; rank < host->world->size; rank++) {
-        if (host->guests[rank] < 0)
+        if (host->clients[rank] < 0)
             continue;
         if (status == LAP_OK)
-            lap_message_send(host->guests[rank], &go, NULL, 0, &host->deadline);
+            lap_message_send(host->clients[rank], &go, NULL, 0, &host->deadline);
         else
-            tell_failure(host->guests[rank], status);
-        close(host->guests[rank]);
+            tell_failure(host->clients[rank], status);
+        close(host->clients[rank]);
     }
 }
 
@@ -486,14 +486,14 @@ static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t 
                    .deadline = lap_deadline_after(world->timeout_ns),
                    .dir_fd = -1,
                    .listener = -1,
-                   .guests = lap_alloc((size_t)world->size, sizeof(int)),
+                   .clients = lap_alloc((size_t)world->size, sizeof(int)),
                    .strangers = lap_alloc((size_t)host_strangers(world), sizeof(int)),
                    .polls = lap_alloc((size_t)world->size + (size_t)host_strangers(world),
                                       sizeof(struct pollfd))};
     lap_status_t status;
-    if (host.guests && host.strangers && host.polls) {
+    if (host.clients && host.strangers && host.polls) {
         for (int rank = 0; rank < world->size; rank++)
-            host.guests[rank] = -1;
+            host.clients[rank] = -1;
         status = host_run(&host, board_p);
         /* Before anybody hears go: the next world of the same ranks may meet at the same place. */
         host_leave_dir(&host);
@@ -504,14 +504,14 @@ static lap_status_t host_meet(lap_world_t *world, const char *dir, lap_region_t 
     }
     lap_free(host.polls);
     lap_free(host.strangers);
-    lap_free(host.guests);
+    lap_free(host.clients);
     return status;
 }
 
-/* Guests. */
+/* Clients. */
 
 /* One attempt: *fd_p stays -1 when the host is not there yet. */
-static lap_status_t guest_try(const char *dir, int *fd_p)
+static lap_status_t client_try(const char *dir, int *fd_p)
 {
     int dir_fd = -1, fd = -1;
     LAP_TRY(lap_private_dir_open(dir, &dir_fd));
@@ -534,12 +534,12 @@ static lap_status_t guest_try(const char *dir, int *fd_p)
     return status;
 }
 
-static lap_status_t guest_connect(const lap_world_t *world, const char *dir,
-                                  lap_deadline_t *deadline, int *fd_p)
+static lap_status_t client_connect(const lap_world_t *world, const char *dir,
+                                   lap_deadline_t *deadline, int *fd_p)
 {
     int fd = -1;
     for (uint64_t pause = 1000000u;; pause = pause < 20000000u ? pause * 2 : pause) {
-        LAP_TRY(guest_try(dir, &fd));
+        LAP_TRY(client_try(dir, &fd));
         if (fd >= 0)
             break;
         LAP_TRY(lap_job_look(dir, world->rank, 0));
@@ -554,9 +554,9 @@ static lap_status_t guest_connect(const lap_world_t *world, const char *dir,
 }
 
 /* Hears from the host. Its failures become ours, in its words. */
-static lap_status_t guest_hear(const lap_world_t *world, int fd, lap_deadline_t *deadline,
-                               lap_message_kind_t kind, lap_message_t *message_p, int *fds,
-                               int *nfds_p)
+static lap_status_t client_hear(const lap_world_t *world, int fd, lap_deadline_t *deadline,
+                                lap_message_kind_t kind, lap_message_t *message_p, int *fds,
+                                int *nfds_p)
 {
     lap_status_t status = lap_message_receive(fd, message_p, fds, nfds_p, deadline);
     if (status == LAP_ERR_PEER_LOST)
@@ -576,13 +576,13 @@ static lap_status_t guest_hear(const lap_world_t *world, int fd, lap_deadline_t 
                      message_p->kind, kind);
 }
 
-static lap_status_t guest_hear_table(lap_world_t *world, int fd, lap_deadline_t *deadline,
-                                     uint64_t *board_p)
+static lap_status_t client_hear_table(lap_world_t *world, int fd, lap_deadline_t *deadline,
+                                      uint64_t *board_p)
 {
     for (int known = 0; known < world->size;) {
         lap_message_t table;
         int fds[LAP_MESSAGE_FDS], nfds = 0;
-        LAP_TRY(guest_hear(world, fd, deadline, LAP_MESSAGE_TABLE, &table, fds, &nfds));
+        LAP_TRY(client_hear(world, fd, deadline, LAP_MESSAGE_TABLE, &table, fds, &nfds));
         if (table.first != known || table.count != nfds || nfds > world->size - known) {
             lap_close_fds(fds, nfds);
             return lap_error(LAP_ERR_INTERNAL,
@@ -604,14 +604,14 @@ static lap_status_t guest_hear_table(lap_world_t *world, int fd, lap_deadline_t 
 }
 
 /* All that this rank has to do itself before it is ready. */
-static lap_status_t guest_prepare(lap_world_t *world, uint64_t board, lap_region_t *region_p)
+static lap_status_t client_prepare(lap_world_t *world, uint64_t board, lap_region_t *region_p)
 {
     LAP_TRY(open_pidfds(world));
     return lap_region_map(world, 0, board, lap_board_bytes(world->size), region_p);
 }
 
-static lap_status_t guest_talk(lap_world_t *world, int fd, lap_deadline_t *deadline,
-                               lap_region_t *region)
+static lap_status_t client_talk(lap_world_t *world, int fd, lap_deadline_t *deadline,
+                                lap_region_t *region)
 {
     lap_message_t message = lap_message_make(LAP_MESSAGE_HELLO);
     int fds[LAP_MESSAGE_FDS], nfds;
@@ -621,33 +621,33 @@ static lap_status_t guest_talk(lap_world_t *world, int fd, lap_deadline_t *deadl
     message.left_ns = lap_deadline_left(deadline);
     deadline->at += GRACE_NS; /* the host, which has heard of it, is to be the first */
     /*
-     * What cannot be sent because the host is gone is no failure yet: it may have left its story.
+     * What cannot be sent because the host is gone is no failure yet: it may have left its sentence.
      */
     lap_status_t status =
         lap_message_send(fd, &message, &world->peers[world->rank].heap_fd, 1, deadline);
     if (status != LAP_OK && status != LAP_ERR_PEER_LOST && status != LAP_ERR_TIMEOUT)
         return status;
     uint64_t board = 0;
-    LAP_TRY(guest_hear_table(world, fd, deadline, &board));
-    status = guest_prepare(world, board, region);
+    LAP_TRY(client_hear_table(world, fd, deadline, &board));
+    status = client_prepare(world, board, region);
     message = lap_message_make_status(LAP_MESSAGE_READY, status);
     const lap_status_t sent = lap_message_send(fd, &message, NULL, 0, deadline);
     LAP_TRY(status);
     /* The host, which has not heard of us, waits for nothing else: it is told by our end. */
     if (sent != LAP_OK && sent != LAP_ERR_PEER_LOST)
         return sent;
-    LAP_TRY(guest_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
+    LAP_TRY(client_hear(world, fd, deadline, LAP_MESSAGE_GO, &message, fds, &nfds));
     lap_close_fds(fds, nfds);
     return LAP_OK;
 }
 
-static lap_status_t guest_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
+static lap_status_t client_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
 {
     lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
     lap_region_t region = {0};
     int fd = -1;
-    LAP_TRY(guest_connect(world, dir, &deadline, &fd));
-    lap_status_t status = guest_talk(world, fd, &deadline, &region);
+    LAP_TRY(client_connect(world, dir, &deadline, &fd));
+    lap_status_t status = client_talk(world, fd, &deadline, &region);
     close(fd);
     if (status != LAP_OK) {
         lap_region_unmap(world, &region);
@@ -659,5 +659,5 @@ static lap_status_t guest_meet(lap_world_t *world, const char *dir, lap_region_t
 
 lap_status_t lap_bootstrap_meet(lap_world_t *world, const char *dir, lap_region_t *board_p)
 {
-    return world->rank == 0 ? host_meet(world, dir, board_p) : guest_meet(world, dir, board_p);
+    return world->rank == 0 ? host_meet(world, dir, board_p) : client_meet(world, dir, board_p);
 }

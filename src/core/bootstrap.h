@@ -10,7 +10,7 @@
  * also on failure. One that is there must be private and ours, and stays, unless a rank 0 that was
  * killed has left it with its socket. Needs rank, size, timeout_ns, peers (fds -1) and
  * the own heap in the world; fills in the other peers, and *board_p with the mapped board of the
- * group of all ranks. Collective. All ranks that came succeed, or all fail with the same story, at
+ * group of all ranks. Collective. All ranks that came succeed, or all fail with the same sentence, at
  * the latest when the first of them has waited for timeout_ns. On failure some peers may be filled
  * in: who destroys the world closes them.
  */

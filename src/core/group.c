@@ -297,7 +297,7 @@ lap_status_t lap_group_look(lap_group_t *group)
     char who[96];
     lap_error(LAP_ERR_PEER_LOST, "%s has died", describe(group, dead, who, sizeof(who)));
     lap_group_fail(group, LAP_ERR_PEER_LOST, lap_last_error());
-    /* Another rank may have been first with its own story, or have died while it wrote one. */
+    /* Another rank may have been first with its own sentence, or have died while it wrote one. */
     LAP_TRY(lap_group_broken(group));
     return LAP_ERR_PEER_LOST;
 }
@@ -679,8 +679,8 @@ void lap_group_release(lap_group_t *group)
 
 void lap_group_destroy(lap_group_t *group)
 {
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     /* The group of all ranks belongs to the world. */
     if (group && group != group->world->group) {
         group->is_destroyed = true;
@@ -689,7 +689,7 @@ void lap_group_destroy(lap_group_t *group)
         else
             lap_group_release(group);
     }
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 static split_request_t request_of(const lap_group_t *group, int rank)

@@ -16,9 +16,9 @@ static void *open_file(const lap_library_t *library, const char *path, char why[
 {
     void *handle =
         dlopen(path, RTLD_NOW | RTLD_NODELETE | (library->global ? RTLD_GLOBAL : RTLD_LOCAL));
-    const char *story = handle ? NULL : dlerror();
-    if (story && !*why)
-        snprintf(why, WHY_BYTES, "%s", story);
+    const char *sentence = handle ? NULL : dlerror();
+    if (sentence && !*why)
+        snprintf(why, WHY_BYTES, "%s", sentence);
     return handle;
 }
 

@@ -41,14 +41,14 @@ lap_status_t lap_error(lap_status_t status, const char *format, ...)
     return status;
 }
 
-void lap_error_save(lap_said_t *said)
+void lap_error_save(lap_saved_error_t *saved)
 {
-    memcpy(said->text, last_error, sizeof(last_error));
+    memcpy(saved->text, last_error, sizeof(last_error));
 }
 
-void lap_error_restore(const lap_said_t *said)
+void lap_error_restore(const lap_saved_error_t *saved)
 {
-    memcpy(last_error, said->text, sizeof(last_error));
+    memcpy(last_error, saved->text, sizeof(last_error));
 }
 
 lap_status_t lap_error_errno(const char *format, ...)

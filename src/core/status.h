@@ -24,9 +24,9 @@ lap_status_t lap_error_errno(const char *format, ...) __attribute__((format(prin
  */
 typedef struct lap_said {
     char text[LAP_ERROR_TEXT];
-} lap_said_t;
-void lap_error_save(lap_said_t *said);
-void lap_error_restore(const lap_said_t *said);
+} lap_saved_error_t;
+void lap_error_save(lap_saved_error_t *saved);
+void lap_error_restore(const lap_saved_error_t *saved);
 
 /* Passes a failure up. For calls after which there is nothing to undo. */
 #define LAP_TRY(call)                                                                              \

@@ -110,13 +110,13 @@ lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,
 
 void lap_world_destroy(lap_world_t *world)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!world)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     if (world->group && world->group->keepers > 0) {
         lap_group_end_all(world); /* the last keeper that lets go ends the world */
-        lap_error_restore(&said);
+        lap_error_restore(&saved);
         return;
     }
     if (world->engine && world->engine_close)
@@ -139,7 +139,7 @@ void lap_world_destroy(lap_world_t *world)
     pthread_mutex_destroy(&world->calls_lock);
     lap_free(world->peers);
     lap_free(world);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 static lap_status_t take_board(lap_world_t *world, lap_region_t *board)

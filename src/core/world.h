@@ -101,7 +101,7 @@ void lap_group_let_go(lap_group_t *group);
 /*
  * The failure that broke the group, if any: LAP_OK, or its status with its sentence in
  * lap_last_error. Looks at the board and at whether all processes of the group live; a death found
- * here is written on the board, so that every rank tells the same story. Cheap enough to call every
+ * here is written on the board, so that every rank tells the same sentence. Cheap enough to call every
  * LAP_WATCH_NS; never blocks.
  */
 lap_status_t lap_group_look(lap_group_t *group);

@@ -141,12 +141,12 @@ typedef struct lap_transpose {
 } lap_transpose_t;
 
 /*
- * What a stream of a device that waits for signals by itself is held up by. `buffer` and `story`
+ * What a stream of a device that waits for signals by itself is held up by. `buffer` and `reason`
  * are what the wait was issued with.
  */
 typedef struct lap_stall {
     void *buffer;
-    const void *story;
+    const void *reason;
     int peer;
     uint32_t signal;
     uint32_t count, come; /* in this call: raises that it waits for, and those that have come */

@@ -287,14 +287,14 @@ static void end(lap_nn_t *nn)
 
 void lap_nn_destroy(lap_nn_t *nn)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!nn)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     nn->is_destroyed = true;
     if (nn->keepers == 0)
         end(nn);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 lap_nn_t *lap_nn_keep(lap_nn_t *nn)

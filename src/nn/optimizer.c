@@ -149,10 +149,10 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
 
 void lap_optimizer_destroy(lap_optimizer_t *optimizer)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!optimizer)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     if (optimizer->engine) {
         lap_device_t *device = optimizer->engine->device;
         (void)device->ops->stream_synchronize(optimizer->engine->streams[LAP_STREAM_COMPUTE]);
@@ -168,7 +168,7 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
     lap_free(optimizer->segments);
     lap_free(optimizer);
     lap_group_let_go(group);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 /* ---- a step ---- */

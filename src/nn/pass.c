@@ -19,18 +19,18 @@ size_t lap_nn_rows(const lap_nn_t *nn)
 static lap_status_t end_calls(lap_nn_t *nn)
 {
     lap_status_t status = LAP_OK;
-    lap_said_t said;
+    lap_saved_error_t saved;
     for (size_t i = 0; i < nn->nflight; i++) {
         const lap_status_t ended = lap_op_end(nn->flight[i]->op);
         if (ended == LAP_OK || status != LAP_OK)
             continue;
         status = ended;
-        lap_error_save(&said);
+        lap_error_save(&saved);
     }
     nn->nflight = 0;
     nn->in_forward = nn->in_backward = false;
     if (status != LAP_OK)
-        lap_error_restore(&said);
+        lap_error_restore(&saved);
     return status;
 }
 
@@ -52,10 +52,10 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
     if (status == LAP_OK)
         return lap_nn_settle(nn);
     /* Nothing of a pass runs any more when it has failed: the caller may free its memory. */
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     (void)lap_nn_settle(nn);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 
@@ -67,11 +67,11 @@ static lap_status_t finish(lap_nn_t *nn, lap_status_t status)
 {
     if (status == LAP_OK)
         return LAP_OK;
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     lap_group_fail_here(nn->group, status, lap_last_error());
     (void)lap_nn_wait(nn);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 

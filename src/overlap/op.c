@@ -211,10 +211,10 @@ lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op
 
 void lap_op_destroy(lap_op_t *op)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!op)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     if (op->program)
         (void)lap_op_end(op);
     if (op->stays_in_flight) { /* what it enqueued still uses what follows */
@@ -236,7 +236,7 @@ void lap_op_destroy(lap_op_t *op)
     lap_free(op->choice);
     lap_free(op);
     lap_group_let_go(group);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 const char *lap_op_method(const lap_op_t *op)
@@ -445,23 +445,23 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
 /* A failure after a call began leaves its signals uncounted. */
 lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 {
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     op->buffer->broken = true;
     lap_group_fail_here(op->group, status, lap_last_error());
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
 static lap_status_t check_group(const lap_op_t *op, const char *when)
 {
-    char story[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
+    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
     const lap_status_t broken = lap_group_broken(op->group);
     if (broken == LAP_OK)
         return LAP_OK;
-    snprintf(story, sizeof(story), "%s", lap_last_error());
-    return lap_error(broken, "%s; %s %s %s (%s)", story,
+    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
+    return lap_error(broken, "%s; %s %s %s (%s)", sentence,
                      lap_group_name(op->group, op->group->rank, name), when,
                      lap_op_kind_name(op->problem.kind), op->builder->name);
 }
@@ -469,14 +469,14 @@ static lap_status_t check_group(const lap_op_t *op, const char *when)
 /* Whether calls that nobody waited for have failed. Groups that had none are none the worse. */
 static lap_status_t check_engine(lap_op_t *op)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     const lap_status_t status = lap_engine_check(op->engine);
     if (status == LAP_OK)
         return LAP_OK;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     if (lap_group_broken(op->group) == LAP_OK)
         return LAP_OK;
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 
@@ -547,17 +547,17 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
     if (status == LAP_OK)
         return LAP_OK;
     status = lap_op_find_cause(op, status);
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     lap_op_break(op, status);
     if (op->program) { /* steps already issued may wait for peers: they have been let go */
-        lap_error_restore(&said);
+        lap_error_restore(&saved);
         lap_engine_fail(op->engine, status, NULL);
         (void)lap_op_end(op);
     } else if (!op->stays_in_flight) {
         lap_engine_remove_in_flight(op->engine, &op->in_flight);
     }
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 

@@ -52,11 +52,11 @@ static lap_status_t run(lap_op_t *op, const lap_op_args_t *args, void *stream)
     if (status == LAP_OK || status == LAP_ERR_BUSY)
         return status;
     status = lap_op_find_cause(op, status);
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     lap_op_break(op, status);
     lap_engine_fail(op->engine, status, NULL);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 

@@ -309,10 +309,10 @@ lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_option
 
 void lap_dp_destroy(lap_dp_t *dp)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!dp)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     leave(dp);
     for (size_t i = 0; i < dp->nbuckets; i++) {
         lap_op_destroy(dp->buckets[i].scatter);
@@ -336,7 +336,7 @@ void lap_dp_destroy(lap_dp_t *dp)
     lap_free(dp->buckets);
     lap_free(dp);
     lap_group_let_go(group);
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 /* ---- travelling ---- */
@@ -398,9 +398,9 @@ static lap_status_t on_gradient(void *context, size_t index)
 /* Ends what was begun, also after a failure, which is then the first one. */
 static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (status != LAP_OK)
-        lap_error_save(&said);
+        lap_error_save(&saved);
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         bucket_t *bucket = &dp->buckets[i / 2];
         if (!bucket->begun)
@@ -408,11 +408,11 @@ static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
         const lap_status_t own = lap_op_end(i % 2 ? bucket->gather : bucket->scatter);
         if (status == LAP_OK && own != LAP_OK) {
             status = own;
-            lap_error_save(&said);
+            lap_error_save(&saved);
         }
     }
     if (status != LAP_OK)
-        lap_error_restore(&said);
+        lap_error_restore(&saved);
     return status;
 }
 

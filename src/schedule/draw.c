@@ -118,7 +118,7 @@ static double x_at(const picture_t *picture, uint64_t when)
 /* ---- bars ---- */
 
 /* What a record is about, for its tooltip: "rank 0, step 7 PUT to rank 2, 1.00 MiB". */
-static void put_story(FILE *file, const lap_trace_record_t *record)
+static void put_sentence(FILE *file, const lap_trace_record_t *record)
 {
     fprintf(file, "rank %" PRId32 ", step %" PRIu32 " %s", record->rank, record->step,
             lap_step_kind_name((lap_step_kind_t)record->kind));
@@ -210,7 +210,7 @@ static void put_bar(const picture_t *picture, const bar_t *bar, const lap_trace_
     /* An edge of the page's colour tells neighbours apart; a narrow bar would drown in it. */
     fputs(width > 3 ? " stroke=\"#fff\" stroke-width=\"0.6\">" : ">", file);
     fputs("<title>", file);
-    put_story(file, record);
+    put_sentence(file, record);
     fprintf(file, "%s%s: %.3f ms, from %.3f to %.3f", bar->what ? ", " : "",
             bar->what ? bar->what : "", ms(bar->end - bar->begin), ms(bar->begin - picture->begin),
             ms(bar->end - picture->begin));
@@ -368,10 +368,10 @@ static void put_exposed(const picture_t *picture, int rank)
         const hatch_t *hatch = &hatches[piece->cause];
         double x = x_at(picture, piece->begin);
         double width = x_at(picture, piece->end) - x;
-        char story[192], label[96], edge[64] = "";
+        char sentence[192], label[96], edge[64] = "";
         if (width < 0.5)
             continue;
-        tell_exposed(picture, piece, story, sizeof(story));
+        tell_exposed(picture, piece, sentence, sizeof(sentence));
         label_exposed(picture, piece, label, sizeof(label));
         if (width > 2)
             snprintf(edge, sizeof(edge), " stroke=\"%s\" stroke-width=\"0.8\"", hatch->colour);
@@ -381,7 +381,7 @@ static void put_exposed(const picture_t *picture, int rank)
                 "from %.3f to %.3f, %s</title></rect>\n",
                 lap_cause_name(piece->cause), x, y, width, ROW_HEIGHT, hatch->fill, edge, rank,
                 ms(piece->end - piece->begin), ms(piece->begin - picture->begin),
-                ms(piece->end - picture->begin), story);
+                ms(piece->end - picture->begin), sentence);
         /* A rim of the page's colour keeps letters apart from the hatching. */
         put_label(picture->file, label, x, y + ROW_HEIGHT / 2.0 + 4, width,
                   "fill=\"#000\" stroke=\"#fff\" stroke-width=\"3\" paint-order=\"stroke\"");

@@ -25,8 +25,8 @@ static void close_streams(lap_engine_t *engine)
         if (engine->call_ends[s])
             ops->event_destroy(engine->call_ends[s]);
     }
-    if (engine->tail)
-        ops->event_destroy(engine->tail);
+    if (engine->enqueued_end)
+        ops->event_destroy(engine->enqueued_end);
     if (engine->captured_end)
         ops->event_destroy(engine->captured_end);
     lap_marks_close(engine->marks);
@@ -64,7 +64,7 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
             status = ops->event_create(engine->device, &engine->call_ends[s]);
     }
     if (status == LAP_OK)
-        status = ops->event_create(engine->device, &engine->tail);
+        status = ops->event_create(engine->device, &engine->enqueued_end);
     if (status == LAP_OK)
         status = ops->event_create(engine->device, &engine->captured_end);
     if (status != LAP_OK) {
@@ -135,7 +135,7 @@ static lap_status_t await_others(lap_stream_t *to, const lap_engine_t *engine)
 
 static void put_behind(lap_engine_t *engine)
 {
-    engine->behind = ALL_STREAMS & ~COMPUTE;
+    engine->awaits_compute = ALL_STREAMS & ~COMPUTE;
     engine->recorded = false;
 }
 
@@ -151,25 +151,26 @@ lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
 lap_status_t lap_engine_join(lap_engine_t *engine)
 {
     LAP_TRY(await_others(engine->streams[LAP_STREAM_COMPUTE], engine));
-    engine->used = engine->untailed = 0;
+    engine->used = engine->awaits_enqueued = 0;
     put_behind(engine);
     return LAP_OK;
 }
 
 /* Stream s goes on when those are here on which graphs with work of it were launched. */
-static lap_status_t take_trail(lap_engine_t *engine, int s)
+static lap_status_t take_graphs(lap_engine_t *engine, int s)
 {
     for (int other = 0; other < LAP_STREAMS; other++)
-        if (engine->trails[s] >> other & 1)
+        if (engine->awaits_graphs[s] >> other & 1)
             LAP_TRY(await_stream(engine->streams[s], engine, other));
-    engine->trails[s] = 0;
+    engine->awaits_graphs[s] = 0;
     return LAP_OK;
 }
 
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    const unsigned behind = engine->behind & streams, untailed = engine->untailed & streams;
+    const unsigned behind = engine->awaits_compute & streams,
+                   awaits_enqueued = engine->awaits_enqueued & streams;
     if (behind && !engine->recorded)
         LAP_TRY(ops->event_record(engine->joins[LAP_STREAM_COMPUTE],
                                   engine->streams[LAP_STREAM_COMPUTE]));
@@ -177,13 +178,13 @@ lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
     for (int s = 0; s < LAP_STREAMS; s++) {
         if (behind >> s & 1)
             LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[LAP_STREAM_COMPUTE]));
-        if (untailed >> s & 1)
-            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->tail));
+        if (awaits_enqueued >> s & 1)
+            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->enqueued_end));
         if (streams >> s & 1)
-            LAP_TRY(take_trail(engine, s));
+            LAP_TRY(take_graphs(engine, s));
     }
-    engine->behind &= ~streams;
-    engine->untailed &= ~streams;
+    engine->awaits_compute &= ~streams;
+    engine->awaits_enqueued &= ~streams;
     engine->used |= streams & ~COMPUTE;
     return LAP_OK;
 }
@@ -198,8 +199,8 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
         if (first >> s & 1)
             stream = engine->streams[s];
         if (others >> s & 1) {
-            before |= engine->trails[s];
-            engine->trails[s] = first;
+            before |= engine->awaits_graphs[s];
+            engine->awaits_graphs[s] = first;
         }
     }
     before &= ~first;
@@ -211,10 +212,10 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
     return LAP_OK;
 }
 
-void lap_engine_tailed(lap_engine_t *engine, int stream)
+void lap_engine_enqueued(lap_engine_t *engine, int stream)
 {
-    engine->tailed = true;
-    engine->untailed = ALL_STREAMS & ~(1u << stream);
+    engine->has_enqueued = true;
+    engine->awaits_enqueued = ALL_STREAMS & ~(1u << stream);
 }
 
 /* Whether the device or the guard ended its waits; why. */
@@ -319,17 +320,17 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
     const bool shared = have_peers(engine) || have_peers(engine->side);
     if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !shared)
         return status;
-    char story[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
-    snprintf(story, sizeof(story), "%s", lap_last_error());
+    char sentence[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
+    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
     lap_deadline_t deadline = lap_deadline_after(CAUSE_NS);
     bool lost;
     while (!(lost = have_lost(engine) || have_lost(engine->side)) &&
            !lap_deadline_passed(&deadline))
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
     if (!lost)
-        return lap_error(status, "%s", story);
+        return lap_error(status, "%s", sentence);
     snprintf(cause, sizeof(cause), "%s", lap_last_error());
-    return lap_error(LAP_ERR_PEER_LOST, "%s; %s: %s", cause, doing, story);
+    return lap_error(LAP_ERR_PEER_LOST, "%s; %s: %s", cause, doing, sentence);
 }
 
 void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
@@ -361,7 +362,8 @@ void lap_engine_remove_in_flight(lap_engine_t *engine, lap_in_flight_t *op)
 
 /* ---- calls in the order of a caller's stream ---- */
 
-static lap_status_t fail_with_story(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
+static lap_status_t fail_with_sentence(lap_engine_t *engine, lap_status_t status,
+                                       lap_event_t *until)
 {
     lap_engine_fail(engine, status, until);
     return lap_error(status, "%s", engine->text);
@@ -370,7 +372,7 @@ static lap_status_t fail_with_story(lap_engine_t *engine, lap_status_t status, l
 lap_status_t lap_engine_check(lap_engine_t *engine)
 {
     const lap_status_t status = look_back(engine);
-    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, NULL);
+    return status == LAP_OK ? LAP_OK : fail_with_sentence(engine, status, NULL);
 }
 
 lap_status_t lap_engine_check_free(lap_engine_t *engine)
@@ -390,12 +392,13 @@ static lap_status_t await_in_flight(lap_engine_t *engine, lap_event_t *event)
                                                 "this rank waited for its calls");
     for (lap_in_flight_t *op = engine->in_flight; op && status == LAP_OK; op = op->next)
         status = lap_group_broken(op->group);
-    return status == LAP_OK ? LAP_OK : fail_with_story(engine, status, event);
+    return status == LAP_OK ? LAP_OK : fail_with_sentence(engine, status, event);
 }
 
 lap_status_t lap_engine_settle(lap_engine_t *engine)
 {
-    const lap_status_t status = engine->tailed ? await_in_flight(engine, engine->tail) : LAP_OK;
+    const lap_status_t status =
+        engine->has_enqueued ? await_in_flight(engine, engine->enqueued_end) : LAP_OK;
     lap_guard_hold(engine->guard); /* it has ended its look at what is over: that may be freed */
     lap_guard_go(engine->guard);
     return status;

@@ -21,7 +21,7 @@ static lap_wait_t block_wait(const lap_gemm_context_t *context, size_t block)
         .peer = plan->wait_peer,
         .signal = plan->wait_signal,
         .target = context->program->blocks[context->step->first + block].wait.target,
-        .story = context->story,
+        .reason = context->reason,
         .count = plan->wait_count,
     };
 }
@@ -63,7 +63,7 @@ static lap_status_t look_for_blocks(void *arg)
             lap_bank_reached(buffer->banks[schedule->rank], block->wait.word, block->wait.target))
             continue;
         last = peer;
-        const lap_status_t status = lap_buffer_look(buffer, peer, context->story);
+        const lap_status_t status = lap_buffer_look(buffer, peer, context->reason);
         if (status != LAP_OK) {
             context->lost = i;
             return status;
@@ -172,7 +172,7 @@ static lap_gemm_t bind_gemm(issue_t *issue, uint32_t index)
     *context = (lap_gemm_context_t){.program = program,
                                     .buffer = buffer,
                                     .step = step,
-                                    .story = &program->reasons[index],
+                                    .reason = &program->reasons[index],
                                     .lost = NO_BLOCK};
     const lap_world_t *world = buffer->group->world;
     context->watch = (lap_watch_t){.timeout_ns = world->timeout_ns,
@@ -327,7 +327,7 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .peer = step->peer,
         .signal = step->signal,
         .target = buffer->consumed[step->signal] + step->count,
-        .story = &issue->program->reasons[index],
+        .reason = &issue->program->reasons[index],
         .count = step->count,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };

@@ -85,7 +85,7 @@ static lap_status_t issue_rounds(lap_program_t *program, const lap_binding_t *bi
         if (round->nsends > 0 && end > matched->rounds.sends + matched->sends)
             return LAP_OK;
         LAP_TRY(gather_after(program, round));
-        round->story = &program->reasons[matched->rounds.steps[matched->next]];
+        round->reason = &program->reasons[matched->rounds.steps[matched->next]];
         LAP_TRY(binding->buffer->ops->exchange(binding->buffer, device, round));
         for (int s = 0; s < LAP_STREAMS; s++) {
             if (matched->sent[s])

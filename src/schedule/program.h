@@ -10,7 +10,7 @@ typedef struct lap_gemm_context {
     lap_program_t *program;
     lap_buffer_t *buffer;
     const lap_step_t *step;
-    const lap_wait_reason_t *story;
+    const lap_wait_reason_t *reason;
     lap_watch_t watch;
     uint32_t lost; /* the block whose signal cannot come any more, once that is known */
 } lap_gemm_context_t;

@@ -22,7 +22,7 @@
 
 /* The part of one rank. */
 typedef struct lap_rounds {
-    lap_round_t *rounds; /* without events and story */
+    lap_round_t *rounds; /* without events and reason */
     uint32_t nrounds;
     uint32_t *steps;         /* per round: the step that is held up when the round does not end */
     lap_put_t *sends;        /* of the PUT steps, as they are listed; without what a call binds */

@@ -180,9 +180,9 @@ static void announce(lap_program_t *program, const lap_binding_t *binding, bool 
     /* A call that is captured as a graph raises the same tags every time. */
     const bool replays = program->engine->device->ops->facts.graphs;
     const uint64_t tag = lap_call_tag(replays ? 0 : call, binding->op_index, program->schedule.m);
-    lap_wait_reason_t story = {.call = call, .op_index = binding->op_index, .number = number};
-    story.op = lap_op_kind_name(program->schedule.kind);
-    story.m = program->schedule.m;
+    lap_wait_reason_t reason = {.call = call, .op_index = binding->op_index, .number = number};
+    reason.op = lap_op_kind_name(program->schedule.kind);
+    reason.m = program->schedule.m;
     lap_guard_hold(program->engine->guard); /* an earlier call may still wait with these */
     for (uint32_t i = 0; i < program->schedule.nsteps; i++) {
         program->reasons[i].call = call;
@@ -193,7 +193,7 @@ static void announce(lap_program_t *program, const lap_binding_t *binding, bool 
     lap_guard_go(program->engine->guard);
     program->number = number == LAP_CALL_ANY ? 0 : number;
     if (call != 0)
-        lap_buffer_announce(buffer, &story);
+        lap_buffer_announce(buffer, &reason);
     else /* nothing that comes later tells how far this rank is */
         atomic_store_explicit(&buffer->notes[buffer->group->rank]->number, LAP_CALL_ANY,
                               memory_order_release);
@@ -244,15 +244,15 @@ static lap_status_t capture(lap_program_t *program, const lap_binding_t *binding
     const lap_device_ops_t *device = program->engine->device->ops;
     LAP_TRY(device->graph_begin(streams, count));
     const lap_status_t status = lap_program_issue_steps(program, binding);
-    lap_said_t said;
-    lap_error_save(&said);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
     const lap_status_t ended = device->graph_end(streams, count, &program->graph);
     if (status == LAP_OK)
         return ended;
     if (program->graph)
         device->graph_destroy(program->graph);
     program->graph = NULL;
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
     return status;
 }
 
@@ -404,10 +404,10 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     announce(program, binding, false);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
-    LAP_TRY(ops->event_record(engine->tail, streams[0]));
-    lap_engine_tailed(engine, first);
+    LAP_TRY(ops->event_record(engine->enqueued_end, streams[0]));
+    lap_engine_enqueued(engine, first);
     count_signals(&program->schedule, binding->buffer);
-    return ops->foreign_wait_event(foreign, engine->tail);
+    return ops->foreign_wait_event(foreign, engine->enqueued_end);
 }
 
 lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,

@@ -30,15 +30,15 @@ struct lap_engine {
     lap_event_t *joins[LAP_STREAMS];     /* order all streams behind one another, */
     lap_event_t *call_ends[LAP_STREAMS]; /* and those of one call, within it */
     /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
-    unsigned used;                /* given something since the last join; not of COMPUTE */
-    unsigned behind;              /* must wait for COMPUTE, as it was at the last join or later, */
-    bool recorded;                /* of which joins[COMPUTE] tells */
-    unsigned untailed;            /* must wait for `tail` */
-    unsigned trails[LAP_STREAMS]; /* which streams each must wait for: a graph has its work there */
-    lap_event_t *tail;            /* recorded at the end of the latest call in a caller's order, */
-    bool tailed;                  /* if there was one */
-    lap_event_t *captured_end;    /* the same for calls that a caller captures in a graph */
-    bool capturing;               /* streams may still be part of a graph that a caller is making */
+    unsigned used;            /* given something since the last join; not of COMPUTE */
+    unsigned awaits_compute;  /* must wait for COMPUTE, as it was at the last join or later, */
+    bool recorded;            /* of which joins[COMPUTE] tells */
+    unsigned awaits_enqueued; /* must wait for `enqueued_end` */
+    unsigned awaits_graphs[LAP_STREAMS]; /* of each: streams with graphs that have work of it */
+    lap_event_t *enqueued_end; /* recorded at the end of the latest call in a caller's order, */
+    bool has_enqueued;         /* if there was one */
+    lap_event_t *captured_end; /* the same for calls that a caller captures in a graph */
+    bool capturing;            /* streams may still be part of a graph that a caller is making */
     lap_in_flight_t *in_flight;
     lap_marks_t *marks;  /* NULL: no profiler listens */
     uint32_t failures;   /* of the streams so far; calls in flight share them */
@@ -69,8 +69,8 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
  */
 lap_status_t lap_engine_join(lap_engine_t *engine);
 
-/* After `tail` was recorded on a stream: whatever is taken from now on waits for it. */
-void lap_engine_tailed(lap_engine_t *engine, int stream);
+/* After `enqueued_end` was recorded on a stream: whatever is taken from now on waits for it. */
+void lap_engine_enqueued(lap_engine_t *engine, int stream);
 
 /* Around whatever is given the device in a row, as calls_begin and calls_end of its table. */
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);

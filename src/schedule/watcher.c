@@ -37,7 +37,7 @@ static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *st
                                   const lap_stall_t *stall, lap_deadline_t *deadline)
 {
     lap_buffer_watch_t watch;
-    lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->story);
+    lap_buffer_watch_init(&watch, stall->buffer, stall->peer, stall->reason);
     lap_status_t status = LAP_OK;
     if (!lap_stall_has_come(stall))
         status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);

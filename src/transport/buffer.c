@@ -137,17 +137,17 @@ lap_status_t lap_buffer_create(lap_group_t *group, size_t bytes, size_t nsignals
 
 void lap_buffer_destroy(lap_buffer_t *buffer)
 {
-    lap_said_t said;
+    lap_saved_error_t saved;
     if (!buffer)
         return;
-    lap_error_save(&said);
+    lap_error_save(&saved);
     buffer->is_destroyed = true;
     if (buffer->keepers == 0) {
         lap_call_place_remove(buffer->group, &buffer->place);
         buffer->ops->buffer_destroy(buffer);
         buffer_free(buffer);
     }
-    lap_error_restore(&said);
+    lap_error_restore(&saved);
 }
 
 lap_buffer_t *lap_buffer_keep(lap_buffer_t *buffer)

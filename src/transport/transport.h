@@ -108,12 +108,12 @@ static inline lap_raise_t lap_put_raise(const lap_put_t *put, size_t bytes)
 }
 
 typedef struct lap_wait {
-    int peer;                       /* who is expected to raise it */
-    uint32_t signal;                /* word of this rank */
-    uint32_t target;                /* absolute value, as consumed[] counts */
-    const lap_wait_reason_t *story; /* must live until the wait has ended */
-    uint32_t count;                 /* target less consumed[]: raises of this call */
-    bool no_gemm_in_flight;         /* as in lap_put_t */
+    int peer;                        /* who is expected to raise it */
+    uint32_t signal;                 /* word of this rank */
+    uint32_t target;                 /* absolute value, as consumed[] counts */
+    const lap_wait_reason_t *reason; /* must live until the wait has ended */
+    uint32_t count;                  /* target less consumed[]: raises of this call */
+    bool no_gemm_in_flight;          /* as in lap_put_t */
 } lap_wait_t;
 
 /* What comes from a peer in a round, and where it goes; rows of `row_bytes` bytes. */
@@ -143,7 +143,7 @@ typedef struct lap_round {
     lap_event_t *const *after; /* what it comes after, besides the rounds before it */
     uint32_t nafter;
     lap_event_t *done; /* recorded: when all has gone and come */
-    const lap_wait_reason_t *story;
+    const lap_wait_reason_t *reason;
 } lap_round_t;
 
 typedef struct lap_transport_ops {
@@ -160,7 +160,7 @@ typedef struct lap_transport_ops {
     void (*buffer_destroy)(lap_buffer_t *buffer);
 
     /* Brings this rank's note of a call to the ranks that cannot read it in place. */
-    void (*tell_note)(lap_buffer_t *buffer, const lap_wait_reason_t *story);
+    void (*tell_note)(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 
     /*
      * What follows in the calling thread, for hosts that signal from within a GEMM and for callers
@@ -225,11 +225,11 @@ typedef struct lap_buffer_watch {
     lap_watch_t watch;
     lap_buffer_t *buffer;
     int peer;
-    const lap_wait_reason_t *story;
+    const lap_wait_reason_t *reason;
 } lap_buffer_watch_t;
 
 void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
-                           const lap_wait_reason_t *story);
+                           const lap_wait_reason_t *reason);
 
 /*
  * Turns a failed wait into its status and sentence (rank, operation, step, signal, how far it had
@@ -252,22 +252,22 @@ lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait
  * While a wait lasts: LAP_ERR_MISMATCH, breaking the group, when the notes of `peer` show that it
  * is in another operator or has other active rows in this call, so that the signal cannot come.
  */
-lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story);
+lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason);
 
 /*
  * A look of a wait in such a call: LAP_ERR_MISMATCH as above, also when the peer has begun another
  * operator as this call of the group, or is blocked in a call that this rank has not begun while it
  * is blocked here; LAP_ERR_PEER_LOST as lap_group_look_for.
  */
-lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story);
+lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason);
 
 /* Writes a note, so that whoever reads it meanwhile can tell. */
 void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m);
 
 /* Says to the peers which call this rank begins; before any signal of that call is raised. */
-void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *story);
+void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 
-/* Writes what story->call and so on say into a note that lap_buffer_write_note does the rest of. */
-void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *story);
+/* Writes what reason->call and so on say into a note that lap_buffer_write_note does the rest of. */
+void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *reason);
 
 #endif

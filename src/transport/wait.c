@@ -9,38 +9,38 @@
 #include "core/status.h"
 #include "transport/transport.h"
 
-/* The call of a story, in which this rank waits for a peer. */
+/* The call of a reason, in which this rank waits for a peer. */
 static lap_blocked_t blocked_in(const lap_buffer_t *buffer, int peer,
-                                const lap_wait_reason_t *story)
+                                const lap_wait_reason_t *reason)
 {
     lap_blocked_t blocked = {
-        .group = buffer->group, .number = story->number, .all = story->all, .peer = peer};
-    snprintf(blocked.call, sizeof(blocked.call), "%s with m = %llu", story->op,
-             (unsigned long long)story->m);
+        .group = buffer->group, .number = reason->number, .all = reason->all, .peer = peer};
+    snprintf(blocked.call, sizeof(blocked.call), "%s with m = %llu", reason->op,
+             (unsigned long long)reason->m);
     return blocked;
 }
 
-lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story)
+lap_status_t lap_buffer_look(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason)
 {
     /* A peer that is in another call may also have left; the first is the cause. */
-    LAP_TRY(lap_buffer_compare(buffer, peer, story));
-    if (!story || story->number == 0)
+    LAP_TRY(lap_buffer_compare(buffer, peer, reason));
+    if (!reason || reason->number == 0)
         return lap_group_look_for(buffer->group, peer);
-    const lap_blocked_t mine = blocked_in(buffer, peer, story);
-    LAP_TRY(lap_calls_compare(&mine, peer, &buffer->place, story->op_index));
+    const lap_blocked_t mine = blocked_in(buffer, peer, reason);
+    LAP_TRY(lap_calls_compare(&mine, peer, &buffer->place, reason->op_index));
     LAP_TRY(lap_group_look_for(buffer->group, peer));
-    return lap_await_is(buffer->group->world, buffer, story->number) ? lap_blocked_look(&mine)
-                                                                     : LAP_OK;
+    return lap_await_is(buffer->group->world, buffer, reason->number) ? lap_blocked_look(&mine)
+                                                                      : LAP_OK;
 }
 
 static lap_status_t look(void *context)
 {
     const lap_buffer_watch_t *watch = context;
-    return lap_buffer_look(watch->buffer, watch->peer, watch->story);
+    return lap_buffer_look(watch->buffer, watch->peer, watch->reason);
 }
 
 void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int peer,
-                           const lap_wait_reason_t *story)
+                           const lap_wait_reason_t *reason)
 {
     const lap_world_t *world = buffer->group->world;
     *watch = (lap_buffer_watch_t){
@@ -50,7 +50,7 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
                   .context = watch},
         .buffer = buffer,
         .peer = peer,
-        .story = story,
+        .reason = reason,
     };
 }
 
@@ -61,7 +61,7 @@ void lap_buffer_watch_init(lap_buffer_watch_t *watch, lap_buffer_t *buffer, int 
 static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t come, char *text,
                       size_t bytes)
 {
-    const uint32_t here = wait->story ? come - (wait->target - wait->count) : come;
+    const uint32_t here = wait->reason ? come - (wait->target - wait->count) : come;
     const bool paced = lap_buffer_is_paced(buffer);
     char times[32] = "not come";
     if (here > 0)
@@ -69,7 +69,7 @@ static void tell_come(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32
     if (paced && (int32_t)(come - wait->target) >= 0)
         snprintf(text, bytes, "been sent, over an emulated link slower than that");
     else
-        snprintf(text, bytes, "%s%s%s", times, wait->story ? " in this call" : "",
+        snprintf(text, bytes, "%s%s%s", times, wait->reason ? " in this call" : "",
                  paced ? ", over an emulated link" : "");
 }
 
@@ -81,17 +81,17 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
                  size_t bytes)
 {
     char signal[32], where[96] = "", how_far[96], mine[LAP_RANK_TEXT], theirs[LAP_RANK_TEXT];
-    const lap_wait_reason_t *story = wait->story;
+    const lap_wait_reason_t *reason = wait->reason;
     snprintf(signal, sizeof(signal), "%u", wait->signal);
-    if (story)
-        story->name_signal(buffer->group->size, wait->signal, signal, sizeof(signal));
-    if (story)
-        snprintf(where, sizeof(where), " in %s (%s), step %u,", story->op, story->method,
-                 story->step);
+    if (reason)
+        reason->name_signal(buffer->group->size, wait->signal, signal, sizeof(signal));
+    if (reason)
+        snprintf(where, sizeof(where), " in %s (%s), step %u,", reason->op, reason->method,
+                 reason->step);
     tell_come(buffer, wait, come, how_far, sizeof(how_far));
     snprintf(text, bytes, "%s waited%s for signal %s number %u of %s; it has %s",
              lap_group_name(buffer->group, buffer->group->rank, mine), where, signal,
-             story ? wait->count : wait->target, lap_group_name(buffer->group, wait->peer, theirs),
+             reason ? wait->count : wait->target, lap_group_name(buffer->group, wait->peer, theirs),
              how_far);
 }
 
@@ -99,9 +99,9 @@ static void tell(const lap_buffer_t *buffer, const lap_wait_t *wait, uint32_t co
 static void tell_late(const lap_buffer_t *buffer, const lap_wait_t *wait, char *text, size_t bytes)
 {
     text[0] = '\0';
-    if (!wait->story || wait->story->number == 0)
+    if (!wait->reason || wait->reason->number == 0)
         return;
-    const lap_blocked_t mine = blocked_in(buffer, wait->peer, wait->story);
+    const lap_blocked_t mine = blocked_in(buffer, wait->peer, wait->reason);
     lap_blocked_tell(&mine, text, bytes);
 }
 
@@ -147,27 +147,27 @@ typedef struct call {
 } call_t;
 
 /* The lower rank comes first, so that both sides tell the same. */
-static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story,
+static lap_status_t mismatch(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason,
                              call_t their)
 {
     char mine[96], theirs[96];
     const int rank = buffer->group->rank;
-    if (story->call == 0 || their.number == 0) { /* calls have no numbers to look up */
+    if (reason->call == 0 || their.number == 0) { /* calls have no numbers to look up */
         lap_error(LAP_ERR_MISMATCH,
                   "rank %d calls operator %u with m = %llu on this buffer, rank %d calls another "
                   "operator or with another m; found in %s (%s), step %u",
-                  rank, story->op_index, (unsigned long long)story->m, peer, story->op,
-                  story->method, story->step);
+                  rank, reason->op_index, (unsigned long long)reason->m, peer, reason->op,
+                  reason->method, reason->step);
         lap_group_fail(buffer->group, LAP_ERR_MISMATCH, lap_last_error());
         return LAP_ERR_MISMATCH;
     }
     snprintf(mine, sizeof(mine), "rank %d calls operator %u with m = %llu (call %u)", rank,
-             story->op_index, (unsigned long long)story->m, story->call);
+             reason->op_index, (unsigned long long)reason->m, reason->call);
     snprintf(theirs, sizeof(theirs), "rank %d calls operator %u with m = %llu (call %u)", peer,
              their.op, (unsigned long long)their.m, their.number);
     lap_error(LAP_ERR_MISMATCH, "%s on this buffer, %s; found in %s (%s), step %u",
-              rank < peer ? mine : theirs, rank < peer ? theirs : mine, story->op, story->method,
-              story->step);
+              rank < peer ? mine : theirs, rank < peer ? theirs : mine, reason->op, reason->method,
+              reason->step);
     lap_group_fail(buffer->group, LAP_ERR_MISMATCH, lap_last_error());
     return LAP_ERR_MISMATCH;
 }
@@ -196,10 +196,10 @@ uint64_t lap_call_tag(uint32_t call, uint32_t op_index, uint64_t m)
 
 lap_status_t lap_buffer_wait_passed(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
-    const lap_wait_reason_t *story = wait->story;
-    if (!story || lap_bank_tag(buffer->banks[buffer->group->rank], wait->signal) == story->tag)
+    const lap_wait_reason_t *reason = wait->reason;
+    if (!reason || lap_bank_tag(buffer->banks[buffer->group->rank], wait->signal) == reason->tag)
         return LAP_OK;
-    return mismatch(buffer, wait->peer, story, latest_call(buffer, wait->peer));
+    return mismatch(buffer, wait->peer, reason, latest_call(buffer, wait->peer));
 }
 
 lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t status)
@@ -209,34 +209,34 @@ lap_status_t lap_buffer_stall_failed(const lap_stall_t *stall, lap_status_t stat
         .peer = stall->peer,
         .signal = stall->signal,
         .target = stall->count,
-        .story = stall->story,
+        .reason = stall->reason,
         .count = stall->count,
     };
     if (stall->mismatch)
-        return mismatch(buffer, stall->peer, stall->story, latest_call(buffer, stall->peer));
+        return mismatch(buffer, stall->peer, stall->reason, latest_call(buffer, stall->peer));
     return wait_failed(buffer, &wait, stall->come, status);
 }
 
-lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *story)
+lap_status_t lap_buffer_compare(lap_buffer_t *buffer, int peer, const lap_wait_reason_t *reason)
 {
-    if (!story || story->call == 0)
+    if (!reason || reason->call == 0)
         return LAP_OK;
-    lap_call_note_t *note = &buffer->notes[peer][story->call % LAP_CALL_NOTES];
+    lap_call_note_t *note = &buffer->notes[peer][reason->call % LAP_CALL_NOTES];
     /* Pairs with the last store in lap_buffer_write_note: op and m are those of this call. */
-    if (atomic_load_explicit(&note->call, memory_order_acquire) != story->call)
+    if (atomic_load_explicit(&note->call, memory_order_acquire) != reason->call)
         return LAP_OK;
     const uint32_t op = atomic_load_explicit(&note->op, memory_order_acquire);
     const uint64_t m = atomic_load_explicit(&note->m, memory_order_acquire);
-    if (op == story->op_index && m == story->m)
+    if (op == reason->op_index && m == reason->m)
         return LAP_OK;
     /*
      * A peer that begins several calls without ending them may be writing a later one into this
      * note. The loads above pair with the releases in lap_buffer_write_note: whoever has read a
      * part of the later one sees here that the number has changed.
      */
-    if (atomic_load_explicit(&note->call, memory_order_relaxed) != story->call)
+    if (atomic_load_explicit(&note->call, memory_order_relaxed) != reason->call)
         return LAP_OK;
-    return mismatch(buffer, peer, story, (call_t){story->call, op, m});
+    return mismatch(buffer, peer, reason, (call_t){reason->call, op, m});
 }
 
 void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, uint64_t m)
@@ -249,12 +249,12 @@ void lap_buffer_write_note(lap_call_note_t *notes, uint32_t call, uint32_t op, u
     atomic_store_explicit(&note->call, call, memory_order_release);
 }
 
-void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *story)
+void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *reason)
 {
-    lap_call_note_t *note = &notes[story->call % LAP_CALL_NOTES];
+    lap_call_note_t *note = &notes[reason->call % LAP_CALL_NOTES];
     char name[LAP_CALL_NAME];
     memset(name, 0, sizeof(name));
-    snprintf(name, sizeof(name), "%s", story->op);
+    snprintf(name, sizeof(name), "%s", reason->op);
     /* The number is 0 while the rest changes: see read_note in core/blocked.c. */
     atomic_store_explicit(&note->number, 0, memory_order_relaxed);
     for (size_t i = 0; i < LAP_CALL_NAME / sizeof(uint64_t); i++) {
@@ -262,12 +262,12 @@ void lap_buffer_write_call(lap_call_note_t *notes, const lap_wait_reason_t *stor
         memcpy(&word, name + i * sizeof(word), sizeof(word));
         atomic_store_explicit(&note->name[i], word, memory_order_release);
     }
-    lap_buffer_write_note(notes, story->call, story->op_index, story->m);
-    atomic_store_explicit(&note->number, story->number, memory_order_release);
+    lap_buffer_write_note(notes, reason->call, reason->op_index, reason->m);
+    atomic_store_explicit(&note->number, reason->number, memory_order_release);
 }
 
-void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *story)
+void lap_buffer_announce(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
-    lap_buffer_write_call(buffer->notes[buffer->group->rank], story);
-    buffer->ops->tell_note(buffer, story);
+    lap_buffer_write_call(buffer->notes[buffer->group->rank], reason);
+    buffer->ops->tell_note(buffer, reason);
 }

@@ -156,7 +156,7 @@ static void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t *wait, uint32_t 
 {
     __atomic_store_n(&slot->state, LAP_CUDA_RUNS, __ATOMIC_SEQ_CST);
     slot->buffer = wait->buffer;
-    slot->story = wait->story;
+    slot->reason = wait->reason;
     slot->peer = wait->peer;
     slot->signal = wait->signal;
     slot->count = wait->count;

@@ -78,7 +78,7 @@ struct ncclComm {
 
 static _Thread_local int depth;
 static _Thread_local group_t *open_group;
-static _Thread_local char story[256];
+static _Thread_local char sentence[256];
 
 static void nap(void)
 {
@@ -177,8 +177,8 @@ static void run_group(void *args)
 
 static ncclResult_t refuse(const char *text)
 {
-    snprintf(story, sizeof(story), "fake NCCL: %s", text);
-    fprintf(stderr, "%s\n", story);
+    snprintf(sentence, sizeof(sentence), "fake NCCL: %s", text);
+    fprintf(stderr, "%s\n", sentence);
     return ncclInvalidUsage;
 }
 
@@ -273,7 +273,7 @@ FAKE_EXPORT const char *ncclGetErrorString(ncclResult_t result)
 FAKE_EXPORT const char *ncclGetLastError(ncclComm_t comm)
 {
     (void)comm;
-    return story;
+    return sentence;
 }
 
 /* The memory stays open in the process of rank 0, where the others find it. */

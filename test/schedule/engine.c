@@ -78,7 +78,7 @@ static void begin(world_t *world, uint64_t seed)
     for (int e = 0; e < ENGINES; e++) {
         lap_engine_t *engine = &world->engines[e];
         engine->device = &world->device;
-        engine->tail = &world->tails[e];
+        engine->enqueued_end = &world->tails[e];
         for (int s = 0; s < LAP_STREAMS; s++) {
             const int index = e * LAP_STREAMS + s;
             world->streams[index].index = index;
@@ -139,9 +139,9 @@ static bool call(world_t *world, int e)
     for (int s = 0; s < LAP_STREAMS; s++)
         if (streams >> s & 1)
             meet(&engine->streams[first]->past, &engine->streams[s]->past);
-    engine->tail->past = engine->streams[first]->past;
-    lap_engine_tailed(engine, first);
-    meet(&world->needed[e], &engine->tail->past);
+    engine->enqueued_end->past = engine->streams[first]->past;
+    lap_engine_enqueued(engine, first);
+    meet(&world->needed[e], &engine->enqueued_end->past);
     return ordered;
 }
 
@@ -220,7 +220,7 @@ static void test_costs(void)
     tap_ok(cost(&world, compute | send) == 2, "SEND waits for COMPUTE");
     tap_ok(cost(&world, compute) == 2, "COMPUTE waits for SEND");
     tap_ok(cost(&world, compute) == 0, "and once is enough");
-    lap_engine_tailed(&world.engines[0], LAP_STREAM_COMPUTE);
+    lap_engine_enqueued(&world.engines[0], LAP_STREAM_COMPUTE);
     tap_ok(cost(&world, compute) == 0, "COMPUTE does not wait for its own end of a call");
 }
 

@@ -199,7 +199,7 @@ static void check_streams(lap_group_t *group, const lap_buffer_options_t *option
     lap_buffer_t *buffer = new_buffer(group, SLOT, 2, options);
     unsigned char *sources = malloc((size_t)rounds * SLOT);
     lap_span_t *spans = calloc((size_t)rounds, sizeof(*spans));
-    const lap_wait_reason_t story = {.op = "test", .method = "stream"};
+    const lap_wait_reason_t reason = {.op = "test", .method = "stream"};
     lap_status_t status = device->open(&(lap_device_options_t){.threads = 1}, &handle);
     for (int i = 0; i < 2 && status == LAP_OK; i++)
         status = device->stream_create(handle, false, &streams[i]);
@@ -217,12 +217,12 @@ static void check_streams(lap_group_t *group, const lap_buffer_options_t *option
         const lap_wait_t credit = {.peer = to,
                                    .signal = 1,
                                    .target = (uint32_t)round,
-                                   .story = &story,
+                                   .reason = &reason,
                                    .count = (uint32_t)round};
         const lap_wait_t data = {.peer = from,
                                  .signal = 0,
                                  .target = (uint32_t)round + 1,
-                                 .story = &story,
+                                 .reason = &reason,
                                  .count = (uint32_t)round + 1};
         const lap_raise_t give_back = {.peer = from, .signal = 1};
         const look_task_t look = {lap_buffer_data(buffer, rank), round, from, rank, &good};
@@ -334,7 +334,7 @@ static void name_signal(int size, uint32_t signal, char *text, size_t bytes)
     snprintf(text, bytes, "number %u of %d ranks", signal, size);
 }
 
-static lap_wait_reason_t story_of(uint32_t call, uint64_t m)
+static lap_wait_reason_t reason_of(uint32_t call, uint64_t m)
 {
     return (lap_wait_reason_t){.op = "ag_gemm",
                                .method = "ring",
@@ -358,21 +358,21 @@ static void check_notes(lap_group_t *group, const lap_buffer_options_t *options,
         exit(tap_done());
     if (lap_group_size(pair) == 2) {
         lap_buffer_t *buffer = new_buffer(pair, 8, 4, options);
-        lap_wait_reason_t story = story_of(6, 512);
+        lap_wait_reason_t reason = reason_of(6, 512);
         lap_wait_t wait = {.peer = peer % 2,
                            .signal = (uint32_t)peer % 2,
                            .target = 1,
-                           .story = &story,
+                           .reason = &reason,
                            .count = 1};
-        lap_raise_t signal = {.peer = peer % 2, .signal = (uint32_t)rank % 2, .tag = story.tag};
-        lap_buffer_announce(buffer, &story);
+        lap_raise_t signal = {.peer = peer % 2, .signal = (uint32_t)rank % 2, .tag = reason.tag};
+        lap_buffer_announce(buffer, &reason);
         buffer->ops->raise_now(buffer, &signal);
         tap_success(buffer->ops->wait_now(buffer, &wait), "two ranks in the same call");
         tap_success(lap_group_barrier(pair), "the wait of the other is over too");
-        story = story_of(7, 512 + (uint64_t)rank % 2);
-        signal.tag = story.tag;
+        reason = reason_of(7, 512 + (uint64_t)rank % 2);
+        signal.tag = reason.tag;
         wait.target = 2;
-        lap_buffer_announce(buffer, &story);
+        lap_buffer_announce(buffer, &reason);
         if (raise)
             buffer->ops->raise_now(buffer, &signal);
         tap_failure(buffer->ops->wait_now(buffer, &wait), LAP_ERR_MISMATCH, "rank 0", "operator 1",

@@ -44,18 +44,18 @@ static void write_notes(lap_buffer_t *buffer)
 /* Asks for the oldest call whose note may still be there: it is the next to be written over. */
 static void compare_notes(lap_buffer_t *buffer)
 {
-    lap_wait_reason_t story = {.op = "test", .method = "none"};
+    lap_wait_reason_t reason = {.op = "test", .method = "none"};
     lap_status_t status = LAP_OK;
     size_t looks = 0;
     while (!atomic_load_explicit(&over, memory_order_relaxed) && status == LAP_OK) {
         const uint32_t latest = atomic_load_explicit(&written, memory_order_acquire);
         if (latest < LAP_CALL_NOTES)
             continue;
-        story.call = latest - LAP_CALL_NOTES + 1;
-        story.op_index = op_of(story.call);
-        story.m = m_of(story.call);
+        reason.call = latest - LAP_CALL_NOTES + 1;
+        reason.op_index = op_of(reason.call);
+        reason.m = m_of(reason.call);
         for (int i = 0; i < 64 && status == LAP_OK; i++, looks++)
-            status = lap_buffer_compare(buffer, 0, &story);
+            status = lap_buffer_compare(buffer, 0, &reason);
     }
     atomic_store(&over, true);
     tap_success(status, "no difference is found where there is none (%zu looks)", looks);
@@ -85,10 +85,10 @@ static void compare_inside(int signal)
     if (latest < LAP_CALL_NOTES || !interrupted_buffer)
         return;
     const uint32_t call = latest - LAP_CALL_NOTES + 1;
-    const lap_wait_reason_t story = {
+    const lap_wait_reason_t reason = {
         .op = "test", .method = "none", .call = call, .op_index = op_of(call), .m = m_of(call)};
     interrupts++;
-    differences += lap_buffer_compare(interrupted_buffer, 0, &story) != LAP_OK;
+    differences += lap_buffer_compare(interrupted_buffer, 0, &reason) != LAP_OK;
 }
 
 static void test_interrupted(lap_world_t *world, void *arg)
@@ -126,16 +126,16 @@ static void test_differences(lap_world_t *world, void *arg)
         lap_buffer_write_note(buffer->notes[0], 5, 2, 300);
     lap_group_barrier(group);
     if (lap_world_rank(world) == 1) {
-        lap_wait_reason_t story = {.op = "test", .method = "none", .call = 5, .op_index = 2};
-        story.m = 300;
-        tap_success(lap_buffer_compare(buffer, 0, &story), "the same call");
-        story.call = 9; /* in the same place, and still to come */
-        story.op_index = 3;
-        tap_success(lap_buffer_compare(buffer, 0, &story), "a call that is still to come");
-        story.call = 5;
-        story.op_index = which == 0 ? 3 : 2;
-        story.m = which == 1 ? 301 : 300;
-        tap_failure(lap_buffer_compare(buffer, 0, &story), LAP_ERR_MISMATCH,
+        lap_wait_reason_t reason = {.op = "test", .method = "none", .call = 5, .op_index = 2};
+        reason.m = 300;
+        tap_success(lap_buffer_compare(buffer, 0, &reason), "the same call");
+        reason.call = 9; /* in the same place, and still to come */
+        reason.op_index = 3;
+        tap_success(lap_buffer_compare(buffer, 0, &reason), "a call that is still to come");
+        reason.call = 5;
+        reason.op_index = which == 0 ? 3 : 2;
+        reason.m = which == 1 ? 301 : 300;
+        tap_failure(lap_buffer_compare(buffer, 0, &reason), LAP_ERR_MISMATCH,
                     which == 0 ? "operator 3" : "m = 301", "operator 2", "m = 300", NULL);
     }
     lap_buffer_destroy(buffer);

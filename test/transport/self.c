@@ -65,11 +65,11 @@ static void wait_in_step(lap_world_t *world, void *arg)
     in_step_t *it = arg;
     const uint32_t signal = it->signal;
     lap_buffer_t *buffer = new_buffer(lap_world_group(world), 8, 9, it->options);
-    const lap_wait_reason_t story = story_of(1, 512);
+    const lap_wait_reason_t reason = reason_of(1, 512);
     /* Signal 4 came twice in calls before this one, and once in this one. */
     const uint32_t before = signal == 4 ? 2 : 0;
     const lap_wait_t wait = {
-        .peer = 1, .signal = signal, .target = before + 2, .story = &story, .count = 2};
+        .peer = 1, .signal = signal, .target = before + 2, .reason = &reason, .count = 2};
     if (lap_world_rank(world) == 0) {
         world->timeout_ns = 300000000u;
         for (uint32_t i = 0; before && i <= before; i++)

@@ -85,13 +85,13 @@ typedef struct lap_cuda_client {
     struct lap_cuda_client *next;
 } lap_cuda_client_t;
 
-/* Multiprocessors for signals, see cuda_aside.c; no green context: there are none. */
-typedef struct lap_cuda_aside {
+/* Multiprocessors for signals, see cuda_signal_ctx.c; no green context: there are none. */
+typedef struct lap_cuda_signal_ctx {
     CUgreenCtx green;
     CUcontext context;
     CUfunction kernels[LAP_CUDA_KERNELS]; /* those that are signals */
     CUevent joint;                        /* as that of the device */
-} lap_cuda_aside_t;
+} lap_cuda_signal_ctx_t;
 
 /* What signals are held back behind. */
 typedef enum lap_cuda_held_work {
@@ -133,7 +133,7 @@ typedef struct lap_cuda_device {
     uint64_t limit_ns;         /* of waits on the GPU */
     CUstream side;             /* for what is not on a stream of the caller */
     CUevent joint;             /* where streams part and meet */
-    lap_cuda_aside_t aside;
+    lap_cuda_signal_ctx_t signal_ctx;
     lap_stream_t *streams; /* all of them */
     uint64_t slots_used;   /* bits: those of board->slots that streams have */
     /*
@@ -174,9 +174,9 @@ struct lap_stream {
     const lap_device_ops_t *ops;
     lap_cuda_device_t *device;
     CUstream stream;
-    CUstream aside; /* its companion for signals; NULL: none */
-    bool parted;    /* the companion was given something that the stream does not wait for, */
-    bool noted;     /* or only times */
+    CUstream signal_stream; /* its companion for signals; NULL: none */
+    bool signals_apart; /* the companion was given something that the stream does not wait for, */
+    bool noted;         /* or only times */
     lap_cuda_time_t *time; /* asked for, and launched with what comes next; NULL: none */
     unsigned slot;
     CUdeviceptr workspace;     /* of cuBLASLt; 0 until the first GEMM */
@@ -221,8 +221,8 @@ void *lap_cuda_code_memory(lap_stream_t *stream, const lap_cuda_code_t *code);
 /* Between enter and leave: unloads all kernels of layers above. */
 void lap_cuda_code_unload(lap_cuda_device_t *device);
 /* The same with a signal, a kernel of one block, in the stream's companion where it has one. */
-lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kernel, unsigned threads,
-                                   const void *args);
+lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel_t kernel,
+                                           unsigned threads, const void *args);
 /* The stream goes on when its companion is here. */
 lap_status_t lap_cuda_meet(lap_stream_t *stream);
 /* Launches what is held back. */
@@ -247,10 +247,10 @@ lap_status_t lap_cuda_kernel_find(lap_cuda_device_t *device, lap_cuda_kernel_t k
  * The multiprocessors that no part of the GPU has: chosen with the part, opened when the kernels
  * have been loaded; the companion of a stream. Where that fails there are none.
  */
-void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest);
-void lap_cuda_aside_open(lap_cuda_device_t *device);
-void lap_cuda_aside_close(lap_cuda_device_t *device);
-void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p);
+void lap_cuda_signal_ctx_choose(lap_cuda_device_t *device, CUdevResource *rest);
+void lap_cuda_signal_ctx_open(lap_cuda_device_t *device);
+void lap_cuda_signal_ctx_close(lap_cuda_device_t *device);
+void lap_cuda_signal_ctx_stream(lap_cuda_device_t *device, CUstream *stream_p);
 
 /* A stream of the driver in the context of the device. */
 lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p);

@@ -19,10 +19,10 @@
 #include "util/clock.h"
 
 #define PARTS_MOST 64
-#define SM_GROUP 8  /* multiprocessors come in groups of so many */
-#define SM_PAIR 2   /* or, where that would leave many unused, of so many, */
-#define SMS_ASIDE 2 /* with some left for signals: see cuda_aside.c */
-#define OLDEST 80   /* compute capability 8.0 */
+#define SM_GROUP 8        /* multiprocessors come in groups of so many */
+#define SM_PAIR 2         /* or, where that would leave many unused, of so many, */
+#define SMS_FOR_SIGNALS 2 /* with some left for signals: see cuda_signal_ctx.c */
+#define OLDEST 80         /* compute capability 8.0 */
 #define CLOCK_ROUNDS 8
 #define PATIENCE_NS 1000000000u /* of a wait with its host, which may know better why it fails */
 
@@ -150,7 +150,7 @@ static lap_status_t read_part(const char *given, int *part_p, int *parts_p)
 static lap_status_t split_sms(const lap_cuda_api_t *api, const CUdevResource *all, unsigned each,
                               unsigned *count_p, CUdevResource *groups, CUdevResource *rest)
 {
-    const unsigned parts = *count_p, pairs = (all->sm.smCount - SMS_ASIDE) / parts;
+    const unsigned parts = *count_p, pairs = (all->sm.smCount - SMS_FOR_SIGNALS) / parts;
     const unsigned more = pairs / SM_PAIR * SM_PAIR;
     if (more >= each + each / 8 &&
         api->cuDevSmResourceSplitByCount(groups, count_p, all, rest,
@@ -191,7 +191,7 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
                                                  CU_GREEN_CTX_DEFAULT_STREAM),
                            "cuGreenCtxCreate"));
     device->sms = (int)groups[part].sm.smCount;
-    lap_cuda_aside_choose(device, &rest);
+    lap_cuda_signal_ctx_choose(device, &rest);
     return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->green),
                           "cuCtxFromGreenCtx");
 }
@@ -302,7 +302,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
                            "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
-    lap_cuda_aside_open(device);
+    lap_cuda_signal_ctx_open(device);
     LAP_TRY(pin(device, sizeof(*device->board), &board));
     device->board = board;
     LAP_TRY(lap_cuda_own_stream(device, true, &device->side));
@@ -438,7 +438,7 @@ static void close_all(lap_cuda_device_t *device)
         close_inside(device);
         (void)lap_cuda_leave(device, LAP_OK);
     }
-    lap_cuda_aside_close(device);
+    lap_cuda_signal_ctx_close(device);
     if (device->green && !device->dead)
         (void)api->cuGreenCtxDestroy(device->green);
     if (device->retained && !device->dead)

@@ -454,14 +454,14 @@ static void load_kernel(lap_stream_t *stream, const job_t *job)
 {
     const lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
-    lap_stream_t aside = *stream;
+    lap_stream_t capturing = *stream;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
-    aside.stream = device->side;
+    capturing.stream = device->side;
     job->plan->loaded = true;
     if (api->cuStreamBeginCapture(device->side, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS)
         return;
-    (void)multiply(&aside, &job->gemm, &job->block, job->plan,
+    (void)multiply(&capturing, &job->gemm, &job->block, job->plan,
                    job->way == IN_TWO ? job->sums : job->block.d,
                    job->plan->key.accumulates ? 1.0f : 0.0f);
     if (api->cuStreamEndCapture(device->side, &graph) != CUDA_SUCCESS || !graph)

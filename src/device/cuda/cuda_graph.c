@@ -65,7 +65,7 @@ static lap_status_t end(lap_stream_t *const *streams, size_t count, CUgraph *cap
         status = join(streams[i], streams[0]);
     /* Others that the graph has work of have been joined, but for times that they are to note. */
     for (lap_stream_t *other = device->streams; other && status == LAP_OK; other = other->next)
-        if (other != streams[0] && (other->time || other->noted || other->parted))
+        if (other != streams[0] && (other->time || other->noted || other->signals_apart))
             status = join(other, streams[0]);
     if (status == LAP_OK)
         status = lap_cuda_meet(streams[0]);

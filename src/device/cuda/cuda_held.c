@@ -8,7 +8,7 @@
  *
  * One launch has, in this order: copies or a sum or neither; raises; waits; and where they were the
  * last signals of a call, these are counted. Paced signals, which may
- * run elsewhere (cuda_aside.c), are launched by themselves, raises or waits.
+ * run elsewhere (cuda_signal_ctx.c), are launched by themselves, raises or waits.
  *
  * Copies and a sum may also have raises and waits before them in the same launch. Then all of its
  * blocks wait, which takes most of the multiprocessors: it is done only where no other rank, which may
@@ -89,9 +89,9 @@ lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
         return LAP_OK;
     device->held_for = NULL;
     if (device->held_paced && !device->held_alone && device->waits.n > 0)
-        status = lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_wait, 32, &device->waits);
+        status = lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_wait, 32, &device->waits);
     else if (device->held_paced && !device->held_alone)
-        status = lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_raise, 32, &device->raises);
+        status = lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_raise, 32, &device->raises);
     else
         status = launch_held(device, stream);
     device->waits.n = device->raises.n = 0;
@@ -209,7 +209,7 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
         return status;
     }
     LAP_TRY(lap_cuda_flush(device));
-    if (stream->parted) /* raises read what it changes */
+    if (stream->signals_apart) /* raises read what it changes */
         LAP_TRY(lap_cuda_meet(stream));
     for (size_t begin = 0; begin < n; begin += LAP_CUDA_ADVANCE) {
         args.consumed = consumed + begin;

@@ -57,7 +57,7 @@ enum { LAP_CUDA_RUNS = 0, LAP_CUDA_STALLED = 1, LAP_CUDA_MISMATCH = 2 };
 
 /* What a stream waits for, in pinned memory: written by the wait, read by the host. */
 typedef struct lap_cuda_slot {
-    uint64_t buffer, story; /* as in lap_stall_t */
+    uint64_t buffer, reason; /* as in lap_stall_t */
     int32_t peer;
     uint32_t signal, count, come;
     uint32_t number;
@@ -87,7 +87,7 @@ typedef struct lap_cuda_wait {
     const uint32_t *consumed; /* raises of earlier calls, which lap_advance adds to */
     const uint32_t *calls;    /* as in lap_cuda_raise_t */
     uint64_t tag;
-    uint64_t buffer, story;
+    uint64_t buffer, reason;
     int32_t peer;
     uint32_t signal, count;
     uint32_t paced; /* what came counts when it is due */

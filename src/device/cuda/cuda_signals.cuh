@@ -68,7 +68,7 @@ __device__ void report(lap_cuda_slot_t *slot, const lap_cuda_wait_t &wait, uint3
     store_relaxed(&slot->state, LAP_CUDA_RUNS);
     __threadfence_system();
     slot->buffer = wait.buffer;
-    slot->story = wait.story;
+    slot->reason = wait.reason;
     slot->peer = wait.peer;
     slot->signal = wait.signal;
     slot->count = wait.count;

@@ -80,7 +80,7 @@ uint64_t *lap_cuda_stamp_before(lap_stream_t *stream)
 static lap_status_t note_settled(lap_stream_t *stream, const lap_cuda_stamp_t *args)
 {
     LAP_TRY(lap_cuda_settle(stream));
-    return lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, args);
+    return lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, args);
 }
 
 lap_status_t lap_cuda_note(lap_stream_t *stream, uint64_t *at)
@@ -96,9 +96,10 @@ lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
     const lap_cuda_stamp_t args = {lap_cuda_stamp_before(stream)};
     if (!args.at)
         return LAP_OK;
-    return stream->parted ? lap_cuda_launch_aside(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
-                          : lap_cuda_launch_raw(stream->device, stream->stream,
-                                                LAP_CUDA_KERNEL_stamp, 1, 1, 1, 1, &args);
+    return stream->signals_apart
+               ? lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_stamp, 1, &args)
+               : lap_cuda_launch_raw(stream->device, stream->stream, LAP_CUDA_KERNEL_stamp, 1, 1, 1,
+                                     1, &args);
 }
 
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)

@@ -64,7 +64,7 @@ lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstrea
 static lap_status_t create_stream(lap_cuda_device_t *device, bool urgent, lap_stream_t *stream)
 {
     LAP_TRY(lap_cuda_own_stream(device, urgent, &stream->stream));
-    lap_cuda_aside_stream(device, &stream->aside);
+    lap_cuda_signal_ctx_stream(device, &stream->signal_stream);
     return LAP_OK;
 }
 
@@ -110,8 +110,8 @@ void lap_cuda_stream_destroy(lap_stream_t *stream)
         for (unsigned i = 0; i < stream->noutgrown; i++)
             (void)api->cuMemFree(stream->outgrown[i]);
         (void)api->cuStreamDestroy(stream->stream);
-        if (stream->aside)
-            (void)api->cuStreamDestroy(stream->aside);
+        if (stream->signal_stream)
+            (void)api->cuStreamDestroy(stream->signal_stream);
         (void)lap_cuda_leave(device, LAP_OK);
     }
     lap_stream_t **link = &device->streams;
@@ -289,7 +289,7 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
         return false;
     const lap_stall_t stall = {
         .buffer = (void *)(uintptr_t)slot->buffer,
-        .story = (const void *)(uintptr_t)slot->story,
+        .reason = (const void *)(uintptr_t)slot->reason,
         .peer = slot->peer,
         .signal = slot->signal,
         .count = slot->count,
@@ -373,7 +373,7 @@ static bool drain(const lap_cuda_device_t *device, const lap_event_t *until)
     const uint64_t deadline = lap_now_ns() + DRAIN_NS;
     const lap_stream_t *stream = device->streams;
     for (;;) {
-        while (stream && !is_busy(api, stream->stream) && !is_busy(api, stream->aside))
+        while (stream && !is_busy(api, stream->stream) && !is_busy(api, stream->signal_stream))
             stream = stream->next;
         if (!stream && !(until && api->cuEventQuery(until->event) == CUDA_ERROR_NOT_READY))
             return true;

@@ -51,7 +51,7 @@ static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise
 static lap_status_t await_launch(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
     lap_world_t *world = buffer->group->world;
-    lap_await_begin(world, buffer, wait->story ? wait->story->number : 0);
+    lap_await_begin(world, buffer, wait->reason ? wait->reason->number : 0);
     const lap_status_t status = lap_host_wait_now(buffer, wait);
     lap_await_end(world);
     return status;
@@ -111,9 +111,9 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
         .word = &lap_part_words(part, rank)[wait->signal],
         .consumed = &part->consumed[wait->signal],
         .calls = part->calls,
-        .tag = wait->story ? wait->story->tag : 0,
+        .tag = wait->reason ? wait->reason->tag : 0,
         .buffer = (uint64_t)(uintptr_t)buffer,
-        .story = (uint64_t)(uintptr_t)wait->story,
+        .reason = (uint64_t)(uintptr_t)wait->reason,
         .peer = wait->peer,
         .signal = wait->signal,
         .count = wait->count,
@@ -121,7 +121,7 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     };
     if (part->in_turn)
         LAP_TRY(await_launch(buffer, wait));
-    return lap_cuda_stream_wait(stream, &args, wait->story != NULL, wait->no_gemm_in_flight);
+    return lap_cuda_stream_wait(stream, &args, wait->reason != NULL, wait->no_gemm_in_flight);
 }
 
 static lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,

@@ -391,16 +391,16 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     if (status == LAP_OK)
         status = make_offer(buffer, &offer);
     offer.failure = (int32_t)status;
-    char story[LAP_ERROR_TEXT] = "";
+    char sentence[LAP_ERROR_TEXT] = "";
     if (status != LAP_OK)
-        strncpy(story, lap_last_error(), sizeof(story) - 1);
+        strncpy(sentence, lap_last_error(), sizeof(sentence) - 1);
     LAP_TRY(lap_group_collect(group, &offer, sizeof(offer), &offers));
     const overview_t view = look_over(group, offers);
     *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
     part->in_turn = buffer->in_person = view.share && is_threads(buffer);
     part->device->crowded = part->device->crowded || view.crowded;
     if (status != LAP_OK)
-        lap_error(status, "%s", story);
+        lap_error(status, "%s", sentence);
     else if (!view.failed)
         status = check_multicast(buffer, &view);
     if (status == LAP_OK && !view.failed)

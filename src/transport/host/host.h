@@ -17,7 +17,7 @@ lap_status_t lap_host_buffer_create_some(lap_buffer_t *buffer, size_t bytes,
 lap_status_t lap_host_buffer_create(lap_buffer_t *buffer);
 void lap_host_buffer_destroy(lap_buffer_t *buffer);
 
-void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story);
+void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 lap_status_t lap_host_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
 lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);

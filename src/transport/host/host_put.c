@@ -33,17 +33,17 @@ lap_status_t lap_host_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise)
     return LAP_OK;
 }
 
-void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story)
+void lap_host_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
     /* The peers read it where it is. */
     (void)buffer;
-    (void)story;
+    (void)reason;
 }
 
 lap_status_t lap_host_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
     lap_buffer_watch_t watch;
-    lap_buffer_watch_init(&watch, buffer, wait->peer, wait->story);
+    lap_buffer_watch_init(&watch, buffer, wait->peer, wait->reason);
     lap_status_t status =
         lap_bank_wait(buffer->banks[buffer->group->rank], wait->signal, wait->target, &watch.watch);
     if (status != LAP_OK)

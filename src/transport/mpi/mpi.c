@@ -66,14 +66,14 @@ static void take_note(lap_buffer_t *buffer, const lap_packet_t *packet)
 {
     char name[LAP_CALL_NAME + 1] = "";
     memcpy(name, &packet->words[NOTE_NAME], LAP_CALL_NAME);
-    const lap_wait_reason_t story = {
+    const lap_wait_reason_t reason = {
         .op = name,
         .call = (uint32_t)packet->words[NOTE_CALL],
         .op_index = (uint32_t)packet->words[NOTE_OP],
         .m = packet->words[NOTE_M],
         .number = packet->words[NOTE_NUMBER],
     };
-    lap_buffer_write_call(buffer->notes[packet->from], &story);
+    lap_buffer_write_call(buffer->notes[packet->from], &reason);
 }
 
 static void deliver(void *context, const lap_packet_t *packet, const char *body)
@@ -187,7 +187,7 @@ lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait)
     return lap_host_wait_now(buffer, wait);
 }
 
-void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story)
+void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason)
 {
     lap_wire_t *wire = buffer->group->world->wire;
     for (int peer = 0; peer < buffer->group->size; peer++) {
@@ -195,12 +195,12 @@ void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story)
         /* Without memory for it a mismatch is found later, by the tag of a signal. */
         if (buffer->banks[peer] || begin_packet(buffer, peer, PACKET_NOTE, 0, &packet) != LAP_OK)
             continue;
-        packet->words[NOTE_CALL] = story->call;
-        packet->words[NOTE_OP] = story->op_index;
-        packet->words[NOTE_M] = story->m;
-        packet->words[NOTE_NUMBER] = story->number;
+        packet->words[NOTE_CALL] = reason->call;
+        packet->words[NOTE_OP] = reason->op_index;
+        packet->words[NOTE_M] = reason->m;
+        packet->words[NOTE_NUMBER] = reason->number;
         char name[LAP_CALL_NAME] = "";
-        memcpy(name, story->op, strnlen(story->op, LAP_CALL_NAME - 1));
+        memcpy(name, reason->op, strnlen(reason->op, LAP_CALL_NAME - 1));
         memcpy(&packet->words[NOTE_NAME], name, LAP_CALL_NAME);
         wire->ops->send(wire, packet);
     }

@@ -9,7 +9,7 @@
 lap_status_t lap_hosts_buffer_create_some(lap_buffer_t *buffer, size_t bytes);
 void lap_mpi_buffer_destroy(lap_buffer_t *buffer);
 
-void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *story);
+void lap_mpi_tell_note(lap_buffer_t *buffer, const lap_wait_reason_t *reason);
 lap_status_t lap_mpi_raise_now(lap_buffer_t *buffer, const lap_raise_t *raise);
 lap_status_t lap_mpi_wait_now(lap_buffer_t *buffer, const lap_wait_t *wait);
 

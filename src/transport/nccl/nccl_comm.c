@@ -32,7 +32,7 @@ static bool find_stall(lap_nccl_comm_t *comm, lap_stall_t *stall_p)
     const lap_lack_t *lack = &flight->round.lacks[at];
     *stall_p = (lap_stall_t){
         .buffer = flight->buffer,
-        .story = flight->round.story,
+        .reason = flight->round.reason,
         .peer = lack->peer,
         .signal = lack->signal,
         .count = lack->count,

@@ -217,13 +217,13 @@ static lap_status_t check_words(lap_buffer_t *buffer, const lap_round_t *round)
             .word = &stage->in[peer],
             .consumed = &stage->consumed[peer],
             .calls = stage->calls,
-            .tag = round->story ? round->story->tag : 0,
+            .tag = round->reason ? round->reason->tag : 0,
             .buffer = (uint64_t)(uintptr_t)buffer,
-            .story = (uint64_t)(uintptr_t)round->story,
+            .reason = (uint64_t)(uintptr_t)round->reason,
             .peer = peer,
             .count = 1,
         };
-        LAP_TRY(lap_cuda_stream_wait(stage->comm->wire, &wait, round->story != NULL, true));
+        LAP_TRY(lap_cuda_stream_wait(stage->comm->wire, &wait, round->reason != NULL, true));
     }
     return LAP_OK;
 }

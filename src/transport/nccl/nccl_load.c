@@ -50,9 +50,9 @@ lap_status_t lap_nccl_check(const lap_nccl_api_t *api, ncclResult_t result, cons
     const lap_status_t status = result == ncclRemoteError    ? LAP_ERR_PEER_LOST
                                 : result == ncclInvalidUsage ? LAP_ERR_UNSUPPORTED
                                                              : LAP_ERR_SYSTEM;
-    const char *story = api->ncclGetLastError(NULL);
+    const char *sentence = api->ncclGetLastError(NULL);
     return lap_error(status, "%s of NCCL failed: %s%s%s", what, api->ncclGetErrorString(result),
-                     story && *story ? ": " : "", story ? story : "");
+                     sentence && *sentence ? ": " : "", sentence ? sentence : "");
 }
 
 lap_status_t lap_nccl_version(int *version_p)

@@ -23,67 +23,67 @@ static bool is_signal(lap_cuda_kernel_t kernel)
 static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    lap_cuda_aside_t *aside = &device->aside;
+    lap_cuda_signal_ctx_t *signal_ctx = &device->signal_ctx;
     for (int i = 0; i < LAP_CUDA_KERNELS; i++) {
         CUkernel kernel;
         if (!is_signal((lap_cuda_kernel_t)i))
             continue;
         LAP_TRY(lap_cuda_kernel_find(device, (lap_cuda_kernel_t)i, &kernel));
-        LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(&aside->kernels[i], kernel),
+        LAP_TRY(lap_cuda_check(api, api->cuKernelGetFunction(&signal_ctx->kernels[i], kernel),
                                "cuKernelGetFunction"));
-        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(aside->kernels[i]), "cuFuncLoad"));
+        LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(signal_ctx->kernels[i]), "cuFuncLoad"));
     }
-    return lap_cuda_check(api, api->cuEventCreate(&aside->joint, CU_EVENT_DISABLE_TIMING),
+    return lap_cuda_check(api, api->cuEventCreate(&signal_ctx->joint, CU_EVENT_DISABLE_TIMING),
                           "cuEventCreate");
 }
 
 static lap_status_t create(lap_cuda_device_t *device, CUdevResource *rest)
 {
     const lap_cuda_api_t *api = &device->api;
-    lap_cuda_aside_t *aside = &device->aside;
+    lap_cuda_signal_ctx_t *signal_ctx = &device->signal_ctx;
     CUdevResourceDesc description;
     LAP_TRY(lap_cuda_check(api, api->cuDevResourceGenerateDesc(&description, rest, 1),
                            "cuDevResourceGenerateDesc"));
-    LAP_TRY(lap_cuda_check(
-        api,
-        api->cuGreenCtxCreate(&aside->green, description, device->gpu, CU_GREEN_CTX_DEFAULT_STREAM),
-        "cuGreenCtxCreate"));
-    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&aside->context, aside->green),
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuGreenCtxCreate(&signal_ctx->green, description, device->gpu,
+                                                 CU_GREEN_CTX_DEFAULT_STREAM),
+                           "cuGreenCtxCreate"));
+    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&signal_ctx->context, signal_ctx->green),
                           "cuCtxFromGreenCtx");
 }
 
-void lap_cuda_aside_choose(lap_cuda_device_t *device, CUdevResource *rest)
+void lap_cuda_signal_ctx_choose(lap_cuda_device_t *device, CUdevResource *rest)
 {
     if (rest->type == CU_DEV_RESOURCE_TYPE_SM && rest->sm.smCount > 0 &&
         create(device, rest) != LAP_OK)
-        lap_cuda_aside_close(device);
+        lap_cuda_signal_ctx_close(device);
 }
 
-void lap_cuda_aside_open(lap_cuda_device_t *device)
+void lap_cuda_signal_ctx_open(lap_cuda_device_t *device)
 {
-    if (device->aside.green && (lap_cuda_push(device, device->aside.context) != LAP_OK ||
-                                lap_cuda_pop(device, open_inside(device)) != LAP_OK))
-        lap_cuda_aside_close(device);
+    if (device->signal_ctx.green && (lap_cuda_push(device, device->signal_ctx.context) != LAP_OK ||
+                                     lap_cuda_pop(device, open_inside(device)) != LAP_OK))
+        lap_cuda_signal_ctx_close(device);
 }
 
-void lap_cuda_aside_close(lap_cuda_device_t *device)
+void lap_cuda_signal_ctx_close(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    lap_cuda_aside_t *aside = &device->aside;
-    if (aside->joint && lap_cuda_push(device, device->aside.context) == LAP_OK) {
-        (void)api->cuEventDestroy(aside->joint);
+    lap_cuda_signal_ctx_t *signal_ctx = &device->signal_ctx;
+    if (signal_ctx->joint && lap_cuda_push(device, device->signal_ctx.context) == LAP_OK) {
+        (void)api->cuEventDestroy(signal_ctx->joint);
         (void)lap_cuda_pop(device, LAP_OK);
     }
-    if (aside->green && !device->dead)
-        (void)api->cuGreenCtxDestroy(aside->green);
-    *aside = (lap_cuda_aside_t){0};
+    if (signal_ctx->green && !device->dead)
+        (void)api->cuGreenCtxDestroy(signal_ctx->green);
+    *signal_ctx = (lap_cuda_signal_ctx_t){0};
 }
 
-void lap_cuda_aside_stream(lap_cuda_device_t *device, CUstream *stream_p)
+void lap_cuda_signal_ctx_stream(lap_cuda_device_t *device, CUstream *stream_p)
 {
-    if (device->aside.green &&
-        device->api.cuGreenCtxStreamCreate(stream_p, device->aside.green, CU_STREAM_NON_BLOCKING,
-                                           device->urgent) != CUDA_SUCCESS)
+    if (device->signal_ctx.green &&
+        device->api.cuGreenCtxStreamCreate(stream_p, device->signal_ctx.green,
+                                           CU_STREAM_NON_BLOCKING, device->urgent) != CUDA_SUCCESS)
         *stream_p = NULL;
 }
 
@@ -95,29 +95,29 @@ static lap_status_t launch_inside(const lap_stream_t *stream, lap_cuda_kernel_t 
     const lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
     void *params[] = {(void *)(uintptr_t)args};
-    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(stream->aside, device->joint, 0),
+    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(stream->signal_stream, device->joint, 0),
                            "cuStreamWaitEvent"));
     return lap_cuda_check(api,
-                          api->cuLaunchKernel(device->aside.kernels[kernel], 1, 1, 1, threads, 1, 1,
-                                              0, stream->aside, params, NULL),
+                          api->cuLaunchKernel(device->signal_ctx.kernels[kernel], 1, 1, 1, threads,
+                                              1, 1, 0, stream->signal_stream, params, NULL),
                           "a signal");
 }
 
-lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kernel, unsigned threads,
-                                   const void *args)
+lap_status_t lap_cuda_launch_in_signal_ctx(lap_stream_t *stream, lap_cuda_kernel_t kernel,
+                                           unsigned threads, const void *args)
 {
     lap_cuda_device_t *device = stream->device;
     const lap_cuda_api_t *api = &device->api;
-    if (!stream->aside)
+    if (!stream->signal_stream)
         return lap_cuda_launch_raw(device, stream->stream, kernel, 1, 1, threads, 1, args);
     LAP_TRY(
         lap_cuda_check(api, api->cuEventRecord(device->joint, stream->stream), "cuEventRecord"));
-    LAP_TRY(lap_cuda_push(device, device->aside.context));
+    LAP_TRY(lap_cuda_push(device, device->signal_ctx.context));
     LAP_TRY(lap_cuda_pop(device, launch_inside(stream, kernel, threads, args)));
     if (kernel == LAP_CUDA_KERNEL_stamp)
         stream->noted = true;
     else
-        stream->parted = true;
+        stream->signals_apart = true;
     return kernel == LAP_CUDA_KERNEL_wait ? lap_cuda_meet(stream) : LAP_OK;
 }
 
@@ -125,20 +125,20 @@ lap_status_t lap_cuda_launch_aside(lap_stream_t *stream, lap_cuda_kernel_t kerne
 static lap_status_t meet_inside(const lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
-    return lap_cuda_check(&device->api,
-                          device->api.cuEventRecord(device->aside.joint, stream->aside),
-                          "cuEventRecord");
+    return lap_cuda_check(
+        &device->api, device->api.cuEventRecord(device->signal_ctx.joint, stream->signal_stream),
+        "cuEventRecord");
 }
 
 lap_status_t lap_cuda_meet(lap_stream_t *stream)
 {
     const lap_cuda_device_t *device = stream->device;
-    if (!stream->parted && !stream->noted)
+    if (!stream->signals_apart && !stream->noted)
         return LAP_OK;
-    stream->parted = stream->noted = false;
-    LAP_TRY(lap_cuda_push(device, device->aside.context));
+    stream->signals_apart = stream->noted = false;
+    LAP_TRY(lap_cuda_push(device, device->signal_ctx.context));
     LAP_TRY(lap_cuda_pop(device, meet_inside(stream)));
-    return lap_cuda_check(&device->api,
-                          device->api.cuStreamWaitEvent(stream->stream, device->aside.joint, 0),
-                          "cuStreamWaitEvent");
+    return lap_cuda_check(
+        &device->api, device->api.cuStreamWaitEvent(stream->stream, device->signal_ctx.joint, 0),
+        "cuStreamWaitEvent");
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/environment.h"
@@ -39,9 +40,16 @@ static bool is_ours(int dir)
            who.pid == getpid();
 }
 
+/*
+ * mpirun of Open MPI sends SIGKILL to all ranks when the first of them has ended: those that have
+ * nothing to remove give the one that has a moment.
+ */
 static void end_by(int number)
 {
+    const struct timespec moment = {.tv_nsec = 200000000};
     const char *place = meeting.place;
+    if (!place && !meeting.dir[0])
+        nanosleep(&moment, NULL);
     const int made = place ? lap_private_dir_look(place) : -1;
     const int dir = meeting.dir[0] ? lap_private_dir_look(meeting.dir) : -1;
     if (made >= 0) {

@@ -26,13 +26,8 @@ static void *grow(lap_nn_list_t *list, void *array, uint32_t count, uint32_t *ro
 {
     if (list->status != LAP_OK)
         return NULL;
-    if (count < *room_p)
-        return array;
-    const uint32_t room = *room_p ? 2 * *room_p : 64;
-    void *grown = lap_realloc(array, *room_p, room, size);
-    if (grown)
-        *room_p = room;
-    else
+    void *grown = lap_grow(array, count, room_p, size);
+    if (!grown)
         list->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a pass through %zu layers",
                                  list->plan.desc.layers);
     return grown;

@@ -36,16 +36,10 @@ void lap_check_describe(const lap_check_t *check, uint32_t index, char *text, si
 void *lap_check_grow(lap_check_t *check, void *array, uint32_t count, uint32_t *room_p,
                      size_t element)
 {
-    if (count < *room_p)
-        return array;
-    uint32_t room = *room_p ? *room_p : 256;
-    if (room <= UINT32_MAX / 4)
-        room *= 2;
-    void *grown = count < room ? lap_realloc(array, *room_p, room, element) : NULL;
-    if (grown)
-        *room_p = room;
-    else if (check->status == LAP_OK)
-        check->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u nodes", (unsigned)room);
+    void *grown = lap_grow(array, count, room_p, element);
+    if (!grown && check->status == LAP_OK)
+        check->status =
+            lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u nodes", (unsigned)count + 1);
     return grown;
 }
 

@@ -19,15 +19,10 @@ static void *grow(lap_linked_t *linked, void *array, uint32_t count, uint32_t *r
 {
     if (linked->status != LAP_OK)
         return NULL;
-    if (count < *room_p)
-        return array;
-    const uint32_t room = *room_p ? 2 * *room_p : 16;
-    void *grown = lap_realloc(array, *room_p, room, size);
-    if (grown)
-        *room_p = room;
-    else
-        linked->status =
-            lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u parts", (unsigned)room);
+    void *grown = lap_grow(array, count, room_p, size);
+    if (!grown)
+        linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u parts",
+                                   (unsigned)count + 1);
     return grown;
 }
 

@@ -48,17 +48,10 @@ void lap_schedule_clear(lap_schedule_t *schedule)
 static void *grow(lap_schedule_t *schedule, void *array, uint32_t count, uint32_t *room_p,
                   size_t element)
 {
-    if (count < *room_p)
-        return array;
-    uint32_t room = *room_p ? *room_p : 16;
-    if (room <= UINT32_MAX / 4)
-        room *= 2;
-    void *grown = count < room ? lap_realloc(array, *room_p, room, element) : NULL;
-    if (grown)
-        *room_p = room;
-    else
-        schedule->status =
-            lap_error(LAP_ERR_NO_MEMORY, "no memory for a schedule of %u elements", (unsigned)room);
+    void *grown = lap_grow(array, count, room_p, element);
+    if (!grown)
+        schedule->status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a schedule of %u elements",
+                                     (unsigned)count + 1);
     return grown;
 }
 

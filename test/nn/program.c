@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../schedule/drop.h"
 #include "core/status.h"
 #include "nn/program.h"
 #include "tap.h"
@@ -76,16 +77,6 @@ static void restore(lap_fragment_t *fragment, uint32_t index, saved_t *saved)
     free(saved->links);
 }
 
-/* A step that does nothing, on the same stream with the same dependencies. */
-static void make_idle(lap_step_t *step, int rank)
-{
-    lap_step_t idle = {.kind = LAP_STEP_COPY, .stream = step->stream, .ndeps = step->ndeps};
-    memcpy(idle.deps, step->deps, sizeof(idle.deps));
-    idle.src.place = idle.dst.place = LAP_SCRATCH;
-    idle.src.rank = idle.dst.rank = rank;
-    *step = idle;
-}
-
 /* Takes the `item`-th link of a step out; the others stay in their order. */
 static bool drop_link(lap_fragment_t *fragment, uint32_t index, uint32_t item)
 {
@@ -115,25 +106,13 @@ static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation
         make_idle(step, fragment->schedule.rank);
         return true;
     case DROP_SIGNAL:
-        if (item > 0 || step->kind != LAP_STEP_PUT || step->signal == LAP_NO_SIGNAL)
-            return false;
-        step->signal = LAP_NO_SIGNAL;
-        return true;
+        return item == 0 && drop_signal(step);
     case DROP_DEP:
-        if (item >= step->ndeps)
-            return false;
-        step->deps[item] = step->deps[--step->ndeps];
-        return true;
+        return drop_dep(step, item);
     case DROP_BLOCK_WAIT:
-        if (!block || block->wait_signal == LAP_NO_SIGNAL)
-            return false;
-        block->wait_signal = LAP_NO_SIGNAL;
-        return true;
+        return block && drop_block_signal(&block->wait_signal);
     default:
-        if (!block || block->raise_signal == LAP_NO_SIGNAL)
-            return false;
-        block->raise_signal = LAP_NO_SIGNAL;
-        return true;
+        return block && drop_block_signal(&block->raise_signal);
     }
 }
 

@@ -168,16 +168,6 @@ static void test_mixtures(void)
            count, bad);
 }
 
-/* How many steps of a kind there are, on a stream or (-1) on any. */
-static uint32_t count_steps(const lap_schedule_t *schedule, lap_step_kind_t kind, int stream)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < schedule->nsteps; i++)
-        count +=
-            schedule->steps[i].kind == kind && (stream < 0 || schedule->steps[i].stream == stream);
-    return count;
-}
-
 /* Builds rank 1 of 4 (or the only one) with 8192 rows, so that defaults are seen. */
 static void build_one(const char *method, lap_op_kind_t kind, int size, lap_schedule_t *schedule)
 {

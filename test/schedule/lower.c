@@ -33,16 +33,6 @@ static void test_passes(void)
                     lap_pass_at(i)->name);
 }
 
-/* Steps of a kind, on a stream or (-1) on any. */
-static uint32_t count_steps(const lap_schedule_t *schedule, lap_step_kind_t kind, int stream)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < schedule->nsteps; i++)
-        count +=
-            schedule->steps[i].kind == kind && (stream < 0 || schedule->steps[i].stream == stream);
-    return count;
-}
-
 /* The blocks of the other ranks wait; block 0 is this rank's. */
 static void build_fused(sequence_t *sequence, lap_op_kind_t kind)
 {

@@ -8,6 +8,7 @@
  * With the name of a target, the same is done to what that target is given. There a mutant may
  * survive by one of two rules: see is_equivalent.
  */
+#include "drop.h"
 #include "sequence.h"
 
 /* What is done to a step, or to a block of it. */
@@ -57,16 +58,6 @@ static lap_status_t prove(const sequence_t *sequence)
     return lap_lowered_check(list, sequence->ncalls, sequence->size, target);
 }
 
-/* A step that does nothing, on the same stream with the same dependencies. */
-static void make_idle(lap_step_t *step, int rank)
-{
-    lap_step_t idle = {.kind = LAP_STEP_COPY, .stream = step->stream, .ndeps = step->ndeps};
-    memcpy(idle.deps, step->deps, sizeof(idle.deps));
-    idle.src.place = idle.dst.place = LAP_SCRATCH;
-    idle.src.rank = idle.dst.rank = rank;
-    *step = idle;
-}
-
 /* A range of the same shape that begins one row further; false when it has no row to move by. */
 static bool shift(lap_range_t *range)
 {
@@ -92,15 +83,9 @@ static bool change_step(lap_schedule_t *schedule, uint32_t index, mutation_t mut
         make_idle(step, schedule->rank);
         return true;
     case DROP_SIGNAL:
-        if (item > 0 || step->kind != LAP_STEP_PUT || step->signal == LAP_NO_SIGNAL)
-            return false;
-        step->signal = LAP_NO_SIGNAL;
-        return true;
+        return item == 0 && drop_signal(step);
     case DROP_DEP:
-        if (item >= step->ndeps)
-            return false;
-        step->deps[item] = step->deps[--step->ndeps];
-        return true;
+        return drop_dep(step, item);
     case LESS:
         if (item > 0 || !waits || step->count < 2)
             return false;
@@ -148,15 +133,9 @@ static bool change_block(lap_schedule_t *schedule, uint32_t index, mutation_t mu
     lap_block_t *block = &schedule->blocks[step->first + item];
     switch (mutation) {
     case DROP_BLOCK_WAIT:
-        if (block->wait_signal == LAP_NO_SIGNAL)
-            return false;
-        block->wait_signal = LAP_NO_SIGNAL;
-        return true;
+        return drop_block_signal(&block->wait_signal);
     case DROP_BLOCK_RAISE:
-        if (block->raise_signal == LAP_NO_SIGNAL)
-            return false;
-        block->raise_signal = LAP_NO_SIGNAL;
-        return true;
+        return drop_block_signal(&block->raise_signal);
     case LESS:
         return block->wait_signal != LAP_NO_SIGNAL && --block->wait_count > 0;
     case SHIFT:

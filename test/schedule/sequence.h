@@ -229,4 +229,14 @@ static inline void sequence_clear(sequence_t *sequence)
         lap_schedule_clear(&sequence->schedules[i]);
 }
 
+/* Steps of a kind, on a stream or (-1) on any. */
+static inline uint32_t count_steps(const lap_schedule_t *schedule, lap_step_kind_t kind, int stream)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        count +=
+            schedule->steps[i].kind == kind && (stream < 0 || schedule->steps[i].stream == stream);
+    return count;
+}
+
 #endif

@@ -135,7 +135,7 @@ static void end_baseline(const void *context)
 
 int lap_cli_bench(int argc, char **argv)
 {
-    char **again = lap_ranks_arguments("lap bench", argc, argv);
+    char **again = lap_ranks_arguments(&lap_bench_command, argc, argv);
     if (!again)
         return LAP_CLI_FAILED;
     static lap_bench_t bench; /* too large for small stacks, and needed once */

@@ -242,7 +242,7 @@ static void escalate(job_t *job)
 /* All ranks ended so together, and one of them said why. */
 static bool is_told(const job_t *job)
 {
-    return job->launch->told != 0 && job->result == job->launch->told;
+    return job->launch->reported_status != 0 && job->result == job->launch->reported_status;
 }
 
 /* A rank's bad end is told when it is the first; `info` is what waitid says of it. */
@@ -410,7 +410,8 @@ static void turn(job_t *job)
     bool full = job->outbox.pending >= LAP_OUTBOX_FULL, open = false;
     *signals = (struct pollfd){.fd = job->signals, .events = POLLIN};
     *out = (struct pollfd){.fd = lap_outbox_fd(&job->outbox), .events = POLLOUT};
-    *reader = (struct pollfd){.fd = job->launch->heard && job->phase < TERM ? STDOUT_FILENO : -1};
+    *reader =
+        (struct pollfd){.fd = job->launch->needs_reader && job->phase < TERM ? STDOUT_FILENO : -1};
     for (size_t i = 0; i < nlines; i++) {
         int fd = lines_at(job, i)->fd;
         open = open || fd >= 0;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "core/status.h"
 #include "interrupt.h"
 #include "launch.h"
 #include "meeting.h"
@@ -28,12 +29,13 @@ int lap_ranks_fail(const char *name, int rank, lap_status_t status)
     return LAP_CLI_FAILED;
 }
 
-char **lap_ranks_arguments(const char *name, int argc, char **argv)
+char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv)
 {
     static char program[] = "lap";
     char **again = lap_alloc((size_t)argc + 2, sizeof(*again));
     if (!again) {
-        fprintf(stderr, "%s: no memory for %d arguments\n", name, argc);
+        (void)lap_args_refused(
+            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", argc), "");
         return NULL;
     }
     again[0] = program;
@@ -45,8 +47,9 @@ char **lap_ranks_arguments(const char *name, int argc, char **argv)
 int lap_ranks_here(int nranks)
 {
     lap_environment_t environment;
-    const bool told = lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
-    return told && environment.size == nranks ? environment.local_size : nranks;
+    const bool launched =
+        lap_environment_launched() && lap_environment_read(&environment) == LAP_OK;
+    return launched && environment.size == nranks ? environment.local_size : nranks;
 }
 
 bool lap_ranks_suit(const lap_command_t *command, const char *given, const char *transport,
@@ -169,8 +172,8 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
         .gpus = job->gpus,
         .gpu_answer = gpu_answer,
-        .told = job->told,
-        .heard = true,
+        .reported_status = job->reported_status,
+        .needs_reader = true,
     };
     return lap_launch(&launch);
 }

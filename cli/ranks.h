@@ -23,7 +23,7 @@ typedef struct lap_ranks {
     lap_gpu_mode_t gpus;
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
-    int told; /* an exit status that all ranks end with together, of which one has told; 0: none */
+    int reported_status; /* an exit status that all ranks end with together, of which one has told; 0: none */
     /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
     int (*check)(const void *context, int nranks);
     /* The work of one rank; its exit status. */
@@ -64,7 +64,7 @@ int lap_ranks_here(int nranks);
  * The command line to start ranks with: "lap", and argv[0..argc). The caller frees it with
  * lap_free; NULL, after a sentence, when there is no memory.
  */
-char **lap_ranks_arguments(const char *name, int argc, char **argv);
+char **lap_ranks_arguments(const lap_command_t *command, int argc, char **argv);
 
 /*
  * Prints why a rank failed, with lap_last_error, and returns the exit status. `rank` is -1 when it

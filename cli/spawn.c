@@ -152,7 +152,7 @@ static bool become_rank(lap_spawn_t *spawn, int rank, pid_t parent, const int ou
     close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
     setrlimit(RLIMIT_NOFILE, &spawn->files);
     /* Where the launcher ends the job when nobody reads, no rank need die of it before. */
-    struct sigaction pipe = {.sa_handler = spawn->launch->heard ? SIG_IGN : SIG_DFL};
+    struct sigaction pipe = {.sa_handler = spawn->launch->needs_reader ? SIG_IGN : SIG_DFL};
     sigaction(SIGPIPE, &pipe, NULL);
     return sigprocmask(SIG_SETMASK, &spawn->mask, NULL) == 0;
 }

@@ -117,7 +117,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
     LAP_TRY(lap_train_average(model->groups.world, iteration));
-    if (is_finite(iteration) || model->told)
+    if (is_finite(iteration) || model->reported)
         return LAP_OK;
     return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
 }
@@ -224,11 +224,15 @@ static int run_rank(const void *context, lap_world_t *world)
 
 int lap_cli_train(int argc, char **argv)
 {
-    char **again = lap_ranks_arguments(lap_train_command.name, argc, argv);
+    char **again = lap_ranks_arguments(&lap_train_command, argc, argv);
     if (!again)
         return LAP_CLI_FAILED;
     lap_train_t train;
+    double device_bytes = 0;
     int result = lap_train_parse(argc, argv, &train);
+    /* A wrong description is refused once the number of ranks is known. */
+    if (result == LAP_CLI_GO && lap_train_device_bytes(&train, &device_bytes) == LAP_ERR_NO_MEMORY)
+        result = lap_args_refused(&lap_train_command, LAP_ERR_NO_MEMORY, "");
     if (result == LAP_CLI_GO) {
         const lap_ranks_t job = {
             .name = lap_train_command.name,
@@ -237,9 +241,9 @@ int lap_cli_train(int argc, char **argv)
             .device = train.device,
             .transport = train.transport,
             .gpus = train.gpus,
-            .device_bytes = lap_train_device_bytes(&train),
+            .device_bytes = device_bytes,
             .dtype = train.desc.fp8 == LAP_FP8_NONE ? train.desc.dtype : LAP_FLOAT8_E4M3,
-            .told = LAP_CLI_NOT_FINITE,
+            .reported_status = LAP_CLI_NOT_FINITE,
             .check = check_ranks,
             .run = run_rank,
             .context = &train,

@@ -54,8 +54,11 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p);
 /* What can be said once the number of ranks is known. Returns as lap_train_parse. */
 int lap_train_check(const lap_train_t *train, int nranks);
 
-/* The bytes that a rank needs at least where its device has its memory, roughly. */
-double lap_train_device_bytes(const lap_train_t *train);
+/*
+ * The bytes that a rank needs at least where its device has its memory, roughly. Fails as lap_nn_plan
+ * does, or without the memory to count them.
+ */
+lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p);
 
 /* What one rank knows of its groups; dp is NULL when there is one replica. */
 typedef struct lap_train_groups {
@@ -77,7 +80,7 @@ typedef struct lap_train_model {
     double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
     int micro;              /* the micro-batch in work */
     int not_finite;         /* the first micro-batch of it whose loss is not finite; -1: none */
-    bool told;              /* that one was not */
+    bool reported;          /* that one was not */
 } lap_train_model_t;
 
 /*

@@ -242,7 +242,7 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
         if (((lap_nn_not_finite_t *)all)[r].what != LAP_NN_ALL_FINITE)
             found = ((lap_nn_not_finite_t *)all)[r];
     lap_free(all);
-    model->told = true;
+    model->reported = true;
     if (lap_group_rank(model->groups.world) != 0)
         return LAP_OK;
     char where[160] = "all parameters, activations and gradients are finite";

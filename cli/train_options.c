@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/environment.h"
+#include "core/status.h"
 #include "launch.h"
 #include "nn/list.h"
 #include "nn/nn_fields.h"
@@ -627,27 +628,29 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     return LAP_CLI_GO;
 }
 
-double lap_train_device_bytes(const lap_train_t *train)
+lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)
 {
-    const double kept = train->optimizer.kind == LAP_SGD ? 4 : 8; /* of a weight */
-    const int ways = train->compare ? 2 : 1;
+    const double moments = train->optimizer.kind == LAP_SGD ? 4 : 8; /* bytes of a weight */
     lap_nn_plan_t plan;
     double bytes;
-    if (lap_nn_plan_init(&train->desc, train->tp, &plan) != LAP_OK)
-        return 0; /* it is refused with a sentence of its own */
-    if (lap_nn_list_bytes(&plan, 0, NULL, kept, &bytes) != LAP_OK)
-        return INFINITY;
-    return ways * bytes;
+    LAP_TRY(lap_nn_plan_init(&train->desc, train->tp, &plan));
+    LAP_TRY(lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes));
+    *bytes_p = (train->compare ? 2 : 1) * bytes;
+    return LAP_OK;
 }
 
 /* What this machine has, or as much of it as the ranks of several have on each. */
-static bool fits_memory(const lap_train_t *train, int nranks)
+static int check_memory(const lap_train_t *train, int nranks)
 {
     const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    const double needed = lap_train_device_bytes(train) * lap_ranks_here(nranks);
+    double needed;
+    const lap_status_t status = lap_train_device_bytes(train, &needed);
+    if (status != LAP_OK)
+        return lap_args_refused(&lap_train_command, status, "");
+    needed *= lap_ranks_here(nranks);
     if (needed <= there || strcmp(train->device, "cuda") == 0)
-        return true;
-    return lap_args_wrong(
+        return LAP_CLI_GO;
+    return lap_args_fail(
         &lap_train_command,
         "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
         "machine has",
@@ -669,5 +672,5 @@ int lap_train_check(const lap_train_t *train, int nranks)
         status = lap_optimizer_validate(&train->optimizer);
     if (status != LAP_OK)
         return lap_args_refused(&lap_train_command, status, "");
-    return fits_memory(train, nranks) ? LAP_CLI_GO : LAP_CLI_USAGE;
+    return check_memory(train, nranks);
 }

@@ -397,9 +397,9 @@ void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes)
 {
     const lap_group_t *group = mine->group;
     size_t used = 0;
-    int told = 0;
+    int listed = 0;
     text[0] = '\0';
-    for (int rank = 0; rank < group->size && told < 3 && used < bytes; rank++) {
+    for (int rank = 0; rank < group->size && listed < 3 && used < bytes; rank++) {
         char name[LAP_RANK_TEXT], where[160];
         pthread_mutex_lock(&group->world->calls_lock);
         const bool begun = rank == group->rank || has_begun(mine, rank);
@@ -409,6 +409,6 @@ void lap_blocked_tell(const lap_blocked_t *mine, char *text, size_t bytes)
         lap_blocked_tell_rank(group, rank, where, sizeof(where));
         used += (size_t)snprintf(text + used, bytes - used, "; %s has not begun the call%s",
                                  lap_group_name(group, rank, name), where);
-        told++;
+        listed++;
     }
 }

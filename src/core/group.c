@@ -1,24 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: collectives for set-up, and who still lives. All of it goes over the board, a region of
- * shared memory that the group's rank 0 made: one seat with two slots per rank, a signal word
- * per rank that counts its arrivals, and the failure that broke the group. In a world with a wire
- * every rank has a board of its own, and whatever a rank writes on its own it also writes, by a
- * packet, on those of the others. It is made for small messages; the data of operators never comes
- * here.
+ * Groups: collectives for set-up, in rounds over the board (board.h), and how groups are made, split
+ * and ended.
  */
 #include "core/group.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/blocked.h"
+#include "core/board.h"
 #include "core/status.h"
 #include "util/alloc.h"
-#include "util/clock.h"
-
-#define SLOT_BYTES 4096
 
 typedef enum call { CALL_BARRIER, CALL_ALLGATHER, CALL_SPLIT, CALL_AGREE } call_t;
 
@@ -29,323 +21,17 @@ static const char *const call_names[] = {
     [CALL_AGREE] = "agreement of the ranks",
 };
 
-#define DOING_BYTES 24
-
-typedef struct slot {
-    uint32_t call;           /* what the sender is doing */
-    uint64_t bytes;          /* of the whole call, which may take several rounds */
-    char doing[DOING_BYTES]; /* as part of which call of its caller's; "": of none */
-    char data[SLOT_BYTES];
-} slot_t;
-
-/*
- * In round n a rank writes its slot n mod 2, arrives, waits until all have arrived, and reads
- * all slots n mod 2. One wait per round is enough: the slot is written again in round n + 2,
- * after all have arrived in round n + 1, and a rank arrives there only when it has read what it
- * wanted of round n.
- */
-typedef struct seat {
-    _Alignas(64) _Atomic uint32_t left; /* 1: gone on purpose */
-    slot_t slots[2];
-} seat_t;
-
-enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
-
-struct lap_board {
-    _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
-    int32_t status;
-    char sentence[LAP_ERROR_TEXT];
-    /* One per rank; the bank with one word per rank follows, and a lap_blocked_note_t for each. */
-    seat_t seats[];
-};
-
 /* What a rank says to the others in lap_group_agree. */
 typedef struct verdict {
     int32_t status;
     char sentence[LAP_ERROR_TEXT];
 } verdict_t;
 
-_Static_assert(sizeof(verdict_t) <= SLOT_BYTES, "a verdict must fit in one slot");
+_Static_assert(sizeof(verdict_t) <= LAP_SLOT_BYTES, "a verdict must fit in one slot");
 
 typedef struct split_request {
     int32_t colour, key;
 } split_request_t;
-
-static size_t bank_offset(int size)
-{
-    return sizeof(lap_board_t) + (size_t)size * sizeof(seat_t);
-}
-
-static size_t blocked_offset(int size)
-{
-    return bank_offset(size) + lap_bank_bytes((size_t)size);
-}
-
-size_t lap_board_bytes(int size)
-{
-    return blocked_offset(size) + (size_t)size * sizeof(lap_blocked_note_t);
-}
-
-static lap_bank_t *bank_of(const lap_group_t *group)
-{
-    return (lap_bank_t *)(void *)((char *)group->board + bank_offset(group->size));
-}
-
-lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank)
-{
-    char *notes = (char *)group->board + blocked_offset(group->size);
-    return (lap_blocked_note_t *)(void *)notes + rank;
-}
-
-bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
-{
-    return lap_bank_reached(bank_of(group), (size_t)rank, round);
-}
-
-static slot_t *slot_of(const lap_group_t *group, int rank)
-{
-    return &group->board->seats[rank].slots[group->round % 2];
-}
-
-const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
-{
-    const int world_rank = group->members[rank];
-    if (world_rank == rank)
-        snprintf(text, LAP_RANK_TEXT, "rank %d", rank);
-    else
-        snprintf(text, LAP_RANK_TEXT, "rank %d (rank %d of the world)", rank, world_rank);
-    return text;
-}
-
-/* "rank 2 (pid 123)", with what is known and adds something. */
-static const char *describe(const lap_group_t *group, int rank, char *text, size_t bytes)
-{
-    const int world_rank = group->members[rank], pid = group->world->peers[world_rank].pid;
-    char name[LAP_RANK_TEXT];
-    if (world_rank != rank && pid > 0)
-        snprintf(text, bytes, "rank %d (rank %d of the world, pid %d)", rank, world_rank, pid);
-    else if (pid > 0)
-        snprintf(text, bytes, "rank %d (pid %d)", rank, pid);
-    else
-        snprintf(text, bytes, "%s", lap_group_name(group, rank, name));
-    return text;
-}
-
-/* Packets from board to board. */
-
-/* What a packet writes on the board: see deliver. */
-enum { PACKET_ROUND, PACKET_FAILURE, PACKET_LEFT, PACKET_BLOCKED };
-
-/* So that publish waits for nobody, and has no need to watch anybody. */
-_Static_assert(SLOT_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
-               "packets between boards must be small");
-
-/* Sends a packet to the boards of all other ranks; does nothing in a world without a wire. */
-static lap_status_t publish(const lap_group_t *group, const lap_packet_t *what, const void *body)
-{
-    lap_wire_t *wire = group->world->wire;
-    for (int rank = 0; group->ports_known && rank < group->size; rank++) {
-        lap_packet_t *packet = NULL;
-        if (rank == group->rank)
-            continue;
-        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &packet));
-        *packet = *what;
-        packet->port = group->ports[rank];
-        packet->from = (uint32_t)group->rank;
-        if (what->bytes > 0)
-            memcpy(lap_packet_body(packet), body, what->bytes);
-        wire->ops->send(wire, packet);
-    }
-    return LAP_OK;
-}
-
-void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words)
-{
-    const lap_packet_t packet = {.kind = PACKET_BLOCKED, .bytes = sizeof(*words)};
-    lap_blocked_write(lap_group_blocked_note(group, group->rank), words);
-    /* Without memory for packets others learn of it by a timeout. */
-    (void)publish(group, &packet, words);
-}
-
-/* Writes a failure on the board; false when there is one already. */
-static bool note_failure(lap_board_t *board, lap_status_t status, const char *sentence)
-{
-    uint32_t none = FAILURE_NONE;
-    if (!atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN))
-        return false;
-    board->status = status;
-    snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
-    atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
-    return true;
-}
-
-/* Writes on this rank's board what another rank has written on its own. */
-static void deliver(void *context, const lap_packet_t *packet, const char *body)
-{
-    lap_group_t *group = context;
-    if (packet->from >= (uint32_t)group->size || packet->bytes > SLOT_BYTES)
-        return;
-    seat_t *seat = &group->board->seats[packet->from];
-    slot_t *slot = &seat->slots[packet->words[0] % 2];
-    lap_blocked_words_t words;
-    switch (packet->kind) {
-    case PACKET_ROUND:
-        slot->call = (uint32_t)packet->words[1];
-        slot->bytes = packet->words[2];
-        memcpy(slot->doing, &packet->words[3], DOING_BYTES);
-        slot->doing[DOING_BYTES - 1] = '\0';
-        memcpy(slot->data, body, packet->bytes);
-        lap_bank_raise(bank_of(group), packet->from);
-        break;
-    case PACKET_FAILURE:
-        if (packet->bytes > 0 && body[packet->bytes - 1] == '\0')
-            note_failure(group->board, (lap_status_t)(int32_t)packet->words[0], body);
-        lap_bank_ring(bank_of(group));
-        break;
-    case PACKET_LEFT:
-        atomic_store_explicit(&seat->left, 1, memory_order_release);
-        lap_bank_ring(bank_of(group));
-        break;
-    case PACKET_BLOCKED:
-        if (packet->bytes == sizeof(words)) {
-            memcpy(&words, body, sizeof(words));
-            lap_blocked_write(lap_group_blocked_note(group, (int)packet->from), &words);
-        }
-        break;
-    default:
-        break;
-    }
-}
-
-/* Failures. */
-
-lap_status_t lap_group_broken(const lap_group_t *group)
-{
-    lap_board_t *board = group->board;
-    if (atomic_load(&group->ended))
-        return lap_error(
-            LAP_ERR_INVALID,
-            "rank %d has destroyed the group or its world, expected what was made from "
-            "it to be destroyed before",
-            group->rank);
-    if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
-        return LAP_OK;
-    return lap_error((lap_status_t)board->status, "%s", board->sentence);
-}
-
-void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
-{
-    const lap_packet_t packet = {.kind = PACKET_FAILURE,
-                                 .words = {(uint64_t)(int64_t)status},
-                                 .bytes = strnlen(sentence, LAP_ERROR_TEXT - 1) + 1};
-    /* Without memory for packets the others find out by themselves. */
-    if (note_failure(group->board, status, sentence))
-        publish(group, &packet, group->board->sentence);
-    lap_bank_ring(bank_of(group));
-}
-
-void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence)
-{
-    char text[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    lap_group_name(group, group->rank, name);
-    snprintf(text, sizeof(text), "%s: %.*s", name, (int)(sizeof(text) - sizeof(name) - 2),
-             sentence);
-    lap_group_fail(group, status, text);
-}
-
-static bool has_left(const lap_group_t *group, int rank)
-{
-    return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
-}
-
-/* A rank whose process has ended without leaving, or that MPI has lost, or -1. */
-static int find_dead(const lap_group_t *group)
-{
-    struct pollfd polls[64];
-    for (int first = 0; first < group->size; first += 64) {
-        nfds_t count = 0;
-        for (; count < 64 && first + (int)count < group->size; count++) {
-            int pidfd = group->world->peers[group->members[first + (int)count]].pidfd;
-            polls[count] = (struct pollfd){.fd = pidfd, .events = POLLIN}; /* -1 is passed over */
-        }
-        for (nfds_t i = 0; i < count; i++) {
-            const int rank = first + (int)i;
-            if (atomic_load_explicit(&group->world->peers[group->members[rank]].lost,
-                                     memory_order_acquire) &&
-                !has_left(group, rank))
-                return rank;
-        }
-        if (poll(polls, count, 0) <= 0)
-            continue;
-        /* The flag is read after the poll: a rank sets it before its process ends. */
-        for (nfds_t i = 0; i < count; i++) {
-            if (polls[i].revents & POLLIN && !has_left(group, first + (int)i))
-                return first + (int)i;
-        }
-    }
-    return -1;
-}
-
-lap_status_t lap_group_look(lap_group_t *group)
-{
-    LAP_TRY(lap_group_broken(group));
-    if (group->world->kind == LAP_WORLD_THREADS)
-        return LAP_OK;
-    const int dead = find_dead(group);
-    if (dead < 0)
-        return LAP_OK;
-    char who[96];
-    lap_error(LAP_ERR_PEER_LOST, "%s has died", describe(group, dead, who, sizeof(who)));
-    lap_group_fail(group, LAP_ERR_PEER_LOST, lap_last_error());
-    /* Another rank may have been first with its own sentence, or have died while it wrote one. */
-    LAP_TRY(lap_group_broken(group));
-    return LAP_ERR_PEER_LOST;
-}
-
-bool lap_group_all_here(lap_group_t *group)
-{
-    return lap_group_look(group) != LAP_ERR_TIMEOUT && find_dead(group) < 0;
-}
-
-lap_status_t lap_group_look_for(lap_group_t *group, int rank)
-{
-    LAP_TRY(lap_group_look(group));
-    if (!has_left(group, rank))
-        return LAP_OK;
-    char who[96];
-    return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",
-                     describe(group, rank, who, sizeof(who)));
-}
-
-/*
- * Whether a process is stopped, by a signal or a debugger: the state after the name in
- * /proc/PID/stat.
- */
-static bool is_stopped(int pid)
-{
-    char path[32], line[256];
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return false;
-    const char *end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-    fclose(file);
-    return end && (end[2] == 'T' || end[2] == 't');
-}
-
-void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int rank = 0; rank < group->size && used < bytes; rank++) {
-        char who[96];
-        const int pid = group->world->peers[group->members[rank]].pid;
-        if (rank == group->rank || pid <= 0 || !is_stopped(pid))
-            continue;
-        used += (size_t)snprintf(text + used, bytes - used, "; %s is stopped",
-                                 describe(group, rank, who, sizeof(who)));
-    }
-}
 
 /* Rounds. */
 
@@ -381,7 +67,7 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
                                .spin_ns = group->world->spin_ns,
                                .look = look_for_expected,
                                .context = &expected};
-    lap_status_t status = lap_bank_wait(bank_of(group), (size_t)rank, group->round, &watch);
+    lap_status_t status = lap_bank_wait(lap_board_bank(group), (size_t)rank, group->round, &watch);
     if (status == LAP_OK)
         return LAP_OK;
     /*
@@ -396,14 +82,14 @@ static lap_status_t await_rank(lap_group_t *group, call_t call, int rank, lap_de
         lap_group_tell_stopped(group, stopped, sizeof(stopped));
         lap_blocked_tell_rank(group, rank, where, sizeof(where));
         lap_error(status, "%s has not come within %g s%s%s",
-                  describe(group, rank, who, sizeof(who)), (double)group->world->timeout_ns * 1e-9,
-                  where, stopped);
+                  lap_group_describe(group, rank, who, sizeof(who)),
+                  (double)group->world->timeout_ns * 1e-9, where, stopped);
     }
     lap_group_fail(group, status, lap_last_error());
     return failed_in(group, call, status);
 }
 
-static const char *name_of(const slot_t *slot)
+static const char *name_of(const lap_board_slot_t *slot)
 {
     return slot->doing[0] ? slot->doing : call_names[slot->call % 4];
 }
@@ -411,10 +97,10 @@ static const char *name_of(const slot_t *slot)
 /* All ranks compare with rank 0, so that all say the same. */
 static lap_status_t compare_slots(const lap_group_t *group)
 {
-    const slot_t *zero = slot_of(group, 0);
+    const lap_board_slot_t *zero = lap_board_slot(group, 0);
     for (int rank = 1; rank < group->size; rank++) {
-        const slot_t *slot = slot_of(group, rank);
-        const bool together = strncmp(slot->doing, zero->doing, DOING_BYTES) == 0;
+        const lap_board_slot_t *slot = lap_board_slot(group, rank);
+        const bool together = strncmp(slot->doing, zero->doing, LAP_DOING_BYTES) == 0;
         if (together && slot->call == zero->call && slot->bytes == zero->bytes)
             continue;
         if (!together)
@@ -440,7 +126,7 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     if (broken != LAP_OK)
         return failed_in(group, call, broken);
     group->round++;
-    slot_t *slot = slot_of(group, group->rank);
+    lap_board_slot_t *slot = lap_board_slot(group, group->rank);
     slot->call = call;
     slot->bytes = total;
     snprintf(slot->doing, sizeof(slot->doing), "%s",
@@ -448,15 +134,15 @@ static lap_status_t meet(lap_group_t *group, call_t call, const void *mine, size
     if (bytes > 0)
         memcpy(slot->data, mine, bytes);
     lap_packet_t packet = {
-        .kind = PACKET_ROUND, .words = {group->round, call, total}, .bytes = bytes};
-    memcpy(&packet.words[3], slot->doing, DOING_BYTES);
-    lap_status_t status = publish(group, &packet, mine);
+        .kind = LAP_PACKET_ROUND, .words = {group->round, call, total}, .bytes = bytes};
+    memcpy(&packet.words[3], slot->doing, LAP_DOING_BYTES);
+    lap_status_t status = lap_board_publish(group, &packet, mine);
     if (status != LAP_OK) {
         lap_group_fail(group, status, lap_last_error());
         return failed_in(group, call, status);
     }
     /* Releases the slot to the waits of the other ranks for this word. */
-    lap_bank_raise(bank_of(group), (size_t)group->rank);
+    lap_bank_raise(lap_board_bank(group), (size_t)group->rank);
     lap_deadline_t deadline = lap_deadline_after(group->world->timeout_ns);
     for (int rank = 0; rank < group->size && status == LAP_OK; rank++) {
         if (rank != group->rank)
@@ -479,10 +165,11 @@ lap_status_t lap_group_allgather(lap_group_t *group, const void *mine, size_t by
         return lap_error(LAP_ERR_INVALID, "%s is NULL", !group ? "group" : !mine ? "mine" : "all");
     size_t done = 0;
     do {
-        const size_t part = bytes - done < SLOT_BYTES ? bytes - done : SLOT_BYTES;
+        const size_t part = bytes - done < LAP_SLOT_BYTES ? bytes - done : LAP_SLOT_BYTES;
         LAP_TRY(meet(group, CALL_ALLGATHER, bytes ? (const char *)mine + done : NULL, part, bytes));
         for (int rank = 0; rank < group->size && part > 0; rank++)
-            memcpy((char *)all + (size_t)rank * bytes + done, slot_of(group, rank)->data, part);
+            memcpy((char *)all + (size_t)rank * bytes + done, lap_board_slot(group, rank)->data,
+                   part);
         done += part;
     } while (done < bytes);
     return LAP_OK;
@@ -499,7 +186,7 @@ lap_status_t lap_group_agree(lap_group_t *group, lap_status_t mine)
     if (status != LAP_OK)
         return status;
     for (int rank = 0; rank < group->size; rank++) {
-        memcpy(&verdict, slot_of(group, rank)->data, sizeof(verdict));
+        memcpy(&verdict, lap_board_slot(group, rank)->data, sizeof(verdict));
         if (verdict.status != LAP_OK)
             return lap_error((lap_status_t)verdict.status, "rank %d: %s", rank, verdict.sentence);
     }
@@ -579,7 +266,8 @@ static lap_status_t open_port(lap_group_t *group)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the ports of a group of %d", group->size);
     if (status == LAP_OK)
-        status = wire->ops->port_open(wire, deliver, group, bank_of(group), &group->port);
+        status = wire->ops->port_open(wire, lap_board_deliver, group, lap_board_bank(group),
+                                      &group->port);
     if (status != LAP_OK) {
         lap_free(group->ports);
         group->ports = NULL;
@@ -610,22 +298,10 @@ lap_status_t lap_group_create_world(lap_world_t *world, lap_region_t *board, lap
     return LAP_OK;
 }
 
-static void tell_left(lap_group_t *group)
-{
-    if (group->told_left)
-        return;
-    group->told_left = true;
-    /* Releases all that this rank has done here to who finds that it has left. */
-    atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
-    lap_bank_ring(bank_of(group));
-    const lap_packet_t packet = {.kind = PACKET_LEFT};
-    publish(group, &packet, NULL);
-}
-
 static void end(lap_group_t *group)
 {
     atomic_store(&group->ended, true);
-    tell_left(group);
+    lap_board_leave(group);
 }
 
 lap_group_t *lap_group_keep(lap_group_t *group)
@@ -664,7 +340,7 @@ void lap_group_release(lap_group_t *group)
     if (group->channel)
         group->channel_free(group->channel);
     if (group->board) {
-        tell_left(group);
+        lap_board_leave(group);
         if (group->ports)
             group->world->wire->ops->port_close(group->world->wire, group->port);
         lap_region_unmap(group->world, &group->board_region);
@@ -695,7 +371,7 @@ void lap_group_destroy(lap_group_t *group)
 static split_request_t request_of(const lap_group_t *group, int rank)
 {
     split_request_t request;
-    memcpy(&request, slot_of(group, rank)->data, sizeof(request));
+    memcpy(&request, lap_board_slot(group, rank)->data, sizeof(request));
     return request;
 }
 
@@ -767,7 +443,7 @@ static int find_member(const lap_group_t *group, int world_rank)
 static uint64_t handle_of(const lap_group_t *group, int rank)
 {
     uint64_t handle;
-    memcpy(&handle, slot_of(group, rank)->data, sizeof(handle));
+    memcpy(&handle, lap_board_slot(group, rank)->data, sizeof(handle));
     return handle;
 }
 

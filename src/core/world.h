@@ -85,7 +85,7 @@ struct lap_group {
     size_t keepers;    /* what was made from it and is still there: see lap_group_keep */
     bool keeps_world;  /* it is one of those of the group of all ranks */
     bool is_destroyed; /* by lap_group_destroy */
-    bool told_left;    /* the others know that this rank has left */
+    bool has_left;    /* the others know that this rank has left */
     _Atomic bool
         ended; /* it, or the world, was destroyed, though it has keepers: all calls are refused */
 };

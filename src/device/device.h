@@ -355,7 +355,7 @@ struct lap_device_ops {
     /* The caller's stream goes on when the event has happened. */
     lap_status_t (*foreign_wait_event)(void *foreign, lap_event_t *event);
     /* Whether what the stream is given now is part of a graph that the caller is keeping. */
-    bool (*is_kept)(lap_stream_t *stream);
+    bool (*is_capturing)(lap_stream_t *stream);
 };
 
 #define LAP_STREAM_ARG_BYTES 192

@@ -66,7 +66,7 @@ typedef enum role {
     GATHERS, /* AG+GEMM */
     REDUCES, /* GEMM+RS */
     EITHER,  /* a gather beside it, or GEMM+RS */
-    BESIDE,  /* a reduction beside it, unless its dgrad reduces */
+    BULK_RS, /* a reduction beside it, unless its dgrad reduces */
     NOTHING,
 } role_t;
 
@@ -89,7 +89,7 @@ static const facts_t facts[2][3] = {
     {
         {LAP_FORWARD, GATHERS, LAP_TP_RING_EXCHANGE, RING},
         {LAP_DGRAD, EITHER, LAP_TP_BULK, BULK | RING | PIPELINE},
-        {LAP_WGRAD, BESIDE, LAP_TP_BULK, BULK},
+        {LAP_WGRAD, BULK_RS, LAP_TP_BULK, BULK},
     },
     {
         {LAP_FORWARD, REDUCES, LAP_TP_PIPELINE, RING | PIPELINE},
@@ -126,7 +126,7 @@ lap_tp_rule_t lap_tp_rule_default(lap_tp_gemm_t gemm, lap_tp_method_t method, in
     const role_t role = facts_of(gemm)->role;
     const bool parts = method == LAP_TP_RING_EXCHANGE || method == LAP_TP_PIPELINE;
     const bool ring = method == LAP_TP_RING_EXCHANGE || method == LAP_TP_AUTO;
-    const bool reduces = role == REDUCES || role == BESIDE || (role == EITHER && parts);
+    const bool reduces = role == REDUCES || role == BULK_RS || (role == EITHER && parts);
     return (lap_tp_rule_t){
         .method = method,
         .is_reduce_scatter = reduces,
@@ -158,7 +158,7 @@ static lap_status_t check_method(lap_tp_gemm_t gemm, const lap_tp_rule_t *rule)
         [GATHERS] = ": this GEMM gathers its input",
         [REDUCES] = ": this GEMM reduces its output",
         [EITHER] = "",
-        [BESIDE] = ": this GEMM does not depend on the reduction that runs with it",
+        [BULK_RS] = ": this GEMM does not depend on the reduction that runs with it",
         [NOTHING] = ": this GEMM does not communicate",
     };
     const lap_tp_method_t method = rule->method;
@@ -236,7 +236,7 @@ static bool is_on(const lap_tp_switches_t *on, role_t role, const lap_tp_rule_t 
         return on->overlap_rs;
     case EITHER:
         return rule->is_reduce_scatter ? on->overlap_rs : on->bulk_dgrad;
-    case BESIDE:
+    case BULK_RS:
         return on->bulk_wgrad;
     case NOTHING:
         break;
@@ -275,7 +275,7 @@ static lap_op_kind_t kind_of(const lap_tp_overlap_t *overlap, lap_tp_gemm_t gemm
         return LAP_GEMM_RS;
     case EITHER:
         return overlap->rules[gemm].is_reduce_scatter ? LAP_GEMM_RS : LAP_BULK_AG;
-    case BESIDE: /* its dgrad comes just before it */
+    case BULK_RS: /* its dgrad comes just before it */
         return overlap->rules[gemm - 1].is_reduce_scatter ? LAP_GEMM : LAP_BULK_RS;
     case NOTHING:
         break;

@@ -100,16 +100,16 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         return;
     }
     /* Where copies can be side by side, that is still no overlap: the GEMM is not there yet. */
-    const bool aside = p->lanes && p->kind == LAP_AG_GEMM;
+    const bool in_lane = p->lanes && p->kind == LAP_AG_GEMM;
     const bool copies = lap_gather_wants(p, p->rank) && lap_rows_of(p, p->rank) > 0;
     uint32_t copy = 0;
     add_credits(p, s, LAP_STREAM_COMPUTE);
-    if (aside)
+    if (in_lane)
         add_own_puts(p, s);
-    for (int i = 1; i < p->size && !aside; i++)
+    for (int i = 1; i < p->size && !in_lane; i++)
         add_own_put(p, s, LAP_STREAM_COMPUTE, lap_peer_at(p, i));
     if (copies)
-        copy = lap_add_own_shard(p, s, aside ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE, false);
+        copy = lap_add_own_shard(p, s, in_lane ? LAP_STREAM_RECEIVE : LAP_STREAM_COMPUTE, false);
     for (int i = 1; i < p->size; i++)
         if (lap_gather_flows(p, lap_peer_at(p, i), p->rank))
             lap_add_wait(s, LAP_STREAM_COMPUTE, lap_peer_at(p, i),
@@ -120,7 +120,7 @@ static void build_serial(const lap_problem_t *p, lap_schedule_t *s)
         lap_add_shards_gemm(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
     if (p->gather_input && p->m > 0)
         lap_add_gather(p, s, LAP_STREAM_COMPUTE, all, 0, p->size);
-    if (aside && copies)
+    if (in_lane && copies)
         lap_add_dep(s, reader, copy);
     lap_add_local_gemm(p, s);
 }

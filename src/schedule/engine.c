@@ -378,7 +378,7 @@ lap_status_t lap_engine_check(lap_engine_t *engine)
 lap_status_t lap_engine_check_free(lap_engine_t *engine)
 {
     for (int s = 0; s < LAP_STREAMS && engine->capturing; s++)
-        if (engine->streams[s] && engine->device->ops->is_kept(engine->streams[s]))
+        if (engine->streams[s] && engine->device->ops->is_capturing(engine->streams[s]))
             return lap_error(LAP_ERR_BUSY, "a graph with calls of this world is being captured: "
                                            "end the capture before other calls");
     engine->capturing = false;

@@ -231,7 +231,7 @@ static void run_wait(void *args)
     for (uint32_t i = 0; i < waits->n; i++) {
         if (!await_signals(waits, &waits->at[i], &told))
             return;
-        write_time(waits->times.behind[i]);
+        write_time(waits->times.after[i]);
     }
     for (uint32_t i = 0; i < waits->n && waits->checks_tag; i++) {
         const lap_cuda_wait_t *wait = &waits->at[i];
@@ -259,7 +259,7 @@ static void run_raise(void *args)
         raise_word(&raises->at[i], raises->lost, raises->paced, due[i]);
     const uint64_t at = now();
     for (uint32_t i = 0; i < raises->n; i++) {
-        write_this(raises->times.behind[i], at);
+        write_this(raises->times.after[i], at);
         if (raises->paced)
             write_this(raises->at[i].transit.arrival, due[i] > at ? due[i] : at);
     }
@@ -293,7 +293,7 @@ static void run_signals(const lap_cuda_signals_t *signals)
         raises.at[i].word = signals->raises[i].word;
         raises.at[i].calls = signals->raises[i].calls;
         raises.at[i].tag = signals->raises[i].tag;
-        raises.times.behind[i] = signals->raise_times.behind[i];
+        raises.times.after[i] = signals->raise_times.after[i];
     }
     if (raises.n > 0)
         run_raise(&raises);
@@ -306,7 +306,7 @@ static void run_signals(const lap_cuda_signals_t *signals)
     waits.times.before = signals->times.before;
     for (uint32_t i = 0; i < waits.n; i++) {
         waits.at[i] = signals->at[i];
-        waits.times.behind[i] = signals->times.behind[i];
+        waits.times.after[i] = signals->times.after[i];
     }
     if (waits.n > 0)
         run_wait(&waits);

@@ -25,8 +25,8 @@ typedef enum lap_cuda_kernel {
 #define LAP_CUDA_OUTGROWN 64 /* each twice as large as the one before */
 #define LAP_CUDA_PLANS 256   /* chains of GEMMs that a device remembers */
 
-#define LAP_CUDA_STAMPS 131072     /* times that may be on their way to the host, or kept for it */
-#define LAP_CUDA_KEPT_STAMPS 65536 /* of those, that graphs may have */
+#define LAP_CUDA_STAMPS 131072      /* times that may be on their way to the host, or kept for it */
+#define LAP_CUDA_GRAPH_STAMPS 65536 /* of those, that graphs may have */
 
 typedef struct lap_cuda_plan lap_cuda_plan_t; /* see cuda_plan.h */
 
@@ -156,9 +156,9 @@ typedef struct lap_cuda_device {
     lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
     uint64_t *stamps;       /* pinned */
     lap_cuda_time_t *times; /* one for each, in one of these lists or in a graph: */
-    lap_cuda_time_t *free_times, *awaited, *kept;
-    size_t nkept;                    /* in `kept` and in graphs */
-    bool keeps;                      /* a graph is being made: what is asked for goes to `kept` */
+    lap_cuda_time_t *free_times, *awaited, *graph_times;
+    size_t ngraph_times;             /* in `graph_times` and in graphs */
+    bool capturing;                  /* a graph: times that are asked for go to `graph_times` */
     lap_cuda_times_t *awaited_times; /* of graphs */
     int64_t clock_offset;            /* lap_now_ns() less the GPU's clock */
     lap_cuda_client_t *clients;
@@ -301,7 +301,7 @@ void lap_cuda_forget_stamps(lap_cuda_device_t *device);
  * earlier one is on its way any more.
  */
 lap_status_t lap_cuda_times_open(lap_cuda_device_t *device);
-void lap_cuda_times_keep(lap_cuda_device_t *device);
+void lap_cuda_times_capture(lap_cuda_device_t *device);
 void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times);
 void lap_cuda_times_drop(lap_cuda_device_t *device); /* instead: the graph was not made */
 void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times);
@@ -359,7 +359,7 @@ lap_status_t lap_cuda_foreign_begin(lap_device_t *device, void *foreign, bool *k
 void lap_cuda_foreign_end(lap_device_t *device);
 lap_status_t lap_cuda_foreign_record(lap_device_t *device, void *foreign, lap_event_t **event_p);
 lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event);
-bool lap_cuda_is_kept(lap_stream_t *stream);
+bool lap_cuda_is_capturing(lap_stream_t *stream);
 
 /* Between enter and leave: see cuda_clear.c. Changes a graph that has not been made executable yet. */
 lap_status_t lap_cuda_clear_at_once(lap_cuda_device_t *device, CUgraph graph);

@@ -66,19 +66,18 @@ static bool is_once(const clearing_t *clearing, const uint32_t *word)
 static lap_status_t take_out(const clearing_t *clearing, CUgraphNode node, bool *done_p)
 {
     const lap_cuda_api_t *api = &clearing->device->api;
-    CUgraphNode before[NEIGHBOURS], behind[2], others[2];
-    size_t nbefore = NEIGHBOURS, nbehind = 2, nothers = 2;
-    *done_p = api->cuGraphNodeGetDependencies(node, before, &nbefore) == CUDA_SUCCESS &&
-              nbefore < NEIGHBOURS &&
-              api->cuGraphNodeGetDependentNodes(node, behind, &nbehind) == CUDA_SUCCESS &&
-              nbehind == 1 &&
-              api->cuGraphNodeGetDependencies(behind[0], others, &nothers) == CUDA_SUCCESS &&
-              nothers == 1;
+    CUgraphNode before[NEIGHBOURS], after[2], others[2];
+    size_t nbefore = NEIGHBOURS, nafter = 2, nothers = 2;
+    *done_p =
+        api->cuGraphNodeGetDependencies(node, before, &nbefore) == CUDA_SUCCESS &&
+        nbefore < NEIGHBOURS &&
+        api->cuGraphNodeGetDependentNodes(node, after, &nafter) == CUDA_SUCCESS && nafter == 1 &&
+        api->cuGraphNodeGetDependencies(after[0], others, &nothers) == CUDA_SUCCESS && nothers == 1;
     if (!*done_p)
         return LAP_OK;
     for (size_t i = 0; i < nbefore; i++)
         LAP_TRY(lap_cuda_check(api,
-                               api->cuGraphAddDependencies(clearing->graph, &before[i], behind, 1),
+                               api->cuGraphAddDependencies(clearing->graph, &before[i], after, 1),
                                "cuGraphAddDependencies"));
     return lap_cuda_check(api, api->cuGraphDestroyNode(node), "cuGraphDestroyNode");
 }

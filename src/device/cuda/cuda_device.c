@@ -655,5 +655,5 @@ const lap_device_ops_t lap_cuda_ops = {
     .foreign_end = lap_cuda_foreign_end,
     .foreign_record = lap_cuda_foreign_record,
     .foreign_wait_event = lap_cuda_foreign_wait_event,
-    .is_kept = lap_cuda_is_kept,
+    .is_capturing = lap_cuda_is_capturing,
 };

@@ -127,7 +127,7 @@ lap_status_t lap_cuda_foreign_wait_event(void *foreign, lap_event_t *event)
                                         "cuStreamWaitEvent on the caller's stream"));
 }
 
-bool lap_cuda_is_kept(lap_stream_t *stream)
+bool lap_cuda_is_capturing(lap_stream_t *stream)
 {
     lap_cuda_device_t *device = stream->device;
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -93,7 +93,7 @@ static lap_status_t get_workspace(lap_stream_t *stream)
 /* The workspace of the next GEMM of the stream; in a graph that is being made, a small one is new. */
 static void *take_workspace(lap_stream_t *stream, const lap_cuda_plan_t *plan, size_t *bytes_p)
 {
-    const unsigned number = stream->device->keeps ? stream->small_workspaces : 0;
+    const unsigned number = stream->device->capturing ? stream->small_workspaces : 0;
     const bool small =
         plan->workspace <= LAP_CUDA_SMALL_WORKSPACE && number < LAP_CUDA_SMALL_WORKSPACES;
     CUdeviceptr workspace = stream->workspace;

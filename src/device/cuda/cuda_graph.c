@@ -51,7 +51,7 @@ lap_status_t lap_cuda_graph_begin(lap_stream_t *const *streams, size_t count)
 {
     LAP_TRY(lap_cuda_enter(streams[0]->device));
     LAP_TRY(lap_cuda_leave(streams[0]->device, begin(streams, count)));
-    lap_cuda_times_keep(streams[0]->device);
+    lap_cuda_times_capture(streams[0]->device);
     return LAP_OK;
 }
 

@@ -44,13 +44,13 @@ static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *st
     signals->raise_times.before = raises->n > 0 ? raises->times.before : NULL;
     for (uint32_t i = 0; i < waits->n; i++) {
         signals->at[i] = waits->at[i];
-        signals->times.behind[i] = waits->times.behind[i];
+        signals->times.after[i] = waits->times.after[i];
     }
     for (uint32_t i = 0; i < raises->n; i++) {
         signals->raises[i].word = raises->at[i].word;
         signals->raises[i].calls = raises->at[i].calls;
         signals->raises[i].tag = raises->at[i].tag;
-        signals->raise_times.behind[i] = raises->times.behind[i];
+        signals->raise_times.after[i] = raises->times.after[i];
     }
 }
 
@@ -110,8 +110,8 @@ uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *st
     if (device->held_for != stream)
         return NULL;
     if (device->waits.n > 0)
-        return &device->waits.times.behind[device->waits.n - 1];
-    return device->raises.n > 0 ? &device->raises.times.behind[device->raises.n - 1] : NULL;
+        return &device->waits.times.after[device->waits.n - 1];
+    return device->raises.n > 0 ? &device->raises.times.after[device->raises.n - 1] : NULL;
 }
 
 /* ---- signals ---- */
@@ -143,7 +143,7 @@ static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool 
     device->held_paced = paced;
     device->held_alone = alone;
     device->held_time = NULL;
-    times->behind[*n] = NULL;
+    times->after[*n] = NULL;
     return LAP_OK;
 }
 
@@ -237,9 +237,9 @@ static bool is_timed(const lap_cuda_device_t *device)
     const lap_cuda_raises_t *raises = &device->raises;
     bool timed = (waits->n > 0 && waits->times.before) || (raises->n > 0 && raises->times.before);
     for (uint32_t i = 0; i < waits->n; i++)
-        timed = timed || waits->times.behind[i];
+        timed = timed || waits->times.after[i];
     for (uint32_t i = 0; i < raises->n; i++)
-        timed = timed || raises->times.behind[i];
+        timed = timed || raises->times.after[i];
     return timed;
 }
 

@@ -78,8 +78,8 @@ typedef struct lap_cuda_board {
 
 /* Where signals of one launch write times, in pinned memory; NULL: nobody asks. */
 typedef struct lap_cuda_signal_times {
-    uint64_t *before;                 /* when they begin */
-    uint64_t *behind[LAP_CUDA_BATCH]; /* when each of them, and all before it, have come or gone */
+    uint64_t *before;                /* when they begin */
+    uint64_t *after[LAP_CUDA_BATCH]; /* when each of them, and all before it, have come or gone */
 } lap_cuda_signal_times_t;
 
 typedef struct lap_cuda_wait {
@@ -129,7 +129,7 @@ typedef struct lap_cuda_raises {
 
 typedef struct lap_cuda_few_times {
     uint64_t *before;
-    uint64_t *behind[LAP_CUDA_FEW];
+    uint64_t *after[LAP_CUDA_FEW];
 } lap_cuda_few_times_t;
 
 /*

@@ -173,12 +173,12 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
     const unsigned lane = threadIdx.x;
     const lap_cuda_wait_t &mine = waits.at[lane < waits.n ? lane : 0];
     uint32_t come = 0;
-    int told = -1;                                    /* the lane whose wait is in the slot, */
+    int in_slot = -1;                                 /* the lane whose wait is in the slot, */
     uint64_t since = 0;                               /* and since when */
     bool missing = lane < waits.n, waiting = missing; /* it has not come, or is not due */
     bool mismatch = false;
     uint64_t *time =
-        missing ? waits.times.behind[lane] : nullptr; /* to be written, when all up to here have */
+        missing ? waits.times.after[lane] : nullptr; /* to be written, when all up to here have */
     const bool timed = __any_sync(~0u, time != nullptr);
     if (lane == 0)
         write_time(waits.times.before);
@@ -211,7 +211,7 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
          */
         const bool lasts = round >= looks;
         if (lasts && static_cast<int>(lane) == first) {
-            if (told != first) {
+            if (in_slot != first) {
                 report(waits.slot, mine, come, LAP_CUDA_STALLED);
                 since = now();
             } else if (round % looks == 0) {
@@ -224,7 +224,7 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
             }
         }
         if (lasts)
-            told = first;
+            in_slot = first;
         if (__any_sync(~0u, ends)) {
             lose(waits);
             return; /* the slot stays: the host reads it */
@@ -235,7 +235,7 @@ __device__ void await_all(const waits_t &waits, uint32_t base, uint64_t tag)
         mismatch && lane < waits.n && waits.checks_tag && load_relaxed(&mine.word->tag) != tag;
     const unsigned wrong = __ballot_sync(~0u, mismatch);
     if (wrong == 0) {
-        if (lane == 0 && told >= 0)
+        if (lane == 0 && in_slot >= 0)
             store_release(&waits.slot->state, LAP_CUDA_RUNS);
         return;
     }
@@ -297,7 +297,7 @@ __device__ void run_signals(const lap_cuda_signals_t &signals, const known &k)
 {
     const unsigned lane = threadIdx.x;
     const bool raising = lane < signals.nraises;
-    uint64_t *time = raising ? signals.raise_times.behind[lane] : nullptr;
+    uint64_t *time = raising ? signals.raise_times.after[lane] : nullptr;
     if (lane == 0)
         write_time(signals.raise_times.before);
     if (raising)
@@ -394,7 +394,7 @@ extern "C" __global__ void SMALL lap_raise(const lap_cuda_raises_t raises)
 {
     const lap_cuda_raise_t &mine = raises.at[threadIdx.x < raises.n ? threadIdx.x : 0];
     const bool raising = threadIdx.x < raises.n;
-    uint64_t *time = raising ? raises.times.behind[threadIdx.x] : nullptr;
+    uint64_t *time = raising ? raises.times.after[threadIdx.x] : nullptr;
     uint64_t *arrival = raising && raises.paced ? mine.transit.arrival : nullptr;
     uint64_t due = 0;
     if (threadIdx.x == 0)

@@ -38,14 +38,14 @@ lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
 static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_time_t **time_p)
 {
     lap_cuda_time_t *time = device->free_times;
-    if (device->keeps && device->nkept == LAP_CUDA_KEPT_STAMPS)
+    if (device->capturing && device->ngraph_times == LAP_CUDA_GRAPH_STAMPS)
         return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps in graphs of a GPU",
-                         LAP_CUDA_KEPT_STAMPS);
+                         LAP_CUDA_GRAPH_STAMPS);
     if (!time)
         return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps at once on a GPU",
                          LAP_CUDA_STAMPS);
     device->free_times = time->next;
-    device->nkept += device->keeps;
+    device->ngraph_times += device->capturing;
     time->to = ns_p;
     *time_p = time;
     return LAP_OK;
@@ -53,7 +53,7 @@ static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_tim
 
 static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
 {
-    lap_cuda_time_t **list = device->keeps ? &device->kept : &device->awaited;
+    lap_cuda_time_t **list = device->capturing ? &device->graph_times : &device->awaited;
     *time->at = 0;
     time->next = *list;
     *list = time;
@@ -105,8 +105,8 @@ lap_status_t lap_cuda_stamp_now(lap_stream_t *stream)
 lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
     lap_cuda_device_t *device = stream->device;
-    uint64_t **behind = lap_cuda_held_place(device, stream);
-    lap_cuda_time_t *time = NULL, **last = behind ? &device->held_time : &stream->time;
+    uint64_t **held = lap_cuda_held_place(device, stream);
+    lap_cuda_time_t *time = NULL, **last = held ? &device->held_time : &stream->time;
     LAP_TRY(take(device, ns_p, &time));
     if (*last) {
         time->same = (*last)->same;
@@ -115,8 +115,8 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
     }
     await(device, time);
     *last = time;
-    if (behind)
-        *behind = time->at;
+    if (held)
+        *held = time->at;
     return LAP_OK;
 }
 
@@ -181,33 +181,33 @@ void lap_cuda_forget_stamps(lap_cuda_device_t *device)
 
 /* ---- of graphs ---- */
 
-static void give_back_kept(lap_cuda_device_t *device, lap_cuda_time_t *first)
+static void give_back_graph_times(lap_cuda_device_t *device, lap_cuda_time_t *first)
 {
     while (first) {
         lap_cuda_time_t *time = first;
         first = time->next;
-        device->nkept -= give_back(device, time);
+        device->ngraph_times -= give_back(device, time);
     }
 }
 
-void lap_cuda_times_keep(lap_cuda_device_t *device)
+void lap_cuda_times_capture(lap_cuda_device_t *device)
 {
-    device->keeps = true;
+    device->capturing = true;
 }
 
 void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times)
 {
     lap_cuda_times_free(device, times);
-    times->first = device->kept;
-    device->kept = NULL;
-    device->keeps = false;
+    times->first = device->graph_times;
+    device->graph_times = NULL;
+    device->capturing = false;
 }
 
 void lap_cuda_times_drop(lap_cuda_device_t *device)
 {
-    give_back_kept(device, device->kept);
-    device->kept = NULL;
-    device->keeps = false;
+    give_back_graph_times(device, device->graph_times);
+    device->graph_times = NULL;
+    device->capturing = false;
     forget_asked(device);
 }
 
@@ -229,6 +229,6 @@ void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times)
         link = &(*link)->next;
     if (*link)
         *link = times->next;
-    give_back_kept(device, times->first);
+    give_back_graph_times(device, times->first);
     *times = (lap_cuda_times_t){0};
 }

@@ -224,7 +224,7 @@ static lap_status_t record(lap_event_t *event, lap_stream_t *stream)
     const lap_cuda_api_t *api = &stream->device->api;
     LAP_TRY(lap_cuda_flush(stream->device));
     /* In a graph that is being made, nobody looks for times before its end. */
-    if (!stream->device->keeps)
+    if (!stream->device->capturing)
         LAP_TRY(lap_cuda_stamp_now(stream));
     LAP_TRY(lap_cuda_meet(stream)); /* what was noted may be read behind the event */
     return lap_cuda_check(api, api->cuEventRecord(event->event, stream->stream), "cuEventRecord");

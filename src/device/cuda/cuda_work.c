@@ -174,10 +174,10 @@ static bool is_alike(const lap_cuda_reduce_t *args)
     const lap_cuda_finish_t *f = &args->finish;
     const lap_dtype_t to = (lap_dtype_t)args->to;
     const bool biased = f->epilogue & LAP_EPILOGUE_BIAS;
-    const bool keeps = f->aux && f->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
+    const bool has_aux = f->aux && f->epilogue & (LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU);
     return f->scale == 1 &&
            (!biased || (f->bias_dtype == args->to && is_aligned(f->bias, 0, 1, to))) &&
-           (!keeps ||
+           (!has_aux ||
             (f->aux_dtype == args->to && is_aligned(f->aux, f->aux_stride, args->rows, to)));
 }
 

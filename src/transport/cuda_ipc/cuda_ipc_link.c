@@ -15,8 +15,8 @@ struct lap_paced {
     uint64_t *notes; /* device memory: when transfers began; then when the link is free */
     unsigned nnotes;
     const uint64_t *
-        *begun; /* of each peer: when the transfer began whose signal is still to come */
-    bool kept;  /* those were noted in a graph that was being made */
+        *begun;    /* of each peer: when the transfer began whose signal is still to come */
+    bool captured; /* those were noted while a graph was captured */
 };
 
 static uint64_t to_ns(double seconds)
@@ -56,11 +56,11 @@ void lap_paced_free(struct lap_part *part)
 static void forget_given_up(struct lap_part *part, int size)
 {
     struct lap_paced *paced = part->paced;
-    if (paced->kept == part->device->keeps)
+    if (paced->captured == part->device->capturing)
         return;
     for (int peer = 0; peer < size; peer++)
         paced->begun[peer] = NULL;
-    paced->kept = part->device->keeps;
+    paced->captured = part->device->capturing;
 }
 
 lap_status_t lap_paced_note(lap_buffer_t *buffer, lap_stream_t *stream, int peer)

@@ -25,8 +25,8 @@ static void lap_nccl_buffer_destroy(lap_buffer_t *buffer)
     struct lap_stage *stage = buffer->backend;
     if (stage) {
         lap_cuda_free(&stage->comm->device->base, stage->memory);
-        lap_free(stage->heard);
-        lap_free(stage->told);
+        lap_free(stage->word_received);
+        lap_free(stage->word_sent);
         lap_free(stage);
     }
     buffer->backend = NULL;
@@ -56,9 +56,9 @@ static lap_status_t create_own(lap_buffer_t *buffer, lap_nccl_comm_t *comm)
     if (!stage)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the handle of a buffer");
     stage->comm = comm;
-    stage->heard = lap_alloc(size, sizeof(*stage->heard));
-    stage->told = lap_alloc(size, sizeof(*stage->told));
-    if (!stage->heard || !stage->told)
+    stage->word_received = lap_alloc(size, sizeof(*stage->word_received));
+    stage->word_sent = lap_alloc(size, sizeof(*stage->word_sent));
+    if (!stage->word_received || !stage->word_sent)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the tables of a buffer of %zu ranks",
                          size);
     LAP_TRY(lay_out(buffer, &data, &bytes));
@@ -169,9 +169,10 @@ static lap_status_t lap_nccl_end_signals(lap_buffer_t *buffer, const lap_device_
     const size_t size = (size_t)buffer->group->size;
     if (size == 1)
         return LAP_OK;
-    LAP_TRY(lap_cuda_stream_advance(comm->wire, stage->consumed, stage->calls, stage->heard, size));
-    memset(stage->heard, 0, size * sizeof(*stage->heard));
-    memset(stage->told, 0, size * sizeof(*stage->told));
+    LAP_TRY(lap_cuda_stream_advance(comm->wire, stage->consumed, stage->calls, stage->word_received,
+                                    size));
+    memset(stage->word_received, 0, size * sizeof(*stage->word_received));
+    memset(stage->word_sent, 0, size * sizeof(*stage->word_sent));
     LAP_TRY(lap_cuda_event_record(comm->mark, comm->wire));
     return lap_cuda_stream_wait_event(stream, comm->mark);
 }

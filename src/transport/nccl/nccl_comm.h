@@ -59,8 +59,8 @@ struct lap_stage {
     char *memory;
     lap_cuda_word_t *out, *in;
     uint32_t *consumed, *calls;
-    uint32_t *heard; /* host memory, per peer: not 0 when its word has come in this call, */
-    uint32_t *told;  /* and when it has been sent one */
+    uint32_t *word_received; /* host memory, per peer: not 0 when its word has come in this call, */
+    uint32_t *word_sent;     /* and when it has been sent one */
 };
 
 static inline struct lap_stage *lap_nccl_stage_of(const lap_buffer_t *buffer)

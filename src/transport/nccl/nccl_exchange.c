@@ -5,7 +5,7 @@
  */
 #include "transport/nccl/nccl_comm.h"
 
-/* Of stage->heard: a word that nobody has looked at. */
+/* Of stage->word_received: a word that nobody has looked at. */
 #define FRESH 2u
 
 /* What goes over the wire for a put, or a receive. */
@@ -144,17 +144,17 @@ static lap_status_t send_all(lap_buffer_t *buffer, const lap_round_t *round)
     size_t at = 0;
     for (uint32_t i = 0; i < round->nsends; i++) {
         const piece_t piece = send_piece(comm, &round->sends[i], &at);
-        if (!stage->told[piece.peer])
+        if (!stage->word_sent[piece.peer])
             LAP_TRY(send(comm, &stage->out[piece.peer], sizeof(lap_cuda_word_t), piece.peer));
-        stage->told[piece.peer] = 1;
+        stage->word_sent[piece.peer] = 1;
         LAP_TRY(send(comm, piece.data, piece.bytes, piece.peer));
     }
     for (uint32_t i = 0; i < round->nreceives; i++) {
         const piece_t piece = receive_piece(buffer, &round->receives[i], &at);
-        if (!stage->heard[piece.peer])
+        if (!stage->word_received[piece.peer])
             LAP_TRY(receive(comm, &stage->in[piece.peer], sizeof(lap_cuda_word_t), piece.peer));
-        if (!stage->heard[piece.peer])
-            stage->heard[piece.peer] = FRESH;
+        if (!stage->word_received[piece.peer])
+            stage->word_received[piece.peer] = FRESH;
         LAP_TRY(receive(comm, piece.data, piece.bytes, piece.peer));
     }
     return LAP_OK;
@@ -195,7 +195,7 @@ static lap_status_t begin(lap_buffer_t *buffer, const lap_round_t *round)
     LAP_TRY(pack(comm, round));
     for (uint32_t i = 0; i < round->nsends; i++) {
         const lap_put_t *put = &round->sends[i];
-        bool first = !stage->told[put->peer];
+        bool first = !stage->word_sent[put->peer];
         for (uint32_t j = 0; j < i; j++)
             first = first && round->sends[j].peer != put->peer;
         if (first)
@@ -210,9 +210,9 @@ static lap_status_t check_words(lap_buffer_t *buffer, const lap_round_t *round)
     struct lap_stage *stage = buffer->backend;
     for (uint32_t i = 0; i < round->nreceives; i++) {
         const int peer = round->receives[i].peer;
-        if (stage->heard[peer] != FRESH)
+        if (stage->word_received[peer] != FRESH)
             continue;
-        stage->heard[peer] = 1;
+        stage->word_received[peer] = 1;
         const lap_cuda_wait_t wait = {
             .word = &stage->in[peer],
             .consumed = &stage->consumed[peer],

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The board of a group: what its ranks have written for one another, packets from board to board in a
+ * world with a wire, the failure that broke the group, and who still lives.
+ */
+#include "core/board.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/group.h"
+
+enum { FAILURE_NONE, FAILURE_BEING_WRITTEN, FAILURE_SET };
+
+static size_t bank_offset(int size)
+{
+    return sizeof(lap_board_t) + (size_t)size * sizeof(lap_board_seat_t);
+}
+
+static size_t blocked_offset(int size)
+{
+    return bank_offset(size) + lap_bank_bytes((size_t)size);
+}
+
+size_t lap_board_bytes(int size)
+{
+    return blocked_offset(size) + (size_t)size * sizeof(lap_blocked_note_t);
+}
+
+lap_bank_t *lap_board_bank(const lap_group_t *group)
+{
+    return (lap_bank_t *)(void *)((char *)group->board + bank_offset(group->size));
+}
+
+lap_blocked_note_t *lap_group_blocked_note(const lap_group_t *group, int rank)
+{
+    char *notes = (char *)group->board + blocked_offset(group->size);
+    return (lap_blocked_note_t *)(void *)notes + rank;
+}
+
+bool lap_group_has_come(const lap_group_t *group, int rank, uint32_t round)
+{
+    return lap_bank_reached(lap_board_bank(group), (size_t)rank, round);
+}
+
+lap_board_slot_t *lap_board_slot(const lap_group_t *group, int rank)
+{
+    return &group->board->seats[rank].slots[group->round % 2];
+}
+
+const char *lap_group_name(const lap_group_t *group, int rank, char text[LAP_RANK_TEXT])
+{
+    const int world_rank = group->members[rank];
+    if (world_rank == rank)
+        snprintf(text, LAP_RANK_TEXT, "rank %d", rank);
+    else
+        snprintf(text, LAP_RANK_TEXT, "rank %d (rank %d of the world)", rank, world_rank);
+    return text;
+}
+
+const char *lap_group_describe(const lap_group_t *group, int rank, char *text, size_t bytes)
+{
+    const int world_rank = group->members[rank], pid = group->world->peers[world_rank].pid;
+    char name[LAP_RANK_TEXT];
+    if (world_rank != rank && pid > 0)
+        snprintf(text, bytes, "rank %d (rank %d of the world, pid %d)", rank, world_rank, pid);
+    else if (pid > 0)
+        snprintf(text, bytes, "rank %d (pid %d)", rank, pid);
+    else
+        snprintf(text, bytes, "%s", lap_group_name(group, rank, name));
+    return text;
+}
+
+/* Packets from board to board. */
+
+/* So that publish waits for nobody, and has no need to watch anybody. */
+_Static_assert(LAP_SLOT_BYTES <= LAP_WIRE_SMALL && LAP_ERROR_TEXT <= LAP_WIRE_SMALL,
+               "packets between boards must be small");
+
+lap_status_t lap_board_publish(const lap_group_t *group, const lap_packet_t *what, const void *body)
+{
+    lap_wire_t *wire = group->world->wire;
+    for (int rank = 0; group->ports_known && rank < group->size; rank++) {
+        lap_packet_t *packet = NULL;
+        if (rank == group->rank)
+            continue;
+        LAP_TRY(wire->ops->begin(wire, group->members[rank], what->bytes, NULL, &packet));
+        *packet = *what;
+        packet->port = group->ports[rank];
+        packet->from = (uint32_t)group->rank;
+        if (what->bytes > 0)
+            memcpy(lap_packet_body(packet), body, what->bytes);
+        wire->ops->send(wire, packet);
+    }
+    return LAP_OK;
+}
+
+void lap_group_tell_blocked(lap_group_t *group, const lap_blocked_words_t *words)
+{
+    const lap_packet_t packet = {.kind = LAP_PACKET_BLOCKED, .bytes = sizeof(*words)};
+    lap_blocked_write(lap_group_blocked_note(group, group->rank), words);
+    /* Without memory for packets others learn of it by a timeout. */
+    (void)lap_board_publish(group, &packet, words);
+}
+
+/* Writes a failure on the board; false when there is one already. */
+static bool note_failure(lap_board_t *board, lap_status_t status, const char *sentence)
+{
+    uint32_t none = FAILURE_NONE;
+    if (!atomic_compare_exchange_strong(&board->failure, &none, FAILURE_BEING_WRITTEN))
+        return false;
+    board->status = status;
+    snprintf(board->sentence, sizeof(board->sentence), "%s", sentence);
+    atomic_store_explicit(&board->failure, FAILURE_SET, memory_order_release);
+    return true;
+}
+
+void lap_board_deliver(void *context, const lap_packet_t *packet, const char *body)
+{
+    lap_group_t *group = context;
+    if (packet->from >= (uint32_t)group->size || packet->bytes > LAP_SLOT_BYTES)
+        return;
+    lap_board_seat_t *seat = &group->board->seats[packet->from];
+    lap_board_slot_t *slot = &seat->slots[packet->words[0] % 2];
+    lap_blocked_words_t words;
+    switch (packet->kind) {
+    case LAP_PACKET_ROUND:
+        slot->call = (uint32_t)packet->words[1];
+        slot->bytes = packet->words[2];
+        memcpy(slot->doing, &packet->words[3], LAP_DOING_BYTES);
+        slot->doing[LAP_DOING_BYTES - 1] = '\0';
+        memcpy(slot->data, body, packet->bytes);
+        lap_bank_raise(lap_board_bank(group), packet->from);
+        break;
+    case LAP_PACKET_FAILURE:
+        if (packet->bytes > 0 && body[packet->bytes - 1] == '\0')
+            note_failure(group->board, (lap_status_t)(int32_t)packet->words[0], body);
+        lap_bank_ring(lap_board_bank(group));
+        break;
+    case LAP_PACKET_LEFT:
+        atomic_store_explicit(&seat->left, 1, memory_order_release);
+        lap_bank_ring(lap_board_bank(group));
+        break;
+    case LAP_PACKET_BLOCKED:
+        if (packet->bytes == sizeof(words)) {
+            memcpy(&words, body, sizeof(words));
+            lap_blocked_write(lap_group_blocked_note(group, (int)packet->from), &words);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+/* Failures. */
+
+lap_status_t lap_group_broken(const lap_group_t *group)
+{
+    lap_board_t *board = group->board;
+    if (atomic_load(&group->ended))
+        return lap_error(
+            LAP_ERR_INVALID,
+            "rank %d has destroyed the group or its world, expected what was made from "
+            "it to be destroyed before",
+            group->rank);
+    if (atomic_load_explicit(&board->failure, memory_order_acquire) != FAILURE_SET)
+        return LAP_OK;
+    return lap_error((lap_status_t)board->status, "%s", board->sentence);
+}
+
+void lap_group_fail(lap_group_t *group, lap_status_t status, const char *sentence)
+{
+    const lap_packet_t packet = {.kind = LAP_PACKET_FAILURE,
+                                 .words = {(uint64_t)(int64_t)status},
+                                 .bytes = strnlen(sentence, LAP_ERROR_TEXT - 1) + 1};
+    /* Without memory for packets the others find out by themselves. */
+    if (note_failure(group->board, status, sentence))
+        lap_board_publish(group, &packet, group->board->sentence);
+    lap_bank_ring(lap_board_bank(group));
+}
+
+void lap_group_fail_here(lap_group_t *group, lap_status_t status, const char *sentence)
+{
+    char text[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
+    lap_group_name(group, group->rank, name);
+    snprintf(text, sizeof(text), "%s: %.*s", name, (int)(sizeof(text) - sizeof(name) - 2),
+             sentence);
+    lap_group_fail(group, status, text);
+}
+
+static bool has_left(const lap_group_t *group, int rank)
+{
+    return atomic_load_explicit(&group->board->seats[rank].left, memory_order_acquire) != 0;
+}
+
+/* A rank whose process has ended without leaving, or that MPI has lost, or -1. */
+static int find_dead(const lap_group_t *group)
+{
+    struct pollfd polls[64];
+    for (int first = 0; first < group->size; first += 64) {
+        nfds_t count = 0;
+        for (; count < 64 && first + (int)count < group->size; count++) {
+            int pidfd = group->world->peers[group->members[first + (int)count]].pidfd;
+            polls[count] = (struct pollfd){.fd = pidfd, .events = POLLIN}; /* -1 is passed over */
+        }
+        for (nfds_t i = 0; i < count; i++) {
+            const int rank = first + (int)i;
+            if (atomic_load_explicit(&group->world->peers[group->members[rank]].lost,
+                                     memory_order_acquire) &&
+                !has_left(group, rank))
+                return rank;
+        }
+        if (poll(polls, count, 0) <= 0)
+            continue;
+        /* The flag is read after the poll: a rank sets it before its process ends. */
+        for (nfds_t i = 0; i < count; i++) {
+            if (polls[i].revents & POLLIN && !has_left(group, first + (int)i))
+                return first + (int)i;
+        }
+    }
+    return -1;
+}
+
+lap_status_t lap_group_look(lap_group_t *group)
+{
+    LAP_TRY(lap_group_broken(group));
+    if (group->world->kind == LAP_WORLD_THREADS)
+        return LAP_OK;
+    const int dead = find_dead(group);
+    if (dead < 0)
+        return LAP_OK;
+    char who[96];
+    lap_error(LAP_ERR_PEER_LOST, "%s has died", lap_group_describe(group, dead, who, sizeof(who)));
+    lap_group_fail(group, LAP_ERR_PEER_LOST, lap_last_error());
+    /* Another rank may have been first with its own sentence, or have died while it wrote one. */
+    LAP_TRY(lap_group_broken(group));
+    return LAP_ERR_PEER_LOST;
+}
+
+bool lap_group_all_here(lap_group_t *group)
+{
+    return lap_group_look(group) != LAP_ERR_TIMEOUT && find_dead(group) < 0;
+}
+
+lap_status_t lap_group_look_for(lap_group_t *group, int rank)
+{
+    LAP_TRY(lap_group_look(group));
+    if (!has_left(group, rank))
+        return LAP_OK;
+    char who[96];
+    return lap_error(LAP_ERR_PEER_LOST, "%s has left the group",
+                     lap_group_describe(group, rank, who, sizeof(who)));
+}
+
+/*
+ * Whether a process is stopped, by a signal or a debugger: the state after the name in
+ * /proc/PID/stat.
+ */
+static bool is_stopped(int pid)
+{
+    char path[32], line[256];
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const char *end = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return end && (end[2] == 'T' || end[2] == 't');
+}
+
+void lap_group_tell_stopped(const lap_group_t *group, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < group->size && used < bytes; rank++) {
+        char who[96];
+        const int pid = group->world->peers[group->members[rank]].pid;
+        if (rank == group->rank || pid <= 0 || !is_stopped(pid))
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "; %s is stopped",
+                                 lap_group_describe(group, rank, who, sizeof(who)));
+    }
+}
+void lap_board_leave(lap_group_t *group)
+{
+    const lap_packet_t packet = {.kind = LAP_PACKET_LEFT};
+    if (group->has_left)
+        return;
+    group->has_left = true;
+    /* Releases all that this rank has done here to who finds that it has left. */
+    atomic_store_explicit(&group->board->seats[group->rank].left, 1, memory_order_release);
+    lap_bank_ring(lap_board_bank(group));
+    (void)lap_board_publish(group, &packet, NULL);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The board of a group: a region of shared memory that the group's rank 0 made, with one seat with two
+ * slots per rank, a signal word per rank that counts its arrivals, and the failure that broke the
+ * group. In a world with a wire every rank has a board of its own, and whatever a rank writes on its
+ * own it also writes, by a packet, on those of the others. It is made for small messages; the data of
+ * operators never comes here.
+ */
+#ifndef LAP_CORE_BOARD_H
+#define LAP_CORE_BOARD_H
+
+#include "core/blocked.h"
+#include "core/status.h"
+#include "core/wire.h"
+#include "core/world.h"
+
+#define LAP_SLOT_BYTES 4096
+#define LAP_DOING_BYTES 24
+
+typedef struct lap_board_slot {
+    uint32_t call;               /* what the sender is doing */
+    uint64_t bytes;              /* of the whole call, which may take several rounds */
+    char doing[LAP_DOING_BYTES]; /* as part of which call of its caller's; "": of none */
+    char data[LAP_SLOT_BYTES];
+} lap_board_slot_t;
+
+/*
+ * In round n a rank writes its slot n mod 2, arrives, waits until all have arrived, and reads
+ * all slots n mod 2. One wait per round is enough: the slot is written again in round n + 2,
+ * after all have arrived in round n + 1, and a rank arrives there only when it has read what it
+ * wanted of round n.
+ */
+typedef struct lap_board_seat {
+    _Alignas(64) _Atomic uint32_t left; /* 1: gone on purpose */
+    lap_board_slot_t slots[2];
+} lap_board_seat_t;
+
+struct lap_board {
+    _Alignas(64) _Atomic uint32_t failure; /* FAILURE_SET, stored last, releases the two below */
+    int32_t status;
+    char sentence[LAP_ERROR_TEXT];
+    /* One per rank; the bank with one word per rank follows, and a lap_blocked_note_t for each. */
+    lap_board_seat_t seats[];
+};
+
+/* What a packet writes on the board: see lap_board_deliver. */
+enum { LAP_PACKET_ROUND, LAP_PACKET_FAILURE, LAP_PACKET_LEFT, LAP_PACKET_BLOCKED };
+
+/* The bank with the word of each rank. */
+lap_bank_t *lap_board_bank(const lap_group_t *group);
+
+/* What a rank has written in the latest round. */
+lap_board_slot_t *lap_board_slot(const lap_group_t *group, int rank);
+
+/* Sends a packet to the boards of all other ranks; does nothing in a world without a wire. */
+lap_status_t lap_board_publish(const lap_group_t *group, const lap_packet_t *what,
+                               const void *body);
+
+/* Writes on this rank's board what another rank has written on its own; `context` is the group. */
+void lap_board_deliver(void *context, const lap_packet_t *packet, const char *body);
+
+/* Says, once, that this rank leaves the group. */
+void lap_board_leave(lap_group_t *group);
+
+/* "rank 2 (pid 123)", with what is known and adds something. */
+const char *lap_group_describe(const lap_group_t *group, int rank, char *text, size_t bytes);
+
+#endif

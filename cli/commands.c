@@ -79,6 +79,21 @@ const lap_subcommand_t lap_subcommands[] = {
             },
     },
     {
+        .name = "data",
+        .brief = "write files of tokens from text, and say what such files hold",
+        .run = lap_cli_data,
+        .files = "FILE.bin  tokens in the format of llm.c; it is written whole or not at all",
+        .examples =
+            {
+                {"echo 'to be or not to be' >text.txt\n"
+                 "    lap data tokenize --bytes -o corpus.bin --force text.txt",
+                 "Writes a token for each byte of the text."},
+                {"printf 'to be' | lap data tokenize --bytes -o corpus.bin --force /dev/stdin &&\n"
+                 "    lap data info corpus.bin",
+                 "Says how many tokens a file holds, and how much their frequencies tell."},
+            },
+    },
+    {
         .name = "info",
         .brief = "show what was built in, and what this machine offers",
         .run = lap_cli_info,

@@ -84,6 +84,74 @@ typedef struct lap_square_loss {
 } lap_square_loss_t;
 
 /*
+ * The tokens of a pass: LAP_ID_COLS numbers for each row of activations, in the order of rows. The
+ * last column is a list of its own: all rows, ordered by their token, those of one token ascending.
+ */
+enum { LAP_ID_TOKEN = 0, LAP_ID_TARGET, LAP_ID_BY_TOKEN, LAP_ID_COLS };
+
+/*
+ * Row i of out = the row of `table` of its token, plus the row i / batch of `positions` where there
+ * are any, rounded once. `table` has rows [first, first + count) of the vocabulary: other tokens
+ * give zeros.
+ */
+typedef struct lap_embedding {
+    lap_dtype_t dtype; /* of out */
+    size_t rows, cols, batch, out_stride;
+    const int32_t *ids;
+    size_t first, count;
+    const float *table, *positions; /* [count, cols], and perhaps NULL */
+    void *out;
+} lap_embedding_t;
+
+/*
+ * grad = beta grad + alpha times the sums of the rows of dy that have the same token, in the order
+ * of rows. beta 0: tokens that no row has get 0. Without ids row i has the number i / batch: the
+ * gradient of positions.
+ */
+typedef struct lap_embedding_backward {
+    lap_dtype_t dtype; /* of dy */
+    size_t rows, cols, batch, dy_stride;
+    const int32_t *ids; /* NULL: of positions */
+    size_t first, count;
+    const void *dy;
+    float *grad; /* [count, cols] */
+    float alpha, beta;
+} lap_embedding_backward_t;
+
+/*
+ * Rotates the first `heads` heads of each row, in place, by the angles of its position: with the
+ * halves a and b of a head, a cos - b sin and b cos + a sin. Row i has position i / batch; a row of
+ * `table` has dim / 2 cosines and then as many sines. Backward turns the other way.
+ */
+typedef struct lap_rope {
+    lap_dtype_t dtype;
+    size_t rows, batch, heads, dim, stride;
+    void *x;
+    const float *table;
+    int backward;
+} lap_rope_t;
+
+/*
+ * Cross-entropy of rows of logits, of which a rank has columns [first, first + cols). First each
+ * rank finds three numbers for each row: its largest logit, the sum of e^(logit - that) and the
+ * logit of the target, 0 where another rank has that. Once a rank has those of all ranks, it makes
+ * the sum of the losses of all rows, the same bits on every rank, and turns its logits into their
+ * gradients, times `scale`. Rows with a target below 0 have no loss and no gradient.
+ */
+enum { LAP_LOGIT_MOST = 0, LAP_LOGIT_SUM, LAP_LOGIT_TARGET, LAP_LOGIT_STATS };
+
+typedef struct lap_cross_entropy {
+    lap_dtype_t dtype;
+    size_t rows, cols, stride, first;
+    void *logits;
+    const int32_t *ids;
+    float *stats; /* [rows, LAP_LOGIT_STATS], and then [ranks, rows, LAP_LOGIT_STATS] */
+    size_t ranks;
+    float scale;
+    double *sum; /* shared memory of the device */
+} lap_cross_entropy_t;
+
+/*
  * Element (i, j) = mean + std times normal number `first + i * row_step + j` of a tensor, as
  * util/random.h has them.
  */

@@ -28,6 +28,12 @@ typedef struct lap_nn_kernels {
     lap_status_t (*amax)(lap_stream_t *stream, const lap_amax_t *amax);
     lap_status_t (*sum_squares)(lap_stream_t *stream, const lap_sum_squares_t *sum);
     lap_status_t (*update)(lap_stream_t *stream, const lap_update_t *update);
+    /* ---- of language models ---- */
+    lap_status_t (*embedding)(lap_stream_t *stream, const lap_embedding_t *embedding);
+    lap_status_t (*embedding_backward)(lap_stream_t *stream, const lap_embedding_backward_t *back);
+    lap_status_t (*rope)(lap_stream_t *stream, const lap_rope_t *rope);
+    lap_status_t (*logit_stats)(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
+    lap_status_t (*cross_entropy)(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 } lap_nn_kernels_t;
 
 /* The table of the device of this name: to ask it for sizes. */

@@ -173,6 +173,137 @@ static void run_square_loss(void *args)
     *l->sum = sum;
 }
 
+/* ---- tokens ---- */
+
+static void run_embedding(void *args)
+{
+    const lap_nn_cuda_embedding_t *embedding = args;
+    const lap_embedding_t *e = &embedding->embedding;
+    const int32_t *ids = fake_at(e->ids);
+    if (!fits(embedding->span.vector, e->dtype, e->out, e->rows, e->out_stride) ||
+        !fits(embedding->span.vector, LAP_FLOAT32, e->table, e->count, e->cols) ||
+        !fits(embedding->span.vector, LAP_FLOAT32, e->positions, e->rows, e->cols))
+        return;
+    for (size_t row = 0; row < e->rows; row++)
+        for (size_t col = 0; col < e->cols; col++) {
+            const size_t token = (size_t)ids[row * LAP_ID_COLS + LAP_ID_TOKEN] - e->first;
+            double x = 0;
+            if (token < e->count)
+                x = at(LAP_FLOAT32, e->table, e->cols, token, col) +
+                    (e->positions ? at(LAP_FLOAT32, e->positions, e->cols, row / e->batch, col)
+                                  : 0);
+            set(e->dtype, e->out, e->out_stride, row, col, x);
+        }
+}
+
+/* Blocks where a number begins add up all its rows. */
+static void run_embedding_backward(void *args)
+{
+    const lap_embedding_backward_t *e = args;
+    const int32_t *ids = e->ids ? fake_at(e->ids) : NULL;
+    size_t before = SIZE_MAX;
+    for (size_t i = 0; i < e->rows; i++) {
+        const size_t row = ids ? (size_t)ids[i * LAP_ID_COLS + LAP_ID_BY_TOKEN] : i;
+        const size_t number =
+            (ids ? (size_t)ids[row * LAP_ID_COLS + LAP_ID_TOKEN] : i / e->batch) - e->first;
+        for (size_t col = 0; col < e->cols && number < e->count; col++) {
+            const double old = at(LAP_FLOAT32, e->grad, e->cols, number, col);
+            set(LAP_FLOAT32, e->grad, e->cols, number, col,
+                (number == before ? 1 : (double)e->beta) * old +
+                    (double)e->alpha * at(e->dtype, e->dy, e->dy_stride, row, col));
+        }
+        before = number;
+    }
+}
+
+static void run_rope(void *args)
+{
+    const lap_nn_cuda_rope_t *rope = args;
+    const lap_rope_t *r = &rope->rope;
+    const size_t half = r->dim / 2;
+    if (!fits(rope->span.vector, r->dtype, r->x, r->rows, r->stride) ||
+        (rope->span.vector > 1 && half % rope->span.vector != 0))
+        return;
+    for (size_t row = 0; row < r->rows; row++)
+        for (size_t i = 0; i < r->heads * half; i++) {
+            const size_t col = i / half * r->dim + i % half;
+            const double a = at(r->dtype, r->x, r->stride, row, col);
+            const double b = at(r->dtype, r->x, r->stride, row, col + half);
+            const double c = at(LAP_FLOAT32, r->table, r->dim, row / r->batch, i % half);
+            const double s = at(LAP_FLOAT32, r->table, r->dim, row / r->batch, half + i % half) *
+                             (r->backward ? -1 : 1);
+            set(r->dtype, r->x, r->stride, row, col, a * c - b * s);
+            set(r->dtype, r->x, r->stride, row, col + half, b * c + a * s);
+        }
+}
+
+static void run_logit_stats(void *args)
+{
+    const lap_nn_cuda_cross_entropy_t *entropy = args;
+    const lap_cross_entropy_t *e = &entropy->entropy;
+    const int32_t *ids = fake_at(e->ids);
+    float *stats = fake_at(e->stats);
+    if (!fits(entropy->vector, e->dtype, e->logits, e->rows, e->stride))
+        return;
+    for (size_t row = 0; row < e->rows; row++, stats += LAP_LOGIT_STATS) {
+        const int32_t target = ids[row * LAP_ID_COLS + LAP_ID_TARGET];
+        const size_t hit = target < 0 ? e->cols : (size_t)target - e->first;
+        double most = -INFINITY, sum = 0;
+        for (size_t col = 0; col < e->cols; col++)
+            most = fmax(most, at(e->dtype, e->logits, e->stride, row, col));
+        for (size_t col = 0; col < e->cols; col++)
+            sum += exp(at(e->dtype, e->logits, e->stride, row, col) - most);
+        stats[LAP_LOGIT_MOST] = (float)most;
+        stats[LAP_LOGIT_SUM] = (float)sum;
+        stats[LAP_LOGIT_TARGET] =
+            hit < e->cols ? (float)at(e->dtype, e->logits, e->stride, row, hit) : 0;
+    }
+}
+
+/* The loss of a row, from the numbers of all ranks. */
+static double join_stats(const lap_cross_entropy_t *e, const float *stats, double *most_p,
+                         double *sum_p)
+{
+    const size_t step = e->rows * LAP_LOGIT_STATS;
+    double most = -INFINITY, sum = 0, target = 0;
+    for (size_t r = 0; r < e->ranks; r++)
+        if ((double)stats[r * step + LAP_LOGIT_MOST] > most)
+            most = (double)stats[r * step + LAP_LOGIT_MOST];
+    for (size_t r = 0; r < e->ranks; r++) {
+        sum += (double)stats[r * step + LAP_LOGIT_SUM] *
+               exp((double)stats[r * step + LAP_LOGIT_MOST] - most);
+        target += (double)stats[r * step + LAP_LOGIT_TARGET];
+    }
+    *most_p = most;
+    *sum_p = sum;
+    return log(sum) + most - target;
+}
+
+static void run_cross_entropy(void *args)
+{
+    const lap_nn_cuda_cross_entropy_t *entropy = args;
+    const lap_cross_entropy_t *e = &entropy->entropy;
+    const int32_t *ids = fake_at(e->ids);
+    const float *stats = fake_at(e->stats);
+    double total = 0;
+    if (!fits(entropy->vector, e->dtype, e->logits, e->rows, e->stride))
+        return;
+    for (size_t row = 0; row < e->rows; row++) {
+        const int32_t target = ids[row * LAP_ID_COLS + LAP_ID_TARGET];
+        double most, sum;
+        const double loss = join_stats(e, stats + row * LAP_LOGIT_STATS, &most, &sum);
+        if (target >= 0)
+            total += loss;
+        for (size_t col = 0; col < e->cols; col++) {
+            const bool hit = target >= 0 && (size_t)target == e->first + col;
+            const double p = exp(at(e->dtype, e->logits, e->stride, row, col) - most) / sum;
+            set(e->dtype, e->logits, e->stride, row, col,
+                target < 0 ? 0 : (p - hit) * (double)e->scale);
+        }
+    }
+    *e->sum = total;
+}
+
 static void run_fill_normal(void *args)
 {
     const lap_fill_normal_t *f = &((const lap_nn_cuda_fill_normal_t *)args)->fill;
@@ -248,6 +379,11 @@ const fake_kernel_t fake_nn_kernels[] = {
     {"lap_swiglu_forward", run_swiglu_forward, sizeof(lap_nn_cuda_swiglu_t), false},
     {"lap_swiglu_backward", run_swiglu_backward, sizeof(lap_nn_cuda_swiglu_t), false},
     {"lap_square_loss", run_square_loss, sizeof(lap_nn_cuda_square_loss_t), false},
+    {"lap_embedding", run_embedding, sizeof(lap_nn_cuda_embedding_t), false},
+    {"lap_embedding_backward", run_embedding_backward, sizeof(lap_embedding_backward_t), false},
+    {"lap_rope", run_rope, sizeof(lap_nn_cuda_rope_t), false},
+    {"lap_logit_stats", run_logit_stats, sizeof(lap_nn_cuda_cross_entropy_t), false},
+    {"lap_cross_entropy", run_cross_entropy, sizeof(lap_nn_cuda_cross_entropy_t), false},
     {"lap_fill_normal", run_fill_normal, sizeof(lap_nn_cuda_fill_normal_t), false},
     {"lap_amax", run_amax, sizeof(lap_nn_cuda_amax_t), false},
     {"lap_sum_squares", run_sum_squares, sizeof(lap_nn_cuda_sum_squares_t), false},

@@ -233,6 +233,78 @@ static lap_status_t fill_normal(lap_stream_t *stream, const lap_fill_normal_t *f
                                 grid_of(&args.span, busy(stream)), &args);
 }
 
+/* ---- tokens ---- */
+
+static lap_status_t embedding(lap_stream_t *stream, const lap_embedding_t *embedding)
+{
+    LAP_TRY(lap_device_check_dtype("an embedding", embedding->dtype));
+    const operand_t operands[] = {{embedding->out, embedding->out_stride},
+                                  {embedding->table, 0},
+                                  {embedding->positions, 0}, /* NULL: there are none */
+                                  {NULL, 0}};
+    const uint32_t vector = vector_of(embedding->dtype, embedding->rows, embedding->cols, operands);
+    const lap_nn_cuda_embedding_t args = {
+        .embedding = *embedding, .span = span_of(embedding->rows, embedding->cols, vector)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_embedding, grid_of(&args.span, busy(stream)),
+                                &args);
+}
+
+/* Rows of the gradient that no token has are cleared before. */
+static lap_status_t embedding_backward(lap_stream_t *stream, const lap_embedding_backward_t *back)
+{
+    LAP_TRY(lap_device_check_dtype("the gradient of an embedding", back->dtype));
+    const lap_fill_normal_t zeros = {.dtype = LAP_FLOAT32,
+                                     .rows = 1,
+                                     .cols = back->count * back->cols,
+                                     .stride = back->count * back->cols,
+                                     .out = back->grad};
+    if (back->beta == 0)
+        LAP_TRY(fill_normal(stream, &zeros));
+    const lap_cuda_grid_t grid = {.x = back->rows,
+                                  .y = (back->cols + LAP_NN_CUDA_THREADS - 1) / LAP_NN_CUDA_THREADS,
+                                  .threads = LAP_NN_CUDA_THREADS};
+    return lap_cuda_code_launch(stream, &code, KERNEL_embedding_backward, grid, back);
+}
+
+static lap_status_t rope(lap_stream_t *stream, const lap_rope_t *rope)
+{
+    LAP_TRY(lap_device_check_dtype("what is rotated", rope->dtype));
+    const operand_t operands[] = {{rope->x, rope->stride}, {rope->table, 0}, {NULL, 0}};
+    const size_t half = rope->dim / 2;
+    const uint32_t vector = vector_of(rope->dtype, rope->rows, half, operands);
+    const lap_nn_cuda_rope_t args = {.rope = *rope,
+                                     .span = span_of(rope->rows, rope->heads * half, vector)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_rope, grid_of(&args.span, busy(stream)),
+                                &args);
+}
+
+/* The rows of a block depend on their number alone: so does the order of the sum of losses. */
+static lap_status_t launch_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy,
+                                   size_t kernel, size_t blocks)
+{
+    LAP_TRY(lap_device_check_dtype("logits", entropy->dtype));
+    const operand_t operands[] = {{entropy->logits, entropy->stride}, {NULL, 0}};
+    /* What is left of a row behind its last whole vector is done one by one. */
+    const size_t whole = entropy->cols / LAP_NN_CUDA_VECTOR * LAP_NN_CUDA_VECTOR;
+    const lap_nn_cuda_cross_entropy_t args = {
+        .entropy = *entropy,
+        .parts = lap_cuda_code_memory(stream, &code),
+        .vector = vector_of(entropy->dtype, entropy->rows, whole, operands)};
+    const lap_cuda_grid_t grid = {.x = blocks, .threads = LAP_NN_CUDA_NORM};
+    return lap_cuda_code_launch(stream, &code, kernel, grid, &args);
+}
+
+static lap_status_t logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy)
+{
+    return launch_entropy(stream, entropy, KERNEL_logit_stats, entropy->rows);
+}
+
+static lap_status_t cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy)
+{
+    const size_t blocks = smaller(entropy->rows, LAP_NN_CUDA_PARTS);
+    return launch_entropy(stream, entropy, KERNEL_cross_entropy, blocks ? blocks : 1);
+}
+
 static lap_status_t amax(lap_stream_t *stream, const lap_amax_t *amax)
 {
     LAP_TRY(lap_device_check_dtype("the largest magnitude", amax->dtype));
@@ -287,6 +359,11 @@ const lap_nn_kernels_t lap_nn_cuda_kernels = {
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
     .square_loss = square_loss,
+    .embedding = embedding,
+    .embedding_backward = embedding_backward,
+    .rope = rope,
+    .logit_stats = logit_stats,
+    .cross_entropy = cross_entropy,
     .fill_normal = fill_normal,
     .amax = amax,
     .sum_squares = sum_squares,

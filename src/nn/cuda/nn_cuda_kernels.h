@@ -17,7 +17,11 @@
     X(norm_forward_wide)                                                                           \
     X(norm_backward_wide)                                                                          \
     X(swiglu_forward)                                                                              \
-    X(swiglu_backward) X(square_loss) X(fill_normal) X(amax) X(sum_squares) X(update)
+    X(swiglu_backward)                                                                             \
+    X(square_loss)                                                                                 \
+    X(embedding)                                                                                   \
+    X(embedding_backward)                                                                          \
+    X(rope) X(logit_stats) X(cross_entropy) X(fill_normal) X(amax) X(sum_squares) X(update)
 
 #define LAP_NN_CUDA_VECTOR 8u    /* elements that a thread takes at a time where it can */
 #define LAP_NN_CUDA_THREADS 256u /* of a block of all but the norms */
@@ -66,6 +70,24 @@ typedef struct lap_nn_cuda_square_loss {
     lap_nn_cuda_span_t span;
     lap_nn_cuda_parts_t *parts;
 } lap_nn_cuda_square_loss_t;
+
+typedef struct lap_nn_cuda_embedding {
+    lap_embedding_t embedding;
+    lap_nn_cuda_span_t span;
+} lap_nn_cuda_embedding_t;
+
+/* Columns that are rotated are counted by pairs: half of `heads` heads. */
+typedef struct lap_nn_cuda_rope {
+    lap_rope_t rope;
+    lap_nn_cuda_span_t span;
+} lap_nn_cuda_rope_t;
+
+/* A block takes a row at a time. */
+typedef struct lap_nn_cuda_cross_entropy {
+    lap_cross_entropy_t entropy;
+    lap_nn_cuda_parts_t *parts;
+    uint32_t vector, reserved;
+} lap_nn_cuda_cross_entropy_t;
 
 typedef struct lap_nn_cuda_fill_normal {
     lap_fill_normal_t fill;

@@ -9,6 +9,12 @@
 #include "nn/kernels.h"
 
 /* The slots that both tables share. */
+lap_status_t lap_host_embedding(lap_stream_t *stream, const lap_embedding_t *embedding);
+lap_status_t lap_host_embedding_backward(lap_stream_t *stream,
+                                         const lap_embedding_backward_t *back);
+lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope);
+lap_status_t lap_host_logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
+lap_status_t lap_host_cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 size_t lap_host_norm_scratch(size_t rows, size_t cols);
 lap_status_t lap_host_norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm);
 lap_status_t lap_host_norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm);
@@ -20,7 +26,12 @@ lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
 lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
 lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 
-/* As a table has them. */
+/* As a table has them: those of language models, and the others. */
+#define LAP_NN_HOST_TOKEN_SLOTS                                                                    \
+    .embedding = lap_host_embedding, .embedding_backward = lap_host_embedding_backward,            \
+    .rope = lap_host_rope, .logit_stats = lap_host_logit_stats,                                    \
+    .cross_entropy = lap_host_cross_entropy
+
 #define LAP_NN_HOST_SLOTS                                                                          \
     .norm_scratch = lap_host_norm_scratch, .norm_forward = lap_host_norm_forward,                  \
     .norm_backward = lap_host_norm_backward, .swiglu_forward = lap_host_swiglu_forward,            \

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a host does for language models: embeddings, rotary positions, cross-entropy. Row after row,
+ * in tiles that are widened on the stack.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "core/convert.h"
+#include "device/host/host.h"
+#include "nn/host/host.h"
+
+#define TILE LAP_HOST_TILE
+
+/* Element `col` of a row. */
+static void *at(lap_dtype_t dtype, const void *row, size_t col)
+{
+    return (char *)row + col * lap_dtype_size(dtype);
+}
+
+static int32_t id_of(const int32_t *ids, size_t row, int col)
+{
+    return ids[row * LAP_ID_COLS + (size_t)col];
+}
+
+/* ---- embeddings ---- */
+
+static void embed_row(const lap_embedding_t *e, size_t row)
+{
+    const size_t token = (size_t)id_of(e->ids, row, LAP_ID_TOKEN);
+    const bool own = token >= e->first && token - e->first < e->count;
+    const float *values = own ? e->table + (token - e->first) * e->cols : NULL;
+    const float *position = e->positions ? e->positions + row / e->batch * e->cols : NULL;
+    void *out = lap_row_of(e->dtype, e->out, e->out_stride, row);
+    float part[TILE];
+    for (size_t begin = 0; begin < e->cols; begin += TILE) {
+        const size_t count = lap_tile_of(e->cols, begin);
+        for (size_t c = 0; c < count; c++)
+            part[c] = own ? values[begin + c] + (position ? position[begin + c] : 0) : 0;
+        lap_from_float(e->dtype, part, at(e->dtype, out, begin), count);
+    }
+}
+
+static lap_status_t run_embedding(void *arg)
+{
+    const lap_embedding_t *embedding = arg;
+    for (size_t row = 0; row < embedding->rows; row++)
+        embed_row(embedding, row);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_embedding(lap_stream_t *stream, const lap_embedding_t *embedding)
+{
+    return lap_host_stream_call(stream, run_embedding, embedding, sizeof(*embedding));
+}
+
+/* The row at place i of the list that is ordered by tokens, and the row of the gradient it is for. */
+static size_t row_at(const lap_embedding_backward_t *e, size_t i)
+{
+    return e->ids ? (size_t)id_of(e->ids, i, LAP_ID_BY_TOKEN) : i;
+}
+
+static size_t number_at(const lap_embedding_backward_t *e, size_t i)
+{
+    return e->ids ? (size_t)id_of(e->ids, row_at(e, i), LAP_ID_TOKEN) : i / e->batch;
+}
+
+/* Places [begin, end) of the list have one number. */
+static void add_rows(const lap_embedding_backward_t *e, size_t begin, size_t end, float *grad)
+{
+    float room[TILE];
+    for (size_t col = 0; col < e->cols; col += TILE) {
+        const size_t count = lap_tile_of(e->cols, col);
+        double sums[TILE] = {0};
+        for (size_t i = begin; i < end; i++) {
+            const void *row = lap_row_of(e->dtype, e->dy, e->dy_stride, row_at(e, i));
+            const float *dy = lap_as_float(e->dtype, at(e->dtype, row, col), room, count);
+            for (size_t c = 0; c < count; c++)
+                sums[c] += (double)dy[c];
+        }
+        for (size_t c = 0; c < count; c++)
+            grad[col + c] =
+                (float)((double)e->beta * (double)grad[col + c] + (double)e->alpha * sums[c]);
+    }
+}
+
+static lap_status_t run_embedding_backward(void *arg)
+{
+    const lap_embedding_backward_t *e = arg;
+    if (e->beta == 0)
+        memset(e->grad, 0, e->count * e->cols * sizeof(float));
+    for (size_t begin = 0, end; begin < e->rows; begin = end) {
+        const size_t number = number_at(e, begin);
+        for (end = begin + 1; end < e->rows && number_at(e, end) == number;)
+            end++;
+        if (number >= e->first && number - e->first < e->count)
+            add_rows(e, begin, end, e->grad + (number - e->first) * e->cols);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_host_embedding_backward(lap_stream_t *stream, const lap_embedding_backward_t *back)
+{
+    return lap_host_stream_call(stream, run_embedding_backward, back, sizeof(*back));
+}
+
+/* ---- rotary positions ---- */
+
+static void rotate(const lap_rope_t *rope, void *head, const float *angles)
+{
+    const size_t half = rope->dim / 2;
+    const float sign = rope->backward ? -1.0f : 1.0f;
+    float a_room[TILE], b_room[TILE], turned[TILE], other[TILE];
+    for (size_t begin = 0; begin < half; begin += TILE) {
+        const size_t count = lap_tile_of(half, begin);
+        void *first = at(rope->dtype, head, begin), *second = at(rope->dtype, head, half + begin);
+        const float *a = lap_as_float(rope->dtype, first, a_room, count);
+        const float *b = lap_as_float(rope->dtype, second, b_room, count);
+        for (size_t c = 0; c < count; c++) {
+            const float cosine = angles[begin + c], sine = sign * angles[half + begin + c];
+            turned[c] = a[c] * cosine - b[c] * sine;
+            other[c] = b[c] * cosine + a[c] * sine;
+        }
+        lap_from_float(rope->dtype, turned, first, count);
+        lap_from_float(rope->dtype, other, second, count);
+    }
+}
+
+static lap_status_t run_rope(void *arg)
+{
+    const lap_rope_t *rope = arg;
+    for (size_t row = 0; row < rope->rows; row++)
+        for (size_t head = 0; head < rope->heads; head++)
+            rotate(rope,
+                   at(rope->dtype, lap_row_of(rope->dtype, rope->x, rope->stride, row),
+                      head * rope->dim),
+                   rope->table + row / rope->batch * rope->dim);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope)
+{
+    return lap_host_stream_call(stream, run_rope, rope, sizeof(*rope));
+}
+
+/* ---- cross-entropy ---- */
+
+static float largest(const lap_cross_entropy_t *e, const void *row)
+{
+    float room[TILE], most = -INFINITY;
+    for (size_t begin = 0; begin < e->cols; begin += TILE) {
+        const size_t count = lap_tile_of(e->cols, begin);
+        const float *x = lap_as_float(e->dtype, at(e->dtype, row, begin), room, count);
+        for (size_t c = 0; c < count; c++)
+            most = x[c] > most || isnan(x[c]) ? x[c] : most;
+    }
+    return most;
+}
+
+static double sum_exponentials(const lap_cross_entropy_t *e, const void *row, float most)
+{
+    float room[TILE];
+    double sum = 0;
+    for (size_t begin = 0; begin < e->cols; begin += TILE) {
+        const size_t count = lap_tile_of(e->cols, begin);
+        const float *x = lap_as_float(e->dtype, at(e->dtype, row, begin), room, count);
+        for (size_t c = 0; c < count; c++)
+            sum += (double)expf(x[c] - most);
+    }
+    return sum;
+}
+
+/* The column of a row's target here; `cols` if another rank has it, or there is none. */
+static size_t target_of(const lap_cross_entropy_t *e, size_t row)
+{
+    const int32_t target = id_of(e->ids, row, LAP_ID_TARGET);
+    const bool own = target >= 0 && (size_t)target >= e->first;
+    return own && (size_t)target - e->first < e->cols ? (size_t)target - e->first : e->cols;
+}
+
+static lap_status_t run_logit_stats(void *arg)
+{
+    const lap_cross_entropy_t *e = arg;
+    for (size_t i = 0; i < e->rows; i++) {
+        const void *row = lap_row_of(e->dtype, e->logits, e->stride, i);
+        const size_t target = target_of(e, i);
+        float *stats = e->stats + i * LAP_LOGIT_STATS;
+        stats[LAP_LOGIT_MOST] = largest(e, row);
+        stats[LAP_LOGIT_SUM] = (float)sum_exponentials(e, row, stats[LAP_LOGIT_MOST]);
+        stats[LAP_LOGIT_TARGET] = 0;
+        if (target < e->cols)
+            lap_to_float(e->dtype, at(e->dtype, row, target), &stats[LAP_LOGIT_TARGET], 1);
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_host_logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy)
+{
+    return lap_host_stream_call(stream, run_logit_stats, entropy, sizeof(*entropy));
+}
+
+/* The largest logit of a row, the logarithm of the sum, and the loss, from all ranks' numbers. */
+static double join_stats(const lap_cross_entropy_t *e, size_t row, float *most_p, double *sum_p)
+{
+    const size_t step = e->rows * LAP_LOGIT_STATS;
+    const float *stats = e->stats + row * LAP_LOGIT_STATS;
+    float most = stats[LAP_LOGIT_MOST];
+    double sum = 0, target = 0;
+    for (size_t r = 1; r < e->ranks; r++) {
+        const float own = stats[r * step + LAP_LOGIT_MOST];
+        most = own > most || isnan(own) ? own : most;
+    }
+    for (size_t r = 0; r < e->ranks; r++) {
+        const float *own = stats + r * step;
+        sum += (double)own[LAP_LOGIT_SUM] * (double)expf(own[LAP_LOGIT_MOST] - most);
+        target += (double)own[LAP_LOGIT_TARGET];
+    }
+    *most_p = most;
+    *sum_p = sum;
+    return log(sum) + (double)most - target;
+}
+
+/* Turns the logits of a row into their gradients: (probability - 1 at the target) times scale. */
+static void turn_row(const lap_cross_entropy_t *e, size_t row, float most, float factor)
+{
+    const size_t target = target_of(e, row);
+    void *logits = lap_row_of(e->dtype, e->logits, e->stride, row);
+    float room[TILE], part[TILE];
+    for (size_t begin = 0; begin < e->cols; begin += TILE) {
+        const size_t count = lap_tile_of(e->cols, begin);
+        const float *x = lap_as_float(e->dtype, at(e->dtype, logits, begin), room, count);
+        for (size_t c = 0; c < count; c++)
+            part[c] = factor == 0 ? 0 : expf(x[c] - most) * factor;
+        if (target >= begin && target - begin < count)
+            part[target - begin] -= e->scale;
+        lap_from_float(e->dtype, part, at(e->dtype, logits, begin), count);
+    }
+}
+
+static lap_status_t run_cross_entropy(void *arg)
+{
+    const lap_cross_entropy_t *e = arg;
+    double total = 0;
+    for (size_t row = 0; row < e->rows; row++) {
+        float most = 0;
+        double sum = 1, loss = 0;
+        const bool counts = id_of(e->ids, row, LAP_ID_TARGET) >= 0;
+        if (counts)
+            loss = join_stats(e, row, &most, &sum);
+        total += loss;
+        turn_row(e, row, most, counts ? (float)((double)e->scale / sum) : 0);
+    }
+    *e->sum = total;
+    return LAP_OK;
+}
+
+lap_status_t lap_host_cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy)
+{
+    return lap_host_stream_call(stream, run_cross_entropy, entropy, sizeof(*entropy));
+}

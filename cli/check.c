@@ -47,7 +47,7 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap check",
-    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all|train [OPTIONS]",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs|all|train|pipeline [OPTIONS]",
     .summary = "Proves that the schedules of AG+GEMM (ag), GEMM+RS (rs), GEMM+AR (ar), a GEMM\n"
                "(gemm), a collective during one (bulk-ag, bulk-rs), a collective by itself\n"
                "(external-ag, external-rs) or all of them cannot deadlock, that no two accesses\n"
@@ -60,7 +60,8 @@ static const lap_command_t command = {
                "\n"
                "lap check train takes the options of lap train and proves forward, loss and\n"
                "backward of all layers and of all ranks that share weights: operators, kernels\n"
-               "and memory. It says the launches and the memory that a rank needs.",
+               "and memory. It says the launches and the memory that a rank needs.\n"
+               "lap check pipeline proves the table of a pipeline schedule.",
     .exit_status = "  0  all schedules are safe\n"
                    "  1  a schedule is not; the sentence says why\n"
                    "  2  the command line is wrong",
@@ -399,6 +400,8 @@ int lap_cli_check(int argc, char **argv)
     lap_args_t args;
     if (argc > 1 && strcmp(argv[1], "train") == 0)
         return lap_cli_check_train(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "pipeline") == 0)
+        return lap_cli_check_pipeline(argc - 1, argv + 1);
     int status = lap_args_parse(&command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;

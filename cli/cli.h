@@ -49,6 +49,8 @@ int lap_cli_bench(int argc, char **argv);
 int lap_cli_train(int argc, char **argv);
 int lap_cli_check(int argc, char **argv);
 int lap_cli_check_train(int argc, char **argv); /* lap check train */
+int lap_cli_check_pipeline(int argc, char **argv);
+int lap_cli_show_pipeline(int argc, char **argv);
 int lap_cli_show(int argc, char **argv);
 int lap_cli_data(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);

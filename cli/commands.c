@@ -76,6 +76,8 @@ const lap_subcommand_t lap_subcommands[] = {
                 {"lap show ag 8 8 8 --ranks 4 --target cuda --each --rank 0",
                  "What rank 0 of four is given on a GPU, as built and after each pass."},
                 {"lap show rs 8 8 8 --ranks 2 --svg rs.svg", "The same as a picture."},
+                {"lap show pipeline --pp 4 --micro-batches 8 --schedule zb-v --svg zb-v.svg",
+                 "A pipeline schedule: what each rank does, and how long it idles."},
             },
     },
     {

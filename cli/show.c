@@ -41,7 +41,8 @@ static const lap_option_t options[NOPTIONS] = {
 
 static const lap_command_t command = {
     .name = "lap show",
-    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs M N K [OPTIONS]",
+    .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs M N K [OPTIONS]\n"
+             "       lap show pipeline [OPTIONS]",
     .summary = "Prints what each rank does in a call of an operator: its steps, their streams,\n"
                "the ranges they read and write, and what they wait for.",
     .details = "Passes of lowering turn the schedule that a method builds into what a target is\n"
@@ -216,6 +217,8 @@ int lap_cli_show(int argc, char **argv)
 {
     lap_args_t args;
     request_t request = {.desc = LAP_OP_DESC_INIT};
+    if (argc > 1 && strcmp(argv[1], "pipeline") == 0)
+        return lap_cli_show_pipeline(argc - 1, argv + 1);
     const int parsed = lap_args_parse(&command, argc, argv, &args);
     if (parsed != LAP_CLI_GO)
         return parsed;

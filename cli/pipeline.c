@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap show pipeline` and `lap check pipeline`: builds or reads the table of a pipeline schedule,
+ * proves it, and prints or draws it with the bubbles that it has. Nothing is run.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "about.h"
+#include "cli.h"
+#include "core/output.h"
+#include "core/status.h"
+#include "parallel/pipeline.h"
+#include "shared_options.h"
+
+enum { PP, VIRTUAL_PP, MICROS, SCHEDULE, COSTS, CSV, SVG, JSON, NOPTIONS };
+
+static const lap_option_t options[NOPTIONS] = {
+    [PP] = {0, "pp", "P", "ranks of the pipeline", "4"},
+    [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank, of interleaved (default 2)", NULL},
+    [MICROS] = {0, "micro-batches", "M", "micro-batches of a step (default 2 * P)", NULL},
+    [SCHEDULE] =
+        {0, "schedule", "NAME",
+         "1f1b, interleaved, zb-h1 or zb-v; or FILE.csv, a table as PyTorch stores them: a "
+         "line per rank of actions such as 0F3 (stage, forward, micro-batch), B backward, I "
+         "and W its two gradients",
+         "1f1b"},
+    [COSTS] =
+        {0, "costs", "F,I,W[,S]",
+         "time of a stage's forward, of the gradients of its input and of its weights, and of "
+         "a message",
+         "1,1,1,0"},
+    [CSV] = {0, "csv", "FILE", "write the table into a file that PyTorch reads", NULL},
+    [SVG] = {0, "svg", "FILE", "draw it into a file", NULL},
+    [JSON] = LAP_OPTION_JSON,
+};
+
+#define EXIT_STATUS                                                                                \
+    "  0  the table is safe\n"                                                                     \
+    "  1  it is not, or a file could not be written\n"                                             \
+    "  2  the command line is wrong"
+
+static const lap_command_t show_command = {
+    .name = "lap show pipeline",
+    .usage = "[OPTIONS]",
+    .summary = "Prints what each rank of a pipeline does in a step, when, and how long it idles.",
+    .details = "A table that misses a micro-batch or deadlocks is refused with the rank and the\n"
+               "action.",
+    .exit_status = EXIT_STATUS,
+    .options = options,
+    .noptions = NOPTIONS,
+};
+
+static const lap_command_t check_command = {
+    .name = "lap check pipeline",
+    .usage = "[OPTIONS]",
+    .summary = "Proves that a pipeline schedule does all of a step, in order, without deadlock.",
+    .details = "The options are those of lap show pipeline.",
+    .exit_status = EXIT_STATUS,
+    .options = options,
+    .noptions = NOPTIONS,
+};
+
+typedef struct request {
+    const lap_command_t *command;
+    const char *schedule, *csv, *svg;
+    int ranks, chunks, micros;
+    lap_pipe_costs_t costs;
+    bool json;
+} request_t;
+
+/* ---- reading ---- */
+
+static bool is_file(const char *schedule)
+{
+    const size_t length = strlen(schedule);
+    return length > 4 && strcmp(schedule + length - 4, ".csv") == 0;
+}
+
+static bool parse_costs(request_t *request, const char *text)
+{
+    double *const costs[] = {&request->costs.forward, &request->costs.input_grad,
+                             &request->costs.weight_grad, &request->costs.message};
+    lap_list_t list;
+    if (!lap_arg_list(request->command, "--costs", text, &list))
+        return false;
+    for (size_t i = 0; i < list.count && list.count >= 3 && list.count <= 4; i++) {
+        char *end;
+        *costs[i] = strtod(list.items[i], &end);
+        if (*end != '\0' || !(*costs[i] >= 0) || *costs[i] > 1e9)
+            return lap_args_wrong(request->command,
+                                  "--costs has '%s', expected numbers from 0 to 1e9",
+                                  list.items[i]);
+    }
+    if (list.count < 3 || list.count > 4)
+        return lap_args_wrong(request->command,
+                              "--costs is '%s', expected three numbers F,I,W, or four", text);
+    return true;
+}
+
+static bool parse(const lap_args_t *args, request_t *request)
+{
+    const lap_command_t *command = request->command;
+    const int most = (int)LAP_PIPE_MOST;
+    request->schedule = args->values[SCHEDULE];
+    request->csv = args->values[CSV];
+    request->svg = args->values[SVG];
+    request->json = args->given[JSON];
+    if (is_file(request->schedule)) {
+        const int sizes[] = {PP, VIRTUAL_PP, MICROS};
+        for (size_t i = 0; i < 3; i++)
+            if (args->given[sizes[i]])
+                return lap_args_wrong(command,
+                                      "--%s is given, expected none with a file: it has its sizes",
+                                      options[sizes[i]].name);
+    }
+    if (!lap_arg_int(command, "--pp", args->values[PP], 1, most, &request->ranks) ||
+        !parse_costs(request, args->values[COSTS]))
+        return false;
+    const bool interleaved = strcmp(request->schedule, "interleaved") == 0;
+    request->chunks = interleaved ? 2 : 1;
+    request->micros = request->ranks <= most / 2 ? 2 * request->ranks : most;
+    return (!args->given[VIRTUAL_PP] ||
+            lap_arg_int(command, "--virtual-pp", args->values[VIRTUAL_PP], 1, most,
+                        &request->chunks)) &&
+           (!args->given[MICROS] || lap_arg_int(command, "--micro-batches", args->values[MICROS], 1,
+                                                most, &request->micros));
+}
+
+static lap_status_t load(const request_t *request, lap_pipeline_t *pipeline_p)
+{
+    if (!is_file(request->schedule))
+        return lap_pipeline_build(request->schedule, (uint32_t)request->ranks,
+                                  (uint32_t)request->chunks, (uint32_t)request->micros, pipeline_p);
+    FILE *file = fopen(request->schedule, "re");
+    *pipeline_p = (lap_pipeline_t){.ranks = 0};
+    if (!file)
+        return lap_error(LAP_ERR_INVALID, "cannot open %s: %s", request->schedule, strerror(errno));
+    const lap_status_t status = lap_pipeline_read(file, request->schedule, pipeline_p);
+    fclose(file);
+    return status;
+}
+
+/* ---- text ---- */
+
+/* The time of the table's work on the rank that has most of it: no schedule takes less. */
+static double most_busy(const lap_pipeline_t *pipeline, const lap_pipe_times_t *times)
+{
+    double most = 0;
+    for (uint32_t r = 0; r < pipeline->ranks; r++)
+        most = fmax(most, times->ranks[r].busy);
+    return most;
+}
+
+static void print_heading(const request_t *request, const lap_pipeline_t *pipeline)
+{
+    printf("%s: %u rank%s, %u stage%s, %u micro-batch%s\n", request->schedule,
+           (unsigned)pipeline->ranks, pipeline->ranks == 1 ? "" : "s", (unsigned)pipeline->stages,
+           pipeline->stages == 1 ? "" : "s", (unsigned)pipeline->micros,
+           pipeline->micros == 1 ? "" : "es");
+}
+
+static void print_text(const request_t *request, const lap_pipeline_t *pipeline,
+                       const lap_pipe_times_t *times)
+{
+    const lap_pipe_costs_t *costs = &request->costs;
+    const double busy = most_busy(pipeline, times);
+    print_heading(request, pipeline);
+    printf(
+        "F forward %g, I gradient of the input %g, W of the weights %g, B both; a message %g\n\n",
+        costs->forward, costs->input_grad, costs->weight_grad, costs->message);
+    for (uint32_t r = 0; r < pipeline->ranks; r++) {
+        printf("rank %u:", (unsigned)r);
+        for (uint32_t i = 0; i < pipeline->rows[r].nactions; i++) {
+            char text[LAP_PIPE_TEXT];
+            printf(" %s", lap_pipe_text(&pipeline->rows[r].actions[i], text));
+        }
+        printf("\n");
+    }
+    printf("\n%6s %10s %10s %10s %10s %6s\n", "rank", "begin", "end", "busy", "idle", "live");
+    for (uint32_t r = 0; r < pipeline->ranks; r++) {
+        const lap_pipe_rank_t *rank = &times->ranks[r];
+        printf("%6u %10.6g %10.6g %10.6g %10.6g %6u\n", (unsigned)r, rank->begin, rank->end,
+               rank->busy, rank->end - rank->begin - rank->busy, (unsigned)rank->most_live);
+    }
+    printf(
+        "idle: between its first action and its last; live: most activations of a micro-batch and "
+        "stage held at once\n");
+    printf("a step takes %g, %g of it work: %.1f %% are bubble\n", times->span, busy,
+           times->span > 0 ? 100 * (times->span - busy) / times->span : 0);
+}
+
+static void print_json(const request_t *request, const lap_pipeline_t *pipeline,
+                       const lap_pipe_times_t *times)
+{
+    printf("{\"stages\":%u,\"micro_batches\":%u,\"span\":%.9g,\"work\":%.9g,\"ranks\":[",
+           (unsigned)pipeline->stages, (unsigned)pipeline->micros, times->span,
+           most_busy(pipeline, times));
+    for (uint32_t r = 0; r < pipeline->ranks; r++) {
+        const lap_pipe_rank_t *rank = &times->ranks[r];
+        printf("%s{\"begin\":%.9g,\"end\":%.9g,\"busy\":%.9g,\"live\":%u,\"actions\":[",
+               r > 0 ? "," : "", rank->begin, rank->end, rank->busy, (unsigned)rank->most_live);
+        for (uint32_t i = 0; i < pipeline->rows[r].nactions; i++) {
+            char text[LAP_PIPE_TEXT];
+            printf("%s{\"action\":\"%s\",\"begin\":%.9g}", i > 0 ? "," : "",
+                   lap_pipe_text(&pipeline->rows[r].actions[i], text), times->begins[r][i]);
+        }
+        printf("]}");
+    }
+    printf("]");
+    lap_json_text("schedule", request->schedule);
+    lap_about_json("cpu");
+    printf("}\n");
+}
+
+/* ---- pictures ---- */
+
+enum { LEFT = 64, TOP = 64, ROW = 34, BAR = 28, WIDTH = 1400, LABELLED = 18 };
+
+static double cost_of(const lap_pipe_costs_t *costs, lap_pipe_work_t work)
+{
+    const double of[LAP_PIPE_WORKS] = {
+        [LAP_PIPE_FORWARD] = costs->forward,
+        [LAP_PIPE_BACKWARD] = costs->input_grad + costs->weight_grad,
+        [LAP_PIPE_INPUT_GRAD] = costs->input_grad,
+        [LAP_PIPE_WEIGHT_GRAD] = costs->weight_grad,
+    };
+    return of[work];
+}
+
+/* Stages of a rank after its first are darker; a bar has its micro-batch in it where there is room. */
+static void draw_action(FILE *file, const request_t *request, const lap_pipeline_t *pipeline,
+                        const lap_pipe_action_t *action, uint32_t rank, double begin, double unit)
+{
+    static const char *const colours[LAP_PIPE_WORKS] = {
+        [LAP_PIPE_FORWARD] = "#0072b2",
+        [LAP_PIPE_BACKWARD] = "#009e73",
+        [LAP_PIPE_INPUT_GRAD] = "#009e73",
+        [LAP_PIPE_WEIGHT_GRAD] = "#e69f00",
+    };
+    char text[LAP_PIPE_TEXT];
+    const double width = cost_of(&request->costs, action->work) * unit;
+    const double x = LEFT + begin * unit;
+    const uint32_t y = TOP + rank * ROW;
+    const bool later = action->stage >= pipeline->ranks;
+    fprintf(file,
+            "<g><title>rank %u: %s, from %g</title><rect x=\"%.2f\" y=\"%u\" width=\"%.2f\" "
+            "height=\"%d\" fill=\"%s\" fill-opacity=\"%s\" stroke=\"#ffffff\"/>",
+            (unsigned)rank, lap_pipe_text(action, text), begin, x, (unsigned)y, width, BAR,
+            colours[action->work], later ? "0.65" : "1");
+    if (width >= LABELLED)
+        fprintf(file, "<text x=\"%.2f\" y=\"%u\" text-anchor=\"middle\" fill=\"%s\">%u</text>",
+                x + width / 2, (unsigned)y + BAR / 2 + 5,
+                later || action->work == LAP_PIPE_WEIGHT_GRAD ? "#111111" : "#ffffff",
+                (unsigned)action->micro);
+    fprintf(file, "</g>\n");
+}
+
+static void draw(FILE *file, const request_t *request, const lap_pipeline_t *pipeline,
+                 const lap_pipe_times_t *times)
+{
+    const double unit = times->span > 0 ? WIDTH / times->span : 1;
+    const uint32_t height = TOP + pipeline->ranks * ROW + 16;
+    const double busy = most_busy(pipeline, times);
+    fprintf(file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%u\" "
+            "font-family=\"sans-serif\" font-size=\"13\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n"
+            "<text x=\"16\" y=\"24\" font-size=\"16\">%u ranks, %u stages, %u micro-batches: %g, "
+            "%.1f %% bubble</text>\n",
+            LEFT + WIDTH + 16, (unsigned)height, (unsigned)pipeline->ranks,
+            (unsigned)pipeline->stages, (unsigned)pipeline->micros, times->span,
+            times->span > 0 ? 100 * (times->span - busy) / times->span : 0);
+    fprintf(file,
+            "<text x=\"16\" y=\"48\"><tspan fill=\"#0072b2\">forward</tspan>  <tspan "
+            "fill=\"#009e73\" dx=\"12\">backward, or gradient of the input</tspan>  <tspan "
+            "fill=\"#b07800\" dx=\"12\">gradient of the weights</tspan><tspan dx=\"12\">paler: a "
+            "rank's later stages; the number is the micro-batch</tspan></text>\n");
+    for (uint32_t r = 0; r < pipeline->ranks; r++) {
+        fprintf(file, "<text x=\"16\" y=\"%u\">rank %u</text>\n",
+                (unsigned)(TOP + r * ROW) + BAR / 2 + 5, (unsigned)r);
+        for (uint32_t i = 0; i < pipeline->rows[r].nactions; i++)
+            draw_action(file, request, pipeline, &pipeline->rows[r].actions[i], r,
+                        times->begins[r][i], unit);
+    }
+    fprintf(file, "</svg>\n");
+}
+
+/* ---- the commands ---- */
+
+static lap_status_t write_files(const request_t *request, const lap_pipeline_t *pipeline,
+                                const lap_pipe_times_t *times)
+{
+    lap_output_t output;
+    if (request->csv) {
+        LAP_TRY(lap_output_open("the table", request->csv, &output));
+        const lap_status_t written = lap_pipeline_write(pipeline, output.file);
+        const lap_status_t closed = lap_output_close(&output, written == LAP_OK);
+        LAP_TRY(written == LAP_OK ? closed : written);
+    }
+    if (request->svg) {
+        LAP_TRY(lap_output_open("the picture", request->svg, &output));
+        draw(output.file, request, pipeline, times);
+        LAP_TRY(lap_output_close(&output, true));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t answer(const request_t *request, const lap_pipeline_t *pipeline,
+                           const lap_pipe_times_t *times)
+{
+    LAP_TRY(write_files(request, pipeline, times));
+    if (request->json)
+        print_json(request, pipeline, times);
+    else if (request->command == &show_command)
+        print_text(request, pipeline, times);
+    else {
+        print_heading(request, pipeline);
+        printf(
+            "proved: every stage does each micro-batch forward and backward, in order, and no rank "
+            "waits for ever\n");
+    }
+    return LAP_OK;
+}
+
+static int run(const lap_command_t *command, int argc, char **argv)
+{
+    lap_args_t args;
+    request_t request = {.command = command};
+    const int parsed = lap_args_parse(command, argc, argv, &args);
+    if (parsed != LAP_CLI_GO)
+        return parsed;
+    if (!parse(&args, &request))
+        return LAP_CLI_USAGE;
+    lap_pipeline_t pipeline;
+    lap_pipe_times_t times = {.span = 0};
+    lap_status_t status = load(&request, &pipeline);
+    if (status == LAP_OK)
+        status = lap_pipeline_simulate(&pipeline, &request.costs, &times);
+    if (status == LAP_OK)
+        status = answer(&request, &pipeline, &times);
+    int result = LAP_CLI_OK;
+    if (status != LAP_OK)
+        result = lap_args_refused(command, status, "");
+    if (status == LAP_ERR_CHECK)
+        result = LAP_CLI_FAILED;
+    lap_pipe_times_clear(&times, pipeline.ranks);
+    lap_pipeline_clear(&pipeline);
+    return result;
+}
+
+int lap_cli_show_pipeline(int argc, char **argv)
+{
+    return run(&show_command, argc, argv);
+}
+
+int lap_cli_check_pipeline(int argc, char **argv)
+{
+    return run(&check_command, argc, argv);
+}

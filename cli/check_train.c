@@ -3,22 +3,65 @@
  * `lap check train`: links the whole pass of a `lap train` with the same options, for all ranks that
  * share weights, and proves it. Runs nothing, and needs neither ranks nor a GPU.
  */
-#include <string.h>
-
 #include <lap/lap.h>
 
 #include "about.h"
 #include "nn/program.h"
+#include "shared_options.h"
 #include "train.h"
 #include "util/clock.h"
 
-/* NCCL is asked for as a transport; else the device says which target it is. */
-static lap_status_t find_target(const lap_train_t *train, const lap_target_t **target_p)
+enum { TARGET, NOPTIONS };
+
+static const lap_option_t own[NOPTIONS] = {[TARGET] = LAP_OPTION_TARGET_OF_DEVICE};
+
+static lap_train_form_t form = {
+    .command = {
+        .name = "lap check train",
+        .usage = "[OPTIONS]",
+        .summary = "Proves forward, loss and backward of a lap train with the same options, for\n"
+                   "all ranks that share weights, and says what a rank launches and needs.",
+        .exit_status = "  0  the pass is safe\n"
+                       "  1  it is not; the sentence says why\n"
+                       "  2  the command line is wrong, or the target cannot do a method",
+    }};
+
+/* ---- memory ---- */
+
+enum { ACTIVATIONS, PARAMETERS, SCRATCH, SYMMETRIC, OPTIMIZER, DATA, PARTS };
+
+static const char *const part_names[PARTS] = {
+    [ACTIVATIONS] = "activations",        [PARAMETERS] = "parameters and gradients",
+    [SCRATCH] = "scratch of operators",   [SYMMETRIC] = "symmetric buffer",
+    [OPTIMIZER] = "moments of optimizer", [DATA] = "x, target, y and dx",
+};
+
+/* The buckets of replicas are not among them. */
+static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, int part)
 {
-    const bool nccl = train->transport && strcmp(train->transport, "nccl") == 0;
-    const bool cuda = strcmp(train->device, "cuda") == 0;
-    return lap_target_find(nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
+    const size_t moments = train->optimizer.kind == LAP_ADAMW ? 2 : 1;
+    const size_t micro = (size_t)train->micro;
+    const size_t bytes[PARTS] = {
+        [ACTIVATIONS] = proof->private_bytes,
+        [PARAMETERS] = proof->lasting_bytes,
+        [SCRATCH] = proof->scratch_bytes,
+        [SYMMETRIC] = proof->symmetric_bytes,
+        [OPTIMIZER] = moments * proof->weights * sizeof(float),
+        /* each micro-batch has an x and a target */
+        [DATA] = micro * proof->given_bytes + proof->made_bytes,
+    };
+    return bytes[part];
 }
+
+static size_t all_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
+{
+    size_t sum = 0;
+    for (int i = 0; i < PARTS; i++)
+        sum += part_bytes(train, proof, i);
+    return sum;
+}
+
+/* ---- printing ---- */
 
 static void print_text(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
@@ -34,10 +77,9 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
-    printf("memory per rank: %zu bytes (activations %zu, parameters and gradients %zu, symmetric "
-           "%zu)\n",
-           proof->private_bytes + proof->lasting_bytes + proof->symmetric_bytes,
-           proof->private_bytes, proof->lasting_bytes, proof->symmetric_bytes);
+    printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
+    for (int i = 0; i < PARTS; i++)
+        printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
     if (train->replicas > 1)
         printf("gradients on their way to other replicas are not part of the proof\n");
 }
@@ -51,8 +93,13 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
     printf(",\"launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu", proof->fragments,
            proof->kernels, proof->steps, proof->links);
-    printf(",\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"symmetric_bytes\":%zu",
-           proof->private_bytes, proof->lasting_bytes, proof->symmetric_bytes);
+    static const char *const keys[PARTS] = {
+        [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
+        [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",
+    };
+    for (int i = 0; i < PARTS; i++)
+        printf(",\"%s_bytes\":%zu", keys[i], part_bytes(train, proof, i));
+    printf(",\"bytes\":%zu", all_bytes(train, proof));
     printf(",\"seconds\":%.3f", seconds);
     lap_about_json(train->device);
     printf("}\n");
@@ -64,21 +111,25 @@ int lap_cli_check_train(int argc, char **argv)
     lap_nn_plan_t plan;
     lap_nn_proof_t proof = {.steps = 0};
     const lap_target_t *target;
-    const int result = lap_train_parse(argc, argv, &train);
+    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
+    const int result = lap_train_parse(command, argc, argv, &train);
     if (result != LAP_CLI_GO)
         return result;
     lap_nn_desc_t desc = train.desc;
     desc.overlap = train.overlap ? &train.rules : &train.serial;
-    lap_status_t status = find_target(&train, &target);
+    const char *name = lap_train_own(&train, TARGET);
+    if (name && !lap_arg_target(command, name, &target))
+        return LAP_CLI_USAGE;
+    lap_status_t status = lap_train_target(&train, name, &target);
     if (status == LAP_OK)
         status = lap_nn_plan_init(&desc, train.tp, &plan);
     if (status != LAP_OK)
-        return lap_args_refused(&lap_train_command, status, "");
+        return lap_args_refused(command, status, "");
     const uint64_t begin = lap_now_ns();
     status = lap_nn_prove(&plan, target, &proof);
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     if (status != LAP_OK && status != LAP_ERR_CHECK)
-        return lap_args_refused(&lap_train_command, status, "");
+        return lap_args_refused(command, status, "");
     if (train.json)
         print_json(&train, target, &proof, status, seconds);
     else

@@ -53,6 +53,7 @@ int lap_cli_check_pipeline(int argc, char **argv);
 int lap_cli_show_pipeline(int argc, char **argv);
 int lap_cli_show(int argc, char **argv);
 int lap_cli_data(int argc, char **argv);
+int lap_cli_show_train(int argc, char **argv); /* lap show train */
 int lap_cli_info(int argc, char **argv);
 
 enum {
@@ -102,6 +103,7 @@ typedef struct lap_command {
 #define LAP_ALIASES_MAX 16
 
 typedef struct lap_args {
+    const lap_command_t *command; /* whose they are */
     /* By index of the option: the last value given, or the default; "" for one without a value. */
     const char *values[LAP_OPTIONS_MAX];
     bool given[LAP_OPTIONS_MAX];       /* tells a default from the same value given */

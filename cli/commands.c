@@ -66,7 +66,7 @@ const lap_subcommand_t lap_subcommands[] = {
     },
     {
         .name = "show",
-        .brief = "print the steps of an operator, before and after each pass",
+        .brief = "print the steps of an operator, or the program of a pass of training",
         .run = lap_cli_show,
         .files = "FILE.svg  the picture of --svg; it is written whole or not at all",
         .examples =
@@ -78,6 +78,8 @@ const lap_subcommand_t lap_subcommands[] = {
                 {"lap show rs 8 8 8 --ranks 2 --svg rs.svg", "The same as a picture."},
                 {"lap show pipeline --pp 4 --micro-batches 8 --schedule zb-v --svg zb-v.svg",
                  "A pipeline schedule: what each rank does, and how long it idles."},
+                {"lap show train --tp 2 --heads 4 --seq 64",
+                 "The program of a whole pass: kernels, calls, links between them and memory."},
             },
     },
     {

@@ -5,7 +5,7 @@
 
 #include "cli.h"
 
-#define LAP_EXAMPLES_MAX 4
+#define LAP_EXAMPLES_MAX 5
 
 /* A command line that works in any directory, and what it is for: a sentence. */
 typedef struct lap_example {

@@ -203,12 +203,14 @@ static void put_see_also(FILE *file, const lap_subcommand_t *own)
 void lap_man(FILE *file, const lap_command_t *command)
 {
     const bool itself = command == &lap_command;
-    const lap_subcommand_t *own =
-        itself ? &lap_itself : lap_subcommand_find(command->name + strlen("lap "));
-    char title[32];
-    snprintf(title, sizeof(title), "lap%s%s", itself ? "" : "-", own->name);
-    fprintf(file, ".\\\" Made from the tables of the command by lap%s%s --help=man.\n.TH ",
-            itself ? "" : " ", own->name);
+    char title[32], first[32] = ""; /* of "lap show train": "lap-show-train" and "show" */
+    (void)sscanf(command->name, "lap %31s", first);
+    const lap_subcommand_t *own = itself ? &lap_itself : lap_subcommand_find(first);
+    snprintf(title, sizeof(title), "%s", command->name);
+    for (char *c = title; *c; c++)
+        *c = *c == ' ' ? '-' : *c;
+    fprintf(file, ".\\\" Made from the tables of the command by %s --help=man.\n.TH ",
+            command->name);
     for (const char *c = title; *c; c++)
         fputc(toupper((unsigned char)*c), file);
     fprintf(file, " 1 \"%s\" \"Lapstrake %s\" \"User Commands\"\n.SH NAME\n", LAP_DATE,

@@ -159,7 +159,7 @@ static int check_positionals(const lap_command_t *command, const lap_args_t *arg
 int lap_args_parse(const lap_command_t *command, int argc, char **argv, lap_args_t *args_p)
 {
     assert(command->noptions <= LAP_OPTIONS_MAX && command->naliases <= LAP_ALIASES_MAX);
-    lap_args_t args = {.positionals = argv + 1};
+    lap_args_t args = {.command = command, .positionals = argv + 1};
     for (size_t o = 0; o < command->noptions; o++)
         args.values[o] = command->options[o].default_value;
     bool options_end = false;

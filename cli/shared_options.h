@@ -25,6 +25,20 @@
      "how long a rank waits for another (default LAP_TIMEOUT_S, or else 60)", NULL}
 
 #define LAP_OPTION_JSON {0, "json", NULL, "print one JSON object on one line", NULL}
+
+#define LAP_OPTION_AFTER                                                                           \
+    {0, "after", "PASS",                                                                           \
+     "stop after this pass of lowering; build: show the schedule as it was built "                 \
+     "(default: after all)",                                                                       \
+     NULL}
+
+#define LAP_OPTION_EACH                                                                            \
+    {0, "each", NULL, "show the schedule as built, and after each pass that the target needs", NULL}
+
+#define LAP_OPTION_SVG {0, "svg", "FILE", "draw it into a file instead", NULL}
+
+#define LAP_OPTION_TARGET_OF_DEVICE                                                                \
+    {0, "target", "NAME", "lower for cpu, cuda or nccl (default: as --device and --transport)", NULL}
 /* clang-format on */
 
 #endif

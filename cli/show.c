@@ -25,28 +25,32 @@ static const lap_option_t options[NOPTIONS] = {
     [RANKS] = {'n', "ranks", "P", "group size", "2"},
     [RANK] = {0, "rank", "R", "show the steps of this rank only (default: of all)", NULL},
     [TARGET] = {0, "target", "NAME", "lower for cpu, cuda or nccl", "cpu"},
-    [AFTER] = {0, "after", "PASS",
-               "stop after this pass of lowering; build: show the schedule as it was built "
-               "(default: after all)",
-               NULL},
-    [EACH] = {0, "each", NULL,
-              "show the schedule as built, and after each pass that the target needs", NULL},
+    [AFTER] = LAP_OPTION_AFTER,
+    [EACH] = LAP_OPTION_EACH,
     [DTYPE] = {0, "dtype", "TYPE", "type of the matrices", "float32"},
     [WIRE_DTYPE] = {0, "wire-dtype", "TYPE", "type of the data sent (default: as in lap bench)",
                     NULL},
     [EPILOGUE] = {0, "epilogue", "LIST", "some of bias, gelu, dgelu and bias-grad", "none"},
-    [SVG] = {0, "svg", "FILE", "draw it into a file instead", NULL},
+    [SVG] = LAP_OPTION_SVG,
     [JSON] = LAP_OPTION_JSON,
 };
 
 static const lap_command_t command = {
     .name = "lap show",
     .usage = "ag|rs|ar|gemm|bulk-ag|bulk-rs|external-ag|external-rs M N K [OPTIONS]\n"
+             "       lap show train [OPTIONS]\n"
              "       lap show pipeline [OPTIONS]",
     .summary = "Prints what each rank does in a call of an operator: its steps, their streams,\n"
                "the ranges they read and write, and what they wait for.",
     .details = "Passes of lowering turn the schedule that a method builds into what a target is\n"
-               "given. A GPU is not needed to lower for one.",
+               "given. A GPU is not needed to lower for one.\n"
+               "\n"
+               "lap show train takes the options of lap train and shows the program of one rank\n"
+               "for forward, loss and backward: a line for each kernel and each call of an\n"
+               "operator, what it reads and writes and what it comes after, and the memory of\n"
+               "activations from their first use to their last. Its --steps shows all steps and\n"
+               "the reason of each link between them; its --rank, --target, --after, --each,\n"
+               "and --svg are as above.",
     .exit_status = "  0  the schedule was shown\n"
                    "  1  there was no memory, or the picture could not be written\n"
                    "  2  the command line is wrong, or the target cannot do the method",
@@ -80,16 +84,16 @@ static bool parse_kind(const lap_args_t *args, lap_op_kind_t *kind_p)
     return true;
 }
 
-static bool parse_after(const lap_args_t *args, const char **after_p)
+bool lap_show_parse_after(const lap_command_t *of, const char *text, const char **after_p)
 {
     const char *names[MAX_NAMES + 2] = {"build"};
     size_t index;
     *after_p = NULL;
-    if (!args->values[AFTER])
+    if (!text)
         return true;
     for (size_t i = 0; i < MAX_NAMES && lap_pass_at(i); i++)
         names[i + 1] = lap_pass_at(i)->name;
-    if (!lap_arg_choice(&command, "--after", args->values[AFTER], names, &index))
+    if (!lap_arg_choice(of, "--after", text, names, &index))
         return false;
     *after_p = names[index];
     return true;
@@ -102,14 +106,14 @@ static bool parse_rank(const lap_args_t *args, request_t *request)
                                               request->ranks - 1, &request->rank);
 }
 
-/* Two ways of showing it at once, or a picture of several, make no sense. */
-static bool check_sense(const request_t *request)
+bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, bool each,
+                          const char *after)
 {
-    if (request->svg && request->json)
-        return lap_args_wrong(&command, "--svg and --json: expected one of them");
-    if (request->each && (request->after || request->svg || request->json))
-        return lap_args_wrong(&command, "--each prints text after every pass: expected no --after, "
-                                        "--svg or --json");
+    if (svg && json)
+        return lap_args_wrong(of, "--svg and --json: expected one of them");
+    if (each && (after || svg || json))
+        return lap_args_wrong(of, "--each prints text after every pass: expected no --after, "
+                                  "--svg or --json");
     return true;
 }
 
@@ -132,7 +136,8 @@ static bool parse(const lap_args_t *args, request_t *request)
     lap_op_desc_t *desc = &request->desc;
     if (!parse_kind(args, &desc->kind) || !parse_numbers(args, request) ||
         !lap_arg_target(&command, args->values[TARGET], &request->target) ||
-        !parse_after(args, &request->after) || !parse_rank(args, request))
+        !lap_show_parse_after(&command, args->values[AFTER], &request->after) ||
+        !parse_rank(args, request))
         return false;
     const char *usual = lap_builders(desc->kind)[1].name;
     request->method = args->values[METHOD] ? args->values[METHOD] : usual ? usual : "serial";
@@ -142,7 +147,8 @@ static bool parse(const lap_args_t *args, request_t *request)
     request->json = args->values[JSON] != NULL;
     request->svg = args->values[SVG];
     lap_kind_complete(desc);
-    return check_sense(request);
+    return lap_show_check_sense(&command, request->svg, request->json, request->each,
+                                request->after);
 }
 
 /* ---- showing ---- */
@@ -189,8 +195,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
     return status;
 }
 
-/* The pass of a name; NULL for a name: the last one that the target needs, if it needs any. */
-static const lap_pass_t *find_pass(const lap_target_t *target, const char *name)
+const lap_pass_t *lap_show_find_pass(const lap_target_t *target, const char *name)
 {
     const lap_pass_t *found = NULL;
     for (size_t i = 0; lap_pass_at(i); i++) {
@@ -219,6 +224,8 @@ int lap_cli_show(int argc, char **argv)
     request_t request = {.desc = LAP_OP_DESC_INIT};
     if (argc > 1 && strcmp(argv[1], "pipeline") == 0)
         return lap_cli_show_pipeline(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "train") == 0)
+        return lap_cli_show_train(argc - 1, argv + 1);
     const int parsed = lap_args_parse(&command, argc, argv, &args);
     if (parsed != LAP_CLI_GO)
         return parsed;
@@ -226,6 +233,6 @@ int lap_cli_show(int argc, char **argv)
         return LAP_CLI_USAGE;
     const lap_status_t status =
         request.each ? show_each(&request)
-                     : show_after(&request, find_pass(request.target, request.after));
+                     : show_after(&request, lap_show_find_pass(request.target, request.after));
     return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
 }

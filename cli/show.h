@@ -3,7 +3,9 @@
 #ifndef LAP_CLI_SHOW_H
 #define LAP_CLI_SHOW_H
 
+#include "cli.h"
 #include "overlap/overlap.h"
+#include "schedule/link.h"
 #include "schedule/lower.h"
 
 /* The schedules of all ranks of a call after a pass. */
@@ -28,15 +30,37 @@ static inline bool lap_show_has(const lap_show_t *show, int rank)
     return show->rank < 0 || show->rank == rank;
 }
 
+/*
+ * What --after names: "build" or a pass; NULL: it is not given. Two ways of showing at once, or a
+ * picture of several passes, make no sense. Both print a sentence and return false.
+ */
+bool lap_show_parse_after(const lap_command_t *of, const char *text, const char **after_p);
+bool lap_show_check_sense(const lap_command_t *of, const char *svg, bool json, bool each,
+                          const char *after);
+
+/* The pass of a name; NULL for a name: the last one that the target needs, if it needs any. */
+const lap_pass_t *lap_show_find_pass(const lap_target_t *target, const char *name);
+
 #define LAP_SHOW_RANGE 192 /* room for a range in words, */
 #define LAP_SHOW_TEXT 640  /* and for a step or a block */
 
+/* A schedule that is shown; as part of a program its places have the names of regions. */
+typedef struct lap_show_view {
+    const lap_schedule_t *schedule;
+    const lap_linked_t *linked; /* NULL: by itself */
+    const lap_fragment_t *fragment;
+} lap_show_view_t;
+
 /* "rows 4..7 of symmetric buffer of rank 1". */
-void lap_show_range(const lap_schedule_t *schedule, const lap_range_t *range,
+void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
                     char text[LAP_SHOW_RANGE]);
 /* A step in words, without its kind. */
-void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step,
-                   char text[LAP_SHOW_TEXT]);
+void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char text[LAP_SHOW_TEXT]);
+/* The lines of a step: `indent` columns to the right, what it comes after besides at the end. */
+void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
+                         const char *besides);
+/* The same as an object of JSON. */
+void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index);
 
 /* On standard output. */
 void lap_show_print(const lap_show_t *show);

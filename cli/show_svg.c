@@ -235,7 +235,7 @@ static void draw_box(drawing_t *drawing, int rank, uint32_t index)
     const char *colour = colours[step->kind] ? colours[step->kind] : "#444444";
     const char *ink = step->kind == LAP_STEP_PUT ? "#000" : "#fff"; /* legible on orange */
     label_step(schedule, step, label, sizeof(label));
-    lap_show_step(schedule, step, text);
+    lap_show_step(&(lap_show_view_t){.schedule = schedule}, step, text);
     fprintf(drawing->file, "<g><title>rank %d step %u %s ", rank, (unsigned)index,
             lap_step_kind_name(step->kind));
     for (const char *at = text; *at; at++)

@@ -8,10 +8,18 @@
 
 /* ---- words ---- */
 
+static const char *name_place(const lap_show_view_t *view, lap_place_t place)
+{
+    const uint32_t region = view->linked ? view->fragment->places[place].region : LAP_NO_REGION;
+    return region == LAP_NO_REGION || place == LAP_SCRATCH ? lap_place_name(place)
+                                                           : view->linked->regions[region].name;
+}
+
 /* Columns are told in bytes where a range has not whole rows. */
-void lap_show_range(const lap_schedule_t *schedule, const lap_range_t *range,
+void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
                     char text[LAP_SHOW_RANGE])
 {
+    const lap_schedule_t *schedule = view->schedule;
     char columns[64] = "", rank[32] = "";
     const size_t first = range->stride ? range->offset / range->stride : 0;
     const size_t column = range->stride ? range->offset % range->stride : 0;
@@ -24,7 +32,7 @@ void lap_show_range(const lap_schedule_t *schedule, const lap_range_t *range,
                  column + range->row_bytes - 1);
     if (range->place == LAP_SYMMETRIC && range->rank != schedule->rank)
         snprintf(rank, sizeof(rank), " of rank %d", range->rank);
-    snprintf(text, LAP_SHOW_RANGE, "%s%s rows %zu..%zu%s", lap_place_name(range->place), rank,
+    snprintf(text, LAP_SHOW_RANGE, "%s%s rows %zu..%zu%s", name_place(view, range->place), rank,
              first, first + range->rows - 1, columns);
 }
 
@@ -33,13 +41,14 @@ static void name_signal(const lap_schedule_t *schedule, uint32_t signal, char te
     lap_signal_name(schedule->size, signal, text, 32);
 }
 
-static void describe_block(const lap_schedule_t *schedule, const lap_block_t *block,
+static void describe_block(const lap_show_view_t *view, const lap_block_t *block,
                            char text[LAP_SHOW_TEXT])
 {
+    const lap_schedule_t *schedule = view->schedule;
     char a[LAP_SHOW_RANGE], d[LAP_SHOW_RANGE], name[32];
     char wait[96] = "", raise[96] = "";
-    lap_show_range(schedule, &block->a, a);
-    lap_show_range(schedule, &block->d, d);
+    lap_show_range(view, &block->a, a);
+    lap_show_range(view, &block->d, d);
     if (block->wait_signal != LAP_NO_SIGNAL) {
         name_signal(schedule, block->wait_signal, name);
         snprintf(wait, sizeof(wait), ", after %s has come %u time%s", name,
@@ -52,12 +61,13 @@ static void describe_block(const lap_schedule_t *schedule, const lap_block_t *bl
     snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s%s", a, d, wait, raise);
 }
 
-static void describe_put(const lap_schedule_t *schedule, const lap_step_t *step,
+static void describe_put(const lap_show_view_t *view, const lap_step_t *step,
                          char text[LAP_SHOW_TEXT])
 {
+    const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32], raise[64] = "";
-    lap_show_range(schedule, &step->src, src);
-    lap_show_range(schedule, &step->dst, dst);
+    lap_show_range(view, &step->src, src);
+    lap_show_range(view, &step->dst, dst);
     if (step->signal != LAP_NO_SIGNAL) {
         name_signal(schedule, step->signal, name);
         snprintf(raise, sizeof(raise), "; raises %s of rank %d", name, step->peer);
@@ -65,11 +75,12 @@ static void describe_put(const lap_schedule_t *schedule, const lap_step_t *step,
     snprintf(text, LAP_SHOW_TEXT, "%s -> %s%s", src, dst, raise);
 }
 
-void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step, char text[LAP_SHOW_TEXT])
+void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char text[LAP_SHOW_TEXT])
 {
+    const lap_schedule_t *schedule = view->schedule;
     char src[LAP_SHOW_RANGE], dst[LAP_SHOW_RANGE], name[32];
-    lap_show_range(schedule, &step->src, src);
-    lap_show_range(schedule, &step->dst, dst);
+    lap_show_range(view, &step->src, src);
+    lap_show_range(view, &step->dst, dst);
     name_signal(schedule, step->signal, name);
     switch (step->kind) {
     case LAP_STEP_GEMM:
@@ -77,7 +88,7 @@ void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step, char 
                  step->count == 1 ? "" : "s", step->any_order ? " in any order" : "");
         break;
     case LAP_STEP_PUT:
-        describe_put(schedule, step, text);
+        describe_put(view, step, text);
         break;
     case LAP_STEP_RAISE:
         snprintf(text, LAP_SHOW_TEXT, "%s of rank %d", name, step->peer);
@@ -106,23 +117,25 @@ void lap_show_step(const lap_schedule_t *schedule, const lap_step_t *step, char 
 
 /* ---- the table ---- */
 
-static void print_step(const lap_schedule_t *schedule, uint32_t index)
+void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
+                         const char *besides)
 {
+    const lap_schedule_t *schedule = view->schedule;
     const lap_step_t *step = &schedule->steps[index];
     char text[LAP_SHOW_TEXT], range[LAP_SHOW_RANGE];
-    lap_show_step(schedule, step, text);
-    printf("%5u  %-8s  %-7s %s", (unsigned)index, lap_stream_name(step->stream),
+    lap_show_step(view, step, text);
+    printf("%*s%5u  %-8s  %-7s %s", indent, "", (unsigned)index, lap_stream_name(step->stream),
            lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
-    printf("%s\n", step->ndeps ? "]" : "");
+    printf("%s%s\n", step->ndeps ? "]" : "", besides);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
-        describe_block(schedule, &schedule->blocks[step->first + b], text);
-        printf("%25s%s\n", "", text);
+        describe_block(view, &schedule->blocks[step->first + b], text);
+        printf("%*s%s\n", indent + 25, "", text);
     }
     for (uint32_t i = 0; step->kind == LAP_STEP_REDUCE && i < step->count; i++) {
-        lap_show_range(schedule, &schedule->ranges[step->first + i], range);
-        printf("%25s%s %s\n", "", i ? "+" : " ", range);
+        lap_show_range(view, &schedule->ranges[step->first + i], range);
+        printf("%*s%s %s\n", indent + 25, "", i ? "+" : " ", range);
     }
 }
 
@@ -134,7 +147,7 @@ static void print_rank(const lap_show_t *show, int rank)
            (unsigned)schedule->nsteps, schedule->symmetric_bytes, schedule->scratch_bytes);
     printf(" step  stream    kind\n");
     for (uint32_t i = 0; i < schedule->nsteps; i++)
-        print_step(schedule, i);
+        lap_show_print_step(&(lap_show_view_t){.schedule = schedule}, i, 0, "");
     bool any = false;
     for (uint32_t s = 0; s < schedule->nsignals; s++) {
         if (schedule->raised[s] == 0)
@@ -203,7 +216,7 @@ static void json_block(const lap_schedule_t *schedule, const lap_block_t *block)
     printf("}");
 }
 
-static void json_step(const lap_schedule_t *schedule, uint32_t index)
+void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index)
 {
     const lap_step_t *step = &schedule->steps[index];
     const bool talks =
@@ -245,7 +258,7 @@ void lap_show_json(const lap_show_t *show)
                separator, rank, schedule->symmetric_bytes, schedule->scratch_bytes);
         for (uint32_t i = 0; i < schedule->nsteps; i++) {
             printf("%s", i ? "," : "");
-            json_step(schedule, i);
+            lap_show_json_step(schedule, i);
         }
         printf("]}");
         separator = ",";

@@ -229,7 +229,7 @@ int lap_cli_train(int argc, char **argv)
         return LAP_CLI_FAILED;
     lap_train_t train;
     double device_bytes = 0;
-    int result = lap_train_parse(argc, argv, &train);
+    int result = lap_train_parse(&lap_train_command, argc, argv, &train);
     /* A wrong description is refused once the number of ranks is known. */
     if (result == LAP_CLI_GO && lap_train_device_bytes(&train, &device_bytes) == LAP_ERR_NO_MEMORY)
         result = lap_args_refused(&lap_train_command, LAP_ERR_NO_MEMORY, "");

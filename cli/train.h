@@ -48,8 +48,24 @@ typedef struct lap_train {
 
 extern const lap_command_t lap_train_command;
 
+/*
+ * A command that takes the options of `lap train`, and a few of its own. Its name and texts are given;
+ * what lap_train_extend adds lives as long as the form. lap_train_own returns the value of one of its own.
+ */
+typedef struct lap_train_form {
+    lap_command_t command;
+    lap_option_t options[LAP_OPTIONS_MAX];
+} lap_train_form_t;
+const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
+const char *lap_train_own(const lap_train_t *train, size_t own);
+
 /* Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. */
-int lap_train_parse(int argc, char **argv, lap_train_t *train_p);
+int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p);
+
+/* The target of a name; NULL: of the device and the transport. */
+struct lap_target;
+lap_status_t lap_train_target(const lap_train_t *train, const char *name,
+                              const struct lap_target **target_p);
 
 /* What can be said once the number of ranks is known. Returns as lap_train_parse. */
 int lap_train_check(const lap_train_t *train, int nranks);

@@ -18,6 +18,7 @@
 #include "nn/plan.h"
 #include "ranks.h"
 #include "rules.h"
+#include "schedule/target.h"
 #include "shared_options.h"
 #include "train.h"
 
@@ -230,7 +231,7 @@ static bool parse_count(const lap_args_t *args, int option, const char *otherwis
     char what[64];
     snprintf(what, sizeof(what), "--%s", options[option].name);
     const char *text = args->values[option] ? args->values[option] : otherwise;
-    return lap_arg_size(&lap_train_command, what, text, 1, COUNT_MOST, count_p);
+    return lap_arg_size(args->command, what, text, 1, COUNT_MOST, count_p);
 }
 
 #define RATE_MOST 1e30f
@@ -243,7 +244,7 @@ static bool parse_rate(const lap_args_t *args, int option, float otherwise, floa
     char *end = NULL;
     const float rate = text ? strtof(text, &end) : otherwise;
     if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST))
-        return lap_args_wrong(&lap_train_command, "--%s is '%s'; expected a number, 0 to %g",
+        return lap_args_wrong(args->command, "--%s is '%s'; expected a number, 0 to %g",
                               options[option].name, text, (double)RATE_MOST);
     *rate_p = rate;
     return true;
@@ -252,26 +253,27 @@ static bool parse_rate(const lap_args_t *args, int option, float otherwise, floa
 static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
 {
     lap_environment_t environment;
-    if (!lap_arg_int(&lap_train_command, "--num-replicas", args->values[REPLICAS], 1,
-                     LAP_LAUNCH_MAX, &train->replicas))
+    if (!lap_arg_int(args->command, "--num-replicas", args->values[REPLICAS], 1, LAP_LAUNCH_MAX,
+                     &train->replicas))
         return false;
     train->tp = 4;
     if (args->values[TP] &&
-        !lap_arg_int(&lap_train_command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &train->tp))
+        !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &train->tp))
         return false;
     if (!args->values[TP] && lap_environment_launched() &&
         lap_environment_read(&environment) == LAP_OK)
         train->tp = environment.size > train->replicas ? environment.size / train->replicas : 1;
     if (train->tp * train->replicas <= LAP_LAUNCH_MAX)
         return true;
-    return lap_args_wrong(&lap_train_command,
+    return lap_args_wrong(args->command,
                           "--tp %d times --num-replicas %d is %d ranks; expected at most %d",
                           train->tp, train->replicas, train->tp * train->replicas, LAP_LAUNCH_MAX);
 }
 
 /* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
-static bool parse_layer(const char *text, size_t *kind_p)
+static bool parse_layer(const lap_args_t *args, size_t *kind_p)
 {
+    const char *text = args->values[LAYER];
     static const char *const modules[] = {"Linear", "LayerNormLinear", "LayerNormMLP",
                                           "MultiheadAttention", "TransformerLayer"};
     for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
@@ -279,13 +281,13 @@ static bool parse_layer(const char *text, size_t *kind_p)
             *kind_p = i;
             return true;
         }
-    return lap_arg_choice(&lap_train_command, "--layer", text, lap_nn_kind_names, kind_p);
+    return lap_arg_choice(args->command, "--layer", text, lap_nn_kind_names, kind_p);
 }
 
 /* An option that has the name of a field of layers. */
-static bool parse_field(lap_train_t *train, int option, const char *text)
+static bool parse_field(lap_train_t *train, const lap_args_t *args, int option, const char *text)
 {
-    return lap_arg_option(&lap_train_command, option, text, lap_nn_fields, sizeof(lap_field_t),
+    return lap_arg_option(args->command, option, text, lap_nn_fields, sizeof(lap_field_t),
                           &train->desc);
 }
 
@@ -293,10 +295,10 @@ static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
 {
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     size_t kind;
-    if (!parse_layer(args->values[LAYER], &kind) || !parse_field(train, NORM, args->values[NORM]) ||
-        !parse_field(train, ACTIVATION, args->values[ACTIVATION]) ||
-        !parse_field(train, RECOMPUTE, args->values[RECOMPUTE]) ||
-        !parse_field(train, FP8, *recipe ? recipe : "delayed"))
+    if (!parse_layer(args, &kind) || !parse_field(train, args, NORM, args->values[NORM]) ||
+        !parse_field(train, args, ACTIVATION, args->values[ACTIVATION]) ||
+        !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
+        !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;
     train->desc.kind = (lap_nn_kind_t)kind;
     train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
@@ -304,7 +306,7 @@ static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
 }
 
 /* FP8 is no type of weights and activations, but of what GEMMs multiply. */
-static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
+static bool parse_dtype(const lap_args_t *args, const char *text, lap_dtype_t *dtype_p)
 {
     lap_dtype_t dtype;
     const bool known = lap_dtype_parse(text, &dtype) == LAP_OK;
@@ -313,20 +315,18 @@ static bool parse_dtype(const char *text, lap_dtype_t *dtype_p)
         *dtype_p = dtype;
         return true;
     }
-    return lap_args_wrong(&lap_train_command,
-                          "--dtype is '%s'; expected float32, bfloat16 or float16%s", text,
-                          fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
+    return lap_args_wrong(args->command, "--dtype is '%s'; expected float32, bfloat16 or float16%s",
+                          text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
 }
 
-static bool refuse_batch(const lap_train_t *train)
+static bool refuse_batch(const lap_train_t *train, const lap_args_t *args)
 {
     if (train->micro == 1)
         return lap_args_wrong(
-            &lap_train_command,
-            "--batch is %zu; expected a multiple of the %d replicas, which share it", train->batch,
-            train->replicas);
+            args->command, "--batch is %zu; expected a multiple of the %d replicas, which share it",
+            train->batch, train->replicas);
     return lap_args_wrong(
-        &lap_train_command,
+        args->command,
         "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
         train->batch, train->replicas * train->micro, train->replicas,
         train->replicas > 1 ? "s" : "", train->micro);
@@ -336,16 +336,16 @@ static bool refuse_batch(const lap_train_t *train)
 static bool parse_batch(lap_train_t *train, const lap_args_t *args)
 {
     char batch[24];
-    if (!lap_arg_int(&lap_train_command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
+    if (!lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
                      &train->micro))
         return false;
     const size_t replicas = (size_t)train->replicas, sharers = replicas * (size_t)train->micro;
     snprintf(batch, sizeof(batch), "%zu", sharers > 2 ? sharers : 2);
     if (args->given[BATCH] && args->given[BATCH_SIZE])
-        return lap_args_wrong(&lap_train_command,
+        return lap_args_wrong(args->command,
                               "--batch and --batch-size are both given; expected one of them");
     if (args->given[BATCH_SIZE]) {
-        if (!lap_arg_size(&lap_train_command, "--batch-size", args->values[BATCH_SIZE], 1,
+        if (!lap_arg_size(args->command, "--batch-size", args->values[BATCH_SIZE], 1,
                           COUNT_MOST / replicas, &train->batch))
             return false;
         train->batch *= replicas;
@@ -353,16 +353,17 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
         return false;
     }
     if (train->batch % sharers != 0)
-        return refuse_batch(train);
+        return refuse_batch(train, args);
     train->desc.batch = train->batch / sharers;
     return true;
 }
 
 /* A part of the hidden size, which should be a multiple of `by`. */
-static bool divide(size_t hidden, size_t by, const char *of, const char *instead, size_t *part_p)
+static bool divide(const lap_args_t *args, size_t hidden, size_t by, const char *of,
+                   const char *instead, size_t *part_p)
 {
     if (hidden % by != 0)
-        return lap_args_wrong(&lap_train_command,
+        return lap_args_wrong(args->command,
                               "--hidden is %zu; expected a multiple of the %zu %s, or %s", hidden,
                               by, of, instead);
     *part_p = hidden / by;
@@ -381,9 +382,10 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
         (args->given[HIDDEN] && !parse_count(args, HIDDEN, "", &desc->hidden)))
         return false;
     if (args->given[HIDDEN] && attends && heads && !dim)
-        return divide(desc->hidden, desc->heads, "heads", "--head-dim as well", &desc->head_dim);
+        return divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well",
+                      &desc->head_dim);
     if (args->given[HIDDEN] && attends && !heads)
-        return divide(desc->hidden, desc->head_dim, "features of a head",
+        return divide(args, desc->hidden, desc->head_dim, "features of a head",
                       "--heads or another --head-dim", &desc->heads);
     if (args->given[HIDDEN])
         return true;
@@ -391,9 +393,8 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
         desc->hidden <= COUNT_MOST)
         return true;
     return lap_args_wrong(
-        &lap_train_command,
-        "--heads %zu times --head-dim %zu is the hidden size; expected at most %d", desc->heads,
-        desc->head_dim, COUNT_MOST);
+        args->command, "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
+        desc->heads, desc->head_dim, COUNT_MOST);
 }
 
 static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
@@ -402,13 +403,12 @@ static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
     size_t factor;
     if (args->given[FFN] && args->given[EXPANSION])
         return lap_args_wrong(
-            &lap_train_command,
-            "--ffn and --mlp-expansion-factor are both given; expected one of them");
+            args->command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
     if (args->given[FFN] && !parse_count(args, FFN, "", &desc->ffn))
         return false;
     if (!args->given[EXPANSION])
         return true;
-    if (!lap_arg_size(&lap_train_command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
+    if (!lap_arg_size(args->command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
                       COUNT_MOST / desc->hidden, &factor))
         return false;
     desc->ffn = factor * desc->hidden;
@@ -421,10 +421,11 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
     lap_nn_desc_t *desc = &train->desc;
     return parse_batch(train, args) && parse_hidden(train, args) && parse_ffn(train, args) &&
            parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) &&
-           lap_arg_size(&lap_train_command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
+           lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
                         &desc->layers) &&
            (!args->values[KV_HEADS] || parse_count(args, KV_HEADS, "", &desc->kv_heads)) &&
-           parse_dtype(args->values[DTYPE] ? args->values[DTYPE]
+           parse_dtype(args,
+                       args->values[DTYPE] ? args->values[DTYPE]
                        : cuda              ? "bfloat16"
                                            : "float32",
                        &desc->dtype);
@@ -443,18 +444,17 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     lap_optimizer_desc_t *optimizer = &train->optimizer;
     size_t kind, warmup;
-    if (!lap_arg_choice(&lap_train_command, "--optimizer", args->values[OPTIMIZER],
-                        lap_optimizer_names, &kind) ||
-        !lap_arg_int(&lap_train_command, "--iters", args->values[ITERS], 1, 1000000,
-                     &train->iters) ||
+    if (!lap_arg_choice(args->command, "--optimizer", args->values[OPTIMIZER], lap_optimizer_names,
+                        &kind) ||
+        !lap_arg_int(args->command, "--iters", args->values[ITERS], 1, 1000000, &train->iters) ||
         !parse_rate(args, LR, kind == LAP_SGD ? 1 : adamw_rate(&train->desc), &optimizer->lr) ||
         !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? 0 : 0.01f, &optimizer->weight_decay) ||
         !parse_rate(args, CLIP, 1, &optimizer->clip_norm) ||
-        !lap_arg_size(&lap_train_command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
+        !lap_arg_size(args->command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
                       &warmup) ||
-        !lap_arg_int(&lap_train_command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
+        !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
                      &train->log_interval) ||
-        !lap_arg_number(&lap_train_command, "--seed", args->values[SEED], &train->desc.seed) ||
+        !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
         !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                      &train->bucket))
         return false;
@@ -463,7 +463,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
         return true;
-    return lap_args_wrong(&lap_train_command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
+    return lap_args_wrong(args->command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
                           args->values[GRAD_DTYPE]);
 }
 
@@ -471,17 +471,17 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
 {
     const lap_device_ops_t *device;
     const lap_transport_ops_t *transport;
-    if (!lap_arg_backends(&lap_train_command, args->values[DEVICE], args->values[TRANSPORT],
-                          &device, &transport))
+    if (!lap_arg_backends(args->command, args->values[DEVICE], args->values[TRANSPORT], &device,
+                          &transport))
         return false;
     train->device = device->name;
     train->transport = transport->name;
-    if (!lap_ranks_gpus(&lap_train_command, args->values[GPU_SHARE], train->device, &train->gpus))
+    if (!lap_ranks_gpus(args->command, args->values[GPU_SHARE], train->device, &train->gpus))
         return false;
     if (args->values[TIMEOUT] &&
-        !lap_arg_timeout(&lap_train_command, args->values[TIMEOUT], &train->timeout_s))
+        !lap_arg_timeout(args->command, args->values[TIMEOUT], &train->timeout_s))
         return false;
-    return lap_ranks_suit(&lap_train_command, args->values[TRANSPORT], train->transport,
+    return lap_ranks_suit(args->command, args->values[TRANSPORT], train->transport,
                           train->tp * train->replicas);
 }
 
@@ -523,8 +523,7 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (const int *option = rows[i].options; rows[i].is && *option != NOPTIONS; option++)
             if (args->given[*option])
-                return lap_args_wrong(&lap_train_command, "--%s %s", options[*option].name,
-                                      rows[i].why);
+                return lap_args_wrong(args->command, "--%s %s", options[*option].name, rows[i].why);
     return true;
 }
 
@@ -552,22 +551,23 @@ static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
     if (status == LAP_OK)
         status = lap_tp_overlap_switch(&train->serial, &switches);
     if (status != LAP_OK)
-        lap_args_fail(&lap_train_command, "%s%s",
-                      train->rules_path ? "--tp-comm-overlap-cfg: " : "", lap_last_error());
+        lap_args_fail(args->command, "%s%s", train->rules_path ? "--tp-comm-overlap-cfg: " : "",
+                      lap_last_error());
     if (train->rules_path && lap_rules_is_stdin(train->rules_path))
         train->rules_path = LAP_RULES_STDIN;
     return status == LAP_OK;
 }
 
-static bool parse_link(lap_train_t *train, const char *text)
+static bool parse_link(lap_train_t *train, const lap_args_t *args)
 {
+    const char *text = args->values[LINK];
     if (!text)
         return true;
-    if (!lap_arg_link(&lap_train_command, "--link", text, &train->link))
+    if (!lap_arg_link(args->command, "--link", text, &train->link))
         return false;
     if (train->link.ratio > 0 && train->tp == 1)
         return lap_args_wrong(
-            &lap_train_command,
+            args->command,
             "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate", text);
     return true;
 }
@@ -603,10 +603,27 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, TRANSPORT, "%s", train->transport);
 }
 
-int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
+const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown)
+{
+    lap_command_t *command = &form->command;
+    memcpy(form->options, options, sizeof(options));
+    memcpy(form->options + NOPTIONS, own, nown * sizeof(*own));
+    command->options = form->options;
+    command->noptions = NOPTIONS + nown;
+    command->aliases = aliases;
+    command->naliases = sizeof(aliases) / sizeof(aliases[0]);
+    return command;
+}
+
+const char *lap_train_own(const lap_train_t *train, size_t own)
+{
+    return train->args.values[NOPTIONS + own];
+}
+
+int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p)
 {
     lap_args_t args;
-    const int status = lap_args_parse(&lap_train_command, argc, argv, &args);
+    const int status = lap_args_parse(command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
@@ -619,13 +636,21 @@ int lap_train_parse(int argc, char **argv, lap_train_t *train_p)
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !parse_kinds(&train, &args) || !parse_shape(&train, &args) ||
         !parse_training(&train, &args) || !check_sense(&train, &args) ||
-        !parse_overlap(&train, &args) || !parse_link(&train, args.values[LINK]))
+        !parse_overlap(&train, &args) || !parse_link(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
     settle(&train, &args);
     train.args = args;
     *train_p = train;
     return LAP_CLI_GO;
+}
+
+lap_status_t lap_train_target(const lap_train_t *train, const char *name,
+                              const lap_target_t **target_p)
+{
+    const bool nccl = strcmp(train->transport, "nccl") == 0;
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    return lap_target_find(name ? name : nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
 }
 
 lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)

@@ -3,7 +3,7 @@
 # that they are those of its version.
 _lap()
 {
-    local current=${COMP_WORDS[COMP_CWORD]} lap=${COMP_WORDS[0]} command=${COMP_WORDS[1]} words i
+    local current=${COMP_WORDS[COMP_CWORD]} lap=${COMP_WORDS[0]} command=${COMP_WORDS[1]} words form i
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
         words="$("$lap" --help=words 2>/dev/null) help"
@@ -17,7 +17,10 @@ _lap()
                     ${COMP_WORDS[i]} != = ]] && return
             done
         fi
-        words=$("$lap" "$command" --help=words 2>/dev/null)
+        # `lap show train` and `lap check train` have the options of `lap train`, too.
+        [[ $command =~ ^(show|check)$ && ${COMP_WORDS[2]} = train ]] && form=train
+        # shellcheck disable=SC2086
+        words=$("$lap" "$command" ${form:-} --help=words 2>/dev/null)
     elif [ "$COMP_CWORD" = 2 ] || { [ "$COMP_CWORD" = 3 ] && [ "${COMP_WORDS[2]}" = sweep ]; }; then
         words=$("$lap" "$command" --help=words 2>/dev/null | grep -v ^-)
     fi

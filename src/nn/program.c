@@ -27,6 +27,30 @@ static size_t bytes_of(const lap_nn_region_t *region)
     return region->rows * region->stride * lap_dtype_size(region->dtype);
 }
 
+/* All regions of a parameter have its name in the list: those that are not its master say what they are. */
+static void rename_region(lap_linked_t *linked, const lap_nn_weight_t *weight, uint32_t region,
+                          const char *suffix)
+{
+    char *name = linked->status == LAP_OK ? linked->regions[region].name : NULL;
+    if (name && region != weight->master && strcmp(name, weight->name) == 0)
+        snprintf(name, sizeof(linked->regions[region].name), "%s%s", weight->name, suffix);
+}
+
+static void name_weights(const lap_nn_list_t *list, lap_linked_t *linked)
+{
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        const lap_nn_weight_t *weight = &list->weights[i];
+        rename_region(linked, weight, weight->grad, ".grad");
+        rename_region(linked, weight, weight->copy, ".copy");
+        rename_region(linked, weight, weight->turned, ".transposed");
+        if (!weight->param.vector)
+            continue;
+        rename_region(linked, weight, weight->partial, ".partial");
+        if (weight->summed)
+            rename_region(linked, weight, weight->sums, ".sum");
+    }
+}
+
 /* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
 static void add_regions(const lap_nn_list_t *list, lap_linked_t *linked)
 {
@@ -44,6 +68,7 @@ static void add_regions(const lap_nn_list_t *list, lap_linked_t *linked)
                                   list->regions[root].offset + offset, bytes_of(region),
                                   region->memory == LAP_NN_LASTING || given);
     }
+    name_weights(list, linked);
     for (uint32_t i = 0; i < list->nsteps; i++)
         (void)lap_link_add_region(linked, "scratch of an operator",
                                   LAP_NN_MEMORIES + list->nregions + i, 0, SIZE_MAX, false);
@@ -158,32 +183,34 @@ static void add_kernel(const lap_nn_list_t *list, const lap_nn_entry_t *entry, l
 }
 
 /* The schedules of all ranks for a call, lowered: those that follow each other are alike. */
-static lap_status_t build_call(lap_nn_programs_t *programs, const lap_nn_step_t *step,
-                               const lap_target_t *target, lap_schedule_t *schedules)
+static lap_status_t build_call(lap_nn_programs_t *programs, uint32_t step,
+                               const lap_nn_linking_t *linking, lap_schedule_t *schedules)
 {
-    lap_op_desc_t desc = step->desc;
+    lap_op_desc_t desc =
+        linking->descs ? linking->descs[step] : programs->lists[0].steps[step].desc;
     lap_problem_t problem;
     const lap_builder_t *builder;
     if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
         desc.method = "serial";
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, programs->size, target->can));
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, programs->size, linking->target->can));
     for (int rank = 0; rank < programs->size; rank++) {
         problem.rank = rank;
         LAP_TRY(lap_build(builder, &problem, &schedules[rank]));
     }
-    return lap_lower(schedules, (size_t)programs->size, target, NULL);
+    return linking->as_built
+               ? LAP_OK
+               : lap_lower(schedules, (size_t)programs->size, linking->target, linking->after);
 }
 
 static lap_status_t add_call(lap_nn_programs_t *programs, uint32_t index,
-                             const lap_target_t *target)
+                             const lap_nn_linking_t *linking)
 {
     const lap_nn_entry_t *entry = &programs->lists[0].entries[index];
     lap_schedule_t *schedules = lap_alloc((size_t)programs->size, sizeof(*schedules));
     if (!schedules)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %d ranks",
                          programs->size);
-    lap_status_t status =
-        build_call(programs, &programs->lists[0].steps[entry->index], target, schedules);
+    lap_status_t status = build_call(programs, entry->index, linking, schedules);
     for (int rank = 0; rank < programs->size; rank++) {
         lap_linked_t *linked = &programs->programs[rank];
         lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(linked) : NULL;
@@ -204,14 +231,15 @@ static bool runs(const lap_nn_entry_t *entry)
     return entry->work != LAP_NN_READY && entry->work != LAP_NN_LOOK;
 }
 
-static lap_status_t add_part(lap_nn_programs_t *programs, int part, const lap_target_t *target)
+static lap_status_t add_part(lap_nn_programs_t *programs, int part, const lap_nn_linking_t *linking)
 {
     const lap_nn_list_t *first = &programs->lists[0];
     for (uint32_t i = first->parts[part]; i < first->parts[part + 1]; i++) {
         if (!runs(&first->entries[i]))
             continue;
+        programs->entries[programs->programs[0].nfragments] = i;
         if (first->entries[i].work == LAP_NN_OPERATOR) {
-            LAP_TRY(add_call(programs, i, target));
+            LAP_TRY(add_call(programs, i, linking));
             continue;
         }
         for (int rank = 0; rank < programs->size; rank++)
@@ -221,8 +249,17 @@ static lap_status_t add_part(lap_nn_programs_t *programs, int part, const lap_ta
     return LAP_OK;
 }
 
-lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan, bool more,
-                                  const lap_target_t *target)
+/* Those of the device of a target, or of the device cpu where this build has none of them. */
+static const lap_nn_kernels_t *kernels_of(const lap_target_t *target)
+{
+    const lap_nn_kernels_t *kernels = NULL;
+    if (target->device.graphs && lap_nn_kernels_find("cuda", &kernels) != LAP_OK)
+        kernels = NULL;
+    return kernels;
+}
+
+lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
+                                  const lap_nn_linking_t *linking)
 {
     const size_t size = (size_t)plan->nranks;
     *programs = (lap_nn_programs_t){.size = plan->nranks};
@@ -234,12 +271,15 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     for (int rank = 0; rank < programs->size; rank++) {
         programs->programs[rank].rank = rank;
         programs->list[rank] = &programs->programs[rank];
-        LAP_TRY(lap_nn_list_init(&programs->lists[rank], plan, rank, NULL));
+        LAP_TRY(lap_nn_list_init(&programs->lists[rank], plan, rank, kernels_of(linking->target)));
         add_regions(&programs->lists[rank], &programs->programs[rank]);
     }
-    LAP_TRY(add_part(programs, LAP_NN_FORWARD, target));
-    LAP_TRY(add_part(programs, LAP_NN_LOSS_PART, target));
-    LAP_TRY(add_part(programs, more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, target));
+    programs->entries = lap_alloc(programs->lists[0].nentries, sizeof(*programs->entries));
+    if (!programs->entries)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
+    LAP_TRY(add_part(programs, LAP_NN_FORWARD, linking));
+    LAP_TRY(add_part(programs, LAP_NN_LOSS_PART, linking));
+    LAP_TRY(add_part(programs, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, linking));
     for (int rank = 0; rank < programs->size; rank++)
         LAP_TRY(lap_link(&programs->programs[rank]));
     return LAP_OK;
@@ -256,12 +296,18 @@ void lap_nn_programs_clear(lap_nn_programs_t *programs)
     lap_free(programs->lists);
     lap_free(programs->programs);
     lap_free(programs->list);
+    lap_free(programs->entries);
     *programs = (lap_nn_programs_t){.size = 0};
 }
 
 static size_t larger(size_t x, size_t y)
 {
     return x > y ? x : y;
+}
+
+static size_t two_bytes(const lap_nn_list_t *list, uint32_t one, uint32_t other)
+{
+    return bytes_of(&list->regions[one]) + bytes_of(&list->regions[other]);
 }
 
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
@@ -276,6 +322,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             own.kernels += schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
+            own.scratch_bytes += schedule->scratch_bytes;
             most.symmetric_bytes = larger(most.symmetric_bytes, schedule->symmetric_bytes);
         }
         most.fragments = own.fragments;
@@ -284,6 +331,11 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
         most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
+        most.scratch_bytes = larger(most.scratch_bytes, own.scratch_bytes);
+        most.given_bytes = larger(most.given_bytes, two_bytes(list, list->x, list->target));
+        /* dy takes the place of y */
+        most.made_bytes = larger(most.made_bytes, two_bytes(list, list->y, list->dx));
+        most.weights = larger(most.weights, list->regions[list->masters].cols);
     }
     return most;
 }
@@ -312,15 +364,16 @@ lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
 {
     lap_status_t status = LAP_OK;
     for (int more = 0; more < 2 && status == LAP_OK; more++) {
+        const lap_nn_linking_t linking = {.target = target, .more = more};
         lap_nn_programs_t programs;
-        status = lap_nn_programs_init(&programs, plan, more, target);
+        status = lap_nn_programs_init(&programs, plan, &linking);
         if (status == LAP_OK)
             status = prove_calls(&programs, target);
         if (status == LAP_OK)
             status =
                 lap_linked_check(programs.list, programs.size,
                                  target->device.shares_queues && lap_target_is_one_sided(target));
-        if (status == LAP_OK)
+        if (status == LAP_OK && !more)
             *proof_p = lap_nn_programs_count(&programs);
         lap_nn_programs_clear(&programs);
     }

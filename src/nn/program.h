@@ -13,25 +13,38 @@ typedef struct lap_nn_programs {
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
+    uint32_t *entries;         /* of each fragment: its entry in the lists, the same on all ranks */
 } lap_nn_programs_t;
 
+/* How a pass is linked. */
+typedef struct lap_nn_linking {
+    const lap_target_t *target;
+    bool more;                  /* gradients are added to those before */
+    bool as_built;              /* no pass of lowering runs */
+    const char *after;          /* the pass of lowering to stop after; NULL: all run */
+    const lap_op_desc_t *descs; /* of each operator of the list; NULL: as the plan has them */
+} lap_nn_linking_t;
+
 /*
- * Links the pass of a plan on a target. `more`: gradients are added to those before. Methods that are
- * "auto" are taken as serial. The caller clears it, also after a failure.
+ * Links the pass of a plan. Methods that are "auto" are taken as serial. The caller clears it, also
+ * after a failure.
  */
-lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan, bool more,
-                                  const lap_target_t *target);
+lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
+                                  const lap_nn_linking_t *linking);
 void lap_nn_programs_clear(lap_nn_programs_t *programs);
 
 /* What was proved: of the rank that has most. */
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;
     size_t private_bytes, lasting_bytes; /* of the device */
+    size_t given_bytes, made_bytes;      /* the caller's: x and the target; y and dx */
+    size_t scratch_bytes;                /* of all operators */
     size_t symmetric_bytes;              /* of the buffer */
+    size_t weights;                      /* that an optimizer works on */
 } lap_nn_proof_t;
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
 
-/* Links and proves the pass of a plan, with both variants of backward. */
+/* Links and proves the pass of a plan, with both variants of backward; counts the one that sets gradients. */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Simulating a call. Each stream of each rank is at rest (waiting for a signal or for a step of
+ * Simulating a program. Each stream of each rank is at rest (waiting for a signal or for a step of
  * another stream) or has one task: a step, or a block of a GEMM. Time moves to the next end of a
  * task or arrival of a signal, whichever is first. Left out: caches, the order in which an
  * operating system gives cores to threads, and the time that the link's own thread takes.
@@ -42,8 +42,8 @@ double lap_curve_at(const lap_curve_t *curve, double size)
 
 /* A stream of a rank. */
 typedef struct lane {
-    uint32_t step;  /* the next or present one; nsteps: none is left */
-    uint32_t block; /* of a GEMM at work; NO_BLOCK: of none */
+    uint32_t fragment, step; /* the next or present one; all fragments: none is left */
+    uint32_t block;          /* of a GEMM at work; NO_BLOCK: of none */
     uint32_t blocks_done;
     bool busy;
     double begin; /* of the task */
@@ -52,87 +52,123 @@ typedef struct lane {
 } lane_t;
 
 typedef struct simulation {
-    const lap_schedule_t *const *schedules;
-    const lap_cost_t *cost;
+    const lap_linked_t *const *programs;
+    const lap_fragment_cost_t *costs; /* of each fragment */
     int size;
+    uint32_t nfragments;
     double now;
     double next;   /* the earliest arrival that somebody waits for */
     lane_t *lanes; /* [rank][stream] */
-    double *ends;  /* of each step, negative before; first_step[rank] on */
-    size_t *first_step;
-    bool *block_done; /* of each block; first_block[rank] on */
-    size_t *first_block;
-    double *arrivals; /* of each raise of each word, in order; first_arrival[rank][word] on */
-    size_t *first_arrival;
-    uint32_t *raised; /* so far, [rank][word] */
-    uint32_t nsignals;
-    double *link_free; /* of each rank */
+    double *ends;  /* of each step, negative before */
+    bool *block_done;
+    double *arrivals; /* of each raise of each word of each call, in order */
+    uint32_t *raised; /* so far, of each word of each call */
+    /* Where those of a fragment of a rank begin: [rank][fragment]. */
+    size_t *first_step, *first_block, *first_word;
+    size_t *first_arrival; /* of each word */
+    double *link_free;     /* of each rank */
 } simulation_t;
 
 static void simulation_clear(simulation_t *sim)
 {
     lap_free(sim->lanes);
     lap_free(sim->ends);
-    lap_free(sim->first_step);
     lap_free(sim->block_done);
-    lap_free(sim->first_block);
     lap_free(sim->arrivals);
-    lap_free(sim->first_arrival);
     lap_free(sim->raised);
+    lap_free(sim->first_step);
+    lap_free(sim->first_block);
+    lap_free(sim->first_word);
+    lap_free(sim->first_arrival);
     lap_free(sim->link_free);
 }
 
-/* The first step from `step` on that is on a stream. */
-static uint32_t next_on(const lap_schedule_t *schedule, uint32_t step, uint16_t stream)
+static const lap_schedule_t *schedule_of(const simulation_t *sim, int rank, uint32_t fragment)
 {
-    while (step < schedule->nsteps && schedule->steps[step].stream != stream)
-        step++;
-    return step;
+    return &sim->programs[rank]->fragments[fragment].schedule;
 }
 
-static size_t word_index(const simulation_t *sim, int rank, uint32_t signal)
+static size_t index_of(const simulation_t *sim, int rank, uint32_t fragment)
 {
-    return (size_t)rank * sim->nsignals + signal;
+    return (size_t)rank * sim->nfragments + fragment;
+}
+
+/* Moves a lane to the first step from where it is that is on its stream. */
+static void find_next(const simulation_t *sim, int rank, uint16_t stream, lane_t *lane)
+{
+    for (; lane->fragment < sim->nfragments; lane->fragment++, lane->step = 0) {
+        const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
+        while (lane->step < schedule->nsteps && schedule->steps[lane->step].stream != stream)
+            lane->step++;
+        if (lane->step < schedule->nsteps)
+            return;
+    }
+}
+
+static size_t word_index(const simulation_t *sim, int rank, uint32_t fragment, uint32_t signal)
+{
+    return sim->first_word[index_of(sim, rank, fragment)] + signal;
+}
+
+/* Counts steps, blocks and words before each fragment of each rank. */
+static size_t count_parts(simulation_t *sim, size_t *nsteps_p, size_t *nblocks_p)
+{
+    size_t nwords = 0;
+    for (int r = 0; r < sim->size; r++)
+        for (uint32_t f = 0; f < sim->nfragments; f++) {
+            const lap_schedule_t *schedule = schedule_of(sim, r, f);
+            const size_t at = index_of(sim, r, f);
+            sim->first_step[at] = *nsteps_p;
+            sim->first_block[at] = *nblocks_p;
+            sim->first_word[at] = nwords;
+            *nsteps_p += schedule->nsteps;
+            *nblocks_p += schedule->nblocks;
+            nwords += schedule->nsignals;
+        }
+    return nwords;
+}
+
+static size_t count_arrivals(simulation_t *sim, size_t nwords)
+{
+    size_t narrivals = 0, word = 0;
+    for (int r = 0; r < sim->size; r++)
+        for (uint32_t f = 0; f < sim->nfragments; f++)
+            for (uint32_t s = 0; s < schedule_of(sim, r, f)->nsignals; s++) {
+                sim->first_arrival[word++] = narrivals;
+                narrivals += schedule_of(sim, r, f)->raised[s];
+            }
+    sim->first_arrival[nwords] = narrivals;
+    return narrivals;
 }
 
 static lap_status_t simulation_init(simulation_t *sim)
 {
-    const size_t size = (size_t)sim->size;
-    size_t nsteps = 0, nblocks = 0, narrivals = 0;
-    for (int r = 0; r < sim->size; r++)
-        if (sim->schedules[r]->nsignals > sim->nsignals)
-            sim->nsignals = sim->schedules[r]->nsignals;
-    sim->first_step = lap_alloc(size, sizeof(size_t));
-    sim->first_block = lap_alloc(size, sizeof(size_t));
-    sim->first_arrival = lap_alloc(size * sim->nsignals + 1, sizeof(size_t));
-    sim->raised = lap_alloc(size * sim->nsignals, sizeof(uint32_t));
+    const size_t size = (size_t)sim->size, count = size * sim->nfragments;
+    size_t nsteps = 0, nblocks = 0;
+    sim->first_step = lap_alloc(count, sizeof(size_t));
+    sim->first_block = lap_alloc(count, sizeof(size_t));
+    sim->first_word = lap_alloc(count, sizeof(size_t));
     sim->link_free = lap_alloc(size, sizeof(double));
     sim->lanes = lap_alloc(size * LAP_STREAMS, sizeof(lane_t));
-    if (!sim->first_step || !sim->first_block || !sim->first_arrival || !sim->raised ||
-        !sim->link_free || !sim->lanes)
+    if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free || !sim->lanes)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", sim->size);
-    for (int r = 0; r < sim->size; r++) {
-        const lap_schedule_t *schedule = sim->schedules[r];
-        sim->first_step[r] = nsteps;
-        sim->first_block[r] = nblocks;
-        nsteps += schedule->nsteps;
-        nblocks += schedule->nblocks;
-        for (uint32_t s = 0; s < sim->nsignals; s++) {
-            sim->first_arrival[word_index(sim, r, s)] = narrivals;
-            narrivals += s < schedule->nsignals ? schedule->raised[s] : 0;
-        }
-        for (uint16_t s = 0; s < LAP_STREAMS; s++)
-            sim->lanes[r * LAP_STREAMS + s] =
-                (lane_t){.step = next_on(schedule, 0, s), .block = NO_BLOCK};
-    }
-    sim->first_arrival[size * sim->nsignals] = narrivals;
+    const size_t nwords = count_parts(sim, &nsteps, &nblocks);
+    sim->first_arrival = lap_alloc(nwords + 1, sizeof(size_t));
+    sim->raised = lap_alloc(nwords, sizeof(uint32_t));
     sim->ends = lap_alloc(nsteps, sizeof(double));
     sim->block_done = lap_alloc(nblocks, sizeof(bool));
-    sim->arrivals = lap_alloc(narrivals, sizeof(double));
-    if (!sim->ends || !sim->block_done || !sim->arrivals)
+    if (sim->first_arrival)
+        sim->arrivals = lap_alloc(count_arrivals(sim, nwords), sizeof(double));
+    if (!sim->raised || !sim->ends || !sim->block_done || !sim->arrivals)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %zu steps", nsteps);
     for (size_t i = 0; i < nsteps; i++)
         sim->ends[i] = -1;
+    for (int r = 0; r < sim->size; r++)
+        for (uint16_t s = 0; s < LAP_STREAMS; s++) {
+            lane_t *lane = &sim->lanes[r * LAP_STREAMS + s];
+            *lane = (lane_t){.block = NO_BLOCK};
+            find_next(sim, r, s, lane);
+        }
     return LAP_OK;
 }
 
@@ -143,12 +179,15 @@ static lap_status_t simulation_init(simulation_t *sim)
  * signals without data past them. `begin` is when the transfer was issued; now is when its bytes
  * have been copied.
  */
-static lap_status_t raise_word(simulation_t *sim, int rank, int peer, uint32_t signal, size_t bytes,
-                               double begin)
+static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer, uint32_t signal,
+                               size_t bytes, double begin)
 {
-    const lap_link_t *link = &sim->cost->link;
+    const lap_fragment_t *fragment = &sim->programs[rank]->fragments[f];
+    const lap_cost_t *cost = sim->costs[f].cost;
+    const lap_link_t *link = &cost->link;
+    const int to = fragment->base + peer * fragment->stride;
     double due = sim->now;
-    if (peer != rank && (link->bytes_per_s > 0 || link->latency_s > 0)) {
+    if (to != rank && (link->bytes_per_s > 0 || link->latency_s > 0)) {
         double end = begin;
         if (bytes > 0) {
             end = fmax(begin, sim->link_free[rank]);
@@ -157,14 +196,14 @@ static lap_status_t raise_word(simulation_t *sim, int rank, int peer, uint32_t s
         }
         due = fmax(due, end + link->latency_s);
     }
-    const size_t word = word_index(sim, peer, signal);
+    const size_t word = word_index(sim, to, f, signal);
     const size_t at = sim->first_arrival[word] + sim->raised[word];
     if (at >= sim->first_arrival[word + 1])
         return lap_error(LAP_ERR_CHECK,
                          "rank %d raises signal %u of rank %d more than the %u times "
                          "that its schedule expects",
-                         rank, signal, peer, sim->raised[word]);
-    due += sim->cost->signal_s;
+                         rank, signal, to, sim->raised[word]);
+    due += cost->signal_s;
     /* Raises of one word arrive in the order in which they were made. */
     if (sim->raised[word] > 0)
         due = fmax(due, sim->arrivals[at - 1]);
@@ -182,22 +221,49 @@ static bool has_come(simulation_t *sim, double when)
     return false;
 }
 
-static bool signal_came(simulation_t *sim, int rank, uint32_t signal, uint32_t count)
+static bool signal_came(simulation_t *sim, int rank, uint32_t fragment, uint32_t signal,
+                        uint32_t count)
 {
-    const size_t word = word_index(sim, rank, signal);
+    const size_t word = word_index(sim, rank, fragment, signal);
     if (count == 0)
         return true;
     return sim->raised[word] >= count &&
            has_come(sim, sim->arrivals[sim->first_arrival[word] + count - 1]);
 }
 
-static bool deps_ended(simulation_t *sim, int rank, const lap_step_t *step)
+static bool has_ended(simulation_t *sim, int rank, uint32_t fragment, uint32_t step,
+                      const lap_cost_t *cost)
 {
-    for (uint32_t d = 0; d < step->ndeps; d++) {
-        const double end = sim->ends[sim->first_step[rank] + step->deps[d]];
-        if (end < 0 || !has_come(sim, end + sim->cost->signal_s))
-            return false;
+    const double end = sim->ends[sim->first_step[index_of(sim, rank, fragment)] + step];
+    return end >= 0 && has_come(sim, end + cost->signal_s);
+}
+
+/* The first link of a step; those of all steps are in order. */
+static uint32_t first_link(const lap_fragment_t *fragment, uint32_t step)
+{
+    uint32_t low = 0, high = fragment->nlinks;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (fragment->links[middle].step < step)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    return low;
+}
+
+static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
+{
+    const lap_fragment_t *fragment = &sim->programs[rank]->fragments[lane->fragment];
+    const lap_step_t *step = &fragment->schedule.steps[lane->step];
+    const lap_cost_t *cost = sim->costs[lane->fragment].cost;
+    for (uint32_t d = 0; d < step->ndeps; d++)
+        if (!has_ended(sim, rank, lane->fragment, step->deps[d], cost))
+            return false;
+    for (uint32_t i = first_link(fragment, lane->step);
+         i < fragment->nlinks && fragment->links[i].step == lane->step; i++)
+        if (!has_ended(sim, rank, fragment->links[i].fragment, fragment->links[i].dep, cost))
+            return false;
     return true;
 }
 
@@ -233,20 +299,22 @@ static void start(const simulation_t *sim, lane_t *lane, double work, double cor
     lane->cores = cores;
 }
 
-static bool block_ready(simulation_t *sim, int rank, uint32_t block)
+static bool *block_done(const simulation_t *sim, int rank, uint32_t fragment, uint32_t block)
 {
-    const lap_block_t *plan = &sim->schedules[rank]->blocks[block];
-    return plan->wait_signal == LAP_NO_SIGNAL ||
-           signal_came(sim, rank, plan->wait_signal, plan->wait_count);
+    return &sim->block_done[sim->first_block[index_of(sim, rank, fragment)] + block];
 }
 
 /* The next block of a GEMM that can run: in order, or the first one whose signal has come. */
-static uint32_t find_block(simulation_t *sim, int rank, const lap_step_t *step)
+static uint32_t find_block(simulation_t *sim, int rank, const lane_t *lane)
 {
+    const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
+    const lap_step_t *step = &schedule->steps[lane->step];
     for (uint32_t b = step->first; b < step->first + step->count; b++) {
-        if (sim->block_done[sim->first_block[rank] + b])
+        const lap_block_t *block = &schedule->blocks[b];
+        if (*block_done(sim, rank, lane->fragment, b))
             continue;
-        if (block_ready(sim, rank, b))
+        if (block->wait_signal == LAP_NO_SIGNAL ||
+            signal_came(sim, rank, lane->fragment, block->wait_signal, block->wait_count))
             return b;
         if (!step->any_order)
             break;
@@ -254,39 +322,54 @@ static uint32_t find_block(simulation_t *sim, int rank, const lap_step_t *step)
     return NO_BLOCK;
 }
 
-static void start_block(simulation_t *sim, int rank, lane_t *lane, const lap_step_t *step)
+/* What the epilogue takes for a range of the result. */
+static double finish_seconds(const lap_fragment_cost_t *costs, const lap_range_t *d)
 {
-    const lap_schedule_t *schedule = sim->schedules[rank];
-    const double begin = lane->blocks_done == 0 ? sim->cost->step_s : 0;
+    return d->place == LAP_OUTPUT ? costs->finish * (double)lap_range_bytes(d) : 0;
+}
+
+static void start_block(simulation_t *sim, int rank, lane_t *lane)
+{
+    const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
+    const lap_step_t *step = &schedule->steps[lane->step];
+    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const double begin = lane->blocks_done == 0 ? costs->cost->step_s : 0;
     if (step->count == 0) {
         start(sim, lane, begin, 1);
         return;
     }
-    lane->block = find_block(sim, rank, step);
-    if (lane->block != NO_BLOCK)
-        start(sim, lane,
-              begin + gemm_seconds(sim->cost,
-                                   lap_block_shape(schedule, step, &schedule->blocks[lane->block])),
-              sim->cost->gemm_cores);
+    lane->block = find_block(sim, rank, lane);
+    if (lane->block == NO_BLOCK)
+        return;
+    const lap_block_t *block = &schedule->blocks[lane->block];
+    start(sim, lane,
+          begin + gemm_seconds(costs->cost, lap_block_shape(schedule, step, block)) +
+              finish_seconds(costs, &block->d),
+          costs->cost->gemm_cores);
 }
 
 /* Starts the next task of a stream if what it waits for has come. */
 static void try_start(simulation_t *sim, int rank, lane_t *lane)
 {
-    const lap_cost_t *cost = sim->cost;
-    const lap_step_t *step = &sim->schedules[rank]->steps[lane->step];
-    if (!deps_ended(sim, rank, step))
+    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const lap_cost_t *cost = costs->cost;
+    const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
+    const lap_step_t *step = &schedule->steps[lane->step];
+    if (!deps_ended(sim, rank, lane))
         return;
     switch (step->kind) {
     case LAP_STEP_GEMM:
-        start_block(sim, rank, lane, step);
+        start_block(sim, rank, lane);
         break;
     case LAP_STEP_WAIT:
-        if (signal_came(sim, rank, step->signal, step->count))
+        if (signal_came(sim, rank, lane->fragment, step->signal, step->count))
             start(sim, lane, cost->step_s, 1);
         break;
     case LAP_STEP_REDUCE:
-        start(sim, lane, cost->step_s + reduce_bytes(sim->schedules[rank], step) / cost->reduce, 1);
+        start(sim, lane,
+              cost->step_s + reduce_bytes(schedule, step) / cost->reduce +
+                  finish_seconds(costs, &step->dst),
+              1);
         break;
     case LAP_STEP_SUMS:
         start(sim, lane, cost->step_s + (double)lap_range_bytes(&step->src) / cost->reduce, 1);
@@ -294,6 +377,9 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     case LAP_STEP_PUT:
     case LAP_STEP_COPY:
         start(sim, lane, cost->step_s + copy_seconds(cost, &step->src), 1);
+        break;
+    case LAP_STEP_KERNEL:
+        start(sim, lane, cost->step_s + costs->kernel_s, 1);
         break;
     default:
         start(sim, lane, cost->step_s, 1);
@@ -304,28 +390,30 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
 /* The task of a stream is done: what it raises is raised, and the stream goes on. */
 static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
 {
-    const lap_schedule_t *schedule = sim->schedules[rank];
+    const uint32_t f = lane->fragment;
+    const lap_schedule_t *schedule = schedule_of(sim, rank, f);
     const lap_step_t *step = &schedule->steps[lane->step];
     lane->busy = false;
     if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
-        LAP_TRY(raise_word(sim, rank, step->peer, step->signal, lap_range_bytes(&step->src),
+        LAP_TRY(raise_word(sim, rank, f, step->peer, step->signal, lap_range_bytes(&step->src),
                            lane->begin));
     else if (step->kind == LAP_STEP_RAISE)
-        LAP_TRY(raise_word(sim, rank, step->peer, step->signal, step->bytes, sim->now));
+        LAP_TRY(raise_word(sim, rank, f, step->peer, step->signal, step->bytes, sim->now));
     if (lane->block != NO_BLOCK) {
         const lap_block_t *block = &schedule->blocks[lane->block];
-        sim->block_done[sim->first_block[rank] + lane->block] = true;
+        *block_done(sim, rank, f, lane->block) = true;
         lane->block = NO_BLOCK;
         lane->blocks_done++;
         if (block->raise_signal != LAP_NO_SIGNAL)
-            LAP_TRY(raise_word(sim, rank, block->raise_peer, block->raise_signal,
+            LAP_TRY(raise_word(sim, rank, f, block->raise_peer, block->raise_signal,
                                lap_range_bytes(&block->d), sim->now));
         if (lane->blocks_done < step->count)
             return LAP_OK;
     }
-    sim->ends[sim->first_step[rank] + lane->step] = sim->now;
+    sim->ends[sim->first_step[index_of(sim, rank, f)] + lane->step] = sim->now;
     lane->blocks_done = 0;
-    lane->step = next_on(schedule, lane->step + 1, step->stream);
+    lane->step++;
+    find_next(sim, rank, step->stream, lane);
     return LAP_OK;
 }
 
@@ -339,7 +427,7 @@ static double start_all(simulation_t *sim)
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         lane_t *lane = &sim->lanes[i];
         const int rank = i / LAP_STREAMS;
-        if (!lane->busy && lane->step < sim->schedules[rank]->nsteps)
+        if (!lane->busy && lane->fragment < sim->nfragments)
             try_start(sim, rank, lane);
         wanted += lane->busy ? lane->cores : 0;
     }
@@ -349,7 +437,8 @@ static double start_all(simulation_t *sim)
 /* Moves the clock to the next thing that happens, and ends the tasks that are done then. */
 static lap_status_t advance(simulation_t *sim, double wanted)
 {
-    const double speed = wanted > sim->cost->cores ? sim->cost->cores / wanted : 1;
+    const double cores = sim->costs[0].cost->cores;
+    const double speed = wanted > cores ? cores / wanted : 1;
     const int nlanes = sim->size * LAP_STREAMS;
     double least = INFINITY;
     for (int i = 0; i < nlanes; i++)
@@ -374,18 +463,24 @@ static lap_status_t conclude(const simulation_t *sim)
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         const int rank = i / LAP_STREAMS;
         char text[160];
-        if (sim->lanes[i].step >= sim->schedules[rank]->nsteps)
+        if (sim->lanes[i].fragment >= sim->nfragments)
             continue;
-        lap_step_describe(sim->schedules[rank], sim->lanes[i].step, text, sizeof(text));
+        lap_step_describe(schedule_of(sim, rank, sim->lanes[i].fragment), sim->lanes[i].step, text,
+                          sizeof(text));
         return lap_error(LAP_ERR_CHECK, "simulated rank %d waits forever in %s", rank, text);
     }
     return LAP_OK;
 }
 
-lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
-                                   const lap_cost_t *cost, double *seconds_p)
+lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
+                                 const lap_fragment_cost_t *costs, double *seconds_p)
 {
-    simulation_t sim = {.schedules = schedules, .cost = cost, .size = size};
+    simulation_t sim = {
+        .programs = programs, .costs = costs, .size = size, .nfragments = programs[0]->nfragments};
+    if (sim.nfragments == 0) {
+        *seconds_p = 0;
+        return LAP_OK;
+    }
     lap_status_t status = simulation_init(&sim);
     while (status == LAP_OK) {
         const double wanted = start_all(&sim);
@@ -396,7 +491,31 @@ lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int s
     if (status == LAP_OK)
         status = conclude(&sim);
     if (status == LAP_OK)
-        *seconds_p = sim.now + cost->call_s;
+        *seconds_p = sim.now + costs[0].cost->call_s;
     simulation_clear(&sim);
+    return status;
+}
+
+/* A call by itself is a program of one fragment. */
+lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int size,
+                                   const lap_cost_t *cost, double *seconds_p)
+{
+    const lap_fragment_cost_t costs = {.cost = cost};
+    lap_fragment_t *fragments = lap_alloc((size_t)size, sizeof(*fragments));
+    lap_linked_t *programs = lap_alloc((size_t)size, sizeof(*programs));
+    const lap_linked_t **list = lap_alloc((size_t)size, sizeof(*list));
+    lap_status_t status = LAP_OK;
+    if (!fragments || !programs || !list)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", size);
+    for (int r = 0; r < size && status == LAP_OK; r++) {
+        fragments[r] = (lap_fragment_t){.schedule = *schedules[r], .stride = 1};
+        programs[r] = (lap_linked_t){.rank = r, .fragments = &fragments[r], .nfragments = 1};
+        list[r] = &programs[r];
+    }
+    if (status == LAP_OK)
+        status = lap_linked_simulate(list, size, &costs, seconds_p);
+    lap_free(fragments);
+    lap_free(programs);
+    lap_free(list);
     return status;
 }

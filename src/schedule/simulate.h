@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call would cost: the schedules of all ranks played through by events, with a duration for
+ * What a call, or a program, would cost: the schedules of all ranks played through by events, with a duration for
  * each step from a cost model. Nothing is run.
  *
  * Time is work over speed. Work is in seconds of a core, measured while all ranks are at it, so
@@ -12,7 +12,7 @@
 #ifndef LAP_SCHEDULE_SIMULATE_H
 #define LAP_SCHEDULE_SIMULATE_H
 
-#include "schedule/schedule.h"
+#include "schedule/link.h"
 
 #define LAP_COST_POINTS 5
 
@@ -42,6 +42,21 @@ typedef struct lap_cost {
 
 /* A link that comes after the one in the model: the slower one counts, the latencies add up. */
 void lap_cost_add_link(lap_cost_t *cost, const lap_link_t *link);
+
+/* What a fragment of a program costs, on every rank. */
+typedef struct lap_fragment_cost {
+    const lap_cost_t *cost; /* with the rates of its GEMMs; all have the same cores */
+    double kernel_s;        /* a kernel */
+    double finish;          /* seconds of its epilogue per byte of the result */
+} lap_fragment_cost_t;
+
+/*
+ * The time of the programs of all ranks of a world, from their beginning on all at once to the end
+ * of the slowest. costs[f] is of fragment f. Writes *seconds_p on success. LAP_ERR_CHECK with a step
+ * that would wait forever; LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
+                                 const lap_fragment_cost_t *costs, double *seconds_p);
 
 /*
  * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes

@@ -203,7 +203,8 @@ static bool prove(const lap_nn_desc_t *desc, int nranks, bool more, const lap_ta
     lap_nn_programs_t programs = {.size = 0};
     lap_status_t status = lap_nn_plan_init(desc, nranks, &plan);
     if (status == LAP_OK)
-        status = lap_nn_programs_init(&programs, &plan, more, target);
+        status = lap_nn_programs_init(&programs, &plan,
+                                      &(lap_nn_linking_t){.target = target, .more = more});
     if (status == LAP_OK)
         status = lap_linked_check(programs.list, nranks, in_line(target));
     tap_success(status, "%s of %d ranks on %s%s is proved", name, nranks, target->name,
@@ -236,9 +237,11 @@ static void mutate(const lap_nn_desc_t *desc, int nranks, const lap_target_t *ta
     tally_t tallies[MUTATIONS] = {{0, 0}};
     lap_nn_plan_t plan;
     lap_nn_programs_t programs = {.size = 0};
-    bool good = lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
-                lap_nn_programs_init(&programs, &plan, true, target) == LAP_OK &&
-                lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+    bool good =
+        lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
+        lap_nn_programs_init(&programs, &plan,
+                             &(lap_nn_linking_t){.target = target, .more = true}) == LAP_OK &&
+        lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
     if (good)
         try_all(&programs, target, tallies);
     good = good && lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program of a pass as text: a line for each fragment, or all of its steps; and its memory. */
+#include <stdio.h>
+#include <string.h>
+
+#include "show_train.h"
+
+enum { FEW_REGIONS = 40, LINE = 600 };
+
+/* Adds a word to a list of words; what does not fit is left out. */
+static void append(char text[LINE], const char *separator, const char *word)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, LINE - used, "%s%s", used ? separator : "", word);
+}
+
+/* ---- what a fragment uses ---- */
+
+static void list_regions(const lap_show_train_t *show, const uint32_t *regions, int count,
+                         char text[LINE])
+{
+    text[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        if (regions[i] == LAP_NN_NONE)
+            continue;
+        bool seen = false;
+        for (int j = 0; j < i; j++)
+            seen = seen || regions[j] == regions[i];
+        if (!seen)
+            append(text, ", ", show->linked->regions[regions[i]].name);
+    }
+}
+
+/* The fragments that links of a fragment lead to. */
+static void list_links(const lap_show_train_t *show, uint32_t f, char text[LINE])
+{
+    const lap_fragment_t *fragment = &show->linked->fragments[f];
+    text[0] = '\0';
+    for (uint32_t i = 0; i < fragment->nlinks; i++) {
+        bool seen = false;
+        for (uint32_t j = 0; j < i; j++)
+            seen = seen || fragment->links[j].fragment == fragment->links[i].fragment;
+        char number[16];
+        snprintf(number, sizeof(number), "%u", (unsigned)fragment->links[i].fragment);
+        if (!seen)
+            append(text, ", ", number);
+    }
+}
+
+static void print_fragment(const lap_show_train_t *show, uint32_t f)
+{
+    const lap_nn_entry_t *entry = lap_show_entry(show, f);
+    char does[LAP_SHOW_NAME], reads[LINE], writes[LINE], links[LINE], layer[24] = "";
+    lap_show_does(show, f, does);
+    list_regions(show, entry->reads, LAP_NN_READS, reads);
+    list_regions(show, entry->writes, LAP_NN_WRITES, writes);
+    list_links(show, f, links);
+    if (lap_show_layer(show, f) >= 0)
+        snprintf(layer, sizeof(layer), "%ld", lap_show_layer(show, f));
+    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  %s -> %s", (unsigned)f, lap_show_part(show, f),
+           layer, lap_show_name(show, f), does,
+           (unsigned)show->linked->fragments[f].schedule.nsteps, reads, writes);
+    printf("%s%s%s\n", *links ? "   [after " : "", links, *links ? "]" : "");
+}
+
+/* ---- steps ---- */
+
+static void print_kernel(const lap_show_train_t *show, uint32_t f, const char *besides)
+{
+    const lap_schedule_t *schedule = &show->linked->fragments[f].schedule;
+    printf("       %5u  %-8s  %-7s %s%s\n", 0u, lap_stream_name(schedule->steps[0].stream),
+           lap_step_kind_name(schedule->steps[0].kind), schedule->steps[0].name, besides);
+}
+
+static void print_steps(const lap_show_train_t *show, uint32_t f)
+{
+    const lap_fragment_t *fragment = &show->linked->fragments[f];
+    const lap_show_view_t view = {&fragment->schedule, show->linked, fragment};
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
+        char besides[LINE] = "";
+        for (; next < fragment->nlinks && fragment->links[next].step == i; next++) {
+            const lap_link_dep_t *link = &fragment->links[next];
+            char why[LAP_SHOW_RANGE], text[LAP_SHOW_RANGE + 64];
+            lap_show_why(show, f, link, why);
+            snprintf(text, sizeof(text), "   [after fragment %u step %u, %s]",
+                     (unsigned)link->fragment, (unsigned)link->dep, why);
+            append(besides, "", text);
+        }
+        if (lap_show_is_kernel(fragment))
+            print_kernel(show, f, besides);
+        else
+            lap_show_print_step(&view, i, 7, besides);
+    }
+}
+
+/* ---- memory ---- */
+
+static void print_lifetime(const lap_show_train_t *show, const lap_lifetime_t *life)
+{
+    printf("  %-28s  %12zu  %12zu  %5u .. %u%s\n", show->linked->regions[life->region].name,
+           life->bytes, life->offset, (unsigned)life->first, (unsigned)life->last,
+           life->lasts ? ", for backward, which may be repeated" : "");
+}
+
+static void print_memory(const lap_show_train_t *show)
+{
+    const lap_nn_list_t *list = show->list;
+    const lap_nn_proof_t sums = lap_nn_programs_count(show->programs);
+    size_t shown = 0, all = 0;
+    for (size_t i = 0; i < show->nlifetimes; i++)
+        all += show->lifetimes[i].bytes;
+    printf("\nmemory, in bytes\n");
+    printf(
+        "  activations               %12zu  (%zu without sharing; most live in fragment %u: %zu)\n",
+        list->bytes[LAP_NN_PRIVATE], all, (unsigned)show->most_at, show->most_alive);
+    printf("  parameters and gradients  %12zu\n", list->bytes[LAP_NN_LASTING]);
+    printf("  scratch of operators      %12zu\n", sums.scratch_bytes);
+    printf("  symmetric buffer          %12zu\n", sums.symmetric_bytes);
+    printf("\n  %-28s  %12s  %12s  %s\n", "activation", "bytes", "offset", "fragments");
+    for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
+        print_lifetime(show, &show->lifetimes[i]);
+    if (shown < show->nlifetimes)
+        printf("  and %zu more (--steps lists all)\n", show->nlifetimes - shown);
+}
+
+/* ---- all of it ---- */
+
+static void print_head(const lap_show_train_t *show)
+{
+    const lap_nn_desc_t *desc = &show->train->desc;
+    const lap_linked_t *linked = show->linked;
+    size_t steps = 0, links = 0, kernels = 0;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        steps += linked->fragments[f].schedule.nsteps;
+        links += linked->fragments[f].nlinks;
+        kernels += lap_show_is_kernel(&linked->fragments[f]);
+    }
+    printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s, target %s: %s%s\n",
+           lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s", desc->hidden,
+           desc->seq, desc->batch, show->train->tp, show->train->tp == 1 ? "" : "s",
+           show->target->name, show->pass ? "after pass " : "operators as built",
+           show->pass ? show->pass->name : "");
+    if (show->pass)
+        printf("%s: %s\n", show->pass->name, show->pass->summary);
+    printf("\nrank %d: %u fragments (%zu operators, %zu kernels), %zu steps, %zu links\n",
+           show->rank, (unsigned)linked->nfragments, linked->nfragments - kernels, kernels, steps,
+           links);
+}
+
+void lap_show_train_print(const lap_show_train_t *show)
+{
+    print_head(show);
+    printf("%5s  %-8s  %5s  %-22s  %-18s  %5s  %s\n", "frag", "part", "layer", "name", "does",
+           "steps", "reads -> writes");
+    for (uint32_t f = 0; f < show->linked->nfragments; f++) {
+        print_fragment(show, f);
+        if (show->steps)
+            print_steps(show, f);
+    }
+    print_memory(show);
+}

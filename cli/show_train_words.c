@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What can be said of the program of a pass: names of fragments, reasons of links, lifetimes. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "schedule/range.h"
+#include "show_train.h"
+#include "util/alloc.h"
+
+/* ---- fragments ---- */
+
+const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment)
+{
+    return &show->list->entries[show->programs->entries[fragment]];
+}
+
+bool lap_show_is_kernel(const lap_fragment_t *fragment)
+{
+    const lap_schedule_t *schedule = &fragment->schedule;
+    return schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+}
+
+const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
+{
+    const uint32_t entry = show->programs->entries[fragment];
+    return entry < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
+           : entry < show->list->parts[LAP_NN_BACKWARD] ? "loss"
+                                                        : "backward";
+}
+
+const char *lap_show_name(const lap_show_train_t *show, uint32_t fragment)
+{
+    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
+    if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE)
+        return entry->name;
+    return lap_tp_gemm_name(show->list->steps[entry->index].gemm);
+}
+
+void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
+{
+    const lap_schedule_t *schedule = &show->linked->fragments[fragment].schedule;
+    if (lap_show_is_kernel(&show->linked->fragments[fragment]))
+        snprintf(text, LAP_SHOW_NAME, "%s", schedule->steps[0].name);
+    else
+        snprintf(text, LAP_SHOW_NAME, "%s %s", lap_kind_words[schedule->kind].title,
+                 schedule->method);
+}
+
+long lap_show_layer(const lap_show_train_t *show, uint32_t fragment)
+{
+    const uint32_t block = lap_show_entry(show, fragment)->block;
+    return block == LAP_NN_NONE ? -1 : (long)show->list->blocks[block].shape.layer;
+}
+
+/* ---- links ---- */
+
+enum { MOST_ACCESSES = 256 };
+
+/* What a step uses; of one with very many ranges the first ones. */
+typedef struct accesses {
+    lap_range_t ranges[MOST_ACCESSES];
+    bool writes[MOST_ACCESSES];
+    size_t count;
+} accesses_t;
+
+static void add_access(void *context, const lap_range_t *range, bool write)
+{
+    accesses_t *all = context;
+    if (range->place < LAP_PLACES || all->count == MOST_ACCESSES)
+        return;
+    all->writes[all->count] = write;
+    all->ranges[all->count++] = *range;
+}
+
+static void find_accesses(const lap_linked_t *linked, uint32_t fragment, uint32_t index,
+                          accesses_t *all)
+{
+    const lap_fragment_t *own = &linked->fragments[fragment];
+    const lap_step_t *step = &own->schedule.steps[index];
+    all->count = 0;
+    lap_link_each(linked, own, index, LAP_NO_STEP, add_access, all);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        lap_link_each(linked, own, index, b, add_access, all);
+}
+
+static const lap_link_region_t *region_of(const lap_linked_t *linked, const lap_range_t *range)
+{
+    return &linked->regions[range->place - LAP_PLACES];
+}
+
+static bool share_bytes(const lap_linked_t *linked, const lap_range_t *a, const lap_range_t *b)
+{
+    const lap_link_region_t *of_a = region_of(linked, a), *of_b = region_of(linked, b);
+    lap_range_t one = lap_range_normal(*a), other = lap_range_normal(*b);
+    one.offset += of_a->base;
+    other.offset += of_b->base;
+    return of_a->memory == of_b->memory && lap_range_common(&one, &other) > 0;
+}
+
+void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_link_dep_t *link,
+                  char text[LAP_SHOW_RANGE])
+{
+    const lap_linked_t *linked = show->linked;
+    accesses_t before, after;
+    find_accesses(linked, link->fragment, link->dep, &before);
+    find_accesses(linked, fragment, link->step, &after);
+    snprintf(text, LAP_SHOW_RANGE,
+             "which uses the symmetric buffer, or waits for a rank that does");
+    for (int found = 0, reads = 1; reads >= 0 && !found; reads--) /* what is read says most */
+        for (size_t i = 0; i < before.count && !found; i++)
+            for (size_t j = 0; j < after.count && !found; j++) {
+                if (reads ? !before.writes[i] || after.writes[j] : !after.writes[j])
+                    continue;
+                if (!share_bytes(linked, &before.ranges[i], &after.ranges[j]))
+                    continue;
+                const char *name = region_of(linked, &before.ranges[i])->name;
+                const char *own = region_of(linked, &after.ranges[j])->name;
+                const bool same = strcmp(name, own) == 0;
+                snprintf(text, LAP_SHOW_RANGE, "which %s %s%s%s%s",
+                         before.writes[i] ? "writes" : "reads", name, same ? "" : ", where ",
+                         same ? "" : own, same ? "" : " lies");
+                found = 1;
+            }
+}
+
+/* ---- lifetimes ---- */
+
+static void note_use(const lap_show_train_t *show, uint32_t region, uint32_t fragment,
+                     uint32_t *places, lap_lifetime_t *lifetimes, size_t *count)
+{
+    size_t offset;
+    if (region == LAP_NN_NONE)
+        return;
+    const uint32_t root = lap_nn_region_root(show->list, region, &offset);
+    const lap_nn_region_t *matrix = &show->list->regions[root];
+    if (matrix->memory != LAP_NN_PRIVATE)
+        return;
+    if (places[root] == 0) {
+        lifetimes[*count] =
+            (lap_lifetime_t){.region = root,
+                             .first = fragment,
+                             .lasts = matrix->last == show->list->parts[LAP_NN_LOOK_GRADIENTS],
+                             .bytes = matrix->rows * matrix->cols * lap_dtype_size(matrix->dtype),
+                             .offset = matrix->offset};
+        places[root] = (uint32_t)++ * count;
+    }
+    lap_lifetime_t *lifetime = &lifetimes[places[root] - 1];
+    lifetime->last = lifetime->lasts ? show->linked->nfragments - 1 : fragment;
+}
+
+static void find_most(lap_show_train_t *show)
+{
+    for (uint32_t f = 0; f < show->linked->nfragments; f++) {
+        size_t alive = 0;
+        for (size_t i = 0; i < show->nlifetimes; i++)
+            if (show->lifetimes[i].first <= f && f <= show->lifetimes[i].last)
+                alive += show->lifetimes[i].bytes;
+        if (alive > show->most_alive) {
+            show->most_alive = alive;
+            show->most_at = f;
+        }
+    }
+}
+
+lap_status_t lap_show_lifetimes(lap_show_train_t *show)
+{
+    uint32_t *places = lap_alloc(show->list->nregions, sizeof(*places));
+    show->lifetimes = lap_alloc(show->list->nregions, sizeof(*show->lifetimes));
+    if (!places || !show->lifetimes) {
+        lap_free(places);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the lifetimes of %u regions",
+                         (unsigned)show->list->nregions);
+    }
+    for (uint32_t f = 0; f < show->linked->nfragments; f++) {
+        const lap_nn_entry_t *entry = lap_show_entry(show, f);
+        for (int i = 0; i < LAP_NN_READS; i++)
+            note_use(show, entry->reads[i], f, places, show->lifetimes, &show->nlifetimes);
+        for (int i = 0; i < LAP_NN_WRITES; i++)
+            note_use(show, entry->writes[i], f, places, show->lifetimes, &show->nlifetimes);
+    }
+    lap_free(places);
+    find_most(show);
+    return LAP_OK;
+}

@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# lap show train: the program of a pass as text, JSON and a picture, on any target; what it says agrees with lap check train.
+. "$(dirname "$0")/tap.bash"
+small=(--tp 2 --heads 4 --seq 16)
+
+lap show train "${small[@]}"
+is 'status 0, and nothing said' "$status$err" 0
+has 'a line for each fragment: part, layer, name, operator and method, regions, what it comes after' "$out" \
+    'rank 0: 27 fragments (14 operators, 13 kernels)' 'forward       0  qkv_fprop               AG+GEMM ring' \
+    'block0.norm_out, layer0.qkv.weight, layer0.qkv.bias -> block0.pre   [after 0]' \
+    'backward      0  attention               attention_backward' 'layer0.fc2.weight.grad, layer0.fc2.bias.grad' \
+    'block0.dx_part -> layer0.qkv.weight.grad, block0.dnorm'
+is 'and no steps' "$(grep -c ' PUT ' "$work/out")" 0
+has 'memory, and how long each activation lives' "$out" 'scratch of operators' 'symmetric buffer' \
+    'block1.dy_full' '0 .. 26, for backward, which may be repeated'
+
+lap show train "${small[@]}" --steps
+has 'all steps, with regions for places, and why links are there' "$status $out" '0 ' \
+    'PUT     block0.norm_out rows 0..15 -> symmetric buffer of rank 1 rows 0..15; raises data[0] of rank 1' \
+    '[after fragment 0 step 0, which writes block0.norm_out]' 'which uses the symmetric buffer, or waits for a rank that does'
+lap show train "${small[@]}" --layer layernorm_mlp --recompute selective --steps
+has 'a link because memory is taken again names both regions' "$out" ', where '
+
+for target in cpu cuda nccl; do
+    for options in '' '--recompute full --layers 2' '--fp8 --activation swiglu' '--no-sequence-parallel' '--no-comm-overlap'; do
+        # shellcheck disable=SC2086
+        lap show train "${small[@]}" $options --target $target --rank 1 --json
+        cp "$work/out" "$work/show.json"
+        # shellcheck disable=SC2086
+        lap check train "${small[@]}" $options --target $target --json
+        ok "$target $options: JSON that agrees with itself and with lap check train" python3 - "$work/show.json" "$work/out" <<'PY'
+import json, sys
+show, check = (json.load(open(path)) for path in sys.argv[1:])
+fragments, lives = show["fragments"], show["lifetimes"]
+assert [f["fragment"] for f in fragments] == list(range(check["launches"]))
+assert sum(f["kernel"] is not None for f in fragments) == check["kernels"]
+assert check["ok"] and show["rank"] == 1 and show["target"] == check["target"]
+for f in fragments:
+    steps = f["steps"]
+    assert f["kernel"] is None or [s["kind"] for s in steps] == ["KERNEL"], f
+    for link in f["links"]:
+        before = fragments[link["after_fragment"]]["steps"][link["after_step"]]
+        assert link["after_fragment"] < f["fragment"] and before["stream"] != steps[link["step"]]["stream"], link
+        name = link["why"].split()[2].rstrip(",") if "symmetric" not in link["why"] else None
+        if name:  # a region that the fragment before does use as it says
+            source = fragments[link["after_fragment"]]
+            assert name in (source["writes"] if " writes " in link["why"] else source["reads"] + source["writes"]), link
+first = {}
+for f in fragments:
+    for name in f["reads"] + f["writes"]:
+        first.setdefault(name, f["fragment"])
+for life in lives:
+    assert life["first"] <= life["last"] < len(fragments) and first[life["region"]] <= life["first"], life
+    assert life["offset"] + life["bytes"] <= show["memory"]["activation_bytes"]
+    for other in lives:  # those that live at the same time lie apart
+        assert life is other or life["last"] < other["first"] or other["last"] < life["first"] or \
+            life["offset"] + life["bytes"] <= other["offset"] or other["offset"] + other["bytes"] <= life["offset"], (life, other)
+alive = [sum(l["bytes"] for l in lives if l["first"] <= f <= l["last"]) for f in range(len(fragments))]
+memory = show["memory"]
+assert memory["most_live_bytes"] == max(alive) == alive[memory["most_live_at"]] <= memory["activation_bytes"]
+PY
+    done
+done
+
+lap show train "${small[@]}" --target cuda --each
+has 'each pass' "$status $out" '0 ' 'operators as built' 'after pass lanes' 'after pass graph'
+lap show train "${small[@]}" --target cuda --after build --steps
+is 'as built no signals are consumed' "$(grep -c CONSUME "$work/out")" 0
+lap show train "${small[@]}" --target cuda --steps
+ok 'lowered they are' grep -q CONSUME "$work/out"
+
+lap show train "${small[@]}" --layers 2 --svg "$work/pass.svg"
+is 'a picture: status 0, and nothing said' "$status$out$err" 0
+ok 'a picture: XML with boxes, links and lifetimes' python3 - "$work/pass.svg" <<'PY'
+import sys, xml.etree.ElementTree as tree
+svg = "{http://www.w3.org/2000/svg}"
+root = tree.parse(sys.argv[1]).getroot()
+titles = {kind: [e.find(svg + "title").text for e in root.iter() if e.get("class") == kind] for kind in ("box", "link", "life")}
+assert any("fragment 1, send: 1 PUT, 1 RAISE, 1 WAIT" == t for t in titles["box"]), titles["box"][:9]
+assert any("after fragment 0 step 0, which writes block0.norm_out" in t for t in titles["link"]), titles["link"][:9]
+assert any(t.startswith("block3.norm_out: ") for t in titles["life"]), titles["life"]
+width = float(root.get("width"))
+assert all(float(r.get("x", 0)) + float(r.get("width")) <= width for r in root.iter(svg + "rect"))
+PY
+
+# Help, and the options of lap train with messages of this command.
+lap show train --help
+has 'help: options of lap train, and its own' "$status $out" '0 ' --tp --recompute --steps --after 'Usage: lap show train'
+lap show train --help=man
+has 'a page of the manual' "$status $out" '0 ' 'LAP-SHOW-TRAIN' '\-\-steps' '\-\-mlp\-expansion\-factor'
+lap show train --tp 0
+has 'an option of lap train that is wrong' "$status $err" '2 lap show train: ' "--tp is '0'"
+lap check train --heads 3 --tp 2
+has '... also for lap check train' "$status $err" '2 lap check train: '
+lap show train "${small[@]}" --rank 2
+has 'a rank that there is not' "$status $err" '2 ' "--rank is '2'; expected a whole number from 0 to 1"
+lap show train "${small[@]}" --target gpu
+has 'a target that there is not' "$status $err" '2 ' "--target is 'gpu'"
+lap show train "${small[@]}" --each --json
+has 'forms that exclude each other' "$status $err" '2 ' '--each prints text'
+lap show train "${small[@]}" --svg /nowhere/x.svg
+has 'a picture that cannot be written' "$status $err" '1 ' /nowhere/x.svg
+finish

@@ -107,22 +107,68 @@ typedef struct lap_cuda_counted {
     size_t n;
 } lap_cuda_counted_t;
 
+/*
+ * Signals that were issued one after the other to one stream wait here to be launched as one, before
+ * anything else is launched on any stream: see cuda_held.c.
+ */
+typedef struct lap_cuda_held {
+    lap_stream_t *stream; /* NULL: none are held */
+    bool paced, alone;
+    lap_cuda_held_work_t work; /* comes before the signals, but for those that it has */
+    size_t blocks;             /* of that work */
+    lap_cuda_spread_t spread;
+    lap_cuda_sum_t sum;
+    lap_cuda_waits_t waits; /* none of them held back: its n is 0, and that of raises, too */
+    lap_cuda_raises_t raises;
+    lap_cuda_counted_t counted; /* by what is being launched, if its n is not 0 */
+    lap_cuda_time_t *time;      /* which the last of them writes; NULL: none */
+} lap_cuda_held_t;
+
+/* Times on the GPU: see cuda_stamp.c. */
+typedef struct lap_cuda_clock {
+    uint64_t *stamps;       /* pinned */
+    lap_cuda_time_t *times; /* one for each, in one of these lists or in a graph: */
+    lap_cuda_time_t *unused, *awaited, *in_graphs;
+    size_t nin_graphs;        /* in `in_graphs` and in graphs */
+    lap_cuda_times_t *graphs; /* those that have been launched with times */
+    int64_t offset;           /* lap_now_ns() less the GPU's clock */
+} lap_cuda_clock_t;
+
+/* GEMMs: see cuda_gemm.c, cuda_plan.c, cuda_tune.c. */
+typedef struct lap_cuda_blas {
+    cublasLtHandle_t handle;
+    bool tunes;     /* finds the kernels of GEMMs by trial */
+    bool fast_gelu; /* that of cuBLASLt */
+    lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
+} lap_cuda_blas_t;
+
+/* What this rank has of the GPU. */
+typedef struct lap_cuda_share {
+    CUgreenCtx green; /* a part of the GPU; NULL: all of it */
+    int part, parts;  /* which one, of how many; 0 of 1: all of it */
+    bool crowded;     /* another rank may run kernels on the same multiprocessors */
+    int sms;          /* multiprocessors of the context */
+    int urgent, lazy; /* priorities */
+} lap_cuda_share_t;
+
+/* The caller's stream that is being worked with: see cuda_foreign.c. */
+typedef struct lap_cuda_foreign {
+    CUcontext context;
+    lap_event_t event; /* in that context; no event yet: NULL */
+} lap_cuda_foreign_t;
+
 typedef struct lap_cuda_device {
     lap_device_t base;
     lap_cuda_api_t api;
     CUdevice gpu;
     int ordinal;       /* of the GPU */
     int capability;    /* to compute: 90 is 9.0 */
-    CUcontext context; /* where all of it runs: the primary one, or that of `green` */
-    CUgreenCtx green;  /* a part of the GPU; NULL: all of it */
-    int part, parts;   /* which one, of how many; 0 of 1: all of it */
-    bool crowded;      /* another rank may run kernels on the same multiprocessors */
+    CUcontext context; /* where all of it runs: the primary one, or that of share.green */
+    bool retained;     /* the primary context */
     unsigned entered;  /* so often, by the thread whose device it is: it is current */
     CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
-    bool retained;                    /* the primary context */
-    bool dead;        /* it did not end its work when it had to: nothing waits for it any more */
-    int sms;          /* multiprocessors of the context */
-    int urgent, lazy; /* priorities */
+    bool capturing;                   /* a graph: times that are asked for are in it */
+    bool dead; /* it did not end its work when it had to: nothing waits for it any more */
     CUlibrary library;
     CUfunction kernels[LAP_CUDA_KERNELS];
     lap_cuda_loaded_t *loaded; /* of layers above */
@@ -133,38 +179,15 @@ typedef struct lap_cuda_device {
     uint64_t limit_ns;         /* of waits on the GPU */
     CUstream side;             /* for what is not on a stream of the caller */
     CUevent joint;             /* where streams part and meet */
+    lap_stream_t *streams;     /* all of them */
+    uint64_t slots_used;       /* bits: those of board->slots that streams have */
+    lap_cuda_share_t share;
     lap_cuda_signal_ctx_t signal_ctx;
-    lap_stream_t *streams; /* all of them */
-    uint64_t slots_used;   /* bits: those of board->slots that streams have */
-    /*
-     * Signals that were issued one after the other to one stream wait here to be launched as one,
-     * before anything else is launched on any stream: see cuda_held.c.
-     */
-    lap_stream_t *held_for; /* NULL: none */
-    bool held_paced, held_alone;
-    lap_cuda_held_work_t held_work; /* comes before the signals, but for those that it has */
-    size_t held_blocks;             /* of that work */
-    lap_cuda_spread_t spread;
-    lap_cuda_sum_t sum;
-    lap_cuda_waits_t waits; /* none of them held back: its n is 0, and that of raises, too */
-    lap_cuda_raises_t raises;
-    lap_cuda_counted_t counted; /* by what is being launched, if its n is not 0 */
-    lap_cuda_time_t *held_time; /* which the last of them writes; NULL: none */
-    cublasLtHandle_t blas;
-    bool tunes;     /* finds the kernels of GEMMs by trial */
-    bool fast_gelu; /* that of cuBLASLt */
-    lap_cuda_plan_t *plans[LAP_CUDA_PLANS];
-    uint64_t *stamps;       /* pinned */
-    lap_cuda_time_t *times; /* one for each, in one of these lists or in a graph: */
-    lap_cuda_time_t *free_times, *awaited, *graph_times;
-    size_t ngraph_times;             /* in `graph_times` and in graphs */
-    bool capturing;                  /* a graph: times that are asked for go to `graph_times` */
-    lap_cuda_times_t *awaited_times; /* of graphs */
-    int64_t clock_offset;            /* lap_now_ns() less the GPU's clock */
+    lap_cuda_held_t held;
+    lap_cuda_blas_t blas;
+    lap_cuda_clock_t clock;
+    lap_cuda_foreign_t foreign;
     lap_cuda_client_t *clients;
-    /* Of the caller's stream that is being worked with, see cuda_foreign.c: */
-    CUcontext foreign_context;
-    lap_event_t foreign; /* in that context; no event yet: NULL */
     /* Of the transport over this memory: what it still has to free, and how. */
     struct lap_cuda_deferred_free *deferred_frees;
     void (*run_deferred_frees)(struct lap_cuda_device *device, bool all);

@@ -113,7 +113,7 @@ static lap_status_t add_kernel(clearing_t *clearing, CUgraphNode *kernel_p)
         .blockDimZ = 1,
         .kernelParams = args,
     };
-    const CUlaunchAttributeValue urgent = {.priority = device->urgent};
+    const CUlaunchAttributeValue urgent = {.priority = device->share.urgent};
     LAP_TRY(lap_cuda_check(api,
                            api->cuGraphAddKernelNode(kernel_p, clearing->graph, NULL, 0, &params),
                            "cuGraphAddKernelNode"));

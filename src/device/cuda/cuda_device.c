@@ -187,12 +187,12 @@ static lap_status_t take_part(lap_cuda_device_t *device, int part, int parts)
     LAP_TRY(lap_cuda_check(api, api->cuDevResourceGenerateDesc(&description, &groups[part], 1),
                            "cuDevResourceGenerateDesc"));
     LAP_TRY(lap_cuda_check(api,
-                           api->cuGreenCtxCreate(&device->green, description, device->gpu,
+                           api->cuGreenCtxCreate(&device->share.green, description, device->gpu,
                                                  CU_GREEN_CTX_DEFAULT_STREAM),
                            "cuGreenCtxCreate"));
-    device->sms = (int)groups[part].sm.smCount;
+    device->share.sms = (int)groups[part].sm.smCount;
     lap_cuda_signal_ctx_choose(device, &rest);
-    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->green),
+    return lap_cuda_check(api, api->cuCtxFromGreenCtx(&device->context, device->share.green),
                           "cuCtxFromGreenCtx");
 }
 
@@ -200,14 +200,15 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     const char *given = getenv("LAP_GPU_PART");
-    device->part = 0;
-    device->parts = 1;
+    device->share.part = 0;
+    device->share.parts = 1;
     LAP_TRY(lap_cuda_check(api, api->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
                            "cuDevicePrimaryCtxRetain"));
     device->retained = true;
     LAP_TRY(lap_cuda_check(api,
-                           api->cuDeviceGetAttribute(
-                               &device->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device->gpu),
+                           api->cuDeviceGetAttribute(&device->share.sms,
+                                                     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                                     device->gpu),
                            "cuDeviceGetAttribute"));
     LAP_TRY(lap_cuda_check(api,
                            api->cuDeviceGetAttribute(
@@ -216,8 +217,9 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
                            "cuDeviceGetAttribute"));
     if (!given || !*given)
         return LAP_OK;
-    LAP_TRY(read_part(given, &device->part, &device->parts));
-    return device->parts == 1 ? LAP_OK : take_part(device, device->part, device->parts);
+    LAP_TRY(read_part(given, &device->share.part, &device->share.parts));
+    return device->share.parts == 1 ? LAP_OK
+                                    : take_part(device, device->share.part, device->share.parts);
 }
 
 /* ---- what it needs ---- */
@@ -270,7 +272,7 @@ static lap_status_t open_stamps(lap_cuda_device_t *device)
 {
     void *memory;
     LAP_TRY(pin(device, LAP_CUDA_STAMPS * sizeof(uint64_t), &memory));
-    device->stamps = memory;
+    device->clock.stamps = memory;
     return lap_cuda_times_open(device);
 }
 
@@ -278,7 +280,7 @@ static lap_status_t open_stamps(lap_cuda_device_t *device)
 static lap_status_t set_clock(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
-    const lap_cuda_stamp_t stamp = {device->stamps};
+    const lap_cuda_stamp_t stamp = {device->clock.stamps};
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < CLOCK_ROUNDS; i++) {
         const uint64_t begin = lap_now_ns();
@@ -288,10 +290,10 @@ static lap_status_t set_clock(lap_cuda_device_t *device)
         const uint64_t end = lap_now_ns();
         if (end - begin < least) {
             least = end - begin;
-            device->clock_offset = (int64_t)(begin + (end - begin) / 2 - device->stamps[0]);
+            device->clock.offset = (int64_t)(begin + (end - begin) / 2 - device->clock.stamps[0]);
         }
     }
-    device->stamps[0] = 0;
+    device->clock.stamps[0] = 0;
     return LAP_OK;
 }
 
@@ -299,8 +301,9 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     void *board;
-    LAP_TRY(lap_cuda_check(api, api->cuCtxGetStreamPriorityRange(&device->lazy, &device->urgent),
-                           "cuCtxGetStreamPriorityRange"));
+    LAP_TRY(lap_cuda_check(
+        api, api->cuCtxGetStreamPriorityRange(&device->share.lazy, &device->share.urgent),
+        "cuCtxGetStreamPriorityRange"));
     LAP_TRY(load_kernels(device));
     lap_cuda_signal_ctx_open(device);
     LAP_TRY(pin(device, sizeof(*device->board), &board));
@@ -313,7 +316,7 @@ static lap_status_t open_inside(lap_cuda_device_t *device)
     device->lost = (uint32_t *)(uintptr_t)lost;
     LAP_TRY(open_stamps(device));
     LAP_TRY(set_clock(device));
-    return lap_cublas_check(api, api->cublasLtCreate(&device->blas), "cublasLtCreate");
+    return lap_cublas_check(api, api->cublasLtCreate(&device->blas.handle), "cublasLtCreate");
 }
 
 /* A variable that is one of two words; unset and empty are `otherwise`. */
@@ -329,8 +332,8 @@ static lap_status_t read_switch(const char *name, const char *off, const char *o
 
 static lap_status_t read_switches(lap_cuda_device_t *device)
 {
-    LAP_TRY(read_switch("LAP_GPU_TUNE", "0", "1", true, &device->tunes));
-    return read_switch("LAP_GPU_GELU", "exact", "fast", false, &device->fast_gelu);
+    LAP_TRY(read_switch("LAP_GPU_TUNE", "0", "1", true, &device->blas.tunes));
+    return read_switch("LAP_GPU_GELU", "exact", "fast", false, &device->blas.fast_gelu);
 }
 
 /* ---- the slots ---- */
@@ -409,8 +412,8 @@ static void close_inside(lap_cuda_device_t *device)
 {
     const lap_cuda_api_t *api = &device->api;
     lap_cuda_plans_free(device);
-    if (device->blas)
-        (void)api->cublasLtDestroy(device->blas);
+    if (device->blas.handle)
+        (void)api->cublasLtDestroy(device->blas.handle);
     lap_cuda_foreign_close(device);
     if (device->joint)
         (void)api->cuEventDestroy(device->joint);
@@ -420,8 +423,8 @@ static void close_inside(lap_cuda_device_t *device)
         (void)api->cuMemFree((CUdeviceptr)(uintptr_t)device->lost);
     if (device->board)
         (void)api->cuMemFreeHost(device->board);
-    if (device->stamps)
-        (void)api->cuMemFreeHost(device->stamps);
+    if (device->clock.stamps)
+        (void)api->cuMemFreeHost(device->clock.stamps);
     lap_cuda_code_unload(device);
     if (device->library)
         (void)api->cuLibraryUnload(device->library);
@@ -439,8 +442,8 @@ static void close_all(lap_cuda_device_t *device)
         (void)lap_cuda_leave(device, LAP_OK);
     }
     lap_cuda_signal_ctx_close(device);
-    if (device->green && !device->dead)
-        (void)api->cuGreenCtxDestroy(device->green);
+    if (device->share.green && !device->dead)
+        (void)api->cuGreenCtxDestroy(device->share.green);
     if (device->retained && !device->dead)
         (void)api->cuDevicePrimaryCtxRelease(device->gpu);
 }
@@ -454,7 +457,7 @@ void lap_cuda_close(lap_device_t *handle)
     if (relaxed)
         (void)swap_mode(device, &mode);
     lap_cuda_unload(&device->api);
-    lap_free(device->times);
+    lap_free(device->clock.times);
     lap_free(device);
 }
 

@@ -28,14 +28,14 @@ static lap_status_t context_of(const lap_cuda_device_t *device, CUstream stream,
 /* Between enter and leave nothing else of the device is called: its context need not be current. */
 static lap_status_t enter(lap_cuda_device_t *device)
 {
-    return device->foreign_context == device->context
+    return device->foreign.context == device->context
                ? lap_cuda_enter(device)
-               : lap_cuda_push(device, device->foreign_context);
+               : lap_cuda_push(device, device->foreign.context);
 }
 
 static lap_status_t leave(lap_cuda_device_t *device, lap_status_t status)
 {
-    return device->foreign_context == device->context ? lap_cuda_leave(device, status)
+    return device->foreign.context == device->context ? lap_cuda_leave(device, status)
                                                       : lap_cuda_pop(device, status);
 }
 
@@ -47,28 +47,29 @@ static lap_status_t make_event(lap_cuda_device_t *device)
     if (gpu != device->gpu)
         return lap_error(LAP_ERR_INVALID, "the stream is of GPU %d, expected GPU %d of this rank",
                          (int)gpu, (int)device->gpu);
-    return lap_cuda_check(api, api->cuEventCreate(&device->foreign.event, CU_EVENT_DISABLE_TIMING),
+    return lap_cuda_check(api,
+                          api->cuEventCreate(&device->foreign.event.event, CU_EVENT_DISABLE_TIMING),
                           "cuEventCreate");
 }
 
 /* From one context to the next the event is made anew. */
 static lap_status_t take_context(lap_cuda_device_t *device, CUcontext context)
 {
-    if (device->foreign_context == context && device->foreign.event)
+    if (device->foreign.context == context && device->foreign.event.event)
         return LAP_OK;
     lap_cuda_foreign_close(device);
-    device->foreign_context = context;
-    device->foreign.ops = device->base.ops;
-    device->foreign.device = device;
+    device->foreign.context = context;
+    device->foreign.event.ops = device->base.ops;
+    device->foreign.event.device = device;
     LAP_TRY(enter(device));
     return leave(device, make_event(device));
 }
 
 void lap_cuda_foreign_close(lap_cuda_device_t *device)
 {
-    if (device->foreign.event)
-        (void)device->api.cuEventDestroy(device->foreign.event);
-    device->foreign.event = NULL;
+    if (device->foreign.event.event)
+        (void)device->api.cuEventDestroy(device->foreign.event.event);
+    device->foreign.event.event = NULL;
 }
 
 /* Whether a graph is captured from it. */
@@ -112,9 +113,10 @@ lap_status_t lap_cuda_foreign_record(lap_device_t *handle, void *foreign, lap_ev
     lap_cuda_device_t *device = (lap_cuda_device_t *)handle;
     const lap_cuda_api_t *api = &device->api;
     LAP_TRY(enter(device));
-    LAP_TRY(leave(device, lap_cuda_check(api, api->cuEventRecord(device->foreign.event, foreign),
-                                         "cuEventRecord on the caller's stream")));
-    *event_p = &device->foreign;
+    LAP_TRY(
+        leave(device, lap_cuda_check(api, api->cuEventRecord(device->foreign.event.event, foreign),
+                                     "cuEventRecord on the caller's stream")));
+    *event_p = &device->foreign.event;
     return LAP_OK;
 }
 

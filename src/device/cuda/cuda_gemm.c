@@ -54,7 +54,7 @@ static lap_status_t grow_scratch(lap_stream_t *stream, size_t wanted)
 /* The multiprocessors that a GEMM is told to use; 0: it need not be told. See check_spare. */
 static uint32_t sms_for(const lap_cuda_device_t *device, int spare)
 {
-    return spare == 0 && !device->green ? 0 : (uint32_t)(device->sms - spare);
+    return spare == 0 && !device->share.green ? 0 : (uint32_t)(device->share.sms - spare);
 }
 
 /* Of a GEMM whose sums go to the target as they are. */
@@ -140,10 +140,10 @@ static lap_status_t multiply(lap_stream_t *stream, const lap_gemm_t *gemm,
     size_t workspace_bytes;
     void *workspace = take_workspace(stream, plan, &workspace_bytes);
     return check_matmul(api, &plan->key,
-                        api->cublasLtMatmul(device->blas, plan->operation, &gemm->scale, gemm->b,
-                                            plan->b, block->a, plan->a, &beta, d, plan->d, d,
-                                            plan->d, &plan->algorithm, workspace, workspace_bytes,
-                                            stream->stream));
+                        api->cublasLtMatmul(device->blas.handle, plan->operation, &gemm->scale,
+                                            gemm->b, plan->b, block->a, plan->a, &beta, d, plan->d,
+                                            d, plan->d, &plan->algorithm, workspace,
+                                            workspace_bytes, stream->stream));
 }
 
 /* What cuBLASLt cannot do. */
@@ -213,7 +213,7 @@ static uint32_t epilogue_of(const lap_cuda_device_t *device, const lap_gemm_t *g
     if (!writes(gemm->a_dtype, gemm->d_dtype) || (finish && finish->scale != 1) ||
         (work & LAP_EPILOGUE_BIAS && !adds_bias(gemm)) || (aux && !keeps_aux(gemm, block)) ||
         (work != LAP_EPILOGUE_NONE && finish->beta != 0) || /* some kernels round in between */
-        (work > LAP_EPILOGUE_BIAS && !device->fast_gelu))
+        (work > LAP_EPILOGUE_BIAS && !device->blas.fast_gelu))
         return 0;
     switch (work) {
     case LAP_EPILOGUE_NONE:
@@ -419,12 +419,12 @@ static lap_status_t run_block(lap_stream_t *stream, const lap_gemm_t *gemm,
 /* What is left of them must be at least one. */
 static lap_status_t check_spare(const lap_cuda_device_t *device, int spare)
 {
-    if (spare < device->sms)
+    if (spare < device->share.sms)
         return LAP_OK;
     return lap_error(LAP_ERR_INVALID,
                      "num_sm is %d with set_sm_margin, expected at most %d: this rank has %d SMs "
                      "of GPU %d, and a GEMM needs one",
-                     spare, device->sms - 1, device->sms, device->ordinal);
+                     spare, device->share.sms - 1, device->share.sms, device->ordinal);
 }
 
 static lap_status_t check(const lap_cuda_device_t *device, const lap_gemm_t *gemm)

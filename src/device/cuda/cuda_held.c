@@ -24,8 +24,8 @@
 static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *stream,
                          lap_cuda_signals_t *signals)
 {
-    const lap_cuda_waits_t *waits = &device->waits;
-    const lap_cuda_raises_t *raises = &device->raises;
+    const lap_cuda_waits_t *waits = &device->held.waits;
+    const lap_cuda_raises_t *raises = &device->held.raises;
     signals->board = device->board;
     signals->slot = &device->board->slots[stream->slot];
     signals->lost = device->lost;
@@ -35,11 +35,11 @@ static void take_signals(const lap_cuda_device_t *device, const lap_stream_t *st
     signals->checks_tag = waits->checks_tag;
     signals->nraises = raises->n;
     signals->nclears = 0; /* see cuda_clear.c */
-    signals->ncounted = (uint32_t)device->counted.n;
-    signals->consumed = device->counted.consumed;
-    signals->calls = device->counted.calls;
-    for (size_t i = 0; i < device->counted.n; i++)
-        signals->raised[i] = (uint8_t)device->counted.raised[i];
+    signals->ncounted = (uint32_t)device->held.counted.n;
+    signals->consumed = device->held.counted.consumed;
+    signals->calls = device->held.counted.calls;
+    for (size_t i = 0; i < device->held.counted.n; i++)
+        signals->raised[i] = (uint8_t)device->held.counted.raised[i];
     signals->times.before = waits->n > 0 ? waits->times.before : NULL;
     signals->raise_times.before = raises->n > 0 ? raises->times.before : NULL;
     for (uint32_t i = 0; i < waits->n; i++) {
@@ -58,24 +58,25 @@ static lap_status_t launch_held(lap_cuda_device_t *device, lap_stream_t *stream)
 {
     lap_cuda_signals_t signals;
     LAP_TRY(lap_cuda_meet(stream)); /* signals keep their order, and read what was noted */
-    switch (device->held_work) {
+    switch (device->held.work) {
     case LAP_CUDA_HELD_SPREAD:
-        take_signals(device, stream, &device->spread.signals);
+        take_signals(device, stream, &device->held.spread.signals);
         return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_spread,
-                                   device->held_blocks, 1, LAP_CUDA_SPREADERS, 1, &device->spread);
+                                   device->held.blocks, 1, LAP_CUDA_SPREADERS, 1,
+                                   &device->held.spread);
     case LAP_CUDA_HELD_SUM:
-        take_signals(device, stream, &device->sum.signals);
-        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_sum, device->held_blocks,
-                                   1, LAP_CUDA_THREADS, 1, &device->sum);
+        take_signals(device, stream, &device->held.sum.signals);
+        return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_sum, device->held.blocks,
+                                   1, LAP_CUDA_THREADS, 1, &device->held.sum);
     default:
         break;
     }
-    if (device->waits.n == 0 && device->counted.n == 0)
+    if (device->held.waits.n == 0 && device->held.counted.n == 0)
         return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_raise, 1, 1, 32, 1,
-                                   &device->raises);
-    if (device->raises.n == 0 && device->counted.n == 0)
+                                   &device->held.raises);
+    if (device->held.raises.n == 0 && device->held.counted.n == 0)
         return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_wait, 1, 1, 32, 1,
-                                   &device->waits);
+                                   &device->held.waits);
     take_signals(device, stream, &signals);
     return lap_cuda_launch_raw(device, stream->stream, LAP_CUDA_KERNEL_signal, 1, 1, 32, 1,
                                &signals);
@@ -83,19 +84,21 @@ static lap_status_t launch_held(lap_cuda_device_t *device, lap_stream_t *stream)
 
 lap_status_t lap_cuda_flush(lap_cuda_device_t *device)
 {
-    lap_stream_t *stream = device->held_for;
+    lap_stream_t *stream = device->held.stream;
     lap_status_t status;
     if (!stream)
         return LAP_OK;
-    device->held_for = NULL;
-    if (device->held_paced && !device->held_alone && device->waits.n > 0)
-        status = lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_wait, 32, &device->waits);
-    else if (device->held_paced && !device->held_alone)
-        status = lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_raise, 32, &device->raises);
+    device->held.stream = NULL;
+    if (device->held.paced && !device->held.alone && device->held.waits.n > 0)
+        status =
+            lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_wait, 32, &device->held.waits);
+    else if (device->held.paced && !device->held.alone)
+        status =
+            lap_cuda_launch_in_signal_ctx(stream, LAP_CUDA_KERNEL_raise, 32, &device->held.raises);
     else
         status = launch_held(device, stream);
-    device->waits.n = device->raises.n = 0;
-    device->held_work = LAP_CUDA_HELD_NOTHING;
+    device->held.waits.n = device->held.raises.n = 0;
+    device->held.work = LAP_CUDA_HELD_NOTHING;
     return status;
 }
 
@@ -107,11 +110,12 @@ static lap_status_t flush_entered(lap_cuda_device_t *device)
 
 uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *stream)
 {
-    if (device->held_for != stream)
+    if (device->held.stream != stream)
         return NULL;
-    if (device->waits.n > 0)
-        return &device->waits.times.after[device->waits.n - 1];
-    return device->raises.n > 0 ? &device->raises.times.after[device->raises.n - 1] : NULL;
+    if (device->held.waits.n > 0)
+        return &device->held.waits.times.after[device->held.waits.n - 1];
+    return device->held.raises.n > 0 ? &device->held.raises.times.after[device->held.raises.n - 1]
+                                     : NULL;
 }
 
 /* ---- signals ---- */
@@ -119,8 +123,8 @@ uint64_t **lap_cuda_held_place(lap_cuda_device_t *device, const lap_stream_t *st
 /* Whether one more wait, or raise, can go with what is held back. */
 static bool has_room(const lap_cuda_device_t *device, bool wait, bool paced)
 {
-    const uint32_t waits = device->waits.n, raises = device->raises.n;
-    const bool work = device->held_work != LAP_CUDA_HELD_NOTHING;
+    const uint32_t waits = device->held.waits.n, raises = device->held.raises.n;
+    const bool work = device->held.work != LAP_CUDA_HELD_NOTHING;
     if (!wait)
         return waits == 0 && raises < (work ? LAP_CUDA_FEW : LAP_CUDA_BATCH);
     if (!work && raises == 0)
@@ -132,17 +136,17 @@ static bool has_room(const lap_cuda_device_t *device, bool wait, bool paced)
 static lap_status_t make_room(lap_stream_t *stream, bool wait, bool paced, bool alone)
 {
     lap_cuda_device_t *device = stream->device;
-    lap_cuda_signal_times_t *times = wait ? &device->waits.times : &device->raises.times;
-    const uint32_t *n = wait ? &device->waits.n : &device->raises.n;
-    if (device->held_for != stream || device->held_paced != paced ||
-        (paced && device->held_alone != alone) || !has_room(device, wait, paced))
+    lap_cuda_signal_times_t *times = wait ? &device->held.waits.times : &device->held.raises.times;
+    const uint32_t *n = wait ? &device->held.waits.n : &device->held.raises.n;
+    if (device->held.stream != stream || device->held.paced != paced ||
+        (paced && device->held.alone != alone) || !has_room(device, wait, paced))
         LAP_TRY(flush_entered(device));
     if (*n == 0) /* a time that was asked for since what is held back is that of its last signal */
         times->before = lap_cuda_stamp_before(stream);
-    device->held_for = stream;
-    device->held_paced = paced;
-    device->held_alone = alone;
-    device->held_time = NULL;
+    device->held.stream = stream;
+    device->held.paced = paced;
+    device->held.alone = alone;
+    device->held.time = NULL;
     times->after[*n] = NULL;
     return LAP_OK;
 }
@@ -151,7 +155,7 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
                                   bool checks_tag, bool alone)
 {
     lap_cuda_device_t *device = stream->device;
-    lap_cuda_waits_t *waits = &device->waits;
+    lap_cuda_waits_t *waits = &device->held.waits;
     LAP_TRY(make_room(stream, true, wait->paced, alone));
     waits->board = device->board;
     waits->slot = &device->board->slots[stream->slot];
@@ -165,8 +169,8 @@ lap_status_t lap_cuda_stream_wait(lap_stream_t *stream, const lap_cuda_wait_t *w
 /* Whether a word is raised by what is held back: each raise of a paced one has a time of its own. */
 static bool is_held(const lap_cuda_device_t *device, const lap_cuda_word_t *word)
 {
-    for (uint32_t i = 0; device->held_for && i < device->raises.n; i++)
-        if (device->raises.at[i].word == word)
+    for (uint32_t i = 0; device->held.stream && i < device->held.raises.n; i++)
+        if (device->held.raises.at[i].word == word)
             return true;
     return false;
 }
@@ -178,9 +182,9 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
     if (paced && is_held(device, raise->word))
         LAP_TRY(flush_entered(device));
     LAP_TRY(make_room(stream, false, paced, alone));
-    device->raises.paced = paced;
-    device->raises.lost = device->lost;
-    device->raises.at[device->raises.n++] = *raise;
+    device->held.raises.paced = paced;
+    device->held.raises.lost = device->lost;
+    device->held.raises.at[device->held.raises.n++] = *raise;
     return LAP_OK;
 }
 
@@ -190,8 +194,8 @@ lap_status_t lap_cuda_stream_raise(lap_stream_t *stream, const lap_cuda_raise_t 
 static bool counts(const lap_cuda_device_t *device, const lap_stream_t *stream,
                    const uint32_t *raised, size_t n)
 {
-    bool few = device->held_for == stream && !device->held_paced && n <= LAP_CUDA_COUNTED &&
-               device->waits.n <= LAP_CUDA_FEW && device->raises.n <= LAP_CUDA_FEW;
+    bool few = device->held.stream == stream && !device->held.paced && n <= LAP_CUDA_COUNTED &&
+               device->held.waits.n <= LAP_CUDA_FEW && device->held.raises.n <= LAP_CUDA_FEW;
     for (size_t i = 0; i < n && few; i++)
         few = raised[i] <= UINT8_MAX;
     return few;
@@ -203,9 +207,9 @@ static lap_status_t advance(lap_stream_t *stream, uint32_t *consumed, uint32_t *
     lap_cuda_device_t *device = stream->device;
     lap_cuda_advance_t args;
     if (counts(device, stream, raised, n)) {
-        device->counted = (lap_cuda_counted_t){consumed, calls, raised, n};
+        device->held.counted = (lap_cuda_counted_t){consumed, calls, raised, n};
         const lap_status_t status = lap_cuda_flush(device);
-        device->counted.n = 0;
+        device->held.counted.n = 0;
         return status;
     }
     LAP_TRY(lap_cuda_flush(device));
@@ -233,8 +237,8 @@ lap_status_t lap_cuda_stream_advance(lap_stream_t *stream, uint32_t *consumed, u
 /* Whether anybody asks when what is held back begins or ends. */
 static bool is_timed(const lap_cuda_device_t *device)
 {
-    const lap_cuda_waits_t *waits = &device->waits;
-    const lap_cuda_raises_t *raises = &device->raises;
+    const lap_cuda_waits_t *waits = &device->held.waits;
+    const lap_cuda_raises_t *raises = &device->held.raises;
     bool timed = (waits->n > 0 && waits->times.before) || (raises->n > 0 && raises->times.before);
     for (uint32_t i = 0; i < waits->n; i++)
         timed = timed || waits->times.after[i];
@@ -247,33 +251,34 @@ static bool is_timed(const lap_cuda_device_t *device)
 static lap_status_t take_before(lap_stream_t *stream, lap_cuda_signals_t *before)
 {
     lap_cuda_device_t *device = stream->device;
-    const bool apart = device->held_for != stream || device->held_work != LAP_CUDA_HELD_NOTHING ||
-                       device->held_paced || device->crowded || device->waits.n > LAP_CUDA_FEW ||
-                       device->raises.n > LAP_CUDA_FEW || is_timed(device) || stream->time;
+    const bool apart = device->held.stream != stream ||
+                       device->held.work != LAP_CUDA_HELD_NOTHING || device->held.paced ||
+                       device->share.crowded || device->held.waits.n > LAP_CUDA_FEW ||
+                       device->held.raises.n > LAP_CUDA_FEW || is_timed(device) || stream->time;
     if (apart) /* first: `before` may be that of work that is held back */
         LAP_TRY(lap_cuda_settle(stream));
     *before = (lap_cuda_signals_t){.n = 0};
     if (apart)
         return LAP_OK;
     take_signals(device, stream, before);
-    device->waits.n = device->raises.n = 0;
+    device->held.waits.n = device->held.raises.n = 0;
     return LAP_OK;
 }
 
 static void hold_work(lap_stream_t *stream, lap_cuda_held_work_t work, size_t blocks)
 {
     lap_cuda_device_t *device = stream->device;
-    device->held_for = stream;
-    device->held_paced = device->held_alone = false;
-    device->held_time = NULL;
-    device->held_work = work;
-    device->held_blocks = blocks;
+    device->held.stream = stream;
+    device->held.paced = device->held.alone = false;
+    device->held.time = NULL;
+    device->held.work = work;
+    device->held.blocks = blocks;
 }
 
 lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *reduce, size_t blocks)
 {
-    LAP_TRY(take_before(stream, &stream->device->sum.before));
-    stream->device->sum.reduce = *reduce;
+    LAP_TRY(take_before(stream, &stream->device->held.sum.before));
+    stream->device->held.sum.reduce = *reduce;
     hold_work(stream, LAP_CUDA_HELD_SUM, blocks);
     return LAP_OK;
 }
@@ -281,11 +286,11 @@ lap_status_t lap_cuda_hold_sum(lap_stream_t *stream, const lap_cuda_reduce_t *re
 lap_status_t lap_cuda_hold_copy(lap_stream_t *stream, const lap_cuda_copy_t *copy, size_t blocks)
 {
     lap_cuda_device_t *device = stream->device;
-    lap_cuda_spread_t *spread = &device->spread;
-    const bool more = device->held_for == stream && device->held_work == LAP_CUDA_HELD_SPREAD &&
-                      device->waits.n + device->raises.n == 0 && spread->n < LAP_CUDA_COPIES &&
-                      spread->src == copy->src && spread->rows == copy->rows &&
-                      spread->row_bytes == copy->row_bytes &&
+    lap_cuda_spread_t *spread = &device->held.spread;
+    const bool more = device->held.stream == stream && device->held.work == LAP_CUDA_HELD_SPREAD &&
+                      device->held.waits.n + device->held.raises.n == 0 &&
+                      spread->n < LAP_CUDA_COPIES && spread->src == copy->src &&
+                      spread->rows == copy->rows && spread->row_bytes == copy->row_bytes &&
                       spread->src_stride == copy->src_stride &&
                       spread->dst_stride == copy->dst_stride && spread->vector == copy->vector;
     if (!more) {

@@ -137,8 +137,8 @@ static lap_status_t propose(const lap_cuda_device_t *device, const lap_cuda_plan
     lap_status_t status = set_preference(api, &plan->key, preference);
     if (status == LAP_OK) {
         const cublasStatus_t result = api->cublasLtMatmulAlgoGetHeuristic(
-            device->blas, plan->operation, plan->b, plan->a, plan->d, plan->d, preference, most,
-            proposals, &count);
+            device->blas.handle, plan->operation, plan->b, plan->a, plan->d, plan->d, preference,
+            most, proposals, &count);
         for (int i = 0; i < count && result == CUBLAS_STATUS_SUCCESS; i++)
             if (proposals[i].state == CUBLAS_STATUS_SUCCESS)
                 proposals[good++] = proposals[i];
@@ -154,7 +154,7 @@ static lap_status_t choose(lap_cuda_device_t *device, lap_cuda_plan_t *plan, boo
     int count = 0;
     const lap_cuda_gemm_key_t *key = &plan->key;
     const double volume = (double)key->rows * (double)key->n * (double)key->k;
-    const bool tries = timed && device->tunes && volume >= WORTHWHILE;
+    const bool tries = timed && device->blas.tunes && volume >= WORTHWHILE;
     LAP_TRY(propose(device, plan, tries ? LAP_CUDA_PROPOSALS : 1, proposals, &count));
     if (tries && count > 1)
         LAP_TRY(lap_cuda_tune(device, plan, proposals, count));
@@ -182,9 +182,9 @@ static void plan_free(const lap_cuda_api_t *api, lap_cuda_plan_t *plan)
 void lap_cuda_plans_free(lap_cuda_device_t *device)
 {
     for (size_t i = 0; i < LAP_CUDA_PLANS; i++)
-        while (device->plans[i]) {
-            lap_cuda_plan_t *plan = device->plans[i];
-            device->plans[i] = plan->next;
+        while (device->blas.plans[i]) {
+            lap_cuda_plan_t *plan = device->blas.plans[i];
+            device->blas.plans[i] = plan->next;
             plan_free(&device->api, plan);
         }
 }
@@ -220,7 +220,7 @@ static lap_status_t make_plan(lap_cuda_device_t *device, const lap_cuda_gemm_key
 lap_status_t lap_cuda_plan_get(lap_cuda_device_t *device, const lap_cuda_gemm_key_t *key,
                                bool timed, lap_cuda_plan_t **plan_p)
 {
-    lap_cuda_plan_t **chain = &device->plans[hash(key)];
+    lap_cuda_plan_t **chain = &device->blas.plans[hash(key)];
     for (lap_cuda_plan_t *plan = *chain; plan; plan = plan->next)
         if (memcmp(&plan->key, key, sizeof(*key)) == 0) {
             *plan_p = plan;

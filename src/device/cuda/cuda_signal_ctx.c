@@ -81,9 +81,9 @@ void lap_cuda_signal_ctx_close(lap_cuda_device_t *device)
 
 void lap_cuda_signal_ctx_stream(lap_cuda_device_t *device, CUstream *stream_p)
 {
-    if (device->signal_ctx.green &&
-        device->api.cuGreenCtxStreamCreate(stream_p, device->signal_ctx.green,
-                                           CU_STREAM_NON_BLOCKING, device->urgent) != CUDA_SUCCESS)
+    if (device->signal_ctx.green && device->api.cuGreenCtxStreamCreate(
+                                        stream_p, device->signal_ctx.green, CU_STREAM_NON_BLOCKING,
+                                        device->share.urgent) != CUDA_SUCCESS)
         *stream_p = NULL;
 }
 

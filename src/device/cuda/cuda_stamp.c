@@ -17,35 +17,35 @@ static size_t give_back(lap_cuda_device_t *device, lap_cuda_time_t *time)
     for (lap_cuda_time_t *same; time; time = same, count++) {
         same = time->same;
         time->same = NULL;
-        time->next = device->free_times;
-        device->free_times = time;
+        time->next = device->clock.unused;
+        device->clock.unused = time;
     }
     return count;
 }
 
 lap_status_t lap_cuda_times_open(lap_cuda_device_t *device)
 {
-    device->times = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->times));
-    if (!device->times)
+    device->clock.times = lap_alloc(LAP_CUDA_STAMPS, sizeof(*device->clock.times));
+    if (!device->clock.times)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the timestamps of a GPU");
     for (size_t i = LAP_CUDA_STAMPS; i-- > 0;) {
-        device->times[i].at = &device->stamps[i];
-        (void)give_back(device, &device->times[i]);
+        device->clock.times[i].at = &device->clock.stamps[i];
+        (void)give_back(device, &device->clock.times[i]);
     }
     return LAP_OK;
 }
 
 static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_time_t **time_p)
 {
-    lap_cuda_time_t *time = device->free_times;
-    if (device->capturing && device->ngraph_times == LAP_CUDA_GRAPH_STAMPS)
+    lap_cuda_time_t *time = device->clock.unused;
+    if (device->capturing && device->clock.nin_graphs == LAP_CUDA_GRAPH_STAMPS)
         return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps in graphs of a GPU",
                          LAP_CUDA_GRAPH_STAMPS);
     if (!time)
         return lap_error(LAP_ERR_UNSUPPORTED, "more than %d timestamps at once on a GPU",
                          LAP_CUDA_STAMPS);
-    device->free_times = time->next;
-    device->ngraph_times += device->capturing;
+    device->clock.unused = time->next;
+    device->clock.nin_graphs += device->capturing;
     time->to = ns_p;
     *time_p = time;
     return LAP_OK;
@@ -53,7 +53,7 @@ static lap_status_t take(lap_cuda_device_t *device, uint64_t *ns_p, lap_cuda_tim
 
 static void await(lap_cuda_device_t *device, lap_cuda_time_t *time)
 {
-    lap_cuda_time_t **list = device->capturing ? &device->graph_times : &device->awaited;
+    lap_cuda_time_t **list = device->capturing ? &device->clock.in_graphs : &device->clock.awaited;
     *time->at = 0;
     time->next = *list;
     *list = time;
@@ -106,7 +106,7 @@ lap_status_t lap_cuda_stamp(lap_stream_t *stream, uint64_t *ns_p)
 {
     lap_cuda_device_t *device = stream->device;
     uint64_t **held = lap_cuda_held_place(device, stream);
-    lap_cuda_time_t *time = NULL, **last = held ? &device->held_time : &stream->time;
+    lap_cuda_time_t *time = NULL, **last = held ? &device->held.time : &stream->time;
     LAP_TRY(take(device, ns_p, &time));
     if (*last) {
         time->same = (*last)->same;
@@ -134,7 +134,7 @@ static bool bring(const lap_cuda_device_t *device, const lap_cuda_time_t *time)
 {
     const uint64_t ns = __atomic_load_n(time->at, __ATOMIC_ACQUIRE);
     for (; time && ns != 0; time = time->same)
-        *time->to = ns + (uint64_t)device->clock_offset;
+        *time->to = ns + (uint64_t)device->clock.offset;
     return ns != 0;
 }
 
@@ -149,7 +149,7 @@ static bool bring_all(const lap_cuda_device_t *device, const lap_cuda_times_t *t
 
 void lap_cuda_read_stamps(lap_cuda_device_t *device)
 {
-    for (lap_cuda_time_t **link = &device->awaited; *link;) {
+    for (lap_cuda_time_t **link = &device->clock.awaited; *link;) {
         lap_cuda_time_t *time = *link;
         if (!bring(device, time)) {
             link = &time->next;
@@ -158,7 +158,7 @@ void lap_cuda_read_stamps(lap_cuda_device_t *device)
         *link = time->next;
         (void)give_back(device, time);
     }
-    for (lap_cuda_times_t **link = &device->awaited_times; *link;) {
+    for (lap_cuda_times_t **link = &device->clock.graphs; *link;) {
         lap_cuda_times_t *times = *link;
         times->awaited = !bring_all(device, times);
         if (times->awaited)
@@ -171,9 +171,9 @@ void lap_cuda_read_stamps(lap_cuda_device_t *device)
 void lap_cuda_forget_stamps(lap_cuda_device_t *device)
 {
     lap_cuda_read_stamps(device);
-    while (device->awaited) {
-        lap_cuda_time_t *time = device->awaited;
-        device->awaited = time->next;
+    while (device->clock.awaited) {
+        lap_cuda_time_t *time = device->clock.awaited;
+        device->clock.awaited = time->next;
         (void)give_back(device, time);
     }
     forget_asked(device);
@@ -186,7 +186,7 @@ static void give_back_graph_times(lap_cuda_device_t *device, lap_cuda_time_t *fi
     while (first) {
         lap_cuda_time_t *time = first;
         first = time->next;
-        device->ngraph_times -= give_back(device, time);
+        device->clock.nin_graphs -= give_back(device, time);
     }
 }
 
@@ -198,15 +198,15 @@ void lap_cuda_times_capture(lap_cuda_device_t *device)
 void lap_cuda_times_adopt(lap_cuda_device_t *device, lap_cuda_times_t *times)
 {
     lap_cuda_times_free(device, times);
-    times->first = device->graph_times;
-    device->graph_times = NULL;
+    times->first = device->clock.in_graphs;
+    device->clock.in_graphs = NULL;
     device->capturing = false;
 }
 
 void lap_cuda_times_drop(lap_cuda_device_t *device)
 {
-    give_back_graph_times(device, device->graph_times);
-    device->graph_times = NULL;
+    give_back_graph_times(device, device->clock.in_graphs);
+    device->clock.in_graphs = NULL;
     device->capturing = false;
     forget_asked(device);
 }
@@ -218,13 +218,13 @@ void lap_cuda_times_launch(lap_cuda_device_t *device, lap_cuda_times_t *times)
     if (times->awaited || !times->first)
         return;
     times->awaited = true;
-    times->next = device->awaited_times;
-    device->awaited_times = times;
+    times->next = device->clock.graphs;
+    device->clock.graphs = times;
 }
 
 void lap_cuda_times_free(lap_cuda_device_t *device, lap_cuda_times_t *times)
 {
-    lap_cuda_times_t **link = &device->awaited_times;
+    lap_cuda_times_t **link = &device->clock.graphs;
     while (*link && *link != times)
         link = &(*link)->next;
     if (*link)

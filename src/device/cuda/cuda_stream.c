@@ -50,12 +50,12 @@ lap_status_t lap_cuda_launch(lap_stream_t *stream, lap_cuda_kernel_t kernel, siz
 lap_status_t lap_cuda_own_stream(lap_cuda_device_t *device, bool urgent, CUstream *stream_p)
 {
     const lap_cuda_api_t *api = &device->api;
-    const int priority = urgent ? device->urgent : device->lazy;
-    if (device->green)
-        return lap_cuda_check(
-            api,
-            api->cuGreenCtxStreamCreate(stream_p, device->green, CU_STREAM_NON_BLOCKING, priority),
-            "cuGreenCtxStreamCreate");
+    const int priority = urgent ? device->share.urgent : device->share.lazy;
+    if (device->share.green)
+        return lap_cuda_check(api,
+                              api->cuGreenCtxStreamCreate(stream_p, device->share.green,
+                                                          CU_STREAM_NON_BLOCKING, priority),
+                              "cuGreenCtxStreamCreate");
     return lap_cuda_check(
         api, api->cuStreamCreateWithPriority(stream_p, CU_STREAM_NON_BLOCKING, priority),
         "cuStreamCreateWithPriority");

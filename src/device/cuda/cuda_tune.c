@@ -69,8 +69,8 @@ static lap_status_t fill(const tuning_t *tuning, CUdeviceptr memory, uint64_t co
     const lap_cuda_fill_t args = {
         .dtype = dtype, .memory = (void *)(uintptr_t)memory, .count = count, .seed = memory};
     return lap_cuda_launch_raw(tuning->device, tuning->device->side, LAP_CUDA_KERNEL_fill,
-                               (size_t)tuning->device->sms * FILL_BLOCKS_PER_SM, 1, FILL_THREADS, 1,
-                               &args);
+                               (size_t)tuning->device->share.sms * FILL_BLOCKS_PER_SM, 1,
+                               FILL_THREADS, 1, &args);
 }
 
 /* Memory for all of it, if there is plenty: else tuning->memory stays 0. */
@@ -146,7 +146,7 @@ static cublasStatus_t run(const tuning_t *tuning, const cublasLtMatmulAlgo_t *al
     const float alpha = 1, beta = plan->key.accumulates ? 0.5f : 0;
     void *d = (void *)(uintptr_t)tuning->d;
     return device->api.cublasLtMatmul(
-        device->blas, plan->operation, &alpha, (const void *)(uintptr_t)tuning->b, plan->b,
+        device->blas.handle, plan->operation, &alpha, (const void *)(uintptr_t)tuning->b, plan->b,
         (const void *)(uintptr_t)tuning->a, plan->a, &beta, d, plan->d, d, plan->d, algorithm,
         (void *)(uintptr_t)tuning->workspace, LAP_CUDA_WORKSPACE, device->side);
 }
@@ -305,7 +305,7 @@ static bool is_idle(const lap_cuda_device_t *device)
     for (const lap_stream_t *stream = device->streams; stream; stream = stream->next)
         if (device->api.cuStreamQuery(stream->stream) != CUDA_SUCCESS)
             return false;
-    return !device->held_for;
+    return !device->held.stream;
 }
 
 lap_status_t lap_cuda_tune(lap_cuda_device_t *device, const lap_cuda_plan_t *plan,

@@ -64,7 +64,8 @@ static lap_status_t copy_by_sms(lap_stream_t *stream, const lap_copy_t *copy)
     const lap_cuda_copy_t args = copy_args(copy);
     const size_t pieces = (args.row_bytes + LAP_CUDA_PIECE - 1) / LAP_CUDA_PIECE * args.rows;
     const size_t warps = LAP_CUDA_MOVERS / 32, blocks = (pieces + warps - 1) / warps;
-    const size_t most = (size_t)(copy->sms < stream->device->sms ? copy->sms : stream->device->sms);
+    const size_t most =
+        (size_t)(copy->sms < stream->device->share.sms ? copy->sms : stream->device->share.sms);
     return lap_cuda_launch(stream, LAP_CUDA_KERNEL_copy, blocks < most ? blocks : most, 1,
                            LAP_CUDA_MOVERS, 1, &args);
 }
@@ -82,7 +83,7 @@ static lap_status_t hold_copy(lap_stream_t *stream, const lap_copy_t *copy, bool
         return LAP_OK;
     const size_t vectors = args.rows * (args.row_bytes / args.vector);
     const size_t blocks = (vectors + LAP_CUDA_SPREADERS - 1) / LAP_CUDA_SPREADERS;
-    const size_t most = 2 * (size_t)stream->device->sms;
+    const size_t most = 2 * (size_t)stream->device->share.sms;
     return lap_cuda_hold_copy(stream, &args, blocks < most ? blocks : most);
 }
 
@@ -122,7 +123,7 @@ lap_status_t lap_cuda_copy_now(lap_cuda_device_t *device, const lap_copy_t *copy
 /* Blocks for `pieces` threads, no more than keep the GPU busy: kernels walk over the rest. */
 static size_t blocks_for(const lap_cuda_device_t *device, size_t pieces)
 {
-    const size_t most = (size_t)device->sms * BLOCKS_PER_SM;
+    const size_t most = (size_t)device->share.sms * BLOCKS_PER_SM;
     const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
     return blocks < most ? blocks : most;
 }
@@ -202,7 +203,7 @@ static uint32_t kind_of(const lap_cuda_reduce_t *args)
 /* Blocks that multiprocessors have at the same time, no more: each takes a like share. */
 static size_t reducers_for(const lap_cuda_device_t *device, size_t pieces)
 {
-    const size_t most = (size_t)device->sms * LAP_CUDA_REDUCERS;
+    const size_t most = (size_t)device->share.sms * LAP_CUDA_REDUCERS;
     const size_t blocks = (pieces + LAP_CUDA_THREADS - 1) / LAP_CUDA_THREADS;
     return blocks < most ? blocks : most;
 }
@@ -257,7 +258,7 @@ static size_t blocks_of_columns(const lap_cuda_column_sums_t *args, uint32_t acr
  */
 static uint32_t width_of_blocks(const lap_cuda_device_t *device, const lap_cuda_column_sums_t *args)
 {
-    const size_t sms = (size_t)device->sms;
+    const size_t sms = (size_t)device->share.sms;
     uint32_t best = LAP_CUDA_ACROSS;
     size_t least = SIZE_MAX;
     for (uint32_t across = LAP_CUDA_ACROSS; across >= LAP_CUDA_ACROSS / 4; across /= 2) {

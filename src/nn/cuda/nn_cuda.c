@@ -82,7 +82,7 @@ static lap_cuda_grid_t grid_of(const lap_nn_cuda_span_t *span, size_t most)
 
 static size_t busy(const lap_stream_t *stream)
 {
-    return (size_t)stream->device->sms * BLOCKS_PER_SM;
+    return (size_t)stream->device->share.sms * BLOCKS_PER_SM;
 }
 
 /* A sum is made of parts, of which there is one at least. */
@@ -115,7 +115,7 @@ static unsigned norm_threads(size_t cols, uint32_t vector)
 /* Blocks of so many threads that a multiprocessor has at a time. */
 static size_t norm_busy(const lap_stream_t *stream, unsigned threads)
 {
-    return (size_t)stream->device->sms * (LAP_NN_CUDA_NORM / threads);
+    return (size_t)stream->device->share.sms * (LAP_NN_CUDA_NORM / threads);
 }
 
 /* Whether a row is more than what the threads of a block have in a vector each. */

@@ -382,8 +382,8 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     lap_group_t *group = buffer->group;
     struct lap_part *part = buffer->backend;
     offer_t offer = {.gpu = part->device->ordinal,
-                     .part = part->device->part,
-                     .parts = part->device->parts,
+                     .part = part->device->share.part,
+                     .parts = part->device->share.parts,
                      .kind = (int32_t)part->kinds[group->rank],
                      .chosen = part->chosen};
     void *offers;
@@ -398,7 +398,7 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     const overview_t view = look_over(group, offers);
     *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
     part->in_turn = buffer->in_person = view.share && is_threads(buffer);
-    part->device->crowded = part->device->crowded || view.crowded;
+    part->device->share.crowded = part->device->share.crowded || view.crowded;
     if (status != LAP_OK)
         lap_error(status, "%s", sentence);
     else if (!view.failed)

@@ -69,12 +69,9 @@ bool lap_check_arrived(const lap_check_t *check, uint32_t earlier, uint32_t late
         return false;
     if (node->raise_rank == node->rank || waited_for(check, earlier, later))
         return true;
-    for (uint32_t i = 0; i < check->nnodes; i++) {
-        const lap_node_t *other = &check->nodes[i];
-        if (other->rank == node->rank && other->raise_rank == node->raise_rank &&
-            lap_check_before(check, earlier, i) && waited_for(check, i, later))
+    for (uint32_t i = node->next_sent; i != LAP_CHECK_NONE; i = check->nodes[i].next_sent)
+        if (lap_check_before(check, earlier, i) && waited_for(check, i, later))
             return true;
-    }
     return false;
 }
 

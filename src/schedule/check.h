@@ -46,6 +46,7 @@ typedef struct lap_node {
     int raise_rank;        /* to which it puts or raises; else its own */
     uint32_t raise_signal; /* LAP_NO_SIGNAL: none */
     uint32_t moment;       /* that of its raise, once it has run, or LAP_CHECK_NONE */
+    uint32_t next_sent;    /* what its rank puts or raises there next, once that has run */
     bool done;
 } lap_node_t;
 

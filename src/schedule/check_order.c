@@ -18,7 +18,8 @@ typedef struct play {
     lap_check_t *check;
     uint32_t *queue, head, tail;
     uint32_t *first_next,
-        *next; /* successors of node i: next[first_next[i] .. first_next[i + 1]) */
+        *next;           /* successors of node i: next[first_next[i] .. first_next[i + 1]) */
+    uint32_t *last_sent; /* the latest node of each rank that sends to each other one */
 } play_t;
 
 static void release(play_t *play, uint32_t node)
@@ -99,6 +100,21 @@ static lap_status_t raise_signal(play_t *play, uint32_t index)
     return LAP_OK;
 }
 
+/* What one rank sends to another comes in this order: see lap_check_arrived. */
+static void note_sent(play_t *play, uint32_t index)
+{
+    lap_check_t *check = play->check;
+    lap_node_t *node = &check->nodes[index];
+    node->next_sent = LAP_CHECK_NONE;
+    if (node->raise_rank == node->rank)
+        return;
+    uint32_t *last =
+        &play->last_sent[(size_t)node->rank * (size_t)check->size + (size_t)node->raise_rank];
+    if (*last != LAP_CHECK_NONE)
+        check->nodes[*last].next_sent = index;
+    *last = index;
+}
+
 static lap_status_t run_node(play_t *play, uint32_t index)
 {
     lap_check_t *check = play->check;
@@ -110,6 +126,7 @@ static lap_status_t run_node(play_t *play, uint32_t index)
     if (node->thread != LAP_CHECK_NONE)
         clock_of(check, index)[node->thread] = node->tick;
     node->done = true;
+    note_sent(play, index);
     LAP_TRY(raise_signal(play, index));
     for (uint32_t i = play->first_next[index]; i < play->first_next[index + 1]; i++)
         release(play, play->next[i]);
@@ -265,11 +282,14 @@ lap_status_t lap_check_order(lap_check_t *check)
     play.queue = lap_alloc(check->nnodes, sizeof(uint32_t));
     play.first_next = lap_alloc((size_t)check->nnodes + 1, sizeof(uint32_t));
     play.next = lap_alloc(check->npreds, sizeof(uint32_t));
-    if (!check->clocks || !play.queue || !play.first_next || !play.next) {
+    const size_t pairs = (size_t)check->size * (size_t)check->size;
+    play.last_sent = lap_alloc(pairs, sizeof(uint32_t));
+    if (!check->clocks || !play.queue || !play.first_next || !play.next || !play.last_sent) {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %u clocks of %u threads",
                            (unsigned)check->nnodes, (unsigned)check->nthreads);
         goto out;
     }
+    memset(play.last_sent, 0xff, pairs * sizeof(uint32_t)); /* LAP_CHECK_NONE */
     list_successors(&play);
     for (uint32_t i = 0; i < check->nnodes; i++)
         if (check->nodes[i].pending == 0)
@@ -282,5 +302,6 @@ out:
     lap_free(play.queue);
     lap_free(play.first_next);
     lap_free(play.next);
+    lap_free(play.last_sent);
     return status;
 }

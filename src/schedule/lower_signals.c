@@ -92,14 +92,14 @@ static bool may_overlap(const lap_pasts_t *pasts, uint32_t step, uint32_t gemm)
 /* A call without a GEMM is made to run at the same time as those of others. */
 static void note_gemms(lap_schedule_t *schedule, const lap_pasts_t *pasts)
 {
+    uint32_t first = 0; /* the first GEMM */
+    while (first < schedule->nsteps && schedule->steps[first].kind != LAP_STEP_GEMM)
+        first++;
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
-        bool multiplies = false, overlaps = false;
-        for (uint32_t j = 0; j < schedule->nsteps && is_signal(schedule, i); j++)
-            if (schedule->steps[j].kind == LAP_STEP_GEMM) {
-                multiplies = true;
-                overlaps = overlaps || may_overlap(pasts, i, j);
-            }
-        schedule->steps[i].no_gemm_in_flight = multiplies && !overlaps;
+        bool overlaps = first == schedule->nsteps || !is_signal(schedule, i);
+        for (uint32_t j = first; j < schedule->nsteps && !overlaps; j++)
+            overlaps = schedule->steps[j].kind == LAP_STEP_GEMM && may_overlap(pasts, i, j);
+        schedule->steps[i].no_gemm_in_flight = !overlaps;
     }
 }
 

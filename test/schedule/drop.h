@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking something out of a schedule, for tests that a proof finds it missing. False: it is not there. */
+/*
+ * Taking something out of a schedule, for tests that a proof finds it missing (false: it is not
+ * there), and what order is left without it.
+ */
 #ifndef LAP_TEST_SCHEDULE_DROP_H
 #define LAP_TEST_SCHEDULE_DROP_H
 
@@ -40,6 +43,37 @@ static inline bool drop_block_signal(uint32_t *signal)
     const bool there = *signal != LAP_NO_SIGNAL;
     *signal = LAP_NO_SIGNAL;
     return there;
+}
+
+/* Whether `step` has `other` behind it in a schedule whose dependency `dep` of `step` is left out. */
+static inline bool is_behind(const lap_schedule_t *schedule, uint32_t step, uint32_t other,
+                             uint32_t dep)
+{
+    static bool past[1 << 16];
+    memset(past, 0, step + 1);
+    past[step] = true;
+    for (uint32_t later = step; later > other; later--) {
+        const lap_step_t *taken = &schedule->steps[later];
+        for (uint32_t i = 0; past[later] && i < later; i++)
+            past[i] = past[i] || schedule->steps[i].stream == taken->stream;
+        for (uint16_t d = 0; past[later] && d < taken->ndeps; d++)
+            if (later != step || d != dep)
+                past[taken->deps[d]] = true;
+    }
+    return past[other];
+}
+
+/* Whether what `step` waits for at that place has been waited for before it. */
+static inline bool is_waited_for(const lap_schedule_t *schedule, uint32_t index,
+                                 const lap_step_t *step)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < index && step->kind == LAP_STEP_WAIT; i++) {
+        const lap_step_t *other = &schedule->steps[i];
+        found = found || (other->kind == LAP_STEP_WAIT && other->signal == step->signal &&
+                          other->count >= step->count && is_behind(schedule, index, i, UINT32_MAX));
+    }
+    return found;
 }
 
 #endif

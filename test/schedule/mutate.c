@@ -220,36 +220,6 @@ static void restore(sequence_t *sequence, const sequence_t *original, uint32_t c
                       &original->schedules[call * (uint32_t)sequence->size + (uint32_t)rank]);
 }
 
-/* Whether `step` has `other` behind it in a schedule whose dependency `dep` of `step` is left out. */
-static bool is_behind(const lap_schedule_t *schedule, uint32_t step, uint32_t other, uint32_t dep)
-{
-    static bool past[1 << 16];
-    memset(past, 0, step + 1);
-    past[step] = true;
-    for (uint32_t later = step; later > other; later--) {
-        const lap_step_t *taken = &schedule->steps[later];
-        for (uint32_t i = 0; past[later] && i < later; i++)
-            past[i] = past[i] || schedule->steps[i].stream == taken->stream;
-        for (uint16_t d = 0; past[later] && d < taken->ndeps; d++)
-            if (later != step || d != dep)
-                past[taken->deps[d]] = true;
-    }
-    return past[other];
-}
-
-/* Whether what a step waits for has been waited for before it. */
-static bool is_waited_for(const lap_schedule_t *schedule, uint32_t index)
-{
-    const lap_step_t *step = &schedule->steps[index];
-    bool found = false;
-    for (uint32_t i = 0; i < index && step->kind == LAP_STEP_WAIT; i++) {
-        const lap_step_t *other = &schedule->steps[i];
-        found = found || (other->kind == LAP_STEP_WAIT && other->signal == step->signal &&
-                          other->count >= step->count && is_behind(schedule, index, i, UINT32_MAX));
-    }
-    return found;
-}
-
 /* Whether another step that was made from the same GEMM depends on `dep`, too. */
 static bool other_block_has(const lap_schedule_t *schedule, uint32_t index, uint32_t dep)
 {
@@ -285,7 +255,7 @@ static bool is_equivalent(const sequence_t *original, uint32_t call, int rank, u
         const lap_step_kind_t kind = schedule->steps[index].kind;
         const bool taken = kind == LAP_STEP_WAIT || kind == LAP_STEP_RAISE ||
                            kind == LAP_STEP_PUT || kind == LAP_STEP_CONSUME;
-        if (waits && taken && !is_waited_for(schedule, index))
+        if (waits && taken && !is_waited_for(schedule, index, &schedule->steps[index]))
             return false;
         if (waits || item >= schedule->steps[index].ndeps)
             continue;

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-FIRST = ["world", "status", "tensor", "buffer", "op", "trace", "nn", "tp_overlap", "data_parallel", "optimizer", "data"]
+FIRST = ["world", "status", "tensor", "buffer", "op", "trace", "nn", "tp_overlap", "data_parallel", "optimizer", "data", "checkpoint"]
 
 
 class Entry:

@@ -7,6 +7,7 @@
 #define LAP_LAP_H
 
 #include <lap/buffer.h>
+#include <lap/checkpoint.h>
 #include <lap/data.h>
 #include <lap/data_parallel.h>
 #include <lap/nn.h>

@@ -83,6 +83,16 @@ LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
  */
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 
+/*
+ * What an optimizer keeps, to be written to a checkpoint: moment `which` (0, and with LAP_ADAMW 1) of all
+ * masters, which lie as in lap_nn_masters, in the memory of the device; and the steps made so far.
+ * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads, and
+ * sets all of them before it goes on with those of another.
+ */
+LAP_API float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *count_p);
+LAP_API size_t lap_optimizer_steps(const lap_optimizer_t *optimizer);
+LAP_API void lap_optimizer_set_steps(lap_optimizer_t *optimizer, size_t steps);
+
 LAP_END_DECLS
 
 #endif

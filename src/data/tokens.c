@@ -5,13 +5,11 @@
  */
 #include "data/tokens.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "util/alloc.h"
 
 #define PIECE_BYTES 16384 /* read at once */
@@ -45,26 +43,6 @@ void lap_tokens_header(const lap_tokens_kind_t *kind, uint32_t count,
     write_le(header + 8, count);
 }
 
-/* Reads all of a range, or fails. */
-static lap_status_t read_range(const lap_tokens_t *tokens, void *out, size_t bytes, uint64_t at)
-{
-    size_t done = 0;
-    while (done < bytes) {
-        const ssize_t got = pread(tokens->fd, (char *)out + done, bytes - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return lap_error_errno("cannot read '%s' at byte %" PRIu64, tokens->path, at + done);
-        if (got == 0)
-            return lap_error(LAP_ERR_SYSTEM,
-                             "'%s' ends at byte %" PRIu64 ", expected %zu bytes more: it was cut "
-                             "while it was in use",
-                             tokens->path, at + done, bytes - done);
-        done += (size_t)got;
-    }
-    return LAP_OK;
-}
-
 /* The kind of a file from its magic and version. */
 static lap_status_t find_kind(lap_tokens_t *tokens, const unsigned char *header)
 {
@@ -86,22 +64,15 @@ static lap_status_t find_kind(lap_tokens_t *tokens, const unsigned char *header)
     return LAP_OK;
 }
 
-static lap_status_t read_header(lap_tokens_t *tokens)
+static lap_status_t read_header(lap_tokens_t *tokens, uint64_t bytes)
 {
     unsigned char header[LAP_TOKENS_HEADER_BYTES];
-    struct stat about;
-    if (fstat(tokens->fd, &about) != 0)
-        return lap_error_errno("cannot look at '%s'", tokens->path);
-    if (!S_ISREG(about.st_mode))
-        return lap_error(LAP_ERR_INVALID, "'%s' is not a regular file, expected a file of tokens",
-                         tokens->path);
-    const uint64_t bytes = (uint64_t)about.st_size;
     if (bytes < LAP_TOKENS_HEADER_BYTES)
         return lap_error(LAP_ERR_INVALID,
                          "'%s' is not a file of tokens: it has %" PRIu64
                          " bytes, expected a header of %zu",
                          tokens->path, bytes, LAP_TOKENS_HEADER_BYTES);
-    LAP_TRY(read_range(tokens, header, sizeof(header), 0));
+    LAP_TRY(lap_file_read(tokens->fd, tokens->path, header, sizeof(header), 0));
     LAP_TRY(find_kind(tokens, header));
     tokens->count = read_le(header + 8, 4);
     if (tokens->count > LAP_TOKENS_MOST)
@@ -121,16 +92,14 @@ static lap_status_t read_header(lap_tokens_t *tokens)
 
 lap_status_t lap_tokens_open(const char *path, lap_tokens_t *tokens_p)
 {
+    uint64_t bytes;
     *tokens_p = (lap_tokens_t){.fd = -1};
     tokens_p->path = lap_alloc(strlen(path) + 1, 1);
     if (!tokens_p->path)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the name of a file of tokens");
     memcpy(tokens_p->path, path, strlen(path) + 1);
-    /* A FIFO would have us wait for its writer: what is no file is refused by its kind. */
-    tokens_p->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (tokens_p->fd < 0)
-        return lap_error_errno("cannot open '%s'", path);
-    return read_header(tokens_p);
+    LAP_TRY(lap_file_open(path, &tokens_p->fd, &bytes));
+    return read_header(tokens_p, bytes);
 }
 
 void lap_tokens_close(lap_tokens_t *tokens)
@@ -143,11 +112,12 @@ void lap_tokens_close(lap_tokens_t *tokens)
 
 lap_status_t lap_tokens_read(const lap_tokens_t *tokens, uint64_t at, size_t count, uint32_t *out)
 {
-    unsigned char piece[PIECE_BYTES];
+    unsigned char piece[PIECE_BYTES] = {0};
     const uint32_t bytes = tokens->kind->bytes;
     while (count > 0) {
         const size_t now = count < sizeof(piece) / bytes ? count : sizeof(piece) / bytes;
-        LAP_TRY(read_range(tokens, piece, now * bytes, LAP_TOKENS_HEADER_BYTES + at * bytes));
+        LAP_TRY(lap_file_read(tokens->fd, tokens->path, piece, now * bytes,
+                              LAP_TOKENS_HEADER_BYTES + at * bytes));
         for (size_t i = 0; i < now; i++)
             out[i] = read_le(piece + i * bytes, bytes);
         at += now;

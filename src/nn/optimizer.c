@@ -276,3 +276,24 @@ lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double 
         *norm_p = norm;
     return LAP_OK;
 }
+
+/* ---- state ---- */
+
+float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *count_p)
+{
+    if (!optimizer || which >= (optimizer->desc.kind == LAP_ADAMW ? 2u : 1u))
+        return NULL;
+    (void)lap_nn_masters(optimizer->nn, count_p);
+    return optimizer->moments + which * *count_p;
+}
+
+size_t lap_optimizer_steps(const lap_optimizer_t *optimizer)
+{
+    return optimizer ? optimizer->steps : 0;
+}
+
+void lap_optimizer_set_steps(lap_optimizer_t *optimizer, size_t steps)
+{
+    if (optimizer)
+        optimizer->steps = steps;
+}

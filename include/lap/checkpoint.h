@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: weights, state of the optimizer, and how far training is, in global terms, so that any grid
+ * of ranks reads what any other has written. A checkpoint is a folder DIR/step-00000050:
+ *
+ *   model.safetensors      the fp32 masters of all weights
+ *   optimizer.safetensors  the moments of each, as NAME.exp_avg and NAME.exp_avg_sq (AdamW) or
+ *                          NAME.momentum_buffer (SGD)
+ *   manifest.json          step, samples, and the size and checksum of each file
+ *
+ * The manifest is written last and put in its place by a rename: a folder without it is a checkpoint that
+ * was not finished, and counts for nothing. A kill at any moment leaves those that were there whole.
+ *
+ * All ranks write their parts of the same files, which must be on a file system that all of them see.
+ */
+#ifndef LAP_CHECKPOINT_H
+#define LAP_CHECKPOINT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lap/export.h>
+#include <lap/nn.h>
+#include <lap/optimizer.h>
+#include <lap/status.h>
+#include <lap/world.h>
+
+LAP_BEGIN_DECLS
+
+/* What saves and loads the layers of a rank. */
+typedef struct lap_checkpoint lap_checkpoint_t;
+
+/* How far training is. */
+typedef struct lap_checkpoint_state {
+    size_t size;      /* sizeof(lap_checkpoint_state_t), set by LAP_CHECKPOINT_STATE_INIT */
+    uint64_t step;    /* steps made */
+    uint64_t samples; /* of the data that they have seen: the next step begins with this one */
+} lap_checkpoint_state_t;
+
+/* The state of training that has not begun. */
+#define LAP_CHECKPOINT_STATE_INIT                                                                  \
+    {                                                                                              \
+        sizeof(lap_checkpoint_state_t), 0, 0                                                       \
+    }
+
+/*
+ * Makes what saves and loads layers and their optimizer, which may be NULL. `group` is all ranks that
+ * train them: those that share the weights, and their replicas.
+ * Local. Writes *checkpoint_p on success; the caller destroys it before the optimizer and the layers.
+ * Returns LAP_ERR_INVALID, LAP_ERR_NO_MEMORY.
+ */
+LAP_API lap_status_t lap_checkpoint_create(lap_group_t *group, lap_nn_t *nn,
+                                           lap_optimizer_t *optimizer,
+                                           lap_checkpoint_t **checkpoint_p);
+
+/* Ends it. Local, NULL is fine. A save in progress is waited for, and is not finished. */
+LAP_API void lap_checkpoint_destroy(lap_checkpoint_t *checkpoint);
+
+/*
+ * Begins to write a checkpoint into DIR/step-N, N being state->step. `dir` is made if it is not there. A
+ * checkpoint of that step that is whole is replaced when the new one is.
+ * Collective; every rank gives the same. Waits for the passes, and for a save before it; copies weights
+ * and moments to memory of the host, which a thread then writes: training may go on.
+ * Returns LAP_ERR_INVALID, LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM (such as a full disk: what was there before is
+ * as it was, and training may go on); all ranks fail then. Else as lap_group_barrier.
+ */
+LAP_API lap_status_t lap_checkpoint_save(lap_checkpoint_t *checkpoint, const char *dir,
+                                         const lap_checkpoint_state_t *state);
+
+/*
+ * Asks whether the save in progress has ended, and finishes it then; lap_checkpoint_wait waits for it. For
+ * after each step. Collective; every rank gets the same. Returns LAP_OK (it is whole, or there is none),
+ * LAP_IN_PROGRESS, and as lap_checkpoint_save.
+ */
+LAP_API lap_status_t lap_checkpoint_poll(lap_checkpoint_t *checkpoint);
+LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
+
+/*
+ * Reads the newest whole checkpoint in `dir`, or `dir` itself if that is one. What is damaged is named in a
+ * warning, and the checkpoint before it is taken. A folder with files of safetensors and without
+ * checkpoints, or one such file, gives weights only: from another program.
+ * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
+ * after a failure.
+ * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what
+ * was expected), LAP_ERR_SYSTEM, LAP_ERR_NO_MEMORY, else as lap_group_barrier; the same on all ranks.
+ */
+LAP_API lap_status_t lap_checkpoint_load(lap_checkpoint_t *checkpoint, const char *dir,
+                                         lap_checkpoint_state_t *state_p);
+
+LAP_END_DECLS
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of checkpoints: which tensors their files have, and which parts of these a rank has. */
+#ifndef LAP_CHECKPOINT_CHECKPOINT_H
+#define LAP_CHECKPOINT_CHECKPOINT_H
+
+#include <lap/checkpoint.h>
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "checkpoint/safetensors.h"
+#include "core/world.h"
+
+enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES };
+enum { LAP_CKPT_ARRAYS = 3 }; /* masters, first moments, second moments */
+
+/* ---- layout.c ---- */
+
+/* A part of a tensor of the files that this rank has: rows and columns of a weight. */
+typedef struct lap_ckpt_piece {
+    size_t tensor; /* its number among those of the model */
+    bool turned;   /* the file has the transpose */
+    bool counts;   /* of all ranks that have it this one writes it, and counts for its checksum */
+    size_t at;     /* where it begins in lap_nn_masters */
+    size_t rows, cols;
+    size_t first_row, first_col; /* in the tensor, before it is turned */
+    size_t all_rows, all_cols;
+} lap_ckpt_piece_t;
+
+/* The tensors of a file. A set is a tensor for each of the model, from one array. */
+typedef struct lap_ckpt_file {
+    const char *name;
+    size_t nsets, first_array;
+    const char *suffixes[2];  /* of the names of each set */
+    lap_st_tensor_t *tensors; /* nsets * ntensors */
+    char *header;
+    size_t header_bytes;
+    uint64_t bytes; /* of all of it */
+} lap_ckpt_file_t;
+
+typedef struct lap_ckpt_layout {
+    size_t ntensors; /* of the model */
+    lap_ckpt_piece_t *pieces;
+    size_t npieces;
+    lap_ckpt_file_t files[LAP_CKPT_FILES];
+    size_t nfiles, narrays;
+    size_t most; /* floats of the longest run of a piece that is turned */
+} lap_ckpt_layout_t;
+
+lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                                  lap_optimizer_t *optimizer, const lap_group_t *replicas);
+void lap_ckpt_layout_clear(lap_ckpt_layout_t *layout);
+
+/*
+ * Goes through the runs of a piece that lie together in the file: `floats` is the piece, `room` has room
+ * for layout->most. `run` is called with each, and where in the tensor it begins; it reads or writes
+ * `run`, which is then put back if it `reads`.
+ */
+typedef lap_status_t (*lap_ckpt_run_t)(void *context, uint64_t first, float *run, size_t count);
+lap_status_t lap_ckpt_piece_runs(const lap_ckpt_piece_t *piece, float *floats, float *room,
+                                 bool reads, lap_ckpt_run_t run, void *context);
+
+/* ---- manifest.c ---- */
+
+typedef struct lap_ckpt_manifest {
+    uint64_t step, samples, optimizer_steps;
+    size_t nfiles;
+    struct {
+        char name[32];
+        uint64_t bytes, header_sum, sum;
+    } files[LAP_CKPT_FILES];
+} lap_ckpt_manifest_t;
+
+/* Writes the manifest of a checkpoint, and waits until the disk has it. */
+lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t *manifest);
+
+/* LAP_ERR_INVALID: it is damaged. LAP_ERR_SYSTEM: there is none. */
+lap_status_t lap_ckpt_manifest_read(const char *dir, lap_ckpt_manifest_t *manifest_p);
+lap_status_t lap_ckpt_manifest_parse(const char *path, const char *text, size_t bytes,
+                                     lap_ckpt_manifest_t *manifest_p);
+
+/* ---- checkpoint.c ---- */
+
+struct lap_checkpoint {
+    lap_group_t *group;
+    lap_nn_t *nn;
+    lap_optimizer_t *optimizer; /* NULL: none */
+    lap_ckpt_layout_t layout;
+    size_t count; /* floats of an array */
+    float *host;  /* layout.narrays of them, one after the other; then layout.most more */
+
+    bool saving; /* a save is in progress: */
+    char dir[PATH_MAX];
+    lap_ckpt_manifest_t manifest;
+    pthread_t thread;
+    atomic_bool ended; /* the thread has */
+    bool joined;
+    lap_status_t status; /* of the thread */
+    char sentence[LAP_ERROR_TEXT];
+};
+
+/* Makes room for them on the host. */
+lap_status_t lap_ckpt_reserve(lap_checkpoint_t *checkpoint);
+
+/* Copies all arrays from the device to the host, or back. */
+lap_status_t lap_ckpt_copy(lap_checkpoint_t *checkpoint, bool to_host);
+
+/* An array of the host. */
+static inline float *lap_ckpt_array(const lap_checkpoint_t *checkpoint, size_t array)
+{
+    return checkpoint->host + array * checkpoint->count;
+}
+
+/* ---- folder.c ---- */
+
+/* DIR/step-00000050, with a suffix; LAP_ERR_INVALID where that is too long. */
+lap_status_t lap_ckpt_path(const char *dir, uint64_t step, const char *suffix, char path[PATH_MAX]);
+
+/* Makes the folder of a checkpoint with its files, as large as they will be; by one rank. */
+lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
+                                  const lap_ckpt_layout_t *layout);
+
+/* Removes one, with the files of a checkpoint that are in it, and nothing else. */
+void lap_ckpt_folder_remove(const char *path);
+
+/* The same after a save that failed: one that was there before is back. */
+void lap_ckpt_folder_undo(const char *path);
+
+/* Waits until the disk has the names in a folder. */
+lap_status_t lap_ckpt_folder_sync(const char *path);
+
+/* The folders of checkpoints in `dir`, the newest first; the caller frees *names_p with lap_free. */
+typedef struct lap_ckpt_name {
+    char name[32];
+    uint64_t step;
+} lap_ckpt_name_t;
+lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, size_t *count_p);
+
+#define LAP_CKPT_OLD ".old" /* of one that is being replaced */
+#define LAP_CKPT_MANIFEST "manifest.json"
+
+#endif

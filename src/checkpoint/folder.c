@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders of checkpoints: made with room for all that will be written, listed, and removed. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint.h"
+#include "core/file.h"
+#include "core/status.h"
+#include "util/alloc.h"
+
+#define PREFIX "step-"
+
+lap_status_t lap_ckpt_path(const char *dir, uint64_t step, const char *suffix, char path[PATH_MAX])
+{
+    /* With room for the names of files in it. */
+    if (snprintf(path, PATH_MAX, "%s/" PREFIX "%08" PRIu64 "%s", dir, step, suffix) < PATH_MAX - 64)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "the path of the checkpoint is too long: '%.64s...'", dir);
+}
+
+static void name_file(char path[PATH_MAX], const char *dir, const char *name)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", dir, name) >= PATH_MAX)
+        path[0] = '\0';
+}
+
+/* ---- made ---- */
+
+/*
+ * Gives a file all blocks that it will need, so that a disk without them is told before training has gone
+ * on. A file system that cannot is told of the size only.
+ */
+static lap_status_t reserve(int fd, const char *path, uint64_t bytes)
+{
+    struct rlimit limit;
+    int error = 0;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
+        error = EFBIG; /* beyond it there is a signal, which would end the program */
+    else if (fallocate(fd, 0, 0, (off_t)bytes) != 0)
+        error = errno;
+    if (error == EOPNOTSUPP)
+        error = ftruncate(fd, (off_t)bytes) == 0 ? 0 : errno;
+    if (error == 0)
+        return LAP_OK;
+    errno = error;
+    return lap_error_errno("cannot write the %" PRIu64 " bytes of '%s'", bytes, path);
+}
+
+static lap_status_t make_file(const char *dir, const lap_ckpt_file_t *file)
+{
+    char path[PATH_MAX];
+    name_file(path, dir, file->name);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return lap_error_errno("cannot write '%s'", path);
+    lap_status_t status = reserve(fd, path, file->bytes);
+    if (status == LAP_OK)
+        status = lap_file_write(fd, path, file->header, file->header_bytes, 0);
+    close(fd);
+    return status;
+}
+
+/* What is there already: if it is whole, it stays, under another name, until the new one is. */
+static lap_status_t make_way(const char *path)
+{
+    lap_ckpt_manifest_t unused;
+    char old[PATH_MAX + sizeof(LAP_CKPT_OLD)];
+    struct stat about;
+    if (lstat(path, &about) != 0)
+        return LAP_OK;
+    if (lap_ckpt_manifest_read(path, &unused) != LAP_OK) {
+        lap_ckpt_folder_remove(path);
+        return LAP_OK;
+    }
+    snprintf(old, sizeof(old), "%s" LAP_CKPT_OLD, path);
+    lap_ckpt_folder_remove(old);
+    return rename(path, old) == 0 ? LAP_OK
+                                  : lap_error_errno("cannot rename '%s' to '%s'", path, old);
+}
+
+lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
+                                  const lap_ckpt_layout_t *layout)
+{
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return lap_error_errno("cannot make the folder '%s'", dir);
+    LAP_TRY(make_way(path));
+    if (mkdir(path, 0777) != 0)
+        return lap_error_errno("cannot make the folder '%s'", path);
+    for (size_t f = 0; f < layout->nfiles; f++)
+        LAP_TRY(make_file(path, &layout->files[f]));
+    return LAP_OK;
+}
+
+void lap_ckpt_folder_remove(const char *path)
+{
+    static const char *const names[] = {LAP_CKPT_MANIFEST, "model.safetensors",
+                                        "optimizer.safetensors"};
+    char file[PATH_MAX];
+    /* The manifest goes first: what is left is no checkpoint. */
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        name_file(file, path, names[i]);
+        unlink(file);
+    }
+    rmdir(path);
+}
+
+void lap_ckpt_folder_undo(const char *path)
+{
+    char old[PATH_MAX + sizeof(LAP_CKPT_OLD)];
+    lap_ckpt_folder_remove(path);
+    snprintf(old, sizeof(old), "%s" LAP_CKPT_OLD, path);
+    (void)rename(old, path);
+}
+
+lap_status_t lap_ckpt_folder_sync(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return lap_error_errno("cannot open the folder '%s'", path);
+    /* Some file systems have no such thing for folders. */
+    const bool synced = fsync(fd) == 0 || errno == EINVAL;
+    const lap_status_t status =
+        synced ? LAP_OK : lap_error_errno("cannot write the folder '%s'", path);
+    close(fd);
+    return status;
+}
+
+/* ---- listed ---- */
+
+/* step-N, or step-N.old. */
+static bool parse_name(const char *name, lap_ckpt_name_t *name_p)
+{
+    const size_t prefix = strlen(PREFIX), digits = strspn(name + prefix, "0123456789");
+    if (strncmp(name, PREFIX, prefix) != 0 || digits < 8 || digits > 19)
+        return false;
+    const char *end = name + prefix + digits;
+    if (*end != '\0' && strcmp(end, LAP_CKPT_OLD) != 0)
+        return false;
+    snprintf(name_p->name, sizeof(name_p->name), "%s", name);
+    name_p->step = strtoull(name + prefix, NULL, 10);
+    return true;
+}
+
+/* The newest first; of the same step what is not old. */
+static int compare(const void *a, const void *b)
+{
+    const lap_ckpt_name_t *left = a, *right = b;
+    if (left->step != right->step)
+        return left->step > right->step ? -1 : 1;
+    return strcmp(left->name, right->name);
+}
+
+lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, size_t *count_p)
+{
+    lap_ckpt_name_t *names = NULL, name;
+    uint32_t count = 0, room = 0;
+    DIR *folder = opendir(dir);
+    if (!folder)
+        return lap_error_errno("cannot open the folder '%s'", dir);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (strlen(entry->d_name) < strlen(PREFIX) || !parse_name(entry->d_name, &name))
+            continue;
+        lap_ckpt_name_t *grown = lap_grow(names, count, &room, sizeof(*names));
+        if (!grown) {
+            lap_free(names);
+            closedir(folder);
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for the checkpoints of '%s'", dir);
+        }
+        names = grown;
+        names[count++] = name;
+    }
+    closedir(folder);
+    if (count > 0)
+        qsort(names, count, sizeof(*names), compare);
+    *names_p = names;
+    *count_p = count;
+    return LAP_OK;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which tensors the files of a checkpoint have, from the parameters of layers, and which parts of them this
+ * rank has. All ranks list the same tensors, at the same places of the files.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "core/status.h"
+#include "nn/nn.h"
+#include "util/alloc.h"
+
+/* ---- tensors ---- */
+
+/* The tensors of the model: one for each parameter. Vectors have one dimension. */
+static void name_tensors(const lap_nn_t *nn, lap_ckpt_file_t *file, size_t ntensors)
+{
+    for (size_t set = 0; set < file->nsets; set++)
+        for (size_t i = 0; i < ntensors; i++) {
+            const lap_nn_param_t *param = lap_nn_param(nn, i);
+            lap_st_tensor_t *tensor = &file->tensors[set * ntensors + i];
+            snprintf(tensor->name, sizeof(tensor->name), "%s%s", param->name, file->suffixes[set]);
+            tensor->ndims = param->vector ? 1 : 2;
+            tensor->dims[0] = param->all_rows;
+            tensor->dims[1] = param->all_cols;
+        }
+}
+
+static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn, lap_ckpt_file_t *file)
+{
+    static const char *const metadata[] = {"format", "pt", NULL};
+    const size_t count = file->nsets * layout->ntensors;
+    file->tensors = lap_alloc(count, sizeof(*file->tensors));
+    if (!file->tensors)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the names of %zu tensors", count);
+    name_tensors(nn, file, layout->ntensors);
+    LAP_TRY(lap_st_header(file->tensors, count, metadata, &file->header, &file->header_bytes));
+    file->bytes = count > 0 ? file->tensors[count - 1].end : file->header_bytes;
+    return LAP_OK;
+}
+
+/* ---- pieces ---- */
+
+/*
+ * Which rank writes a parameter: the replicas take turns, and of one that all ranks of a replica have,
+ * these do too.
+ */
+static bool is_mine(const lap_nn_t *nn, const lap_group_t *replicas, const lap_nn_param_t *param,
+                    size_t index)
+{
+    const size_t nreplicas = replicas ? (size_t)replicas->size : 1;
+    const size_t replica = replicas ? (size_t)replicas->rank : 0;
+    const size_t sharers = (size_t)nn->group->size;
+    if (!param->replicated)
+        return index % nreplicas == replica;
+    return index % sharers == (size_t)nn->group->rank && index / sharers % nreplicas == replica;
+}
+
+static void add_pieces(lap_ckpt_layout_t *layout, const lap_nn_param_t *param, size_t index,
+                       size_t at, bool counts)
+{
+    for (size_t p = 0; p < param->nparts; p++) {
+        const size_t rows = param->part_rows[p];
+        layout->pieces[layout->npieces++] = (lap_ckpt_piece_t){
+            .tensor = index,
+            .counts = counts,
+            .at = at,
+            .rows = rows,
+            .cols = param->cols,
+            .first_row = param->global_row[p],
+            .first_col = param->global_col,
+            .all_rows = param->all_rows,
+            .all_cols = param->all_cols,
+        };
+        layout->most = rows > layout->most ? rows : layout->most;
+        at += rows * param->cols;
+    }
+}
+
+static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                                const lap_group_t *replicas)
+{
+    layout->pieces = lap_alloc(layout->ntensors * LAP_NN_PARTS, sizeof(*layout->pieces));
+    if (!layout->pieces)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the parts of %zu tensors",
+                         layout->ntensors);
+    const lap_nn_param_t *first = lap_nn_param(nn, 0);
+    for (size_t i = 0; i < layout->ntensors; i++) {
+        const lap_nn_param_t *param = lap_nn_param(nn, i);
+        const size_t at = (size_t)((float *)param->master.data - (float *)first->master.data);
+        add_pieces(layout, param, i, at, is_mine(nn, replicas, param, i));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                                  lap_optimizer_t *optimizer, const lap_group_t *replicas)
+{
+    size_t count;
+    *layout = (lap_ckpt_layout_t){.ntensors = lap_nn_params(nn), .nfiles = optimizer ? 2 : 1};
+    const bool two = optimizer && lap_optimizer_moments(optimizer, 1, &count);
+    layout->narrays = optimizer ? 2 + two : 1;
+    layout->files[LAP_CKPT_MODEL] =
+        (lap_ckpt_file_t){.name = "model.safetensors", .nsets = 1, .suffixes = {""}};
+    layout->files[LAP_CKPT_OPTIMIZER] = (lap_ckpt_file_t){
+        .name = "optimizer.safetensors",
+        .nsets = 1 + (size_t)two,
+        .first_array = 1,
+        .suffixes = {two ? ".exp_avg" : ".momentum_buffer", ".exp_avg_sq"},
+    };
+    for (size_t f = 0; f < layout->nfiles; f++)
+        LAP_TRY(init_file(layout, nn, &layout->files[f]));
+    return list_pieces(layout, nn, replicas);
+}
+
+void lap_ckpt_layout_clear(lap_ckpt_layout_t *layout)
+{
+    for (size_t f = 0; f < LAP_CKPT_FILES; f++) {
+        lap_free(layout->files[f].tensors);
+        lap_free(layout->files[f].header);
+    }
+    lap_free(layout->pieces);
+    *layout = (lap_ckpt_layout_t){.ntensors = 0};
+}
+
+/* ---- runs ---- */
+
+/* A column of the piece, which is a run of the file. */
+static lap_status_t turned_run(const lap_ckpt_piece_t *piece, size_t col, float *floats,
+                               float *room, bool reads, lap_ckpt_run_t run, void *context)
+{
+    const uint64_t first = (uint64_t)(piece->first_col + col) * piece->all_rows + piece->first_row;
+    for (size_t r = 0; r < piece->rows && !reads; r++)
+        room[r] = floats[r * piece->cols + col];
+    LAP_TRY(run(context, first, room, piece->rows));
+    for (size_t r = 0; r < piece->rows && reads; r++)
+        floats[r * piece->cols + col] = room[r];
+    return LAP_OK;
+}
+
+lap_status_t lap_ckpt_piece_runs(const lap_ckpt_piece_t *piece, float *floats, float *room,
+                                 bool reads, lap_ckpt_run_t run, void *context)
+{
+    const uint64_t first = (uint64_t)piece->first_row * piece->all_cols + piece->first_col;
+    if (piece->rows == 0 || piece->cols == 0)
+        return LAP_OK;
+    if (!piece->turned && piece->cols == piece->all_cols)
+        return run(context, first, floats, piece->rows * piece->cols);
+    for (size_t r = 0; !piece->turned && r < piece->rows; r++)
+        LAP_TRY(run(context, first + r * piece->all_cols, floats + r * piece->cols, piece->cols));
+    for (size_t c = 0; piece->turned && c < piece->cols; c++)
+        LAP_TRY(turned_run(piece, c, floats, room, reads, run, context));
+    return LAP_OK;
+}

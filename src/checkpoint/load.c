@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading. Rank 0 chooses a checkpoint; all ranks read their pieces of it into memory of the host; the sums of
+ * what they have read must be those of the manifest. Only then weights and moments change. One that is
+ * damaged is left for the one before it; one of other layers is an error.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint.h"
+#include "core/options.h"
+#include "core/status.h"
+#include "nn/nn.h"
+#include "util/alloc.h"
+#include "util/log.h"
+
+/* ---- tensors ---- */
+
+/* "[768, 2304]" */
+static void shape_text(const lap_st_tensor_t *tensor, char text[96])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < tensor->ndims && used < 90; i++)
+        used +=
+            (size_t)snprintf(text + used, 96 - used, "%s%" PRIu64, i ? ", " : "", tensor->dims[i]);
+}
+
+static lap_status_t check_shape(const lap_st_file_t *file, const lap_st_tensor_t *found,
+                                const lap_st_tensor_t *wanted)
+{
+    char is[96], expected[96];
+    bool same = found->ndims == wanted->ndims;
+    for (size_t i = 0; same && i < wanted->ndims; i++)
+        same = found->dims[i] == wanted->dims[i];
+    if (same)
+        return LAP_OK;
+    shape_text(found, is);
+    shape_text(wanted, expected);
+    return lap_error(LAP_ERR_INVALID, "'%s': tensor '%s' is [%s], expected [%s] for these layers",
+                     file->path, found->name, is, expected);
+}
+
+/* A file that is read, and the tensor at hand. */
+typedef struct source {
+    const lap_st_file_t *file;
+    const lap_st_tensor_t *tensor;
+    bool counts;
+    uint64_t sum;
+} source_t;
+
+static lap_status_t read_run(void *context, uint64_t first, float *run, size_t count)
+{
+    source_t *source = context;
+    LAP_TRY(lap_st_read(source->file, source->tensor, first, count, run));
+    if (source->counts)
+        source->sum +=
+            lap_st_sum(run, count * sizeof(float), source->tensor->begin + first * sizeof(float));
+    return LAP_OK;
+}
+
+/* Finds a tensor in one of several files. */
+static lap_status_t find_tensor(const lap_st_file_t *files, size_t nfiles,
+                                const lap_st_tensor_t *wanted, source_t *source)
+{
+    for (size_t i = 0; i < nfiles; i++) {
+        source->file = &files[i];
+        source->tensor = lap_st_find(&files[i], wanted->name);
+        if (source->tensor)
+            return check_shape(&files[i], source->tensor, wanted);
+    }
+    return lap_error(LAP_ERR_INVALID, "'%s'%s no tensor '%s', which these layers have",
+                     files[0].path, nfiles > 1 ? " and the files beside it have" : " has",
+                     wanted->name);
+}
+
+/* Reads this rank's pieces of all sets of a file of ours. */
+static lap_status_t read_pieces(lap_checkpoint_t *checkpoint, const lap_ckpt_file_t *file,
+                                const lap_st_file_t *files, size_t nfiles, uint64_t *sum_p)
+{
+    const lap_ckpt_layout_t *layout = &checkpoint->layout;
+    float *room = lap_ckpt_array(checkpoint, layout->narrays);
+    source_t source = {.sum = 0};
+    for (size_t set = 0; set < file->nsets; set++)
+        for (size_t i = 0; i < layout->npieces; i++) {
+            const lap_ckpt_piece_t *piece = &layout->pieces[i];
+            float *floats = lap_ckpt_array(checkpoint, file->first_array + set) + piece->at;
+            LAP_TRY(find_tensor(files, nfiles,
+                                &file->tensors[set * layout->ntensors + piece->tensor], &source));
+            source.counts = piece->counts;
+            LAP_TRY(lap_ckpt_piece_runs(piece, floats, room, true, read_run, &source));
+        }
+    *sum_p = source.sum;
+    return LAP_OK;
+}
+
+/* ---- a checkpoint ---- */
+
+/* How it went with one: what ranks tell each other. */
+typedef struct outcome {
+    int damaged; /* what failed is the file, not the layers */
+    uint64_t sums[LAP_CKPT_FILES];
+} outcome_t;
+
+/* Opens a file of a checkpoint; what is not as its manifest says is damaged. */
+static lap_status_t open_whole(const char *path, uint64_t bytes, uint64_t header_sum,
+                               lap_st_file_t *file)
+{
+    LAP_TRY(lap_st_open(path, file));
+    if (file->bytes != bytes)
+        return lap_error(LAP_ERR_INVALID,
+                         "'%s' is damaged: it has %" PRIu64 " bytes, expected %" PRIu64, path,
+                         file->bytes, bytes);
+    const uint64_t sum = lap_st_sum(file->header, file->data, 0);
+    if (sum != header_sum)
+        return lap_error(LAP_ERR_INVALID,
+                         "'%s' is damaged: the checksum of its header is %016" PRIx64
+                         ", expected %016" PRIx64,
+                         path, sum, header_sum);
+    return LAP_OK;
+}
+
+static lap_status_t read_file(lap_checkpoint_t *checkpoint, const char *dir,
+                              const lap_ckpt_manifest_t *manifest, size_t f, outcome_t *outcome)
+{
+    char path[PATH_MAX + 64];
+    const lap_ckpt_file_t *wanted = &checkpoint->layout.files[f];
+    lap_st_file_t file;
+    snprintf(path, sizeof(path), "%s/%s", dir, wanted->name);
+    if (f >= manifest->nfiles || strcmp(manifest->files[f].name, wanted->name) != 0)
+        return lap_error(LAP_ERR_INVALID, "checkpoint '%s' has no %s, which this training needs",
+                         dir, wanted->name);
+    lap_status_t status =
+        open_whole(path, manifest->files[f].bytes, manifest->files[f].header_sum, &file);
+    outcome->damaged = status != LAP_OK && status != LAP_ERR_NO_MEMORY;
+    if (status == LAP_OK) {
+        /* The header is as it was written: tensors that are not there are those of other layers. */
+        status = read_pieces(checkpoint, wanted, &file, 1, &outcome->sums[f]);
+        outcome->damaged = status == LAP_ERR_SYSTEM;
+    }
+    lap_st_close(&file);
+    return status;
+}
+
+/* Whether all ranks together have read what was written. The same on every rank. */
+static lap_status_t compare_sums(const lap_checkpoint_t *checkpoint, const char *dir,
+                                 const lap_ckpt_manifest_t *manifest, const outcome_t *all)
+{
+    for (size_t f = 0; f < checkpoint->layout.nfiles; f++) {
+        uint64_t sum = manifest->files[f].header_sum;
+        for (int r = 0; r < checkpoint->group->size; r++)
+            sum += all[r].sums[f];
+        if (sum != manifest->files[f].sum)
+            return lap_error(LAP_ERR_INVALID,
+                             "'%s/%s' is damaged: its checksum is %016" PRIx64
+                             ", expected %016" PRIx64,
+                             dir, manifest->files[f].name, sum, manifest->files[f].sum);
+    }
+    return LAP_OK;
+}
+
+/* Reads one into memory of the host; *damaged_p: it failed for that. Collective. */
+static lap_status_t read_checkpoint(lap_checkpoint_t *checkpoint, const char *dir,
+                                    const lap_ckpt_manifest_t *manifest, bool *damaged_p)
+{
+    outcome_t mine = {.damaged = 0};
+    void *all;
+    lap_status_t status = LAP_OK;
+    *damaged_p = false;
+    for (size_t f = 0; f < checkpoint->layout.nfiles && status == LAP_OK; f++)
+        status = read_file(checkpoint, dir, manifest, f, &mine);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    LAP_TRY(lap_group_collect(checkpoint->group, &mine, sizeof(mine), &all));
+    lap_error_restore(&saved);
+    status = lap_group_agree(checkpoint->group, status);
+    for (int r = 0; r < checkpoint->group->size; r++)
+        *damaged_p = *damaged_p || ((const outcome_t *)all)[r].damaged;
+    if (status == LAP_OK) {
+        status = compare_sums(checkpoint, dir, manifest, all);
+        *damaged_p = status != LAP_OK;
+    }
+    lap_free(all);
+    return status;
+}
+
+/* ---- files of others ---- */
+
+static bool is_safetensors(const char *name)
+{
+    static const char end[] = ".safetensors";
+    const size_t length = strlen(name);
+    return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
+}
+
+/* Files that are open. */
+typedef struct file_list {
+    lap_st_file_t *files;
+    uint32_t count, room;
+} file_list_t;
+
+static lap_status_t add_file(file_list_t *list, const char *dir, const char *name)
+{
+    char path[PATH_MAX + 256];
+    lap_st_file_t *files = lap_grow(list->files, list->count, &list->room, sizeof(*files));
+    if (!files)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the files of '%s'", dir);
+    list->files = files;
+    snprintf(path, sizeof(path), "%s%s%s", dir, *name ? "/" : "", name);
+    return lap_st_open(path, &files[list->count++]);
+}
+
+/* Opens a file, or all such files of a folder. */
+static lap_status_t open_foreign(const char *path, file_list_t *list)
+{
+    struct stat about;
+    if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode))
+        return add_file(list, path, "");
+    DIR *folder = opendir(path);
+    if (!folder)
+        return lap_error_errno("cannot open '%s'", path);
+    lap_status_t status = LAP_OK;
+    for (const struct dirent *entry; status == LAP_OK && (entry = readdir(folder)) != NULL;)
+        if (is_safetensors(entry->d_name))
+            status = add_file(list, path, entry->d_name);
+    closedir(folder);
+    if (status == LAP_OK && list->count == 0)
+        return lap_error(LAP_ERR_INVALID, "there is no file of safetensors in '%s'", path);
+    return status;
+}
+
+/* Weights only: moments begin with zeros. */
+static lap_status_t read_foreign(lap_checkpoint_t *checkpoint, const char *path)
+{
+    const lap_ckpt_layout_t *layout = &checkpoint->layout;
+    file_list_t list = {.files = NULL};
+    uint64_t sum;
+    lap_status_t status = open_foreign(path, &list);
+    if (status == LAP_OK)
+        status =
+            read_pieces(checkpoint, &layout->files[LAP_CKPT_MODEL], list.files, list.count, &sum);
+    for (size_t a = 1; a < layout->narrays; a++)
+        memset(lap_ckpt_array(checkpoint, a), 0, checkpoint->count * sizeof(float));
+    for (uint32_t i = 0; i < list.count; i++)
+        lap_st_close(&list.files[i]);
+    lap_free(list.files);
+    return status;
+}
+
+/* ---- choosing ---- */
+
+/* What rank 0 has chosen. */
+typedef struct choice {
+    enum { NOTHING, CHECKPOINT, FOREIGN } kind;
+    lap_ckpt_manifest_t manifest;
+    char path[PATH_MAX];
+} choice_t;
+
+/* Where rank 0 is in its search. */
+typedef struct search {
+    const char *dir;
+    lap_ckpt_name_t *names;
+    size_t count, next;
+    char damage[LAP_ERROR_TEXT]; /* of the newest that is not whole */
+} search_t;
+
+/* Something is wrong with one, as lap_last_error tells. */
+static void leave_out(search_t *search, const char *path)
+{
+    if (!search->damage[0])
+        snprintf(search->damage, sizeof(search->damage), "%s", lap_last_error());
+    lap_warn("checkpoint '%s' is left out: %s", path, lap_last_error());
+}
+
+/* Whether there are files of safetensors. */
+static bool has_foreign(const char *dir)
+{
+    bool found = false;
+    DIR *folder = opendir(dir);
+    for (const struct dirent *entry; folder && !found && (entry = readdir(folder)) != NULL;)
+        found = is_safetensors(entry->d_name);
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
+/* The folder itself, or the file. */
+static lap_status_t begin_search(search_t *search, choice_t *choice)
+{
+    struct stat about;
+    if (stat(search->dir, &about) != 0)
+        return lap_error_errno("cannot open '%s'", search->dir);
+    snprintf(choice->path, sizeof(choice->path), "%s/" LAP_CKPT_MANIFEST, search->dir);
+    if (!S_ISDIR(about.st_mode)) {
+        choice->kind = FOREIGN;
+    } else if (access(choice->path, F_OK) == 0) {
+        LAP_TRY(lap_ckpt_manifest_read(search->dir, &choice->manifest));
+        choice->kind = CHECKPOINT;
+    } else {
+        LAP_TRY(lap_ckpt_folder_list(search->dir, &search->names, &search->count));
+        if (search->count == 0 && has_foreign(search->dir))
+            choice->kind = FOREIGN;
+    }
+    if (choice->kind != NOTHING)
+        snprintf(choice->path, sizeof(choice->path), "%s", search->dir);
+    return LAP_OK;
+}
+
+static void search_on(search_t *search, choice_t *choice)
+{
+    choice->kind = NOTHING;
+    while (choice->kind == NOTHING && search->next < search->count) {
+        const char *name = search->names[search->next++].name;
+        if (snprintf(choice->path, sizeof(choice->path), "%s/%s", search->dir, name) >=
+            (int)sizeof(choice->path) - 64)
+            continue;
+        if (lap_ckpt_manifest_read(choice->path, &choice->manifest) == LAP_OK)
+            choice->kind = CHECKPOINT;
+        else
+            leave_out(search, choice->path);
+    }
+}
+
+/* Gives all ranks what rank 0 has, with how it went there. Collective. */
+static lap_status_t share(lap_group_t *group, void *data, size_t bytes, lap_status_t mine)
+{
+    void *all;
+    LAP_TRY(lap_group_agree(group, mine));
+    LAP_TRY(lap_group_collect(group, data, bytes, &all));
+    memcpy(data, all, bytes);
+    lap_free(all);
+    return LAP_OK;
+}
+
+static lap_status_t none_whole(lap_checkpoint_t *checkpoint, search_t *search)
+{
+    LAP_TRY(share(checkpoint->group, search->damage, sizeof(search->damage), LAP_OK));
+    return lap_error(LAP_ERR_INVALID, "there is no whole checkpoint in '%s'%s%.800s", search->dir,
+                     search->damage[0] ? "; of the newest: " : "", search->damage);
+}
+
+/* Reads the newest that is whole. Collective. */
+static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, choice_t *choice)
+{
+    const bool first = checkpoint->group->rank == 0;
+    bool begun = false;
+    for (;;) {
+        bool damaged = false;
+        lap_status_t mine = LAP_OK;
+        if (first && !begun)
+            mine = begin_search(search, choice);
+        if (first && mine == LAP_OK && (begun || choice->kind == NOTHING))
+            search_on(search, choice);
+        begun = true;
+        LAP_TRY(share(checkpoint->group, choice, sizeof(*choice), mine));
+        if (choice->kind == NOTHING)
+            return none_whole(checkpoint, search);
+        if (choice->kind == FOREIGN)
+            return lap_group_agree(checkpoint->group, read_foreign(checkpoint, choice->path));
+        const lap_status_t status =
+            read_checkpoint(checkpoint, choice->path, &choice->manifest, &damaged);
+        if (!damaged)
+            return status;
+        if (first)
+            leave_out(search, choice->path);
+    }
+}
+
+/* Weights and moments become what was read. */
+static lap_status_t take_over(lap_checkpoint_t *checkpoint, const choice_t *choice)
+{
+    lap_status_t status = lap_ckpt_copy(checkpoint, false);
+    if (status == LAP_OK)
+        status = lap_nn_refresh(checkpoint->nn);
+    if (status == LAP_OK)
+        status = lap_nn_wait(checkpoint->nn);
+    lap_optimizer_set_steps(checkpoint->optimizer, (size_t)choice->manifest.optimizer_steps);
+    return lap_group_agree(checkpoint->group, status);
+}
+
+/* What a load needs besides. */
+typedef struct loading {
+    search_t search;
+    choice_t choice;
+} loading_t;
+
+static lap_status_t load(lap_checkpoint_t *checkpoint, const char *dir,
+                         lap_checkpoint_state_t *state)
+{
+    lap_status_t status = lap_ckpt_reserve(checkpoint);
+    loading_t *it = lap_alloc(1, sizeof(*it));
+    if (status == LAP_OK && !it)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to load a checkpoint");
+    status = lap_group_agree(checkpoint->group, status);
+    if (status != LAP_OK || !it) {
+        lap_free(it);
+        return status;
+    }
+    it->search.dir = dir;
+    status = read_newest(checkpoint, &it->search, &it->choice);
+    if (status == LAP_OK)
+        status = take_over(checkpoint, &it->choice);
+    state->step = it->choice.manifest.step;
+    state->samples = it->choice.manifest.samples;
+    lap_free(it->search.names);
+    lap_free(it);
+    return status;
+}
+
+lap_status_t lap_checkpoint_load(lap_checkpoint_t *checkpoint, const char *dir,
+                                 lap_checkpoint_state_t *state_p)
+{
+    lap_checkpoint_state_t known = LAP_CHECKPOINT_STATE_INIT;
+    if (!checkpoint || !dir || !state_p)
+        return lap_error(LAP_ERR_INVALID, "lap_checkpoint_load: %s is NULL",
+                         !checkpoint ? "checkpoint"
+                         : !dir      ? "dir"
+                                     : "state_p");
+    LAP_TRY(lap_read_options(&known, sizeof(known), state_p, "LAP_CHECKPOINT_STATE"));
+    LAP_TRY(lap_checkpoint_wait(checkpoint));
+    const char *before = lap_enter(checkpoint->group->world, "lap_checkpoint_load");
+    const lap_status_t status = load(checkpoint, dir, &known);
+    lap_leave(checkpoint->group->world, before);
+    LAP_TRY(status);
+    state_p->step = known.step;
+    state_p->samples = known.samples;
+    return LAP_OK;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The manifest of a checkpoint: JSON on one line, whose last field is the checksum of all before it, so that
+ * no bit of it changes unnoticed.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checkpoint/checkpoint.h"
+#include "core/file.h"
+#include "core/output.h"
+#include "util/json.h"
+
+#define FORMAT 1
+#define MOST_BYTES 4096
+
+/* FNV-1a, of bytes. */
+static uint64_t sum_text(const char *text, size_t bytes)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < bytes; i++)
+        sum = (sum ^ (unsigned char)text[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static lap_status_t path_of(const char *dir, char path[PATH_MAX])
+{
+    if (snprintf(path, PATH_MAX, "%s/" LAP_CKPT_MANIFEST, dir) < PATH_MAX)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "the path of the checkpoint is too long: '%.64s...'", dir);
+}
+
+/* ---- written ---- */
+
+static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES])
+{
+    size_t used =
+        (size_t)snprintf(text, MOST_BYTES,
+                         "{\"lap_checkpoint\":%d,\"step\":%" PRIu64 ",\"samples\":%" PRIu64
+                         ",\"optimizer_steps\":%" PRIu64 ",\"files\":[",
+                         FORMAT, manifest->step, manifest->samples, manifest->optimizer_steps);
+    for (size_t f = 0; f < manifest->nfiles; f++)
+        used += (size_t)snprintf(text + used, MOST_BYTES - used,
+                                 "%s{\"name\":\"%s\",\"bytes\":%" PRIu64
+                                 ",\"header_checksum\":\"%016" PRIx64
+                                 "\",\"checksum\":\"%016" PRIx64 "\"}",
+                                 f ? "," : "", manifest->files[f].name, manifest->files[f].bytes,
+                                 manifest->files[f].header_sum, manifest->files[f].sum);
+    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],");
+    return used + (size_t)snprintf(text + used, MOST_BYTES - used,
+                                   "\"manifest_checksum\":\"%016" PRIx64 "\"}\n",
+                                   sum_text(text, used));
+}
+
+lap_status_t lap_ckpt_manifest_write(const char *dir, const lap_ckpt_manifest_t *manifest)
+{
+    char path[PATH_MAX], text[MOST_BYTES];
+    lap_output_t output;
+    const size_t bytes = put_text(manifest, text);
+    LAP_TRY(path_of(dir, path));
+    LAP_TRY(lap_output_open("the manifest", path, &output));
+    lap_status_t status = LAP_OK;
+    if (fwrite(text, 1, bytes, output.file) != bytes || fflush(output.file) != 0 ||
+        fsync(fileno(output.file)) != 0)
+        status = lap_error_errno("cannot write the manifest %s", path);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
+    if (status == LAP_OK)
+        return closed;
+    lap_error_restore(&saved);
+    return status;
+}
+
+/* ---- read ---- */
+
+/* A number of 64 bits as 16 hexadecimal digits, in quotes. */
+static bool take_sum(lap_json_t *json, uint64_t *sum_p)
+{
+    char text[20];
+    uint64_t sum = 0;
+    if (!lap_json_take_string(json, text, sizeof(text)))
+        return false;
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdef") != 16)
+        return lap_json_fail(json, "expected 16 hexadecimal digits");
+    for (size_t i = 0; i < 16; i++)
+        sum = sum << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+    *sum_p = sum;
+    return true;
+}
+
+/* The key that comes next, which is known: files are written by us alone. */
+static bool take_key(lap_json_t *json, const char *key)
+{
+    char text[24];
+    const size_t at = json->at;
+    if (!lap_json_take_key(json, text, sizeof(text)))
+        return false;
+    if (strcmp(text, key) == 0)
+        return true;
+    json->at = at;
+    return lap_json_fail(json, "expected another key");
+}
+
+static bool take_field(lap_json_t *json, const char *key, uint64_t *number_p)
+{
+    return take_key(json, key) && lap_json_take_number(json, number_p);
+}
+
+static bool take_file(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+{
+    if (manifest->nfiles == LAP_CKPT_FILES)
+        return lap_json_fail(json, "expected at most 2 files");
+    const size_t f = manifest->nfiles++;
+    char *name = manifest->files[f].name;
+    if (!lap_json_open(json, '{') || !take_key(json, "name") ||
+        !lap_json_take_string(json, name, sizeof(manifest->files[f].name)) ||
+        !lap_json_next(json, '}') || !take_field(json, "bytes", &manifest->files[f].bytes) ||
+        !lap_json_next(json, '}') || !take_key(json, "header_checksum") ||
+        !take_sum(json, &manifest->files[f].header_sum) || !lap_json_next(json, '}') ||
+        !take_key(json, "checksum") || !take_sum(json, &manifest->files[f].sum))
+        return lap_json_fail(json, "expected a file");
+    return !lap_json_next(json, '}') && !json->wrong;
+}
+
+static bool take_files(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+{
+    if (!take_key(json, "files"))
+        return false;
+    for (bool more = lap_json_open(json, '['); more; more = lap_json_next(json, ']'))
+        if (!take_file(json, manifest))
+            return false;
+    return !json->wrong;
+}
+
+static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
+{
+    uint64_t format = 0, sum = 0;
+    if (!lap_json_open(json, '{') || !take_field(json, "lap_checkpoint", &format))
+        return false;
+    if (format != FORMAT)
+        return lap_json_fail(json, "expected version 1 of checkpoints");
+    if (!lap_json_next(json, '}') || !take_field(json, "step", &manifest->step) ||
+        !lap_json_next(json, '}') || !take_field(json, "samples", &manifest->samples) ||
+        !lap_json_next(json, '}') ||
+        !take_field(json, "optimizer_steps", &manifest->optimizer_steps) ||
+        !lap_json_next(json, '}') || !take_files(json, manifest) || !lap_json_next(json, '}'))
+        return lap_json_fail(json, "expected another field");
+    const size_t bytes = json->at;
+    if (!take_key(json, "manifest_checksum") || !take_sum(json, &sum))
+        return false;
+    if (sum != sum_text(json->text, bytes))
+        return lap_json_fail(json, "expected the checksum of all before");
+    return !lap_json_next(json, '}') && lap_json_end(json);
+}
+
+lap_status_t lap_ckpt_manifest_parse(const char *path, const char *text, size_t bytes,
+                                     lap_ckpt_manifest_t *manifest_p)
+{
+    lap_json_t json = {.text = text, .bytes = bytes};
+    lap_ckpt_manifest_t manifest = {.nfiles = 0};
+    if (!take_all(&json, &manifest))
+        return lap_error(LAP_ERR_INVALID, "'%s' is damaged at byte %zu: %s", path, json.at,
+                         json.wrong ? json.wrong : "expected more");
+    *manifest_p = manifest;
+    return LAP_OK;
+}
+
+lap_status_t lap_ckpt_manifest_read(const char *dir, lap_ckpt_manifest_t *manifest_p)
+{
+    char path[PATH_MAX], text[MOST_BYTES];
+    uint64_t bytes;
+    int fd;
+    LAP_TRY(path_of(dir, path));
+    LAP_TRY(lap_file_open(path, &fd, &bytes));
+    lap_status_t status = bytes <= sizeof(text) ? lap_file_read(fd, path, text, (size_t)bytes, 0)
+                                                : lap_error(LAP_ERR_INVALID,
+                                                            "'%s' is damaged: it has %" PRIu64
+                                                            " bytes, expected at most %d",
+                                                            path, bytes, MOST_BYTES);
+    close(fd);
+    LAP_TRY(status);
+    return lap_ckpt_manifest_parse(path, text, (size_t)bytes, manifest_p);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A strict reader of JSON: see json.h. It leaves out what nobody here writes: fractions, true, null. */
+#include "util/json.h"
+
+#include <string.h>
+
+bool lap_json_fail(lap_json_t *json, const char *expected)
+{
+    if (!json->wrong)
+        json->wrong = expected;
+    return false;
+}
+
+static void skip_space(lap_json_t *json)
+{
+    static const char spaces[] = {' ', '\t', '\r', '\n'};
+    while (json->at < json->bytes && memchr(spaces, json->text[json->at], sizeof(spaces)))
+        json->at++;
+}
+
+/* Whether a character is next; if so it is taken. */
+static bool take(lap_json_t *json, char character)
+{
+    skip_space(json);
+    if (json->wrong || json->at == json->bytes || json->text[json->at] != character)
+        return false;
+    json->at++;
+    return true;
+}
+
+bool lap_json_open(lap_json_t *json, char bracket)
+{
+    const bool object = bracket == '{';
+    if (!take(json, bracket))
+        return lap_json_fail(json, object ? "expected {" : "expected [");
+    return !take(json, object ? '}' : ']');
+}
+
+bool lap_json_next(lap_json_t *json, char bracket)
+{
+    if (take(json, bracket))
+        return false;
+    return take(json, ',') ||
+           lap_json_fail(json, bracket == '}' ? "expected , or }" : "expected , or ]");
+}
+
+/* Four hexadecimal digits; -1: they are none. */
+static int take_hex(lap_json_t *json)
+{
+    int value = 0;
+    if (json->bytes - json->at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        const char c = json->text[json->at++];
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
+        if (digit < 0)
+            return -1;
+        value = value * 16 + digit;
+    }
+    return value;
+}
+
+/*
+ * What follows a backslash, as one byte; -1: not that. Names of tensors are ASCII: characters beyond
+ * come as they are, in UTF-8, or are refused.
+ */
+static int take_escape(lap_json_t *json)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (json->at == json->bytes)
+        return -1;
+    const char c = json->text[json->at++];
+    if (c == 'u') {
+        const int value = take_hex(json);
+        return value > 0 && value < 0x80 ? value : -1;
+    }
+    const char *found = c ? strchr(from, c) : NULL;
+    return found ? (unsigned char)to[found - from] : -1;
+}
+
+bool lap_json_take_string(lap_json_t *json, char *text, size_t room)
+{
+    size_t length = 0;
+    if (!take(json, '"'))
+        return lap_json_fail(json, "expected a string");
+    while (json->at < json->bytes && json->text[json->at] != '"') {
+        int c = (unsigned char)json->text[json->at++];
+        if (c == '\\')
+            c = take_escape(json);
+        else if (c < 0x20)
+            c = -1;
+        if (c < 0)
+            return lap_json_fail(json, "expected a string of printable characters");
+        if (length + 1 >= room)
+            return lap_json_fail(json, "expected a shorter string");
+        text[length++] = (char)c;
+    }
+    text[length] = '\0';
+    if (json->at == json->bytes)
+        return lap_json_fail(json, "expected the end of a string");
+    json->at++;
+    return true;
+}
+
+bool lap_json_take_key(lap_json_t *json, char *key, size_t room)
+{
+    if (!lap_json_take_string(json, key, room))
+        return false;
+    return take(json, ':') || lap_json_fail(json, "expected :");
+}
+
+bool lap_json_take_number(lap_json_t *json, uint64_t *number_p)
+{
+    uint64_t number = 0;
+    skip_space(json);
+    const size_t begin = json->at;
+    if (json->wrong)
+        return false;
+    while (json->at < json->bytes && json->text[json->at] >= '0' && json->text[json->at] <= '9') {
+        const unsigned digit = (unsigned)(json->text[json->at++] - '0');
+        if (__builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, digit, &number))
+            return lap_json_fail(json, "expected a whole number below 2^64");
+    }
+    if (json->at == begin || (json->text[begin] == '0' && json->at > begin + 1))
+        return lap_json_fail(json, "expected a whole number");
+    *number_p = number;
+    return true;
+}
+
+bool lap_json_end(lap_json_t *json)
+{
+    skip_space(json);
+    if (!json->wrong && json->at < json->bytes)
+        json->wrong = "expected the end";
+    return !json->wrong;
+}

@@ -12,7 +12,7 @@
 
 const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment)
 {
-    return &show->list->entries[show->programs->entries[fragment]];
+    return &show->list->entries[show->programs->programs[0].fragments[fragment].origin];
 }
 
 bool lap_show_is_kernel(const lap_fragment_t *fragment)
@@ -23,7 +23,7 @@ bool lap_show_is_kernel(const lap_fragment_t *fragment)
 
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
 {
-    const uint32_t entry = show->programs->entries[fragment];
+    const uint32_t entry = show->programs->programs[0].fragments[fragment].origin;
     return entry < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
            : entry < show->list->parts[LAP_NN_BACKWARD] ? "loss"
                                                         : "backward";

@@ -131,9 +131,10 @@ static bool has_begun(const lap_blocked_t *mine, int rank)
 
 /* ---- what the caller waits for ---- */
 
-void lap_await_begin(lap_world_t *world, const void *buffer, uint64_t number)
+void lap_await_begin(lap_world_t *world, const void *buffer, uint64_t first, uint64_t last)
 {
-    atomic_store_explicit(&world->awaited_call, number, memory_order_relaxed);
+    atomic_store_explicit(&world->first_awaited, first, memory_order_relaxed);
+    atomic_store_explicit(&world->last_awaited, last, memory_order_relaxed);
     /* Releases what this thread has counted, too, to lap_await_is. */
     atomic_store_explicit(&world->awaited, buffer, memory_order_release);
 }
@@ -147,7 +148,8 @@ void lap_await_end(lap_world_t *world)
 bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number)
 {
     return atomic_load_explicit(&world->awaited, memory_order_acquire) == buffer &&
-           atomic_load_explicit(&world->awaited_call, memory_order_relaxed) == number;
+           atomic_load_explicit(&world->first_awaited, memory_order_relaxed) <= number &&
+           atomic_load_explicit(&world->last_awaited, memory_order_relaxed) >= number;
 }
 
 /* ---- looking ---- */

@@ -85,10 +85,10 @@ typedef struct lap_circle {
 void lap_blocked_write(lap_blocked_note_t *note, const lap_blocked_words_t *words);
 
 /*
- * While the thread that calls the library waits for the end of one operator's call on `buffer`; and
- * whether it does.
+ * While the thread that calls the library waits for the end of calls of operators on `buffer`, from
+ * number `first` to `last`; and whether it does, of one of them.
  */
-void lap_await_begin(lap_world_t *world, const void *buffer, uint64_t number);
+void lap_await_begin(lap_world_t *world, const void *buffer, uint64_t first, uint64_t last);
 void lap_await_end(lap_world_t *world);
 bool lap_await_is(const lap_world_t *world, const void *buffer, uint64_t number);
 

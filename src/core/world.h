@@ -56,9 +56,9 @@ struct lap_world {
     pthread_mutex_t calls_lock; /* of `groups`, their `places`, and what this rank says of itself */
     lap_group_t *groups;        /* all that this rank is in */
     _Atomic(const void *) awaited; /* the buffer of the call that the caller waits for, */
-    _Atomic uint64_t awaited_call; /* and its number: see blocked.h */
-    _Atomic bool is_blocked;       /* this rank has said so */
-    lap_circle_t circle;           /* of ranks that are, this one among them; with calls_lock */
+    _Atomic uint64_t first_awaited, last_awaited; /* and their numbers: see blocked.h */
+    _Atomic bool is_blocked;                      /* this rank has said so */
+    lap_circle_t circle; /* of ranks that are, this one among them; with calls_lock */
 };
 
 struct lap_group {
@@ -85,7 +85,7 @@ struct lap_group {
     size_t keepers;    /* what was made from it and is still there: see lap_group_keep */
     bool keeps_world;  /* it is one of those of the group of all ranks */
     bool is_destroyed; /* by lap_group_destroy */
-    bool has_left;    /* the others know that this rank has left */
+    bool has_left;     /* the others know that this rank has left */
     _Atomic bool
         ended; /* it, or the world, was destroyed, though it has keepers: all calls are refused */
 };

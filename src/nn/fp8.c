@@ -104,7 +104,6 @@ static lap_status_t collect_amax(lap_nn_t *nn)
                              .rows = 1,
                              .row_bytes = nn->list.nfp8 * sizeof(float)};
     lap_stream_t *stream;
-    nn->kernel_last = false; /* others may have issued something */
     LAP_TRY(lap_nn_stream(nn, &stream));
     LAP_TRY(nn->engine->device->ops->copy(stream, &copy));
     LAP_TRY(clear_amax(nn));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Issues the entries of a list, one after the other: regions become tensors, and each entry a kernel
- * on the compute stream or the call of an operator. Each runs after all before it, by the
- * operators themselves while they share a buffer, else by a join of the streams.
+ * What the entries of a list are given: regions become tensors, calls of operators get their memory
+ * and numbers, and kernels their arguments. What each comes after is no business of theirs.
  */
 #include <math.h>
 
 #include "core/status.h"
 #include "nn/nn.h"
+#include "overlap/op.h"
 
 /* ---- tensors ---- */
 
@@ -46,10 +46,9 @@ static lap_tensor_t vector(const lap_nn_t *nn, uint32_t region)
 
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
 {
-    if (!nn->kernel_last)
+    if (!nn->stream)
         LAP_TRY(lap_engine_join(nn->engine));
-    nn->kernel_last = true;
-    *stream_p = nn->engine->streams[LAP_STREAM_COMPUTE];
+    *stream_p = nn->stream ? nn->stream : nn->engine->streams[LAP_STREAM_COMPUTE];
     return LAP_OK;
 }
 
@@ -90,10 +89,10 @@ lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax)
 
 /* ---- operators ---- */
 
-static lap_status_t issue_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
+lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     const lap_nn_step_t *step = &nn->list.steps[entry->index];
-    lap_nn_call_t *call = &nn->calls[entry->index];
+    const lap_nn_call_t *call = &nn->calls[entry->index];
     const uint32_t *reads = entry->reads, *writes = entry->writes;
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     args.m = step->block == LAP_NN_NONE ? step->desc.m : lap_nn_rows(nn);
@@ -114,13 +113,7 @@ static lap_status_t issue_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
     args.alpha = entry->alpha;
     args.beta = entry->beta;
     args.trace = nn->tracing ? call->trace : NULL;
-    /* A call on a buffer that others are in flight on joins the streams itself. */
-    if (nn->buffer->in_flight == 0)
-        LAP_TRY(lap_engine_join(nn->engine));
-    nn->kernel_last = false;
-    LAP_TRY(lap_op_begin(call->op, &args));
-    nn->flight[nn->nflight++] = call;
-    return LAP_OK;
+    return lap_op_bind(call->op, &args);
 }
 
 /* ---- kernels ---- */
@@ -306,36 +299,30 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
     }
 }
 
-/* ---- all of them ---- */
-
-/* Not in the row of calls that backward is: what the caller does, it does as it likes. */
-static lap_status_t call_ready(lap_nn_t *nn, size_t index)
-{
-    if (!nn->ready || nn->held > 0)
-        return LAP_OK;
-    lap_engine_calls_end(nn->engine);
-    const lap_status_t status = nn->ready(nn->ready_context, index);
-    const lap_status_t again = lap_engine_calls_begin(nn->engine);
-    return status == LAP_OK ? again : status;
-}
+/* ---- entries ---- */
 
 static lap_status_t issue_entry(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     switch (entry->work) {
-    case LAP_NN_OPERATOR:
-        return issue_operator(nn, entry);
     case LAP_NN_CAST:
         return lap_nn_fp8_cast(nn, entry->reads[0], entry->writes[0]);
-    case LAP_NN_READY:
-        return call_ready(nn, entry->index);
     case LAP_NN_LOOK:
-        return nn->looks ? lap_nn_look(nn, entry) : LAP_OK;
+        return lap_nn_look(nn, entry);
     default:
         return issue_kernel(nn, entry);
     }
 }
 
-lap_status_t lap_nn_issue(lap_nn_t *nn, int part)
+lap_status_t lap_nn_issue_kernel(void *context, uint32_t entry, lap_stream_t *stream)
+{
+    lap_nn_t *nn = context;
+    nn->stream = stream;
+    const lap_status_t status = issue_entry(nn, &nn->list.entries[entry]);
+    nn->stream = NULL;
+    return status;
+}
+
+lap_status_t lap_nn_issue_part(lap_nn_t *nn, int part)
 {
     const lap_nn_list_t *list = &nn->list;
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++)

@@ -98,10 +98,9 @@ static lap_status_t alloc_all(lap_nn_t *nn)
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->grad_scale), &memory));
     nn->grad_scale = memory;
     *nn->grad_scale = 1 / list->plan.desc.loss_scale;
-    nn->flight = lap_alloc(nn->ncalls, sizeof(*nn->flight));
     nn->tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
     nn->reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
-    if (!nn->flight || !nn->tensors || !nn->reductions)
+    if (!nn->tensors || !nn->reductions)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a list of %u regions",
                          (unsigned)list->nregions);
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
@@ -147,8 +146,6 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
 {
     lap_nn_plan_t plan = {.nranks = nn->group->size};
     LAP_TRY(lap_nn_plan_init(desc, nn->group->size, &plan));
-    if (plan.desc.debug)
-        LAP_TRY(lap_nn_check(desc, nn->group->size, lap_transport_default(nn->group)));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
     double bytes;
@@ -189,9 +186,20 @@ static lap_status_t create_buffer(lap_nn_t *nn)
     return LAP_OK;
 }
 
+/* What a pass of the capacity needs is there before the first one. */
+static lap_status_t make_passes(lap_nn_t *nn)
+{
+    lap_nn_pass_t *pass;
+    LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, nn->list.plan.desc.seq, &pass));
+    return lap_nn_get_pass(nn, LAP_NN_BACKWARD, nn->list.plan.desc.seq, &pass);
+}
+
 static lap_status_t fill(lap_nn_t *nn)
 {
+    if (nn->list.plan.desc.debug)
+        LAP_TRY(lap_nn_prove_own(nn));
     LAP_TRY(alloc_all(nn));
+    LAP_TRY(make_passes(nn));
     LAP_TRY(lap_nn_fill_params(nn));
     nn->fresh = true;
     return lap_nn_fp8_start(nn);
@@ -265,6 +273,7 @@ static void end(lap_nn_t *nn)
 {
     if (nn->end)
         (void)lap_nn_wait(nn);
+    lap_nn_free_passes(nn);
     for (size_t i = 0; nn->calls && i < nn->ncalls; i++) {
         lap_op_destroy(nn->calls[i].op);
         lap_trace_destroy(nn->calls[i].trace);
@@ -275,7 +284,6 @@ static void end(lap_nn_t *nn)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->history);
     lap_free(nn->fp8);
-    lap_free(nn->flight);
     lap_free(nn->tensors);
     lap_free(nn->reductions);
     lap_free(nn->calls);

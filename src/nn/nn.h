@@ -9,7 +9,7 @@
 #include "core/world.h"
 #include "nn/kernels.h"
 #include "nn/list.h"
-#include "schedule/run.h"
+#include "schedule/execute.h"
 
 /* An operator of a pass, as list.steps has them. */
 typedef struct lap_nn_call {
@@ -34,6 +34,29 @@ typedef struct lap_nn_fp8 {
     lap_dtype_t dtype;
     float scale; /* 0: none yet */
 } lap_nn_fp8_t;
+
+/*
+ * A part of the list as a program that runs, for a number of active tokens, with or without looks
+ * for magnitudes; and what it was bound to last.
+ */
+#define LAP_NN_GIVEN 3 /* matrices of the caller's */
+typedef struct lap_nn_pass {
+    lap_exec_t *exec; /* NULL: free */
+    int part;         /* LAP_NN_FORWARD and so on */
+    size_t seq;
+    bool looks;
+    uint64_t used; /* when, in passes of these layers */
+
+    bool bound, traced;
+    const float *given_looks;
+    lap_tensor_t given[LAP_NN_GIVEN];
+
+    bool is_in_flight;
+    lap_in_flight_t in_flight;
+    uint32_t failures_before; /* engine->failures when it began */
+} lap_nn_pass_t;
+
+#define LAP_NN_PASSES 8 /* that layers keep */
 
 /* Whose the gradients are, where lap_dp has joined the layers with replicas. */
 typedef enum lap_nn_sync {
@@ -71,11 +94,12 @@ struct lap_nn {
     float
         *looks; /* shared memory: largest magnitudes of what finite.c looks at; NULL: it does not */
 
-    lap_event_t *end;       /* of the compute stream, when all is waited for */
-    lap_nn_call_t **flight; /* calls that have not ended */
-    size_t nflight;
-    bool in_forward, in_backward; /* some of them are of such a pass */
-    bool kernel_last;             /* the latest work issued is a kernel's, not an operator's */
+    lap_event_t *end; /* of the compute stream, when all is waited for */
+    lap_nn_pass_t cache[LAP_NN_PASSES];
+    uint64_t npasses;            /* so far */
+    lap_nn_pass_t *in_flight[2]; /* passes that have not ended: a forward and a backward at most */
+    size_t nin_flight;
+    lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     bool fresh;         /* the next backward overwrites gradients */
     bool accumulates;   /* the next backward is not the last of its step */
@@ -150,15 +174,37 @@ lap_status_t lap_nn_step_ended(const lap_nn_t *nn, const char *caller);
 /* The active rows: all tokens. */
 size_t lap_nn_rows(const lap_nn_t *nn);
 
+/* ---- run.c ---- */
+
+/* Proves the programs of all ranks as they run, with the methods that operators have chosen. */
+lap_status_t lap_nn_prove_own(lap_nn_t *nn);
+
+/* The program of a part, made if need be; that used longest ago makes room. */
+lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_pass_t **pass_p);
+void lap_nn_free_passes(lap_nn_t *nn);
+
+/* Issues a pass: LAP_NN_FORWARD, LAP_NN_BACKWARD or LAP_NN_BACKWARD_MORE. */
+lap_status_t lap_nn_run(lap_nn_t *nn, int part);
+
+/* Whether a forward, or a backward, has been issued and not been ended. */
+bool lap_nn_is_in_flight(const lap_nn_t *nn, bool forward);
+
+/* Ends all passes in flight, in their order; the first failure is that of all. */
+lap_status_t lap_nn_end_passes(lap_nn_t *nn);
+
 /* ---- issue.c ---- */
 
-/* Issues a part of the list: LAP_NN_FORWARD and so on. */
-lap_status_t lap_nn_issue(lap_nn_t *nn, int part);
+/* Issues a part that has only kernels, behind all that was issued before. */
+lap_status_t lap_nn_issue_part(lap_nn_t *nn, int part);
+
+/* The memory and numbers of the call of an operator; as lap_exec_kernel_t, all other entries. */
+lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry);
+lap_status_t lap_nn_issue_kernel(void *nn, uint32_t entry, lap_stream_t *stream);
 
 /* A region in this pass; LAP_NN_NONE: a tensor without data. */
 lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region);
 
-/* The compute stream, behind all operators issued so far; what is issued to it is a kernel. */
+/* The stream of the entry that is being issued; else the compute stream, behind all issued so far. */
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);
 
 /*

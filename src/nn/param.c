@@ -263,7 +263,6 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
-    nn->kernel_last = false;
     for (uint32_t i = 0; i < nn->list.nweights; i++) {
         const lap_nn_param_t *param = &nn->list.weights[i].param;
         const lap_tensor_t all =

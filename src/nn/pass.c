@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Passes: forward and backward through all blocks, the loss, and the wait for what was issued. What
- * they consist of is in the list (list.h); issue.c issues it.
+ * they consist of is in the list (list.h); run.c runs it.
  */
 #include "core/status.h"
 #include "core/tensor.h"
@@ -14,25 +14,6 @@ size_t lap_nn_rows(const lap_nn_t *nn)
 }
 
 /* ---- waiting ---- */
-
-/* Ends all calls in flight, in their order; the first failure is that of all. */
-static lap_status_t end_calls(lap_nn_t *nn)
-{
-    lap_status_t status = LAP_OK;
-    lap_saved_error_t saved;
-    for (size_t i = 0; i < nn->nflight; i++) {
-        const lap_status_t ended = lap_op_end(nn->flight[i]->op);
-        if (ended == LAP_OK || status != LAP_OK)
-            continue;
-        status = ended;
-        lap_error_save(&saved);
-    }
-    nn->nflight = 0;
-    nn->in_forward = nn->in_backward = false;
-    if (status != LAP_OK)
-        lap_error_restore(&saved);
-    return status;
-}
 
 lap_status_t lap_nn_settle(lap_nn_t *nn)
 {
@@ -48,7 +29,7 @@ lap_status_t lap_nn_wait(lap_nn_t *nn)
 {
     if (!nn)
         return lap_error(LAP_ERR_INVALID, "lap_nn_wait: nn is NULL");
-    const lap_status_t status = end_calls(nn);
+    const lap_status_t status = lap_nn_end_passes(nn);
     if (status == LAP_OK)
         return lap_nn_settle(nn);
     /* Nothing of a pass runs any more when it has failed: the caller may free its memory. */
@@ -124,18 +105,13 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     LAP_TRY(check_tensor(nn, "x", x, &input));
     LAP_TRY(check_tensor(nn, "y", y, &output));
     LAP_TRY(check_apart("y", y, "x", x));
-    if (nn->in_forward)
+    if (lap_nn_is_in_flight(nn, true))
         LAP_TRY(lap_nn_wait(nn));
     LAP_TRY(lap_nn_fp8_renew(nn));
     nn->seq = seq;
-    nn->in_forward = true;
-    nn->kernel_last = false; /* others may have issued something */
-    LAP_TRY(lap_engine_calls_begin(nn->engine));
     nn->tensors[nn->list.x] = *x;
     nn->tensors[nn->list.y] = *y;
-    const lap_status_t status = lap_nn_issue(nn, LAP_NN_FORWARD);
-    lap_engine_calls_end(nn->engine);
-    return finish(nn, status);
+    return finish(nn, lap_nn_run(nn, LAP_NN_FORWARD));
 }
 
 /* ---- steps of several backwards ---- */
@@ -198,18 +174,12 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_apart("dx", dx, "dy", dy));
     LAP_TRY(check_apart("dx", dx, "x", &nn->tensors[nn->list.x]));
     LAP_TRY(check_replicas(nn));
-    if (nn->in_backward)
+    if (lap_nn_is_in_flight(nn, false))
         LAP_TRY(lap_nn_wait(nn));
     count_backward(nn);
-    nn->in_backward = true;
-    nn->kernel_last = false;
-    LAP_TRY(lap_engine_calls_begin(nn->engine));
     nn->tensors[nn->list.dy] = *dy;
     nn->tensors[nn->list.dx] = *dx;
-    const lap_status_t status =
-        lap_nn_issue(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE);
-    lap_engine_calls_end(nn->engine);
-    LAP_TRY(finish(nn, status));
+    LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));
     nn->fresh = false;
     return LAP_OK;
 }
@@ -229,8 +199,7 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
     nn->tensors[nn->list.y] = *y;
     nn->tensors[nn->list.target] = *target;
     nn->tensors[nn->list.dy] = *dy;
-    nn->kernel_last = false;
-    return lap_nn_issue(nn, LAP_NN_LOSS_PART);
+    return lap_nn_issue_part(nn, LAP_NN_LOSS_PART);
 }
 
 lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
@@ -272,7 +241,6 @@ lap_status_t lap_nn_fill(lap_nn_t *nn, const lap_tensor_t *matrix, const lap_nn_
         .row_step = part->all_cols,
     };
     lap_stream_t *stream;
-    nn->kernel_last = false;
     LAP_TRY(lap_nn_stream(nn, &stream));
     return nn->kernels->fill_normal(stream, &fill);
 }

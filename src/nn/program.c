@@ -52,7 +52,7 @@ static void name_weights(const lap_nn_list_t *list, lap_linked_t *linked)
 }
 
 /* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
-static void add_regions(const lap_nn_list_t *list, lap_linked_t *linked)
+void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked)
 {
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
@@ -126,8 +126,9 @@ static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_lin
     lap_link_epilogue(linked, &epilogue);
 }
 
-/* All of a region that a pass uses. */
-static void use(const lap_nn_list_t *list, lap_linked_t *linked, uint32_t region, bool write)
+/* All of a region that a pass with `seq` active tokens uses. */
+static void use(const lap_nn_list_t *list, size_t seq, lap_linked_t *linked, uint32_t region,
+                bool write)
 {
     if (region == LAP_NN_NONE)
         return;
@@ -136,7 +137,7 @@ static void use(const lap_nn_list_t *list, lap_linked_t *linked, uint32_t region
         .place = (lap_place_t)(LAP_PLACES + place.region),
         .rank = linked->rank,
         .offset = place.offset,
-        .rows = lap_nn_region_rows(list, region, list->plan.desc.seq),
+        .rows = lap_nn_region_rows(list, region, seq),
         .row_bytes = place.row_bytes,
         .stride = place.stride,
     };
@@ -164,7 +165,8 @@ static const char *kernel_name(lap_nn_work_t work)
     return names[work];
 }
 
-static void add_kernel(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_linked_t *linked)
+static void add_kernel(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
+                       lap_linked_t *linked)
 {
     lap_fragment_t *fragment = lap_link_fragment(linked);
     const lap_problem_t problem = {.rank = list->rank, .size = list->plan.nranks};
@@ -175,79 +177,58 @@ static void add_kernel(const lap_nn_list_t *list, const lap_nn_entry_t *entry, l
     if (linked->status == LAP_OK)
         linked->status = fragment->schedule.status;
     for (int i = 0; i < LAP_NN_READS; i++)
-        use(list, linked, entry->reads[i], false);
+        use(list, seq, linked, entry->reads[i], false);
     if (entry->beta != 0)
-        use(list, linked, entry->writes[0], false);
+        use(list, seq, linked, entry->writes[0], false);
     for (int i = 0; i < LAP_NN_WRITES; i++)
-        use(list, linked, entry->writes[i], true);
+        use(list, seq, linked, entry->writes[i], true);
 }
 
-/* The schedules of all ranks for a call, lowered: those that follow each other are alike. */
-static lap_status_t build_call(lap_nn_programs_t *programs, uint32_t step,
-                               const lap_nn_linking_t *linking, lap_schedule_t *schedules)
+static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
+                             const lap_nn_source_t *source, lap_linked_t *linked)
 {
-    lap_op_desc_t desc =
-        linking->descs ? linking->descs[step] : programs->lists[0].steps[step].desc;
-    lap_problem_t problem;
-    const lap_builder_t *builder;
-    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
-        desc.method = "serial";
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, programs->size, linking->target->can));
-    for (int rank = 0; rank < programs->size; rank++) {
-        problem.rank = rank;
-        LAP_TRY(lap_build(builder, &problem, &schedules[rank]));
+    lap_schedule_t schedule = {.nsteps = 0};
+    lap_status_t status = source->build(source->context, list, entry->index,
+                                        lap_nn_step_rows(list, entry->index, seq), &schedule);
+    lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(linked) : NULL;
+    if (!fragment) {
+        lap_schedule_clear(&schedule);
+        return status == LAP_OK ? linked->status : status;
     }
-    return linking->as_built
-               ? LAP_OK
-               : lap_lower(schedules, (size_t)programs->size, linking->target, linking->after);
+    fragment->schedule = schedule;
+    bind(list, entry, linked);
+    return LAP_OK;
 }
 
-static lap_status_t add_call(lap_nn_programs_t *programs, uint32_t index,
-                             const lap_nn_linking_t *linking)
+size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq)
 {
-    const lap_nn_entry_t *entry = &programs->lists[0].entries[index];
-    lap_schedule_t *schedules = lap_alloc((size_t)programs->size, sizeof(*schedules));
-    if (!schedules)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the schedules of %d ranks",
-                         programs->size);
-    lap_status_t status = build_call(programs, entry->index, linking, schedules);
-    for (int rank = 0; rank < programs->size; rank++) {
-        lap_linked_t *linked = &programs->programs[rank];
-        lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(linked) : NULL;
-        if (!fragment) {
-            lap_schedule_clear(&schedules[rank]);
-            continue;
-        }
-        fragment->schedule = schedules[rank];
-        bind(&programs->lists[rank], &programs->lists[rank].entries[index], linked);
-    }
-    lap_free(schedules);
-    return status;
+    return list->steps[step].block == LAP_NN_NONE ? list->steps[step].desc.m
+                                                  : seq * list->plan.desc.batch;
 }
 
-/* Whether an entry does something in a pass that nobody looks at. */
-static bool runs(const lap_nn_entry_t *entry)
+bool lap_nn_entry_runs(const lap_nn_entry_t *entry, bool looks)
 {
-    return entry->work != LAP_NN_READY && entry->work != LAP_NN_LOOK;
+    return entry->work != LAP_NN_READY && (looks || entry->work != LAP_NN_LOOK);
 }
 
-static lap_status_t add_part(lap_nn_programs_t *programs, int part, const lap_nn_linking_t *linking)
+lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, bool looks,
+                              const lap_nn_source_t *source, lap_linked_t *linked)
 {
-    const lap_nn_list_t *first = &programs->lists[0];
-    for (uint32_t i = first->parts[part]; i < first->parts[part + 1]; i++) {
-        if (!runs(&first->entries[i]))
+    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
+        const lap_nn_entry_t *entry = &list->entries[i];
+        if (!lap_nn_entry_runs(entry, looks))
             continue;
-        programs->entries[programs->programs[0].nfragments] = i;
-        if (first->entries[i].work == LAP_NN_OPERATOR) {
-            LAP_TRY(add_call(programs, i, linking));
-            continue;
-        }
-        for (int rank = 0; rank < programs->size; rank++)
-            add_kernel(&programs->lists[rank], &programs->lists[rank].entries[i],
-                       &programs->programs[rank]);
+        if (entry->work == LAP_NN_OPERATOR)
+            LAP_TRY(add_call(list, seq, entry, source, linked));
+        else
+            add_kernel(list, seq, entry, linked);
+        LAP_TRY(linked->status);
+        linked->fragments[linked->nfragments - 1].origin = i;
     }
     return LAP_OK;
 }
+
+/* ---- programs of all ranks ---- */
 
 /* Those of the device of a target, or of the device cpu where this build has none of them. */
 static const lap_nn_kernels_t *kernels_of(const lap_target_t *target)
@@ -258,10 +239,30 @@ static const lap_nn_kernels_t *kernels_of(const lap_target_t *target)
     return kernels;
 }
 
+/* From the descriptions of operators; the context is how they are linked. */
+static lap_status_t build_described(void *context, const lap_nn_list_t *list, uint32_t step,
+                                    size_t m, lap_schedule_t *schedule_p)
+{
+    const lap_nn_linking_t *linking = context;
+    lap_op_desc_t desc = linking->descs ? linking->descs[step] : list->steps[step].desc;
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
+        desc.method = "serial";
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, list->plan.nranks, linking->target->can));
+    problem.rank = list->rank;
+    problem.m = m;
+    LAP_TRY(lap_build(builder, &problem, schedule_p));
+    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+}
+
 lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
                                   const lap_nn_linking_t *linking)
 {
-    const size_t size = (size_t)plan->nranks;
+    lap_nn_linking_t known = *linking;
+    const lap_nn_source_t described = {build_described, &known};
+    const lap_nn_source_t *source = linking->source ? linking->source : &described;
+    const size_t size = (size_t)plan->nranks, seq = plan->desc.seq;
     *programs = (lap_nn_programs_t){.size = plan->nranks};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
@@ -269,19 +270,18 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     if (!programs->lists || !programs->programs || !programs->list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
     for (int rank = 0; rank < programs->size; rank++) {
-        programs->programs[rank].rank = rank;
-        programs->list[rank] = &programs->programs[rank];
-        LAP_TRY(lap_nn_list_init(&programs->lists[rank], plan, rank, kernels_of(linking->target)));
-        add_regions(&programs->lists[rank], &programs->programs[rank]);
+        lap_nn_list_t *list = &programs->lists[rank];
+        lap_linked_t *linked = &programs->programs[rank];
+        linked->rank = rank;
+        programs->list[rank] = linked;
+        LAP_TRY(lap_nn_list_init(list, plan, rank, kernels_of(linking->target)));
+        lap_nn_link_regions(list, linked);
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, false, source, linked));
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, false, source, linked));
+        LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
+                                 false, source, linked));
+        LAP_TRY(lap_link(linked));
     }
-    programs->entries = lap_alloc(programs->lists[0].nentries, sizeof(*programs->entries));
-    if (!programs->entries)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the programs of %zu ranks", size);
-    LAP_TRY(add_part(programs, LAP_NN_FORWARD, linking));
-    LAP_TRY(add_part(programs, LAP_NN_LOSS_PART, linking));
-    LAP_TRY(add_part(programs, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, linking));
-    for (int rank = 0; rank < programs->size; rank++)
-        LAP_TRY(lap_link(&programs->programs[rank]));
     return LAP_OK;
 }
 
@@ -296,7 +296,6 @@ void lap_nn_programs_clear(lap_nn_programs_t *programs)
     lap_free(programs->lists);
     lap_free(programs->programs);
     lap_free(programs->list);
-    lap_free(programs->entries);
     *programs = (lap_nn_programs_t){.size = 0};
 }
 
@@ -359,12 +358,12 @@ static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_tar
     return status;
 }
 
-lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
-                          lap_nn_proof_t *proof_p)
+lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
+                                 const lap_nn_source_t *source, lap_nn_proof_t *proof_p)
 {
     lap_status_t status = LAP_OK;
     for (int more = 0; more < 2 && status == LAP_OK; more++) {
-        const lap_nn_linking_t linking = {.target = target, .more = more};
+        const lap_nn_linking_t linking = {.target = target, .more = more, .source = source};
         lap_nn_programs_t programs;
         status = lap_nn_programs_init(&programs, plan, &linking);
         if (status == LAP_OK)
@@ -378,6 +377,12 @@ lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
         lap_nn_programs_clear(&programs);
     }
     return status;
+}
+
+lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
+                          lap_nn_proof_t *proof_p)
+{
+    return lap_nn_prove_source(plan, target, NULL, proof_p);
 }
 
 /* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */

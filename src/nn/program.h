@@ -7,22 +7,45 @@
 #include "schedule/link.h"
 #include "schedule/target.h"
 
+/*
+ * Where the schedules of operators come from: that of a step of the list, for its rank and m active
+ * rows, lowered. The caller clears it, also after a failure.
+ */
+typedef struct lap_nn_source {
+    lap_status_t (*build)(void *context, const lap_nn_list_t *list, uint32_t step, size_t m,
+                          lap_schedule_t *schedule_p);
+    void *context;
+} lap_nn_source_t;
+
+/* The active rows of an operator of the list in a pass with `seq` tokens of each sequence. */
+size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
+
+/* Whether an entry is a fragment of a program; `looks`: of one that looks for magnitudes. */
+bool lap_nn_entry_runs(const lap_nn_entry_t *entry, bool looks);
+
+/* Gives a program the regions of a list, with the same numbers, and the scratch of its operators. */
+void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked);
+
+/* Adds the fragments of a part of a list, whose origin is the number of their entry. */
+lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, bool looks,
+                              const lap_nn_source_t *source, lap_linked_t *linked);
+
 /* The programs of all ranks of a group, for a forward, a loss and a backward. */
 typedef struct lap_nn_programs {
     int size;
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
-    uint32_t *entries;         /* of each fragment: its entry in the lists, the same on all ranks */
 } lap_nn_programs_t;
 
 /* How a pass is linked. */
 typedef struct lap_nn_linking {
     const lap_target_t *target;
-    bool more;                  /* gradients are added to those before */
-    bool as_built;              /* no pass of lowering runs */
-    const char *after;          /* the pass of lowering to stop after; NULL: all run */
-    const lap_op_desc_t *descs; /* of each operator of the list; NULL: as the plan has them */
+    bool more;                     /* gradients are added to those before */
+    bool as_built;                 /* no pass of lowering runs */
+    const char *after;             /* the pass of lowering to stop after; NULL: all run */
+    const lap_op_desc_t *descs;    /* of each operator of the list; NULL: as the plan has them */
+    const lap_nn_source_t *source; /* of schedules; NULL: those of the descriptions */
 } lap_nn_linking_t;
 
 /*
@@ -47,5 +70,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
 /* Links and proves the pass of a plan, with both variants of backward; counts the one that sets gradients. */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);
+/* The same with schedules of a source; NULL: of the plan. */
+lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
+                                 const lap_nn_source_t *source, lap_nn_proof_t *proof_p);
 
 #endif

@@ -114,7 +114,7 @@ static lap_status_t choose(lap_op_t *op, const lap_op_desc_t *desc)
 }
 
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule);
-static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args);
+
 static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
 
 /* The scratch memory of calls with up to m rows that are made alike. */
@@ -147,7 +147,7 @@ static lap_status_t prepare(lap_op_t *op)
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
     const lap_op_args_t usual = lap_args_usual(&op->problem);
-    lap_binding_t binding = bind(op, &usual);
+    lap_binding_t binding = lap_op_bind(op, &usual);
     LAP_TRY(lap_program_prepare(entry->program, &binding, true));
     binding.beta = 1;
     return op->problem.desc.accumulate ? lap_program_prepare(entry->program, &binding, true)
@@ -285,7 +285,7 @@ static const lap_builder_t *find_builder(const lap_op_t *op, size_t m, lap_probl
     return chosen ? chosen->builder : op->builder;
 }
 
-/* The schedule of this rank for `m` active rows. The caller clears it, also after a failure. */
+/* The schedule of this rank, as it was built. The caller clears it, also after a failure. */
 static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule)
 {
     lap_problem_t problem;
@@ -313,12 +313,19 @@ static lap_status_t create_matched(const lap_op_t *op, size_t m, lap_schedule_t 
     return status;
 }
 
-static lap_status_t build_program(lap_op_t *op, size_t m, lap_program_t **program_p)
+lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedule_t *schedule_p)
+{
+    lap_problem_t problem;
+    const lap_builder_t *builder = find_builder(op, m, &problem);
+    problem.rank = rank;
+    LAP_TRY(lap_build(builder, &problem, schedule_p));
+    return lap_lower(schedule_p, 1, &op->target, NULL);
+}
+
+lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p)
 {
     lap_schedule_t schedule;
-    lap_status_t status = build(op, m, &schedule);
-    if (status == LAP_OK)
-        status = lap_lower(&schedule, 1, &op->target, NULL);
+    const lap_status_t status = lap_op_schedule(op, m, op->group->rank, &schedule);
     if (status != LAP_OK) {
         lap_schedule_clear(&schedule);
         return status;
@@ -349,7 +356,7 @@ static lap_status_t make_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
                          LAP_OP_PROGRAMS);
     if (entry->program && op->stays_in_flight) /* it may still run */
         LAP_TRY(lap_engine_settle(op->engine));
-    LAP_TRY(build_program(op, m, &program));
+    LAP_TRY(lap_op_program(op, m, &program));
     lap_program_destroy(entry->program);
     *entry = (lap_op_entry_t){.program = program, .m = m};
     *entry_p = entry;
@@ -371,11 +378,7 @@ static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p)
 
 /* ---- calling ---- */
 
-/*
- * A builder whose schedules for fewer rows need more memory than that for the capacity would be
- * wrong.
- */
-static lap_status_t check_fits(const lap_op_t *op, const lap_schedule_t *schedule)
+lap_status_t lap_op_check_fits(const lap_op_t *op, const lap_schedule_t *schedule)
 {
     if (schedule->scratch_bytes > op->scratch_bytes ||
         schedule->symmetric_bytes > op->buffer->bytes || schedule->nsignals > op->buffer->nsignals)
@@ -390,7 +393,7 @@ static lap_bound_place_t place_of(const lap_tensor_t *tensor)
     return (lap_bound_place_t){tensor->data, tensor->cols * element, tensor->stride * element};
 }
 
-static lap_binding_t bind(lap_op_t *op, const lap_op_args_t *args)
+lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args)
 {
     const lap_problem_t *p = &op->problem;
     const bool ag = p->kind == LAP_AG_GEMM;
@@ -437,8 +440,8 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
                           lap_binding_t *binding_p)
 {
     LAP_TRY(get_entry(op, args->m, entry_p));
-    LAP_TRY(check_fits(op, lap_program_schedule((*entry_p)->program)));
-    *binding_p = bind(op, args);
+    LAP_TRY(lap_op_check_fits(op, lap_program_schedule((*entry_p)->program)));
+    *binding_p = lap_op_bind(op, args);
     return LAP_OK;
 }
 
@@ -466,25 +469,11 @@ static lap_status_t check_group(const lap_op_t *op, const char *when)
                      lap_op_kind_name(op->problem.kind), op->builder->name);
 }
 
-/* Whether calls that nobody waited for have failed. Groups that had none are none the worse. */
-static lap_status_t check_engine(lap_op_t *op)
-{
-    lap_saved_error_t saved;
-    const lap_status_t status = lap_engine_check(op->engine);
-    if (status == LAP_OK)
-        return LAP_OK;
-    lap_error_save(&saved);
-    if (lap_group_broken(op->group) == LAP_OK)
-        return LAP_OK;
-    lap_error_restore(&saved);
-    return status;
-}
-
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    LAP_TRY(check_engine(op));
+    LAP_TRY(lap_engine_check_group(op->engine, op->group));
     LAP_TRY(check_group(op, "was about to call"));
     if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
         return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
@@ -509,6 +498,14 @@ void lap_op_enter_flight(lap_op_t *op)
     lap_engine_add_in_flight(op->engine, &op->in_flight);
 }
 
+lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_program_t *program,
+                                lap_trace_t *trace)
+{
+    const lap_schedule_t *schedule = lap_program_schedule(program);
+    return lap_trace_begin(trace, op->problem.kind, schedule->method, op->group->size, schedule->m,
+                           lap_buffer_is_paced(op->buffer), lap_program_records(program));
+}
+
 /* Gets ready and issues; whatever fails here leaves the peers without this rank's part. */
 static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
 {
@@ -517,9 +514,7 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     LAP_TRY(lap_op_ready(op, args, &entry, &binding));
     lap_program_t *program = entry->program;
     if (args->trace)
-        LAP_TRY(lap_trace_begin(args->trace, op->problem.kind,
-                                lap_program_schedule(program)->method, op->group->size, args->m,
-                                lap_buffer_is_paced(op->buffer), lap_program_records(program)));
+        LAP_TRY(lap_op_begin_trace(op, program, args->trace));
     if (op->foreground)
         LAP_TRY(lap_engine_follow(op->engine, op->foreground));
     op->failures_before = op->engine->failures;
@@ -562,7 +557,7 @@ lap_status_t lap_op_begin(lap_op_t *op, const lap_op_args_t *given)
 }
 
 /* Steps that do not wait were ready when they began. */
-static void finish_trace(lap_trace_t *trace, const lap_program_t *program)
+void lap_op_end_trace(const lap_program_t *program, lap_trace_t *trace)
 {
     trace->end = lap_now_ns();
     lap_program_read_trace(program, trace);
@@ -580,7 +575,8 @@ lap_status_t lap_op_end(lap_op_t *op)
     if (!op || !op->program)
         return lap_error(LAP_ERR_INVALID, "lap_op_end: %s",
                          op ? "no call was begun" : "op is NULL");
-    lap_await_begin(op->group->world, op->buffer, lap_program_number(op->program));
+    const uint64_t number = lap_program_number(op->program);
+    lap_await_begin(op->group->world, op->buffer, number, number);
     lap_status_t status = lap_op_find_cause(op, lap_program_wait(op->program));
     lap_await_end(op->group->world);
     /*
@@ -595,7 +591,7 @@ lap_status_t lap_op_end(lap_op_t *op)
         lap_engine_remove_in_flight(op->engine, &op->in_flight);
     op->buffer->in_flight--;
     if (op->trace)
-        finish_trace(op->trace, op->program);
+        lap_op_end_trace(op->program, op->trace);
     op->program = NULL;
     op->trace = NULL;
     if (op->engine->failures != op->failures_before)

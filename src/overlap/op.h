@@ -61,6 +61,24 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status);
  */
 lap_status_t lap_op_check_usable(lap_op_t *op);
 
+/*
+ * The schedule of any rank for m active rows, as it was chosen, lowered for the target of the calls.
+ * The caller clears it, also after a failure.
+ */
+lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedule_t *schedule_p);
+
+/* A program of this rank's schedule, for the caller to destroy; and the memory and numbers of a call. */
+lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p);
+lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args);
+
+/* A builder whose schedules for fewer rows need more memory than for the capacity would be wrong. */
+lap_status_t lap_op_check_fits(const lap_op_t *op, const lap_schedule_t *schedule);
+
+/* Around a call that is traced. */
+lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_program_t *program,
+                                lap_trace_t *trace);
+void lap_op_end_trace(const lap_program_t *program, lap_trace_t *trace);
+
 /* The program of a call, made if need be, and the memory and numbers of the call. */
 lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_t **entry_p,
                           lap_binding_t *binding_p);

@@ -266,12 +266,59 @@ static lap_status_t check_word(const lap_check_t *check, size_t word)
     return LAP_OK;
 }
 
+static lap_status_t uncounted(const lap_check_t *check, uint32_t consume, uint32_t signal)
+{
+    char first[LAP_CHECK_TEXT], second[LAP_CHECK_TEXT];
+    lap_check_describe(check, consume, first, sizeof(first));
+    lap_check_describe(check, signal, second, sizeof(second));
+    return lap_error(LAP_ERR_CHECK, "uncounted signals: %s may run before %s is over", second,
+                     first);
+}
+
+/*
+ * Where streams count the signals of a buffer, what a fragment raises or waits for is counted from
+ * the CONSUME of the one before it. `latest`: of each buffer of each rank.
+ */
+static lap_status_t check_counts(const lap_check_t *check, uint32_t nbuffers, uint32_t *latest)
+{
+    for (uint32_t i = 0; i < check->nnodes; i++) {
+        const lap_node_t *node = &check->nodes[i];
+        if (node->kind != LAP_NODE_STEP)
+            continue;
+        const lap_fragment_t *fragment = lap_check_fragment(check, node->call, node->rank);
+        const lap_schedule_t *schedule = &fragment->schedule;
+        uint32_t *consume = &latest[(size_t)node->rank * nbuffers + fragment->buffer];
+        if (!lap_link_counts(schedule, node->step))
+            continue;
+        if (*consume != LAP_CHECK_NONE && check->nodes[*consume].call != node->call &&
+            !lap_check_before(check, *consume, i))
+            return uncounted(check, *consume, i);
+        if (schedule->steps[node->step].kind == LAP_STEP_CONSUME)
+            *consume = i;
+    }
+    return LAP_OK;
+}
+
+static lap_status_t check_consumes(const lap_check_t *check)
+{
+    const uint32_t nbuffers = check->nsignals / check->buffer_words;
+    const size_t count = (size_t)check->size * nbuffers;
+    uint32_t *latest = lap_alloc(count, sizeof(*latest));
+    if (!latest)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %zu buffers", count);
+    for (size_t i = 0; i < count; i++)
+        latest[i] = LAP_CHECK_NONE;
+    const lap_status_t status = check_counts(check, nbuffers, latest);
+    lap_free(latest);
+    return status;
+}
+
 lap_status_t lap_check_signals(const lap_check_t *check)
 {
     size_t nwords = (size_t)check->size * check->nsignals;
     for (size_t word = 0; word < nwords; word++)
         LAP_TRY(check_word(check, word));
-    return LAP_OK;
+    return check->programs ? check_consumes(check) : LAP_OK;
 }
 
 lap_status_t lap_check_order(lap_check_t *check)

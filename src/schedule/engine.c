@@ -375,6 +375,19 @@ lap_status_t lap_engine_check(lap_engine_t *engine)
     return status == LAP_OK ? LAP_OK : fail_with_sentence(engine, status, NULL);
 }
 
+lap_status_t lap_engine_check_group(lap_engine_t *engine, lap_group_t *group)
+{
+    lap_saved_error_t saved;
+    const lap_status_t status = lap_engine_check(engine);
+    if (status == LAP_OK)
+        return LAP_OK;
+    lap_error_save(&saved);
+    if (lap_group_broken(group) == LAP_OK)
+        return LAP_OK;
+    lap_error_restore(&saved);
+    return status;
+}
+
 lap_status_t lap_engine_check_free(lap_engine_t *engine)
 {
     for (int s = 0; s < LAP_STREAMS && engine->capturing; s++)

@@ -79,6 +79,7 @@ typedef struct issue {
     lap_program_t *program;
     const lap_binding_t *binding;
     const lap_device_ops_t *device;
+    const lap_links_t *links;   /* NULL: a call by itself */
     lap_trace_record_t *record; /* of the next step or block; NULL: no trace */
     uint64_t chaos;
 } issue_t;
@@ -406,6 +407,8 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
     lap_program_t *program = issue->program;
     const lap_step_t *step = &program->schedule.steps[index];
     lap_stream_t *stream = program->engine->streams[step->stream];
+    if (issue->links)
+        LAP_TRY(issue->links->before(issue->links->context, index, stream));
     for (uint16_t d = 0; d < step->ndeps; d++)
         LAP_TRY(issue->device->stream_wait_event(stream, program->events[step->deps[d]]));
     if (issue->chaos)
@@ -474,23 +477,43 @@ static lap_status_t set_scale(const issue_t *issue)
     return LAP_OK;
 }
 
-/* What cannot be done once a wait has been issued comes before all of them. */
-lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
+static lap_status_t walk(issue_t *issue)
 {
-    LAP_TRY(lap_program_prepare(program, binding, false));
-    issue_t issue = {
+    lap_program_t *program = issue->program;
+    LAP_TRY(set_scale(issue));
+    if (program->matched)
+        LAP_TRY(lap_matched_begin(program, issue->binding));
+    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
+        LAP_TRY(program->engine->marks ? issue_marked(issue, i) : issue_step(issue, i));
+    return LAP_OK;
+}
+
+static issue_t begin_issue(lap_program_t *program, const lap_binding_t *binding)
+{
+    return (issue_t){
         .program = program,
         .binding = binding,
         .device = program->engine->device->ops,
         .record = binding->traced ? program->records : NULL,
         .chaos = binding->chaos,
     };
-    LAP_TRY(set_scale(&issue));
-    if (program->matched)
-        LAP_TRY(lap_matched_begin(program, binding));
-    for (uint32_t i = 0; i < program->schedule.nsteps; i++)
-        LAP_TRY(program->engine->marks ? issue_marked(&issue, i) : issue_step(&issue, i));
+}
+
+/* What cannot be done once a wait has been issued comes before all of them. */
+lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding)
+{
+    LAP_TRY(lap_program_prepare(program, binding, false));
+    issue_t issue = begin_issue(program, binding);
+    LAP_TRY(walk(&issue));
     return end_call(&issue);
+}
+
+lap_status_t lap_program_issue_linked(lap_program_t *program, const lap_binding_t *binding,
+                                      const lap_links_t *links)
+{
+    issue_t issue = begin_issue(program, binding);
+    issue.links = links;
+    return walk(&issue);
 }
 
 lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *binding, bool tries)

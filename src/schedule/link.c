@@ -284,6 +284,12 @@ static bool opens(const lap_linked_t *linked, const lap_fragment_t *fragment, ui
     return false;
 }
 
+bool lap_link_counts(const lap_schedule_t *schedule, uint32_t index)
+{
+    return schedule->steps[index].kind == LAP_STEP_CONSUME || lap_step_waits(schedule, index) ||
+           lap_step_sends(schedule, index);
+}
+
 /* ---- links ---- */
 
 typedef struct ticks {
@@ -313,6 +319,7 @@ typedef struct linker {
     uint32_t first;             /* the first point of the fragment in work */
     uint32_t last[LAP_STREAMS]; /* the latest point of each stream; LAP_NO_STEP: none */
     uint32_t *lasts;            /* the same of steps that occupy a buffer, of fragments before */
+    uint32_t *consumes;         /* of each buffer: the latest CONSUME of fragments before */
     uint32_t nbuffers;
     past_t *past;
     uint32_t npast, past_room;
@@ -483,6 +490,9 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         for (int s = 0; s < LAP_STREAMS; s++)
             if (lasts[s] != LAP_NO_STEP)
                 need(linker, lasts[s]);
+    if (lap_link_counts(&fragment->schedule, index) &&
+        linker->consumes[fragment->buffer] != LAP_NO_STEP)
+        need(linker, linker->consumes[fragment->buffer]);
     add_needed(linker, fragment, index);
     point->clock.over[step->stream] = point->tick;
     linker->last[step->stream] = linker->npoints++;
@@ -499,6 +509,9 @@ static void link_fragment(linker_t *linker, uint32_t f)
         if (lap_link_occupies(linked, fragment, i))
             linker->lasts[(size_t)fragment->buffer * LAP_STREAMS +
                           fragment->schedule.steps[i].stream] = linker->first + i;
+    for (uint32_t i = 0; i < fragment->schedule.nsteps; i++)
+        if (fragment->schedule.steps[i].kind == LAP_STEP_CONSUME)
+            linker->consumes[fragment->buffer] = linker->first + i;
     settle(linker);
 }
 
@@ -513,16 +526,20 @@ lap_status_t lap_link(lap_linked_t *linked)
     }
     linker.points = lap_alloc(count + 1, sizeof(*linker.points));
     linker.lasts = lap_alloc((size_t)linker.nbuffers * LAP_STREAMS + 1, sizeof(*linker.lasts));
-    if (linked->status == LAP_OK && (!linker.points || !linker.lasts))
+    linker.consumes = lap_alloc((size_t)linker.nbuffers + 1, sizeof(*linker.consumes));
+    if (linked->status == LAP_OK && (!linker.points || !linker.lasts || !linker.consumes))
         linked->status = lap_error(LAP_ERR_NO_MEMORY, "no memory to link %zu steps", count);
     for (int s = 0; s < LAP_STREAMS; s++)
         linker.last[s] = LAP_NO_STEP;
     for (size_t i = 0; linker.lasts && i < (size_t)linker.nbuffers * LAP_STREAMS; i++)
         linker.lasts[i] = LAP_NO_STEP;
+    for (uint32_t i = 0; linker.consumes && i < linker.nbuffers; i++)
+        linker.consumes[i] = LAP_NO_STEP;
     for (uint32_t f = 0; f < linked->nfragments && linked->status == LAP_OK; f++)
         link_fragment(&linker, f);
     lap_free(linker.points);
     lap_free(linker.lasts);
+    lap_free(linker.consumes);
     lap_free(linker.past);
     lap_free(linker.fresh);
     return linked->status;

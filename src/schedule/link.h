@@ -8,7 +8,8 @@
  *
  * On a symmetric buffer fragments follow the rule of schedule.h: a step that uses this rank's
  * symmetric memory, or lets a peer use it, runs after all steps of the fragment before it on that
- * buffer that use that memory, or that wait for a peer that does.
+ * buffer that use that memory, or that wait for a peer that does. Where streams count the signals of
+ * a buffer, those of a fragment come after the CONSUME of the fragment before it.
  *
  * All ranks of a world have the same number of fragments; fragment i of all ranks is one call of the
  * groups that they form.
@@ -50,6 +51,7 @@ typedef struct lap_link_dep {
 
 typedef struct lap_fragment {
     lap_schedule_t schedule;
+    uint32_t origin;  /* what the caller made it from, by a number of the caller's */
     uint32_t buffer;  /* the symmetric buffer that it works in */
     int base, stride; /* rank r of its group is rank base + r * stride of the world */
     lap_link_place_t places[LAP_PLACES];
@@ -110,6 +112,9 @@ void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, u
  * a peer that is done with reading.
  */
 bool lap_link_occupies(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t step);
+
+/* Whether a step raises or waits for signals, or counts them. */
+bool lap_link_counts(const lap_schedule_t *schedule, uint32_t step);
 
 /*
  * Proves the programs of all ranks of a world: see lap_schedule_check. A read of a region that was

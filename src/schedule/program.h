@@ -49,4 +49,32 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
  */
 lap_status_t lap_program_issue_steps(lap_program_t *program, const lap_binding_t *binding);
 
+/* What a step of a linked program comes after, besides the steps of its own fragment. */
+typedef struct lap_links {
+    lap_status_t (*before)(void *context, uint32_t step, lap_stream_t *stream);
+    void *context;
+} lap_links_t;
+
+/* The same for a call that is a fragment of a linked program, after lap_program_prepare. */
+lap_status_t lap_program_issue_linked(lap_program_t *program, const lap_binding_t *binding,
+                                      const lap_links_t *links);
+
+/* Makes the event of a step, which is recorded after it from then on, unless it has one. */
+lap_status_t lap_program_need_event(lap_program_t *program, uint32_t step);
+
+/*
+ * Says to the peers, and to the waits of a call, which call this is. `captured`: it becomes part of a
+ * caller's graph.
+ */
+void lap_program_announce(lap_program_t *program, const lap_binding_t *binding, bool captured);
+
+/* Before a call that is traced: the times of the call before are not those of this one. */
+void lap_program_forget_times(lap_program_t *program);
+
+/* After a call was issued: the next one counts the signals of the buffer from here. */
+void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffer);
+
+/* The streams that the program uses, as bits. */
+unsigned lap_program_stream_bits(const lap_program_t *program);
+
 #endif

@@ -14,6 +14,13 @@
 #include "schedule/program.h"
 #include "util/alloc.h"
 
+lap_status_t lap_program_need_event(lap_program_t *program, uint32_t step)
+{
+    lap_device_t *device = program->engine->device;
+    return program->events[step] ? LAP_OK
+                                 : device->ops->event_create(device, &program->events[step]);
+}
+
 static lap_status_t create_events(lap_program_t *program)
 {
     const lap_schedule_t *schedule = &program->schedule;
@@ -21,8 +28,7 @@ static lap_status_t create_events(lap_program_t *program)
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t d = 0; d < step->ndeps; d++)
-            if (!program->events[step->deps[d]])
-                LAP_TRY(device->ops->event_create(device, &program->events[step->deps[d]]));
+            LAP_TRY(lap_program_need_event(program, step->deps[d]));
         if (!program->ends[step->stream])
             LAP_TRY(device->ops->event_create(device, &program->ends[step->stream]));
     }
@@ -167,11 +173,10 @@ static uint64_t count_call(const lap_program_t *program, lap_group_t *group, boo
 }
 
 /*
- * Says to the peers, and to the waits of this call, which call this is. A call that is captured in a
- * caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
+ * A call that is captured in a caller's graph runs any number of times, perhaps never: from then on calls have no numbers, and
  * peers that have none to compare leave it to the tags, which are counted where the calls run.
  */
-static void announce(lap_program_t *program, const lap_binding_t *binding, bool captured)
+void lap_program_announce(lap_program_t *program, const lap_binding_t *binding, bool captured)
 {
     lap_buffer_t *buffer = binding->buffer;
     buffer->unnumbered = buffer->unnumbered || captured;
@@ -217,12 +222,11 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
-/* The same as bits; only the first if the call is launched there as a graph. */
-static unsigned stream_bits(const lap_program_t *program, bool launched)
+unsigned lap_program_stream_bits(const lap_program_t *program)
 {
     unsigned bits = 0;
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (program->ends[s] && !(launched && bits))
+        if (program->ends[s])
             bits |= 1u << s;
     return bits;
 }
@@ -259,7 +263,7 @@ static lap_status_t capture(lap_program_t *program, const lap_binding_t *binding
 /* Before the call is issued, or launched. */
 static lap_status_t take_streams(const lap_program_t *program, bool launched)
 {
-    const unsigned streams = stream_bits(program, false);
+    const unsigned streams = lap_program_stream_bits(program);
     return launched ? lap_engine_take_graph(program->engine, streams)
                     : lap_engine_take(program->engine, streams);
 }
@@ -311,8 +315,7 @@ static lap_status_t choose_graph(lap_program_t *program, const lap_binding_t *bi
     return LAP_OK;
 }
 
-/* Those of the call before are not those of this one. */
-static void forget_times(lap_program_t *program)
+void lap_program_forget_times(lap_program_t *program)
 {
     const size_t count = lap_program_records(program);
     for (size_t i = 0; i < count; i++) {
@@ -322,11 +325,11 @@ static void forget_times(lap_program_t *program)
     }
 }
 
-/* The next call counts from here; this one's targets are absolute already. */
-static void count_signals(const lap_schedule_t *schedule, lap_buffer_t *buffer)
+/* The targets of a call that was issued are absolute already. */
+void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffer)
 {
-    for (uint32_t s = 0; s < schedule->nsignals && buffer; s++)
-        buffer->consumed[s] += schedule->raised[s];
+    for (uint32_t s = 0; s < program->schedule.nsignals && buffer; s++)
+        buffer->consumed[s] += program->schedule.raised[s];
 }
 
 static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
@@ -335,17 +338,17 @@ static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
     lap_engine_t *engine = program->engine;
     bool launched;
     LAP_TRY(choose_graph(program, binding, &launched));
-    const unsigned streams = stream_bits(program, launched);
+    const unsigned streams = lap_program_stream_bits(program);
     if (buffer && buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
     LAP_TRY(take_streams(program, launched));
     if (buffer)
-        announce(program, binding, false);
+        lap_program_announce(program, binding, false);
     if (binding->traced)
-        forget_times(program);
+        lap_program_forget_times(program);
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
-    LAP_TRY(record_ends(program, streams));
-    count_signals(&program->schedule, buffer);
+    LAP_TRY(record_ends(program, launched ? streams & (~streams + 1) : streams));
+    lap_program_count_signals(program, buffer);
     return LAP_OK;
 }
 
@@ -401,12 +404,12 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     if (binding->buffer->in_flight > 0)
         LAP_TRY(lap_engine_join(engine));
     LAP_TRY(take_streams(program, launched));
-    announce(program, binding, false);
+    lap_program_announce(program, binding, false);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
     LAP_TRY(ops->event_record(engine->enqueued_end, streams[0]));
     lap_engine_enqueued(engine, first);
-    count_signals(&program->schedule, binding->buffer);
+    lap_program_count_signals(program, binding->buffer);
     return ops->foreign_wait_event(foreign, engine->enqueued_end);
 }
 
@@ -429,7 +432,7 @@ static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t
     const size_t count = lap_program_streams(program, streams, &first);
     if (count == 0)
         return LAP_OK;
-    announce(program, binding, true);
+    lap_program_announce(program, binding, true);
     engine->capturing = true;
     LAP_TRY(fork_streams(engine, foreign, streams, count));
     LAP_TRY(lap_program_issue_steps(program, binding));

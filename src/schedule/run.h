@@ -95,6 +95,9 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
  */
 lap_status_t lap_engine_check(lap_engine_t *engine);
 
+/* The same, for a group: one that had no such calls is none the worse. */
+lap_status_t lap_engine_check_group(lap_engine_t *engine, lap_group_t *group);
+
 /*
  * LAP_ERR_BUSY while the streams are part of a graph that a caller is making: whatever they were
  * given would become part of it.

@@ -51,7 +51,8 @@ static lap_status_t tell_launched(lap_buffer_t *buffer, const lap_raise_t *raise
 static lap_status_t await_launch(lap_buffer_t *buffer, const lap_wait_t *wait)
 {
     lap_world_t *world = buffer->group->world;
-    lap_await_begin(world, buffer, wait->reason ? wait->reason->number : 0);
+    const uint64_t number = wait->reason ? wait->reason->number : 0;
+    lap_await_begin(world, buffer, number, number);
     const lap_status_t status = lap_host_wait_now(buffer, wait);
     lap_await_end(world);
     return status;

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Running linked programs. Fragments that follow one another without the host are a segment: issued
+ * step by step the first time, and then launched as a graph. Graphs of one program are launched on one
+ * stream, which has all of each behind it; so links lead from one segment to another only where no
+ * graph is launched.
+ */
+#include "schedule/execute.h"
+
+#include "schedule/program.h"
+#include "util/alloc.h"
+
+/* A fragment as it is issued. */
+typedef struct part {
+    lap_program_t *program; /* NULL: a kernel */
+    lap_binding_t binding;  /* of a program */
+    lap_event_t *event;     /* of a kernel: recorded after it; NULL when nobody waits for that */
+    lap_graph_t *graph;     /* of the segment that begins here; NULL: none */
+    uint32_t graph_end;     /* where that ends */
+} part_t;
+
+struct lap_exec {
+    lap_engine_t *engine;
+    lap_linked_t linked;
+    part_t *parts; /* per fragment */
+    lap_exec_kernel_t kernel;
+    void *context;
+    unsigned streams; /* bits: those that it uses */
+    bool graphs;      /* it may be launched as graphs */
+    bool uncaptured;  /* there was no room for one */
+    uint64_t issues;  /* since it was bound */
+    bool launches;    /* what is being issued goes as graphs */
+    uint32_t first;   /* links to fragments before this one are not needed */
+    lap_event_t *ends[LAP_STREAMS];
+    unsigned ended; /* bits: of `ends`, those recorded by the latest issue */
+};
+
+/* ---- making ---- */
+
+static lap_event_t *event_of(const lap_exec_t *exec, uint32_t fragment, uint32_t step)
+{
+    const part_t *part = &exec->parts[fragment];
+    return part->program ? part->program->events[step] : part->event;
+}
+
+static lap_status_t create_events(lap_exec_t *exec)
+{
+    lap_device_t *device = exec->engine->device;
+    for (uint32_t f = 0; f < exec->linked.nfragments; f++)
+        for (uint32_t i = 0; i < exec->linked.fragments[f].nlinks; i++) {
+            const lap_link_dep_t *link = &exec->linked.fragments[f].links[i];
+            part_t *part = &exec->parts[link->fragment];
+            if (part->program)
+                LAP_TRY(lap_program_need_event(part->program, link->dep));
+            else if (!part->event)
+                LAP_TRY(device->ops->event_create(device, &part->event));
+        }
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (exec->streams >> s & 1)
+            LAP_TRY(device->ops->event_create(device, &exec->ends[s]));
+    return LAP_OK;
+}
+
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_program_t **programs,
+                             lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p)
+{
+    const uint32_t count = linked->nfragments;
+    lap_exec_t *exec = lap_alloc(1, sizeof(*exec));
+    part_t *parts = lap_alloc((size_t)count + 1, sizeof(*parts));
+    if (!exec || !parts) {
+        lap_linked_clear(linked);
+        for (uint32_t f = 0; f < count; f++)
+            lap_program_destroy(programs[f]);
+        lap_free(exec);
+        lap_free(parts);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
+                         (unsigned)count);
+    }
+    *exec = (lap_exec_t){
+        .engine = engine,
+        .linked = *linked,
+        .parts = parts,
+        .kernel = kernel,
+        .context = context,
+        .graphs = engine->device->ops->facts.graphs,
+    };
+    *linked = (lap_linked_t){.rank = linked->rank};
+    for (uint32_t f = 0; f < count; f++) {
+        parts[f].program = programs[f];
+        exec->streams |=
+            programs[f] ? lap_program_stream_bits(programs[f]) : 1u << LAP_STREAM_COMPUTE;
+        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph);
+    }
+    const lap_status_t status = create_events(exec);
+    if (status != LAP_OK) {
+        lap_exec_destroy(exec);
+        return status;
+    }
+    *exec_p = exec;
+    return LAP_OK;
+}
+
+void lap_exec_destroy(lap_exec_t *exec)
+{
+    if (!exec)
+        return;
+    const lap_device_ops_t *ops = exec->engine->device->ops;
+    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+        part_t *part = &exec->parts[f];
+        if (part->graph)
+            ops->graph_destroy(part->graph);
+        if (part->event)
+            ops->event_destroy(part->event);
+        lap_program_destroy(part->program);
+    }
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (exec->ends[s])
+            ops->event_destroy(exec->ends[s]);
+    lap_linked_clear(&exec->linked);
+    lap_free(exec->parts);
+    lap_free(exec);
+}
+
+const lap_linked_t *lap_exec_linked(const lap_exec_t *exec)
+{
+    return &exec->linked;
+}
+
+lap_program_t *lap_exec_program(lap_exec_t *exec, uint32_t fragment)
+{
+    return exec->parts[fragment].program;
+}
+
+lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment)
+{
+    return &exec->parts[fragment].binding;
+}
+
+/* Graphs are made anew when they are next needed; those that are there may serve for that. */
+lap_status_t lap_exec_rebound(lap_exec_t *exec)
+{
+    exec->issues = 0;
+    exec->uncaptured = false;
+    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+        part_t *part = &exec->parts[f];
+        part->graph_end = 0;
+        if (part->program)
+            LAP_TRY(lap_program_prepare(part->program, &part->binding, false));
+        if (part->program && part->binding.chaos)
+            exec->graphs = false;
+    }
+    return LAP_OK;
+}
+
+/* ---- issuing ---- */
+
+/* The fragment being issued, and the first of its links that no step has reached yet. */
+typedef struct walk {
+    const lap_exec_t *exec;
+    const lap_fragment_t *fragment;
+    uint32_t next;
+} walk_t;
+
+/* Links are in the order of steps. */
+static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stream)
+{
+    walk_t *walk = context;
+    const lap_exec_t *exec = walk->exec;
+    const lap_fragment_t *fragment = walk->fragment;
+    for (; walk->next < fragment->nlinks && fragment->links[walk->next].step == step;
+         walk->next++) {
+        const lap_link_dep_t *link = &fragment->links[walk->next];
+        if (link->fragment >= exec->first)
+            LAP_TRY(exec->engine->device->ops->stream_wait_event(
+                stream, event_of(exec, link->fragment, link->dep)));
+    }
+    return LAP_OK;
+}
+
+static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
+{
+    lap_stream_t *stream = exec->engine->streams[LAP_STREAM_COMPUTE];
+    const part_t *part = &exec->parts[f];
+    LAP_TRY(await_links(walk, 0, stream));
+    LAP_TRY(exec->kernel(exec->context, walk->fragment->origin, stream));
+    return part->event ? exec->engine->device->ops->event_record(part->event, stream) : LAP_OK;
+}
+
+/* Rounds of matched messages have no links: each call begins behind all before it. */
+static lap_status_t join_matched(const lap_exec_t *exec, const part_t *part)
+{
+    if (!part->program->matched)
+        return LAP_OK;
+    LAP_TRY(lap_engine_join(exec->engine));
+    return lap_engine_take(exec->engine, exec->streams);
+}
+
+static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
+{
+    const part_t *part = &exec->parts[f];
+    walk_t walk = {.exec = exec, .fragment = &exec->linked.fragments[f]};
+    if (!part->program)
+        return issue_kernel(exec, &walk, f);
+    const lap_links_t links = {await_links, &walk};
+    lap_binding_t binding = part->binding;
+    if (binding.chaos)
+        binding.chaos += exec->issues;
+    LAP_TRY(join_matched(exec, part));
+    lap_marks_t *marks = exec->engine->marks;
+    if (marks)
+        lap_marks_push(marks, part->program->label);
+    const lap_status_t status = lap_program_issue_linked(part->program, &binding, &links);
+    if (marks)
+        lap_marks_pop(marks);
+    return status;
+}
+
+/* Before a fragment is issued, or launched. */
+static void announce(const part_t *part)
+{
+    if (part->program && part->binding.buffer)
+        lap_program_announce(part->program, &part->binding, false);
+    if (part->program && part->binding.traced)
+        lap_program_forget_times(part->program);
+}
+
+static void count_signals(const part_t *part)
+{
+    if (part->program)
+        lap_program_count_signals(part->program, part->binding.buffer);
+}
+
+static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    for (uint32_t f = first; f < end; f++) {
+        announce(&exec->parts[f]);
+        LAP_TRY(issue_fragment(exec, f));
+        count_signals(&exec->parts[f]);
+    }
+    return LAP_OK;
+}
+
+/* ---- graphs ---- */
+
+static size_t list_streams(const lap_exec_t *exec, lap_stream_t **streams)
+{
+    size_t count = 0;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (exec->streams >> s & 1)
+            streams[count++] = exec->engine->streams[s];
+    return count;
+}
+
+static lap_status_t capture(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    const lap_device_ops_t *device = exec->engine->device->ops;
+    part_t *part = &exec->parts[first];
+    lap_stream_t *streams[LAP_STREAMS];
+    const size_t count = list_streams(exec, streams);
+    LAP_TRY(device->graph_begin(streams, count));
+    lap_status_t status = LAP_OK;
+    exec->first = first;
+    for (uint32_t f = first; f < end && status == LAP_OK; f++)
+        status = issue_fragment(exec, f);
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    const lap_status_t ended = device->graph_end(streams, count, &part->graph);
+    if (status == LAP_OK)
+        return ended;
+    lap_error_restore(&saved);
+    return status;
+}
+
+/* Makes the graph of a segment, unless it is there. A trace that has no room in graphs goes without. */
+static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    part_t *part = &exec->parts[first];
+    if (part->graph_end == end)
+        return LAP_OK;
+    const lap_status_t status = capture(exec, first, end);
+    bool traced = false;
+    for (uint32_t f = first; f < end; f++)
+        traced = traced || (exec->parts[f].program && exec->parts[f].binding.traced);
+    exec->uncaptured = status == LAP_ERR_UNSUPPORTED && traced;
+    if (exec->uncaptured) /* the rest goes step by step, behind the graphs so far */
+        exec->launches = false;
+    else
+        LAP_TRY(status);
+    part->graph_end = status == LAP_OK ? end : 0;
+    return LAP_OK;
+}
+
+static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    lap_stream_t *streams[LAP_STREAMS];
+    (void)list_streams(exec, streams);
+    LAP_TRY(lap_engine_take_graph(exec->engine, exec->streams));
+    for (uint32_t f = first; f < end; f++)
+        announce(&exec->parts[f]);
+    LAP_TRY(exec->engine->device->ops->graph_launch(exec->parts[first].graph, streams[0]));
+    for (uint32_t f = first; f < end; f++)
+        count_signals(&exec->parts[f]);
+    return LAP_OK;
+}
+
+/* ---- all of it ---- */
+
+lap_status_t lap_exec_begin(lap_exec_t *exec)
+{
+    exec->launches = exec->graphs && exec->issues > 0 && !exec->uncaptured;
+    exec->issues++;
+    exec->first = 0;
+    exec->ended = 0;
+    LAP_TRY(lap_engine_join(exec->engine));
+    return exec->launches ? LAP_OK : lap_engine_take(exec->engine, exec->streams);
+}
+
+lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    if (first == end)
+        return LAP_OK;
+    if (exec->launches)
+        LAP_TRY(get_graph(exec, first, end));
+    if (exec->launches)
+        return launch(exec, first, end);
+    if (exec->uncaptured) {
+        exec->first = first;
+        LAP_TRY(lap_engine_join(exec->engine));
+        LAP_TRY(lap_engine_take(exec->engine, exec->streams));
+    }
+    return issue_steps(exec, first, end);
+}
+
+lap_status_t lap_exec_issue_host(lap_exec_t *exec, uint32_t fragment)
+{
+    if (exec->launches)
+        exec->first = fragment;
+    LAP_TRY(lap_engine_take(exec->engine, 1u << LAP_STREAM_COMPUTE));
+    return issue_steps(exec, fragment, fragment + 1);
+}
+
+lap_status_t lap_exec_end(lap_exec_t *exec)
+{
+    const unsigned first = exec->streams & (~exec->streams + 1);
+    exec->ended = exec->launches ? first : exec->streams;
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (exec->ended >> s & 1)
+            LAP_TRY(
+                exec->engine->device->ops->event_record(exec->ends[s], exec->engine->streams[s]));
+    return LAP_OK;
+}
+
+void lap_exec_numbers(const lap_exec_t *exec, uint64_t *first_p, uint64_t *last_p)
+{
+    *first_p = *last_p = 0;
+    for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
+        const part_t *part = &exec->parts[f];
+        const uint64_t number = part->program ? lap_program_number(part->program) : 0;
+        if (number > 0 && (*first_p == 0 || number < *first_p))
+            *first_p = number;
+        *last_p = number > *last_p ? number : *last_p;
+    }
+}
+
+lap_status_t lap_exec_wait(lap_exec_t *exec)
+{
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (exec->ended >> s & 1)
+            LAP_TRY(lap_engine_await(exec->engine, exec->ends[s]));
+    return LAP_OK;
+}

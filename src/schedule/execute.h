@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Running a linked program (link.h): a walk over its fragments without decisions. A step waits for
+ * the steps that it is linked to, by events; everything else is the order of its stream. What comes
+ * before the program comes before all of it, by one join of the engine's streams. Where the target
+ * has graphs, a program that is issued again with the same memory is launched as a graph.
+ */
+#ifndef LAP_SCHEDULE_EXECUTE_H
+#define LAP_SCHEDULE_EXECUTE_H
+
+#include "schedule/link.h"
+#include "schedule/run.h"
+
+/* Issues a kernel of the program to a stream; `origin` is that of its fragment. */
+typedef lap_status_t (*lap_exec_kernel_t)(void *context, uint32_t origin, lap_stream_t *stream);
+
+typedef struct lap_exec lap_exec_t;
+
+/*
+ * Makes a linked program ready to be issued. programs[f] is that of fragment f, from the same
+ * schedule, or NULL for a kernel. Takes over the linked program and the programs, also on failure;
+ * the array of programs stays the caller's.
+ */
+lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_program_t **programs,
+                             lap_exec_kernel_t kernel, void *context, lap_exec_t **exec_p);
+void lap_exec_destroy(lap_exec_t *exec);
+
+const lap_linked_t *lap_exec_linked(const lap_exec_t *exec);
+lap_program_t *lap_exec_program(lap_exec_t *exec, uint32_t fragment);
+/* The memory and numbers of a fragment that is a call, for the caller to fill in. */
+lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);
+
+/* After bindings, or what kernels are given, have changed: nothing of the program is in flight. */
+lap_status_t lap_exec_rebound(lap_exec_t *exec);
+
+/* Begins to issue the program, behind all that the engine was given before. */
+lap_status_t lap_exec_begin(lap_exec_t *exec);
+
+/* Issues fragments [first, end), which follow those issued before. Does not block. */
+lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end);
+
+/*
+ * The same with a kernel that the host takes part in: it is issued by itself, in no graph, each time.
+ */
+lap_status_t lap_exec_issue_host(lap_exec_t *exec, uint32_t fragment);
+
+/* All has been issued, or as much as there will be. */
+lap_status_t lap_exec_end(lap_exec_t *exec);
+
+/* The numbers of the first and the last call in their group, as lap_program_number; 0: none counts. */
+void lap_exec_numbers(const lap_exec_t *exec, uint64_t *first_p, uint64_t *last_p);
+
+/* Waits until what was issued has run; returns its failure. */
+lap_status_t lap_exec_wait(lap_exec_t *exec);
+
+#endif

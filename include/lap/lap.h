@@ -10,6 +10,7 @@
 #include <lap/checkpoint.h>
 #include <lap/data.h>
 #include <lap/data_parallel.h>
+#include <lap/model.h>
 #include <lap/nn.h>
 #include <lap/op.h>
 #include <lap/optimizer.h>

@@ -18,10 +18,12 @@
  *                            sharing key and value heads in groups; y = that times w2^T + b2; x
  *                            and y are [m_r, h].
  *   LAP_NN_TRANSFORMER       z = x + attention(x), y = z + mlp(z); x and y are [m_r, h].
+ *   LAP_NN_MODEL             a language model: embedding of tokens, transformer layers, a norm, and
+ *                            logits of the vocabulary; lap/model.h has its passes.
  *
  * Norms: LayerNorm with weight and bias, or RMSNorm with a weight. Activations: GELU as in
  * lap/op.h, or SwiGLU: silu(g) u, where w1 holds the features of g and then those of u; a rank has
- * its shares of both.
+ * its shares of both. With rotary positions queries and keys are rotated before attention.
  *
  * Activations and gradients of activations are of `dtype`. Each matrix of weights, and each bias of
  * a linear layer, has an fp32 master and a copy in `dtype`. Norms, sums and gradients of weights
@@ -57,6 +59,7 @@ typedef enum lap_nn_kind {
     LAP_NN_LAYERNORM_MLP = 2,
     LAP_NN_ATTENTION = 3,
     LAP_NN_TRANSFORMER = 4,
+    LAP_NN_MODEL = 5,
 } lap_nn_kind_t;
 
 /* The norms of layers. */
@@ -70,6 +73,17 @@ typedef enum lap_activation {
     LAP_GELU = 0,
     LAP_SWIGLU = 1,
 } lap_activation_t;
+
+/* How a model knows where in its sequence a token is. */
+typedef enum lap_positions {
+    LAP_POSITIONS_NONE = 0,
+    LAP_POSITIONS_LEARNED = 1, /* LAP_NN_MODEL: a row of a matrix is added to each embedding */
+    /*
+     * Halves of heads are rotated against each other: element i of the first half and element i of
+     * the second are a pair, whose angle at token s is s / rope_theta^(2 i / head_dim).
+     */
+    LAP_POSITIONS_ROPE = 2,
+} lap_positions_t;
 
 /* What backward recomputes, to save memory. */
 typedef enum lap_recompute {
@@ -118,6 +132,11 @@ typedef struct lap_nn_desc {
     float init_std;   /* standard deviation of the weights */
     float loss_scale; /* gradients of activations are this much larger, those of weights are not */
     int debug;        /* proves a pass on this device when it is made: see lap_nn_check */
+    size_t vocab;     /* LAP_NN_MODEL: tokens are 0 to vocab - 1; else 0 */
+    size_t max_positions;      /* LAP_POSITIONS_LEARNED: rows of their matrix; 0: seq */
+    lap_positions_t positions; /* of layers with attention */
+    int tied;                  /* LAP_NN_MODEL: embeddings are the weights of the logits, too */
+    float rope_theta;          /* LAP_POSITIONS_ROPE */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -125,7 +144,7 @@ typedef struct lap_nn_desc {
     {                                                                                              \
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
-            NULL, NULL, 1234, 0.023f, 1.0f, 0                                                      \
+            NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f               \
     }
 
 /* ---- making them ---- */
@@ -179,8 +198,8 @@ typedef struct lap_nn_part {
 } lap_nn_part_t;
 
 /*
- * This rank's part of x, and of y, for `seq` active tokens of each sequence (0: the capacity).
- * Local.
+ * This rank's part of x, and of y, for `seq` active tokens of each sequence (0: the capacity). Of a
+ * model: the tokens, and the logits. Local.
  */
 LAP_API lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq);
 LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
@@ -227,8 +246,8 @@ LAP_API lap_status_t lap_nn_wait(lap_nn_t *nn);
 
 /*
  * The value of the latest loss, after lap_nn_wait: the same bits on every rank. Collective; blocks.
- * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss),
- * else as lap_group_allgather.
+ * Writes *loss_p on success. Returns LAP_ERR_INVALID (also when there has been no lap_nn_loss, or
+ * none of a model), else as lap_group_allgather.
  */
 LAP_API lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p);
 
@@ -260,8 +279,8 @@ typedef struct lap_nn_param {
     size_t global_col;   /* of column 0 */
     int replicated;      /* the same on all ranks of the group, as is its gradient */
     int vector;          /* a bias, or of a norm; it has one column, as a matrix may have too */
-    lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; of norms, and where
-                            dtype is float32: the master */
+    lap_tensor_t weight; /* what GEMMs read: of dtype, matrices perhaps FP8; the master where none
+                            reads it, and where dtype is float32 */
     lap_tensor_t master; /* fp32 */
     lap_tensor_t grad;   /* fp32 */
 } lap_nn_param_t;
@@ -328,8 +347,8 @@ LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
 
 /* One GEMM of one layer. */
 typedef struct lap_nn_gemm {
-    lap_tp_gemm_t gemm; /* of the linear kinds: those of qkv, row parallel: proj */
-    size_t layer;
+    lap_tp_gemm_t gemm; /* of the linear kinds and logits: those of qkv, row parallel: proj */
+    size_t layer;       /* of a model's logits: desc.layers */
     const char *kind;   /* of operator, such as "ag_gemm" */
     const char *method; /* such as "ring" */
     size_t m, n, k;     /* as in its description: n and k are those of all ranks together */
@@ -369,7 +388,8 @@ typedef struct lap_nn_not_finite {
  * gradients of lap_nn_gradients, from the last parameter to the first.
  * For use when a loss or a norm is not finite: it computes forward once more, from the x of that
  * loss and to y. Passes cost nothing for it.
- * Collective. x and y are as in lap_nn_forward. Waits for all earlier passes and for itself. Writes
+ * Collective. x and y are as in lap_nn_forward; of a model they are ignored, and the tokens are those
+ * of its latest forward. Waits for all earlier passes and for itself. Writes
  * *found_p on success, the same on every rank. Returns as lap_nn_forward and lap_nn_wait,
  * LAP_ERR_NO_MEMORY.
  */

@@ -184,6 +184,17 @@ static void normalize(lap_nn_list_t *list, uint32_t b, int when)
     entry->writes[3] = room;
 }
 
+/* Queries and keys by the angles of their positions, in place; or gradients back. */
+static void rotate(lap_nn_list_t *list, uint32_t b, uint32_t qkv, lap_nn_work_t work)
+{
+    if (list->plan.desc.positions != LAP_POSITIONS_ROPE)
+        return;
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, work, "rope", b);
+    entry->reads[0] = qkv;
+    entry->reads[1] = list->rope;
+    entry->writes[0] = qkv;
+}
+
 /* The column-parallel GEMM; a block without a row-parallel one ends with it. */
 static void multiply_column(lap_nn_list_t *list, uint32_t b, int when)
 {
@@ -200,6 +211,8 @@ static void multiply_column(lap_nn_list_t *list, uint32_t b, int when)
     }
     if (desc.gather_input)
         gather_to(list, entry, block->full[when]);
+    if (block->shape.middle == LAP_MIDDLE_ATTENTION)
+        rotate(list, b, block->pre[when], LAP_NN_ROPE);
 }
 
 static size_t attention_scratch(const lap_nn_list_t *list)
@@ -253,21 +266,20 @@ static void multiply_row(lap_nn_list_t *list, uint32_t b)
     entry->beta = block->shape.residual ? 1.0f : 0.0f;
 }
 
-static void look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region)
+void lap_nn_list_look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region)
 {
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_LOOK, name, b);
     entry->reads[0] = region;
     entry->index = list->nlooks++;
 }
 
-/* A parameter, and then its copy: that of a large number may be none. */
-static void look_weight(lap_nn_list_t *list, uint32_t b, const lap_nn_weight_t *weight)
+void lap_nn_list_look_weight(lap_nn_list_t *list, uint32_t b, const lap_nn_weight_t *weight)
 {
     if (!weight || list->status != LAP_OK)
         return;
-    look(list, weight->name, b, weight->master);
+    lap_nn_list_look(list, weight->name, b, weight->master);
     if (weight->copy != weight->master && !lap_dtype_is_fp8(list->regions[weight->copy].dtype))
-        look(list, weight->name, b, weight->copy);
+        lap_nn_list_look(list, weight->name, b, weight->copy);
 }
 
 /* All that a block has to look at, in the order in which forward uses or makes it. */
@@ -276,19 +288,19 @@ static void look_block(lap_nn_list_t *list, uint32_t b)
     const lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_shape_t *shape = &block->shape;
     static const char *const middles[] = {"", "gelu", "swiglu", "attention"};
-    look_weight(list, b, block->gamma);
-    look_weight(list, b, block->beta);
+    lap_nn_list_look_weight(list, b, block->gamma);
+    lap_nn_list_look_weight(list, b, block->beta);
     if (shape->norm)
-        look(list, shape->norm_name, b, block->norm_out[IN_FORWARD]);
-    look_weight(list, b, block->column);
-    look_weight(list, b, block->column_bias);
+        lap_nn_list_look(list, shape->norm_name, b, block->norm_out[IN_FORWARD]);
+    lap_nn_list_look_weight(list, b, block->column);
+    lap_nn_list_look_weight(list, b, block->column_bias);
     if (shape->row && shape->column) {
-        look(list, shape->column_name, b, block->pre[IN_FORWARD]);
-        look(list, middles[shape->middle], b, block->mid[IN_FORWARD]);
+        lap_nn_list_look(list, shape->column_name, b, block->pre[IN_FORWARD]);
+        lap_nn_list_look(list, middles[shape->middle], b, block->mid[IN_FORWARD]);
     }
-    look_weight(list, b, block->row);
-    look_weight(list, b, block->row_bias);
-    look(list, shape->row ? shape->row_name : shape->column_name, b, block->y);
+    lap_nn_list_look_weight(list, b, block->row);
+    lap_nn_list_look_weight(list, b, block->row_bias);
+    lap_nn_list_look(list, shape->row ? shape->row_name : shape->column_name, b, block->y);
 }
 
 void lap_nn_list_forward(lap_nn_list_t *list, uint32_t b)
@@ -353,10 +365,10 @@ void lap_nn_list_ready(lap_nn_list_t *list, lap_nn_weight_t *weight)
     lap_nn_add_entry(list, LAP_NN_READY, weight->name, LAP_NN_NONE)->index = weight->index;
 }
 
-/* What the ranks hold in part becomes ready at the end of backward. */
+/* What the ranks hold in part becomes ready at the end of backward, as do embeddings. */
 static void ready(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
-    if (weight && !weight->summed)
+    if (weight && !weight->summed && weight != list->embedding)
         lap_nn_list_ready(list, weight);
 }
 
@@ -424,6 +436,8 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
     }
     entry->writes[0] = dpre;
     entry->writes[1] = room;
+    if (attention)
+        rotate(list, b, dpre, LAP_NN_ROPE_BACKWARD);
 }
 
 /*

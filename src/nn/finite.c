@@ -35,9 +35,12 @@ static lap_nn_not_finite_t name(const lap_nn_list_t *list, const lap_nn_entry_t 
                  copy ? lap_dtype_name(list->regions[region].dtype) : "");
         return found;
     }
-    if (look->block != LAP_NN_NONE)
-        snprintf(found.name, sizeof(found.name), "layer%zu.%s.output",
-                 list->blocks[look->block].shape.layer, look->name);
+    const lap_nn_shape_t *shape =
+        look->block == LAP_NN_NONE ? NULL : &list->blocks[look->block].shape;
+    if (shape && !shape->head)
+        snprintf(found.name, sizeof(found.name), "layer%zu.%s.output", shape->layer, look->name);
+    else if (lap_nn_list_is_model(list))
+        snprintf(found.name, sizeof(found.name), "%s.output", look->name);
     return found;
 }
 
@@ -72,7 +75,10 @@ static lap_status_t look_at_all(lap_nn_t *nn, size_t seq, const lap_tensor_t *x,
                                 const lap_tensor_t *y, size_t *first_p)
 {
     const size_t count = nn->list.nlooks;
-    LAP_TRY(lap_nn_forward(nn, seq, x, y));
+    if (lap_nn_list_is_model(&nn->list))
+        LAP_TRY(lap_model_again(nn));
+    else
+        LAP_TRY(lap_nn_forward(nn, seq, x, y));
     LAP_TRY(lap_nn_issue_part(nn, LAP_NN_LOOK_GRADIENTS));
     LAP_TRY(lap_nn_wait(nn));
     size_t first = 0;

@@ -7,6 +7,7 @@
 
 #include "core/status.h"
 #include "nn/nn.h"
+#include "nn/program.h"
 #include "overlap/op.h"
 
 /* ---- tensors ---- */
@@ -91,11 +92,10 @@ lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax)
 
 lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
-    const lap_nn_step_t *step = &nn->list.steps[entry->index];
     const lap_nn_call_t *call = &nn->calls[entry->index];
     const uint32_t *reads = entry->reads, *writes = entry->writes;
     lap_op_args_t args = LAP_OP_ARGS_INIT;
-    args.m = step->block == LAP_NN_NONE ? step->desc.m : lap_nn_rows(nn);
+    args.m = lap_nn_step_rows(&nn->list, entry->index, nn->seq);
     args.a = operand(nn, reads[LAP_NN_A], &args.a_scale);
     args.b = operand(nn, reads[LAP_NN_B], &args.b_scale);
     args.x = operand(nn, reads[LAP_NN_X], &args.wire_scale);
@@ -294,8 +294,10 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
         return issue_reduction(nn, stream, entry);
     case LAP_NN_COPY:
         return issue_copy(nn, stream, entry);
-    default:
+    case LAP_NN_LOSS:
         return issue_loss(nn, stream, entry);
+    default:
+        return lap_nn_issue_tokens(nn, stream, entry);
     }
 }
 

@@ -136,7 +136,7 @@ typedef struct lap_rope {
  * rank finds three numbers for each row: its largest logit, the sum of e^(logit - that) and the
  * logit of the target, 0 where another rank has that. Once a rank has those of all ranks, it makes
  * the sum of the losses of all rows, the same bits on every rank, and turns its logits into their
- * gradients, times `scale`. Rows with a target below 0 have no loss and no gradient.
+ * gradients, times *scale. Rows with a target below 0 have no loss and no gradient.
  */
 enum { LAP_LOGIT_MOST = 0, LAP_LOGIT_SUM, LAP_LOGIT_TARGET, LAP_LOGIT_STATS };
 
@@ -147,8 +147,8 @@ typedef struct lap_cross_entropy {
     const int32_t *ids;
     float *stats; /* [rows, LAP_LOGIT_STATS], and then [ranks, rows, LAP_LOGIT_STATS] */
     size_t ranks;
-    float scale;
-    double *sum; /* shared memory of the device */
+    const float *scale; /* shared memory of the device, as is sum */
+    double *sum;        /* shared memory of the device */
 } lap_cross_entropy_t;
 
 /*

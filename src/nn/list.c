@@ -55,6 +55,10 @@ size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq
     case LAP_NN_OWN_ROWS:
         return list->plan.desc.sequence_parallel ? lap_shard(m, list->plan.nranks, list->rank, NULL)
                                                  : m;
+    case LAP_NN_SHARED_ROWS:
+        return lap_shard(m, list->plan.nranks, list->rank, NULL);
+    case LAP_NN_RANKS_ROWS:
+        return m * (size_t)list->plan.nranks;
     default:
         return list->regions[region].rows;
     }
@@ -158,7 +162,11 @@ lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t 
     if (!steps)
         return entry;
     list->steps = steps;
-    steps[list->nsteps] = (lap_nn_step_t){.block = block, .gemm = gemm, .desc = *desc};
+    steps[list->nsteps] =
+        (lap_nn_step_t){.block = block,
+                        .gemm = gemm,
+                        .desc = *desc,
+                        .extent = block == LAP_NN_NONE ? LAP_NN_FIXED : LAP_NN_ALL_ROWS};
     entry->index = list->nsteps++;
     return entry;
 }
@@ -168,6 +176,10 @@ lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t 
 /* The caller's matrices: as lap_nn_input and lap_nn_output have them. */
 static void list_external(lap_nn_list_t *list)
 {
+    if (lap_nn_list_is_model(list)) {
+        lap_nn_list_model(list);
+        return;
+    }
     const lap_nn_shape_t shape = lap_nn_plan_shape(&list->plan, 0);
     const lap_dtype_t dtype = list->plan.desc.dtype;
     const lap_nn_extent_t in = shape.column ? LAP_NN_OWN_ROWS : LAP_NN_ALL_ROWS;
@@ -193,6 +205,10 @@ static void list_external(lap_nn_list_t *list)
 
 static void list_loss(lap_nn_list_t *list)
 {
+    if (lap_nn_list_is_model(list)) {
+        lap_nn_list_entropy(list);
+        return;
+    }
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_LOSS, "loss", LAP_NN_NONE);
     entry->reads[0] = list->y;
     entry->reads[1] = list->target;
@@ -245,6 +261,8 @@ static void list_backward(lap_nn_list_t *list)
     uint32_t dy = list->dy;
     for (uint32_t b = (uint32_t)list->plan.nblocks; b-- > 0;)
         dy = lap_nn_list_backward(list, b, dy);
+    if (lap_nn_list_is_model(list))
+        lap_nn_list_embedding_backward(list, dy);
     list_sums(list);
 }
 
@@ -252,12 +270,14 @@ static void list_all(lap_nn_list_t *list)
 {
     uint32_t *parts = list->parts;
     list_external(list);
+    lap_nn_list_rope(list);
     lap_nn_list_params(list);
     for (uint32_t b = 0; b < list->plan.nblocks; b++)
         lap_nn_list_block(list, b);
-    lap_nn_entry_t *look = lap_nn_add_entry(list, LAP_NN_LOOK, "input", LAP_NN_NONE);
-    look->reads[0] = list->x;
-    look->index = list->nlooks++;
+    if (lap_nn_list_is_model(list))
+        lap_nn_list_embedding(list);
+    else
+        lap_nn_list_look(list, "input", LAP_NN_NONE, list->x);
     for (uint32_t b = 0; b < list->plan.nblocks; b++)
         lap_nn_list_forward(list, b);
     parts[LAP_NN_LOSS_PART] = list->nentries;
@@ -276,11 +296,8 @@ static void list_all(lap_nn_list_t *list)
     list->more = true;
     list_backward(list);
     parts[LAP_NN_LOOK_GRADIENTS] = list->nentries;
-    for (uint32_t i = list->nweights; i-- > 0;) {
-        look = lap_nn_add_entry(list, LAP_NN_LOOK, "gradient", LAP_NN_NONE);
-        look->reads[0] = list->weights[i].grad;
-        look->index = list->nlooks++;
-    }
+    for (uint32_t i = list->nweights; i-- > 0;)
+        lap_nn_list_look(list, "gradient", LAP_NN_NONE, list->weights[i].grad);
     parts[LAP_NN_LIST_PARTS] = list->nentries;
 }
 
@@ -389,7 +406,8 @@ static lap_status_t lay_out(lap_nn_list_t *list)
 
 /* ---- all of it ---- */
 
-#define BLOCK_WEIGHTS 6 /* most parameters of a block */
+#define BLOCK_WEIGHTS 6 /* most parameters of a block, */
+#define TOKEN_WEIGHTS 2 /* and of what is before the first */
 
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
                               const lap_nn_kernels_t *kernels)
@@ -398,7 +416,8 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     if (!kernels)
         LAP_TRY(lap_nn_kernels_find("cpu", &list->kernels));
     list->blocks = lap_alloc(plan->nblocks, sizeof(*list->blocks));
-    list->weights = lap_alloc(plan->nblocks * BLOCK_WEIGHTS, sizeof(*list->weights));
+    list->weights =
+        lap_alloc(plan->nblocks * BLOCK_WEIGHTS + TOKEN_WEIGHTS, sizeof(*list->weights));
     if (!list->blocks || !list->weights)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu layers", plan->desc.layers);
     for (uint32_t b = 0; b < plan->nblocks; b++)
@@ -415,7 +434,7 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
 {
     lap_nn_plan_t plan = *given;
     lap_nn_list_t list;
-    plan.nblocks = layers * (given->nblocks / given->desc.layers);
+    lap_nn_plan_cut(&plan, layers);
     const lap_status_t status = lap_nn_list_init(&list, &plan, rank, kernels);
     *bytes_p = 0;
     for (int i = 0; i < LAP_NN_MEMORIES; i++)

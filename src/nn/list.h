@@ -20,8 +20,14 @@ typedef enum lap_nn_memory {
     LAP_NN_MEMORIES
 } lap_nn_memory_t;
 
-/* The rows of a matrix: a fixed number, or those of a pass: all tokens, or this rank's. */
-typedef enum lap_nn_extent { LAP_NN_FIXED = 0, LAP_NN_ALL_ROWS, LAP_NN_OWN_ROWS } lap_nn_extent_t;
+/* The rows of a matrix: a fixed number, or those of a pass. */
+typedef enum lap_nn_extent {
+    LAP_NN_FIXED = 0,
+    LAP_NN_ALL_ROWS,
+    LAP_NN_OWN_ROWS,    /* this rank's, or all without sequence parallelism */
+    LAP_NN_SHARED_ROWS, /* this rank's */
+    LAP_NN_RANKS_ROWS,  /* all, once for each rank */
+} lap_nn_extent_t;
 
 /* A matrix with a name. One that is part of another lives in its memory. */
 typedef struct lap_nn_region {
@@ -50,6 +56,12 @@ typedef enum lap_nn_work {
     LAP_NN_CAST, /* to FP8 */
     LAP_NN_ADD,  /* grad += a gradient of one backward, or = */
     LAP_NN_LOSS,
+    LAP_NN_EMBED, /* these six are issued by model_pass.c */
+    LAP_NN_EMBED_BACKWARD,
+    LAP_NN_ROPE,
+    LAP_NN_ROPE_BACKWARD,
+    LAP_NN_LOGIT_STATS,
+    LAP_NN_CROSS_ENTROPY,
     LAP_NN_READY, /* a gradient is complete: calls what lap_nn_on_gradient was given */
     LAP_NN_LOOK,  /* finds the largest magnitude, when asked to: see finite.c */
     LAP_NN_WORKS
@@ -83,9 +95,10 @@ typedef struct lap_nn_entry {
 
 /* An operator of a pass. Both variants of backward call the same ones. */
 typedef struct lap_nn_step {
-    uint32_t block;     /* LAP_NN_NONE: the sums of gradients at the end of backward */
-    lap_tp_gemm_t gemm; /* of a block; of the sums: 0 reduces, 1 gathers */
-    lap_op_desc_t desc; /* without a buffer */
+    uint32_t block;         /* LAP_NN_NONE: the sums of gradients at the end of backward */
+    lap_tp_gemm_t gemm;     /* of a block; of the sums: 0 reduces, 1 gathers */
+    lap_op_desc_t desc;     /* without a buffer */
+    lap_nn_extent_t extent; /* of m */
 } lap_nn_step_t;
 
 /*
@@ -96,7 +109,7 @@ typedef struct lap_nn_weight {
     lap_nn_param_t param; /* its tensors have memory once layers are made */
     char name[48];
     uint32_t index;
-    bool of_norm;
+    bool plain;             /* no GEMM reads it: it has no copy */
     bool summed;            /* ranks hold its gradient in part: it is among the sums */
     uint32_t master, grad;  /* regions */
     uint32_t copy;          /* what GEMMs read: perhaps the master */
@@ -153,9 +166,13 @@ typedef struct lap_nn_list {
     lap_nn_block_t *blocks;
     uint32_t nfp8, nlooks, nreductions;
 
-    uint32_t x, y, dy, dx, target;   /* the caller's */
-    uint32_t masters, grads;         /* of all parameters, as one array each */
-    uint32_t sums, sums_r, sums_all; /* gradients of norms: here, own rows, of all */
+    uint32_t x, y, dy, dx, target;          /* the caller's; of a model: private, and no target */
+    uint32_t tokens, ids;                   /* of a model: the caller's, and the copy of them */
+    uint32_t stats, all_stats;              /* of its logits, here and of all ranks */
+    uint32_t rope;                          /* [seq, head_dim]: cosines and sines */
+    lap_nn_weight_t *embedding, *positions; /* NULL: none */
+    uint32_t masters, grads;                /* of all parameters, as one array each */
+    uint32_t sums, sums_r, sums_all;        /* gradients of norms: here, own rows, of all */
     uint32_t scales;                 /* P floats: where gathers put those of what they gather */
     uint32_t cast_scales, cast_amax; /* a float per FP8 matrix */
     size_t bytes[LAP_NN_MEMORIES];   /* of each kind of memory; the caller's: 0 */
@@ -184,6 +201,12 @@ uint32_t lap_nn_region_root(const lap_nn_list_t *list, uint32_t region, size_t *
 
 bool lap_nn_list_fp8(const lap_nn_list_t *list);
 
+/* Whether it is that of a language model. */
+static inline bool lap_nn_list_is_model(const lap_nn_list_t *list)
+{
+    return list->plan.desc.kind == LAP_NN_MODEL;
+}
+
 /* ---- what those who fill the list use ---- */
 
 /* A new region; the rows of those of a pass are found by themselves. Returns its index. */
@@ -206,6 +229,21 @@ lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const 
 /* A call of an operator that is described; NULL after a failure. */
 lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t block,
                                 lap_tp_gemm_t gemm, const lap_op_desc_t *desc);
+
+/* A look at a matrix, and at a parameter and its copy: that of a large number may be none. */
+void lap_nn_list_look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region);
+void lap_nn_list_look_weight(lap_nn_list_t *list, uint32_t b, const lap_nn_weight_t *weight);
+
+/* ---- model.c: what language models have besides blocks ---- */
+
+/* Their regions, in the place of the caller's matrices; and the angles of rotary positions. */
+void lap_nn_list_model(lap_nn_list_t *list);
+void lap_nn_list_rope(lap_nn_list_t *list);
+
+/* From tokens to x, from logits to their gradients, from dx to the gradients of embeddings. */
+void lap_nn_list_embedding(lap_nn_list_t *list);
+void lap_nn_list_entropy(lap_nn_list_t *list);
+void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx);
 
 /* ---- param.c ---- */
 

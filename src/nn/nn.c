@@ -191,6 +191,8 @@ static lap_status_t make_passes(lap_nn_t *nn)
 {
     lap_nn_pass_t *pass;
     LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, nn->list.plan.desc.seq, &pass));
+    if (lap_nn_list_is_model(&nn->list))
+        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, nn->list.plan.desc.seq, &pass));
     return lap_nn_get_pass(nn, LAP_NN_BACKWARD, nn->list.plan.desc.seq, &pass);
 }
 
@@ -201,6 +203,7 @@ static lap_status_t fill(lap_nn_t *nn)
     LAP_TRY(alloc_all(nn));
     LAP_TRY(make_passes(nn));
     LAP_TRY(lap_nn_fill_params(nn));
+    LAP_TRY(lap_nn_model_start(nn));
     nn->fresh = true;
     return lap_nn_fp8_start(nn);
 }
@@ -255,6 +258,10 @@ static void free_memory(lap_nn_t *nn)
         device->ops->free_shared(device, nn->grad_scale);
     if (nn->amax)
         device->ops->free_shared(device, nn->amax);
+    if (nn->ids)
+        device->ops->free_shared(device, nn->ids);
+    if (nn->entropy)
+        device->ops->free_shared(device, nn->entropy);
     if (nn->end)
         device->ops->event_destroy(nn->end);
 }
@@ -284,6 +291,7 @@ static void end(lap_nn_t *nn)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->history);
     lap_free(nn->fp8);
+    lap_free(nn->starts);
     lap_free(nn->tensors);
     lap_free(nn->reductions);
     lap_free(nn->calls);
@@ -336,22 +344,32 @@ static lap_nn_part_t part_of(const lap_nn_t *nn, size_t seq, bool own_rows, size
 lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq)
 {
     const lap_nn_shape_t *shape = &nn->list.blocks[0].shape;
+    if (lap_nn_list_is_model(&nn->list))
+        return part_of(nn, seq, false, 1, false);
     return part_of(nn, seq, shape->column, shape->width, !shape->column);
 }
 
 lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
 {
-    const lap_nn_shape_t *shape = &nn->list.blocks[0].shape;
+    const lap_nn_shape_t *shape = &nn->list.blocks[nn->list.plan.nblocks - 1].shape;
     return part_of(nn, seq, shape->row, shape->row ? shape->out : shape->pre, !shape->row);
 }
 
-/* The sums come after all GEMMs. */
 size_t lap_nn_gemms(const lap_nn_t *nn)
 {
-    size_t count = nn ? nn->ncalls : 0;
-    while (count > 0 && nn->list.steps[count - 1].block == LAP_NN_NONE)
-        count--;
+    size_t count = 0;
+    for (size_t i = 0; nn && i < nn->ncalls; i++)
+        count += nn->list.steps[i].block != LAP_NN_NONE;
     return count;
+}
+
+/* The call of GEMM `index`. */
+static size_t find_gemm(const lap_nn_t *nn, size_t index)
+{
+    size_t call = 0;
+    while (nn->list.steps[call].block == LAP_NN_NONE || index-- > 0)
+        call++;
+    return call;
 }
 
 lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p)
@@ -361,8 +379,9 @@ lap_status_t lap_nn_gemm(const lap_nn_t *nn, size_t index, lap_nn_gemm_t *gemm_p
     if (index >= lap_nn_gemms(nn))
         return lap_error(LAP_ERR_INVALID, "index is %zu, expected less than %zu", index,
                          lap_nn_gemms(nn));
-    const lap_nn_call_t *call = &nn->calls[index];
-    const lap_nn_step_t *step = &nn->list.steps[index];
+    const size_t found = find_gemm(nn, index);
+    const lap_nn_call_t *call = &nn->calls[found];
+    const lap_nn_step_t *step = &nn->list.steps[found];
     const lap_op_desc_t *desc = &step->desc;
     *gemm_p = (lap_nn_gemm_t){
         .gemm = step->gemm,

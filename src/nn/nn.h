@@ -89,7 +89,10 @@ struct lap_nn {
     float *history;    /* [nfp8, amax_history] and the magnitudes of all ranks before */
     size_t passes;     /* that have gone into it */
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
-    size_t loss_count; /* and how many elements the whole has */
+    size_t loss_count; /* and how many elements the whole has; of a model: targets that count */
+    int32_t *ids;      /* of a model, shared memory: [rows, LAP_ID_COLS] of the latest pass, */
+    float *entropy;    /* shared memory, of a model: what gradients of logits are multiplied by, */
+    size_t *starts;    /* and where each token begins among them when they are sorted */
     float *grad_scale; /* shared memory: 1 / loss_scale */
     float
         *looks; /* shared memory: largest magnitudes of what finite.c looks at; NULL: it does not */
@@ -97,7 +100,7 @@ struct lap_nn {
     lap_event_t *end; /* of the compute stream, when all is waited for */
     lap_nn_pass_t cache[LAP_NN_PASSES];
     uint64_t npasses;            /* so far */
-    lap_nn_pass_t *in_flight[2]; /* passes that have not ended: a forward and a backward at most */
+    lap_nn_pass_t *in_flight[3]; /* passes that have not ended: one of each part at most */
     size_t nin_flight;
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
@@ -170,6 +173,31 @@ lap_status_t lap_nn_settle(lap_nn_t *nn);
 
 /* Whether the gradients are those of a whole step; `caller` is for the sentence. */
 lap_status_t lap_nn_step_ended(const lap_nn_t *nn, const char *caller);
+
+/* Whether a pass can have so many active tokens of each sequence. */
+lap_status_t lap_nn_check_seq(const lap_nn_t *nn, size_t seq);
+
+/* What comes before a forward: the one before has ended. Collective with FP8. */
+lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq);
+
+/* Runs the parts of the list up to the last: LAP_NN_FORWARD, or the loss as well. */
+lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last);
+
+/* A backward whose matrices are known. */
+lap_status_t lap_nn_run_backward(lap_nn_t *nn);
+
+/* ---- model_pass.c ---- */
+
+/* The memory of tokens, and the angles of rotary positions; nothing where there are none. */
+lap_status_t lap_nn_model_start(lap_nn_t *nn);
+
+/* Issues an entry that only language models have. */
+lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry);
+
+/* Forward of the latest tokens once more, without a loss. */
+lap_status_t lap_model_again(lap_nn_t *nn);
+
+/* ---- pass.c ---- */
 
 /* The active rows: all tokens. */
 size_t lap_nn_rows(const lap_nn_t *nn);

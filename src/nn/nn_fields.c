@@ -6,8 +6,9 @@
 
 #include "overlap/overlap.h"
 
-const char *const lap_nn_kind_names[] = {"linear",    "layernorm_linear", "layernorm_mlp",
-                                         "attention", "transformer",      NULL};
+const char *const lap_nn_kind_names[] = {
+    "linear", "layernorm_linear", "layernorm_mlp", "attention", "transformer", "model", NULL};
+const char *const lap_positions_names[] = {"none", "learned", "rope", NULL};
 const char *const lap_norm_names[] = {"layernorm", "rmsnorm", NULL};
 const char *const lap_activation_names[] = {"gelu", "swiglu", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
@@ -47,6 +48,11 @@ const lap_field_t lap_nn_fields[] = {
     {NN(init_std, SINGLE), WEIGHTS},
     {NN(loss_scale, POSITIVE)},
     {NN(debug, SKIPPED)}, /* it changes nothing */
+    {NN(vocab, UNSIGNED), WEIGHTS},
+    {NN(max_positions, UNSIGNED), WEIGHTS},
+    {NN(positions, CHOICE), .words = lap_positions_names, .prefix = "LAP_POSITIONS_", WEIGHTS},
+    {NN(tied, FLAG), WEIGHTS},
+    {NN(rope_theta, POSITIVE), WEIGHTS},
     {.name = NULL},
 };
 

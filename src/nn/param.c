@@ -24,7 +24,10 @@ static lap_nn_weight_t *add_weight(lap_nn_list_t *list, const lap_nn_shape_t *sh
 {
     lap_nn_weight_t *weight = &list->weights[list->nweights];
     weight->index = list->nweights++;
-    snprintf(weight->name, sizeof(weight->name), "layer%zu.%s.%s", shape->layer, part, what);
+    if (shape->head)
+        snprintf(weight->name, sizeof(weight->name), "%s.%s", part, what);
+    else
+        snprintf(weight->name, sizeof(weight->name), "layer%zu.%s.%s", shape->layer, part, what);
     weight->param = (lap_nn_param_t){
         .name = weight->name,
         .rows = rows,
@@ -85,20 +88,40 @@ static lap_nn_weight_t *add_norm(lap_nn_list_t *list, const lap_nn_shape_t *shap
 {
     lap_nn_weight_t *weight = add_vector(list, shape, shape->norm_name, what, shape->width);
     weight->param.replicated = 1;
-    weight->of_norm = true;
+    weight->plain = true;
     weight->summed = list->plan.desc.sequence_parallel != 0;
     return weight;
+}
+
+/* Rows of the vocabulary that this rank has, and all positions. */
+static void list_embedding(lap_nn_list_t *list)
+{
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const lap_nn_shape_t of_none = {.head = true};
+    size_t before = 0;
+    list->embedding = add_weight(list, &of_none, "embedding", "weight", desc->vocab, desc->hidden);
+    list->embedding->param.nparts = list->embedding->param.rows = 0;
+    list->embedding->plain = !desc->tied;
+    add_part(list, &list->embedding->param, &before, desc->vocab);
+    if (desc->positions != LAP_POSITIONS_LEARNED)
+        return;
+    list->positions =
+        add_weight(list, &of_none, "positions", "weight", desc->max_positions, desc->hidden);
+    list->positions->param.replicated = 1;
+    list->positions->plain = true;
 }
 
 static void list_block(lap_nn_list_t *list, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
-    const bool bias = list->plan.desc.bias != 0;
+    const bool bias = shape->bias;
     if (shape->norm)
         block->gamma = add_norm(list, shape, "weight");
     if (shape->norm && list->plan.desc.norm == LAP_LAYERNORM)
         block->beta = add_norm(list, shape, "bias");
-    if (shape->column) {
+    if (shape->head && list->plan.desc.tied) {
+        block->column = list->embedding;
+    } else if (shape->column) {
         block->column =
             add_weight(list, shape, shape->column_name, "weight", shape->pre, shape->width);
         cut_rows(list, shape, &block->column->param);
@@ -156,7 +179,7 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
         lap_nn_add_scale(list, weight->copy);
         weight->turned = lasting(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
         lap_nn_share_scale(list, weight->turned, weight->copy);
-    } else if (dtype != LAP_FLOAT32 && !weight->of_norm) {
+    } else if (dtype != LAP_FLOAT32 && !weight->plain) {
         weight->copy = weight->turned =
             lasting(list, weight->name, dtype, param->rows, param->cols);
     }
@@ -190,6 +213,8 @@ static void add_partials(lap_nn_list_t *list)
 
 void lap_nn_list_params(lap_nn_list_t *list)
 {
+    if (lap_nn_list_is_model(list))
+        list_embedding(list);
     for (size_t b = 0; b < list->plan.nblocks; b++)
         list_block(list, &list->blocks[b]);
     add_arrays(list);

@@ -94,24 +94,55 @@ static lap_status_t check_apart(const char *name, const lap_tensor_t *result, co
     return LAP_OK;
 }
 
-lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y)
+lap_status_t lap_nn_check_seq(const lap_nn_t *nn, size_t seq)
 {
-    if (!nn)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_forward: nn is NULL");
     if (seq < 1 || seq > nn->list.plan.desc.seq)
         return lap_error(LAP_ERR_INVALID, "seq is %zu, expected 1 to the capacity %zu", seq,
                          nn->list.plan.desc.seq);
-    const lap_nn_part_t input = lap_nn_input(nn, seq), output = lap_nn_output(nn, seq);
-    LAP_TRY(check_tensor(nn, "x", x, &input));
-    LAP_TRY(check_tensor(nn, "y", y, &output));
-    LAP_TRY(check_apart("y", y, "x", x));
+    return LAP_OK;
+}
+
+/* Models have passes of their own. */
+static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
+{
+    if (!nn)
+        return lap_error(LAP_ERR_INVALID, "%s: nn is NULL", caller);
+    if (lap_nn_list_is_model(&nn->list))
+        return lap_error(LAP_ERR_INVALID,
+                         "%s: this is a model, expected lap_model_forward and lap_model_backward",
+                         caller);
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
+{
     if (lap_nn_is_in_flight(nn, true))
         LAP_TRY(lap_nn_wait(nn));
     LAP_TRY(lap_nn_fp8_renew(nn));
     nn->seq = seq;
+    return LAP_OK;
+}
+
+lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last)
+{
+    lap_status_t status = LAP_OK;
+    for (int part = LAP_NN_FORWARD; part <= last && status == LAP_OK; part++)
+        status = lap_nn_run(nn, part);
+    return finish(nn, status);
+}
+
+lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, const lap_tensor_t *y)
+{
+    LAP_TRY(check_layers(nn, "lap_nn_forward"));
+    LAP_TRY(lap_nn_check_seq(nn, seq));
+    const lap_nn_part_t input = lap_nn_input(nn, seq), output = lap_nn_output(nn, seq);
+    LAP_TRY(check_tensor(nn, "x", x, &input));
+    LAP_TRY(check_tensor(nn, "y", y, &output));
+    LAP_TRY(check_apart("y", y, "x", x));
+    LAP_TRY(lap_nn_begin_forward(nn, seq));
     nn->tensors[nn->list.x] = *x;
     nn->tensors[nn->list.y] = *y;
-    return finish(nn, lap_nn_run(nn, LAP_NN_FORWARD));
+    return lap_nn_run_forward(nn, LAP_NN_FORWARD);
 }
 
 /* ---- steps of several backwards ---- */
@@ -162,10 +193,20 @@ static void count_backward(lap_nn_t *nn)
     nn->sync = nn->accumulates ? LAP_NN_OWN : LAP_NN_LEAVING;
 }
 
+lap_status_t lap_nn_run_backward(lap_nn_t *nn)
+{
+    LAP_TRY(check_replicas(nn));
+    if (lap_nn_is_in_flight(nn, false))
+        LAP_TRY(lap_nn_wait(nn));
+    count_backward(nn);
+    LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));
+    nn->fresh = false;
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx)
 {
-    if (!nn)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_backward: nn is NULL");
+    LAP_TRY(check_layers(nn, "lap_nn_backward"));
     if (nn->seq == 0)
         return lap_error(LAP_ERR_INVALID, "lap_nn_backward: there was no forward");
     const lap_nn_part_t input = lap_nn_input(nn, nn->seq), output = lap_nn_output(nn, nn->seq);
@@ -174,14 +215,9 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
     LAP_TRY(check_apart("dx", dx, "dy", dy));
     LAP_TRY(check_apart("dx", dx, "x", &nn->tensors[nn->list.x]));
     LAP_TRY(check_replicas(nn));
-    if (lap_nn_is_in_flight(nn, false))
-        LAP_TRY(lap_nn_wait(nn));
-    count_backward(nn);
     nn->tensors[nn->list.dy] = *dy;
     nn->tensors[nn->list.dx] = *dx;
-    LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));
-    nn->fresh = false;
-    return LAP_OK;
+    return lap_nn_run_backward(nn);
 }
 
 /* ---- the loss and data ---- */
@@ -189,8 +225,7 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
 lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
                          const lap_tensor_t *dy)
 {
-    if (!nn)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_loss: nn is NULL");
+    LAP_TRY(check_layers(nn, "lap_nn_loss"));
     const lap_nn_part_t output = lap_nn_output(nn, nn->seq);
     LAP_TRY(check_tensor(nn, "y", y, &output));
     LAP_TRY(check_tensor(nn, "target", target, &output));
@@ -208,9 +243,12 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
         return lap_error(LAP_ERR_INVALID, "lap_nn_loss_value: %s is NULL", nn ? "loss_p" : "nn");
     if (nn->loss_count == 0)
         return lap_error(LAP_ERR_INVALID,
-                         "lap_nn_loss_value: there is no loss yet, expected lap_nn_loss before");
+                         "lap_nn_loss_value: there is no loss yet, expected lap_nn_loss, or "
+                         "lap_model_forward with targets, before");
     const double mine = *nn->loss;
-    const bool whole = !nn->list.plan.desc.sequence_parallel && nn->list.blocks[0].shape.row;
+    const bool model = lap_nn_list_is_model(&nn->list);
+    const bool whole =
+        model || (!nn->list.plan.desc.sequence_parallel && nn->list.blocks[0].shape.row);
     void *memory;
     LAP_TRY(lap_group_collect(nn->group, &mine, sizeof(mine), &memory));
     const double *all = memory;
@@ -218,7 +256,7 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
     for (int r = 1; r < nn->list.plan.nranks && !whole; r++)
         sum += all[r];
     lap_free(memory);
-    *loss_p = 0.5 * sum / (double)nn->loss_count;
+    *loss_p = (model ? 1 : 0.5) * sum / (double)nn->loss_count;
     return LAP_OK;
 }
 

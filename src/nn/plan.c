@@ -16,19 +16,25 @@
 
 const char *lap_nn_kind_name(lap_nn_kind_t kind)
 {
-    return kind <= LAP_NN_TRANSFORMER ? lap_nn_kind_names[kind] : "?";
+    return kind <= LAP_NN_MODEL ? lap_nn_kind_names[kind] : "?";
 }
 
 /* ---- checking ---- */
 
+/* Layers of two blocks. */
+static bool is_transformer(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_TRANSFORMER || desc->kind == LAP_NN_MODEL;
+}
+
 static bool has_attention(const lap_nn_desc_t *desc)
 {
-    return desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
+    return desc->kind == LAP_NN_ATTENTION || is_transformer(desc);
 }
 
 static bool has_mlp(const lap_nn_desc_t *desc)
 {
-    return desc->kind == LAP_NN_LAYERNORM_MLP || desc->kind == LAP_NN_TRANSFORMER;
+    return desc->kind == LAP_NN_LAYERNORM_MLP || is_transformer(desc);
 }
 
 static bool is_linear(const lap_nn_desc_t *desc)
@@ -74,6 +80,8 @@ static void fill_defaults(lap_nn_desc_t *desc)
         desc->kv_heads = desc->heads;
     if (desc->head_dim == 0 && desc->heads > 0)
         desc->head_dim = desc->hidden / desc->heads;
+    if (desc->positions == LAP_POSITIONS_LEARNED && desc->max_positions == 0)
+        desc->max_positions = desc->seq;
     if (desc->amax_history == 0)
         desc->amax_history = 16;
 }
@@ -104,6 +112,47 @@ static lap_status_t check_heads(const lap_nn_desc_t *desc, const lap_nn_desc_t *
     if (desc->heads % desc->kv_heads != 0)
         return lap_error(LAP_ERR_INVALID, "kv_heads is %zu, expected a divisor of the %zu heads",
                          desc->kv_heads, desc->heads);
+    return LAP_OK;
+}
+
+static lap_status_t check_positions(const lap_nn_desc_t *desc)
+{
+    const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
+    const bool model = desc->kind == LAP_NN_MODEL;
+    if ((learned && !model) || (desc->positions == LAP_POSITIONS_ROPE && !has_attention(desc)))
+        return lap_error(LAP_ERR_INVALID, "positions is %s with %s, expected LAP_POSITIONS_NONE",
+                         lap_positions_names[desc->positions], lap_nn_kind_name(desc->kind));
+    if (learned) {
+        LAP_TRY(check_size("max_positions", desc->max_positions));
+        if (desc->seq > desc->max_positions)
+            return lap_error(LAP_ERR_INVALID,
+                             "seq is %zu, expected at most the %zu of max_positions", desc->seq,
+                             desc->max_positions);
+    } else if (desc->max_positions != 0) {
+        return lap_error(LAP_ERR_INVALID,
+                         "max_positions is %zu, expected 0 without LAP_POSITIONS_LEARNED",
+                         desc->max_positions);
+    }
+    if (desc->positions == LAP_POSITIONS_ROPE && desc->head_dim % 2 != 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "head_dim is %zu, expected an even number with LAP_POSITIONS_ROPE",
+                         desc->head_dim);
+    return LAP_OK;
+}
+
+/* What only language models have. */
+static lap_status_t check_model(const lap_nn_desc_t *desc, int nranks)
+{
+    LAP_TRY(check_positions(desc));
+    if (desc->kind == LAP_NN_MODEL && desc->fp8 != LAP_FP8_NONE)
+        return lap_error(LAP_ERR_UNSUPPORTED, "fp8 is %s with model, expected LAP_FP8_NONE",
+                         lap_fp8_recipe_names[desc->fp8]);
+    if (desc->kind == LAP_NN_MODEL)
+        return check_shared("vocab", desc->vocab, nranks);
+    if (desc->vocab != 0 || desc->tied)
+        return lap_error(LAP_ERR_INVALID, "%s is %zu with %s, expected 0: only models have it",
+                         desc->vocab ? "vocab" : "tied", desc->vocab ? desc->vocab : 1,
+                         lap_nn_kind_name(desc->kind));
     return LAP_OK;
 }
 
@@ -154,11 +203,19 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
     LAP_TRY(lap_fields_check(lap_nn_fields, &plan.desc));
     LAP_TRY(check_kinds(&plan.desc));
     LAP_TRY(check_sizes(&plan.desc, &read, nranks));
+    LAP_TRY(check_model(&plan.desc, nranks));
     LAP_TRY(choose_overlap(&plan));
     plan.m = plan.desc.seq * plan.desc.batch;
-    plan.nblocks = plan.desc.layers * (plan.desc.kind == LAP_NN_TRANSFORMER ? 2 : 1);
+    lap_nn_plan_cut(&plan, plan.desc.layers);
     *plan_p = plan;
     return LAP_OK;
+}
+
+void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers)
+{
+    plan->desc.layers = layers;
+    plan->nblocks =
+        layers * (is_transformer(&plan->desc) ? 2 : 1) + (plan->desc.kind == LAP_NN_MODEL ? 1 : 0);
 }
 
 /* All GEMMs can be described. */
@@ -167,7 +224,9 @@ lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks)
     lap_nn_plan_t plan = {.nranks = nranks};
     lap_op_desc_t gemm;
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
-    for (size_t b = 0; b < plan.nblocks && b < 2; b++) {
+    if (plan.desc.layers > 1)
+        lap_nn_plan_cut(&plan, 1);
+    for (size_t b = 0; b < plan.nblocks; b++) {
         const lap_nn_shape_t shape = lap_nn_plan_shape(&plan, b);
         for (unsigned i = 0; i < 3 && shape.column; i++)
             LAP_TRY(
@@ -239,11 +298,29 @@ static lap_nn_shape_t mlp_shape(const lap_nn_desc_t *desc)
     };
 }
 
+/* Of a language model: norm and logits. */
+static lap_nn_shape_t head_shape(const lap_nn_desc_t *desc)
+{
+    return (lap_nn_shape_t){
+        .norm = true,
+        .column = true,
+        .head = true,
+        .layer = desc->layers,
+        .width = desc->hidden,
+        .pre = desc->vocab,
+        .column_gemm = LAP_QKV_FPROP,
+        .column_name = "head",
+        .norm_name = "final_norm",
+    };
+}
+
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
 {
     const lap_nn_desc_t *desc = &plan->desc;
-    const bool transformer = desc->kind == LAP_NN_TRANSFORMER;
+    const bool transformer = is_transformer(desc);
     lap_nn_shape_t shape;
+    if (desc->kind == LAP_NN_MODEL && block + 1 == plan->nblocks)
+        return head_shape(desc);
     if (is_linear(desc))
         shape = linear_shape(desc);
     else if (desc->kind == LAP_NN_ATTENTION || (transformer && block % 2 == 0))
@@ -252,6 +329,7 @@ lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
         shape = mlp_shape(desc);
     shape.layer = transformer ? block / 2 : block;
     shape.residual = transformer;
+    shape.bias = desc->bias != 0;
     return shape;
 }
 
@@ -326,10 +404,9 @@ static void set_sizes(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, bo
         desc->cols = shape->width;
 }
 
-static void set_epilogue(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, bool column,
-                         lap_op_desc_t *desc)
+static void set_epilogue(const lap_nn_shape_t *shape, bool column, lap_op_desc_t *desc)
 {
-    const bool bias = plan->desc.bias != 0, gelu = shape->middle == LAP_MIDDLE_GELU;
+    const bool bias = shape->bias, gelu = shape->middle == LAP_MIDDLE_GELU;
     if (desc->layout == LAP_FORWARD) {
         desc->epilogue =
             (bias ? LAP_EPILOGUE_BIAS : 0u) | (column && gelu ? LAP_EPILOGUE_GELU : 0u);
@@ -375,7 +452,7 @@ lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_
     if (desc.num_splits > desc.n)
         desc.num_splits = desc.n;
     set_types(plan, &desc);
-    set_epilogue(plan, shape, column, &desc);
+    set_epilogue(shape, column, &desc);
     if (plan->desc.fp8 != LAP_FP8_NONE && desc.layout == LAP_DGRAD)
         desc.layout = LAP_FORWARD;
     if (desc.kind == LAP_AG_GEMM)

@@ -4,7 +4,8 @@
  * and the operators that they call. The order of the calls is in list.h.
  *
  * A block is: norm, column-parallel GEMM, something in the middle, row-parallel GEMM, with any of
- * these left out, and perhaps the sum with its input. A transformer layer is two of them.
+ * these left out, and perhaps the sum with its input. A transformer layer is two of them. The last
+ * block of a language model is its head: a norm and the column-parallel GEMM that makes logits.
  */
 #ifndef LAP_NN_PLAN_H
 #define LAP_NN_PLAN_H
@@ -23,7 +24,8 @@ typedef enum lap_nn_middle {
 /* The column-parallel weight is [pre, width], the row-parallel one [out, mid]. */
 typedef struct lap_nn_shape {
     size_t layer;
-    bool norm, column, row, residual;
+    bool norm, column, row, residual, bias;
+    bool head; /* of a language model; `layer` is then the number of layers */
     lap_nn_middle_t middle;
     size_t width, pre, mid, out;
     lap_tp_gemm_t column_gemm, row_gemm; /* their fprop; dgrad and wgrad follow it */
@@ -42,6 +44,9 @@ typedef struct lap_nn_plan {
 
 /* Checks a description and fills in its defaults: see lap_nn_validate. */
 lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_plan_t *plan_p);
+
+/* Leaves `layers` of its layers. */
+void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers);
 
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
 

@@ -51,12 +51,19 @@ static void name_weights(const lap_nn_list_t *list, lap_linked_t *linked)
     }
 }
 
+/* Whether a region is the caller's and has contents before a pass. */
+static bool is_given(const lap_nn_list_t *list, uint32_t region)
+{
+    return list->regions[region].memory == LAP_NN_EXTERNAL && region != list->y &&
+           region != list->dy && region != list->dx;
+}
+
 /* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
 void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked)
 {
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
-        const bool given = i == list->x || i == list->target;
+        const bool given = is_given(list, i);
         char name[64];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
@@ -159,6 +166,12 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_CAST] = "cast",
         [LAP_NN_ADD] = "add",
         [LAP_NN_LOSS] = "loss",
+        [LAP_NN_EMBED] = "embedding",
+        [LAP_NN_EMBED_BACKWARD] = "embedding_backward",
+        [LAP_NN_ROPE] = "rope",
+        [LAP_NN_ROPE_BACKWARD] = "rope_backward",
+        [LAP_NN_LOGIT_STATS] = "logit_stats",
+        [LAP_NN_CROSS_ENTROPY] = "cross_entropy",
         [LAP_NN_READY] = "ready",
         [LAP_NN_LOOK] = "amax",
     };
@@ -202,8 +215,15 @@ static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn
 
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq)
 {
-    return list->steps[step].block == LAP_NN_NONE ? list->steps[step].desc.m
-                                                  : seq * list->plan.desc.batch;
+    const size_t m = seq * list->plan.desc.batch;
+    switch (list->steps[step].extent) {
+    case LAP_NN_FIXED:
+        return list->steps[step].desc.m;
+    case LAP_NN_RANKS_ROWS:
+        return m * (size_t)list->plan.nranks;
+    default:
+        return m;
+    }
 }
 
 bool lap_nn_entry_runs(const lap_nn_entry_t *entry, bool looks)
@@ -304,9 +324,19 @@ static size_t larger(size_t x, size_t y)
     return x > y ? x : y;
 }
 
-static size_t two_bytes(const lap_nn_list_t *list, uint32_t one, uint32_t other)
+static size_t given_bytes(const lap_nn_list_t *list)
 {
-    return bytes_of(&list->regions[one]) + bytes_of(&list->regions[other]);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < list->nregions; i++)
+        bytes += is_given(list, i) ? bytes_of(&list->regions[i]) : 0;
+    return bytes;
+}
+
+/* dy takes the place of y. */
+static size_t made_bytes(const lap_nn_list_t *list)
+{
+    const lap_nn_region_t *y = &list->regions[list->y], *dx = &list->regions[list->dx];
+    return y->memory == LAP_NN_EXTERNAL ? bytes_of(y) + bytes_of(dx) : 0;
 }
 
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
@@ -331,9 +361,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
         most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
         most.scratch_bytes = larger(most.scratch_bytes, own.scratch_bytes);
-        most.given_bytes = larger(most.given_bytes, two_bytes(list, list->x, list->target));
-        /* dy takes the place of y */
-        most.made_bytes = larger(most.made_bytes, two_bytes(list, list->y, list->dx));
+        most.given_bytes = larger(most.given_bytes, given_bytes(list));
+        most.made_bytes = larger(most.made_bytes, made_bytes(list));
         most.weights = larger(most.weights, list->regions[list->masters].cols);
     }
     return most;
@@ -397,6 +426,6 @@ lap_status_t lap_nn_check(const lap_nn_desc_t *desc, int nranks, const char *tra
     LAP_TRY(lap_device_find(ops->device ? ops->device : "cpu", &device));
     const lap_target_t target = lap_target_of(device, ops);
     if (plan.desc.layers > 2)
-        plan.nblocks = 2 * (plan.nblocks / plan.desc.layers);
+        lap_nn_plan_cut(&plan, 2);
     return lap_nn_prove(&plan, &target, &proof);
 }

@@ -265,9 +265,15 @@ static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 /* ---- in flight ---- */
 
+/* The loss of a model is a part of its forward. */
+static bool is_forward(const lap_nn_pass_t *pass)
+{
+    return pass->part == LAP_NN_FORWARD || pass->part == LAP_NN_LOSS_PART;
+}
+
 static const char *name_of(const lap_nn_pass_t *pass)
 {
-    return pass->part == LAP_NN_FORWARD ? "forward" : "backward";
+    return is_forward(pass) ? "forward" : "backward";
 }
 
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
@@ -371,7 +377,7 @@ lap_status_t lap_nn_end_passes(lap_nn_t *nn)
 bool lap_nn_is_in_flight(const lap_nn_t *nn, bool forward)
 {
     for (size_t i = 0; i < nn->nin_flight; i++)
-        if ((nn->in_flight[i]->part == LAP_NN_FORWARD) == forward)
+        if (is_forward(nn->in_flight[i]) == forward)
             return true;
     return false;
 }

@@ -284,7 +284,7 @@ static void run_cross_entropy(void *args)
     const lap_nn_cuda_cross_entropy_t *entropy = args;
     const lap_cross_entropy_t *e = &entropy->entropy;
     const int32_t *ids = fake_at(e->ids);
-    const float *stats = fake_at(e->stats);
+    const float *stats = fake_at(e->stats), *scale = fake_at(e->scale);
     double total = 0;
     if (!fits(entropy->vector, e->dtype, e->logits, e->rows, e->stride))
         return;
@@ -298,7 +298,7 @@ static void run_cross_entropy(void *args)
             const bool hit = target >= 0 && (size_t)target == e->first + col;
             const double p = exp(at(e->dtype, e->logits, e->stride, row, col) - most) / sum;
             set(e->dtype, e->logits, e->stride, row, col,
-                target < 0 ? 0 : (p - hit) * (double)e->scale);
+                target < 0 ? 0 : (p - hit) * (double)*scale);
         }
     }
     *e->sum = total;

@@ -32,8 +32,14 @@ static void test_bounds(void)
 {
     const lap_nn_desc_t good = describe();
     tap_success(lap_nn_validate(&good, 2), "a good description");
-    REFUSED(kind, (lap_nn_kind_t)5, LAP_ERR_INVALID, "kind is 5", "LAP_NN_LINEAR (0)",
-            "LAP_NN_TRANSFORMER (4)");
+    REFUSED(kind, (lap_nn_kind_t)6, LAP_ERR_INVALID, "kind is 6", "LAP_NN_LINEAR (0)",
+            "LAP_NN_TRANSFORMER (4), LAP_NN_MODEL (5)");
+    REFUSED(kind, LAP_NN_MODEL, LAP_ERR_INVALID, "vocab is 0, expected 1 to 2147483647");
+    REFUSED(vocab, 9, LAP_ERR_INVALID, "vocab is 9 with transformer, expected 0");
+    REFUSED(tied, 1, LAP_ERR_INVALID, "tied is 1 with transformer, expected 0");
+    REFUSED(positions, LAP_POSITIONS_LEARNED, LAP_ERR_INVALID, "positions is learned with");
+    REFUSED(max_positions, 3, LAP_ERR_INVALID, "max_positions is 3, expected 0 without");
+    REFUSED(rope_theta, 0, LAP_ERR_INVALID, "rope_theta is 0, expected a finite number above 0");
     REFUSED(norm, (lap_norm_t)2, LAP_ERR_INVALID,
             "norm is 2, expected one of LAP_LAYERNORM (0), LAP_RMSNORM (1)");
     REFUSED(recompute, (lap_recompute_t)-1, LAP_ERR_INVALID, "recompute is -1",

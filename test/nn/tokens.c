@@ -226,7 +226,8 @@ static size_t try_entropy(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_
     float *stats = new_floats(seed, ranks * rows * LAP_LOGIT_STATS);
     double *sums = new_shared(device, sizeof(double)), first_sum = 0, total = 0;
     double *lost = calloc(rows * cols + 1, sizeof(double));
-    const float scale = 0.25f;
+    float *scale = new_floats(seed, 1);
+    *scale = 0.25f;
     size_t wrong = 0;
     lap_cross_entropy_t entropy[RANKS];
     for (size_t r = 0; r < ranks; r++) {
@@ -266,7 +267,7 @@ static size_t try_entropy(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_
                 const double p = exp(all.values[row * cols + whole]) / sum;
                 const bool hit = counts && whole == id_of(ids, row, LAP_ID_TARGET);
                 own[r].values[row * own[r].shape.cols + col] =
-                    counts ? (p - hit) * (double)scale : 0;
+                    counts ? (p - hit) * (double)*scale : 0;
             }
     }
     /* Exponentials lose a unit or so for each of the numbers that they are of, sums one a term. */
@@ -286,6 +287,7 @@ static size_t try_entropy(uint64_t seed, lap_dtype_t dtype, shape_t shape, size_
     free_shared(device, ids);
     free_shared(device, stats);
     free_shared(device, sums);
+    free_shared(device, scale);
     free(lost);
     return wrong;
 }
@@ -309,7 +311,7 @@ static void test_repeats(void)
     matrix_t x = new_matrix(3, LAP_FLOAT32, shape);
     int32_t *ids = new_ids(4, shape.rows, VOCAB);
     float *stats = new_floats(5, shape.rows * LAP_LOGIT_STATS);
-    float *grad = new_floats(6, VOCAB * shape.cols);
+    float *grad = new_floats(6, VOCAB * shape.cols), *scale = new_floats(7, 1);
     const size_t bytes = shape.rows * shape.cols * sizeof(float);
     const size_t grad_bytes = VOCAB * shape.cols * sizeof(float);
     float *logits = malloc(bytes), *first = malloc(bytes), *first_grad = malloc(grad_bytes);
@@ -323,7 +325,7 @@ static void test_repeats(void)
                                          .ids = ids,
                                          .stats = stats,
                                          .ranks = 1,
-                                         .scale = 1,
+                                         .scale = scale,
                                          .sum = sum};
     const lap_embedding_backward_t back = {.dtype = LAP_FLOAT32,
                                            .rows = shape.rows,
@@ -356,6 +358,7 @@ static void test_repeats(void)
     free_shared(device, stats);
     free_shared(device, grad);
     free_shared(device, sum);
+    free_shared(device, scale);
     free(logits);
     free(first);
     free(first_grad);

@@ -169,6 +169,10 @@ static lap_nn_desc_t nn_base(int base)
     desc.batch = 2;
     desc.hidden = 32;
     desc.heads = 8;
+    if (desc.kind == LAP_NN_MODEL) {
+        desc.vocab = 40;
+        desc.positions = LAP_POSITIONS_LEARNED;
+    }
     return desc;
 }
 
@@ -199,6 +203,13 @@ static const change_t nn_changes[] = {
     NN(seed, ALL, "rank 0 says seed = 1234, rank 1 says seed = 1235", 1235),
     NN(init_std, ALL, "rank 0 says init_std = 0.023, rank 1 says init_std = 0.0230001", 0.0230001f),
     NN(loss_scale, ALL, "rank 1 says loss_scale = 2", 2.0f),
+    NN(vocab, LAP_NN_MODEL, "rank 0 says vocab = 40, rank 1 says vocab = 41", 41),
+    NN(max_positions, LAP_NN_MODEL, "rank 0 says max_positions = 8, rank 1 says max_positions = 9",
+       9),
+    NN(positions, ALL, "rank 0 says positions = none, rank 1 says positions = rope",
+       LAP_POSITIONS_ROPE),
+    NN(tied, LAP_NN_MODEL, "rank 0 says tied = 0, rank 1 says tied = 1", 1),
+    NN(rope_theta, ALL, "rank 1 says rope_theta = 500000", 500000.0f),
 };
 
 static void try_layers(lap_group_t *group)

@@ -207,12 +207,13 @@ __device__ joined join_stats(const lap_cross_entropy_t &e, size_t row)
         sum += static_cast<double>(own[LAP_LOGIT_SUM]) * expf(own[LAP_LOGIT_MOST] - most);
         target += own[LAP_LOGIT_TARGET];
     }
-    return {most, static_cast<float>(e.scale / sum), log(sum) + most - target};
+    return {most, static_cast<float>(*e.scale / sum), log(sum) + most - target};
 }
 
 template <int fixed> __device__ double turn_rows(const lap_cross_entropy_t &e)
 {
     __shared__ joined shared;
+    const float scale = *e.scale;
     double total = 0;
     for (size_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
         const int32_t target = id_of(e.ids, row, LAP_ID_TARGET);
@@ -228,7 +229,7 @@ template <int fixed> __device__ double turn_rows(const lap_cross_entropy_t &e)
             for (int i = 0; i < count; i++) {
                 x[i] = target < 0 ? 0.0f : exponential<fixed>(x[i] - all.most) * all.factor;
                 if (col + i == hit)
-                    x[i] -= e.scale;
+                    x[i] -= scale;
             }
             return true;
         });

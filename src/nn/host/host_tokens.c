@@ -232,7 +232,7 @@ static void turn_row(const lap_cross_entropy_t *e, size_t row, float most, float
         for (size_t c = 0; c < count; c++)
             part[c] = factor == 0 ? 0 : expf(x[c] - most) * factor;
         if (target >= begin && target - begin < count)
-            part[target - begin] -= e->scale;
+            part[target - begin] -= *e->scale;
         lap_from_float(e->dtype, part, at(e->dtype, logits, begin), count);
     }
 }
@@ -248,7 +248,7 @@ static lap_status_t run_cross_entropy(void *arg)
         if (counts)
             loss = join_stats(e, row, &most, &sum);
         total += loss;
-        turn_row(e, row, most, counts ? (float)((double)e->scale / sum) : 0);
+        turn_row(e, row, most, counts ? (float)((double)*e->scale / sum) : 0);
     }
     *e->sum = total;
     return LAP_OK;

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Passes through language models: tokens are checked, put into the order of rows and sorted here,
+ * so that kernels find them as they need them; and the kernels that only such models have are
+ * issued. Which there are is in model.c.
+ */
+#include <lap/model.h>
+
+#include <math.h>
+
+#include "core/status.h"
+#include "nn/nn.h"
+#include "util/alloc.h"
+
+/* ---- making ---- */
+
+/* Cosines and sines are computed here in double, and copied: they are the same on all devices. */
+static lap_status_t fill_rope(lap_nn_t *nn, float *angles)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const lap_tensor_t table = nn->tensors[nn->list.rope];
+    const size_t dim = desc->head_dim, half = dim / 2, bytes = desc->seq * dim * sizeof(float);
+    const lap_copy_t copy = {.dst = table.data,
+                             .src = angles,
+                             .rows = 1,
+                             .row_bytes = bytes,
+                             .dst_stride = bytes,
+                             .src_stride = bytes};
+    lap_stream_t *stream;
+    for (size_t i = 0; i < half; i++) {
+        const double rate = pow((double)desc->rope_theta, -2.0 * (double)i / (double)dim);
+        for (size_t s = 0; s < desc->seq; s++) {
+            angles[s * dim + i] = (float)cos((double)s * rate);
+            angles[s * dim + half + i] = (float)sin((double)s * rate);
+        }
+    }
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    LAP_TRY(nn->engine->device->ops->copy(stream, &copy));
+    return lap_nn_settle(nn);
+}
+
+lap_status_t lap_nn_model_start(lap_nn_t *nn)
+{
+    const lap_nn_list_t *list = &nn->list;
+    lap_device_t *device = nn->engine->device;
+    void *memory;
+    if (lap_nn_list_is_model(list)) {
+        LAP_TRY(device->ops->alloc_shared(device, list->plan.m * LAP_ID_COLS * sizeof(int32_t),
+                                          &memory));
+        nn->ids = memory;
+        LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->entropy), &memory));
+        nn->entropy = memory;
+        nn->starts = lap_alloc(list->plan.desc.vocab + 1, sizeof(*nn->starts));
+        if (!nn->starts)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for a vocabulary of %zu tokens",
+                             list->plan.desc.vocab);
+        nn->tensors[list->tokens].data = nn->ids;
+    }
+    if (list->rope == LAP_NN_NONE)
+        return LAP_OK;
+    const size_t count = list->plan.desc.seq * list->plan.desc.head_dim;
+    LAP_TRY(device->ops->alloc_shared(device, count * sizeof(float), &memory));
+    const lap_status_t status = fill_rope(nn, memory);
+    device->ops->free_shared(device, memory);
+    return status;
+}
+
+/* ---- tokens ---- */
+
+/* All tokens are of the vocabulary, and some targets are. */
+static lap_status_t check_tokens(const lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                                 const int32_t *targets, size_t *counted_p)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    size_t counted = 0;
+    for (size_t i = 0; i < desc->batch * seq; i++) {
+        const bool wrong = tokens[i] < 0 || (size_t)tokens[i] >= desc->vocab;
+        if (wrong || (targets && targets[i] >= 0 && (size_t)targets[i] >= desc->vocab))
+            return lap_error(LAP_ERR_INVALID,
+                             "%s %zu of sequence %zu is %d, expected %s%zu, the last of the "
+                             "vocabulary",
+                             wrong ? "token" : "target", i % seq, i / seq,
+                             (int)(wrong ? tokens[i] : targets[i]), wrong ? "0 to " : "at most ",
+                             desc->vocab - 1);
+        counted += targets && targets[i] >= 0;
+    }
+    if (targets && counted == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "all %zu targets are below 0, expected at least one that counts",
+                         desc->batch * seq);
+    *counted_p = counted;
+    return LAP_OK;
+}
+
+/* Row s * batch + b is token s of sequence b. The last column is a counting sort of the tokens. */
+static void put_tokens(lap_nn_t *nn, size_t seq, const int32_t *tokens, const int32_t *targets)
+{
+    const size_t batch = nn->list.plan.desc.batch, vocab = nn->list.plan.desc.vocab;
+    for (size_t token = 0; token <= vocab; token++)
+        nn->starts[token] = 0;
+    for (size_t row = 0; row < batch * seq; row++) {
+        const size_t from = row % batch * seq + row / batch;
+        int32_t *ids = nn->ids + row * LAP_ID_COLS;
+        ids[LAP_ID_TOKEN] = tokens[from];
+        ids[LAP_ID_TARGET] = targets ? targets[from] : -1;
+        nn->starts[tokens[from] + 1]++;
+    }
+    for (size_t token = 0; token < vocab; token++)
+        nn->starts[token + 1] += nn->starts[token];
+    for (size_t row = 0; row < batch * seq; row++) {
+        const size_t place = nn->starts[nn->ids[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
+        nn->ids[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
+    }
+}
+
+/* ---- passes ---- */
+
+static lap_status_t check_model(const lap_nn_t *nn, const char *caller)
+{
+    if (!nn)
+        return lap_error(LAP_ERR_INVALID, "%s: nn is NULL", caller);
+    if (!lap_nn_list_is_model(&nn->list))
+        return lap_error(LAP_ERR_INVALID, "%s: the layers are of kind %s, expected a model", caller,
+                         lap_nn_kind_name(nn->list.plan.desc.kind));
+    return LAP_OK;
+}
+
+lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
+                               const int32_t *targets)
+{
+    size_t counted;
+    LAP_TRY(check_model(nn, "lap_model_forward"));
+    LAP_TRY(lap_nn_check_seq(nn, seq));
+    if (!tokens)
+        return lap_error(LAP_ERR_INVALID, "tokens is NULL, expected %zu of them",
+                         seq * nn->list.plan.desc.batch);
+    LAP_TRY(check_tokens(nn, seq, tokens, targets, &counted));
+    LAP_TRY(lap_nn_begin_forward(nn, seq));
+    put_tokens(nn, seq, tokens, targets);
+    nn->loss_count = counted;
+    *nn->entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
+    return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
+}
+
+lap_status_t lap_model_again(lap_nn_t *nn)
+{
+    if (nn->seq == 0)
+        return lap_error(
+            LAP_ERR_INVALID,
+            "lap_nn_find_not_finite: there was no forward, expected lap_model_forward");
+    nn->loss_count = 0; /* there are logits then, and no gradients of them */
+    LAP_TRY(lap_nn_begin_forward(nn, nn->seq));
+    return lap_nn_run_forward(nn, LAP_NN_FORWARD);
+}
+
+lap_status_t lap_model_backward(lap_nn_t *nn)
+{
+    LAP_TRY(check_model(nn, "lap_model_backward"));
+    if (nn->seq == 0 || nn->loss_count == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_model_backward: expected a lap_model_forward with targets before");
+    return lap_nn_run_backward(nn);
+}
+
+lap_status_t lap_model_logits(lap_nn_t *nn, lap_tensor_t *logits_p, size_t *first_p)
+{
+    LAP_TRY(check_model(nn, "lap_model_logits"));
+    if (!logits_p)
+        return lap_error(LAP_ERR_INVALID, "lap_model_logits: logits_p is NULL");
+    if (nn->seq == 0 || nn->loss_count > 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_model_logits: expected a lap_model_forward without targets before");
+    *logits_p = lap_nn_tensor(nn, nn->list.y);
+    if (first_p)
+        (void)lap_shard_features(nn->list.plan.desc.vocab, nn->list.plan.nranks, nn->list.rank,
+                                 first_p);
+    return LAP_OK;
+}
+
+/* ---- kernels ---- */
+
+static lap_status_t issue_embedding(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_param_t *param = &nn->list.embedding->param;
+    const lap_tensor_t out = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_embedding_t embedding = {
+        .dtype = out.dtype,
+        .rows = out.rows,
+        .cols = out.cols,
+        .batch = nn->list.plan.desc.batch,
+        .out_stride = out.stride,
+        .ids = lap_nn_tensor(nn, entry->reads[0]).data,
+        .first = param->global_row[0],
+        .count = param->rows,
+        .table = lap_nn_tensor(nn, entry->reads[1]).data,
+        .positions = lap_nn_tensor(nn, entry->reads[2]).data,
+        .out = out.data,
+    };
+    return nn->kernels->embedding(stream, &embedding);
+}
+
+static lap_status_t issue_embedding_backward(lap_nn_t *nn, lap_stream_t *stream,
+                                             const lap_nn_entry_t *entry)
+{
+    const bool by_tokens = entry->reads[1] != LAP_NN_NONE;
+    const lap_nn_param_t *param = &(by_tokens ? nn->list.embedding : nn->list.positions)->param;
+    const lap_tensor_t dy = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_embedding_backward_t back = {
+        .dtype = dy.dtype,
+        .rows = dy.rows,
+        .cols = dy.cols,
+        .batch = nn->list.plan.desc.batch,
+        .dy_stride = dy.stride,
+        .ids = lap_nn_tensor(nn, entry->reads[1]).data,
+        .first = param->global_row[0],
+        .count = param->rows,
+        .dy = dy.data,
+        .grad = lap_nn_tensor(nn, entry->writes[0]).data,
+        .alpha = entry->alpha,
+        .beta = entry->beta,
+    };
+    return nn->kernels->embedding_backward(stream, &back);
+}
+
+static lap_status_t issue_rope(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const lap_tensor_t qkv = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_rope_t rope = {
+        .dtype = qkv.dtype,
+        .rows = qkv.rows,
+        .batch = desc->batch,
+        .heads = (desc->heads + desc->kv_heads) / (size_t)nn->list.plan.nranks,
+        .dim = desc->head_dim,
+        .stride = qkv.stride,
+        .x = qkv.data,
+        .table = lap_nn_tensor(nn, entry->reads[1]).data,
+        .backward = entry->work == LAP_NN_ROPE_BACKWARD,
+    };
+    return nn->kernels->rope(stream, &rope);
+}
+
+static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_plan_t *plan = &nn->list.plan;
+    const bool stats = entry->work == LAP_NN_LOGIT_STATS;
+    const lap_tensor_t logits = lap_nn_tensor(nn, entry->reads[0]);
+    lap_cross_entropy_t entropy = {
+        .dtype = logits.dtype,
+        .rows = logits.rows,
+        .cols = logits.cols,
+        .stride = logits.stride,
+        .logits = logits.data,
+        .ids = lap_nn_tensor(nn, entry->reads[1]).data,
+        .stats = lap_nn_tensor(nn, stats ? entry->writes[0] : entry->reads[2]).data,
+        .ranks = (size_t)plan->nranks,
+        .scale = nn->entropy,
+        .sum = nn->loss,
+    };
+    (void)lap_shard_features(plan->desc.vocab, plan->nranks, nn->list.rank, &entropy.first);
+    return stats ? nn->kernels->logit_stats(stream, &entropy)
+                 : nn->kernels->cross_entropy(stream, &entropy);
+}
+
+lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    switch (entry->work) {
+    case LAP_NN_EMBED:
+        return issue_embedding(nn, stream, entry);
+    case LAP_NN_EMBED_BACKWARD:
+        return issue_embedding_backward(nn, stream, entry);
+    case LAP_NN_ROPE:
+    case LAP_NN_ROPE_BACKWARD:
+        return issue_rope(nn, stream, entry);
+    default:
+        return issue_entropy(nn, stream, entry);
+    }
+}

@@ -99,7 +99,7 @@ typedef struct lap_command {
     size_t naliases;
 } lap_command_t;
 
-#define LAP_OPTIONS_MAX 64
+#define LAP_OPTIONS_MAX 96
 #define LAP_ALIASES_MAX 16
 
 typedef struct lap_args {

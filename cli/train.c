@@ -171,26 +171,38 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
         status = prepare(train, groups, &models[w], &results[w]);
     }
     int done = 0, interrupted = 0; /* by all ways together */
+    lap_train_saver_t saver = {.train = train};
+    if (status == LAP_OK)
+        status = lap_train_saver_init(&saver, &models[0]);
+    results[0].first = saver.step;
     if (status == LAP_OK)
         status = lap_interrupt_agree(groups->world, &interrupted);
-    while (done < count * train->iters && status == LAP_OK && *end_p == LAP_CLI_OK &&
-           !interrupted) {
+    while (done < count * (train->iters - results[0].first) && status == LAP_OK &&
+           *end_p == LAP_CLI_OK && !interrupted) {
         const int w = done % count;
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
-        status = iterate(&models[w], done / count, count > 1 ? ways[w] : "", iteration);
+        status = iterate(&models[w], results[0].first + done / count, count > 1 ? ways[w] : "",
+                         iteration);
         if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
             *end_p = LAP_CLI_NOT_FINITE;
+        if (status == LAP_OK && *end_p == LAP_CLI_OK)
+            status = lap_train_saver_step(&saver);
         if (status == LAP_OK)
             status = lap_interrupt_agree(groups->world, &interrupted);
         results[w].done++;
         done++;
     }
+    if (status == LAP_OK)
+        status = lap_train_saver_end(&saver, *end_p == LAP_CLI_OK);
     if (interrupted)
         *end_p = lap_interrupt_status(interrupted);
+    else if (saver.failed && *end_p == LAP_CLI_OK)
+        *end_p = LAP_CLI_FAILED;
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
         report(train, results, count, interrupted != 0);
     if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
+    lap_train_saver_clear(&saver);
     for (int w = 0; w < count; w++) {
         if (models[w].train)
             lap_train_model_clear(&models[w]);

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include <lap/checkpoint.h>
 #include <lap/data_parallel.h>
 #include <lap/nn.h>
 #include <lap/optimizer.h>
@@ -33,6 +34,8 @@ typedef struct lap_train {
     bool overlap, compare;   /* compare: with and without overlap, one after the other */
     lap_dtype_t grad_dtype;  /* of gradients on their way to other replicas */
     size_t bucket;           /* elements that travel together */
+    const char *save, *load; /* folders of checkpoints; NULL: none */
+    int save_every;          /* steps; 0: at the end only */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     lap_link_arg_t link;
@@ -134,6 +137,30 @@ lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p);
 lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, const char *way,
                                        double loss, double norm);
 
+/* ---- checkpoints: train_save.c ---- */
+
+typedef struct lap_train_saver {
+    const lap_train_t *train;
+    lap_group_t *group; /* all ranks */
+    lap_checkpoint_t *checkpoint;
+    int step;         /* made so far, with those of the checkpoint that was loaded */
+    uint64_t samples; /* of the data that they have seen */
+    int saved;        /* the step of the latest checkpoint */
+    int wanted;       /* ... of the one that is being written */
+    bool writing;
+    bool failed; /* the latest could not be written */
+} lap_train_saver_t;
+
+/* Loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
+lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
+void lap_train_saver_clear(lap_train_saver_t *saver);
+
+/* After each step: begins to save where --save-every says so. Collective. */
+lap_status_t lap_train_saver_step(lap_train_saver_t *saver);
+
+/* At the end: saves the last step, if it is `finite`, and waits for it. Collective. */
+lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite);
+
 /* ---- what is measured ---- */
 
 /* Of communication, in seconds, as the mean of the ranks. */
@@ -183,7 +210,8 @@ typedef struct lap_train_result {
     bool overlap;
     lap_link_t link;
     lap_train_iteration_t *iterations; /* room for train->iters of them, */
-    int done;                          /* and how many there are */
+    int done;                          /* how many there are, */
+    int first;                         /* and which one is the first of them, from 0 */
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
     lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */

@@ -51,6 +51,14 @@ enum {
     CLIP,
     GRAD_DTYPE,
     BUCKET,
+    LR_DECAY,
+    LR_DECAY_ITERS,
+    MIN_LR,
+    BETA1,
+    BETA2,
+    SAVE,
+    SAVE_EVERY,
+    LOAD,
     SEED,
     NO_OVERLAP,
     RULES,
@@ -138,6 +146,23 @@ static const lap_option_t options[NOPTIONS] = {
                     "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
                 "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+    [LR_DECAY] = {0, "lr-decay-style", "KIND",
+                  "how the learning rate falls after the warm-up: constant, linear or cosine",
+                  "constant"},
+    [LR_DECAY_ITERS] = {0, "lr-decay-iters", "COUNT",
+                        "iterations until it is --min-lr, with those of the warm-up (default: "
+                        "--iters)",
+                        NULL},
+    [MIN_LR] = {0, "min-lr", "RATE", "the learning rate at the end of the decay", "0"},
+    [BETA1] = {0, "adam-beta1", "PART", "how much of the first moment stays in a step", "0.9"},
+    [BETA2] = {0, "adam-beta2", "PART", "how much of the second moment stays in a step", "0.999"},
+    [SAVE] = {0, "save", "DIR",
+              "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
+    [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
+    [LOAD] = {0, "load", "DIR",
+              "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "
+              "checkpoint, or with weights from files of safetensors",
+              NULL},
     [SEED] = {0, "seed", "N", "seed of weights and data", "1234"},
     [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
     [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
@@ -179,7 +204,7 @@ static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL,
 /* The names that TransformerEngine's examples have for them. */
 static const lap_alias_t aliases[] = {
     {0, "layer-type", LAYER}, {0, "tp-size", TP},      {'i', "num-iters", ITERS},
-    {'s', "seq-length", SEQ}, {0, "num-heads", HEADS},
+    {'s', "seq-length", SEQ}, {0, "num-heads", HEADS}, {0, "save-interval", SAVE_EVERY},
 };
 
 const lap_command_t lap_train_command = {
@@ -440,6 +465,39 @@ static float adamw_rate(const lap_nn_desc_t *desc)
     return fminf(0.001f, 0.4f / (float)desc->hidden);
 }
 
+/* Less than 1. */
+static bool parse_beta(const lap_args_t *args, int option, float *beta_p)
+{
+    if (!parse_rate(args, option, 0, beta_p))
+        return false;
+    return *beta_p < 1 || lap_args_wrong(args->command, "--%s is '%s'; expected less than 1",
+                                         options[option].name, args->values[option]);
+}
+
+static bool parse_decay(lap_train_t *train, const lap_args_t *args)
+{
+    lap_optimizer_desc_t *optimizer = &train->optimizer;
+    size_t kind, steps = (size_t)train->iters;
+    if (!lap_arg_choice(args->command, "--lr-decay-style", args->values[LR_DECAY],
+                        lap_lr_decay_names, &kind) ||
+        (args->values[LR_DECAY_ITERS] && !parse_count(args, LR_DECAY_ITERS, "", &steps)) ||
+        !parse_rate(args, MIN_LR, 0, &optimizer->min_lr) ||
+        !parse_beta(args, BETA1, &optimizer->beta1) || !parse_beta(args, BETA2, &optimizer->beta2))
+        return false;
+    optimizer->lr_decay = (lap_lr_decay_t)kind;
+    optimizer->lr_decay_steps = kind == LAP_LR_CONSTANT ? 0 : steps;
+    return true;
+}
+
+static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
+{
+    train->save = args->values[SAVE];
+    train->load = args->values[LOAD];
+    return !args->values[SAVE_EVERY] ||
+           lap_arg_int(args->command, "--save-every", args->values[SAVE_EVERY], 1, 1000000,
+                       &train->save_every);
+}
+
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     lap_optimizer_desc_t *optimizer = &train->optimizer;
@@ -455,6 +513,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
                      &train->log_interval) ||
         !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
+        !parse_decay(train, args) || !parse_checkpoints(train, args) ||
         !parse_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                      &train->bucket))
         return false;
@@ -514,6 +573,14 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
          LIST(GRAD_DTYPE, BUCKET)},
         {train->tp * train->replicas == 1,
          "is for ranks that communicate; expected 2 ranks or more", LIST(COMPARE, LINK)},
+        {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",
+         LIST(BETA1, BETA2)},
+        {train->optimizer.lr_decay == LAP_LR_CONSTANT,
+         "needs a learning rate that falls; expected --lr-decay-style linear or cosine",
+         LIST(LR_DECAY_ITERS, MIN_LR)},
+        {!train->save, "needs a place; expected --save DIR with it", LIST(SAVE_EVERY)},
+        {args->given[COMPARE], "is for one training; expected no --compare with it",
+         LIST(SAVE, LOAD)},
         {args->given[NO_SEQUENCE_PARALLEL],
          "needs sequence parallelism; expected no --no-sequence-parallel with it",
          LIST(NO_AG, RS_DGRAD, NO_BULK_WGRAD)},
@@ -596,6 +663,10 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, FP8, "%s", lap_fp8_recipe_names[desc->fp8]);
     settle_rate(args, LR, train->optimizer.lr);
     settle_rate(args, WEIGHT_DECAY, train->optimizer.weight_decay);
+    settle_rate(args, MIN_LR, train->optimizer.min_lr);
+    lap_arg_settle(args, LR_DECAY_ITERS, "%zu", train->optimizer.lr_decay_steps);
+    settle_rate(args, BETA1, train->optimizer.beta1);
+    settle_rate(args, BETA2, train->optimizer.beta2);
     settle_rate(args, CLIP, train->optimizer.clip_norm);
     lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
     lap_arg_settle(args, BUCKET, "%zu", train->bucket);

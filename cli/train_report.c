@@ -213,8 +213,8 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
     print_comm_head(false);
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *it = &result->iterations[i];
-        printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", i + 1, it->loss, ms(it->seconds),
-               ms(it->passes), rate(lap_train_tokens(train), it->seconds));
+        printf("%9d  %12.9f  %10.3f  %9.3f  %9.0f", result->first + i + 1, it->loss,
+               ms(it->seconds), ms(it->passes), rate(lap_train_tokens(train), it->seconds));
         print_comm(it, LAP_TRAIN_ALL, false);
     }
     if (train->quiet)

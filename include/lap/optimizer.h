@@ -8,8 +8,15 @@
  *              w -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon), in step t
  *
  * weight_decay is for matrices only, not for biases and norms. In the first warmup steps lr grows
- * linearly to its value. With clip_norm, gradients whose norm over all parameters is larger are
- * scaled down to it: g is g clip_norm / (norm + 1e-6).
+ * linearly to its value. With lr_decay it then falls to min_lr, until step lr_decay_steps, and stays
+ * there. With p the part of the steps from warmup to lr_decay_steps that has been made it is
+ *
+ *   LAP_LR_CONSTANT  lr
+ *   LAP_LR_LINEAR    lr - (lr - min_lr) p
+ *   LAP_LR_COSINE    min_lr + (lr - min_lr) (1 + cos(pi p)) / 2
+ *
+ * With clip_norm, gradients whose norm over all parameters is larger are scaled down to it: g is
+ * g clip_norm / (norm + 1e-6).
  */
 #ifndef LAP_OPTIMIZER_H
 #define LAP_OPTIMIZER_H
@@ -32,6 +39,13 @@ typedef enum lap_optimizer_kind {
     LAP_ADAMW = 1,
 } lap_optimizer_kind_t;
 
+/* How the learning rate falls, as above. */
+typedef enum lap_lr_decay {
+    LAP_LR_CONSTANT = 0,
+    LAP_LR_LINEAR = 1,
+    LAP_LR_COSINE = 2,
+} lap_lr_decay_t;
+
 /* The description of an optimizer: the same on every rank. */
 typedef struct lap_optimizer_desc {
     size_t size; /* sizeof(lap_optimizer_desc_t), set by LAP_OPTIMIZER_DESC_INIT */
@@ -42,12 +56,16 @@ typedef struct lap_optimizer_desc {
     float weight_decay;
     float clip_norm; /* 0: never clipped, and no norm is computed */
     size_t warmup;   /* steps; 0: none */
+    lap_lr_decay_t lr_decay;
+    size_t lr_decay_steps; /* those of warmup, too; 0: it does not fall */
+    float min_lr;          /* at most lr */
 } lap_optimizer_desc_t;
 
 /* AdamW with a learning rate of 0.001. */
 #define LAP_OPTIMIZER_DESC_INIT                                                                    \
     {                                                                                              \
-        sizeof(lap_optimizer_desc_t), LAP_ADAMW, 1e-3f, 0.0f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.0f, 0  \
+        sizeof(lap_optimizer_desc_t), LAP_ADAMW, 1e-3f, 0.0f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.0f, 0, \
+            LAP_LR_CONSTANT, 0, 0.0f                                                               \
     }
 
 /*
@@ -55,6 +73,9 @@ typedef struct lap_optimizer_desc {
  * what was expected, LAP_ERR_UNSUPPORTED (a field of a newer version).
  */
 LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
+
+/* The learning rate of a step, counted from 1. Local; the description makes sense. */
+LAP_API double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step);
 
 /*
  * Makes an optimizer for layers, which belong to `group`. Collective over the group and, once

@@ -14,6 +14,7 @@ const char *const lap_activation_names[] = {"gelu", "swiglu", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 const char *const lap_fp8_recipe_names[] = {"none", "delayed", "current", NULL};
 const char *const lap_optimizer_names[] = {"sgd", "adamw", NULL};
+const char *const lap_lr_decay_names[] = {"constant", "linear", "cosine", NULL};
 
 #define NN(field, type) LAP_FIELD(lap_nn_desc_t, field, LAP_FIELD_##type)
 #define WEIGHTS .marks = LAP_NN_OF_WEIGHTS
@@ -69,5 +70,8 @@ const lap_field_t lap_optimizer_fields[] = {
     {OPTIMIZER(weight_decay, SINGLE)},
     {OPTIMIZER(clip_norm, SINGLE)},
     {OPTIMIZER(warmup, UNSIGNED)},
+    {OPTIMIZER(lr_decay, CHOICE), .words = lap_lr_decay_names, .prefix = "LAP_LR_"},
+    {OPTIMIZER(lr_decay_steps, UNSIGNED)},
+    {OPTIMIZER(min_lr, SINGLE)},
     {.name = NULL},
 };

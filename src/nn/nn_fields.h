@@ -14,6 +14,7 @@ extern const char *const lap_activation_names[];
 extern const char *const lap_positions_names[];
 extern const char *const lap_fp8_recipe_names[];
 extern const char *const lap_optimizer_names[];
+extern const char *const lap_lr_decay_names[];
 
 /* In the order of lap_nn_desc_t and lap_optimizer_desc_t; the last rows have no name. */
 extern const lap_field_t lap_nn_fields[];

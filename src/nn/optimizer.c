@@ -37,6 +37,11 @@ struct lap_optimizer {
 
 /* ---- descriptions ---- */
 
+static bool decays(const lap_optimizer_desc_t *desc)
+{
+    return desc->lr_decay != LAP_LR_CONSTANT && desc->lr_decay_steps > 0;
+}
+
 static lap_status_t read_desc(const lap_optimizer_desc_t *given, lap_optimizer_desc_t *desc_p)
 {
     lap_optimizer_desc_t desc = LAP_OPTIMIZER_DESC_INIT;
@@ -44,6 +49,13 @@ static lap_status_t read_desc(const lap_optimizer_desc_t *given, lap_optimizer_d
         return lap_error(LAP_ERR_INVALID, "desc is NULL, expected a description");
     LAP_TRY(lap_read_options(&desc, sizeof(desc), given, "LAP_OPTIMIZER_DESC"));
     LAP_TRY(lap_fields_check(lap_optimizer_fields, &desc));
+    if (decays(&desc) && desc.lr_decay_steps <= desc.warmup)
+        return lap_error(LAP_ERR_INVALID,
+                         "lr_decay_steps is %zu, expected more than the %zu steps of warmup",
+                         desc.lr_decay_steps, desc.warmup);
+    if (decays(&desc) && desc.min_lr > desc.lr)
+        return lap_error(LAP_ERR_INVALID, "min_lr is %g, expected at most lr, %g",
+                         (double)desc.min_lr, (double)desc.lr);
     *desc_p = desc;
     return LAP_OK;
 }
@@ -52,6 +64,20 @@ lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc)
 {
     lap_optimizer_desc_t known;
     return read_desc(desc, &known);
+}
+
+double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step)
+{
+    const double pi = 3.14159265358979323846, lr = desc->lr, least = desc->min_lr;
+    const double warmup = (double)desc->warmup, steps = (double)desc->lr_decay_steps;
+    if (step < desc->warmup)
+        return lr * ((double)step / warmup);
+    if (!decays(desc))
+        return lr;
+    const double part = fmin(1, ((double)step - warmup) / (steps - warmup));
+    if (desc->lr_decay == LAP_LR_LINEAR)
+        return lr - (lr - least) * part;
+    return least + (lr - least) * (1 + cos(pi * part)) / 2;
 }
 
 /* ---- making one ---- */
@@ -214,7 +240,6 @@ static lap_status_t update(lap_optimizer_t *optimizer, float scale)
 {
     const lap_optimizer_desc_t *desc = &optimizer->desc;
     const double t = (double)++optimizer->steps;
-    const double warm = desc->warmup > 0 ? fmin(1, t / (double)desc->warmup) : 1;
     size_t count;
     float *masters = lap_nn_masters(optimizer->nn, &count);
     const float *gradients = lap_nn_gradients(optimizer->nn, &count);
@@ -228,7 +253,7 @@ static lap_status_t update(lap_optimizer_t *optimizer, float scale)
             .first = optimizer->moments + segment->begin,
             .second = desc->kind == LAP_ADAMW ? optimizer->moments + count + segment->begin : NULL,
             .scale = scale,
-            .lr = (float)(desc->lr * warm),
+            .lr = (float)lap_optimizer_rate(desc, optimizer->steps),
             .decay = segment->decays ? desc->weight_decay : 0,
             .momentum = desc->momentum,
             .beta1 = desc->beta1,

@@ -83,9 +83,22 @@ typedef struct followed {
     double w, m, v;
 } followed_t;
 
+/* Grows to lr in the steps of warm-up, then falls to min_lr. */
+static double true_rate(const lap_optimizer_desc_t *desc, int t)
+{
+    const double whole = (double)desc->lr_decay_steps - (double)desc->warmup;
+    if (t <= (int)desc->warmup)
+        return (double)desc->lr * t / (double)desc->warmup;
+    const double part = fmin(1, (t - (double)desc->warmup) / whole);
+    const double left = desc->lr_decay == LAP_LR_LINEAR   ? 1 - part
+                        : desc->lr_decay == LAP_LR_COSINE ? (1 + cos(acos(-1) * part)) / 2
+                                                          : 1;
+    return desc->min_lr + ((double)desc->lr - desc->min_lr) * left;
+}
+
 static void follow(followed_t *f, const lap_optimizer_desc_t *desc, double g, bool decays, int t)
 {
-    const double lr = desc->lr * (desc->warmup ? fmin(1, (double)t / (double)desc->warmup) : 1);
+    const double lr = true_rate(desc, t);
     const double decay = decays ? desc->weight_decay : 0;
     if (desc->kind == LAP_SGD) {
         f->v = desc->momentum * f->v + g + decay * f->w;
@@ -147,16 +160,24 @@ typedef struct trial {
     float lr, momentum, decay, clip;
     size_t warmup;
     float scale;
+    lap_lr_decay_t lr_decay;
+    size_t steps; /* of it */
+    float min_lr;
 } trial_t;
 
 static const trial_t trials[] = {
-    {"sgd", LAP_SGD, 0.5f, 0, 0, 0, 0, 1},
-    {"sgd with momentum, decay and warm-up", LAP_SGD, 0.5f, 0.9f, 0.1f, 0, 3, 0.5f},
-    {"sgd, clipped", LAP_SGD, 0.5f, 0, 0, 0.1f, 0, 2},
-    {"adamw", LAP_ADAMW, 0.01f, 0, 0, 0, 0, 1},
-    {"adamw with decay and warm-up", LAP_ADAMW, 0.01f, 0, 0.1f, 0, 3, 0.25f},
-    {"adamw, clipped", LAP_ADAMW, 0.01f, 0, 0.1f, 0.2f, 0, 1},
-    {"adamw, not clipped", LAP_ADAMW, 0.01f, 0, 0.1f, 1000, 0, 1},
+    {"sgd", LAP_SGD, 0.5f, 0, 0, 0, 0, 1, LAP_LR_CONSTANT, 0, 0},
+    {"sgd with momentum, decay and warm-up", LAP_SGD, 0.5f, 0.9f, 0.1f, 0, 3, 0.5f, LAP_LR_CONSTANT,
+     0, 0},
+    {"sgd, clipped", LAP_SGD, 0.5f, 0, 0, 0.1f, 0, 2, LAP_LR_CONSTANT, 0, 0},
+    {"adamw", LAP_ADAMW, 0.01f, 0, 0, 0, 0, 1, LAP_LR_CONSTANT, 0, 0},
+    {"adamw with decay and warm-up", LAP_ADAMW, 0.01f, 0, 0.1f, 0, 3, 0.25f, LAP_LR_CONSTANT, 0, 0},
+    {"adamw, clipped", LAP_ADAMW, 0.01f, 0, 0.1f, 0.2f, 0, 1, LAP_LR_CONSTANT, 0, 0},
+    {"adamw, not clipped", LAP_ADAMW, 0.01f, 0, 0.1f, 1000, 0, 1, LAP_LR_CONSTANT, 0, 0},
+    {"sgd, linear decay", LAP_SGD, 0.5f, 0, 0, 0, 0, 1, LAP_LR_LINEAR, 3, 0},
+    {"sgd, linear decay after warm-up", LAP_SGD, 0.5f, 0, 0, 0, 2, 1, LAP_LR_LINEAR, 6, 0.1f},
+    {"adamw, cosine decay after warm-up", LAP_ADAMW, 0.01f, 0, 0, 0, 1, 1, LAP_LR_COSINE, 4,
+     0.001f},
 };
 
 static lap_optimizer_desc_t describe(const trial_t *trial)
@@ -168,6 +189,9 @@ static lap_optimizer_desc_t describe(const trial_t *trial)
     desc.weight_decay = trial->decay;
     desc.clip_norm = trial->clip;
     desc.warmup = trial->warmup;
+    desc.lr_decay = trial->lr_decay;
+    desc.lr_decay_steps = trial->steps;
+    desc.min_lr = trial->min_lr;
     return desc;
 }
 
@@ -253,6 +277,15 @@ static void refuse(void)
     desc = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
     desc.beta2 = 1;
     tap_failure(lap_optimizer_validate(&desc), LAP_ERR_INVALID, "beta2 is 1", "less than 1", NULL);
+    desc = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
+    desc.lr_decay = LAP_LR_COSINE;
+    desc.warmup = desc.lr_decay_steps = 5;
+    tap_failure(lap_optimizer_validate(&desc), LAP_ERR_INVALID, "lr_decay_steps is 5",
+                "more than the 5 steps of warmup", NULL);
+    desc.lr_decay_steps = 6;
+    desc.min_lr = 0.5f;
+    tap_failure(lap_optimizer_validate(&desc), LAP_ERR_INVALID, "min_lr is 0.5", "at most lr",
+                NULL);
     tap_failure(lap_optimizer_validate(NULL), LAP_ERR_INVALID, "desc is NULL", NULL);
     desc.size = 1;
     tap_failure(lap_optimizer_validate(&desc), LAP_ERR_INVALID, "LAP_OPTIMIZER_DESC.size", NULL);

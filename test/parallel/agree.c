@@ -287,6 +287,10 @@ static const change_t optimizer_changes[] = {
     OPTIMIZER(weight_decay, "rank 0 says weight_decay = 0.01, rank 1 says weight_decay = 0", 0.0f),
     OPTIMIZER(clip_norm, "rank 0 says clip_norm = 0, rank 1 says clip_norm = 1", 1.0f),
     OPTIMIZER(warmup, "rank 0 says warmup = 0, rank 1 says warmup = 3", 3),
+    OPTIMIZER(lr_decay, "rank 0 says lr_decay = constant, rank 1 says lr_decay = linear",
+              LAP_LR_LINEAR),
+    OPTIMIZER(lr_decay_steps, "rank 0 says lr_decay_steps = 0, rank 1 says lr_decay_steps = 9", 9),
+    OPTIMIZER(min_lr, "rank 0 says min_lr = 0, rank 1 says min_lr = 0.25", 0.25f),
 };
 
 static void try_optimizers(lap_group_t *group)

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints of `lap train`: where training begins with --load, and what --save writes as it goes. A checkpoint
+ * that cannot be written is reported, and training goes on.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "core/world.h"
+#include "train.h"
+
+/* Whether a failure leaves the ranks able to go on: it is the disk's, or memory's, not a peer's. */
+static bool is_survived(lap_status_t status)
+{
+    return status == LAP_ERR_SYSTEM || status == LAP_ERR_NO_MEMORY || status == LAP_ERR_INVALID;
+}
+
+lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model)
+{
+    const lap_train_t *train = model->train;
+    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world};
+    if (!train->save && !train->load)
+        return LAP_OK;
+    LAP_TRY(
+        lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
+                                                            model->optimizer, &saver->checkpoint)));
+    if (!train->load)
+        return LAP_OK;
+    LAP_TRY(lap_checkpoint_load(saver->checkpoint, train->load, &state));
+    if (state.step >= (uint64_t)train->iters)
+        return lap_error(LAP_ERR_INVALID,
+                         "--load %s is a checkpoint of step %" PRIu64
+                         "; expected --iters to be more than that, not %d",
+                         train->load, state.step, train->iters);
+    saver->step = saver->saved = (int)state.step;
+    saver->samples = state.samples;
+    lap_train_say(train, saver->group, "|-- Loaded step %" PRIu64 " from %s", state.step,
+                  train->load);
+    return LAP_OK;
+}
+
+void lap_train_saver_clear(lap_train_saver_t *saver)
+{
+    lap_checkpoint_destroy(saver->checkpoint);
+    saver->checkpoint = NULL;
+}
+
+/* What came of a save: reports it. A failure that is survived is none of training. */
+static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
+{
+    if (status == LAP_OK && saver->writing) {
+        lap_train_say(saver->train, saver->group, "|-- Saved step %d in %s", saver->wanted,
+                      saver->train->save);
+        saver->saved = saver->wanted;
+        saver->failed = saver->writing = false;
+    }
+    if (status == LAP_OK || status == LAP_IN_PROGRESS || !is_survived(status))
+        return status == LAP_IN_PROGRESS ? LAP_OK : status;
+    if (lap_group_rank(saver->group) == 0)
+        fprintf(stderr, "%s: the checkpoint of step %d was not saved: %s; training goes on\n",
+                lap_train_command.name, saver->wanted, lap_last_error());
+    saver->failed = true;
+    saver->writing = false;
+    return LAP_OK;
+}
+
+static lap_status_t begin(lap_train_saver_t *saver)
+{
+    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    LAP_TRY(conclude(saver, lap_checkpoint_wait(saver->checkpoint)));
+    state.step = (uint64_t)saver->step;
+    state.samples = saver->samples;
+    saver->wanted = saver->step;
+    const lap_status_t status = lap_checkpoint_save(saver->checkpoint, saver->train->save, &state);
+    saver->writing = status == LAP_OK;
+    return status == LAP_OK ? LAP_OK : conclude(saver, status);
+}
+
+lap_status_t lap_train_saver_step(lap_train_saver_t *saver)
+{
+    const lap_train_t *train = saver->train;
+    saver->step++;
+    saver->samples += train->batch;
+    if (!train->save)
+        return LAP_OK;
+    if (train->save_every > 0 && saver->step % train->save_every == 0 && saver->step < train->iters)
+        return begin(saver);
+    return saver->writing ? conclude(saver, lap_checkpoint_poll(saver->checkpoint)) : LAP_OK;
+}
+
+lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite)
+{
+    if (!saver->train->save)
+        return LAP_OK;
+    if (finite && saver->step > saver->saved && !(saver->writing && saver->wanted == saver->step))
+        LAP_TRY(begin(saver));
+    return conclude(saver, lap_checkpoint_wait(saver->checkpoint));
+}

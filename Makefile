@@ -15,7 +15,7 @@ FAULTS_ARGS ?= --count 1000
 configure = cmake -S . -B $(1) -G Ninja -DLAP_WERROR=$(LAP_WERROR) $(2) $(CMAKE_ARGS)
 run_tests = sh scripts/run_tests.sh $(1) $(CTEST_ARGS)
 
-.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install bench clean help setup setup-test setup-lint
+.PHONY: all demo check test test-asan test-tsan mutants test-gpu sanitize-gpu bench-gpu fuzz faults lint format install wheel bench clean help setup setup-test setup-lint
 
 all: setup
 	@$(call configure,$(BUILD))
@@ -69,6 +69,9 @@ format: setup-lint
 install: all
 	@cmake --install $(BUILD) --prefix $(abspath $(PREFIX))
 
+wheel: all
+	@LAPSTRAKE_LIBRARY=$(BUILD)/liblap.so python3 python/wheel_backend.py $(BUILD)/wheel
+
 bench: all
 	@$(BUILD)/lap bench ag 2048 4096 2048 --ranks 2 --link ratio:0.4
 	@$(BUILD)/lap bench rs 2048 2048 4096 --ranks 2 --link ratio:0.4
@@ -92,4 +95,5 @@ help:
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
 	@echo "make lint       format, clang-tidy, cppcheck; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
+	@echo "make wheel      the Python package lapstrake with its liblap inside, in $(BUILD)/wheel"
 	@echo "make clean      removes what was built"

@@ -42,6 +42,12 @@ has_mpi()
     has mpirun && printf '#include <mpi.h>\n' | mpicc -E -x c - >/dev/null 2>&1
 }
 
+# Debian's python3 may be without what makes environments with pip.
+has_venv()
+{
+    python3 -c 'import ensurepip, venv' 2>/dev/null
+}
+
 # clang with its libFuzzer.
 has_fuzzer()
 {
@@ -69,6 +75,7 @@ look()
     [ "$1" = lint ] && need cppcheck "cppcheck" has cppcheck
     [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     [ "$1" = test ] && need python3 "Python 3" has python3
+    [ "$1" = test ] && need python3-venv "Python's venv" has_venv
     [ "$1" = test ] && need zsh "zsh" has zsh
     [ "$1" = test ] && need mandoc "mandoc" has mandoc
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi

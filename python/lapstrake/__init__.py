@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lapstrake: communication hidden behind computation in transformer training.
+
+A thin package over the C library liblap, by ctypes. lapstrake.torch has operators and modules for PyTorch. What a
+call does, and what its arguments mean, is written in the headers of the library (include/lap).
+"""
+
+from lapstrake._abi import DType, Epilogue, Kind, Layout, OpArgs, OpDesc, Sharded, Status, Tensor
+from lapstrake._library import version
+from lapstrake.errors import (Busy, Error, Internal, InvalidArgument, Mismatch, NoMemory, NotSafe, PeerLost,
+                              SystemFailure, Timeout, Unsupported)
+from lapstrake.world import Group, Op, World, dtype_size, methods, shard, shard_features, tensor
+
+__all__ = [
+    "Busy", "DType", "Epilogue", "Error", "Group", "Internal", "InvalidArgument", "Kind", "Layout", "Mismatch",
+    "NoMemory", "NotSafe", "Op", "OpArgs", "OpDesc", "PeerLost", "Sharded", "Status", "SystemFailure", "Tensor",
+    "Timeout", "Unsupported", "World", "dtype_size", "methods", "shard", "shard_features", "tensor", "version",
+]

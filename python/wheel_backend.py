@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the wheel of lapstrake, by PEP 517: liblap by CMake, the package around it, and a zip file.
+
+It needs nothing but Python, so that a wheel can be made without a network. LAPSTRAKE_LIBRARY names a liblap to take
+instead of building one; LAPSTRAKE_CMAKE_ARGS are arguments of cmake, such as -DLAP_CUDA=OFF.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python" / "lapstrake"
+
+
+def _version() -> str:
+    header = (ROOT / "include" / "lap" / "version.h").read_text()
+    return ".".join(re.findall(r"#define LAP_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
+
+
+def _metadata() -> str:
+    return (f"Metadata-Version: 2.1\nName: lapstrake\nVersion: {_version()}\n"
+            "Summary: Communication hidden behind computation in transformer training\n"
+            "License: Apache-2.0\nRequires-Python: >=3.9\nProvides-Extra: torch\n"
+            'Requires-Dist: torch>=2.5; extra == "torch"\n')
+
+
+def _tag() -> str:
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return f"py3-none-{platform}"
+
+
+def _run(command: List[str]) -> None:
+    try:
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    except FileNotFoundError:
+        raise SystemExit(f"lapstrake: there is no {command[0]}, which builds liblap; install it, or set "
+                         "LAPSTRAKE_LIBRARY to a liblap.so that is there") from None
+    except subprocess.CalledProcessError as failure:
+        raise SystemExit(f"lapstrake: '{shlex.join(command)}' failed with status {failure.returncode}") from None
+
+
+def _library(folder: str) -> bytes:
+    given = os.environ.get("LAPSTRAKE_LIBRARY")
+    if given:
+        if not Path(given).is_file():
+            raise SystemExit(f"lapstrake: LAPSTRAKE_LIBRARY is '{given}', expected a file liblap.so")
+        return Path(given).read_bytes()
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DLAP_BUILD_TESTS=OFF", "-DLAP_BUILD_EXAMPLES=OFF"]
+    options += shlex.split(os.environ.get("LAPSTRAKE_CMAKE_ARGS", ""))
+    _run(["cmake", "-S", str(ROOT), "-B", folder, *options])
+    _run(["cmake", "--build", folder, "--target", "lap_shared", "--parallel"])
+    return (Path(folder) / "liblap.so").read_bytes()
+
+
+def _write(path: Path, files: Dict[str, bytes]) -> None:
+    info = f"lapstrake-{_version()}.dist-info"
+    files[f"{info}/METADATA"] = _metadata().encode()
+    files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: lapstrake\nRoot-Is-Purelib: false\n"
+                              f"Tag: {_tag()}\n").encode()
+    files[f"{info}/LICENSE"] = (ROOT / "LICENSE").read_bytes()
+    record = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in files.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(content)}\n")
+            wheel.writestr(_entry(name), content)
+        record.append(f"{info}/RECORD,,\n")
+        wheel.writestr(_entry(f"{info}/RECORD"), "".join(record))
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    # Always the same date, so that equal files make equal wheels.
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+    return entry
+
+
+def build_wheel(wheel_directory: str, config_settings: Optional[Dict[str, Any]] = None,
+                metadata_directory: Optional[str] = None) -> str:
+    """Writes the wheel into a folder, and returns its name."""
+    name = f"lapstrake-{_version()}-{_tag()}.whl"
+    files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
+             for path in sorted(PACKAGE.rglob("*")) if path.suffix == ".py" or path.name == "py.typed"}
+    with tempfile.TemporaryDirectory() as folder:
+        files["lapstrake/liblap.so"] = _library(folder)
+    _write(Path(wheel_directory) / name, files)
+    return name
+
+
+def build_editable(wheel_directory: str, config_settings: Optional[Dict[str, Any]] = None,
+                   metadata_directory: Optional[str] = None) -> str:
+    """The same for `pip install -e .`: only the path of this folder. liblap is found by LAPSTRAKE_LIBRARY."""
+    name = f"lapstrake-{_version()}-{_tag()}.whl"
+    _write(Path(wheel_directory) / name, {"lapstrake.pth": f"{PACKAGE.parent}\n".encode()})
+    return name
+
+
+def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
+    """There are no source distributions: the repository is the source."""
+    raise SystemExit("lapstrake: build a wheel (make wheel, or pip wheel .) from a clone of the repository")
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    print(Path(sys.argv[1]) / build_wheel(sys.argv[1]))

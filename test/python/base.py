@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package without PyTorch: worlds, groups and operators in real processes; failures are exceptions with sentences."""
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import lapstrake as lap
+from ranks import Files, forked
+
+LAP = os.environ["LAP"]
+
+
+def matrix(values, rows, cols):
+    """Floats, and the view of them as a matrix."""
+    memory = (ctypes.c_float * (rows * cols))(*values)
+    return memory, lap.tensor(ctypes.addressof(memory), lap.DType.FLOAT32, rows, cols)
+
+
+def run(ranks, body, **environment):
+    """Runs Python text under `lap run` with so many ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rank.py"
+        path.write_text("import os, sys, time, ctypes\nimport lapstrake as lap\n"
+                        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom base import matrix\n" + body)
+        return subprocess.run([LAP, "run", "-n", str(ranks), sys.executable, str(path)], capture_output=True,
+                              text=True, timeout=60, env={**os.environ, **environment})
+
+
+class Base(unittest.TestCase):
+    def test_a_world_of_one(self):
+        with lap.World() as world:
+            self.assertEqual((world.rank, world.size, world.group.size), (0, 1, 1))
+            op = lap.Op(world.group, lap.Kind.AG_GEMM, 2, 3, 4, method="ring")
+            self.assertEqual(op.method, "ring")
+            a, a_view = matrix(range(8), 2, 4)
+            b, b_view = matrix([1, 2, 3, 4] * 3, 3, 4)
+            d, d_view = matrix([0] * 6, 2, 3)
+            op.run(lap.OpArgs(m=2, a=a_view, b=b_view, d=d_view))
+            self.assertEqual(list(d), [20, 20, 20, 60, 60, 60])
+        self.assertTrue(world.closed and op.closed)
+
+    def test_ranks_of_lap_run(self):
+        done = run(3, """
+with lap.World() as world:
+    group = world.group
+    assert group.allgather(bytes([world.rank] * 2)) == [b"\\0\\0", b"\\1\\1", b"\\2\\2"]
+    part = group.split(0 if world.rank < 2 else -1)
+    assert (part is None) == (world.rank == 2)
+    if part:
+        assert (part.rank, part.size) == (world.rank, 2)
+        part.barrier()
+        part.close()
+    op = lap.Op(group, lap.Kind.GEMM_RS, 6, 2, 3)
+    a, a_view = matrix([world.rank + 1] * 6, 6, 1)
+    b, b_view = matrix([1, 10], 2, 1)
+    d, d_view = matrix([0] * 4, 2, 2)
+    op.begin(lap.OpArgs(m=6, a=a_view, b=b_view, d=d_view))
+    op.end()
+    assert list(d) == [6, 60, 6, 60], list(d)
+    print("right")
+""")
+        self.assertEqual((done.returncode, done.stdout.count("right")), (0, 3), done.stderr)
+
+    def test_sentences(self):
+        with lap.World() as world:
+            for error, text, arguments in (
+                (lap.InvalidArgument, "method 'rnig'", dict(method="rnig")),
+                (lap.InvalidArgument, "num_splits", dict(method="ring", num_splits=3)),
+                (lap.Unsupported, "type", dict(dtype=77)),
+            ):
+                with self.assertRaises(error) as caught:
+                    lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2, **arguments)
+                self.assertIn(text, str(caught.exception))
+                self.assertIsInstance(caught.exception, lap.Error)
+            with self.assertRaisesRegex(TypeError, "lap_op_desc_t has no field 'mm'"):
+                lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2, mm=1)
+            op = lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2)
+            with self.assertRaisesRegex(lap.InvalidArgument, "a"):
+                op.run(lap.OpArgs(m=2))
+        with self.assertRaisesRegex(lap.InvalidArgument, "this Op has been closed"):
+            op.run(lap.OpArgs(m=2))
+        with self.assertRaisesRegex(lap.InvalidArgument, "this World has been closed"):
+            world.group.barrier()
+
+    def test_what_ranks_do_not_agree_on(self):
+        done = run(2, """
+with lap.World() as world:
+    try:
+        lap.Op(world.group, lap.Kind.AG_GEMM, 2, 2, 2 + world.rank)
+    except lap.Mismatch as failure:
+        print("told:", failure)
+""")
+        self.assertEqual((done.returncode, done.stdout.count("told:")), (0, 2), done.stderr)
+        self.assertIn("k", done.stdout)
+
+    def test_callbacks(self):
+        with lap.World.connect(0, 1, lambda mine: mine, lambda: None, timeout_s=5) as world:
+            self.assertEqual((world.rank, world.size), (0, 1))
+
+        def fails(mine):
+            raise KeyError("no network")
+
+        with self.assertRaises(lap.SystemFailure) as caught:
+            lap.World.connect(0, 2, fails, lambda: None)
+        self.assertIsInstance(caught.exception.__cause__, KeyError)
+        with self.assertRaises(lap.SystemFailure) as caught:
+            lap.World.connect(0, 2, lambda mine: mine, lambda: None)
+        self.assertIn("expected", str(caught.exception.__cause__))
+
+    def test_order_of_destruction(self):
+        world = lap.World()
+        op = lap.Op(world.group, lap.Kind.GEMM, 2, 2, 2)
+        del world
+        gc.collect()
+        self.assertFalse(op.closed)
+        a, a_view = matrix([1, 2, 3, 4], 2, 2)
+        d, d_view = matrix([0] * 4, 2, 2)
+        op.run(lap.OpArgs(m=2, a=a_view, b=a_view, d=d_view))  # its world is still there
+        self.assertEqual(list(d), [5, 11, 11, 25])
+
+    def test_what_is_left_at_the_end(self):
+        # Nothing is closed: cycles, modules that are torn down, a process that was forked.
+        done = run(2, """
+world = lap.World()
+op = lap.Op(world.group, lap.Kind.AG_GEMM, 4, 4, 4)
+world.cycle = [world, op]
+child = os.fork()
+if child == 0:
+    del world, op
+    import gc; gc.collect()
+    sys.exit(0)
+os.waitpid(child, 0)
+world.group.barrier()
+print("left")
+""")
+        self.assertEqual((done.returncode, done.stdout.count("left"), done.stderr), (0, 2, ""))
+
+    def test_a_killed_rank(self):
+        def body(rank, ranks, folder):
+            files = Files(folder, rank, ranks)
+            world = lap.World.connect(rank, ranks, files.allgather, files.barrier, timeout_s=20)
+            op = lap.Op(world.group, lap.Kind.GEMM_RS, 6, 2, 3)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            a, a_view = matrix([1] * 6, 6, 1)
+            b, b_view = matrix([1, 10], 2, 1)
+            d, d_view = matrix([0] * 4, 2, 2)
+            begun = time.monotonic()
+            try:
+                op.run(lap.OpArgs(m=6, a=a_view, b=b_view, d=d_view))
+            except lap.PeerLost as failure:
+                return time.monotonic() - begun, str(failure)
+            return None
+
+        with tempfile.TemporaryDirectory() as folder:
+            results = forked(3, body, folder, killed=[1])
+        for rank in (0, 2):
+            seconds, sentence = results[rank]
+            self.assertIn("rank 1", sentence)
+            self.assertLess(seconds, 10)  # far from the timeout
+
+    def test_no_library(self):
+        for name, text in (("/nowhere/liblap.so", "there is no liblap"), ("libm.so.6", "no liblap, or one of another")):
+            done = subprocess.run([sys.executable, "-c", "import lapstrake; lapstrake.version()"], capture_output=True,
+                                  text=True, env={**os.environ, "LAPSTRAKE_LIBRARY": name})
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(text, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

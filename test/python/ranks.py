@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks for tests: processes that are forked, so that what was imported is imported once."""
+
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+class Failed(AssertionError):
+    """A rank raised, or ended without a result."""
+
+
+def forked(ranks, body, *arguments, killed=(), seconds=60):
+    """body(rank, ranks, *arguments) in so many processes; a list of what they return. Those in `killed` return nothing.
+
+    A rank that raises is a failure with its traceback; ranks that are late are killed, and named.
+    """
+    pipes, children = [], []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for rank in range(ranks):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            try:
+                result = (True, body(rank, ranks, *arguments))
+            except BaseException:
+                result = (False, traceback.format_exc())
+            try:
+                with os.fdopen(writing, "wb") as pipe:
+                    pickle.dump(result, pipe)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        pipes.append(reading)
+        children.append(child)
+    deadline, received = time.monotonic() + seconds, [b""] * ranks
+    waiting = dict(zip(pipes, range(ranks)))
+    while waiting and time.monotonic() < deadline:
+        for pipe in select.select(list(waiting), [], [], max(0, deadline - time.monotonic()))[0]:
+            chunk = os.read(pipe, 1 << 16)
+            received[waiting[pipe]] += chunk
+            if not chunk:
+                del waiting[pipe]
+    late = sorted(waiting.values())
+    for rank, child in enumerate(children):
+        if rank in late:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(pipes[rank])
+    results, failures = [], [f"rank {rank} has not ended after {seconds} s" for rank in late]
+    for rank, text in enumerate(received):
+        if rank in killed or rank in late:
+            results.append(None)
+            continue
+        right, result = pickle.loads(text) if text else (False, "it ended without a result")
+        if not right:
+            failures.append(f"rank {rank}: {result}")
+        results.append(result)
+    if failures:
+        raise Failed("\n".join(failures))
+    return results
+
+
+class Files:
+    """Callbacks of World.connect over the files of a folder."""
+
+    def __init__(self, folder, rank, ranks):
+        self.folder, self.rank, self.ranks, self.round = folder, rank, ranks, 0
+
+    def allgather(self, mine):
+        self.round += 1
+        path = f"{self.folder}/{self.round}."
+        with open(f"{path}{self.rank}.part", "wb") as file:
+            file.write(mine)
+        os.rename(f"{path}{self.rank}.part", f"{path}{self.rank}")
+        for rank in range(self.ranks):
+            while not os.path.exists(f"{path}{rank}"):
+                time.sleep(0.001)
+        return b"".join(Path(f"{path}{rank}").read_bytes() for rank in range(self.ranks))
+
+    def barrier(self):
+        self.allgather(b".")

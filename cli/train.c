@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "interrupt.h"
+#include "nn/predict.h"
 #include "ranks.h"
 #include "util/alloc.h"
 #include "util/clock.h"
@@ -122,6 +123,17 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
 }
 
+/* What the passes of an iteration should take. Collective. */
+static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *result)
+{
+    lap_nn_prediction_t prediction;
+    if (!model->train->predicts)
+        return LAP_OK;
+    LAP_TRY(lap_nn_predict(model->nn, &prediction));
+    result->predicted = prediction.first + (model->train->micro - 1) * prediction.more;
+    return LAP_OK;
+}
+
 /* Makes the model of one way of training. */
 static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *groups,
                             lap_train_model_t *model, lap_train_result_t *result)
@@ -132,6 +144,7 @@ static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *
     LAP_TRY(
         lap_train_model_init(model, train, groups, result->overlap, train->trace, result->link));
     LAP_TRY(list_gemms(model, result));
+    LAP_TRY(predict(model, result));
     lap_train_say_gemms(train, groups->tp, result);
     return LAP_OK;
 }

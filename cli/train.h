@@ -41,7 +41,8 @@ typedef struct lap_train {
     lap_link_arg_t link;
     double timeout_s;
     bool json, debug;
-    bool goes_on; /* when a loss is not finite */
+    bool predicts; /* how long forward and backward take */
+    bool goes_on;  /* when a loss is not finite */
     /* What is printed: how many iterations were asked for, where a signal interrupted them; else 0. */
     int interrupted;
     bool trace;      /* look at what every GEMM does, */
@@ -55,6 +56,7 @@ extern const lap_command_t lap_train_command;
  * A command that takes the options of `lap train`, and a few of its own. Its name and texts are given;
  * what lap_train_extend adds lives as long as the form. lap_train_own returns the value of one of its own.
  */
+#define LAP_TRAIN_OWN_MAX 16
 typedef struct lap_train_form {
     lap_command_t command;
     lap_option_t options[LAP_OPTIONS_MAX];
@@ -214,6 +216,7 @@ typedef struct lap_train_result {
     int first;                         /* and which one is the first of them, from 0 */
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
+    double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
     lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */
 } lap_train_result_t;
 

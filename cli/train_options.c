@@ -76,6 +76,7 @@ enum {
     TIMEOUT,
     CONTINUE,
     NO_TRACE,
+    NO_PREDICT,
     DEBUG,
     QUIET,
     LOG_INTERVAL,
@@ -191,6 +192,11 @@ static const lap_option_t options[NOPTIONS] = {
                   "do not trace the GEMMs: no figures of communication (on GPUs, of three or more "
                   "iterations only the second half is traced)",
                   NULL},
+    [NO_PREDICT] =
+        {0, "no-predict", NULL,
+         "do not measure GEMMs and kernels by themselves to predict forward and backward "
+         "(on GPUs and with replicas nothing is predicted)",
+         NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
     [LOG_INTERVAL] = {0, "log-interval", "COUNT",
@@ -219,6 +225,9 @@ const lap_command_t lap_train_command = {
         "\n"
         "time           forward, backward, gradients between replicas and the optimizer step\n"
         "passes         forward and backward alone\n"
+        "predicted      the same, by a simulation of all ranks' programs with what GEMMs, "
+        "kernels,\n"
+        "               copies and signals cost by themselves\n"
         "communication  time in which data that a rank sent were on their way; mean of the ranks\n"
         "hidden         ... while the rank computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
@@ -674,6 +683,9 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, TRANSPORT, "%s", train->transport);
 }
 
+_Static_assert(NOPTIONS + LAP_TRAIN_OWN_MAX <= LAP_OPTIONS_MAX,
+               "room for options of other commands");
+
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown)
 {
     lap_command_t *command = &form->command;
@@ -710,6 +722,8 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
         !parse_overlap(&train, &args) || !parse_link(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
+    train.predicts =
+        !args.given[NO_PREDICT] && train.replicas == 1 && strcmp(train.device, "cuda") != 0;
     settle(&train, &args);
     train.args = args;
     *train_p = train;

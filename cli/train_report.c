@@ -249,6 +249,9 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     if (!train->quiet)
         printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core\n",
                several ? ", medians without the first" : "");
+    if (result->predicted > 0 && it.passes > 0)
+        printf("passes %.3f ms, predicted %.3f ms (%+.0f %%)\n", ms(it.passes),
+               ms(result->predicted), 100 * (result->predicted / it.passes - 1));
     printf("%.0f tokens/s, %.3g TFLOP/s of a rank's GEMMs",
            rate(lap_train_tokens(train), it.seconds), rate(result->flops, it.seconds) * 1e-12);
     if (it.traced)
@@ -366,7 +369,9 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     }
     printf("],\"gradients\":{");
     print_json_comm(&it, LAP_TRAIN_GRADIENTS);
-    printf("}");
+    printf("},");
+    lap_bench_json_number("predicted_ms", result->predicted > 0 ? ms(result->predicted) : NAN);
+    printf(",\"passes_ms\":%.6g", ms(it.passes));
     print_json_rates(train, result, &it);
 }
 

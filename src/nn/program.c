@@ -264,7 +264,7 @@ static lap_status_t build_described(void *context, const lap_nn_list_t *list, ui
                                     size_t m, lap_schedule_t *schedule_p)
 {
     const lap_nn_linking_t *linking = context;
-    lap_op_desc_t desc = linking->descs ? linking->descs[step] : list->steps[step].desc;
+    lap_op_desc_t desc = list->steps[step].desc;
     lap_problem_t problem;
     const lap_builder_t *builder;
     if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)

@@ -17,6 +17,10 @@ typedef struct lap_nn_source {
     void *context;
 } lap_nn_source_t;
 
+/* As the operators of layers have chosen their methods; it lives as long as the layers. */
+struct lap_nn;
+lap_nn_source_t lap_nn_chosen(struct lap_nn *nn);
+
 /* The active rows of an operator of the list in a pass with `seq` tokens of each sequence. */
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
@@ -44,8 +48,7 @@ typedef struct lap_nn_linking {
     bool more;                     /* gradients are added to those before */
     bool as_built;                 /* no pass of lowering runs */
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
-    const lap_op_desc_t *descs;    /* of each operator of the list; NULL: as the plan has them */
-    const lap_nn_source_t *source; /* of schedules; NULL: those of the descriptions */
+    const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
 } lap_nn_linking_t;
 
 /*

@@ -21,9 +21,14 @@ static lap_status_t build_chosen(void *context, const lap_nn_list_t *list, uint3
     return lap_op_schedule(nn->calls[step].op, m, list->rank, schedule_p);
 }
 
+lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
+{
+    return (lap_nn_source_t){build_chosen, nn};
+}
+
 lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
-    const lap_nn_source_t source = {build_chosen, nn};
+    const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_nn_proof_t proof;
     return lap_nn_prove_source(&nn->list.plan, &nn->calls[0].op->target, &source, &proof);
 }
@@ -64,7 +69,7 @@ static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **e
 
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
-    const lap_nn_source_t source = {build_chosen, nn};
+    const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_linked_t linked = {.rank = nn->list.rank};
     lap_nn_link_regions(&nn->list, &linked);
     lap_status_t status =

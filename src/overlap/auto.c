@@ -178,9 +178,8 @@ static lap_status_t apply(const lap_op_desc_t *desc, int size, unsigned can,
     return LAP_OK;
 }
 
-/* The columns of the result of a rank's GEMM, and what it sums over. */
-static lap_status_t gemm_of(const lap_op_desc_t *desc, int size, unsigned can, size_t *n_p,
-                            size_t *k_p)
+lap_status_t lap_auto_gemm(const lap_op_desc_t *desc, int size, unsigned can, size_t *n_p,
+                           size_t *k_p)
 {
     lap_problem_t problem;
     const lap_builder_t *builder;
@@ -235,7 +234,7 @@ static lap_status_t choose_by_model(lap_group_t *group, lap_engine_t *engine,
     const char *transport = desc->buffer ? desc->buffer->ops->name : NULL;
     lap_cost_t cost;
     size_t n, k;
-    LAP_TRY(gemm_of(desc, group->size, can, &n, &k));
+    LAP_TRY(lap_auto_gemm(desc, group->size, can, &n, &k));
     LAP_TRY(lap_calibrate(group, engine, transport, desc->dtype, n, k, &cost));
     if (desc->buffer)
         lap_cost_add_link(&cost, &desc->buffer->link);

@@ -58,4 +58,8 @@ lap_status_t lap_auto_choose(lap_group_t *group, lap_engine_t *engine, const lap
 /* The choice for `m` active rows. */
 const lap_candidate_t *lap_auto_for(const lap_auto_t *choice, size_t m);
 
+/* The columns of the result of rank 0's GEMM, and what it sums over: what lap_calibrate takes. */
+lap_status_t lap_auto_gemm(const lap_op_desc_t *desc, int size, unsigned can, size_t *n_p,
+                           size_t *k_p);
+
 #endif

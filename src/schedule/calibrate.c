@@ -586,6 +586,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
+        .spin_s = device->ops->transport ? 0 : (double)world->spin_ns * 1e-9,
         .call_s = times->call,
         /* Ranks of the world that are not in the group have their share, too. */
         .cores = (double)world->cores * group->size / world->local_size,

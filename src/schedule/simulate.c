@@ -46,9 +46,11 @@ typedef struct lane {
     uint32_t block;          /* of a GEMM at work; NO_BLOCK: of none */
     uint32_t blocks_done;
     bool busy;
-    double begin; /* of the task */
-    double work;  /* left of it, in seconds at full speed */
-    double cores; /* that it wants */
+    bool waits, spins; /* for a signal; and keeps a core busy meanwhile */
+    double since;      /* when it began to wait */
+    double begin;      /* of the task */
+    double work;       /* left of it, in seconds at full speed */
+    double cores;      /* that it wants */
 } lane_t;
 
 typedef struct simulation {
@@ -291,9 +293,19 @@ static double reduce_bytes(const lap_schedule_t *schedule, const lap_step_t *ste
     return step->count * read + (double)lap_range_bytes(&step->dst);
 }
 
+/* The stream waits for a signal that has not come: with a core to itself for a while. */
+static void wait_on(simulation_t *sim, lane_t *lane)
+{
+    if (!lane->waits)
+        lane->since = sim->now;
+    lane->waits = true;
+    lane->spins = !has_come(sim, lane->since + sim->costs[lane->fragment].cost->spin_s);
+}
+
 static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
 {
     lane->busy = true;
+    lane->waits = lane->spins = false;
     lane->begin = sim->now;
     lane->work = work;
     lane->cores = cores;
@@ -339,8 +351,10 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane)
         return;
     }
     lane->block = find_block(sim, rank, lane);
-    if (lane->block == NO_BLOCK)
+    if (lane->block == NO_BLOCK) {
+        wait_on(sim, lane);
         return;
+    }
     const lap_block_t *block = &schedule->blocks[lane->block];
     start(sim, lane,
           begin + gemm_seconds(costs->cost, lap_block_shape(schedule, step, block)) +
@@ -364,6 +378,8 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     case LAP_STEP_WAIT:
         if (signal_came(sim, rank, lane->fragment, step->signal, step->count))
             start(sim, lane, cost->step_s, 1);
+        else
+            wait_on(sim, lane);
         break;
     case LAP_STEP_REDUCE:
         start(sim, lane,
@@ -429,7 +445,7 @@ static double start_all(simulation_t *sim)
         const int rank = i / LAP_STREAMS;
         if (!lane->busy && lane->fragment < sim->nfragments)
             try_start(sim, rank, lane);
-        wanted += lane->busy ? lane->cores : 0;
+        wanted += lane->busy ? lane->cores : lane->spins ? 1 : 0;
     }
     return wanted;
 }

@@ -34,6 +34,7 @@ typedef struct lap_cost {
     double reduce;       /* bytes read and written per second by a sum */
     double step_s;       /* of every step: issuing it and taking it from its queue */
     double signal_s;     /* until a raise, or the end of a step of another stream, is noticed */
+    double spin_s;       /* a wait for a signal keeps a core busy for so long before it sleeps */
     double call_s;       /* beginning and ending a call */
     double cores;        /* that all ranks share */
     double gemm_cores;   /* that one GEMM keeps busy */

@@ -149,7 +149,7 @@ gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
-form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},$rates,"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
 form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"heads\":12,\"kv_heads\":12,"
 form+="\"head_dim\":4,\"ffn\":192,\"activation\":\"gelu\",\"norm\":\"layernorm\",\"optimizer\":\"adamw\",\"lr\":0.00100000005,\"link\":\{.*\"emulated\":true\},"
 form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"
@@ -158,6 +158,24 @@ is '... and everything is serial' "$(grep -oE '"method":"[a-z]+"' "$work/out" | 
 train --layer transformer --tp 2 --json --kv-heads 4 --ffn 60 --activation swiglu --norm rmsnorm --optimizer sgd --lr 0.25 --iters 1
 has 'JSON tells of layers and optimizer what was asked' "$out" '"heads":12,"kv_heads":4,"head_dim":4,"ffn":60,"activation":"swiglu",' \
     '"norm":"rmsnorm","optimizer":"sgd","lr":0.25'
+
+# ---- prediction ----
+
+shown() { grep -oE '"loss":[^,]*' "$work/out"; }
+for more in '' '--micro-batches 2' '--fp8' '--activation swiglu --recompute selective' '--layer linear' '--transport self' '--auto'; do
+    # shellcheck disable=SC2086
+    train --tp 2 --json --iters 2 $more
+    ok "a pass is predicted $more" grep -qE '"predicted_ms":[0-9.]*[1-9]' "$work/out"
+    before=$(shown)
+    # shellcheck disable=SC2086
+    train --tp 2 --json --iters 2 --no-predict $more
+    has '... unless not asked for' "$status $out" '0 ' '"predicted_ms":null'
+    is '... which changes no bit' "$(shown)" "$before"
+done
+train --tp 2 --compare
+is 'predicted and measured, for both ways' "$(grep -cE '^passes [0-9.]+ ms, predicted [0-9.]+ ms \([+-][0-9]+ %\)$' "$work/out")" 2
+train --tp 2 --num-replicas 2 --json --iters 1
+has 'with replicas nothing is predicted' "$status $out" '0 ' '"predicted_ms":null'
 
 train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
 is '--compare ends well' "$status$err" 0

@@ -199,6 +199,86 @@ static void test_signals(void)
         lap_schedule_clear(&pair[r]);
 }
 
+/* A wait keeps a core busy for a while, which a copy of the same rank lacks. */
+static void test_spin(void)
+{
+    lap_cost_t cost = unit_cost();
+    cost.cores = 2;
+    cost.spin_s = 4;
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 20);
+    add_wait(1, LAP_STREAM_RECEIVE, 1);
+    add_copy(1, LAP_STREAM_COMPUTE, 10);
+    /* Three want two cores until 4, by which the put has done 8/3 of 20: it ends at 4 + 52/3. */
+    pair_takes(&cost, 4 + 52.0 / 3, "a wait spins before it sleeps");
+    cost.spin_s = 0;
+    pair_init();
+    add_put(0, LAP_STREAM_SEND, 20);
+    add_wait(1, LAP_STREAM_RECEIVE, 1);
+    add_copy(1, LAP_STREAM_COMPUTE, 10);
+    pair_takes(&cost, 20, "a wait that sleeps takes no core");
+}
+
+/* ---- programs ---- */
+
+enum { FRAGMENTS = 3 };
+
+/*
+ * Three fragments of each rank: a GEMM on the compute stream, a copy on another stream, a kernel. The
+ * copy is linked to the GEMM or not; the kernel follows the GEMM by its stream.
+ */
+static double play(bool linked, double finish)
+{
+    const lap_cost_t cost = unit_cost(), fast = {.gemm = flat(2),
+                                                 .columns = flat(1),
+                                                 .copy = flat(1),
+                                                 .reduce = 1,
+                                                 .cores = 1000,
+                                                 .gemm_cores = 1};
+    const lap_fragment_cost_t costs[FRAGMENTS] = {
+        {.cost = &fast, .finish = finish}, {.cost = &cost}, {.cost = &cost, .kernel_s = 5}};
+    lap_linked_t programs[RANKS];
+    const lap_linked_t *list[RANKS];
+    double seconds = -1;
+    for (int r = 0; r < RANKS; r++) {
+        const lap_problem_t problem = {
+            .types = {LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32, LAP_FLOAT32},
+            .rank = r,
+            .size = RANKS};
+        programs[r] = (lap_linked_t){.rank = r};
+        list[r] = &programs[r];
+        for (int f = 0; f < FRAGMENTS; f++)
+            lap_schedule_init(&lap_link_fragment(&programs[r])->schedule, &problem, "by hand");
+        lap_fragment_t *fragments = programs[r].fragments;
+        lap_add_gemm(&fragments[0].schedule, LAP_STREAM_COMPUTE,
+                     bytes_of(LAP_WEIGHT, r, sizeof(float)), false);
+        lap_gemm_rows(&fragments[0].schedule, lap_range_packed(LAP_INPUT, r, 0, 8, sizeof(float)),
+                      lap_range_packed(LAP_OUTPUT, r, 0, 8, sizeof(float)));
+        lap_add_copy(&fragments[1].schedule, LAP_STREAM_SEND, bytes_of(LAP_INPUT, r, 7),
+                     bytes_of(LAP_OUTPUT, r, 7));
+        lap_add_kernel(&fragments[2].schedule, LAP_STREAM_COMPUTE, "norm");
+        static lap_link_dep_t link = {.step = 0, .fragment = 0, .dep = 0};
+        fragments[1].links = &link;
+        fragments[1].nlinks = linked;
+        if (r + 1 == RANKS && lap_linked_simulate(list, RANKS, costs, &seconds) != LAP_OK)
+            tap_note("%s", lap_last_error());
+    }
+    for (int r = 0; r < RANKS; r++) {
+        programs[r].fragments[1].links = NULL;
+        programs[r].fragments[1].nlinks = 0;
+        lap_linked_clear(&programs[r]);
+    }
+    return seconds;
+}
+
+static void test_programs(void)
+{
+    const double apart = play(false, 0), linked = play(true, 0), finished = play(true, 0.25);
+    tap_ok(apart == 9, "fragments on two streams: GEMM 4 and kernel 5, copy 7: %g s", apart);
+    tap_ok(linked == 11, "a link lets the copy wait for the GEMM: %g s", linked);
+    tap_ok(finished == 19, "an epilogue of 32 bytes takes 8 s more: %g s", finished);
+}
+
 static void test_link(void)
 {
     lap_cost_t cost = unit_cost();
@@ -424,6 +504,8 @@ int main(void)
     test_cores();
     test_signals();
     test_link();
+    test_spin();
+    test_programs();
     test_two_links();
     test_blocks(true, 10);
     test_blocks(false, 20);

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a pass of layers will take, before it has run. */
+#ifndef LAP_NN_PREDICT_H
+#define LAP_NN_PREDICT_H
+
+#include "nn/nn.h"
+
+/* Seconds of a forward, a loss and a backward. */
+typedef struct lap_nn_prediction {
+    double first; /* of which gradients replace those before */
+    double more;  /* of which they are added to those before */
+} lap_nn_prediction_t;
+
+/*
+ * Measures what GEMMs, copies, signals, epilogues and kernels of these layers cost, each by itself
+ * and on all ranks at once, and simulates the programs of all ranks with that. Gradients on their
+ * way to replicas are left out. The layers are as they were; nothing of them is in flight.
+ * Collective over their group: all ranks get the same. LAP_ERR_NO_MEMORY and what a group's
+ * collectives return; when one rank fails, all do.
+ */
+lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction_p);
+
+#endif

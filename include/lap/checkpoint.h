@@ -3,7 +3,9 @@
  * Checkpoints: weights, state of the optimizer, and how far training is, in global terms, so that any grid
  * of ranks reads what any other has written. A checkpoint is a folder DIR/step-00000050:
  *
- *   model.safetensors      the fp32 masters of all weights
+ *   model.safetensors      the fp32 masters of all weights. Models that are made like GPT-2 or Llama have the
+ *                          names and shapes of Hugging Face's transformers, and config.json beside it;
+ *                          others those of lap_nn_param
  *   optimizer.safetensors  the moments of each, as NAME.exp_avg and NAME.exp_avg_sq (AdamW) or
  *                          NAME.momentum_buffer (SGD)
  *   manifest.json          step, samples, and the size and checksum of each file

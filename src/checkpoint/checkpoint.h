@@ -15,6 +15,22 @@
 enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES };
 enum { LAP_CKPT_ARRAYS = 3 }; /* masters, first moments, second moments */
 
+/* ---- names.c ---- */
+
+/* The tensors that a parameter is in the files: one, or one for each of its parts. */
+typedef struct lap_ckpt_tensors {
+    size_t count;
+    bool turned; /* they are transposed */
+    char names[LAP_NN_PARTS][LAP_ST_NAME];
+    size_t rows[LAP_NN_PARTS]; /* of each, before it is turned */
+} lap_ckpt_tensors_t;
+
+void lap_ckpt_names(const lap_nn_t *nn, const lap_nn_param_t *param, lap_ckpt_tensors_t *tensors_p);
+
+/* What config.json says of a model that Hugging Face's transformers know. Returns its length; 0: none. */
+size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room);
+#define LAP_CKPT_CONFIG_BYTES 1024
+
 /* ---- layout.c ---- */
 
 /* A part of a tensor of the files that this rank has: rows and columns of a weight. */
@@ -45,7 +61,8 @@ typedef struct lap_ckpt_layout {
     size_t npieces;
     lap_ckpt_file_t files[LAP_CKPT_FILES];
     size_t nfiles, narrays;
-    size_t most; /* floats of the longest run of a piece that is turned */
+    char config[LAP_CKPT_CONFIG_BYTES]; /* config.json; "": none */
+    size_t most;                        /* floats of the longest run of a piece that is turned */
 } lap_ckpt_layout_t;
 
 lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
@@ -139,5 +156,6 @@ lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, si
 
 #define LAP_CKPT_OLD ".old" /* of one that is being replaced */
 #define LAP_CKPT_MANIFEST "manifest.json"
+#define LAP_CKPT_CONFIG "config.json"
 
 #endif

@@ -68,6 +68,21 @@ static lap_status_t make_file(const char *dir, const lap_ckpt_file_t *file)
     return status;
 }
 
+/* For programs that know the model by it; we do not read it. */
+static lap_status_t make_config(const char *dir, const char *config)
+{
+    char path[PATH_MAX];
+    if (!*config)
+        return LAP_OK;
+    name_file(path, dir, LAP_CKPT_CONFIG);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return lap_error_errno("cannot write '%s'", path);
+    const lap_status_t status = lap_file_write(fd, path, config, strlen(config), 0);
+    close(fd);
+    return status;
+}
+
 /* What is there already: if it is whole, it stays, under another name, until the new one is. */
 static lap_status_t make_way(const char *path)
 {
@@ -96,13 +111,13 @@ lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
         return lap_error_errno("cannot make the folder '%s'", path);
     for (size_t f = 0; f < layout->nfiles; f++)
         LAP_TRY(make_file(path, &layout->files[f]));
-    return LAP_OK;
+    return make_config(path, layout->config);
 }
 
 void lap_ckpt_folder_remove(const char *path)
 {
     static const char *const names[] = {LAP_CKPT_MANIFEST, "model.safetensors",
-                                        "optimizer.safetensors"};
+                                        "optimizer.safetensors", LAP_CKPT_CONFIG};
     char file[PATH_MAX];
     /* The manifest goes first: what is left is no checkpoint. */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

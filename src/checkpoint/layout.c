@@ -13,17 +13,18 @@
 
 /* ---- tensors ---- */
 
-/* The tensors of the model: one for each parameter. Vectors have one dimension. */
-static void name_tensors(const lap_nn_t *nn, lap_ckpt_file_t *file, size_t ntensors)
+/* Lists the tensors of a parameter in all sets, from number `at` of each on. Vectors have one dimension. */
+static void name_tensors(const lap_ckpt_layout_t *layout, lap_ckpt_file_t *file,
+                         const lap_nn_param_t *param, const lap_ckpt_tensors_t *tensors, size_t at)
 {
     for (size_t set = 0; set < file->nsets; set++)
-        for (size_t i = 0; i < ntensors; i++) {
-            const lap_nn_param_t *param = lap_nn_param(nn, i);
-            lap_st_tensor_t *tensor = &file->tensors[set * ntensors + i];
-            snprintf(tensor->name, sizeof(tensor->name), "%s%s", param->name, file->suffixes[set]);
+        for (size_t i = 0; i < tensors->count; i++) {
+            lap_st_tensor_t *tensor = &file->tensors[set * layout->ntensors + at + i];
+            snprintf(tensor->name, sizeof(tensor->name), "%s%s", tensors->names[i],
+                     file->suffixes[set]);
             tensor->ndims = param->vector ? 1 : 2;
-            tensor->dims[0] = param->all_rows;
-            tensor->dims[1] = param->all_cols;
+            tensor->dims[tensors->turned] = tensors->rows[i];
+            tensor->dims[!tensors->turned] = param->all_cols;
         }
 }
 
@@ -34,7 +35,13 @@ static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn, lap
     file->tensors = lap_alloc(count, sizeof(*file->tensors));
     if (!file->tensors)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the names of %zu tensors", count);
-    name_tensors(nn, file, layout->ntensors);
+    size_t at = 0;
+    for (size_t i = 0; i < lap_nn_params(nn); i++) {
+        lap_ckpt_tensors_t tensors;
+        lap_ckpt_names(nn, lap_nn_param(nn, i), &tensors);
+        name_tensors(layout, file, lap_nn_param(nn, i), &tensors, at);
+        at += tensors.count;
+    }
     LAP_TRY(lap_st_header(file->tensors, count, metadata, &file->header, &file->header_bytes));
     file->bytes = count > 0 ? file->tensors[count - 1].end : file->header_bytes;
     return LAP_OK;
@@ -57,22 +64,26 @@ static bool is_mine(const lap_nn_t *nn, const lap_group_t *replicas, const lap_n
     return index % sharers == (size_t)nn->group->rank && index / sharers % nreplicas == replica;
 }
 
-static void add_pieces(lap_ckpt_layout_t *layout, const lap_nn_param_t *param, size_t index,
-                       size_t at, bool counts)
+/* `at`: where the parameter begins in lap_nn_masters; `tensor`: the number of its first. */
+static void add_pieces(lap_ckpt_layout_t *layout, const lap_nn_param_t *param,
+                       const lap_ckpt_tensors_t *tensors, size_t tensor, size_t at, bool counts)
 {
+    size_t before = 0; /* rows of the tensors before the one at hand */
     for (size_t p = 0; p < param->nparts; p++) {
-        const size_t rows = param->part_rows[p];
+        const size_t rows = param->part_rows[p], own = tensors->count > 1 ? p : 0;
         layout->pieces[layout->npieces++] = (lap_ckpt_piece_t){
-            .tensor = index,
+            .tensor = tensor + own,
+            .turned = tensors->turned,
             .counts = counts,
             .at = at,
             .rows = rows,
             .cols = param->cols,
-            .first_row = param->global_row[p],
+            .first_row = param->global_row[p] - before,
             .first_col = param->global_col,
-            .all_rows = param->all_rows,
+            .all_rows = tensors->rows[own],
             .all_cols = param->all_cols,
         };
+        before += tensors->count > 1 ? tensors->rows[own] : 0;
         layout->most = rows > layout->most ? rows : layout->most;
         at += rows * param->cols;
     }
@@ -81,24 +92,40 @@ static void add_pieces(lap_ckpt_layout_t *layout, const lap_nn_param_t *param, s
 static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
                                 const lap_group_t *replicas)
 {
-    layout->pieces = lap_alloc(layout->ntensors * LAP_NN_PARTS, sizeof(*layout->pieces));
+    const size_t nparams = lap_nn_params(nn);
+    layout->pieces = lap_alloc(nparams * LAP_NN_PARTS, sizeof(*layout->pieces));
     if (!layout->pieces)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the parts of %zu tensors",
                          layout->ntensors);
     const lap_nn_param_t *first = lap_nn_param(nn, 0);
-    for (size_t i = 0; i < layout->ntensors; i++) {
+    size_t tensor = 0;
+    for (size_t i = 0; i < nparams; i++) {
         const lap_nn_param_t *param = lap_nn_param(nn, i);
         const size_t at = (size_t)((float *)param->master.data - (float *)first->master.data);
-        add_pieces(layout, param, i, at, is_mine(nn, replicas, param, i));
+        lap_ckpt_tensors_t tensors;
+        lap_ckpt_names(nn, param, &tensors);
+        add_pieces(layout, param, &tensors, tensor, at, is_mine(nn, replicas, param, i));
+        tensor += tensors.count;
     }
     return LAP_OK;
+}
+
+static size_t count_tensors(const lap_nn_t *nn)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < lap_nn_params(nn); i++) {
+        lap_ckpt_tensors_t tensors;
+        lap_ckpt_names(nn, lap_nn_param(nn, i), &tensors);
+        count += tensors.count;
+    }
+    return count;
 }
 
 lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
                                   lap_optimizer_t *optimizer, const lap_group_t *replicas)
 {
     size_t count;
-    *layout = (lap_ckpt_layout_t){.ntensors = lap_nn_params(nn), .nfiles = optimizer ? 2 : 1};
+    *layout = (lap_ckpt_layout_t){.ntensors = count_tensors(nn), .nfiles = optimizer ? 2 : 1};
     const bool two = optimizer && lap_optimizer_moments(optimizer, 1, &count);
     layout->narrays = optimizer ? 2 + two : 1;
     layout->files[LAP_CKPT_MODEL] =
@@ -109,6 +136,7 @@ lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
         .first_array = 1,
         .suffixes = {two ? ".exp_avg" : ".momentum_buffer", ".exp_avg_sq"},
     };
+    (void)lap_ckpt_config(nn, layout->config, sizeof(layout->config));
     for (size_t f = 0; f < layout->nfiles; f++)
         LAP_TRY(init_file(layout, nn, &layout->files[f]));
     return list_pieces(layout, nn, replicas);

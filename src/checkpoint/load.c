@@ -19,6 +19,8 @@
 #include "util/alloc.h"
 #include "util/log.h"
 
+#define GPT2_PREFIX "transformer."
+
 /* ---- tensors ---- */
 
 /* "[768, 2304]" */
@@ -71,6 +73,9 @@ static lap_status_t find_tensor(const lap_st_file_t *files, size_t nfiles,
     for (size_t i = 0; i < nfiles; i++) {
         source->file = &files[i];
         source->tensor = lap_st_find(&files[i], wanted->name);
+        /* As the model itself is saved there, without its head. */
+        if (!source->tensor && strncmp(wanted->name, GPT2_PREFIX, strlen(GPT2_PREFIX)) == 0)
+            source->tensor = lap_st_find(&files[i], wanted->name + strlen(GPT2_PREFIX));
         if (source->tensor)
             return check_shape(&files[i], source->tensor, wanted);
     }

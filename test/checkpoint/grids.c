@@ -5,6 +5,7 @@
  * place in the whole.
  */
 #include <lap/checkpoint.h>
+#include <lap/model.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ typedef struct scene {
     const char *load, *save; /* NULL: not */
     uint64_t until;          /* steps */
     bool is_truth;
+    const char *model; /* NULL: transformer layers */
 } scene_t;
 
 typedef struct rank {
@@ -44,13 +46,21 @@ static void make_rank(lap_world_t *world, const scene_t *scene, rank_t *it)
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
     const int rank = lap_world_rank(world);
     lap_group_t *group = lap_world_group(world);
+    if (scene->model)
+        tap_success(lap_model_preset(scene->model, &desc), "%s", scene->model);
     desc.layers = 2;
     desc.seq = 4;
     desc.hidden = 24;
-    desc.heads = 12;
-    desc.kv_heads = 12;
+    desc.heads = 24;
+    desc.kv_heads = scene->model && strcmp(scene->model, "gpt") == 0 ? 24 : 12;
+    desc.head_dim = 2;
     desc.ffn = 36;
-    desc.activation = LAP_SWIGLU;
+    if (scene->model) {
+        desc.vocab = 53;
+        desc.max_positions = desc.positions == LAP_POSITIONS_LEARNED ? 7 : 0;
+    } else {
+        desc.activation = LAP_SWIGLU;
+    }
     desc.dtype = scene->dtype;
     optimizer.kind = scene->kind;
     optimizer.momentum = scene->kind == LAP_SGD ? 0.9f : 0;
@@ -174,18 +184,18 @@ static void remove_all(const char *dir)
 }
 
 /* From each grid to each other; the same layers with another optimizer, and in another type. */
-static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype)
+static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype, const char *model)
 {
     static const int grids[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 2}, {1, 3}};
     const size_t count = sizeof(grids) / sizeof(grids[0]);
-    run((scene_t){1, 1, kind, dtype, NULL, NULL, 4, true});
+    run((scene_t){1, 1, kind, dtype, NULL, NULL, 4, true, model});
     for (size_t i = 0; i < count; i++) {
         char dir[] = "/tmp/lap-grids-XXXXXX";
         if (!mkdtemp(dir))
             return;
-        run((scene_t){grids[i][0], grids[i][1], kind, dtype, NULL, dir, 2, false});
+        run((scene_t){grids[i][0], grids[i][1], kind, dtype, NULL, dir, 2, false, model});
         for (size_t j = 0; j < count; j += kind == LAP_ADAMW && dtype == LAP_FLOAT32 ? 1 : 2)
-            run((scene_t){grids[j][0], grids[j][1], kind, dtype, dir, NULL, 4, false});
+            run((scene_t){grids[j][0], grids[j][1], kind, dtype, dir, NULL, 4, false, model});
         remove_all(dir);
     }
     for (size_t a = 0; a < ARRAYS; a++)
@@ -197,8 +207,10 @@ static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype)
 
 int main(void)
 {
-    test_grids(LAP_ADAMW, LAP_FLOAT32);
-    test_grids(LAP_SGD, LAP_FLOAT32);
-    test_grids(LAP_ADAMW, LAP_BFLOAT16);
+    test_grids(LAP_ADAMW, LAP_FLOAT32, NULL);
+    test_grids(LAP_SGD, LAP_FLOAT32, NULL);
+    test_grids(LAP_ADAMW, LAP_BFLOAT16, NULL);
+    test_grids(LAP_ADAMW, LAP_FLOAT32, "gpt");
+    test_grids(LAP_ADAMW, LAP_FLOAT32, "llama");
     return tap_done();
 }

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The names of tensors: those that Hugging Face's transformers have for GPT-2 and Llama, where a model is one of
+ * these, and config.json for it; else those of the parameters. GPT-2's matrices are transposed there. Llama
+ * has matrices of their own for queries, keys and values, and for the two halves of SwiGLU.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "nn/nn.h"
+
+typedef struct row {
+    const char *ours; /* behind "layer0.", if it is of a layer */
+    bool of_layer, turned;
+    const char *theirs[LAP_NN_PARTS]; /* with the number of the layer */
+} row_t;
+
+static const row_t gpt2[] = {
+    {"embedding.weight", false, false, {"transformer.wte.weight"}},
+    {"positions.weight", false, false, {"transformer.wpe.weight"}},
+    {"norm1.weight", true, false, {"transformer.h.%zu.ln_1.weight"}},
+    {"norm1.bias", true, false, {"transformer.h.%zu.ln_1.bias"}},
+    {"qkv.weight", true, true, {"transformer.h.%zu.attn.c_attn.weight"}},
+    {"qkv.bias", true, false, {"transformer.h.%zu.attn.c_attn.bias"}},
+    {"proj.weight", true, true, {"transformer.h.%zu.attn.c_proj.weight"}},
+    {"proj.bias", true, false, {"transformer.h.%zu.attn.c_proj.bias"}},
+    {"norm2.weight", true, false, {"transformer.h.%zu.ln_2.weight"}},
+    {"norm2.bias", true, false, {"transformer.h.%zu.ln_2.bias"}},
+    {"fc1.weight", true, true, {"transformer.h.%zu.mlp.c_fc.weight"}},
+    {"fc1.bias", true, false, {"transformer.h.%zu.mlp.c_fc.bias"}},
+    {"fc2.weight", true, true, {"transformer.h.%zu.mlp.c_proj.weight"}},
+    {"fc2.bias", true, false, {"transformer.h.%zu.mlp.c_proj.bias"}},
+    {"final_norm.weight", false, false, {"transformer.ln_f.weight"}},
+    {"final_norm.bias", false, false, {"transformer.ln_f.bias"}},
+    {"head.weight", false, false, {"lm_head.weight"}},
+    {.ours = NULL},
+};
+
+static const row_t llama[] = {
+    {"embedding.weight", false, false, {"model.embed_tokens.weight"}},
+    {"norm1.weight", true, false, {"model.layers.%zu.input_layernorm.weight"}},
+    {"qkv.weight",
+     true,
+     false,
+     {"model.layers.%zu.self_attn.q_proj.weight", "model.layers.%zu.self_attn.k_proj.weight",
+      "model.layers.%zu.self_attn.v_proj.weight"}},
+    {"proj.weight", true, false, {"model.layers.%zu.self_attn.o_proj.weight"}},
+    {"norm2.weight", true, false, {"model.layers.%zu.post_attention_layernorm.weight"}},
+    {"fc1.weight",
+     true,
+     false,
+     {"model.layers.%zu.mlp.gate_proj.weight", "model.layers.%zu.mlp.up_proj.weight"}},
+    {"fc2.weight", true, false, {"model.layers.%zu.mlp.down_proj.weight"}},
+    {"final_norm.weight", false, false, {"model.norm.weight"}},
+    {"head.weight", false, false, {"lm_head.weight"}},
+    {.ours = NULL},
+};
+
+static bool is_gpt2(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_MODEL && desc->positions == LAP_POSITIONS_LEARNED &&
+           desc->norm == LAP_LAYERNORM && desc->activation == LAP_GELU && desc->bias &&
+           desc->kv_heads == desc->heads;
+}
+
+static bool is_llama(const lap_nn_desc_t *desc)
+{
+    return desc->kind == LAP_NN_MODEL && desc->positions == LAP_POSITIONS_ROPE &&
+           desc->norm == LAP_RMSNORM && desc->activation == LAP_SWIGLU && !desc->bias;
+}
+
+/* The row of a parameter; *layer_p: of which layer it is. */
+static const row_t *find_row(const lap_nn_desc_t *desc, const char *name, size_t *layer_p)
+{
+    const row_t *row = is_gpt2(desc) ? gpt2 : is_llama(desc) ? llama : NULL;
+    int prefix = 0;
+    const bool of_layer = sscanf(name, "layer%zu.%n", layer_p, &prefix) == 1 && prefix > 0;
+    for (; row && row->ours; row++)
+        if (row->of_layer == of_layer && strcmp(row->ours, name + prefix) == 0)
+            return row;
+    return NULL;
+}
+
+/* How many rows of the whole each of a parameter's parts has. */
+static void split_rows(const lap_nn_desc_t *desc, const lap_nn_param_t *param, size_t count,
+                       size_t rows[LAP_NN_PARTS])
+{
+    const size_t dim = desc->head_dim;
+    rows[0] = param->all_rows;
+    if (count == 3) {
+        rows[0] = desc->heads * dim;
+        rows[1] = rows[2] = desc->kv_heads * dim;
+    } else if (count == 2) {
+        rows[0] = rows[1] = param->all_rows / 2;
+    }
+}
+
+void lap_ckpt_names(const lap_nn_t *nn, const lap_nn_param_t *param, lap_ckpt_tensors_t *tensors_p)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    size_t layer = 0;
+    const row_t *row = find_row(desc, param->name, &layer);
+    *tensors_p = (lap_ckpt_tensors_t){.count = 1, .turned = row && row->turned};
+    if (!row)
+        snprintf(tensors_p->names[0], LAP_ST_NAME, "%s", param->name);
+    for (size_t i = 0; row && i < LAP_NN_PARTS && row->theirs[i]; i++) {
+        /* A row without a number has no use for it. */
+        const char *number = strstr(row->theirs[i], "%zu");
+        const int before = number ? (int)(number - row->theirs[i]) : (int)strlen(row->theirs[i]);
+        if (number)
+            snprintf(tensors_p->names[i], LAP_ST_NAME, "%.*s%zu%s", before, row->theirs[i], layer,
+                     number + strlen("%zu"));
+        else
+            snprintf(tensors_p->names[i], LAP_ST_NAME, "%s", row->theirs[i]);
+        tensors_p->count = i + 1;
+    }
+    split_rows(desc, param, tensors_p->count, tensors_p->rows);
+}
+
+size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const char *tied = desc->tied ? "true" : "false";
+    int used = 0;
+    text[0] = '\0';
+    if (is_gpt2(desc))
+        used = snprintf(
+            text, room,
+            "{\"architectures\":[\"GPT2LMHeadModel\"],\"model_type\":\"gpt2\","
+            "\"vocab_size\":%zu,\"n_positions\":%zu,\"n_embd\":%zu,\"n_layer\":%zu,"
+            "\"n_head\":%zu,\"n_inner\":%zu,\"activation_function\":\"gelu_new\","
+            "\"layer_norm_epsilon\":%.9g,\"resid_pdrop\":0.0,\"embd_pdrop\":0.0,"
+            "\"attn_pdrop\":0.0,\"tie_word_embeddings\":%s,\"torch_dtype\":\"float32\"}\n",
+            desc->vocab, desc->max_positions ? desc->max_positions : desc->seq, desc->hidden,
+            desc->layers, desc->heads, desc->ffn, (double)desc->epsilon, tied);
+    else if (is_llama(desc))
+        used = snprintf(text, room,
+                        "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+                        "\"vocab_size\":%zu,\"max_position_embeddings\":%zu,\"hidden_size\":%zu,"
+                        "\"num_hidden_layers\":%zu,\"num_attention_heads\":%zu,"
+                        "\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"intermediate_size\":%zu,"
+                        "\"hidden_act\":\"silu\",\"rms_norm_eps\":%.9g,\"rope_theta\":%.9g,"
+                        "\"attention_bias\":false,\"mlp_bias\":false,\"tie_word_embeddings\":%s,"
+                        "\"torch_dtype\":\"float32\"}\n",
+                        desc->vocab, desc->seq, desc->hidden, desc->layers, desc->heads,
+                        desc->kv_heads, desc->head_dim, desc->ffn, (double)desc->epsilon,
+                        (double)desc->rope_theta, tied);
+    return (size_t)used;
+}

@@ -61,6 +61,12 @@ static size_t all_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
     return sum;
 }
 
+/* Of a pass that is repeated. */
+static size_t launches(const lap_train_t *train, const lap_nn_proof_t *proof)
+{
+    return train->replicas > 1 ? proof->ready : proof->launches;
+}
+
 /* ---- printing ---- */
 
 static void print_text(const lap_train_t *train, const lap_target_t *target,
@@ -77,6 +83,9 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
+    if (launches(train, proof) < proof->fragments)
+        printf("a pass that is repeated: %zu launches, since it is captured as graphs\n",
+               launches(train, proof));
     printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
     for (int i = 0; i < PARTS; i++)
         printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
@@ -91,8 +100,9 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
            lap_nn_kind_name(train->desc.kind), train->desc.layers, train->tp, target->name,
            status == LAP_OK ? "true" : "false");
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
-    printf(",\"launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu", proof->fragments,
-           proof->kernels, proof->steps, proof->links);
+    printf(
+        ",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu",
+        proof->fragments, launches(train, proof), proof->kernels, proof->steps, proof->links);
     static const char *const keys[PARTS] = {
         [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
         [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",

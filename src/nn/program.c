@@ -339,6 +339,16 @@ static size_t made_bytes(const lap_nn_list_t *list)
     return y->memory == LAP_NN_EXTERNAL ? bytes_of(y) + bytes_of(dx) : 0;
 }
 
+/* The loss is issued kernel by kernel. */
+static size_t count_launches(const lap_nn_list_t *list, bool ready)
+{
+    size_t count = lap_nn_segments(list, LAP_NN_FORWARD, ready) +
+                   lap_nn_segments(list, LAP_NN_BACKWARD, ready);
+    for (uint32_t i = list->parts[LAP_NN_LOSS_PART]; i < list->parts[LAP_NN_LOSS_PART + 1]; i++)
+        count += lap_nn_entry_runs(&list->entries[i], false);
+    return count;
+}
+
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 {
     lap_nn_proof_t most = {.steps = 0};
@@ -346,9 +356,12 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         const lap_linked_t *linked = &programs->programs[rank];
         const lap_nn_list_t *list = &programs->lists[rank];
         lap_nn_proof_t own = {.fragments = linked->nfragments};
+        bool graphs = true;
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
-            own.kernels += schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+            const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
+            own.kernels += kernel;
+            graphs = graphs && (kernel || schedule->graph);
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
             own.scratch_bytes += schedule->scratch_bytes;
@@ -356,6 +369,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         }
         most.fragments = own.fragments;
         most.kernels = own.kernels;
+        most.launches = graphs ? count_launches(list, false) : own.fragments;
+        most.ready = graphs ? count_launches(list, true) : own.fragments;
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);

@@ -34,6 +34,12 @@ void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked);
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, bool looks,
                               const lap_nn_source_t *source, lap_linked_t *linked);
 
+/*
+ * In how many segments a part of a list is issued, each of which can be launched as a graph: kernels
+ * that the host takes part in are one each. `ready`: so is what the caller does with each gradient.
+ */
+size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready);
+
 /* The programs of all ranks of a group, for a forward, a loss and a backward. */
 typedef struct lap_nn_programs {
     int size;
@@ -62,6 +68,8 @@ void lap_nn_programs_clear(lap_nn_programs_t *programs);
 /* What was proved: of the rank that has most. */
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;
+    size_t launches; /* of a pass that is repeated, by one rank without replicas */
+    size_t ready;    /* ... and with replicas, to which gradients are sent on the way */
     size_t private_bytes, lasting_bytes; /* of the device */
     size_t given_bytes, made_bytes;      /* the caller's: x and the target; y and dx */
     size_t scratch_bytes;                /* of all operators */

@@ -254,6 +254,22 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
     return issue_segment(nn, pass->exec, first, next);
 }
 
+size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready)
+{
+    size_t segments = 0, length = 0;
+    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
+        const lap_nn_entry_t *entry = &list->entries[i];
+        const bool runs = lap_nn_entry_runs(entry, false), host = runs && needs_host(entry);
+        if (host || (ready && entry->work == LAP_NN_READY)) {
+            segments += (length > 0) + host;
+            length = 0;
+        } else {
+            length += runs;
+        }
+    }
+    return segments + (length > 0);
+}
+
 static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     if (nn->tracing)

@@ -109,6 +109,12 @@ ok 'in 2 s' eval '[ "$(sed -n "s/.*proved safe in \([0-9]*\)\..* s$/\1/p" "$work
 lap check train --tp 2 --device cuda --fp8 --recompute full --json
 is 'for a GPU that need not be there: status 0' "$status$err" 0
 has 'JSON' "$out" '"target":"cuda"' '"ok":true,"error":null' '"activation_bytes":'
+lap check train --tp 2 --target cuda --layers 4
+has 'a pass that is repeated is a graph forward, a loss and a graph backward' "$out" 'launches per rank: 99 (' 'a pass that is repeated: 3 launches'
+lap check train --tp 2 --target cuda --num-replicas 2 --json
+has '... and with replicas a graph up to each gradient that is sent' "$out" '"launches":27,"repeated_launches":10,'
+lap check train --tp 2 --json
+has 'without graphs every launch is repeated' "$out" '"launches":27,"repeated_launches":27,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel
 has 'for NCCL' "$out" '2 layers, 2 ranks, target nccl' 'proved safe'
 bytes() { lap check train --tp 2 --json "$@" && sed -n 's/.*"activation_bytes":\([0-9]*\).*/\1/p' "$work/out"; }

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How well `lap train` predicts forward and backward on CPUs: a row for each shape, as Markdown.
+
+    bench/predict.py build/lap [--runs 3] [--iters 9] [--with 'chrt -r 10']
+
+Each run of a row calibrates anew. Measured: the median of all iterations but the first of each run; noise: half the distance of
+their quartiles. Predicted: the median of the runs, and how far the worst of them is off.
+"""
+import argparse
+import json
+import shlex
+import statistics
+import subprocess
+
+SHAPES = [(hidden, seq) for hidden in (256, 512, 1024) for seq in (128, 256, 512)]
+ROWS = [(tp, hidden, seq, "") for tp in (1, 2) for hidden, seq in SHAPES] + [
+    (2, 512, 256, "--no-comm-overlap"),
+    (2, 512, 256, "--auto"),
+    (2, 512, 256, "--no-sequence-parallel"),
+    (2, 512, 256, "--tp-comm-overlap-rs-dgrad"),
+    (2, 512, 256, "--activation swiglu --norm rmsnorm"),
+    (2, 512, 256, "--recompute full --layers 2"),
+    (2, 512, 256, "--dtype bfloat16"),
+    (2, 256, 128, "--fp8"),
+    (2, 512, 256, "--micro-batches 2"),
+    (2, 512, 256, "--link 1GB/s"),
+]
+
+
+def run(given, tp, hidden, seq, more):
+    command = [*shlex.split(given.prefix), given.lap, "train", "--json", "--iters", str(given.iters), "--tp", str(tp),
+               "--hidden", str(hidden), "--head-dim", "32", "--seq", str(seq), *more.split()]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return [iteration["passes_ms"] for iteration in found["iterations"][1:]], found["predicted_ms"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lap")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--iters", type=int, default=9)
+    parser.add_argument("--with", dest="prefix", default="", help="a command that lap is started with")
+    given = parser.parse_args()
+    print("| tp | hidden | seq | options | measured ms | noise | predicted ms | off | worst run |")
+    print("| ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |")
+    for tp, hidden, seq, more in ROWS:
+        runs = [run(given, tp, hidden, seq, more) for _ in range(given.runs)]
+        times = sorted(time for measured, _ in runs for time in measured)
+        low, middle, high = statistics.quantiles(times, n=4)
+        off = [100 * (predicted / statistics.median(measured) - 1) for measured, predicted in runs]
+        predicted = statistics.median(predicted for _, predicted in runs)
+        print(f"| {tp} | {hidden} | {seq} | {f'`{more}`' if more else ''} | {middle:.1f} | {(high - low) / 2:.1f} | {predicted:.1f} | "
+              f"{100 * (predicted / middle - 1):+.0f} % | {max(off, key=abs):+.0f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

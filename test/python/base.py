@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package without PyTorch: worlds, groups and operators in real processes; failures are exceptions with sentences."""
+"""The package without PyTorch: worlds, groups and operators in real processes; failures are exceptions."""
 
 import ctypes
 import gc

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups of torch.distributed as worlds of the library, and the operators made for them.
+
+A world is made when a group is first used with a kind of device, over the group itself: no second launch. It ends, with
+all of its operators, when the process group does.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
+
+from lapstrake._abi import DType, Kind, Layout, OpArgs, Tensor
+from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.world import Op, World
+
+GroupLike = Union[str, "dist.ProcessGroup", None]
+
+DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+_KNOBS = ("aggregate", "num_splits", "block_rows", "num_sm", "set_sm_margin")
+
+
+def name_of(group: GroupLike) -> str:
+    """The name by which operators know a process group; None: the default group."""
+    if isinstance(group, str):
+        return group
+    if group is None:
+        if not dist.is_initialized():
+            raise InvalidArgument("there is no process group; call torch.distributed.init_process_group first")
+        group = dist.group.WORLD
+    return str(group.group_name)
+
+
+def process_group(name: str) -> Any:
+    """The process group of a name."""
+    try:
+        return _resolve_process_group(name)
+    except RuntimeError:
+        raise InvalidArgument(f"group_name is '{name}', expected that of a process group that has not been "
+                              "destroyed") from None
+
+
+def group_size(name: str) -> int:
+    """The number of ranks of the process group of a name."""
+    return int(process_group(name).size())
+
+
+def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
+    """A method with its knobs, as in "pipeline:num_splits=8"; "" is the library's default."""
+    method, _, rest = text.partition(":")
+    knobs: Dict[str, int] = {}
+    for item in filter(None, rest.split(",")):
+        knob, equals, value = item.partition("=")
+        if knob not in _KNOBS or not equals or not value.isdigit():
+            raise InvalidArgument(f"method is '{text}', expected a method, or one with knobs as in "
+                                  f"'pipeline:num_splits=8'; the knobs are {', '.join(_KNOBS)}")
+        knobs[knob] = int(value)
+    return method or None, knobs
+
+
+class _Call:
+    """An operator and the arguments of its calls, of which only addresses and rows change."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.capacity = int(op.desc.m)
+        self.args = OpArgs()
+        self.views = {name: getattr(self.args, name) for name in ("a", "b", "d", "gathered", "x", "y")}
+
+
+class Context:
+    """The world of a process group on one kind of device."""
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self.group = weakref.ref(group)
+        self.size = int(group.size())
+        self.device = device
+        self.world = _connect(group, device)
+        self.calls: Dict[Any, _Call] = {}
+        # The world does not outlive the group, nor does it keep it.
+        weakref.finalize(group, self.world.close).atexit = False
+
+    def run(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
+            views: Dict[str, Tuple[torch.Tensor, int, int, int]], *, cols: int = 0, gather: bool = False,
+            alpha: float = 1.0) -> None:
+        """Calls the operator of this description, which is made by the first call. Collective.
+
+        m, n and k are global. `views` are tensors by their names in lap_op_args_t, with rows, columns and stride.
+        A call with more rows than all before makes the operator anew.
+        """
+        key = (kind, layout, n, k, dtype, method, cols, gather)
+        call = self.calls.get(key)
+        if call is None or call.capacity < m:
+            if call is not None:
+                call.op.close()
+            name, knobs = parse_method(method)
+            op = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout, method=name, cols=cols,
+                    gather_input=int(gather), **knobs)
+            call = self.calls[key] = _Call(op)
+        code = DTYPES[dtype]
+        args = call.args
+        args.m, args.alpha = m, alpha
+        for name, (tensor, rows, columns, stride) in views.items():
+            view: Tensor = call.views[name]
+            view.data, view.dtype, view.rows, view.cols, view.stride = tensor.data_ptr(), code, rows, columns, stride
+        if self.device.type == "cuda":
+            call.op.enqueue(args, torch.cuda.current_stream(self.device).cuda_stream)
+        else:
+            call.op.run(args)
+
+
+_contexts: Dict[Tuple[str, str], Context] = {}
+
+
+def context(name: str, device: torch.device) -> Context:
+    """The context of a process group, which is made when it is first asked for. Collective then."""
+    group = process_group(name)
+    found = _contexts.get((name, device.type))
+    if found is None or found.group() is not group or found.world.closed:
+        found = _contexts[name, device.type] = Context(group, device)
+    if found.device != device:
+        raise InvalidArgument(f"a tensor is on {device}, expected {found.device}, where this rank's first operator of "
+                              f"group '{name}' was")
+    return found
+
+
+def _connect(group: Any, device: torch.device) -> World:
+    """Makes a world of a process group, by its own all-gather and barrier. Collective."""
+    if device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"a tensor is on {device}, expected cpu or cuda")
+    # Gloo and MPI gather memory of the host, NCCL that of GPUs only.
+    names = str(dist.get_backend(group)).lower()
+    place = device if names == "nccl" else torch.device("cpu")
+
+    def allgather(mine: bytes) -> bytes:
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(place)
+        received: List[torch.Tensor] = [torch.empty_like(sent) for _ in range(group.size())]
+        dist.all_gather(received, sent, group=group)
+        return b"".join(bytes(part.tolist()) for part in received)
+
+    threads = torch.get_num_threads() if device.type == "cpu" else 0
+    # The world takes the GPU of the tensors, unless the environment names one.
+    given = os.environ.get("LAP_GPU")
+    if device.type == "cuda" and not given:
+        os.environ["LAP_GPU"] = str(device.index)
+    try:
+        world = World.connect(group.rank(), group.size(), allgather, lambda: dist.barrier(group=group),
+                              device=device.type, cpu_threads=threads)
+        if device.type == "cuda" and world.gpu() != device.index:
+            gpu = world.gpu()
+            world.close()
+            raise InvalidArgument(f"a tensor is on {device}, but LAP_GPU says that this rank's GPU is {gpu}")
+    finally:
+        if device.type == "cuda" and not given:
+            del os.environ["LAP_GPU"]
+    return world
+
+
+def init(group: GroupLike = None, device: Union[str, torch.device, None] = None) -> None:
+    """Connects the ranks of a process group now, not in the first operator. Collective over the group."""
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type == "cuda" and place.index is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    context(name_of(group), place)
+
+
+def synchronize(group: GroupLike = None) -> None:
+    """Waits for the current CUDA stream, and raises what failed in the operators of a group: PeerLost, Timeout, ..."""
+    found = _contexts.get((name_of(group), "cuda"))
+    if found is not None and not found.world.closed:
+        found.world.synchronize(torch.cuda.current_stream(found.device).cuda_stream)
+
+
+def close(group: GroupLike = None) -> None:
+    """Frees the operators and worlds of a group. Local; what is used afterwards is made anew, on all ranks."""
+    name = name_of(group)
+    for key in [key for key in _contexts if key[0] == name]:
+        _contexts.pop(key).world.close()

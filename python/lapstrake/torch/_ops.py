@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of torch.library in the namespace lapstrake, with fake kernels and autograd.
+
+A is [..., k] with its rows in the dimension that is gathered or scattered; B is [k, n], either as it is stored or the
+transposed view of a weight [n, k]. Tensors are used in place: a gather_dim or scatter_dim other than 0 copies.
+
+  all_gather_matmul       all_gather(A) @ B            d A by GEMM+RS or in bulk, d B local
+  matmul_reduce_scatter   reduce_scatter(A @ B)        d A by AG+GEMM, d B local with what was gathered
+  matmul_all_reduce       all_reduce(A @ B)            local
+  copy_matmul             A @ B, A the same on all     d A by GEMM+AR
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from lapstrake._abi import Kind, Layout
+from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch._groups import DTYPES, GroupLike, context, group_size, name_of
+
+_library = torch.library.Library("lapstrake", "DEF")
+_TAGS = (torch.Tag.needs_fixed_stride_order,)
+ops = torch.ops.lapstrake
+
+# How a matrix lies in memory: rows, columns, elements from one row to the next.
+_Matrix = Tuple[int, int, int]
+
+
+def _define(schema: str, kernel: Any, fake: Any) -> None:
+    name = schema[:schema.index("(")]
+    _library.define(schema, tags=_TAGS)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, kernel, key)
+    torch.library.register_fake(f"lapstrake::{name}", fake, lib=_library)
+
+
+# ---- what is refused ----
+
+
+def _shape(tensor: Tensor) -> str:
+    return "[" + ", ".join(str(size) for size in tensor.shape) + "]"
+
+
+def _same(first: Tensor, **others: Tensor) -> None:
+    """All tensors are on one device, and of one type that operators know."""
+    if first.dtype not in DTYPES:
+        raise Unsupported(f"A is {first.dtype}, expected torch.float32, torch.float16 or torch.bfloat16")
+    for name, tensor in others.items():
+        if tensor.dtype != first.dtype:
+            raise InvalidArgument(f"{name} is {tensor.dtype}, expected {first.dtype} as A")
+        if tensor.device != first.device:
+            raise InvalidArgument(f"{name} is on {tensor.device}, expected {first.device} as A")
+
+
+def _product(A: Tensor, B: Tensor, dim: Optional[int] = None, what: str = "") -> int:
+    """Checks A [..., k] @ B [k, n]; the dimension `dim` of A, counted from 0."""
+    _same(A, B=B)
+    if A.dim() < 2:
+        raise InvalidArgument(f"A is {_shape(A)}, expected at least two dimensions")
+    if B.dim() != 2 or B.shape[0] != A.shape[-1]:
+        raise InvalidArgument(f"B is {_shape(B)}, expected [{A.shape[-1]}, n]: as many rows as A has columns")
+    if dim is None:
+        return 0
+    if not -A.dim() <= dim < A.dim() or dim % A.dim() == A.dim() - 1:
+        raise InvalidArgument(f"{what} is {dim}, expected a dimension of the rows of A: 0 to {A.dim() - 2}")
+    return dim % A.dim()
+
+
+def _divided(rows: Any, size: int, group: str) -> Any:
+    if rows % size:
+        raise InvalidArgument(f"{rows} rows are to be scattered, expected a multiple of {size}: the size of group "
+                              f"'{group}'")
+    return rows // size
+
+
+def _stored(tensor: Tensor) -> Optional[_Matrix]:
+    """A matrix [rows, cols] as it lies, or None if it is not row-major."""
+    rows, cols = tensor.shape
+    if cols > 1 and tensor.stride(1) != 1:
+        return None
+    if rows <= 1:
+        return rows, cols, max(cols, 1)
+    return (rows, cols, tensor.stride(0)) if tensor.stride(0) >= cols else None
+
+
+def _rows(tensor: Tensor, name: str) -> Tuple[Tensor, _Matrix]:
+    """A tensor [..., cols] as a matrix of rows, in place."""
+    try:
+        flat = tensor if tensor.dim() == 2 else tensor.view(-1, tensor.shape[-1])
+        matrix = _stored(flat)
+    except RuntimeError:
+        matrix = None
+    if matrix is None:
+        raise InvalidArgument(f"{name} is {_shape(tensor)} with strides {tuple(tensor.stride())}, expected rows that "
+                              "follow one another: call contiguous()")
+    return flat, matrix
+
+
+def _second(B: Tensor) -> Tuple[Layout, _Matrix]:
+    """How B [k, n] lies: as it is, or transposed."""
+    matrix = _stored(B)
+    if matrix is not None:
+        return Layout.DGRAD, matrix
+    matrix = _stored(B.t())
+    if matrix is not None:
+        return Layout.FORWARD, matrix
+    raise InvalidArgument(f"B is {_shape(B)} with strides {tuple(B.stride())}, expected a matrix or its transposed "
+                          "view: call contiguous()")
+
+
+def _front(tensor: Tensor, dim: int) -> Tensor:
+    """The dimension `dim` becomes the first: a copy, unless it is."""
+    return tensor.movedim(dim, 0).contiguous() if dim else tensor
+
+
+def _back(flat: Tensor, like: Tensor, dim: int) -> Tensor:
+    """Rows of a result in the shape of `like`, whose dimension `dim` has changed, with other columns."""
+    if like.dim() == 2:
+        return flat
+    others = [size for index, size in enumerate(like.shape[:-1]) if index != dim]
+    return flat.view(-1, *others, flat.shape[1]).movedim(0, dim)
+
+
+# ---- kernels ----
+
+
+def _gather_matmul(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
+                   wgrad: str) -> Tuple[Tensor, Tensor]:
+    dim = _product(A, B, gather_dim, "gather_dim")
+    layout, b = _second(B)
+    a_rows, a = _rows(_front(A, dim), "A")
+    here = context(group_name, A.device)
+    m, (k, n) = a[0] * here.size, B.shape
+    d = A.new_empty(m, n)
+    views = {"a": (a_rows, *a), "b": (B, *b), "d": (d, m, n, n)}
+    gathered = A.new_empty(m if keep else 0, k)
+    if keep:
+        views["gathered"] = (gathered, m, k, k)
+    here.run(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views, gather=keep)
+    return _back(gathered, A, dim) if keep else gathered, _back(d, A, dim)
+
+
+def _gather_matmul_fake(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
+                        wgrad: str) -> Tuple[Tensor, Tensor]:
+    dim = _product(A, B, gather_dim, "gather_dim")
+    _second(B)
+    rows = A.numel() // A.shape[-1] * group_size(group_name)
+    gathered = A.new_empty(rows if keep else 0, A.shape[-1])
+    return _back(gathered, A, dim) if keep else gathered, _back(A.new_empty(rows, B.shape[1]), A, dim)
+
+
+def _factor(reduce_op: str, size: int) -> float:
+    if reduce_op not in ("sum", "avg"):
+        raise InvalidArgument(f"reduce_op is '{reduce_op}', expected 'sum' or 'avg'")
+    return 1.0 if reduce_op == "sum" else 1.0 / size
+
+
+def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                           method: str = "auto", dgrad: str = "auto") -> Tensor:
+    dim = _product(A, B, scatter_dim, "scatter_dim")
+    layout, b = _second(B)
+    a_rows, a = _rows(_front(A, dim), "A")
+    size = group_size(group_name)
+    _divided(A.shape[dim], size, group_name)
+    alpha = _factor(reduce_op, size)
+    here = context(group_name, A.device)
+    m, (k, n) = a[0], B.shape
+    d = A.new_empty(m // size, n)
+    here.run(Kind.GEMM_RS, layout, m, n, k * size, A.dtype, method,
+             {"a": (a_rows, *a), "b": (B, *b), "d": (d, m // size, n, n)}, alpha=alpha)
+    return _back(d, A, dim)
+
+
+def _matmul_reduce_scatter_fake(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
+                                method: str = "auto", dgrad: str = "auto") -> Tensor:
+    dim = _product(A, B, scatter_dim, "scatter_dim")
+    _second(B)
+    size = group_size(group_name)
+    _divided(A.shape[dim], size, group_name)
+    _factor(reduce_op, size)
+    return _back(A.new_empty(A.numel() // A.shape[-1] // size, B.shape[1]), A, dim)
+
+
+def _matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
+    _product(A, B)
+    layout, b = _second(B)
+    a_rows, a = _rows(A, "A")
+    size = group_size(group_name)
+    alpha = _factor(reduce_op, size)
+    here = context(group_name, A.device)
+    m, (k, n) = a[0], B.shape
+    d = A.new_empty(m, n)
+    here.run(Kind.GEMM_AR, layout, m, n, k * size, A.dtype, method,
+             {"a": (a_rows, *a), "b": (B, *b), "d": (d, m, n, n)}, alpha=alpha)
+    return _back(d, A, 0)
+
+
+def _matmul_all_reduce_fake(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
+    _product(A, B)
+    _second(B)
+    _factor(reduce_op, group_size(group_name))
+    return A.new_empty(*A.shape[:-1], B.shape[1])
+
+
+def _copy_matmul(A: Tensor, B: Tensor, group_name: str, dgrad: str = "auto") -> Tensor:
+    _product(A, B)
+    return torch.matmul(A, B)
+
+
+def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Tuple[Tensor, Tensor]:
+    """A @ B, and X gathered or reduced at the same time. A may be a transposed view, then it is a weight's gradient."""
+    _product(A, B)
+    _same(A, X=X)
+    a, layout, b = _stored(A), Layout.WGRAD, _stored(B)
+    if a is not None:
+        layout, b = _second(B)
+    else:
+        a = _stored(A.t())
+        if a is None or b is None:
+            raise InvalidArgument(f"A is {_shape(A)} with strides {tuple(A.stride())}, and B {_shape(B)} with strides "
+                                  f"{tuple(B.stride())}, expected matrices, one of them perhaps transposed")
+    _, x = _rows(X, "X")
+    here = context(group_name, A.device)
+    m, n, k = (A.shape[1], A.shape[0], B.shape[1]) if layout == Layout.WGRAD else (A.shape[0], B.shape[1], A.shape[1])
+    rows = x[0] * here.size if kind == Kind.BULK_AG else _divided(x[0], here.size, group_name)
+    if (rows if kind == Kind.BULK_AG else x[0]) != m:
+        raise InvalidArgument(f"X is {_shape(X)}, expected the rows of the product, {m}"
+                              + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
+    d, y = A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, x[1])
+    here.run(kind, layout, m, n, k, A.dtype, method,
+             {"a": (A, *a), "b": (B, *b), "d": (d, d.shape[0], d.shape[1], d.shape[1]), "x": (X, *x),
+              "y": (y, rows, x[1], x[1])}, cols=x[1])
+    return d, y
+
+
+def _matmul_with_all_gather(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
+                            ) -> Tuple[Tensor, Tensor]:
+    return _bulk(Kind.BULK_AG, A, B, X, group_name, method)
+
+
+def _matmul_with_all_gather_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
+                                 ) -> Tuple[Tensor, Tensor]:
+    _product(A, B)
+    return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(X.shape[0] * group_size(group_name), X.shape[1])
+
+
+def _matmul_with_reduce_scatter(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
+                                ) -> Tuple[Tensor, Tensor]:
+    return _bulk(Kind.BULK_RS, A, B, X, group_name, method)
+
+
+def _matmul_with_reduce_scatter_fake(A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str = "auto"
+                                     ) -> Tuple[Tensor, Tensor]:
+    _product(A, B)
+    rows = _divided(X.shape[0], group_size(group_name), group_name)
+    return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, X.shape[1])
+
+
+def _alone(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
+    """X gathered or reduced along its first dimension, and nothing else."""
+    _same(X)
+    flat, x = _rows(X, "X")
+    here = context(group_name, X.device)
+    if kind == Kind.EXTERNAL_AG:
+        m = rows = x[0] * here.size
+    else:
+        _divided(X.shape[0], here.size, group_name)
+        m, rows = x[0], x[0] // here.size
+    y = X.new_empty(rows, x[1])
+    here.run(kind, Layout.FORWARD, m, 0, 0, X.dtype, method, {"x": (flat, *x), "y": (y, rows, x[1], x[1])}, cols=x[1])
+    return y.view(-1, *X.shape[1:])
+
+
+def _all_gather(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
+    return _alone(Kind.EXTERNAL_AG, X, group_name, method)
+
+
+def _all_gather_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
+    return X.new_empty(X.shape[0] * group_size(group_name), *X.shape[1:])
+
+
+def _reduce_scatter(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
+    return _alone(Kind.EXTERNAL_RS, X, group_name, method)
+
+
+def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
+    return X.new_empty(_divided(X.shape[0], group_size(group_name), group_name), *X.shape[1:])
+
+
+_define("gather_matmul(Tensor A, Tensor B, int gather_dim, str group_name, bool keep, str method, str dgrad, str wgrad)"
+        " -> (Tensor, Tensor)", _gather_matmul, _gather_matmul_fake)
+_define("matmul_reduce_scatter(Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, str method='auto', "
+        "str dgrad='auto') -> Tensor", _matmul_reduce_scatter, _matmul_reduce_scatter_fake)
+_define("matmul_all_reduce(Tensor A, Tensor B, str reduce_op, str group_name, str method='auto') -> Tensor",
+        _matmul_all_reduce, _matmul_all_reduce_fake)
+_define("copy_matmul(Tensor A, Tensor B, str group_name, str dgrad='auto') -> Tensor", _copy_matmul, _copy_matmul)
+_define("matmul_with_all_gather(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> (Tensor, Tensor)",
+        _matmul_with_all_gather, _matmul_with_all_gather_fake)
+_define("matmul_with_reduce_scatter(Tensor A, Tensor B, Tensor X, str group_name, str method='auto') -> "
+        "(Tensor, Tensor)", _matmul_with_reduce_scatter, _matmul_with_reduce_scatter_fake)
+_define("all_gather(Tensor X, str group_name, str method='auto') -> Tensor", _all_gather, _all_gather_fake)
+_define("reduce_scatter(Tensor X, str group_name, str method='auto') -> Tensor", _reduce_scatter, _reduce_scatter_fake)
+
+
+# ---- gradients ----
+
+
+def _flat(tensor: Tensor, dim: int) -> Tensor:
+    """[..., cols] as a matrix whose rows are those of `dim` first: a copy where it has to be."""
+    return tensor.movedim(dim, 0).reshape(-1, tensor.shape[-1]).contiguous()
+
+
+def _weight_gradient(A: Tensor, dY: Tensor, B: Tensor) -> Tensor:
+    """d B of the matrices A @ B, stored as B is: a transposed view for a transposed view."""
+    return (dY.t() @ A).t() if B.stride(0) == 1 and B.stride(1) != 1 else A.t() @ dY
+
+
+def _gather_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Tensor, Tensor]) -> None:
+    A, B, ctx.dim, ctx.group, ctx.keep, _, ctx.dgrad, ctx.wgrad = inputs
+    ctx.save_for_backward(output[0] if ctx.keep else A, B)
+    ctx.set_materialize_grads(False)
+
+
+def _gather_matmul_backward(ctx: Any, dgathered: Optional[Tensor], dY: Optional[Tensor]) -> Tuple[Any, ...]:
+    rest = (None,) * 6
+    saved, B = ctx.saved_tensors
+    needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+    dim = ctx.dim % saved.dim()
+    kind, _, dgrad = ctx.dgrad.partition("/")
+    if dY is None:
+        if dgathered is None or not needs_A:
+            return (None, None, *rest)
+        dX = ops.reduce_scatter(_flat(dgathered, dim), ctx.group, ctx.wgrad)
+        return (_back(dX, saved, dim), None, *rest)
+    rows = _flat(dY, dim)
+    if kind == "gemm_rs" and (dgathered is None or not ctx.keep):
+        # d A by an operator of its own; d B needs nothing more than the gathered A.
+        dA = ops.matmul_reduce_scatter(rows, B.t(), "sum", 0, ctx.group, dgrad) if needs_A else None
+        dB = None
+        if needs_B:
+            full = _flat(saved, dim) if ctx.keep else ops.all_gather(_flat(saved, dim), ctx.group, ctx.wgrad)
+            dB = _weight_gradient(full, rows, B)
+        return (None if dA is None else _back(dA, saved, dim), dB, *rest)
+    # d A of this rank, while A is gathered again; then d B, while d A is reduced.
+    if ctx.keep or not needs_B:
+        full = _flat(saved, dim)
+        dX = rows @ B.t() if needs_A else None
+    elif needs_A:
+        dX, full = ops.matmul_with_all_gather(rows, B.t(), _flat(saved, dim), ctx.group, dgrad)
+    else:
+        dX, full = None, ops.all_gather(_flat(saved, dim), ctx.group, dgrad)
+    if dX is not None and dgathered is not None and ctx.keep:
+        dX = dX + _flat(dgathered, dim)
+    if dX is None:
+        return (None, _weight_gradient(full, rows, B) if needs_B else None, *rest)
+    if not needs_B:
+        return (_back(ops.reduce_scatter(dX, ctx.group, ctx.wgrad), saved, dim), None, *rest)
+    if B.stride(0) == 1 and B.stride(1) != 1:
+        dW, dA = ops.matmul_with_reduce_scatter(rows.t(), full, dX, ctx.group, ctx.wgrad)
+        return (_back(dA, saved, dim), dW.t(), *rest)
+    dB, dA = ops.matmul_with_reduce_scatter(full.t(), rows, dX, ctx.group, ctx.wgrad)
+    return (_back(dA, saved, dim), dB, *rest)
+
+
+def _matmul_reduce_scatter_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    A, B, reduce_op, ctx.dim, ctx.group, _, ctx.dgrad = inputs
+    ctx.factor = _factor(reduce_op, group_size(ctx.group))
+    ctx.save_for_backward(A, B)
+
+
+def _matmul_reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+    A, B = ctx.saved_tensors
+    dim = ctx.dim % A.dim()
+    rows = _flat(dY, dim)
+    if ctx.factor != 1.0:
+        rows = rows * ctx.factor
+    needs_A, needs_B = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+    dX = dB = None
+    if needs_A:
+        full, dX = ops.gather_matmul(rows, B.t(), 0, ctx.group, needs_B, ctx.dgrad, "", "")
+        dX = _back(dX, A, dim)
+    elif needs_B:
+        full = ops.all_gather(rows, ctx.group, "auto")
+    if needs_B:
+        dB = _weight_gradient(_flat(A, dim), full, B)
+    return dX, dB, None, None, None, None, None
+
+
+def _matmul_all_reduce_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    A, B, reduce_op, group, _ = inputs
+    ctx.factor = _factor(reduce_op, group_size(group))
+    ctx.save_for_backward(A, B)
+
+
+def _matmul_all_reduce_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+    A, B = ctx.saved_tensors
+    if ctx.factor != 1.0:
+        dY = dY * ctx.factor
+    dA = dY @ B.t() if ctx.needs_input_grad[0] else None
+    dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B) if ctx.needs_input_grad[1] else None
+    return dA, dB, None, None, None
+
+
+def _copy_matmul_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    A, B, ctx.group, ctx.dgrad = inputs
+    ctx.save_for_backward(A, B)
+
+
+def _copy_matmul_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+    A, B = ctx.saved_tensors
+    dA = dB = None
+    if ctx.needs_input_grad[0]:
+        dA = ops.matmul_all_reduce(dY.contiguous(), B.t(), "sum", ctx.group, ctx.dgrad)
+    if ctx.needs_input_grad[1]:
+        dB = _weight_gradient(_flat(A, 0), _flat(dY, 0), B)
+    return dA, dB, None, None
+
+
+def _moved_setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    _, ctx.group, ctx.method = inputs
+
+
+def _all_gather_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+    return ops.reduce_scatter(dY.contiguous(), ctx.group, ctx.method), None, None
+
+
+def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
+    return ops.all_gather(dY.contiguous(), ctx.group, ctx.method), None, None
+
+
+for _name, _backward, _setup in (
+    ("gather_matmul", _gather_matmul_backward, _gather_matmul_setup),
+    ("matmul_reduce_scatter", _matmul_reduce_scatter_backward, _matmul_reduce_scatter_setup),
+    ("matmul_all_reduce", _matmul_all_reduce_backward, _matmul_all_reduce_setup),
+    ("copy_matmul", _copy_matmul_backward, _copy_matmul_setup),
+    ("all_gather", _all_gather_backward, _moved_setup),
+    ("reduce_scatter", _reduce_scatter_backward, _moved_setup),
+):
+    torch.library.register_autograd(f"lapstrake::{_name}", _backward, setup_context=_setup, lib=_library)
+
+
+# ---- as PyTorch's symm_mem has them ----
+
+
+def _all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group_name: str, *, return_A: bool = True,
+                       method: str = "auto", dgrad: str = "", wgrad: str = "auto"
+                       ) -> Tuple[Optional[Tensor], List[Tensor]]:
+    if not Bs:
+        raise InvalidArgument("Bs has no matrix, expected at least one")
+    keep = return_A or len(Bs) > 1
+    dgrad = dgrad or ("gemm_rs/auto" if keep else "bulk_ag/auto")
+    gathered, first = ops.gather_matmul(A, Bs[0], gather_dim, group_name, keep, method, dgrad, wgrad)
+    for B in Bs[1:]:
+        _product(gathered, B)
+    return gathered if return_A else None, [first] + [torch.matmul(gathered, B) for B in Bs[1:]]
+
+
+_library.define("all_gather_matmul(Tensor A, Tensor[] Bs, int gather_dim, str group_name, *, bool return_A=True, "
+                "str method='auto', str dgrad='', str wgrad='auto') -> (Tensor?, Tensor[])", tags=_TAGS)
+# It consists of the operators above: their gradients and fake kernels are its own.
+_library.impl("all_gather_matmul", _all_gather_matmul, "CompositeImplicitAutograd")
+
+
+def all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group: GroupLike = None, *, return_A: bool = True,
+                      method: str = "auto", dgrad: str = "", wgrad: str = "auto"
+                      ) -> Tuple[Optional[Tensor], List[Tensor]]:
+    """all_gather(A) @ B for each B, and all_gather(A) itself with `return_A`. Collective.
+
+    The arguments are those of torch.ops.symm_mem.fused_all_gather_matmul; `group` is a process group, its name, or None
+    for the default one. Every rank has equally many rows. `method` is that of AG+GEMM, as in "ring" or
+    "direct:num_splits=2". `dgrad` says how backward finds the gradient of A: "gemm_rs/METHOD" by an operator of its own
+    (the default where A is returned), "bulk_ag/METHOD" while A is gathered again, and then reduced by `wgrad` while the
+    gradient of B is found.
+    """
+    return ops.all_gather_matmul(A, Bs, gather_dim, name_of(group), return_A=return_A, method=method, dgrad=dgrad,
+                                 wgrad=wgrad)
+
+
+def matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group: GroupLike = None, *,
+                          method: str = "auto", dgrad: str = "auto") -> Tensor:
+    """This rank's rows of the sum, or with "avg" the mean, of A @ B over all ranks. Collective.
+
+    The arguments are those of torch.ops.symm_mem.fused_matmul_reduce_scatter. `method` is that of GEMM+RS, `dgrad`
+    that of the AG+GEMM of backward.
+    """
+    return ops.matmul_reduce_scatter(A, B, reduce_op, scatter_dim, name_of(group), method, dgrad)
+
+
+def matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str = "sum", group: GroupLike = None, *,
+                      method: str = "auto") -> Tensor:
+    """The sum, or with "avg" the mean, of A @ B over all ranks, the same bits on every rank. Collective.
+
+    Backward is local, as in Megatron: every rank goes on with the same result, and has the same gradient of it.
+    """
+    return ops.matmul_all_reduce(A, B, reduce_op, name_of(group), method)

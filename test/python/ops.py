@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators for PyTorch: results and gradients are those of plain torch, misuse gets sentences."""
+
+import gc
+import os
+import signal
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import lapstrake
+import lapstrake.torch as lap
+from lapstrake.torch import _groups
+from torch_ranks import Case, part, same, small
+
+ops = torch.ops.lapstrake
+
+
+def gather(rank, ranks, dtype, dim, transposed, return_A, options, count):
+    """all_gather_matmul against plain torch, with `count` matrices."""
+    shape = [2, 3, 5]
+    shape[dim] *= ranks
+    full = small(*shape, dtype=dtype).requires_grad_()
+    weights = [small(4 * ranks, 5, dtype=dtype).requires_grad_() for _ in range(count)]
+    A = part(full.detach(), rank, ranks, dim)
+    mine = [part(weight.detach(), rank, ranks) for weight in weights]
+    Bs = [weight.t() if transposed else weight.t().contiguous() for weight in mine]
+    gathered, results = lap.all_gather_matmul(A, Bs, dim, return_A=return_A, **options)
+    if (gathered is not None) != return_A:
+        raise AssertionError("return_A")
+    if return_A:
+        same("gathered", gathered.detach(), full.detach())
+    loss = expected = 0
+    for index, (result, weight) in enumerate(zip(results, weights)):
+        truth = full @ weight.t()
+        same("result", result.detach(), truth.detach().chunk(ranks, -1)[rank])
+        scale = small(*truth.shape, dtype=dtype)
+        loss = loss + (result * scale.chunk(ranks, -1)[rank]).sum() * (index + 1)
+        expected = expected + (truth * scale).sum() * (index + 1)
+    if return_A:
+        loss, expected = loss + gathered.sum(), expected + full.sum() * ranks
+    loss.backward()
+    expected.backward()
+    same("d A", A.grad, full.grad.chunk(ranks, dim)[rank])
+    for weight, whole in zip(mine, weights):
+        same("d B", weight.grad, whole.grad.chunk(ranks)[rank])
+
+
+def scatter(rank, ranks, dtype, dim, transposed, reduce_op, options):
+    """matmul_reduce_scatter against plain torch."""
+    shape = [2, 3, 4 * ranks]
+    shape[dim] *= ranks
+    full = small(*shape, dtype=dtype).requires_grad_()
+    weight = small(5, 4 * ranks, dtype=dtype).requires_grad_()
+    A, mine = part(full.detach(), rank, ranks, -1), part(weight.detach(), rank, ranks, -1)
+    B = mine.t() if transposed else mine.t().contiguous()
+    result = lap.matmul_reduce_scatter(A, B, reduce_op, dim, **options)
+    truth = full @ weight.t() / (ranks if reduce_op == "avg" else 1)
+    same("result", result.detach(), truth.detach().chunk(ranks, dim)[rank])
+    scale = small(*truth.shape, dtype=dtype)
+    (result * scale.chunk(ranks, dim)[rank]).sum().backward()
+    (truth * scale).sum().backward()
+    same("d A", A.grad, full.grad.chunk(ranks, -1)[rank])
+    same("d B", mine.grad, weight.grad.chunk(ranks, -1)[rank])
+
+
+def reduce(rank, ranks, dtype, method):
+    """matmul_all_reduce, and copy_matmul before it, as in a layer without sequence parallelism."""
+    x = small(2, 3, 5, dtype=dtype).requires_grad_()
+    first, second = small(4 * ranks, 5, dtype=dtype), small(6, 4 * ranks, dtype=dtype)
+    wholes = [first.clone().requires_grad_(), second.clone().requires_grad_()]
+    mine, A = [part(first, rank, ranks), part(second, rank, ranks, -1)], x.detach().clone().requires_grad_()
+    result = lap.matmul_all_reduce(ops.copy_matmul(A, mine[0].t(), "0", method), mine[1].t(), "sum", method=method)
+    truth = x @ wholes[0].t() @ wholes[1].t()
+    same("result", result.detach(), truth.detach())
+    scale = small(*truth.shape, dtype=dtype)
+    (result * scale).sum().backward()
+    (truth * scale).sum().backward()
+    same("d A", A.grad, x.grad)
+    same("d first", mine[0].grad, wholes[0].grad.chunk(ranks)[rank])
+    same("d second", mine[1].grad, wholes[1].grad.chunk(ranks, -1)[rank])
+
+
+def all_cases(rank, ranks):
+    """Everything with plain torch: types, dimensions, layouts, methods."""
+    f32, bf16 = torch.float32, torch.bfloat16
+    for dtype, dim, transposed, return_A, options, count in (
+        (f32, 0, True, False, {"method": "ring"}, 1),
+        (f32, 0, True, True, {"method": "direct"}, 1),
+        (f32, 0, False, False, {"method": "serial", "dgrad": "bulk_ag/serial", "wgrad": "serial"}, 1),
+        (f32, 0, False, True, {"dgrad": "bulk_ag/", "wgrad": "direct"}, 1),
+        (f32, 0, True, False, {"dgrad": "gemm_rs/pipeline:num_splits=2"}, 1),
+        (f32, 1, True, False, {}, 1),
+        (f32, 1, False, True, {"dgrad": "gemm_rs/ring"}, 1),
+        (f32, 0, True, True, {}, 3),
+        (f32, 1, True, False, {}, 2),
+        (bf16, 0, True, False, {"method": "ring"}, 1),
+        (torch.float16, 0, True, True, {"method": "direct"}, 1),
+    ):
+        gather(rank, ranks, dtype, dim, transposed, return_A, options, count)
+    for dtype, dim, transposed, reduce_op, options in (
+        (f32, 0, True, "sum", {}),
+        (f32, 0, False, "sum", {"method": "ring", "dgrad": "direct"}),
+        (f32, 1, True, "sum", {"method": "pipeline:num_splits=2", "dgrad": "serial"}),
+        (f32, -2, False, "sum", {"method": "serial"}),
+        (bf16, 0, True, "sum", {"method": "ring"}),
+    ) + (((f32, 0, True, "avg", {}),) if ranks != 3 else ()):  # a third is not exact
+        scatter(rank, ranks, dtype, dim, transposed, reduce_op, options)
+    for dtype, method in ((f32, "auto"), (f32, "direct"), (bf16, "pipeline")):
+        reduce(rank, ranks, dtype, method)
+    x = small(2 * ranks, 3).requires_grad_()
+    moved = ops.reduce_scatter(ops.all_gather(part(x.detach(), rank, ranks), "0"), "0")
+    same("there and back", moved, x.detach().chunk(ranks)[rank] * ranks)
+
+
+def frozen(rank, ranks):
+    """Only what needs a gradient gets one."""
+    for return_A in (False, True):
+        for dgrad in ("gemm_rs/ring", "bulk_ag/direct"):
+            for needs_A, needs_B in ((True, False), (False, True)):
+                full, weight = small(2 * ranks, 5), small(4 * ranks, 5)
+                A = part(full, rank, ranks).detach().requires_grad_(needs_A)
+                B = part(weight, rank, ranks).detach().requires_grad_(needs_B)
+                _, (y,) = lap.all_gather_matmul(A, [B.t()], 0, return_A=return_A, dgrad=dgrad)
+                y.sum().backward()  # a gradient whose strides are 0
+                ones = torch.ones(2 * ranks, 4 * ranks)
+                if needs_A:
+                    same("d A", A.grad, (ones @ weight).chunk(ranks)[rank])
+                else:
+                    same("d B", B.grad, (ones.t() @ full).chunk(ranks)[rank])
+    full, weight = small(2 * ranks, 3 * ranks), small(5, 3 * ranks)
+    A, B = part(full, rank, ranks, 1).detach(), part(weight, rank, ranks, 1)
+    lap.matmul_reduce_scatter(A, B.t(), "sum", 0).sum().backward()
+    same("d B", B.grad, (torch.ones(2 * ranks, 5).t() @ full).chunk(ranks, 1)[rank])
+
+
+def rows_change(rank, ranks):
+    """More rows make an operator anew, fewer do not; views of a larger matrix are used in place."""
+    weight = small(4 * ranks, 6)
+    B = part(weight, rank, ranks).detach()
+    for rows in (2, 5, 1, 3):
+        full = small(rows * ranks, 8)
+        A = full.chunk(ranks)[rank][:, 1:7]
+        _, (y,) = lap.all_gather_matmul(A, [B.t()], 0, method="ring")
+        same("result", y, (full[:, 1:7] @ weight.t()).chunk(ranks, 1)[rank])
+    calls = _groups._contexts["0", "cpu"].calls
+    if [call.capacity for call in calls.values()] != [5 * ranks]:
+        raise AssertionError(f"capacities {[call.capacity for call in calls.values()]}")
+
+
+def told(error, text, call, *arguments, **options):
+    """Fails unless the call raises this error with this text."""
+    try:
+        call(*arguments, **options)
+    except error as failure:
+        if text not in str(failure):
+            raise AssertionError(f"'{failure}' does not say '{text}'") from failure
+        return
+    raise AssertionError(f"nothing was raised, expected {error.__name__} with '{text}'")
+
+
+def misuse(rank, ranks):
+    """Each is refused with a sentence before anything is started; the group is as good as before."""
+    A, B = torch.zeros(2, 4), torch.zeros(4, 3)
+    invalid, ag, rs = lapstrake.InvalidArgument, lap.all_gather_matmul, lap.matmul_reduce_scatter
+    told(invalid, "B is torch.float16, expected torch.float32", ag, A, [B.half()], 0)
+    told(lapstrake.Unsupported, "A is torch.float64, expected torch.float32", ag, A.double(), [B.double()], 0)
+    told(lapstrake.Unsupported, "A is torch.int32", rs, A.int(), B.int(), "sum", 0)
+    told(invalid, "B is [3, 4], expected [4, n]", ag, A, [B.t()], 0)
+    told(invalid, "A is [4], expected at least two dimensions", ag, A[0], [B], 0)
+    told(invalid, "gather_dim is 1, expected a dimension of the rows of A: 0 to 0", ag, A, [B], 1)
+    told(invalid, "with strides (1, 2), expected rows that follow one another", ag, torch.zeros(4, 2).t(), [B], 0)
+    told(invalid, "with strides (6, 2), expected a matrix or its transposed", ag, A, [torch.zeros(4, 6)[:, ::2]], 0)
+    told(invalid, "with strides (0, 0)", ag, torch.zeros(1, 1).expand(2, 4), [B], 0)
+    told(invalid, "Bs has no matrix", ag, A, [], 0)
+    told(invalid, "reduce_op is 'max', expected 'sum' or 'avg'", rs, A, B, "max", 0)
+    told(invalid, "3 rows are to be scattered, expected a multiple of 2: the size of group '0'", rs,
+         torch.zeros(3, 4), B, "sum", 0)
+    told(invalid, "group_name is 'nobody'", ag, A, [B], 0, "nobody")
+    told(invalid, "method 'rnig' is not a method of ag_gemm", ag, A, [B], 0, method="rnig")
+    told(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
+    told(invalid, "B is on meta, expected cpu", ag, A, [torch.zeros(4, 3, device="meta")], 0)
+    told(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
+         "0")
+    # What ranks do not agree on is found when the operator is made.
+    told(lapstrake.Mismatch, "rank", ag, A, [torch.zeros(4, 3 + rank)], 0, method="ring")
+    told(lapstrake.Mismatch, "rank", ag, torch.zeros(2 + rank, 4), [torch.zeros(4, 7)], 0, method="ring")
+    same("after all that", ag(A + 1, [B + 1], 0)[1][0], torch.full((4, 3), 4.0))
+
+
+def groups(rank, ranks):
+    """Groups of some ranks, and of another size than the world; a group that is destroyed ends its world."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine, place = pairs[rank // 2], rank % 2
+    full, weight = small(4, 3), small(6, 3)
+    _, (y,) = lap.all_gather_matmul(part(full, place, 2), [part(weight, place, 2).t()], 0, mine)
+    same("result", y.detach(), (full @ weight.t()).chunk(2, 1)[place])
+    context = _groups._contexts[mine.group_name, "cpu"]
+    call = next(iter(context.calls.values()))
+    name = mine.group_name
+    dist.destroy_process_group(mine)
+    del mine, pairs
+    gc.collect()
+    if not (context.world.closed and call.op.closed):
+        raise AssertionError("the world has outlived its group")
+    told(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, full, [weight.t()], 0, name)
+    lap.init(device="cpu")
+    lap.close()
+    _, (y,) = lap.all_gather_matmul(part(full, rank, 4), [weight.t()], 0)  # of all ranks, made anew
+    same("result", y.detach(), full @ weight.t())
+
+
+class Layer(torch.nn.Module):
+    """Two weights around a GELU, with our operators."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = torch.nn.Parameter(first), torch.nn.Parameter(second)
+
+    def forward(self, x):
+        _, (hidden,) = lap.all_gather_matmul(x, [self.first.t()], 0, "0", return_A=False, method="ring")
+        return lap.matmul_reduce_scatter(torch.nn.functional.gelu(hidden), self.second.t(), "sum", 0, "0")
+
+
+def compiled(rank, ranks, backend):
+    """torch.compile finds no reason for a second graph, and gives the same bits, gradients too."""
+    torch._dynamo.reset()
+    full, first, second = torch.randn(2 * ranks, 4), torch.randn(3 * ranks, 4), torch.randn(4, 3 * ranks)
+    results = []
+    for wraps in (lambda layer: layer, lambda layer: torch.compile(layer, fullgraph=True, backend=backend)):
+        layer = Layer(part(first, rank, ranks).detach(), part(second, rank, ranks, 1).detach())
+        x = part(full, rank, ranks)
+        y = wraps(layer)(x)
+        (y ** 2).sum().backward()
+        results.append((y.detach(), x.grad, layer.first.grad, layer.second.grad))
+    for ours, theirs in zip(*results):
+        same("compiled", ours, theirs)
+
+
+def killed(rank, ranks):
+    """A rank dies; the others learn of it in the next operator."""
+    A, B = torch.ones(2, 4), torch.ones(4, 3)
+    lap.all_gather_matmul(A, [B], 0, method="ring")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    x = A.clone().requires_grad_()
+    try:
+        for _ in range(100):
+            lap.all_gather_matmul(x, [B], 0, method="ring")
+    except lapstrake.PeerLost as failure:
+        seconds = time.monotonic() - begun
+        told(lapstrake.PeerLost, "rank 1", lap.all_gather_matmul, A, [B], 0, method="ring")
+        return seconds, str(failure)
+    raise AssertionError("nothing was raised")
+
+
+killed.leaves = True  # gloo's own end would wait
+
+
+class Ops(Case):
+    def test_one_and_two_ranks(self):
+        self.on((1, 2), all_cases)
+
+    def test_three_and_four_ranks(self):
+        self.on((3, 4), all_cases)
+
+    def test_frozen(self):
+        self.on((1, 2), frozen)
+
+    def test_rows_change(self):
+        self.on((1, 3), rows_change)
+
+    def test_misuse(self):
+        self.on((2,), misuse)
+
+    def test_groups(self):
+        self.on((4,), groups)
+
+    def test_compiled(self):
+        for backend in ("eager", "aot_eager"):
+            self.on((1, 2), compiled, backend)
+
+    def test_opcheck(self):
+        self.on((1,), checked)
+
+    def test_a_killed_rank(self):
+        results = self.on((3,), killed, killed=[1])
+        for rank in (0, 2):
+            seconds, sentence = results[rank]
+            self.assertIn("rank 1", sentence)
+            self.assertLess(seconds, 10)
+
+    def test_no_group(self):
+        told(lapstrake.InvalidArgument, "init_process_group", lap.matmul_all_reduce, torch.ones(2, 2), torch.ones(2, 2))
+
+
+def checked(rank, ranks):
+    """PyTorch's own checks of custom operators: schema, autograd, fake kernels, AOT with symbolic sizes."""
+    A, B, X = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3, 5), (4, 2)))
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    for op, arguments in (
+        (ops.gather_matmul, (A, B, 0, "0", True, "ring", "gemm_rs/ring", "direct")),
+        (ops.gather_matmul, (A, B, 0, "0", False, "ring", "bulk_ag/direct", "direct")),
+        (ops.matmul_reduce_scatter, (A, B, "sum", 0, "0", "ring", "ring")),
+        (ops.matmul_all_reduce, (A, B, "sum", "0", "direct")),
+        (ops.copy_matmul, (A, B, "0", "direct")),
+        (ops.all_gather, (X, "0", "direct")),
+        (ops.reduce_scatter, (X, "0", "direct")),
+    ):
+        torch.library.opcheck(op, arguments, test_utils=tests)
+    A, B, X = A.detach(), B.detach(), X.detach()
+    for op in (ops.matmul_with_all_gather, ops.matmul_with_reduce_scatter):
+        torch.library.opcheck(op, (A, B, X, "0", "direct"), test_utils=tests[:3])
+
+
+if __name__ == "__main__":
+    unittest.main()

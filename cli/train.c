@@ -114,7 +114,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
                   lap_train_tokens(train) / iteration->seconds);
-    if (train->debug)
+    if (train->debug || train->model)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
     LAP_TRY(lap_train_average(model->groups.world, iteration));

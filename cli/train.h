@@ -11,6 +11,7 @@
 
 #include <lap/checkpoint.h>
 #include <lap/data_parallel.h>
+#include <lap/model.h>
 #include <lap/nn.h>
 #include <lap/optimizer.h>
 
@@ -24,6 +25,7 @@ typedef struct lap_train {
     int iters;
     int log_interval;   /* of how many iterations one says what it does */
     bool quiet;         /* none does, and tables have no remarks */
+    const char *model;  /* the name of a preset; NULL: layers */
     size_t batch;       /* sequences of an iteration, of all replicas together */
     int micro;          /* forwards and backwards of an iteration, which share them */
     lap_nn_desc_t desc; /* of one replica, without overlap and buffer; batch is that of a forward */
@@ -95,13 +97,14 @@ typedef struct lap_train_model {
     lap_device_t *device;
     lap_nn_t *nn;
     lap_optimizer_t *optimizer;
-    lap_dp_t *dp;           /* NULL: one replica */
-    lap_tensor_t x, target; /* of the first micro-batch; those of the others lie behind */
-    lap_tensor_t y, dx;     /* of the one in work; dy takes the place of y */
-    double loss;            /* of this iteration so far: a part of the mean of all micro-batches */
-    int micro;              /* the micro-batch in work */
-    int not_finite;         /* the first micro-batch of it whose loss is not finite; -1: none */
-    bool reported;          /* that one was not */
+    lap_dp_t *dp;              /* NULL: one replica */
+    lap_tensor_t x, target;    /* of the first micro-batch; those of the others lie behind */
+    lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
+    int32_t *tokens, *targets; /* of a language model, in the place of these four */
+    double loss;    /* of this iteration so far: a part of the mean of all micro-batches */
+    int micro;      /* the micro-batch in work */
+    int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
+    bool reported;  /* that one was not */
 } lap_train_model_t;
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model that `lap train` trains: layers, their optimizer, their replicas, and data that are a
- * pure function of seed, iteration and sequence, whichever ranks they are on.
+ * The model that `lap train` trains: layers or a language model, its optimizer, its replicas, and
+ * data that are a pure function of seed, iteration and sequence, whichever ranks they are on.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "train.h"
 #include "util/alloc.h"
+#include "util/random.h"
 
 /* ---- making one ---- */
 
@@ -23,6 +24,32 @@ static lap_status_t alloc_tensor(lap_train_model_t *model, lap_nn_part_t part, i
     *tensor = lap_tensor(NULL, dtype, part.rows, part.cols);
     LAP_TRY(model->device->ops->alloc(model->device, bytes, &memory));
     tensor->data = memory;
+    return LAP_OK;
+}
+
+static lap_status_t alloc_tensors(lap_train_model_t *model)
+{
+    const int micro = model->train->micro;
+    const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
+    LAP_TRY(alloc_tensor(model, in, micro, &model->x));
+    LAP_TRY(alloc_tensor(model, in, 1, &model->dx));
+    LAP_TRY(alloc_tensor(model, out, 1, &model->y));
+    return alloc_tensor(model, out, micro, &model->target);
+}
+
+/* Tokens of a micro-batch, [batch, seq]. */
+static size_t tokens_of(const lap_train_t *train)
+{
+    return train->desc.batch * train->desc.seq;
+}
+
+static lap_status_t alloc_tokens(lap_train_model_t *model)
+{
+    const size_t count = tokens_of(model->train) * (size_t)model->train->micro;
+    model->tokens = lap_alloc(count, sizeof(*model->tokens));
+    model->targets = lap_alloc(count, sizeof(*model->targets));
+    if (!model->tokens || !model->targets)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count);
     return LAP_OK;
 }
 
@@ -61,11 +88,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
     LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
     LAP_TRY(init_replicas(model, overlap, &buffer));
-    const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
-    LAP_TRY(alloc_tensor(model, in, train->micro, &model->x));
-    LAP_TRY(alloc_tensor(model, in, 1, &model->dx));
-    LAP_TRY(alloc_tensor(model, out, 1, &model->y));
-    LAP_TRY(alloc_tensor(model, out, train->micro, &model->target));
+    LAP_TRY(train->model ? alloc_tokens(model) : alloc_tensors(model));
     return lap_train_trace(model, trace);
 }
 
@@ -78,6 +101,8 @@ void lap_train_model_clear(lap_train_model_t *model)
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         if (tensors[i].data)
             model->device->ops->free(model->device, tensors[i].data);
+    lap_free(model->tokens);
+    lap_free(model->targets);
     memset(model, 0, sizeof(*model));
 }
 
@@ -91,6 +116,13 @@ static lap_tensor_t part_of(lap_tensor_t matrix, int micro)
     return matrix;
 }
 
+/* Of all sequences of an iteration, the first of a micro-batch of this replica. */
+static size_t first_sequence(const lap_train_model_t *model, int micro)
+{
+    const size_t replica = model->groups.dp ? (size_t)lap_group_rank(model->groups.dp) : 0;
+    return (replica * (size_t)model->train->micro + (size_t)micro) * model->train->desc.batch;
+}
+
 /*
  * Fills the rows of each sequence that this rank has. Row s * batch + b of a micro-batch is token s
  * of its sequence b. A sequence is a tensor of its own, [seq, columns]: the sequences of an iteration
@@ -100,9 +132,7 @@ static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, l
                          int iteration, int micro, float std)
 {
     const lap_nn_desc_t *desc = &model->train->desc;
-    const size_t batch = desc->batch;
-    const size_t replica = model->groups.dp ? (size_t)lap_group_rank(model->groups.dp) : 0;
-    const size_t before = (replica * (size_t)model->train->micro + (size_t)micro) * batch;
+    const size_t batch = desc->batch, before = first_sequence(model, micro);
     for (size_t b = 0; b < batch; b++) {
         const size_t skip = (b + batch - part.first_row % batch) % batch;
         if (skip >= part.rows)
@@ -121,8 +151,38 @@ static lap_status_t fill(lap_train_model_t *model, const lap_tensor_t *matrix, l
     return LAP_OK;
 }
 
+/*
+ * A Markov chain over the first tokens of the vocabulary: mostly each is followed by one that it
+ * determines, so that there is something to learn.
+ */
+enum { CHAIN = 64, SURE = 8 }; /* tokens, and of how many steps one is not determined */
+
+static void fill_tokens(lap_train_model_t *model, int iteration, int micro)
+{
+    const lap_nn_desc_t *desc = &model->train->desc;
+    const uint64_t size = desc->vocab < CHAIN ? desc->vocab : CHAIN;
+    const size_t before = first_sequence(model, micro);
+    for (size_t b = 0; b < desc->batch; b++) {
+        const size_t at = (size_t)micro * tokens_of(model->train) + b * desc->seq;
+        const uint64_t tensor = (uint64_t)(iteration + 1) << 32 | (before + b);
+        uint64_t token = lap_random_u32x4(desc->seed, tensor, 0).word[0] % size;
+        for (size_t s = 0; s < desc->seq; s++) {
+            const uint64_t random = lap_random_u32x4(desc->seed, tensor, s + 1).word[0];
+            const uint64_t next =
+                random % SURE == 0 ? random / SURE % size : (5 * token + 7) % size;
+            model->tokens[at + s] = (int32_t)token;
+            model->targets[at + s] = (int32_t)next;
+            token = next;
+        }
+    }
+}
+
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 {
+    for (int m = 0; m < model->train->micro && model->tokens; m++)
+        fill_tokens(model, iteration, m);
+    if (model->tokens)
+        return LAP_OK;
     const lap_nn_part_t in = lap_nn_input(model->nn, 0), out = lap_nn_output(model->nn, 0);
     for (int m = 0; m < model->train->micro; m++) {
         const lap_tensor_t x = part_of(model->x, m), target = part_of(model->target, m);
@@ -145,10 +205,21 @@ static void say_part(const lap_train_model_t *model, int micro, const char *what
                       train->micro);
 }
 
+static lap_status_t begin_model(lap_train_model_t *model, int micro, bool says)
+{
+    const size_t at = (size_t)micro * tokens_of(model->train);
+    if (says)
+        say_part(model, micro, "Forward pass and loss");
+    LAP_TRY(lap_model_forward(model->nn, model->train->desc.seq, model->tokens + at,
+                              model->targets + at));
+    if (says)
+        say_part(model, micro, "Backward pass");
+    return lap_model_backward(model->nn);
+}
+
 lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
 {
     const lap_train_t *train = model->train;
-    const lap_tensor_t x = part_of(model->x, micro), target = part_of(model->target, micro);
     if (micro == 0) {
         lap_nn_zero_gradients(model->nn);
         model->loss = 0;
@@ -156,6 +227,9 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     }
     model->micro = micro;
     lap_nn_accumulate(model->nn, micro + 1 < train->micro);
+    if (model->tokens)
+        return begin_model(model, micro, says);
+    const lap_tensor_t x = part_of(model->x, micro), target = part_of(model->target, micro);
     if (says)
         say_part(model, micro, "Forward pass");
     LAP_TRY(lap_nn_forward(model->nn, train->desc.seq, &x, &model->y));
@@ -224,6 +298,9 @@ static lap_status_t find_not_finite(lap_train_model_t *model, double loss,
     const lap_tensor_t x = part_of(model->x, micro);
     if (!isfinite(loss) && model->not_finite < 0)
         return LAP_OK;
+    if (model->tokens) /* it looks at the latest ones */
+        LAP_TRY(lap_model_forward(model->nn, model->train->desc.seq,
+                                  model->tokens + (size_t)micro * tokens_of(model->train), NULL));
     LAP_TRY(lap_nn_find_not_finite(model->nn, model->train->desc.seq, &x, &model->y, found));
     found->rank = lap_group_world_rank(model->groups.tp, found->rank);
     return LAP_OK;

@@ -24,6 +24,10 @@
 
 enum {
     LAYER,
+    MODEL,
+    VOCAB,
+    POSITIONS,
+    TIED,
     TP,
     REPLICAS,
     ITERS,
@@ -87,6 +91,20 @@ enum {
 static const lap_option_t options[NOPTIONS] = {
     [LAYER] = {0, "layer", "KIND",
                "linear, layernorm_linear, layernorm_mlp, attention or transformer", "transformer"},
+    [MODEL] = {0, "model", "NAME",
+               "a language model instead of layers: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, "
+               "llama-tiny, llama-1b, llama-8b, llama-70b, or gpt or llama, which are small. The "
+               "options that follow change its numbers",
+               NULL},
+    [VOCAB] = {0, "vocab", "COUNT", "tokens that a model knows (default: the model's own)", NULL},
+    [POSITIONS] = {0, "positions", "KIND",
+                   "how a model knows where tokens are: learned, rope or none (default: the "
+                   "model's own); rope is for all layers with attention",
+                   NULL},
+    [TIED] = {0, "tied", "[=YES]",
+              "embeddings are the weights of a model's logits, too: yes or no (default: the "
+              "model's own)",
+              NULL},
     [TP] = {0, "tp", "P",
             "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
             "launcher started)",
@@ -103,7 +121,8 @@ static const lap_option_t options[NOPTIONS] = {
                "micro-batches per iteration and replica: gradients are accumulated, and sent to "
                "other replicas during the last backward",
                "1"},
-    [SEQ] = {0, "seq", "COUNT", "tokens per sequence (default 256; cuda: 2048)", NULL},
+    [SEQ] = {0, "seq", "COUNT",
+             "tokens per sequence (default 256; cuda: 2048; of a model: its own)", NULL},
     [HEADS] = {0, "heads", "COUNT",
                "attention heads (default 24; cuda: 64; with --hidden: the hidden size divided by "
                "--head-dim)",
@@ -220,7 +239,9 @@ const lap_command_t lap_train_command = {
                "their communication with their GEMMs, and says how much of it was hidden.",
     .details =
         "The data x are normally distributed, and the layers learn to give -x: the loss is half\n"
-        "the mean square of the difference. The same seed gives the same weights and data for any\n"
+        "the mean square of the difference. A language model learns a Markov chain of tokens, and\n"
+        "its loss is the mean cross-entropy. The same seed gives the same weights and data for "
+        "any\n"
         "P and any number of replicas.\n"
         "\n"
         "time           forward, backward, gradients between replicas and the optimizer step\n"
@@ -325,16 +346,54 @@ static bool parse_field(lap_train_t *train, const lap_args_t *args, int option, 
                           &train->desc);
 }
 
+/* A preset, or layers. */
+static bool parse_kind(lap_train_t *train, const lap_args_t *args)
+{
+    size_t kind;
+    train->model = args->values[MODEL];
+    if (train->model) {
+        if (lap_model_preset(train->model, &train->desc) == LAP_OK)
+            return true;
+        return lap_args_wrong(args->command, "--model: %s", lap_last_error());
+    }
+    if (!parse_layer(args, &kind))
+        return false;
+    if (kind == LAP_NN_MODEL)
+        return lap_args_wrong(args->command,
+                              "--layer is 'model'; expected --model NAME in its place");
+    train->desc.kind = (lap_nn_kind_t)kind;
+    return true;
+}
+
+/* What was given, or is the default of layers. */
+static bool parse_own_field(lap_train_t *train, const lap_args_t *args, int option)
+{
+    if (!args->values[option] || (train->model && !args->given[option]))
+        return true;
+    return parse_field(train, args, option, args->values[option]);
+}
+
+static bool parse_tied(lap_train_t *train, const lap_args_t *args)
+{
+    static const char *const words[] = {"no", "yes", NULL};
+    const char *text = args->values[TIED];
+    size_t tied = 1;
+    if (!text)
+        return true;
+    if (*text && !lap_arg_choice(args->command, "--tied", text, words, &tied))
+        return false;
+    train->desc.tied = (int)tied;
+    return true;
+}
+
 static bool parse_kinds(lap_train_t *train, const lap_args_t *args)
 {
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
-    size_t kind;
-    if (!parse_layer(args, &kind) || !parse_field(train, args, NORM, args->values[NORM]) ||
-        !parse_field(train, args, ACTIVATION, args->values[ACTIVATION]) ||
-        !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
+    if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
+        !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
+        !parse_tied(train, args) || !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
         !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;
-    train->desc.kind = (lap_nn_kind_t)kind;
     train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
     return true;
 }
@@ -431,6 +490,42 @@ static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
         desc->heads, desc->head_dim, COUNT_MOST);
 }
 
+/* A number of a model, if it is given. */
+static bool parse_own(const lap_args_t *args, int option, size_t *count_p)
+{
+    return !args->given[option] || parse_count(args, option, "", count_p);
+}
+
+/*
+ * The numbers of a preset that are given. Heads keep their size, and groups of heads and the MLP their
+ * proportions, unless they are given too.
+ */
+static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
+{
+    const lap_nn_desc_t preset = train->desc;
+    lap_nn_desc_t *desc = &train->desc;
+    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
+    if (!parse_own(args, HEADS, &desc->heads) || !parse_own(args, HEAD_DIM, &desc->head_dim) ||
+        !parse_own(args, HIDDEN, &desc->hidden) || !parse_own(args, VOCAB, &desc->vocab) ||
+        !parse_own(args, LAYERS, &desc->layers) || !parse_own(args, SEQ, &desc->seq))
+        return false;
+    if (heads && !dim &&
+        !divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well", &desc->head_dim))
+        return false;
+    if (!heads && (dim || args->given[HIDDEN]) &&
+        !divide(args, desc->hidden, desc->head_dim, "features of a head",
+                "--heads or another --head-dim", &desc->heads))
+        return false;
+    const size_t group = preset.heads / preset.kv_heads;
+    desc->kv_heads = desc->heads % group == 0 ? desc->heads / group : desc->heads;
+    desc->ffn = (size_t)((double)preset.ffn * (double)desc->hidden / (double)preset.hidden);
+    desc->ffn = desc->ffn > 0 ? desc->ffn : 1;
+    const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
+    if (!learned || desc->max_positions < desc->seq)
+        desc->max_positions = learned ? desc->seq : 0;
+    return true;
+}
+
 static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
 {
     lap_nn_desc_t *desc = &train->desc;
@@ -453,10 +548,14 @@ static bool parse_shape(lap_train_t *train, const lap_args_t *args)
 {
     const bool cuda = strcmp(train->device, "cuda") == 0;
     lap_nn_desc_t *desc = &train->desc;
-    return parse_batch(train, args) && parse_hidden(train, args) && parse_ffn(train, args) &&
-           parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq) &&
-           lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
-                        &desc->layers) &&
+    if (!(train->model ? parse_model_sizes(train, args)
+                       : parse_hidden(train, args) &&
+                             parse_count(args, SEQ, cuda ? "2048" : "256", &desc->seq)))
+        return false;
+    return parse_batch(train, args) && parse_ffn(train, args) &&
+           ((train->model && !args->given[LAYERS]) ||
+            lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
+                         &desc->layers)) &&
            (!args->values[KV_HEADS] || parse_count(args, KV_HEADS, "", &desc->kv_heads)) &&
            parse_dtype(args,
                        args->values[DTYPE] ? args->values[DTYPE]
@@ -567,9 +666,14 @@ typedef struct useless {
 static bool check_sense(const lap_train_t *train, const lap_args_t *args)
 {
     const lap_nn_kind_t kind = train->desc.kind;
-    const bool attends = kind == LAP_NN_ATTENTION || kind == LAP_NN_TRANSFORMER;
-    const bool mlp = kind == LAP_NN_LAYERNORM_MLP || kind == LAP_NN_TRANSFORMER;
+    const bool model = kind == LAP_NN_MODEL, transformer = model || kind == LAP_NN_TRANSFORMER;
+    const bool attends = kind == LAP_NN_ATTENTION || transformer;
+    const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
     const useless_t rows[] = {
+        {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
+        {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED)},
+        {!attends, "is for attention; expected --model, --layer attention or transformer",
+         LIST(POSITIONS)},
         {!attends, "is for attention; expected --layer attention or transformer", LIST(KV_HEADS)},
         {!attends && args->given[HIDDEN],
          "has no effect with --hidden on a layer without attention", LIST(HEADS, HEAD_DIM)},
@@ -668,6 +772,9 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, HEADS, "%zu", desc->heads);
     lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
     lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
+    lap_arg_settle(args, VOCAB, "%zu", desc->vocab);
+    lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);
+    lap_arg_settle(args, TIED, "%s", desc->tied ? "yes" : "no");
     lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(desc->dtype));
     lap_arg_settle(args, FP8, "%s", lap_fp8_recipe_names[desc->fp8]);
     settle_rate(args, LR, train->optimizer.lr);

@@ -101,9 +101,9 @@ static void print_request(const lap_train_t *train, const lap_train_result_t *re
         snprintf(micro, sizeof(micro), " in %d micro-batches", train->micro);
     printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu%s, layers %zu,\n"
            "device %s, transport %s, %s\n",
-           lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
-           desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq, train->batch, micro, desc->layers,
-           train->device, train->transport, link);
+           train->model ? train->model : lap_nn_kind_name(desc->kind), train->tp, train->replicas,
+           lap_dtype_name(desc->dtype), desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq,
+           train->batch, micro, desc->layers, train->device, train->transport, link);
 }
 
 /*
@@ -348,6 +348,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         const lap_train_iteration_t *own = &result->iterations[i];
         printf(isfinite(own->loss) ? "%s{\"loss\":%.17g" : "%s{\"loss\":null", i ? "," : "",
                own->loss);
+        printf(isfinite(own->norm) ? ",\"grad_norm\":%.17g" : ",\"grad_norm\":null", own->norm);
         printf(",\"ms\":%.6g,", ms(own->seconds));
         print_json_comm(own, LAP_TRAIN_ALL);
         printf(",\"passes_ms\":%.6g,\"issue_ms\":%.6g,\"traced\":%s", ms(own->passes),
@@ -384,6 +385,9 @@ static void print_json_model(const lap_train_t *train)
            desc->heads, desc->kv_heads ? desc->kv_heads : desc->heads, desc->head_dim,
            desc->ffn ? desc->ffn : 4 * desc->hidden, lap_activation_names[desc->activation],
            lap_norm_names[desc->norm]);
+    if (train->model)
+        printf("\"model\":\"%s\",\"vocab\":%zu,\"positions\":\"%s\",\"tied\":%s,", train->model,
+               desc->vocab, lap_positions_names[desc->positions], desc->tied ? "true" : "false");
     printf("\"optimizer\":\"%s\",\"lr\":%.9g,", lap_optimizer_names[train->optimizer.kind],
            (double)train->optimizer.lr);
 }

@@ -199,6 +199,8 @@ static bool is_measured(lap_nn_work_t work)
     case LAP_NN_ADD:
     case LAP_NN_COPY:
     case LAP_NN_LOSS:
+    case LAP_NN_ROPE:
+    case LAP_NN_ROPE_BACKWARD:
     case LAP_NN_CAST:
         return true;
     default:

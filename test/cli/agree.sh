@@ -29,7 +29,7 @@ options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-.
 # What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
 declare -A train=(
-    [--layer]=attention [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
+    [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
     [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--weight-decay]=0.5 [--clip-grad]=0
     [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
@@ -52,6 +52,8 @@ for option in $(options train); do
     --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
     --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
     --batch) common='train --batch 2' ;;
+    --vocab) common='train --model gpt' ;;
+    --tied) common='train --model llama' ;;
     --grad-sync-dtype | --bucket-size) common='train --tp 1 --num-replicas 2' ;;
     --heads | --head-dim) common='train --lr 0.1' ;;
     --optimizer) common='train --lr 0.1 --weight-decay 0' ;;

@@ -144,7 +144,7 @@ number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number,"
 comm+="\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,\"exposed_core_ms\":$number"
 rates="\"tokens_per_s\":$number,\"tflops\":$number,\"wire_gbps\":$number"
-iteration="\{\"loss\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true,$rates\}"
+iteration="\{\"loss\":$number,\"grad_norm\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true,$rates\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'

@@ -11,10 +11,13 @@
 #include <lap/lap.h>
 
 #include "core/status.h"
+#include "core/world.h"
+#include "nn/predict.h"
+#include "ranks.h"
 #include "shared_options.h"
 #include "util/alloc.h"
 
-enum { RANK, TARGET, AFTER, EACH, STEPS, SVG, NOPTIONS };
+enum { RANK, TARGET, AFTER, EACH, STEPS, PREDICT, SVG, NOPTIONS };
 
 static const lap_option_t own[NOPTIONS] = {
     [RANK] = {0, "rank", "R", "show the program of this rank", "0"},
@@ -22,6 +25,10 @@ static const lap_option_t own[NOPTIONS] = {
     [AFTER] = LAP_OPTION_AFTER,
     [EACH] = LAP_OPTION_EACH,
     [STEPS] = {0, "steps", NULL, "show all steps of all fragments, and all activations", NULL},
+    [PREDICT] = {0, "predict", NULL,
+                 "start the ranks, measure what GEMMs, kernels, copies and signals cost by "
+                 "themselves, and say when each fragment would run",
+                 NULL},
     [SVG] = LAP_OPTION_SVG,
 };
 
@@ -34,26 +41,54 @@ static lap_train_form_t form = {
         .details =
             "A fragment is a kernel or the call of an operator. A link lets a step wait for\n"
             "a step of an earlier fragment on another stream. Activations share memory where\n"
-            "they do not live at the same time. Nothing is run, and a target need not be there.",
+            "they do not live at the same time. Nothing is run, but for --predict, and a target\n"
+            "need not be there.",
         .exit_status = "  0  the program was shown\n"
                        "  1  there was no memory, or the picture could not be written\n"
                        "  2  the command line is wrong, or the target cannot do a method",
     }};
 
 typedef struct request {
-    lap_train_t train;
+    lap_train_t train; /* first: see lap_train_start */
     lap_nn_plan_t plan;
     const lap_target_t *target;
     const char *after; /* NULL: all passes */
     int rank;
-    bool each, steps;
+    bool each, steps, predicts;
     const char *svg;
 } request_t;
 
-static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
+/* Collective, also after a failure of this rank: `status`. */
+static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t *show,
+                            lap_fragment_span_t **spans_p)
 {
-    const lap_nn_linking_t linking = {
-        .target = request->target, .as_built = !pass, .after = pass ? pass->name : NULL};
+    if (status == LAP_OK) {
+        *spans_p = lap_alloc(show->linked->nfragments, sizeof(**spans_p));
+        if (!*spans_p)
+            status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %u fragments",
+                               (unsigned)show->linked->nfragments);
+    }
+    LAP_TRY(lap_group_agree(nn->group, status));
+    lap_nn_prediction_t prediction = {.spans = *spans_p, .rank = show->rank};
+    LAP_TRY(lap_nn_predict(nn, &prediction));
+    show->predicted = prediction.first;
+    show->spans = *spans_p;
+    return LAP_OK;
+}
+
+/*
+ * The program after `pass`; NULL: with operators as built. Of layers that there are: predicted, with
+ * the methods that they have chosen; rank 0 of their group shows it.
+ */
+static lap_status_t show_after(const request_t *request, const lap_pass_t *pass, lap_nn_t *nn)
+{
+    lap_nn_source_t source;
+    lap_nn_linking_t linking = {
+        .target = request->target, .as_built = !pass && !nn, .after = pass ? pass->name : NULL};
+    if (nn) {
+        source = lap_nn_chosen(nn);
+        linking.source = &source;
+    }
     lap_nn_programs_t programs;
     lap_show_train_t show = {.train = &request->train,
                              .target = request->target,
@@ -61,16 +96,22 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
                              .programs = &programs,
                              .rank = request->rank,
                              .steps = request->steps};
-    lap_status_t status = lap_nn_programs_init(&programs, &request->plan, &linking);
+    lap_status_t status =
+        lap_nn_programs_init(&programs, nn ? &nn->list.plan : &request->plan, &linking);
     if (status == LAP_OK) {
         show.list = &programs.lists[request->rank];
         show.linked = &programs.programs[request->rank];
         status = lap_show_lifetimes(&show);
     }
-    if (status == LAP_OK && request->svg)
+    lap_fragment_span_t *spans = NULL;
+    if (nn)
+        status = predict(nn, status, &show, &spans);
+    const bool is_shown = status == LAP_OK && (!nn || nn->group->rank == 0);
+    if (is_shown && request->svg)
         status = lap_show_train_svg(&show, request->svg);
-    else if (status == LAP_OK)
+    else if (is_shown)
         (request->train.json ? lap_show_train_json : lap_show_train_print)(&show);
+    lap_free(spans);
     lap_free(show.lifetimes);
     lap_nn_programs_clear(&programs);
     return status;
@@ -78,12 +119,12 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass)
 
 static lap_status_t show_each(const request_t *request)
 {
-    LAP_TRY(show_after(request, NULL));
+    LAP_TRY(show_after(request, NULL, NULL));
     for (size_t i = 0; lap_pass_at(i); i++) {
         if (!lap_pass_at(i)->applies(request->target))
             continue;
         printf("\n");
-        LAP_TRY(show_after(request, lap_pass_at(i)));
+        LAP_TRY(show_after(request, lap_pass_at(i), NULL));
     }
     return LAP_OK;
 }
@@ -94,7 +135,14 @@ static bool parse(const lap_command_t *command, request_t *request)
     const char *target = lap_train_own(train, TARGET);
     request->each = lap_train_own(train, EACH) != NULL;
     request->steps = lap_train_own(train, STEPS) != NULL;
+    request->predicts = lap_train_own(train, PREDICT) != NULL;
     request->svg = lap_train_own(train, SVG);
+    if (request->predicts && (target || lap_train_own(train, AFTER) || request->each ||
+                              request->svg || train->replicas > 1))
+        return lap_args_wrong(command, "--predict is for what runs here, of one replica: expected "
+                                       "no --target, --after, --each, --svg or --num-replicas");
+    if (request->predicts && strcmp(train->device, "cuda") == 0)
+        return lap_args_wrong(command, "--predict is for CPUs; expected --device cpu or ref");
     return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, train->tp - 1,
                        &request->rank) &&
            (!target || lap_arg_target(command, target, &request->target)) &&
@@ -102,23 +150,66 @@ static bool parse(const lap_command_t *command, request_t *request)
            lap_show_check_sense(command, request->svg, train->json, request->each, request->after);
 }
 
-int lap_cli_show_train(int argc, char **argv)
+/* ---- the command ---- */
+
+/* One rank of --predict. */
+static int predict_rank(const void *context, lap_world_t *world)
+{
+    const request_t *request = context;
+    lap_train_groups_t groups = {.world = lap_world_group(world)};
+    lap_train_model_t model = {.train = NULL};
+    lap_link_t link;
+    lap_status_t status = lap_group_split(groups.world, 0, lap_world_rank(world), &groups.tp);
+    if (status == LAP_OK)
+        status = lap_train_find_link(&request->train, &groups, &link);
+    if (status == LAP_OK)
+        status = lap_train_model_init(&model, &request->train, &groups, request->train.overlap,
+                                      false, link);
+    if (status == LAP_OK)
+        status = show_after(request, NULL, model.nn);
+    const int result = status == LAP_OK ? LAP_CLI_OK
+                                        : lap_ranks_fail(request->train.args.command->name,
+                                                         lap_world_rank(world), status);
+    if (model.train)
+        lap_train_model_clear(&model);
+    lap_group_destroy(groups.tp);
+    return result;
+}
+
+static lap_status_t show_plan(request_t *request)
+{
+    lap_nn_desc_t desc = request->train.desc;
+    desc.overlap = request->train.overlap ? &request->train.rules : &request->train.serial;
+    LAP_TRY(lap_nn_plan_init(&desc, request->train.tp, &request->plan));
+    if (request->each)
+        return show_each(request);
+    return show_after(request, lap_show_find_pass(request->target, request->after), NULL);
+}
+
+static int run(const lap_command_t *command, int argc, char **argv, char *const *again)
 {
     request_t request = {.rank = 0};
-    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
     const int parsed = lap_train_parse(command, argc, argv, &request.train);
     if (parsed != LAP_CLI_GO)
         return parsed;
-    lap_nn_desc_t desc = request.train.desc;
-    desc.overlap = request.train.overlap ? &request.train.rules : &request.train.serial;
     lap_status_t status = lap_train_target(&request.train, NULL, &request.target);
     if (status == LAP_OK && !parse(command, &request))
         return LAP_CLI_USAGE;
+    if (status == LAP_OK && request.predicts)
+        return lap_train_start(&request.train, predict_rank, &request, again);
     if (status == LAP_OK)
-        status = lap_nn_plan_init(&desc, request.train.tp, &request.plan);
-    if (status == LAP_OK)
-        status = request.each
-                     ? show_each(&request)
-                     : show_after(&request, lap_show_find_pass(request.target, request.after));
+        status = show_plan(&request);
     return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(command, status, "");
+}
+
+/* argv[-1] is "show": ranks are started with both words. */
+int lap_cli_show_train(int argc, char **argv)
+{
+    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
+    char **again = lap_ranks_arguments(command, argc + 1, argv - 1);
+    if (!again)
+        return LAP_CLI_FAILED;
+    const int result = run(command, argc, argv, again);
+    lap_free(again);
+    return result;
 }

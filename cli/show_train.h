@@ -5,6 +5,7 @@
 
 #include "nn/program.h"
 #include "schedule/lower.h"
+#include "schedule/simulate.h"
 #include "show.h"
 #include "train.h"
 
@@ -29,8 +30,10 @@ typedef struct lap_show_train {
     const lap_linked_t *linked;
     lap_lifetime_t *lifetimes; /* in the order of first uses */
     size_t nlifetimes;
-    size_t most_alive; /* bytes of regions that live at the same time, */
-    uint32_t most_at;  /* and the fragment at which there are most */
+    size_t most_alive;                /* bytes of regions that live at the same time, */
+    uint32_t most_at;                 /* and the fragment at which there are most */
+    double predicted;                 /* seconds; 0: not predicted */
+    const lap_fragment_span_t *spans; /* of each fragment, if it is */
 } lap_show_train_t;
 
 /* Finds the lifetimes; the caller frees them. */

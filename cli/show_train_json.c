@@ -49,6 +49,9 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
     printf(",\"buffer\":%u,\"group\":{\"first\":%d,\"stride\":%d,\"size\":%d},\"graph\":%s",
            (unsigned)fragment->buffer, fragment->base, fragment->stride, fragment->schedule.size,
            fragment->schedule.graph ? "true" : "false");
+    if (show->spans)
+        printf(",\"begin_ms\":%.6g,\"end_ms\":%.6g", show->spans[f].begin * 1e3,
+               show->spans[f].end * 1e3);
     json_names(show, "reads", entry->reads, LAP_NN_READS);
     json_names(show, "writes", entry->writes, LAP_NN_WRITES);
     json_links(show, f);
@@ -72,7 +75,10 @@ void lap_show_train_json(const lap_show_train_t *show)
         printf("%s", f ? "," : "");
         json_fragment(show, f);
     }
-    printf("],\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
+    printf("]");
+    if (show->spans)
+        printf(",\"predicted_ms\":%.6g", show->predicted * 1e3);
+    printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"
            "\"symmetric_bytes\":%zu,\"most_live_bytes\":%zu,\"most_live_at\":%u},\"lifetimes\":[",
            show->list->bytes[LAP_NN_PRIVATE], show->list->bytes[LAP_NN_LASTING], sums.scratch_bytes,
            sums.symmetric_bytes, show->most_alive, (unsigned)show->most_at);

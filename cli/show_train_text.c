@@ -57,9 +57,12 @@ static void print_fragment(const lap_show_train_t *show, uint32_t f)
     list_links(show, f, links);
     if (lap_show_layer(show, f) >= 0)
         snprintf(layer, sizeof(layer), "%ld", lap_show_layer(show, f));
-    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  %s -> %s", (unsigned)f, lap_show_part(show, f),
-           layer, lap_show_name(show, f), does,
-           (unsigned)show->linked->fragments[f].schedule.nsteps, reads, writes);
+    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  ", (unsigned)f, lap_show_part(show, f), layer,
+           lap_show_name(show, f), does, (unsigned)show->linked->fragments[f].schedule.nsteps);
+    if (show->spans)
+        printf("%9.3f  %8.3f  ", show->spans[f].begin * 1e3,
+               (show->spans[f].end - show->spans[f].begin) * 1e3);
+    printf("%s -> %s", reads, writes);
     printf("%s%s%s\n", *links ? "   [after " : "", links, *links ? "]" : "");
 }
 
@@ -139,7 +142,10 @@ static void print_head(const lap_show_train_t *show)
     printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s, target %s: %s%s\n",
            lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s", desc->hidden,
            desc->seq, desc->batch, show->train->tp, show->train->tp == 1 ? "" : "s",
-           show->target->name, show->pass ? "after pass " : "operators as built",
+           show->target->name,
+           show->pass    ? "after pass "
+           : show->spans ? "as they run here"
+                         : "operators as built",
            show->pass ? show->pass->name : "");
     if (show->pass)
         printf("%s: %s\n", show->pass->name, show->pass->summary);
@@ -151,12 +157,16 @@ static void print_head(const lap_show_train_t *show)
 void lap_show_train_print(const lap_show_train_t *show)
 {
     print_head(show);
-    printf("%5s  %-8s  %5s  %-22s  %-18s  %5s  %s\n", "frag", "part", "layer", "name", "does",
-           "steps", "reads -> writes");
+    printf("%5s  %-8s  %5s  %-22s  %-18s  %5s  ", "frag", "part", "layer", "name", "does", "steps");
+    if (show->spans)
+        printf("%9s  %8s  ", "begin ms", "ms");
+    printf("reads -> writes\n");
     for (uint32_t f = 0; f < show->linked->nfragments; f++) {
         print_fragment(show, f);
         if (show->steps)
             print_steps(show, f);
     }
+    if (show->spans)
+        printf("\npredicted: %.3f ms\n", show->predicted * 1e3);
     print_memory(show);
 }

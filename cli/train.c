@@ -126,7 +126,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
 /* What the passes of an iteration should take. Collective. */
 static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *result)
 {
-    lap_nn_prediction_t prediction;
+    lap_nn_prediction_t prediction = {.spans = NULL};
     if (!model->train->predicts)
         return LAP_OK;
     LAP_TRY(lap_nn_predict(model->nn, &prediction));
@@ -247,36 +247,41 @@ static int run_rank(const void *context, lap_world_t *world)
     return result;
 }
 
+int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world_t *),
+                    const void *context, char *const *again)
+{
+    double device_bytes = 0;
+    /* A wrong description is refused once the number of ranks is known. */
+    if (lap_train_device_bytes(train, &device_bytes) == LAP_ERR_NO_MEMORY)
+        return lap_args_refused(train->args.command, LAP_ERR_NO_MEMORY, "");
+    const lap_ranks_t job = {
+        .name = train->args.command->name,
+        .nranks = train->tp * train->replicas,
+        .timeout_s = train->timeout_s,
+        .device = train->device,
+        .transport = train->transport,
+        .gpus = train->gpus,
+        .device_bytes = device_bytes,
+        .dtype = train->desc.fp8 == LAP_FP8_NONE ? train->desc.dtype : LAP_FLOAT8_E4M3,
+        .reported_status = LAP_CLI_NOT_FINITE,
+        .check = check_ranks,
+        .run = run,
+        .context = context,
+        .command = train->args.command,
+        .args = &train->args,
+    };
+    return lap_ranks_run(&job, again);
+}
+
 int lap_cli_train(int argc, char **argv)
 {
     char **again = lap_ranks_arguments(&lap_train_command, argc, argv);
     if (!again)
         return LAP_CLI_FAILED;
     lap_train_t train;
-    double device_bytes = 0;
     int result = lap_train_parse(&lap_train_command, argc, argv, &train);
-    /* A wrong description is refused once the number of ranks is known. */
-    if (result == LAP_CLI_GO && lap_train_device_bytes(&train, &device_bytes) == LAP_ERR_NO_MEMORY)
-        result = lap_args_refused(&lap_train_command, LAP_ERR_NO_MEMORY, "");
-    if (result == LAP_CLI_GO) {
-        const lap_ranks_t job = {
-            .name = lap_train_command.name,
-            .nranks = train.tp * train.replicas,
-            .timeout_s = train.timeout_s,
-            .device = train.device,
-            .transport = train.transport,
-            .gpus = train.gpus,
-            .device_bytes = device_bytes,
-            .dtype = train.desc.fp8 == LAP_FP8_NONE ? train.desc.dtype : LAP_FLOAT8_E4M3,
-            .reported_status = LAP_CLI_NOT_FINITE,
-            .check = check_ranks,
-            .run = run_rank,
-            .context = &train,
-            .command = &lap_train_command,
-            .args = &train.args,
-        };
-        result = lap_ranks_run(&job, again);
-    }
+    if (result == LAP_CLI_GO)
+        result = lap_train_start(&train, run_rank, &train, again);
     lap_free(again);
     return result;
 }

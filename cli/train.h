@@ -83,6 +83,13 @@ int lap_train_check(const lap_train_t *train, int nranks);
  */
 lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p);
 
+/*
+ * Runs the ranks of a command with these options, which begins with lap_train_t in its `context`;
+ * `again` is its command line, see lap_ranks_run. Returns the exit status.
+ */
+int lap_train_start(const lap_train_t *train, int (*run)(const void *context, lap_world_t *world),
+                    const void *context, char *const *again);
+
 /* What one rank knows of its groups; dp is NULL when there is one replica. */
 typedef struct lap_train_groups {
     lap_group_t *world, *tp, *dp;

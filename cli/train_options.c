@@ -863,12 +863,12 @@ static int check_memory(const lap_train_t *train, int nranks)
     double needed;
     const lap_status_t status = lap_train_device_bytes(train, &needed);
     if (status != LAP_OK)
-        return lap_args_refused(&lap_train_command, status, "");
+        return lap_args_refused(train->args.command, status, "");
     needed *= lap_ranks_here(nranks);
     if (needed <= there || strcmp(train->device, "cuda") == 0)
         return LAP_CLI_GO;
     return lap_args_fail(
-        &lap_train_command,
+        train->args.command,
         "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
         "machine has",
         needed / (1 << 30), there / (1 << 30));
@@ -879,7 +879,7 @@ int lap_train_check(const lap_train_t *train, int nranks)
     lap_nn_desc_t desc = train->desc;
     if (train->tp * train->replicas != nranks)
         return lap_args_fail(
-            &lap_train_command,
+            train->args.command,
             "--tp %d times --num-replicas %d is %d, but %d %s started: let them agree", train->tp,
             train->replicas, train->tp * train->replicas, nranks,
             nranks == 1 ? "rank was" : "ranks were");
@@ -888,6 +888,6 @@ int lap_train_check(const lap_train_t *train, int nranks)
     if (status == LAP_OK)
         status = lap_optimizer_validate(&train->optimizer);
     if (status != LAP_OK)
-        return lap_args_refused(&lap_train_command, status, "");
+        return lap_args_refused(train->args.command, status, "");
     return check_memory(train, nranks);
 }

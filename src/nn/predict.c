@@ -341,7 +341,8 @@ static double estimate(const lap_linked_t *linked, uint32_t f, const lap_cost_t 
     return bytes / cost->reduce;
 }
 
-static lap_status_t play(const probe_t *probe, const lap_nn_programs_t *programs, double *seconds_p)
+static lap_status_t play(const probe_t *probe, const lap_nn_programs_t *programs, double *seconds_p,
+                         int rank, lap_fragment_span_t *spans)
 {
     const lap_nn_list_t *list = &probe->nn->list;
     const lap_linked_t *own = &programs->programs[0];
@@ -360,12 +361,13 @@ static lap_status_t play(const probe_t *probe, const lap_nn_programs_t *programs
             costs[f].kernel_s = estimate(own, f, costs[f].cost);
     }
     const lap_status_t status =
-        lap_linked_simulate(programs->list, programs->size, costs, seconds_p);
+        lap_linked_simulate(programs->list, programs->size, costs, seconds_p, rank, spans);
     lap_free(costs);
     return status;
 }
 
-static lap_status_t play_variant(const probe_t *probe, bool more, double *seconds_p)
+static lap_status_t play_variant(const probe_t *probe, bool more, double *seconds_p, int rank,
+                                 lap_fragment_span_t *spans)
 {
     const lap_nn_source_t source = lap_nn_chosen(probe->nn);
     const lap_nn_linking_t linking = {
@@ -373,25 +375,26 @@ static lap_status_t play_variant(const probe_t *probe, bool more, double *second
     lap_nn_programs_t programs;
     lap_status_t status = lap_nn_programs_init(&programs, &probe->nn->list.plan, &linking);
     if (status == LAP_OK)
-        status = play(probe, &programs, seconds_p);
+        status = play(probe, &programs, seconds_p, rank, spans);
     lap_nn_programs_clear(&programs);
     return status;
 }
 
 /* Rank 0 plays for all. */
-static lap_status_t share(const probe_t *probe, lap_nn_prediction_t *prediction_p)
+static lap_status_t share(const probe_t *probe, lap_nn_prediction_t *prediction)
 {
     lap_group_t *group = probe->nn->group;
-    lap_nn_prediction_t prediction = {0, 0};
+    double seconds[2] = {0, 0};
     lap_status_t status = LAP_OK;
     if (group->rank == 0)
-        status = play_variant(probe, false, &prediction.first);
+        status = play_variant(probe, false, &seconds[0], prediction->rank, prediction->spans);
     if (group->rank == 0 && status == LAP_OK)
-        status = play_variant(probe, true, &prediction.more);
+        status = play_variant(probe, true, &seconds[1], 0, NULL);
     LAP_TRY(lap_group_agree(group, status));
     void *all;
-    LAP_TRY(lap_group_collect(group, &prediction, sizeof(prediction), &all));
-    *prediction_p = *(const lap_nn_prediction_t *)all;
+    LAP_TRY(lap_group_collect(group, seconds, sizeof(seconds), &all));
+    prediction->first = ((const double *)all)[0];
+    prediction->more = ((const double *)all)[1];
     lap_free(all);
     return LAP_OK;
 }
@@ -436,7 +439,7 @@ static void probe_clear(probe_t *probe)
     lap_free(probe->finishes);
 }
 
-lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction_p)
+lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction)
 {
     probe_t probe = {.nn = nn};
     lap_status_t status = lap_group_agree(nn->group, probe_init(&probe));
@@ -445,7 +448,7 @@ lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction_p)
     if (status == LAP_OK)
         status = measure_kernels(&probe);
     if (status == LAP_OK)
-        status = share(&probe, prediction_p);
+        status = share(&probe, prediction);
     probe_clear(&probe);
     return status;
 }

@@ -4,11 +4,18 @@
 #define LAP_NN_PREDICT_H
 
 #include "nn/nn.h"
+#include "schedule/simulate.h"
 
 /* Seconds of a forward, a loss and a backward. */
 typedef struct lap_nn_prediction {
     double first; /* of which gradients replace those before */
     double more;  /* of which they are added to those before */
+    /*
+     * Given: room for when `rank` is at each fragment of the first, on rank 0 of the group, which
+     * alone writes it; NULL: not asked for.
+     */
+    lap_fragment_span_t *spans;
+    int rank;
 } lap_nn_prediction_t;
 
 /*
@@ -18,6 +25,6 @@ typedef struct lap_nn_prediction {
  * Collective over their group: all ranks get the same. LAP_ERR_NO_MEMORY and what a group's
  * collectives return; when one rank fails, all do.
  */
-lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction_p);
+lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction);
 
 #endif

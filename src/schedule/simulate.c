@@ -67,8 +67,10 @@ typedef struct simulation {
     uint32_t *raised; /* so far, of each word of each call */
     /* Where those of a fragment of a rank begin: [rank][fragment]. */
     size_t *first_step, *first_block, *first_word;
-    size_t *first_arrival; /* of each word */
-    double *link_free;     /* of each rank */
+    size_t *first_arrival;      /* of each word */
+    double *link_free;          /* of each rank */
+    lap_fragment_span_t *spans; /* of the fragments of `spans_rank`; NULL: not asked for */
+    int spans_rank;
 } simulation_t;
 
 static void simulation_clear(simulation_t *sim)
@@ -410,6 +412,10 @@ static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
     const lap_schedule_t *schedule = schedule_of(sim, rank, f);
     const lap_step_t *step = &schedule->steps[lane->step];
     lane->busy = false;
+    if (sim->spans && rank == sim->spans_rank) {
+        sim->spans[f].begin = fmin(sim->spans[f].begin, lane->begin);
+        sim->spans[f].end = sim->now;
+    }
     if (step->kind == LAP_STEP_PUT && step->signal != LAP_NO_SIGNAL)
         LAP_TRY(raise_word(sim, rank, f, step->peer, step->signal, lap_range_bytes(&step->src),
                            lane->begin));
@@ -489,10 +495,17 @@ static lap_status_t conclude(const simulation_t *sim)
 }
 
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
-                                 const lap_fragment_cost_t *costs, double *seconds_p)
+                                 const lap_fragment_cost_t *costs, double *seconds_p, int rank,
+                                 lap_fragment_span_t *spans)
 {
-    simulation_t sim = {
-        .programs = programs, .costs = costs, .size = size, .nfragments = programs[0]->nfragments};
+    simulation_t sim = {.programs = programs,
+                        .costs = costs,
+                        .size = size,
+                        .nfragments = programs[0]->nfragments,
+                        .spans = spans,
+                        .spans_rank = rank};
+    for (uint32_t f = 0; spans && f < sim.nfragments; f++)
+        spans[f] = (lap_fragment_span_t){INFINITY, 0};
     if (sim.nfragments == 0) {
         *seconds_p = 0;
         return LAP_OK;
@@ -529,7 +542,7 @@ lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int s
         list[r] = &programs[r];
     }
     if (status == LAP_OK)
-        status = lap_linked_simulate(list, size, &costs, seconds_p);
+        status = lap_linked_simulate(list, size, &costs, seconds_p, 0, NULL);
     lap_free(fragments);
     lap_free(programs);
     lap_free(list);

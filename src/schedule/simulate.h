@@ -51,13 +51,20 @@ typedef struct lap_fragment_cost {
     double finish;          /* seconds of its epilogue per byte of the result */
 } lap_fragment_cost_t;
 
+/* When a rank is at a fragment: from the beginning of its first step to the end of its last one. */
+typedef struct lap_fragment_span {
+    double begin, end;
+} lap_fragment_span_t;
+
 /*
  * The time of the programs of all ranks of a world, from their beginning on all at once to the end
- * of the slowest. costs[f] is of fragment f. Writes *seconds_p on success. LAP_ERR_CHECK with a step
- * that would wait forever; LAP_ERR_NO_MEMORY.
+ * of the slowest. costs[f] is of fragment f. Writes *seconds_p on success, and the spans of all
+ * fragments of `rank`, unless `spans` is NULL. LAP_ERR_CHECK with a step that would wait forever;
+ * LAP_ERR_NO_MEMORY.
  */
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
-                                 const lap_fragment_cost_t *costs, double *seconds_p);
+                                 const lap_fragment_cost_t *costs, double *seconds_p, int rank,
+                                 lap_fragment_span_t *spans);
 
 /*
  * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes

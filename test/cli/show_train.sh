@@ -84,6 +84,32 @@ width = float(root.get("width"))
 assert all(float(r.get("x", 0)) + float(r.get("width")) <= width for r in root.iter(svg + "rect"))
 PY
 
+# Prediction: ranks are started, and the times of the fragments agree with the order of the program.
+for more in '' '--transport self' '--auto' '--rank 1'; do
+    # shellcheck disable=SC2086
+    lap show train "${small[@]}" --predict --json $more
+    is "a prediction $more: status 0, one line" "$status$err $(wc -l <"$work/out")" '0 1'
+    ok '... fragments run in the order of streams and links' python3 - "$work/out" <<'PY'
+import json, sys
+show = json.load(open(sys.argv[1]))
+fragments = show["fragments"]
+kernels = [f for f in fragments if f["kernel"]]
+assert len(fragments) == 27 and all(0 <= f["begin_ms"] <= f["end_ms"] <= show["predicted_ms"] for f in fragments)
+for before, after in zip(kernels, kernels[1:]):  # all on the compute stream
+    assert before["end_ms"] <= after["begin_ms"] + 1e-6, (before["name"], after["name"])
+for f in kernels:
+    for link in f["links"]:
+        assert fragments[link["after_fragment"]]["begin_ms"] <= f["begin_ms"]
+PY
+done
+lap show train "${small[@]}" --predict
+has 'as text' "$status $out" '0 ' 'begin ms' 'as they run here' 'predicted: '
+for wrong in '--target cuda' '--each' '--svg x' '--num-replicas 2' '--device cuda'; do
+    # shellcheck disable=SC2086
+    lap show train "${small[@]}" --predict $wrong
+    has "no prediction with $wrong" "$status $err" '2 ' '--predict is for'
+done
+
 # Help, and the options of lap train with messages of this command.
 lap show train --help
 has 'help: options of lap train, and its own' "$status $out" '0 ' --tp --recompute --steps --after 'Usage: lap show train'

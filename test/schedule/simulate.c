@@ -227,7 +227,7 @@ enum { FRAGMENTS = 3 };
  * Three fragments of each rank: a GEMM on the compute stream, a copy on another stream, a kernel. The
  * copy is linked to the GEMM or not; the kernel follows the GEMM by its stream.
  */
-static double play(bool linked, double finish)
+static double play(bool linked, double finish, lap_fragment_span_t *spans)
 {
     const lap_cost_t cost = unit_cost(), fast = {.gemm = flat(2),
                                                  .columns = flat(1),
@@ -260,7 +260,7 @@ static double play(bool linked, double finish)
         static lap_link_dep_t link = {.step = 0, .fragment = 0, .dep = 0};
         fragments[1].links = &link;
         fragments[1].nlinks = linked;
-        if (r + 1 == RANKS && lap_linked_simulate(list, RANKS, costs, &seconds) != LAP_OK)
+        if (r + 1 == RANKS && lap_linked_simulate(list, RANKS, costs, &seconds, 1, spans) != LAP_OK)
             tap_note("%s", lap_last_error());
     }
     for (int r = 0; r < RANKS; r++) {
@@ -273,9 +273,14 @@ static double play(bool linked, double finish)
 
 static void test_programs(void)
 {
-    const double apart = play(false, 0), linked = play(true, 0), finished = play(true, 0.25);
+    lap_fragment_span_t spans[FRAGMENTS];
+    const double apart = play(false, 0, NULL), finished = play(true, 0.25, NULL);
+    const double linked = play(true, 0, spans);
     tap_ok(apart == 9, "fragments on two streams: GEMM 4 and kernel 5, copy 7: %g s", apart);
     tap_ok(linked == 11, "a link lets the copy wait for the GEMM: %g s", linked);
+    tap_ok(spans[0].begin == 0 && spans[0].end == 4 && spans[1].begin == 4 && spans[1].end == 11 &&
+               spans[2].begin == 4 && spans[2].end == 9,
+           "and says when each fragment runs");
     tap_ok(finished == 19, "an epilogue of 32 bytes takes 8 s more: %g s", finished);
 }
 

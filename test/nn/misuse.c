@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions and passes that make no sense: each is refused with a sentence that says why. */
+#include <lap/model.h>
+
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tap.h"
 
@@ -103,9 +106,114 @@ static void check_passes(lap_world_t *world, void *arg)
     free(memory);
 }
 
+static void check_presets(void)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    const char *name, *summary = NULL;
+    size_t count = 0;
+    for (; (name = lap_model_presets(count, &summary)); count++) {
+        lap_nn_desc_t preset = LAP_NN_DESC_INIT;
+        tap_success(lap_model_preset(name, &preset), "%s is %s", name, summary);
+        tap_success(lap_nn_validate(&preset, 1), "... and can be made");
+    }
+    tap_ok(count == 10, "there are %zu presets", count);
+    tap_failure(lap_model_preset("gpt2-1.5", &desc), LAP_ERR_INVALID, "no model 'gpt2-1.5'",
+                "did you mean gpt2-1.5b?", NULL);
+    tap_failure(lap_model_preset(NULL, &desc), LAP_ERR_INVALID, "name is NULL", NULL);
+    tap_failure(lap_model_preset("gpt", NULL), LAP_ERR_INVALID, "desc is NULL", NULL);
+    desc.size -= 8;
+    tap_failure(lap_model_preset("gpt", &desc), LAP_ERR_INVALID, "desc.size", NULL);
+}
+
+/* Spoils a weight of a model, and expects it to be found. */
+static void find_spoilt(lap_nn_t *nn, size_t index, lap_nn_what_t what)
+{
+    const lap_nn_param_t *param = lap_nn_param(nn, index);
+    float *place = what == LAP_NN_PARAMETER ? param->master.data : param->grad.data;
+    const float before = *place;
+    lap_nn_not_finite_t found = {.what = LAP_NN_ALL_FINITE};
+    *place = NAN;
+    tap_success(lap_nn_find_not_finite(nn, 0, NULL, NULL, &found), "a look at all of it");
+    tap_ok(found.what == what && strcmp(found.name, param->name) == 0, "%s is found: %s",
+           param->name, found.name);
+    *place = before;
+}
+
+static void check_models(lap_world_t *world, void *arg)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    lap_nn_t *nn;
+    lap_tensor_t logits;
+    double loss;
+    lap_nn_not_finite_t found;
+    int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8}, targets[] = {2, 3, 4, -1, -9, 7, 8, 9};
+    (void)arg;
+    (void)lap_model_preset("gpt", &desc);
+    desc.layers = 1;
+    desc.seq = 4;
+    desc.batch = 2;
+    desc.vocab = 10;
+    if (!tap_success(lap_nn_create(lap_world_group(world), &desc, &nn), "a model"))
+        return;
+    tap_failure(lap_nn_forward(nn, 4, NULL, NULL), LAP_ERR_INVALID, "lap_model_forward", NULL);
+    tap_failure(lap_nn_backward(nn, NULL, NULL), LAP_ERR_INVALID, "lap_model_backward", NULL);
+    tap_failure(lap_nn_loss(nn, NULL, NULL, NULL), LAP_ERR_INVALID, "this is a model", NULL);
+    tap_failure(lap_model_forward(NULL, 4, tokens, targets), LAP_ERR_INVALID, "nn is NULL", NULL);
+    tap_failure(lap_model_backward(nn), LAP_ERR_INVALID, "with targets before", NULL);
+    tap_failure(lap_nn_loss_value(nn, &loss), LAP_ERR_INVALID, "no loss yet", NULL);
+    tap_failure(lap_model_logits(nn, &logits, NULL), LAP_ERR_INVALID, "without targets", NULL);
+    tap_failure(lap_nn_find_not_finite(nn, 0, NULL, NULL, &found), LAP_ERR_INVALID, "no forward",
+                NULL);
+    tap_failure(lap_model_forward(nn, 5, tokens, targets), LAP_ERR_INVALID, "seq is 5", NULL);
+    tap_failure(lap_model_forward(nn, 4, NULL, targets), LAP_ERR_INVALID, "tokens is NULL", NULL);
+    tokens[6] = 10;
+    tap_failure(lap_model_forward(nn, 4, tokens, targets), LAP_ERR_INVALID,
+                "token 2 of sequence 1 is 10, expected 0 to 9", NULL);
+    tokens[6] = -1;
+    tap_failure(lap_model_forward(nn, 4, tokens, targets), LAP_ERR_INVALID, "is -1", NULL);
+    tokens[6] = 7;
+    targets[1] = 10;
+    tap_failure(lap_model_forward(nn, 4, tokens, targets), LAP_ERR_INVALID,
+                "target 1 of sequence 0 is 10, expected at most 9", NULL);
+    targets[1] = 3;
+    const int32_t none[] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    tap_failure(lap_model_forward(nn, 4, tokens, none), LAP_ERR_INVALID, "all 8 targets", NULL);
+    tap_success(lap_model_forward(nn, 4, tokens, NULL), "what was refused has changed nothing");
+    tap_failure(lap_model_backward(nn), LAP_ERR_INVALID, "with targets before", NULL);
+    tap_success(lap_nn_wait(nn), "and it ends");
+    tap_success(lap_model_logits(nn, &logits, NULL), "there are logits");
+    tap_success(lap_model_forward(nn, 4, tokens, targets), "with targets");
+    tap_failure(lap_model_logits(nn, &logits, NULL), LAP_ERR_INVALID, "without targets", NULL);
+    tap_success(lap_model_backward(nn), "backward");
+    tap_success(lap_nn_wait(nn), "both end");
+    for (size_t i = 0; i < lap_nn_params(nn) && lap_world_size(world) == 1; i++) {
+        find_spoilt(nn, i, LAP_NN_PARAMETER);
+        find_spoilt(nn, i, LAP_NN_GRADIENT);
+    }
+    lap_nn_destroy(nn);
+}
+
+static void check_other_layers(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t desc = good();
+    const int32_t tokens[] = {0, 0, 0, 0};
+    lap_nn_t *nn;
+    (void)arg;
+    if (!tap_success(lap_nn_create(lap_world_group(world), &desc, &nn), "layers"))
+        return;
+    tap_failure(lap_model_forward(nn, 4, tokens, tokens), LAP_ERR_INVALID, "transformer",
+                "expected a model", NULL);
+    tap_failure(lap_model_backward(nn), LAP_ERR_INVALID, "expected a model", NULL);
+    lap_nn_destroy(nn);
+}
+
 int main(void)
 {
     check_descriptions();
+    check_presets();
+    tap_ranks(1, NULL, check_models, NULL);
+    tap_ranks(2, NULL, check_models, NULL);
+    tap_ranks(1, NULL, check_other_layers, NULL);
     tap_ranks(1, NULL, check_passes, NULL);
     tap_ranks(2, NULL, check_passes, NULL);
     return tap_done();

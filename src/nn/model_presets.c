@@ -19,7 +19,8 @@ typedef struct preset {
 
 #define GPT2(name, summary, layers, hidden, heads)                                                 \
     {                                                                                              \
-        name, summary, false, layers, hidden, heads, heads, 4 * (hidden), 50257, 1024, 1, 10000    \
+        name, summary, false, layers, hidden, heads, heads, (size_t)4 * (hidden), 50257, 1024, 1,  \
+            10000                                                                                  \
     }
 #define LLAMA3(name, summary, layers, hidden, heads, ffn, tied)                                    \
     {                                                                                              \

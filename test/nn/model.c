@@ -104,7 +104,7 @@ static lap_status_t step(rank_t *rank, const lap_nn_desc_t *desc, int index, dou
     const size_t replica = trial->dp > 1 ? (size_t)lap_group_rank(rank->dp) : 0;
     int32_t tokens[BATCH * REPLICAS * SEQ], targets[BATCH * REPLICAS * SEQ];
     lap_status_t status = LAP_OK;
-    double loss, all[REPLICAS];
+    double loss, all[REPLICAS] = {0};
     *loss_p = 0;
     lap_nn_zero_gradients(rank->nn);
     for (int m = 0; m < trial->micro && status == LAP_OK; m++) {

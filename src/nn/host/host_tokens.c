@@ -205,12 +205,13 @@ static double join_stats(const lap_cross_entropy_t *e, size_t row, float *most_p
     const size_t step = e->rows * LAP_LOGIT_STATS;
     const float *stats = e->stats + row * LAP_LOGIT_STATS;
     float most = stats[LAP_LOGIT_MOST];
-    double sum = 0, target = 0;
     for (size_t r = 1; r < e->ranks; r++) {
         const float own = stats[r * step + LAP_LOGIT_MOST];
         most = own > most || isnan(own) ? own : most;
     }
-    for (size_t r = 0; r < e->ranks; r++) {
+    double sum = (double)stats[LAP_LOGIT_SUM] * (double)expf(stats[LAP_LOGIT_MOST] - most);
+    double target = (double)stats[LAP_LOGIT_TARGET];
+    for (size_t r = 1; r < e->ranks; r++) {
         const float *own = stats + r * step;
         sum += (double)own[LAP_LOGIT_SUM] * (double)expf(own[LAP_LOGIT_MOST] - most);
         target += (double)own[LAP_LOGIT_TARGET];

@@ -96,7 +96,7 @@ typedef enum lap_recompute {
 typedef enum lap_fp8_recipe {
     LAP_FP8_NONE = 0,
     LAP_FP8_DELAYED = 1, /* from the largest magnitudes of earlier passes */
-    LAP_FP8_CURRENT = 2, /* from the matrix itself: the host waits for it before each such GEMM */
+    LAP_FP8_CURRENT = 2, /* from the matrix itself: ranks exchange a number before each such GEMM */
 } lap_fp8_recipe_t;
 
 /* The description of layers: the same on every rank. */
@@ -213,9 +213,7 @@ LAP_API lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq);
  * must not change until backward has ended, y until forward has; they do not overlap. Replaces the
  * state of the forward before.
  * Does not block on other ranks, except for passes of the same kind that have not ended. Nothing is
- * complete before lap_nn_wait. With FP8 it first waits for all passes and exchanges magnitudes with
- * the other ranks. With LAP_FP8_CURRENT, and in the first pass, forward and backward also block
- * inside.
+ * complete before lap_nn_wait.
  * Returns LAP_ERR_INVALID (nothing was started or changed), and as lap_op_begin, which breaks the
  * group; all passes in progress have ended then.
  */
@@ -338,8 +336,8 @@ LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *contex
 
 /*
  * Makes the copies of the weights that GEMMs read from their masters, after those have changed.
- * Local: it is issued. With FP8 it is collective, and blocks: the ranks agree on scales. Returns as
- * lap_nn_wait.
+ * Collective with FP8, whose scales are those of all ranks, else local. It is issued, as a pass is: the
+ * masters must not change until it has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_refresh(lap_nn_t *nn);
 

@@ -131,17 +131,6 @@ void lap_nn_list_block(lap_nn_list_t *list, uint32_t b)
 
 /* ---- entries ---- */
 
-/* The matrix as an operand: itself without FP8, else its FP8 copy, which is made here. */
-static uint32_t cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy)
-{
-    if (!lap_nn_list_fp8(list))
-        return source;
-    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_CAST, "cast", b);
-    entry->reads[0] = source;
-    entry->writes[0] = copy;
-    return copy;
-}
-
 static lap_nn_entry_t *call(lap_nn_list_t *list, uint32_t b, bool column, unsigned which,
                             lap_op_desc_t *desc_p)
 {
@@ -256,8 +245,8 @@ static void multiply_row(lap_nn_list_t *list, uint32_t b)
         entry->reads[0] = block->x;
         entry->writes[0] = block->y;
     }
-    const uint32_t a =
-        cast(list, b, block->shape.column ? block->mid[IN_FORWARD] : block->x, block->mid8);
+    const uint32_t a = lap_nn_list_cast(
+        list, b, block->shape.column ? block->mid[IN_FORWARD] : block->x, block->mid8);
     lap_nn_entry_t *entry = call(list, b, false, FPROP, &desc);
     entry->reads[LAP_NN_A] = a;
     entry->reads[LAP_NN_B] = block->row->copy;
@@ -309,8 +298,8 @@ void lap_nn_list_forward(lap_nn_list_t *list, uint32_t b)
     if (block->shape.norm)
         normalize(list, b, IN_FORWARD);
     if (block->shape.column) {
-        (void)cast(list, b, block->shape.norm ? block->norm_out[IN_FORWARD] : block->x,
-                   block->input8);
+        (void)lap_nn_list_cast(list, b, block->shape.norm ? block->norm_out[IN_FORWARD] : block->x,
+                               block->input8);
         multiply_column(list, b, IN_FORWARD);
     }
     middle_forward(list, b, IN_FORWARD);
@@ -399,7 +388,7 @@ static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t 
                            : shape->column       ? block->mid[IN_BACKWARD]
                                                  : block->x;
     const uint32_t copy = copy_of(list, "dy8", b, LAP_NN_OWN_ROWS, LAP_FLOAT8_E5M2, shape->out);
-    uint32_t gradient = cast(list, b, dy, copy);
+    uint32_t gradient = lap_nn_list_cast(list, b, dy, copy);
     const uint32_t full = gathered_of(list, "dy_full", b, gradient, shape->out);
     lap_op_desc_t desc;
     lap_nn_entry_t *entry = call(list, b, false, DGRAD, &desc);
@@ -452,7 +441,7 @@ static void column_backward(lap_nn_list_t *list, uint32_t b, uint32_t dpre, uint
     const uint32_t input = column_input(list, block, IN_BACKWARD);
     const uint32_t copy =
         copy_of(list, "dpre8", b, LAP_NN_ALL_ROWS, LAP_FLOAT8_E5M2, pre_of(list, shape));
-    const uint32_t gradient = cast(list, b, dpre, copy);
+    const uint32_t gradient = lap_nn_list_cast(list, b, dpre, copy);
     const uint32_t part = matrix(list, "dx_part", b, LAP_NN_ALL_ROWS, shape->width);
     lap_op_desc_t desc;
     lap_nn_entry_t *entry = call(list, b, true, DGRAD, &desc);

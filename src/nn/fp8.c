@@ -4,214 +4,225 @@
  * that shards gathered from several of them are one matrix. Scales are powers of two, which change
  * seldom and lose nothing; the largest magnitude comes to at most the largest number of the type.
  *
- * Delayed scaling takes the largest magnitude of the passes before, which is exchanged once per
- * forward: nothing waits in between. Current scaling takes that of the matrix itself: the host
- * waits for it and for the other ranks. A matrix that has not been seen yet is scaled so too, and
- * weights are always, all at once. Weights have a second copy that is transposed, for dgrad.
+ * Each such matrix has a slot for its scale and a place for its magnitude, in memory of the device.
+ * An all-gather exchanges magnitudes, a kernel makes scales of them, and casts and GEMMs read the
+ * slots: the host sees none of it. Delayed scaling takes the largest magnitude of the passes before,
+ * which casts find on their way and ranks exchange once per forward. Current scaling takes that of
+ * the matrix itself; so does the first pass, which knows no other. Weights are scaled by themselves,
+ * all at once, and have a second copy that is transposed, for dgrad. Lists it all; runs nothing.
  */
-#include <math.h>
-
 #include "core/status.h"
-#include "nn/nn.h"
-#include "util/alloc.h"
+#include "nn/list.h"
 
-/* The power of two that brings `amax` into the range of the type; 1 where there is none. */
-static float scale_of(lap_dtype_t dtype, float amax)
+bool lap_nn_list_fp8(const lap_nn_list_t *list)
 {
-    const double most = dtype == LAP_FLOAT8_E4M3 ? 448 : 57344;
-    int exponent;
-    if (!(amax > 0) || !isfinite(amax))
-        return 1;
-    const double fraction = frexp((double)amax / most, &exponent); /* of [0.5, 1) */
-    exponent -= fraction == 0.5;
-    /* The product of two scales stays in the range of float. */
-    exponent = exponent < -60 ? -60 : exponent > 60 ? 60 : exponent;
-    return (float)ldexp(1, exponent);
+    return list->plan.desc.fp8 != LAP_FP8_NONE;
 }
 
-static float *cast_scale(const lap_nn_t *nn, uint32_t index)
+static bool is_delayed(const lap_nn_list_t *list)
 {
-    return (float *)nn->tensors[nn->list.cast_scales].data + index;
+    return list->plan.desc.fp8 == LAP_FP8_DELAYED;
 }
 
-static float *cast_amax(const lap_nn_t *nn, uint32_t index)
+/* ---- slots ---- */
+
+static uint32_t add_array(lap_nn_list_t *list, const char *name, size_t rows, size_t cols)
 {
-    return (float *)nn->tensors[nn->list.cast_amax].data + index;
+    const uint32_t array = lap_nn_add_region(list, name, LAP_NN_NONE, LAP_NN_LASTING, LAP_NN_FIXED,
+                                             LAP_FLOAT32, rows, cols);
+    if (list->status == LAP_OK)
+        list->regions[array].made = true;
+    return array;
 }
 
-/* Casts begin anew to look for magnitudes. */
-static lap_status_t clear_amax(lap_nn_t *nn)
+void lap_nn_list_slots(lap_nn_list_t *list)
 {
-    const uint32_t count = nn->list.nfp8;
-    const lap_fill_normal_t fill = {
-        .dtype = LAP_FLOAT32, .rows = 1, .cols = count, .stride = count, .out = cast_amax(nn, 0)};
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->kernels->fill_normal(stream, &fill);
+    if (!lap_nn_list_fp8(list))
+        return;
+    list->scales = lap_nn_add_region(list, "scales", LAP_NN_NONE, LAP_NN_LASTING, LAP_NN_FIXED,
+                                     LAP_FLOAT32, 1, (size_t)list->plan.nranks);
+    list->fp8_scales = add_array(list, "fp8_scales", 1, 0);
+    list->fp8_amax = add_array(list, "fp8_amax", 1, 0);
 }
 
-lap_status_t lap_nn_fp8_start(lap_nn_t *nn)
+/* `count` matrices from number `first` on: what they have of an array with `each` floats for one. */
+static uint32_t part_of(lap_nn_list_t *list, const char *name, uint32_t array, size_t first,
+                        size_t count, size_t each)
 {
-    lap_device_t *device = nn->engine->device;
-    const size_t count = nn->list.nfp8;
-    void *memory;
-    if (!lap_nn_list_fp8(&nn->list))
-        return LAP_OK;
-    LAP_TRY(device->ops->alloc_shared(device, 2 * count * sizeof(float), &memory));
-    nn->amax = memory;
-    nn->found = nn->amax + count;
-    nn->history = lap_alloc(count * nn->list.plan.desc.amax_history, sizeof(float));
-    nn->fp8 = lap_alloc(count, sizeof(*nn->fp8));
-    if (!nn->history || !nn->fp8)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the magnitudes of %zu matrices", count);
-    for (uint32_t i = 0; i < nn->list.nregions; i++)
-        if (nn->list.regions[i].fp8 != LAP_NN_NONE)
-            nn->fp8[nn->list.regions[i].fp8].dtype = nn->list.regions[i].dtype;
-    return clear_amax(nn);
+    return lap_nn_add_part(list, name, array, first * each * sizeof(float), 1, count * each,
+                           count * each);
 }
 
-/* The largest of all ranks, element by element. Collective. */
-static lap_status_t exchange(lap_nn_t *nn, float *values, size_t count)
+void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region)
 {
-    void *memory;
-    LAP_TRY(lap_group_collect(nn->group, values, count * sizeof(float), &memory));
-    const float *all = memory;
-    for (size_t r = 0; r < (size_t)nn->list.plan.nranks; r++)
-        for (size_t i = 0; i < count; i++)
-            values[i] = all[r * count + i] > values[i] ? all[r * count + i] : values[i];
-    lap_free(memory);
-    return LAP_OK;
+    const size_t number = list->nfp8;
+    const char *name = list->status == LAP_OK ? list->regions[region].name : "";
+    const uint32_t scale = part_of(list, name, list->fp8_scales, number, 1, LAP_FP8_SLOT),
+                   amax = part_of(list, name, list->fp8_amax, number, 1, 1);
+    if (list->status != LAP_OK || list->more)
+        return;
+    lap_nn_region_t *matrix = &list->regions[region];
+    matrix->scale = scale;
+    matrix->amax = amax;
+    list->regions[scale].block = list->regions[amax].block = matrix->block;
+    list->regions[list->fp8_scales].cols += LAP_FP8_SLOT;
+    list->regions[list->fp8_amax].cols++;
+    list->regions[list->fp8_scales].stride = list->regions[list->fp8_scales].cols;
+    list->regions[list->fp8_amax].stride = list->regions[list->fp8_amax].cols;
+    if (matrix->dtype == LAP_FLOAT8_E4M3 && list->nfp8_e4m3 != list->nfp8)
+        list->status = lap_error(LAP_ERR_INTERNAL, "%s is e4m3, and comes after a matrix of e5m2",
+                                 matrix->name);
+    list->nfp8_e4m3 += matrix->dtype == LAP_FLOAT8_E4M3;
+    list->nfp8++;
+}
+
+void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other)
+{
+    if (list->status == LAP_OK)
+        list->regions[region].scale = list->regions[other].scale;
+}
+
+/* ---- entries ---- */
+
+static void find_amax(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t amax,
+                      lap_nn_when_t when)
+{
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_AMAX, "amax", b);
+    entry->reads[0] = source;
+    entry->writes[0] = amax;
+    entry->when = when;
+}
+
+/* Gathers the magnitudes of all ranks; the only rank of a group has them. */
+static lap_nn_entry_t *exchange(lap_nn_list_t *list, uint32_t b, size_t count, lap_nn_when_t when)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = LAP_EXTERNAL_AG;
+    desc.method = "direct";
+    desc.m = (size_t)list->plan.nranks;
+    desc.cols = count;
+    lap_nn_entry_t *entry = lap_nn_add_call(list, "amax", LAP_NN_NONE, (lap_tp_gemm_t)0, &desc);
+    entry->block = b;
+    entry->when = when;
+    return entry;
+}
+
+/* Scales of `count` matrices, of which `narrow` are e4m3, from the magnitudes of this pass alone. */
+static void scale_now(lap_nn_list_t *list, uint32_t b, lap_nn_memory_t memory, uint32_t amax,
+                      uint32_t scales, size_t count, size_t narrow, lap_nn_when_t when)
+{
+    uint32_t found = amax;
+    if (list->plan.nranks > 1) {
+        found = lap_nn_add_region(list, "found", b, memory, LAP_NN_FIXED, LAP_FLOAT32,
+                                  (size_t)list->plan.nranks, count);
+        lap_nn_entry_t *gather = exchange(list, b, count, when);
+        gather->reads[LAP_NN_X] = amax;
+        gather->writes[LAP_NN_SECOND] = found;
+    }
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_SCALE, "scale", b);
+    entry->reads[0] = found;
+    entry->writes[0] = scales;
+    entry->index = (uint32_t)narrow;
+    entry->when = when;
+}
+
+static void add_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy, bool looks)
+{
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_CAST, "cast", b);
+    const lap_nn_region_t *matrix = list->status == LAP_OK ? &list->regions[copy] : NULL;
+    entry->reads[0] = source;
+    entry->writes[0] = copy;
+    if (!matrix || matrix->scale == LAP_NN_NONE)
+        return;
+    entry->reads[1] = matrix->scale;
+    if (looks)
+        entry->reads[2] = entry->writes[1] = matrix->amax;
+}
+
+uint32_t lap_nn_list_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy)
+{
+    const lap_nn_when_t when = is_delayed(list) ? LAP_NN_FIRST : LAP_NN_ALWAYS;
+    if (!lap_nn_list_fp8(list))
+        return source;
+    if (list->status != LAP_OK)
+        return copy;
+    const uint32_t amax = list->regions[copy].amax, scale = list->regions[copy].scale;
+    find_amax(list, b, source, amax, when);
+    scale_now(list, b, LAP_NN_PRIVATE, amax, scale, 1, list->regions[copy].dtype == LAP_FLOAT8_E4M3,
+              when);
+    add_cast(list, b, source, copy, is_delayed(list));
+    return copy;
 }
 
 /* ---- delayed scaling ---- */
 
-/* The scale that the passes so far ask for; as it is when they saw nothing. */
-static float delayed_scale(const lap_nn_t *nn, uint32_t index)
+void lap_nn_list_renew(lap_nn_list_t *list)
 {
-    const size_t length = nn->list.plan.desc.amax_history;
-    const float *history = nn->history + index * length;
-    float most = 0;
-    for (size_t i = 0; i < length; i++)
-        most = history[i] > most ? history[i] : most;
-    return most > 0 ? scale_of(nn->fp8[index].dtype, most) : nn->fp8[index].scale;
+    if (!is_delayed(list))
+        return;
+    list->renew = list->nentries;
+    if (list->plan.nranks > 1)
+        (void)exchange(list, LAP_NN_NONE, 1, LAP_NN_LATER);
+    lap_nn_add_entry(list, LAP_NN_SCALE, "scale", LAP_NN_NONE)->when = LAP_NN_LATER;
 }
 
-/* Waits for all passes and takes over what their casts have found. */
-static lap_status_t collect_amax(lap_nn_t *nn)
+void lap_nn_list_renew_end(lap_nn_list_t *list)
 {
-    const lap_copy_t copy = {.dst = nn->found,
-                             .src = cast_amax(nn, 0),
-                             .rows = 1,
-                             .row_bytes = nn->list.nfp8 * sizeof(float)};
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    LAP_TRY(nn->engine->device->ops->copy(stream, &copy));
-    LAP_TRY(clear_amax(nn));
-    LAP_TRY(lap_nn_wait(nn));
-    for (size_t i = 0; i < nn->list.nfp8; i++) {
-        const float found = isnan(nn->found[i]) ? INFINITY : nn->found[i];
-        nn->amax[i] = found > nn->amax[i] ? found : nn->amax[i];
+    const uint32_t first = list->nfp8_weights;
+    const size_t count = list->nfp8 - first;
+    if (!is_delayed(list) || list->status != LAP_OK)
+        return;
+    const uint32_t amax = part_of(list, "amax", list->fp8_amax, first, count, 1),
+                   scales = part_of(list, "scale", list->fp8_scales, first, count, LAP_FP8_SLOT);
+    uint32_t found = amax;
+    list->fp8_history = add_array(list, "fp8_history", list->plan.desc.amax_history, count);
+    if (list->plan.nranks > 1)
+        found = add_array(list, "found", (size_t)list->plan.nranks, count);
+    if (list->status != LAP_OK)
+        return;
+    lap_nn_entry_t *entry = &list->entries[list->renew];
+    if (list->plan.nranks > 1) {
+        list->steps[entry->index].desc.cols = count;
+        entry->reads[LAP_NN_X] = amax;
+        entry->writes[LAP_NN_SECOND] = found;
+        entry++;
     }
-    return LAP_OK;
+    entry->reads[0] = found;
+    entry->reads[1] = list->fp8_history;
+    entry->writes[0] = scales;
+    entry->writes[1] = list->fp8_history;
+    entry->writes[2] = amax;
+    entry->index = list->nfp8_e4m3 - first;
 }
 
-lap_status_t lap_nn_fp8_renew(lap_nn_t *nn)
-{
-    if (nn->list.plan.desc.fp8 != LAP_FP8_DELAYED)
-        return LAP_OK;
-    LAP_TRY(collect_amax(nn));
-    LAP_TRY(exchange(nn, nn->amax, nn->list.nfp8));
-    const size_t length = nn->list.plan.desc.amax_history;
-    for (size_t i = 0; i < nn->list.nfp8; i++)
-        nn->history[i * length + nn->passes % length] = nn->amax[i];
-    nn->passes++;
-    return LAP_OK;
-}
+/* ---- weights ---- */
 
-/* ---- taking ---- */
-
-/* Nothing that was issued still reads the scale before it, where the host writes it itself. */
-static lap_status_t set_scale(lap_nn_t *nn, uint32_t index, float scale)
+void lap_nn_list_refresh(lap_nn_list_t *list)
 {
-    const lap_device_ops_t *ops = nn->engine->device->ops;
-    lap_stream_t *stream;
-    if (nn->fp8[index].scale == scale)
-        return LAP_OK;
-    nn->fp8[index].scale = scale;
-    if (ops->set) {
-        LAP_TRY(lap_nn_stream(nn, &stream));
-        return ops->set(stream, cast_scale(nn, index), scale);
+    const uint32_t count = list->nfp8_weights;
+    if (list->status != LAP_OK)
+        return;
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        const lap_nn_weight_t *weight = &list->weights[i];
+        const uint32_t amax = list->regions[weight->copy].amax;
+        if (amax != LAP_NN_NONE)
+            find_amax(list, LAP_NN_NONE, weight->master, amax, LAP_NN_ALWAYS);
+        else if (weight->copy != weight->master)
+            add_cast(list, LAP_NN_NONE, weight->master, weight->copy, false);
     }
-    *cast_scale(nn, index) = scale;
-    return LAP_OK;
-}
-
-static lap_status_t scale_now(lap_nn_t *nn, uint32_t index)
-{
-    LAP_TRY(lap_nn_settle(nn));
-    float most = nn->amax[index];
-    LAP_TRY(exchange(nn, &most, 1));
-    return set_scale(nn, index, scale_of(nn->fp8[index].dtype, most));
-}
-
-/* Casts the matrix with the scale that there is. `looks`: and finds its magnitude on the way. */
-static lap_status_t cast(lap_nn_t *nn, uint32_t copy, const lap_tensor_t *matrix, bool looks)
-{
-    const uint32_t index = nn->list.regions[copy].fp8;
-    if (looks)
-        nn->amax[index] = 0; /* until it is collected */
-    return lap_nn_cast(nn, matrix, nn->fp8[index].dtype, nn->tensors[copy].data,
-                       cast_scale(nn, index), looks ? cast_amax(nn, index) : NULL);
-}
-
-lap_status_t lap_nn_fp8_cast(lap_nn_t *nn, uint32_t source, uint32_t copy)
-{
-    const uint32_t index = nn->list.regions[copy].fp8;
-    const lap_tensor_t matrix = lap_nn_tensor(nn, source);
-    if (nn->list.plan.desc.fp8 == LAP_FP8_CURRENT || nn->fp8[index].scale == 0) {
-        LAP_TRY(lap_nn_amax(nn, &matrix, &nn->amax[index]));
-        LAP_TRY(scale_now(nn, index));
-        return cast(nn, copy, &matrix, false);
-    }
-    /* It is known before: once through the matrix is enough. */
-    LAP_TRY(set_scale(nn, index, delayed_scale(nn, index)));
-    return cast(nn, copy, &matrix, true);
-}
-
-/* Transposes the copy of a weight. */
-static lap_status_t turn(lap_nn_t *nn, const lap_nn_weight_t *weight)
-{
-    const lap_transpose_t transpose = {
-        .src = nn->tensors[weight->copy].data,
-        .dst = nn->tensors[weight->turned].data,
-        .rows = weight->param.rows,
-        .cols = weight->param.cols,
-        .src_stride = weight->param.cols,
-        .dst_stride = weight->param.rows,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->transpose(stream, &transpose);
-}
-
-lap_status_t lap_nn_fp8_weights(lap_nn_t *nn)
-{
-    for (uint32_t i = 0; i < nn->list.nweights; i++) {
-        const lap_nn_weight_t *weight = &nn->list.weights[i];
-        const uint32_t index = nn->list.regions[weight->copy].fp8;
-        if (index != LAP_NN_NONE)
-            LAP_TRY(lap_nn_amax(nn, &weight->param.master, &nn->amax[index]));
-    }
-    LAP_TRY(lap_nn_settle(nn));
-    LAP_TRY(exchange(nn, nn->amax, nn->list.nfp8));
-    for (uint32_t i = 0; i < nn->list.nweights; i++) {
-        const lap_nn_weight_t *weight = &nn->list.weights[i];
-        const uint32_t index = nn->list.regions[weight->copy].fp8;
-        if (index == LAP_NN_NONE)
+    if (count == 0)
+        return;
+    const uint32_t amax = part_of(list, "amax", list->fp8_amax, 0, count, 1),
+                   scales = part_of(list, "scale", list->fp8_scales, 0, count, LAP_FP8_SLOT);
+    /* Not among what forward leaves for backward: weights may change in between. */
+    scale_now(list, LAP_NN_NONE, LAP_NN_LASTING, amax, scales, count, count, LAP_NN_ALWAYS);
+    for (uint32_t i = 0; i < list->nweights && list->status == LAP_OK; i++) {
+        const lap_nn_weight_t *weight = &list->weights[i];
+        if (list->regions[weight->copy].scale == LAP_NN_NONE)
             continue;
-        LAP_TRY(set_scale(nn, index, scale_of(nn->fp8[index].dtype, nn->amax[index])));
-        LAP_TRY(cast(nn, weight->copy, &weight->param.master, false));
-        LAP_TRY(turn(nn, weight));
+        add_cast(list, LAP_NN_NONE, weight->master, weight->copy, false);
+        lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_TRANSPOSE, weight->name, LAP_NN_NONE);
+        entry->reads[0] = weight->copy;
+        entry->writes[0] = weight->turned;
     }
-    return LAP_OK;
 }

@@ -27,12 +27,11 @@ static void *data(const lap_nn_t *nn, uint32_t region)
     return region == LAP_NN_NONE ? NULL : nn->tensors[region].data;
 }
 
-/* What a GEMM takes, and its scale: 1 unless it is FP8. */
-static lap_tensor_t operand(const lap_nn_t *nn, uint32_t region, float *scale_p)
+/* What a GEMM takes, and the slot of its scale if it is FP8. */
+static lap_tensor_t operand(const lap_nn_t *nn, uint32_t region, const float **scale_p)
 {
-    const uint32_t fp8 = region == LAP_NN_NONE ? LAP_NN_NONE : nn->list.regions[region].fp8;
-    if (fp8 != LAP_NN_NONE)
-        *scale_p = nn->fp8[fp8].scale;
+    if (region != LAP_NN_NONE)
+        *scale_p = data(nn, nn->list.regions[region].scale);
     return lap_nn_tensor(nn, region);
 }
 
@@ -51,26 +50,6 @@ lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p)
         LAP_TRY(lap_engine_join(nn->engine));
     *stream_p = nn->stream ? nn->stream : nn->engine->streams[LAP_STREAM_COMPUTE];
     return LAP_OK;
-}
-
-lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
-                         const float *scale, float *amax)
-{
-    const lap_cast_t cast = {
-        .from = src->dtype,
-        .to = to,
-        .src = src->data,
-        .dst = dst,
-        .src_stride = src->stride * lap_dtype_size(src->dtype),
-        .dst_stride = src->cols * lap_dtype_size(to),
-        .rows = src->rows,
-        .cols = src->cols,
-        .scale = scale,
-        .amax = amax,
-    };
-    lap_stream_t *stream;
-    LAP_TRY(lap_nn_stream(nn, &stream));
-    return nn->engine->device->ops->cast(stream, &cast);
 }
 
 lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax)
@@ -96,9 +75,9 @@ lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
     const uint32_t *reads = entry->reads, *writes = entry->writes;
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     args.m = lap_nn_step_rows(&nn->list, entry->index, nn->seq);
-    args.a = operand(nn, reads[LAP_NN_A], &args.a_scale);
-    args.b = operand(nn, reads[LAP_NN_B], &args.b_scale);
-    args.x = operand(nn, reads[LAP_NN_X], &args.wire_scale);
+    args.a = operand(nn, reads[LAP_NN_A], &args.a_scale_ptr);
+    args.b = operand(nn, reads[LAP_NN_B], &args.b_scale_ptr);
+    args.x = operand(nn, reads[LAP_NN_X], &args.wire_scale_ptr);
     args.d = lap_nn_tensor(nn, writes[LAP_NN_D]);
     args.gathered = args.y = lap_nn_tensor(nn, writes[LAP_NN_SECOND]);
     if (reads[LAP_NN_BIAS] != LAP_NN_NONE)
@@ -253,6 +232,58 @@ static lap_status_t issue_copy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
     return nn->engine->device->ops->copy(stream, &copy);
 }
 
+/* The copy of a matrix in another type, which is packed; the elements of a vector are one row. */
+static lap_status_t issue_cast(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t src = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t dst = nn->tensors[entry->writes[0]];
+    const bool one_row = src.stride == src.cols && !lap_dtype_is_fp8(dst.dtype);
+    const size_t cols = one_row ? src.rows * src.cols : src.cols;
+    const lap_cast_t cast = {
+        .from = src.dtype,
+        .to = dst.dtype,
+        .src = src.data,
+        .dst = dst.data,
+        .src_stride = src.stride * lap_dtype_size(src.dtype),
+        .dst_stride = cols * lap_dtype_size(dst.dtype),
+        .rows = one_row ? 1 : src.rows,
+        .cols = cols,
+        .scale = data(nn, entry->reads[1]),
+        .amax = data(nn, entry->writes[1]),
+    };
+    return nn->engine->device->ops->cast(stream, &cast);
+}
+
+static lap_status_t issue_scale(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t found = nn->tensors[entry->reads[0]];
+    const lap_fp8_scales_t scales = {
+        .ranks = found.rows,
+        .count = found.cols,
+        .narrow = entry->index,
+        .found = found.data,
+        .history = data(nn, entry->writes[1]),
+        .length = nn->list.plan.desc.amax_history,
+        .amax = data(nn, entry->writes[2]),
+        .scales = data(nn, entry->writes[0]),
+    };
+    return nn->kernels->fp8_scales(stream, &scales);
+}
+
+static lap_status_t issue_transpose(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t src = nn->tensors[entry->reads[0]], dst = nn->tensors[entry->writes[0]];
+    const lap_transpose_t transpose = {
+        .src = src.data,
+        .dst = dst.data,
+        .rows = src.rows,
+        .cols = src.cols,
+        .src_stride = src.stride,
+        .dst_stride = dst.stride,
+    };
+    return nn->engine->device->ops->transpose(stream, &transpose);
+}
+
 static lap_status_t issue_loss(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
 {
     const lap_tensor_t y = lap_nn_tensor(nn, entry->reads[0]);
@@ -294,6 +325,12 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
         return issue_reduction(nn, stream, entry);
     case LAP_NN_COPY:
         return issue_copy(nn, stream, entry);
+    case LAP_NN_CAST:
+        return issue_cast(nn, stream, entry);
+    case LAP_NN_SCALE:
+        return issue_scale(nn, stream, entry);
+    case LAP_NN_TRANSPOSE:
+        return issue_transpose(nn, stream, entry);
     case LAP_NN_LOSS:
         return issue_loss(nn, stream, entry);
     default:
@@ -303,11 +340,17 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
 
 /* ---- entries ---- */
 
+static lap_status_t issue_amax(lap_nn_t *nn, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t matrix = lap_nn_tensor(nn, entry->reads[0]);
+    return lap_nn_amax(nn, &matrix, data(nn, entry->writes[0]));
+}
+
 static lap_status_t issue_entry(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     switch (entry->work) {
-    case LAP_NN_CAST:
-        return lap_nn_fp8_cast(nn, entry->reads[0], entry->writes[0]);
+    case LAP_NN_AMAX:
+        return issue_amax(nn, entry);
     case LAP_NN_LOOK:
         return lap_nn_look(nn, entry);
     default:

@@ -168,8 +168,26 @@ typedef struct lap_amax {
     lap_dtype_t dtype;
     size_t rows, cols, stride;
     const void *src;
-    float *amax; /* shared memory of the device */
+    float *amax;
 } lap_amax_t;
+
+/* Floats from one scale to the next: operators take the address of one, a multiple of 16. */
+#define LAP_FP8_SLOT 4u
+
+/*
+ * The scales of `count` FP8 matrices, from the largest magnitudes that all ranks have found in them,
+ * or with a history from those of the latest calls; a scale of which the history knows nothing stays.
+ * Not a number counts as infinite. See fp8_scale.h.
+ */
+typedef struct lap_fp8_scales {
+    size_t ranks, count;
+    size_t narrow;      /* so many of the first ones are e4m3, the others e5m2 */
+    const float *found; /* [ranks, count] */
+    float *history;     /* [length, count], the latest first; NULL: none */
+    size_t length;
+    float *amax;   /* [count]: becomes 0; may be `found`; NULL: none */
+    float *scales; /* [count, LAP_FP8_SLOT]: the first of each row */
+} lap_fp8_scales_t;
 
 /* *sum = the sum of the squares of src, in double, in an order that depends only on count. */
 typedef struct lap_sum_squares {

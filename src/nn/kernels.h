@@ -26,6 +26,7 @@ typedef struct lap_nn_kernels {
     lap_status_t (*square_loss)(lap_stream_t *stream, const lap_square_loss_t *loss);
     lap_status_t (*fill_normal)(lap_stream_t *stream, const lap_fill_normal_t *fill);
     lap_status_t (*amax)(lap_stream_t *stream, const lap_amax_t *amax);
+    lap_status_t (*fp8_scales)(lap_stream_t *stream, const lap_fp8_scales_t *scales);
     lap_status_t (*sum_squares)(lap_stream_t *stream, const lap_sum_squares_t *sum);
     lap_status_t (*update)(lap_stream_t *stream, const lap_update_t *update);
     /* ---- of language models ---- */

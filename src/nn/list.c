@@ -14,11 +14,6 @@
 #define REGION_ALIGN 256u
 #define MOST_ELEMENTS ((size_t)1 << 52) /* of a region: sums of bytes are in the range of size_t */
 
-bool lap_nn_list_fp8(const lap_nn_list_t *list)
-{
-    return list->plan.desc.fp8 != LAP_FP8_NONE;
-}
-
 /* ---- adding ---- */
 
 /* Makes room for one more element; NULL, with the failure in list->status, when there is none. */
@@ -85,7 +80,8 @@ uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block
         .cols = cols,
         .stride = cols,
         .part_of = LAP_NN_NONE,
-        .fp8 = LAP_NN_NONE,
+        .scale = LAP_NN_NONE,
+        .amax = LAP_NN_NONE,
         .first = LAP_NN_NONE,
     };
     const uint32_t index = add_region(list, &region);
@@ -119,18 +115,6 @@ uint32_t lap_nn_region_root(const lap_nn_list_t *list, uint32_t region, size_t *
     for (; list->regions[region].part_of != LAP_NN_NONE; region = list->regions[region].part_of)
         *offset_p += list->regions[region].offset;
     return region;
-}
-
-void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region)
-{
-    if (list->status == LAP_OK && !list->more)
-        list->regions[region].fp8 = list->nfp8++;
-}
-
-void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other)
-{
-    if (list->status == LAP_OK)
-        list->regions[region].fp8 = list->regions[other].fp8;
 }
 
 lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const char *name,
@@ -274,6 +258,7 @@ static void list_all(lap_nn_list_t *list)
     lap_nn_list_params(list);
     for (uint32_t b = 0; b < list->plan.nblocks; b++)
         lap_nn_list_block(list, b);
+    lap_nn_list_renew(list);
     if (lap_nn_list_is_model(list))
         lap_nn_list_embedding(list);
     else
@@ -286,18 +271,16 @@ static void list_all(lap_nn_list_t *list)
     list->next_step = list->nsteps;
     list->next_region = list->nregions;
     list_backward(list);
-    if (lap_nn_list_fp8(list)) {
-        list->cast_scales = lap_nn_add_region(list, "cast_scales", LAP_NN_NONE, LAP_NN_LASTING,
-                                              LAP_NN_FIXED, LAP_FLOAT32, 1, list->nfp8);
-        list->cast_amax = lap_nn_add_region(list, "cast_amax", LAP_NN_NONE, LAP_NN_LASTING,
-                                            LAP_NN_FIXED, LAP_FLOAT32, 1, list->nfp8);
-    }
+    lap_nn_list_renew_end(list);
     parts[LAP_NN_BACKWARD_MORE] = list->nentries;
     list->more = true;
     list_backward(list);
+    list->more = false;
     parts[LAP_NN_LOOK_GRADIENTS] = list->nentries;
     for (uint32_t i = list->nweights; i-- > 0;)
         lap_nn_list_look(list, "gradient", LAP_NN_NONE, list->weights[i].grad);
+    parts[LAP_NN_REFRESH] = list->nentries;
+    lap_nn_list_refresh(list);
     parts[LAP_NN_LIST_PARTS] = list->nentries;
 }
 

@@ -38,7 +38,8 @@ typedef struct lap_nn_region {
     lap_dtype_t dtype;
     size_t rows, cols, stride; /* rows: the most that a pass can have */
     uint32_t part_of;          /* LAP_NN_NONE: of none */
-    uint32_t fp8;              /* FP8: the index of its scale, else LAP_NN_NONE */
+    uint32_t scale, amax;      /* FP8: the slot of its scale, and its magnitude; else LAP_NN_NONE */
+    bool made;                 /* lasting: the first pass, or what is before it, writes it */
     uint32_t first, last;      /* private: the first and the last entry that use it */
     size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;
@@ -54,7 +55,10 @@ typedef enum lap_nn_work {
     LAP_NN_ACTIVATE, /* GELU where no GEMM does it */
     LAP_NN_COPY,
     LAP_NN_CAST, /* to FP8 */
-    LAP_NN_ADD,  /* grad += a gradient of one backward, or = */
+    LAP_NN_AMAX, /* the largest magnitude of a matrix, for its scale */
+    LAP_NN_SCALE,
+    LAP_NN_TRANSPOSE, /* the FP8 copy of a weight */
+    LAP_NN_ADD,       /* grad += a gradient of one backward, or = */
     LAP_NN_LOSS,
     LAP_NN_EMBED, /* these six are issued by model_pass.c */
     LAP_NN_EMBED_BACKWARD,
@@ -82,20 +86,27 @@ enum { /* operators */
 };
 enum { LAP_NN_READS = 6, LAP_NN_WRITES = 5 };
 
+/* The passes in which an entry runs: all, the first, or all but the first. */
+typedef enum lap_nn_when { LAP_NN_ALWAYS = 0, LAP_NN_FIRST, LAP_NN_LATER } lap_nn_when_t;
+
 typedef struct lap_nn_entry {
     lap_nn_work_t work;
     const char *name; /* of the part of a layer, such as "qkv" */
     uint32_t block;   /* LAP_NN_NONE: of no block */
     uint32_t reads[LAP_NN_READS];
     uint32_t writes[LAP_NN_WRITES];
-    /* operator: its call; ready: the parameter; look, add, activate: a number among those */
+    /*
+     * operator: its call; ready: the parameter; look, add, activate: a number among those; scale: how
+     * many of the first ones are e4m3
+     */
     uint32_t index;
+    lap_nn_when_t when;
     float alpha, beta; /* beta is not 0: the first of `writes` is read, too */
 } lap_nn_entry_t;
 
 /* An operator of a pass. Both variants of backward call the same ones. */
 typedef struct lap_nn_step {
-    uint32_t block;         /* LAP_NN_NONE: the sums of gradients at the end of backward */
+    uint32_t block;         /* LAP_NN_NONE: no GEMM: sums of gradients, magnitudes */
     lap_tp_gemm_t gemm;     /* of a block; of the sums: 0 reduces, 1 gathers */
     lap_op_desc_t desc;     /* without a buffer */
     lap_nn_extent_t extent; /* of m */
@@ -138,6 +149,7 @@ enum {
     LAP_NN_BACKWARD,      /* gradients take the place of those before */
     LAP_NN_BACKWARD_MORE, /* gradients are added to those before */
     LAP_NN_LOOK_GRADIENTS,
+    LAP_NN_REFRESH, /* the copies of weights, before the first forward and whenever they change */
     LAP_NN_LIST_PARTS
 };
 
@@ -164,7 +176,10 @@ typedef struct lap_nn_list {
     lap_nn_weight_t *weights;
     uint32_t nweights;
     lap_nn_block_t *blocks;
-    uint32_t nfp8, nlooks, nreductions;
+    uint32_t nlooks, nreductions;
+    uint32_t nfp8;         /* matrices with a scale: those of weights first, then of forward, */
+    uint32_t nfp8_weights; /* ... so many of weights, */
+    uint32_t nfp8_e4m3;    /* ... so many before those of backward */
 
     uint32_t x, y, dy, dx, target;          /* the caller's; of a model: private, and no target */
     uint32_t tokens, ids;                   /* of a model: the caller's, and the copy of them */
@@ -173,9 +188,11 @@ typedef struct lap_nn_list {
     lap_nn_weight_t *embedding, *positions; /* NULL: none */
     uint32_t masters, grads;                /* of all parameters, as one array each */
     uint32_t sums, sums_r, sums_all;        /* gradients of norms: here, own rows, of all */
-    uint32_t scales;                 /* P floats: where gathers put those of what they gather */
-    uint32_t cast_scales, cast_amax; /* a float per FP8 matrix */
-    size_t bytes[LAP_NN_MEMORIES];   /* of each kind of memory; the caller's: 0 */
+    uint32_t scales;               /* P floats: where gathers put those of what they gather */
+    uint32_t fp8_scales, fp8_amax; /* a slot and a float for each of the nfp8 */
+    uint32_t fp8_history;          /* delayed scaling: the magnitudes of all ranks before */
+    uint32_t renew;                /* the entry that renews delayed scales: first of forward */
+    size_t bytes[LAP_NN_MEMORIES]; /* of each kind of memory; the caller's: 0 */
 } lap_nn_list_t;
 
 /*
@@ -218,10 +235,6 @@ uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block
 uint32_t lap_nn_add_part(lap_nn_list_t *list, const char *name, uint32_t part_of, size_t offset,
                          size_t rows, size_t cols, size_t stride);
 
-/* Lets a region be FP8 with a scale of its own, or with that of another region. */
-void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region);
-void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other);
-
 /* A new entry that uses no region yet. Never NULL. */
 lap_nn_entry_t *lap_nn_add_entry(lap_nn_list_t *list, lap_nn_work_t work, const char *name,
                                  uint32_t block);
@@ -244,6 +257,25 @@ void lap_nn_list_rope(lap_nn_list_t *list);
 void lap_nn_list_embedding(lap_nn_list_t *list);
 void lap_nn_list_entropy(lap_nn_list_t *list);
 void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx);
+
+/* ---- fp8.c ---- */
+
+/* The arrays of slots and magnitudes, which grow with each matrix. Nothing without FP8. */
+void lap_nn_list_slots(lap_nn_list_t *list);
+
+/* Lets a region be FP8 with a scale of its own, or with that of another region. */
+void lap_nn_add_scale(lap_nn_list_t *list, uint32_t region);
+void lap_nn_share_scale(lap_nn_list_t *list, uint32_t region, uint32_t other);
+
+/* The matrix as an operand: itself without FP8, else its FP8 copy, which is made and scaled here. */
+uint32_t lap_nn_list_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy);
+
+/* Renews delayed scales: before forward, and once all matrices are known. */
+void lap_nn_list_renew(lap_nn_list_t *list);
+void lap_nn_list_renew_end(lap_nn_list_t *list);
+
+/* The copies of all weights. */
+void lap_nn_list_refresh(lap_nn_list_t *list);
 
 /* ---- param.c ---- */
 

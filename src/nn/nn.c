@@ -189,11 +189,16 @@ static lap_status_t create_buffer(lap_nn_t *nn)
 /* What a pass of the capacity needs is there before the first one. */
 static lap_status_t make_passes(lap_nn_t *nn)
 {
+    const size_t seq = nn->list.plan.desc.seq;
     lap_nn_pass_t *pass;
-    LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, nn->list.plan.desc.seq, &pass));
-    if (lap_nn_list_is_model(&nn->list))
-        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, nn->list.plan.desc.seq, &pass));
-    return lap_nn_get_pass(nn, LAP_NN_BACKWARD, nn->list.plan.desc.seq, &pass);
+    for (int first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED; first >= 0; first--) {
+        const lap_nn_mode_t mode = {.first = first};
+        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, seq, mode, &pass));
+        if (lap_nn_list_is_model(&nn->list))
+            LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, seq, mode, &pass));
+        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_BACKWARD, seq, mode, &pass));
+    }
+    return LAP_OK;
 }
 
 static lap_status_t fill(lap_nn_t *nn)
@@ -205,7 +210,7 @@ static lap_status_t fill(lap_nn_t *nn)
     LAP_TRY(lap_nn_fill_params(nn));
     LAP_TRY(lap_nn_model_start(nn));
     nn->fresh = true;
-    return lap_nn_fp8_start(nn);
+    return LAP_OK;
 }
 
 /* The copies of the weights: with FP8 the ranks agree on scales. Collective. */
@@ -256,8 +261,6 @@ static void free_memory(lap_nn_t *nn)
         device->ops->free_shared(device, nn->loss);
     if (nn->grad_scale)
         device->ops->free_shared(device, nn->grad_scale);
-    if (nn->amax)
-        device->ops->free_shared(device, nn->amax);
     if (nn->ids)
         device->ops->free_shared(device, nn->ids);
     if (nn->entropy)
@@ -289,8 +292,6 @@ static void end(lap_nn_t *nn)
         free_memory(nn);
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
-    lap_free(nn->history);
-    lap_free(nn->fp8);
     lap_free(nn->starts);
     lap_free(nn->tensors);
     lap_free(nn->reductions);

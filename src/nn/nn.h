@@ -8,7 +8,7 @@
 #include "core/terms.h"
 #include "core/world.h"
 #include "nn/kernels.h"
-#include "nn/list.h"
+#include "nn/program.h"
 #include "schedule/execute.h"
 
 /* An operator of a pass, as list.steps has them. */
@@ -27,24 +27,15 @@ typedef struct lap_nn_reduction {
 } lap_nn_reduction_t;
 
 /*
- * A matrix that GEMMs take in FP8: the scale that all ranks have chosen for it from the largest
- * magnitude in it, or in those before it.
- */
-typedef struct lap_nn_fp8 {
-    lap_dtype_t dtype;
-    float scale; /* 0: none yet */
-} lap_nn_fp8_t;
-
-/*
- * A part of the list as a program that runs, for a number of active tokens, with or without looks
- * for magnitudes; and what it was bound to last.
+ * A part of the list as a program that runs, for a number of active tokens, in a mode; and what it was
+ * bound to last.
  */
 #define LAP_NN_GIVEN 3 /* matrices of the caller's */
 typedef struct lap_nn_pass {
     lap_exec_t *exec; /* NULL: free */
     int part;         /* LAP_NN_FORWARD and so on */
     size_t seq;
-    bool looks;
+    lap_nn_mode_t mode;
     uint64_t used; /* when, in passes of these layers */
 
     bool bound, traced;
@@ -83,11 +74,6 @@ struct lap_nn {
     lap_nn_ready_t ready;
     void *ready_context;
 
-    lap_nn_fp8_t *fp8; /* with FP8: list.nfp8 of them */
-    float *amax;       /* shared memory: the magnitude of each in its latest use here, */
-    float *found;      /* room for a copy of what casts have found, */
-    float *history;    /* [nfp8, amax_history] and the magnitudes of all ranks before */
-    size_t passes;     /* that have gone into it */
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count; /* and how many elements the whole has; of a model: targets that count */
     int32_t *ids;      /* of a model, shared memory: [rows, LAP_ID_COLS] of the latest pass, */
@@ -100,9 +86,10 @@ struct lap_nn {
     lap_event_t *end; /* of the compute stream, when all is waited for */
     lap_nn_pass_t cache[LAP_NN_PASSES];
     uint64_t npasses;            /* so far */
-    lap_nn_pass_t *in_flight[3]; /* passes that have not ended: one of each part at most */
+    lap_nn_pass_t *in_flight[4]; /* passes that have not ended: one of each part at most */
     size_t nin_flight;
-    lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
+    bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
+    lap_stream_t *stream;         /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     bool fresh;         /* the next backward overwrites gradients */
     bool accumulates;   /* the next backward is not the last of its step */
@@ -143,23 +130,6 @@ lap_status_t lap_nn_take_optimizer(lap_nn_t *nn, lap_group_t *group,
 
 /* Issues what gives the parameters their first values. */
 lap_status_t lap_nn_fill_params(lap_nn_t *nn);
-
-/* ---- fp8.c ---- */
-
-/* Makes room for the scales and magnitudes. */
-lap_status_t lap_nn_fp8_start(lap_nn_t *nn);
-
-/* Before a forward: the magnitudes of the pass before become history. Collective; waits. */
-lap_status_t lap_nn_fp8_renew(lap_nn_t *nn);
-
-/*
- * Issues the FP8 copy of a region. Collective, and waits, when the scale comes from the matrix
- * itself: as the recipe says, and the first time.
- */
-lap_status_t lap_nn_fp8_cast(lap_nn_t *nn, uint32_t source, uint32_t copy);
-
-/* Makes the copies of all weights, scaled by themselves. Collective; waits. */
-lap_status_t lap_nn_fp8_weights(lap_nn_t *nn);
 
 /* ---- finite.c ---- */
 
@@ -208,14 +178,15 @@ size_t lap_nn_rows(const lap_nn_t *nn);
 lap_status_t lap_nn_prove_own(lap_nn_t *nn);
 
 /* The program of a part, made if need be; that used longest ago makes room. */
-lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_pass_t **pass_p);
+lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
+                             lap_nn_pass_t **pass_p);
 void lap_nn_free_passes(lap_nn_t *nn);
 
-/* Issues a pass: LAP_NN_FORWARD, LAP_NN_BACKWARD or LAP_NN_BACKWARD_MORE. */
+/* Issues a pass: LAP_NN_REFRESH, LAP_NN_FORWARD, LAP_NN_BACKWARD or LAP_NN_BACKWARD_MORE. */
 lap_status_t lap_nn_run(lap_nn_t *nn, int part);
 
-/* Whether a forward, or a backward, has been issued and not been ended. */
-bool lap_nn_is_in_flight(const lap_nn_t *nn, bool forward);
+/* Whether a pass of this kind has been issued and not been ended; both backwards are one. */
+bool lap_nn_is_in_flight(const lap_nn_t *nn, int part);
 
 /* Ends all passes in flight, in their order; the first failure is that of all. */
 lap_status_t lap_nn_end_passes(lap_nn_t *nn);
@@ -235,14 +206,7 @@ lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region);
 /* The stream of the entry that is being issued; else the compute stream, behind all issued so far. */
 lap_status_t lap_nn_stream(lap_nn_t *nn, lap_stream_t **stream_p);
 
-/*
- * dst = src, rounded to its type, which is packed. FP8 has a scale to be divided by, in memory of
- * the device, and perhaps a place for the largest magnitude; else both are NULL.
- */
-lap_status_t lap_nn_cast(lap_nn_t *nn, const lap_tensor_t *src, lap_dtype_t to, void *dst,
-                         const float *scale, float *amax);
-
-/* *amax = the largest magnitude of a matrix; it is shared memory. */
+/* *amax = the largest magnitude of a matrix. */
 lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax);
 
 #endif

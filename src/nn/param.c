@@ -168,6 +168,15 @@ static void add_arrays(lap_nn_list_t *list)
     }
 }
 
+static uint32_t made(lap_nn_list_t *list, const char *name, lap_dtype_t dtype, size_t rows,
+                     size_t cols)
+{
+    const uint32_t region = lasting(list, name, dtype, rows, cols);
+    if (list->status == LAP_OK)
+        list->regions[region].made = true;
+    return region;
+}
+
 /* Copies in the type of GEMMs, where that is another. */
 static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
 {
@@ -175,13 +184,12 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
     const lap_dtype_t dtype = list->plan.desc.dtype;
     weight->copy = weight->turned = weight->master;
     if (lap_nn_list_fp8(list) && !param->vector) {
-        weight->copy = lasting(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
+        weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
         lap_nn_add_scale(list, weight->copy);
-        weight->turned = lasting(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
+        weight->turned = made(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
         lap_nn_share_scale(list, weight->turned, weight->copy);
     } else if (dtype != LAP_FLOAT32 && !weight->plain) {
-        weight->copy = weight->turned =
-            lasting(list, weight->name, dtype, param->rows, param->cols);
+        weight->copy = weight->turned = made(list, weight->name, dtype, param->rows, param->cols);
     }
 }
 
@@ -218,11 +226,11 @@ void lap_nn_list_params(lap_nn_list_t *list)
     for (size_t b = 0; b < list->plan.nblocks; b++)
         list_block(list, &list->blocks[b]);
     add_arrays(list);
+    lap_nn_list_slots(list);
     for (uint32_t i = 0; i < list->nweights; i++)
         add_copy(list, &list->weights[i]);
+    list->nfp8_weights = list->nfp8;
     add_partials(list);
-    if (lap_nn_list_fp8(list))
-        list->scales = lasting(list, "scales", LAP_FLOAT32, 1, (size_t)list->plan.nranks);
 }
 
 /* ---- their values ---- */
@@ -281,21 +289,11 @@ lap_status_t lap_nn_fill_params(lap_nn_t *nn)
     for (size_t b = 0; b < nn->list.plan.nblocks; b++)
         if (list->blocks[b].gamma)
             LAP_TRY(fill_array(nn, list->blocks[b].gamma->master, 1));
-    return LAP_OK;
-}
-
-lap_status_t lap_nn_refresh(lap_nn_t *nn)
-{
-    if (!nn)
-        return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
-    for (uint32_t i = 0; i < nn->list.nweights; i++) {
-        const lap_nn_param_t *param = &nn->list.weights[i].param;
-        const lap_tensor_t all =
-            lap_tensor(param->master.data, LAP_FLOAT32, 1, param->rows * param->cols);
-        if (param->weight.data != param->master.data && !lap_dtype_is_fp8(param->weight.dtype))
-            LAP_TRY(lap_nn_cast(nn, &all, param->weight.dtype, param->weight.data, NULL, NULL));
+    if (lap_nn_list_fp8(list)) {
+        LAP_TRY(fill_array(nn, list->fp8_scales, 1));
+        LAP_TRY(fill_array(nn, list->fp8_amax, 0));
     }
-    return lap_nn_list_fp8(&nn->list) ? lap_nn_fp8_weights(nn) : LAP_OK;
+    return list->plan.desc.fp8 == LAP_FP8_DELAYED ? fill_array(nn, list->fp8_history, 0) : LAP_OK;
 }
 
 size_t lap_nn_params(const lap_nn_t *nn)

@@ -116,9 +116,8 @@ static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
 
 lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
 {
-    if (lap_nn_is_in_flight(nn, true))
+    if (lap_nn_is_in_flight(nn, LAP_NN_FORWARD))
         LAP_TRY(lap_nn_wait(nn));
-    LAP_TRY(lap_nn_fp8_renew(nn));
     nn->seq = seq;
     return LAP_OK;
 }
@@ -143,6 +142,17 @@ lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t *x, con
     nn->tensors[nn->list.x] = *x;
     nn->tensors[nn->list.y] = *y;
     return lap_nn_run_forward(nn, LAP_NN_FORWARD);
+}
+
+lap_status_t lap_nn_refresh(lap_nn_t *nn)
+{
+    if (!nn)
+        return lap_error(LAP_ERR_INVALID, "lap_nn_refresh: nn is NULL");
+    if (nn->list.parts[LAP_NN_REFRESH] == nn->list.parts[LAP_NN_REFRESH + 1])
+        return LAP_OK;
+    if (lap_nn_is_in_flight(nn, LAP_NN_REFRESH))
+        LAP_TRY(lap_nn_wait(nn));
+    return finish(nn, lap_nn_run(nn, LAP_NN_REFRESH));
 }
 
 /* ---- steps of several backwards ---- */
@@ -196,7 +206,7 @@ static void count_backward(lap_nn_t *nn)
 lap_status_t lap_nn_run_backward(lap_nn_t *nn)
 {
     LAP_TRY(check_replicas(nn));
-    if (lap_nn_is_in_flight(nn, false))
+    if (lap_nn_is_in_flight(nn, LAP_NN_BACKWARD))
         LAP_TRY(lap_nn_wait(nn));
     count_backward(nn);
     LAP_TRY(finish(nn, lap_nn_run(nn, nn->fresh ? LAP_NN_BACKWARD : LAP_NN_BACKWARD_MORE)));

@@ -59,21 +59,23 @@ static bool is_given(const lap_nn_list_t *list, uint32_t region)
 }
 
 /* The regions of a program are those of its list, with the same numbers, and then scratch memory. */
-void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked)
+void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *linked)
 {
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
         const bool given = is_given(list, i);
+        const bool filled = region->memory == LAP_NN_LASTING && !(first && region->made);
         char name[64];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
-        if (region->block == LAP_NN_NONE)
-            snprintf(name, sizeof(name), "%s", region->name);
+        const lap_nn_region_t *named = region->made ? &list->regions[root] : region;
+        if (named->block == LAP_NN_NONE)
+            snprintf(name, sizeof(name), "%s", named->name);
         else
-            snprintf(name, sizeof(name), "block%u.%s", (unsigned)region->block, region->name);
+            snprintf(name, sizeof(name), "block%u.%s", (unsigned)named->block, named->name);
         (void)lap_link_add_region(linked, name, memory_of(list, root),
                                   list->regions[root].offset + offset, bytes_of(region),
-                                  region->memory == LAP_NN_LASTING || given);
+                                  filled || given);
     }
     name_weights(list, linked);
     for (uint32_t i = 0; i < list->nsteps; i++)
@@ -88,7 +90,8 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
         return place;
     const lap_nn_region_t *matrix = &list->regions[region];
     const size_t element = lap_dtype_size(matrix->dtype);
-    place.region = region;
+    /* Who makes a region may write all of it and who reads a part: it is one to the checker. */
+    place.region = matrix->made ? lap_nn_region_root(list, region, &place.offset) : region;
     place.row_bytes = matrix->cols * element;
     place.stride = matrix->stride * element;
     return place;
@@ -103,6 +106,12 @@ static lap_link_place_t vector_of(const lap_nn_list_t *list, uint32_t region)
     return place;
 }
 
+/* The slot of the scale of an FP8 matrix. */
+static lap_link_place_t scale_of(const lap_nn_list_t *list, uint32_t region)
+{
+    return place_of(list, region == LAP_NN_NONE ? region : list->regions[region].scale);
+}
+
 /* ---- entries ---- */
 
 static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_linked_t *linked)
@@ -111,10 +120,12 @@ static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_lin
     lap_link_place_t *places = fragment->places;
     const uint32_t *reads = entry->reads, *writes = entry->writes;
     const bool gelu = writes[LAP_NN_AUX_OUT] != LAP_NN_NONE;
+    const bool gathers = fragment->schedule.kind == LAP_AG_GEMM; /* the scale of a comes with it */
     const uint32_t aux = gelu ? writes[LAP_NN_AUX_OUT] : reads[LAP_NN_AUX_IN];
     places[LAP_INPUT] = place_of(list, reads[LAP_NN_A]);
     places[LAP_WEIGHT] = place_of(list, reads[LAP_NN_B]);
     places[LAP_MOVED] = place_of(list, reads[LAP_NN_X]);
+    places[LAP_SCALE] = scale_of(list, reads[gathers ? LAP_NN_A : LAP_NN_X]);
     places[LAP_OUTPUT] = place_of(list, writes[LAP_NN_D]);
     places[LAP_GATHERED] = place_of(list, writes[LAP_NN_SECOND]);
     places[LAP_SCALES] = place_of(list, writes[LAP_NN_SCALES]);
@@ -123,6 +134,8 @@ static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_lin
         .aux = place_of(list, aux),
         .bias = vector_of(list, reads[LAP_NN_BIAS]),
         .bias_grad = vector_of(list, writes[LAP_NN_BIAS_GRAD]),
+        .a_scale = scale_of(list, gathers ? LAP_NN_NONE : reads[LAP_NN_A]),
+        .b_scale = scale_of(list, reads[LAP_NN_B]),
         .aux_element = aux == LAP_NN_NONE ? 0 : lap_dtype_size(list->regions[aux].dtype),
         .bias_element = reads[LAP_NN_BIAS] == LAP_NN_NONE
                             ? 0
@@ -164,6 +177,9 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_ACTIVATE] = "gelu",
         [LAP_NN_COPY] = "copy",
         [LAP_NN_CAST] = "cast",
+        [LAP_NN_AMAX] = "amax",
+        [LAP_NN_SCALE] = "scale",
+        [LAP_NN_TRANSPOSE] = "transpose",
         [LAP_NN_ADD] = "add",
         [LAP_NN_LOSS] = "loss",
         [LAP_NN_EMBED] = "embedding",
@@ -226,17 +242,19 @@ size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq)
     }
 }
 
-bool lap_nn_entry_runs(const lap_nn_entry_t *entry, bool looks)
+bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode)
 {
-    return entry->work != LAP_NN_READY && (looks || entry->work != LAP_NN_LOOK);
+    if (entry->when != LAP_NN_ALWAYS && (entry->when == LAP_NN_FIRST) != mode.first)
+        return false;
+    return entry->work != LAP_NN_READY && (mode.looks || entry->work != LAP_NN_LOOK);
 }
 
-lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, bool looks,
+lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
-        if (!lap_nn_entry_runs(entry, looks))
+        if (!lap_nn_entry_runs(entry, mode))
             continue;
         if (entry->work == LAP_NN_OPERATOR)
             LAP_TRY(add_call(list, seq, entry, source, linked));
@@ -282,6 +300,7 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     lap_nn_linking_t known = *linking;
     const lap_nn_source_t described = {build_described, &known};
     const lap_nn_source_t *source = linking->source ? linking->source : &described;
+    const lap_nn_mode_t mode = {.first = linking->first};
     const size_t size = (size_t)plan->nranks, seq = plan->desc.seq;
     *programs = (lap_nn_programs_t){.size = plan->nranks};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
@@ -295,11 +314,13 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         linked->rank = rank;
         programs->list[rank] = linked;
         LAP_TRY(lap_nn_list_init(list, plan, rank, kernels_of(linking->target)));
-        lap_nn_link_regions(list, linked);
-        LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, false, source, linked));
-        LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, false, source, linked));
+        lap_nn_link_regions(list, linking->first, linked);
+        if (linking->first)
+            LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
         LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
-                                 false, source, linked));
+                                 mode, source, linked));
         LAP_TRY(lap_link(linked));
     }
     return LAP_OK;
@@ -342,10 +363,11 @@ static size_t made_bytes(const lap_nn_list_t *list)
 /* The loss is issued kernel by kernel. */
 static size_t count_launches(const lap_nn_list_t *list, bool ready)
 {
+    const lap_nn_mode_t later = {.first = false};
     size_t count = lap_nn_segments(list, LAP_NN_FORWARD, ready) +
                    lap_nn_segments(list, LAP_NN_BACKWARD, ready);
     for (uint32_t i = list->parts[LAP_NN_LOSS_PART]; i < list->parts[LAP_NN_LOSS_PART + 1]; i++)
-        count += lap_nn_entry_runs(&list->entries[i], false);
+        count += lap_nn_entry_runs(&list->entries[i], later);
     return count;
 }
 
@@ -402,21 +424,28 @@ static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_tar
     return status;
 }
 
+static lap_status_t prove(const lap_nn_programs_t *programs, const lap_target_t *target)
+{
+    LAP_TRY(prove_calls(programs, target));
+    return lap_linked_check(programs->list, programs->size,
+                            target->device.shares_queues && lap_target_is_one_sided(target));
+}
+
 lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
                                  const lap_nn_source_t *source, lap_nn_proof_t *proof_p)
 {
+    lap_nn_linking_t linkings[] = {{.first = true}, {.more = false}, {.more = true}};
     lap_status_t status = LAP_OK;
-    for (int more = 0; more < 2 && status == LAP_OK; more++) {
-        const lap_nn_linking_t linking = {.target = target, .more = more, .source = source};
+    for (size_t i = 0; i < sizeof(linkings) / sizeof(linkings[0]) && status == LAP_OK; i++) {
+        const bool sets = !linkings[i].first && !linkings[i].more;
         lap_nn_programs_t programs;
-        status = lap_nn_programs_init(&programs, plan, &linking);
-        if (status == LAP_OK)
-            status = prove_calls(&programs, target);
-        if (status == LAP_OK)
-            status =
-                lap_linked_check(programs.list, programs.size,
-                                 target->device.shares_queues && lap_target_is_one_sided(target));
-        if (status == LAP_OK && !more)
+        linkings[i].target = target;
+        linkings[i].source = source;
+        status = lap_nn_programs_init(&programs, plan, &linkings[i]);
+        /* All of it is in the first pass, too, unless scales come from passes before. */
+        if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
+            status = prove(&programs, target);
+        if (status == LAP_OK && sets)
             *proof_p = lap_nn_programs_count(&programs);
         lap_nn_programs_clear(&programs);
     }

@@ -24,19 +24,27 @@ lap_nn_source_t lap_nn_chosen(struct lap_nn *nn);
 /* The active rows of an operator of the list in a pass with `seq` tokens of each sequence. */
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
-/* Whether an entry is a fragment of a program; `looks`: of one that looks for magnitudes. */
-bool lap_nn_entry_runs(const lap_nn_entry_t *entry, bool looks);
+/* Which of a part's entries a pass has: those that look for magnitudes, those of the first pass. */
+typedef struct lap_nn_mode {
+    bool looks, first;
+} lap_nn_mode_t;
 
-/* Gives a program the regions of a list, with the same numbers, and the scratch of its operators. */
-void lap_nn_link_regions(const lap_nn_list_t *list, lap_linked_t *linked);
+/* Whether an entry is a fragment of a program. */
+bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
+
+/*
+ * Gives a program the regions of a list, with the same numbers, and the scratch of its operators.
+ * `first`: scales and copies of weights are yet to be made.
+ */
+void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *linked);
 
 /* Adds the fragments of a part of a list, whose origin is the number of their entry. */
-lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, bool looks,
+lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked);
 
 /*
- * In how many segments a part of a list is issued, each of which can be launched as a graph: kernels
- * that the host takes part in are one each. `ready`: so is what the caller does with each gradient.
+ * In how many segments a part of a list is issued, each of which can be launched as a graph. `ready`:
+ * what the caller does with a gradient ends one.
  */
 size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready);
 
@@ -52,6 +60,7 @@ typedef struct lap_nn_programs {
 typedef struct lap_nn_linking {
     const lap_target_t *target;
     bool more;                     /* gradients are added to those before */
+    bool first;                    /* the first pass, with the copies of weights before it */
     bool as_built;                 /* no pass of lowering runs */
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
     const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
@@ -78,7 +87,10 @@ typedef struct lap_nn_proof {
 } lap_nn_proof_t;
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
 
-/* Links and proves the pass of a plan, with both variants of backward; counts the one that sets gradients. */
+/*
+ * Links and proves the pass of a plan: the first one, and later ones with both variants of backward.
+ * Counts a later one that sets gradients.
+ */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);
 /* The same with schedules of a source; NULL: of the plan. */

@@ -71,9 +71,9 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_linked_t linked = {.rank = nn->list.rank};
-    lap_nn_link_regions(&nn->list, &linked);
+    lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
     lap_status_t status =
-        lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->looks, &source, &linked);
+        lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->mode, &source, &linked);
     if (status == LAP_OK)
         status = lap_link(&linked);
     if (status == LAP_OK)
@@ -94,13 +94,19 @@ void lap_nn_free_passes(lap_nn_t *nn)
         free_pass(&nn->cache[i]);
 }
 
-lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_pass_t **pass_p)
+static bool is_pass(const lap_nn_pass_t *pass, int part, size_t seq, lap_nn_mode_t mode)
+{
+    return pass->exec && pass->part == part && pass->seq == seq && pass->mode.looks == mode.looks &&
+           pass->mode.first == mode.first;
+}
+
+lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
+                             lap_nn_pass_t **pass_p)
 {
     lap_nn_pass_t *found = NULL, *oldest = NULL;
-    const bool looks = nn->looks != NULL;
     for (int i = 0; i < LAP_NN_PASSES && !found; i++) {
         lap_nn_pass_t *pass = &nn->cache[i];
-        if (pass->exec && pass->part == part && pass->seq == seq && pass->looks == looks)
+        if (is_pass(pass, part, seq, mode))
             found = pass;
         else if (!pass->is_in_flight && (!oldest || pass->used < oldest->used))
             oldest = pass;
@@ -109,7 +115,7 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_pass_t *
         free_pass(oldest);
         oldest->part = part;
         oldest->seq = seq;
-        oldest->looks = looks;
+        oldest->mode = mode;
         LAP_TRY(make_pass(nn, oldest));
         found = oldest;
     }
@@ -120,11 +126,15 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_pass_t *
 
 /* ---- binding ---- */
 
-/* What the caller gives a pass. */
+/* What the caller gives a pass: matrices of forward and backward. */
 static void list_given(const lap_nn_t *nn, int part, lap_tensor_t given[LAP_NN_GIVEN])
 {
     const lap_nn_list_t *list = &nn->list;
     const bool forward = part == LAP_NN_FORWARD;
+    for (int i = 0; i < LAP_NN_GIVEN; i++)
+        given[i] = (lap_tensor_t){.data = NULL};
+    if (part == LAP_NN_REFRESH)
+        return;
     given[0] = nn->tensors[list->x];
     given[1] = nn->tensors[forward ? list->y : list->dy];
     given[2] = forward ? given[0] : nn->tensors[list->dx];
@@ -146,29 +156,27 @@ static lap_status_t check_memory(const lap_nn_t *nn, int part, const lap_tensor_
     return LAP_OK;
 }
 
-/* Operators of fragments [first, end). */
-static void bind_operators(lap_nn_t *nn, lap_exec_t *exec, uint32_t first, uint32_t end)
+static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
 {
-    for (uint32_t f = first; f < end; f++)
+    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
         if (lap_exec_program(exec, f))
             *lap_exec_binding(exec, f) = lap_nn_bind_operator(
                 nn, &nn->list.entries[lap_exec_linked(exec)->fragments[f].origin]);
 }
 
-/* Nothing is bound anew while the same is given; with FP8 scales change on the way. */
+/* Nothing is bound anew while the same is given. */
 static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     lap_tensor_t given[LAP_NN_GIVEN];
     list_given(nn, pass->part, given);
-    bool same = pass->bound && pass->traced == nn->tracing && !lap_nn_list_fp8(&nn->list) &&
-                pass->given_looks == nn->looks;
+    bool same = pass->bound && pass->traced == nn->tracing && pass->given_looks == nn->looks;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         same = same && is_same(&given[i], &pass->given[i]);
     if (same)
         return LAP_OK;
     pass->bound = false;
     LAP_TRY(check_memory(nn, pass->part, given));
-    bind_operators(nn, pass->exec, 0, lap_exec_linked(pass->exec)->nfragments);
+    bind_operators(nn, pass->exec);
     LAP_TRY(lap_exec_rebound(pass->exec));
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         pass->given[i] = given[i];
@@ -219,53 +227,34 @@ static lap_status_t call_ready(lap_nn_t *nn, size_t index)
     return status == LAP_OK ? again : status;
 }
 
-/* FP8 scales are the host's. */
-static bool needs_host(const lap_nn_entry_t *entry)
-{
-    return entry->work == LAP_NN_CAST;
-}
-
-static lap_status_t issue_segment(lap_nn_t *nn, lap_exec_t *exec, uint32_t first, uint32_t end)
-{
-    if (lap_nn_list_fp8(&nn->list))
-        bind_operators(nn, exec, first, end);
-    return lap_exec_issue(exec, first, end);
-}
-
-/* Whatever needs the host ends a segment: fragments [first, next) that have not been issued yet. */
+/* A call of the caller's ends a segment: fragments [first, next) that have not been issued yet. */
 static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
     const lap_nn_list_t *list = &nn->list;
     uint32_t first = 0, next = 0;
     for (uint32_t i = list->parts[pass->part]; i < list->parts[pass->part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
-        const bool ready = entry->work == LAP_NN_READY && nn->ready && nn->held == 0;
-        const bool runs = lap_nn_entry_runs(entry, pass->looks), host = runs && needs_host(entry);
-        if (ready || host) {
-            LAP_TRY(issue_segment(nn, pass->exec, first, next));
+        if (entry->work == LAP_NN_READY && nn->ready && nn->held == 0) {
+            LAP_TRY(lap_exec_issue(pass->exec, first, next));
             first = next;
-        }
-        if (ready)
             LAP_TRY(call_ready(nn, entry->index));
-        if (host)
-            LAP_TRY(lap_exec_issue_host(pass->exec, first++));
-        next += runs;
+        }
+        next += lap_nn_entry_runs(entry, pass->mode);
     }
-    return issue_segment(nn, pass->exec, first, next);
+    return lap_exec_issue(pass->exec, first, next);
 }
 
 size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready)
 {
+    const lap_nn_mode_t later = {.first = false};
     size_t segments = 0, length = 0;
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
-        const bool runs = lap_nn_entry_runs(entry, false), host = runs && needs_host(entry);
-        if (host || (ready && entry->work == LAP_NN_READY)) {
-            segments += (length > 0) + host;
+        if (ready && entry->work == LAP_NN_READY) {
+            segments += length > 0;
             length = 0;
-        } else {
-            length += runs;
         }
+        length += lap_nn_entry_runs(entry, later);
     }
     return segments + (length > 0);
 }
@@ -286,15 +275,18 @@ static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 /* ---- in flight ---- */
 
-/* The loss of a model is a part of its forward. */
-static bool is_forward(const lap_nn_pass_t *pass)
+/* The loss of a model is a part of its forward, and both backwards are one kind of pass. */
+static int kind_of(int part)
 {
-    return pass->part == LAP_NN_FORWARD || pass->part == LAP_NN_LOSS_PART;
+    return part == LAP_NN_LOSS_PART       ? LAP_NN_FORWARD
+           : part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD
+                                          : part;
 }
 
 static const char *name_of(const lap_nn_pass_t *pass)
 {
-    return is_forward(pass) ? "forward" : "backward";
+    const int kind = kind_of(pass->part);
+    return kind == LAP_NN_REFRESH ? "refresh" : kind == LAP_NN_FORWARD ? "forward" : "backward";
 }
 
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
@@ -395,24 +387,31 @@ lap_status_t lap_nn_end_passes(lap_nn_t *nn)
     return status;
 }
 
-bool lap_nn_is_in_flight(const lap_nn_t *nn, bool forward)
+bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 {
     for (size_t i = 0; i < nn->nin_flight; i++)
-        if (is_forward(nn->in_flight[i]) == forward)
+        if (kind_of(nn->in_flight[i]->part) == kind_of(part))
             return true;
     return false;
 }
 
 lap_status_t lap_nn_run(lap_nn_t *nn, int part)
 {
+    const size_t seq = part == LAP_NN_REFRESH ? 0 : nn->seq;
+    bool *seen = &nn->seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
+    /* Only delayed scaling tells the first pass from others. */
+    const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
+                                .first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !*seen};
     lap_nn_pass_t *pass;
-    LAP_TRY(lap_nn_get_pass(nn, part, nn->seq, &pass));
+    LAP_TRY(lap_nn_get_pass(nn, part, seq, mode, &pass));
     LAP_TRY(check_usable(nn, pass));
     LAP_TRY(bind(nn, pass));
     enter_flight(nn, pass);
     lap_status_t status = issue(nn, pass);
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
+        *seen = true;
         return LAP_OK;
+    }
     /* Steps that were issued may wait for peers: they are let go. */
     status = break_all(nn, find_cause(nn, pass, status));
     lap_saved_error_t saved;

@@ -128,6 +128,15 @@ static lap_status_t grow_scratch(lap_op_t *op, size_t m)
     return status;
 }
 
+/* Lets the device find out how to do the GEMMs of calls with such arguments. */
+static lap_status_t prepare_gemms(lap_op_t *op, lap_program_t *program, const lap_op_args_t *args)
+{
+    lap_binding_t binding = lap_op_bind(op, args);
+    LAP_TRY(lap_program_prepare(program, &binding, true));
+    binding.beta = 1;
+    return op->problem.desc.accumulate ? lap_program_prepare(program, &binding, true) : LAP_OK;
+}
+
 /*
  * Scratch for the full capacity, the first schedule, and how its GEMMs are done if the caller's
  * matrices are the usual ones: what a call needs is there before the first call.
@@ -146,12 +155,14 @@ static lap_status_t prepare(lap_op_t *op)
         LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
     if (op->scratch_bytes)
         LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
-    const lap_op_args_t usual = lap_args_usual(&op->problem);
-    lap_binding_t binding = lap_op_bind(op, &usual);
-    LAP_TRY(lap_program_prepare(entry->program, &binding, true));
-    binding.beta = 1;
-    return op->problem.desc.accumulate ? lap_program_prepare(entry->program, &binding, true)
-                                       : LAP_OK;
+    lap_op_args_t usual = lap_args_usual(&op->problem);
+    LAP_TRY(prepare_gemms(op, entry->program, &usual));
+    /* GEMMs that take their scales from memory are other ones to a device. */
+    const float *somewhere = op->own_scale;
+    usual.a_scale_ptr = lap_dtype_is_fp8(op->problem.types.a) ? somewhere : NULL;
+    usual.b_scale_ptr = lap_dtype_is_fp8(op->problem.types.b) ? somewhere : NULL;
+    const bool scaled = usual.a_scale_ptr || usual.b_scale_ptr;
+    return scaled ? prepare_gemms(op, entry->program, &usual) : LAP_OK;
 }
 
 static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)

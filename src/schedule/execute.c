@@ -331,14 +331,6 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
     return issue_steps(exec, first, end);
 }
 
-lap_status_t lap_exec_issue_host(lap_exec_t *exec, uint32_t fragment)
-{
-    if (exec->launches)
-        exec->first = fragment;
-    LAP_TRY(lap_engine_take(exec->engine, 1u << LAP_STREAM_COMPUTE));
-    return issue_steps(exec, fragment, fragment + 1);
-}
-
 lap_status_t lap_exec_end(lap_exec_t *exec)
 {
     const unsigned first = exec->streams & (~exec->streams + 1);

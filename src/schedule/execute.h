@@ -39,11 +39,6 @@ lap_status_t lap_exec_begin(lap_exec_t *exec);
 /* Issues fragments [first, end), which follow those issued before. Does not block. */
 lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end);
 
-/*
- * The same with a kernel that the host takes part in: it is issued by itself, in no graph, each time.
- */
-lap_status_t lap_exec_issue_host(lap_exec_t *exec, uint32_t fragment);
-
 /* All has been issued, or as much as there will be. */
 lap_status_t lap_exec_end(lap_exec_t *exec);
 

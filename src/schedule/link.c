@@ -103,6 +103,14 @@ static void add_epilogue(lap_linked_t *linked, uint32_t step, uint32_t block, co
         lap_link_access(linked, step, block, false, lap_link_resolve(linked, fragment, d));
 }
 
+/* The scales that a block of a GEMM, or the sums of the columns of a, take: a float each. */
+static void add_scale(lap_linked_t *linked, uint32_t step, uint32_t block,
+                      const lap_link_place_t *scale)
+{
+    if (scale->region != LAP_NO_REGION)
+        lap_link_access(linked, step, block, false, range_of(linked, scale, 1, sizeof(float)));
+}
+
 void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue)
 {
     if (linked->status != LAP_OK)
@@ -112,11 +120,16 @@ void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue
     for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-             b++)
+             b++) {
+            add_scale(linked, i, b, &epilogue->a_scale);
+            add_scale(linked, i, b, &epilogue->b_scale);
             if (schedule->blocks[b].d.place == LAP_OUTPUT)
                 add_epilogue(linked, i, b, &schedule->blocks[b].d, element, epilogue);
+        }
         if (step->kind == LAP_STEP_REDUCE && step->dst.place == LAP_OUTPUT)
             add_epilogue(linked, i, LAP_NO_STEP, &step->dst, element, epilogue);
+        if (step->kind == LAP_STEP_SUMS && step->src.place != LAP_OUTPUT)
+            add_scale(linked, i, LAP_NO_STEP, &epilogue->a_scale);
         if (step->kind == LAP_STEP_SUMS && epilogue->bias_grad.region != LAP_NO_REGION)
             lap_link_access(
                 linked, i, LAP_NO_STEP, true,

@@ -88,7 +88,8 @@ void lap_link_access(lap_linked_t *linked, uint32_t step, uint32_t block, bool w
  */
 typedef struct lap_link_epilogue {
     lap_link_place_t aux, bias, bias_grad;
-    size_t aux_element, bias_element; /* bytes */
+    lap_link_place_t a_scale, b_scale; /* of FP8 operands: floats that every product is scaled by */
+    size_t aux_element, bias_element;  /* bytes */
     bool writes_aux, reads_d;
 } lap_link_epilogue_t;
 void lap_link_epilogue(lap_linked_t *linked, const lap_link_epilogue_t *epilogue);

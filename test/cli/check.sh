@@ -111,6 +111,10 @@ is 'for a GPU that need not be there: status 0' "$status$err" 0
 has 'JSON' "$out" '"target":"cuda"' '"ok":true,"error":null' '"activation_bytes":'
 lap check train --tp 2 --target cuda --layers 4
 has 'a pass that is repeated is a graph forward, a loss and a graph backward' "$out" 'launches per rank: 99 (' 'a pass that is repeated: 3 launches'
+for recipe in delayed current; do
+    lap check train --tp 2 --target cuda --fp8=$recipe
+    has "... with FP8, too: $recipe scales stay on the device" "$out" 'a pass that is repeated: 3 launches'
+done
 lap check train --tp 2 --target cuda --num-replicas 2 --json
 has '... and with replicas a graph up to each gradient that is sent' "$out" '"launches":27,"repeated_launches":10,'
 lap check train --tp 2 --json

@@ -9,6 +9,7 @@
 #include "core/convert.h"
 #include "fake.h"
 #include "nn/cuda/nn_cuda_kernels.h"
+#include "nn/fp8_scale.h"
 #include "util/random.h"
 
 /* Element (row, col) of a matrix. */
@@ -329,7 +330,18 @@ static void run_amax(void *args)
             const double x = at(a->dtype, a->src, a->stride, row, col);
             most = fmax(most, isnan(x) ? INFINITY : fabs(x));
         }
-    *a->amax = (float)most;
+    *(float *)fake_at(a->amax) = (float)most;
+}
+
+static void run_fp8_scales(void *args)
+{
+    lap_fp8_scales_t scales = *(const lap_fp8_scales_t *)args;
+    scales.found = fake_at(scales.found);
+    scales.history = scales.history ? fake_at(scales.history) : NULL;
+    scales.amax = scales.amax ? fake_at(scales.amax) : NULL;
+    scales.scales = fake_at(scales.scales);
+    for (size_t i = 0; i < scales.count; i++)
+        lap_fp8_make_scale(&scales, i);
 }
 
 /* ---- optimizers ---- */
@@ -386,6 +398,7 @@ const fake_kernel_t fake_nn_kernels[] = {
     {"lap_cross_entropy", run_cross_entropy, sizeof(lap_nn_cuda_cross_entropy_t), false},
     {"lap_fill_normal", run_fill_normal, sizeof(lap_nn_cuda_fill_normal_t), false},
     {"lap_amax", run_amax, sizeof(lap_nn_cuda_amax_t), false},
+    {"lap_fp8_scales", run_fp8_scales, sizeof(lap_fp8_scales_t), false},
     {"lap_sum_squares", run_sum_squares, sizeof(lap_nn_cuda_sum_squares_t), false},
     {"lap_update", run_update, sizeof(lap_nn_cuda_update_t), false},
     {NULL, NULL, 0, false},

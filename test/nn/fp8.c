@@ -2,13 +2,16 @@
 /*
  * FP8. With numbers that FP8 holds exactly, linear layers must give the very bits that they give
  * without it: every scale is where it belongs, and follows when they change. With others the
- * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing.
+ * results are off by what FP8 rounds, on average. Activations that are recomputed change nothing, and
+ * no rank waits for another while it issues passes.
  * And 200 steps of training end where those of bfloat16 do. The device is the one that LAP_DEVICE
  * names.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/convert.h"
 #include "memory.h"
@@ -180,6 +183,94 @@ static void check_follows(lap_world_t *world, void *arg)
     }
     close_state(&fp8);
     close_state(&without);
+}
+
+/* A pass whose gradients are added to those before, and the dx that it gives. */
+static bool run_more(state_t *state, float dy_factor)
+{
+    for (size_t i = 0; i < state->x.rows * state->x.cols; i++)
+        ((float *)state->x.data)[i] = whole_number(1, i);
+    for (size_t i = 0; i < state->y.rows * state->y.cols; i++)
+        ((float *)state->dy.data)[i] = dy_factor * whole_number(2, i);
+    return tap_success(lap_nn_forward(state->nn, SEQ, &state->x, &state->y), "forward") &&
+           tap_success(lap_nn_backward(state->nn, &state->dy, &state->dx), "backward") &&
+           tap_success(lap_nn_wait(state->nn), "it ends");
+}
+
+/*
+ * The first backward that adds gradients to others is not the first of all: its scales are those of
+ * the passes before.
+ */
+static void check_accumulates(lap_world_t *world, void *arg)
+{
+    static const struct {
+        float factor;
+        bool exact;
+    } stages[] = {{1, true}, {0x1p18f, false}, {0x1p18f, true}};
+    lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg, plain = desc;
+    state_t fp8, without;
+    plain.fp8 = LAP_FP8_NONE;
+    bool opened = open_state(lap_world_group(world), &desc, &fp8);
+    opened = open_state(lap_world_group(world), &plain, &without) && opened;
+    opened = opened && set_whole(&fp8) && set_whole(&without);
+    for (size_t i = 0; opened && i < sizeof(stages) / sizeof(stages[0]); i++)
+        tap_ok(run_more(&fp8, stages[i].factor) && run_more(&without, stages[i].factor) &&
+                   (memcmp(fp8.dx.data, without.dx.data,
+                           fp8.dx.rows * fp8.dx.cols * sizeof(float)) == 0) == stages[i].exact,
+               "%d ranks, gradients added, pass %zu: dx is %s", lap_world_size(world), i,
+               stages[i].exact ? "exact" : "that of an earlier scale");
+    close_state(&fp8);
+    close_state(&without);
+}
+
+/* A file that the first rank makes when it has issued a pass: it waits for nobody by that. */
+static void name_file(int pass, char *name, size_t bytes)
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(name, bytes, "%s/lap_fp8_issued_%d_%d", folder ? folder : "/tmp",
+             (int)(getenv("LAP_SIZE") ? getppid() : getpid()), pass);
+}
+
+static bool see_file(const char *name)
+{
+    for (int i = 0; i < 20000 && access(name, F_OK) != 0; i++)
+        usleep(1000);
+    return access(name, F_OK) == 0;
+}
+
+/*
+ * No call waits for another rank: one has issued its copies of weights and its passes before the
+ * others begin.
+ */
+static void check_issued(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    lap_group_t *group = lap_world_group(world);
+    state_t state;
+    if (!open_state(group, desc, &state))
+        return;
+    fill_whole(&state.x, &state.in, 1);
+    fill_whole(&state.dy, &state.out, 2);
+    for (int pass = 0; pass < 3; pass++) {
+        char file[256];
+        FILE *made = NULL;
+        name_file(pass, file, sizeof(file));
+        if (lap_world_rank(world) != 0)
+            tap_ok(see_file(file), "recipe %d: the first rank has issued all of pass %d",
+                   (int)desc->fp8, pass);
+        tap_success(lap_nn_refresh(state.nn), "copies of weights");
+        tap_success(lap_nn_forward(state.nn, SEQ, &state.x, &state.y), "forward");
+        tap_success(lap_nn_backward(state.nn, &state.dy, &state.dx), "backward");
+        if (lap_world_rank(world) == 0)
+            tap_ok((made = fopen(file, "w")) != NULL, "it is issued");
+        tap_success(lap_nn_wait(state.nn), "all end");
+        tap_success(lap_group_barrier(group), "all have seen the file");
+        if (made) {
+            fclose(made);
+            unlink(file);
+        }
+    }
+    close_state(&state);
 }
 
 /* Whether both have the same y, where numbers that are not may be any. */
@@ -455,6 +546,8 @@ int main(void)
     const char *device = getenv("LAP_DEVICE");
     /* Where FP8 is added up with 14 bits, the order of sums shows more than that. */
     const bool precise = !device || strcmp(device, "cuda") != 0;
+    /* Threads that share a GPU issue in turn, and so wait for each other. */
+    const bool waits = !precise && !getenv("LAP_SIZE");
     lap_nn_desc_t linear = LAP_NN_DESC_INIT;
     linear.kind = LAP_NN_LINEAR;
     linear.seq = SEQ;
@@ -485,10 +578,13 @@ int main(void)
     linear.amax_history = 2;
     for (int ranks = 1; ranks <= 2; ranks++) {
         tap_launched_ranks(ranks, NULL, check_follows, &linear);
+        tap_launched_ranks(ranks, NULL, check_accumulates, &linear);
         for (int recipe = LAP_FP8_DELAYED; recipe <= LAP_FP8_CURRENT; recipe++) {
             lap_nn_desc_t other = linear;
             other.fp8 = (lap_fp8_recipe_t)recipe;
             tap_launched_ranks(ranks, NULL, check_nan, &other);
+            if (!waits)
+                tap_launched_ranks(ranks + 1, NULL, check_issued, &other);
         }
     }
     layers.sequence_parallel = 1;

@@ -405,6 +405,120 @@ static void test_numbers(void)
     tap_ok(wrong_amax == 0, "%s: largest magnitudes: %zu wrong", ops->name, wrong_amax);
 }
 
+/* ---- scales of FP8 ---- */
+
+/* The power of two that brings `amax` into the range of the type; 1 where there is none. */
+static float true_scale(bool narrow, float amax)
+{
+    int exponent;
+    if (!(amax > 0) || !isfinite(amax))
+        return 1;
+    const double fraction = frexp((double)amax / (narrow ? 448 : 57344), &exponent);
+    exponent -= fraction == 0.5;
+    exponent = exponent < -60 ? -60 : exponent > 60 ? 60 : exponent;
+    return (float)ldexp(1, exponent);
+}
+
+/* Every exponent, with fractions at both sides of those where a scale changes. */
+static size_t try_scales(bool narrow)
+{
+    static const uint32_t fractions[] = {0, 1, 0x5fffff, 0x600000, 0x600001, 0x7fffff};
+    const size_t each = sizeof(fractions) / sizeof(fractions[0]), count = 256 * each;
+    float *found = new_shared(device, count * sizeof(float));
+    float *scales = new_shared(device, count * LAP_FP8_SLOT * sizeof(float));
+    for (size_t i = 0; i < count; i++)
+        found[i] = lap_float_of_bits((uint32_t)(i / each) << 23 | fractions[i % each]);
+    memset(scales, GUARD, count * LAP_FP8_SLOT * sizeof(float));
+    const lap_fp8_scales_t make = {
+        .ranks = 1, .count = count, .narrow = narrow ? count : 0, .found = found, .scales = scales};
+    const float untouched = scales[1];
+    size_t wrong = finish(kernels->fp8_scales(stream, &make));
+    for (size_t i = 0; i < count; i++) {
+        wrong += scales[i * LAP_FP8_SLOT] != true_scale(narrow, found[i]);
+        wrong += memcmp(&scales[i * LAP_FP8_SLOT + 1], &untouched, sizeof(float)) != 0;
+    }
+    free_shared(device, found);
+    free_shared(device, scales);
+    return wrong;
+}
+
+/* What a rank finds in a matrix: often nothing, now and then what is not finite. */
+static float magnitude(uint64_t seed, size_t index)
+{
+    switch (tap_random(seed, index) % 16) {
+    case 0:
+        return NAN;
+    case 1:
+        return INFINITY;
+    case 2:
+    case 3:
+        return ldexpf(1.75f, (int)(tap_random(seed + 1, index) % 200) - 100);
+    case 4:
+    case 5:
+        return ldexpf((float)uniform(seed, index) + 2, (int)(tap_random(seed, index) % 40));
+    default:
+        return 0;
+    }
+}
+
+/* Calls one after the other, against all magnitudes that there have been. */
+static size_t try_history(uint64_t seed, size_t ranks, size_t count, size_t length)
+{
+    enum { CALLS = 40 };
+    const size_t narrow = count / 3;
+    float *found = new_shared(device, ranks * count * sizeof(float));
+    float *amax = new_shared(device, count * sizeof(float));
+    float *history = new_shared(device, length * count * sizeof(float));
+    float *scales = new_shared(device, count * LAP_FP8_SLOT * sizeof(float));
+    float *seen = calloc(CALLS * count, sizeof(float));
+    const lap_fp8_scales_t make = {ranks, count, narrow, found, history, length, amax, scales};
+    size_t wrong = seen == NULL;
+    memset(history, 0, length * count * sizeof(float));
+    for (size_t i = 0; i < count * LAP_FP8_SLOT; i++)
+        scales[i] = 3;
+    for (size_t call = 0; call < CALLS && seen; call++) {
+        for (size_t i = 0; i < ranks * count; i++)
+            found[i] = magnitude(seed + call, i);
+        for (size_t i = 0; i < count; i++) {
+            float *latest = &seen[call * count + i];
+            for (size_t r = 0; r < ranks; r++) {
+                const float x = found[r * count + i];
+                *latest = fmaxf(*latest, isnan(x) ? INFINITY : x);
+            }
+            if (*latest == 0 && call > 0)
+                *latest = seen[(call - 1) * count + i];
+            amax[i] = 5;
+        }
+        wrong += finish(kernels->fp8_scales(stream, &make));
+        for (size_t i = 0; i < count; i++) {
+            float most = 0;
+            for (size_t age = 0; age < length && age <= call; age++)
+                most = fmaxf(most, seen[(call - age) * count + i]);
+            wrong += scales[i * LAP_FP8_SLOT] != (most > 0 ? true_scale(i < narrow, most) : 3);
+            wrong += amax[i] != 0;
+        }
+    }
+    free_shared(device, found);
+    free_shared(device, amax);
+    free_shared(device, history);
+    free_shared(device, scales);
+    free(seen);
+    return wrong;
+}
+
+static void test_scales(void)
+{
+    static const size_t lengths[] = {1, 2, 16};
+    size_t wrong = try_scales(true) + try_scales(false), wrong_history = 0;
+    for (size_t ranks = 1; ranks <= 4; ranks++)
+        for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+            wrong_history += try_history(5000 + ranks, ranks, 1, lengths[i]);
+            wrong_history += try_history(6000 + ranks, ranks, 300, lengths[i]);
+        }
+    tap_ok(wrong == 0, "%s: scales of FP8: %zu wrong", ops->name, wrong);
+    tap_ok(wrong_history == 0, "%s: scales from a history: %zu wrong", ops->name, wrong_history);
+}
+
 /* ---- optimizers ---- */
 
 /* The same sum wherever the numbers lie. */
@@ -557,6 +671,7 @@ static void test_device(void)
     test_norms();
     test_elements();
     test_numbers();
+    test_scales();
     test_optimizers();
     test_repeats();
 }

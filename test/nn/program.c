@@ -4,7 +4,8 @@
  * single link, WAIT, RAISE, PUT, signal of a PUT, wait or raise of a block and dependency is
  * taken out of a program, on one rank or on all: the proof must object each time. So it misses
  * nothing, and linking adds no link that is not needed. Lowering may leave a dependency that others
- * imply; then that is shown.
+ * imply; then that is shown. Of the first pass each kernel that makes a scale or a copy of a weight is
+ * taken out, too: what it would have written is read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,13 +24,18 @@ typedef enum mutation {
     DROP_DEP,
     DROP_BLOCK_WAIT,
     DROP_BLOCK_RAISE,
+    DROP_KERNEL,
     MUTATIONS
 } mutation_t;
 
 static const char *const mutation_names[MUTATIONS] = {
-    "a link taken out",       "a WAIT, RAISE or PUT taken out", "a PUT without its signal",
-    "a dependency taken out", "a block without its wait",       "a block without its raise",
+    "a link taken out",         "a WAIT, RAISE or PUT taken out", "a PUT without its signal",
+    "a dependency taken out",   "a block without its wait",       "a block without its raise",
+    "a scale or copy not made",
 };
+
+/* A later pass, one whose gradients are added to those before, and the first. */
+typedef enum variant { PASS, PASS_MORE, PASS_FIRST } variant_t;
 
 typedef struct tally {
     size_t mutants, implied, survivors;
@@ -91,6 +97,16 @@ static bool drop_link(lap_fragment_t *fragment, uint32_t index, uint32_t item)
     return false;
 }
 
+/* Whether a step is a kernel that makes what only the first pass has not. */
+static bool makes(const lap_step_t *step)
+{
+    static const char *const names[] = {"amax", "scale", "cast", "transpose"};
+    for (size_t i = 0; step->kind == LAP_STEP_KERNEL && i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(step->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation, uint32_t item)
 {
     if (index >= fragment->schedule.nsteps)
@@ -113,6 +129,11 @@ static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation
         return drop_dep(step, item);
     case DROP_BLOCK_WAIT:
         return block && drop_block_signal(&block->wait_signal);
+    case DROP_KERNEL:
+        if (item > 0 || !makes(step))
+            return false;
+        fragment->naccesses = 0;
+        return true;
     default:
         return block && drop_block_signal(&block->raise_signal);
     }
@@ -197,13 +218,21 @@ static uint32_t most_steps(const lap_nn_programs_t *programs, uint32_t f)
     return most;
 }
 
-static void try_all(lap_nn_programs_t *programs, const lap_target_t *target, tally_t *tallies)
+/* Passes after the first find scales and copies of before. */
+static bool is_tried(variant_t variant, mutation_t mutation)
+{
+    return mutation != DROP_KERNEL || variant == PASS_FIRST;
+}
+
+static void try_all(lap_nn_programs_t *programs, variant_t variant, const lap_target_t *target,
+                    tally_t *tallies)
 {
     for (uint32_t f = 0; f < programs->programs[0].nfragments; f++)
         for (int rank = -1; rank < programs->size; rank++)
             for (uint32_t i = 0; i < most_steps(programs, f); i++)
                 for (int mutation = 0; mutation < MUTATIONS; mutation++)
-                    for (uint32_t item = 0; item < 8; item++)
+                    for (uint32_t item = 0; item < 8 && is_tried(variant, (mutation_t)mutation);
+                         item++)
                         try_mutant(programs, target, f, rank, i, (mutation_t)mutation, item,
                                    &tallies[mutation]);
 }
@@ -220,20 +249,27 @@ static lap_nn_desc_t describe(lap_nn_kind_t kind)
     return desc;
 }
 
-/* False, and a failed check, where it is not proved. */
-static bool prove(const lap_nn_desc_t *desc, int nranks, bool more, const lap_target_t *target,
-                  const char *name)
+static lap_nn_linking_t linking_of(const lap_target_t *target, variant_t variant)
 {
+    return (lap_nn_linking_t){
+        .target = target, .more = variant == PASS_MORE, .first = variant == PASS_FIRST};
+}
+
+/* False, and a failed check, where it is not proved. */
+static bool prove(const lap_nn_desc_t *desc, int nranks, variant_t variant,
+                  const lap_target_t *target, const char *name)
+{
+    static const char *const variants[] = {"", ", gradients added", ", the first pass"};
+    const lap_nn_linking_t linking = linking_of(target, variant);
     lap_nn_plan_t plan;
     lap_nn_programs_t programs = {.size = 0};
     lap_status_t status = lap_nn_plan_init(desc, nranks, &plan);
     if (status == LAP_OK)
-        status = lap_nn_programs_init(&programs, &plan,
-                                      &(lap_nn_linking_t){.target = target, .more = more});
+        status = lap_nn_programs_init(&programs, &plan, &linking);
     if (status == LAP_OK)
         status = lap_linked_check(programs.list, nranks, in_line(target));
     tap_success(status, "%s of %d ranks on %s%s is proved", name, nranks, target->name,
-                more ? ", gradients added" : "");
+                variants[variant]);
     lap_nn_programs_clear(&programs);
     return status == LAP_OK;
 }
@@ -248,27 +284,27 @@ static void prove_all(void)
                     lap_nn_desc_t desc = describe((lap_nn_kind_t)kind);
                     desc.layers = kind == LAP_NN_TRANSFORMER ? 2 : 1;
                     desc.recompute = (lap_recompute_t)(way % 3);
-                    desc.fp8 = way % 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
+                    desc.fp8 = (lap_fp8_recipe_t)((way + nranks) % 3);
                     desc.activation = way < 3 ? LAP_GELU : LAP_SWIGLU;
                     desc.sequence_parallel = way != 4;
                     desc.row_parallel = kind == LAP_NN_LINEAR && way == 5;
-                    (void)prove(&desc, nranks, way % 2, target,
+                    (void)prove(&desc, nranks, (variant_t)((way + way / 3) % 3), target,
                                 lap_nn_kind_name((lap_nn_kind_t)kind));
                 }
 }
 
-static void mutate(const lap_nn_desc_t *desc, int nranks, const lap_target_t *target, tally_t *sums)
+static void mutate(const lap_nn_desc_t *desc, int nranks, variant_t variant,
+                   const lap_target_t *target, tally_t *sums)
 {
     tally_t tallies[MUTATIONS] = {{0, 0, 0}};
+    const lap_nn_linking_t linking = linking_of(target, variant);
     lap_nn_plan_t plan;
     lap_nn_programs_t programs = {.size = 0};
-    bool good =
-        lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
-        lap_nn_programs_init(&programs, &plan,
-                             &(lap_nn_linking_t){.target = target, .more = true}) == LAP_OK &&
-        lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+    bool good = lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
+                lap_nn_programs_init(&programs, &plan, &linking) == LAP_OK &&
+                lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
     if (good)
-        try_all(&programs, target, tallies);
+        try_all(&programs, variant, target, tallies);
     good = good && lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
     tap_ok(good, "%s of %d ranks on %s is proved before and after", lap_nn_kind_name(desc->kind),
            nranks, target->name);
@@ -298,22 +334,25 @@ int main(void)
         for (int nranks = 2; nranks <= 4; nranks++) {
             lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);
             lap_tp_overlap_t fused;
-            mutate(&desc, nranks, target, sums);
+            mutate(&desc, nranks, PASS_MORE, target, sums);
             tap_success(lap_tp_overlap_init(nranks, &fused), "rules");
             for (int i = 0; i < LAP_TP_GEMMS; i++) /* all that can be */
                 fused.rules[i].atomic_gemm = fused.rules[i].method == LAP_TP_RING_EXCHANGE ||
                                              fused.rules[i].method == LAP_TP_PIPELINE;
             desc.overlap = &fused;
             if (lap_target_is_one_sided(target)) /* else there are no such methods */
-                mutate(&desc, nranks, target, sums);
+                mutate(&desc, nranks, PASS_MORE, target, sums);
             if (nranks > 3)
                 continue;
             desc = describe(LAP_NN_TRANSFORMER);
             desc.recompute = LAP_RECOMPUTE_FULL;
             desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
-            mutate(&desc, nranks, target, sums);
+            mutate(&desc, nranks, PASS_MORE, target, sums);
             desc.sequence_parallel = 0;
-            mutate(&desc, nranks, target, sums);
+            mutate(&desc, nranks, PASS_MORE, target, sums);
+            desc = describe(LAP_NN_LAYERNORM_MLP);
+            desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_CURRENT;
+            mutate(&desc, nranks, PASS_FIRST, target, sums);
         }
     for (int i = 0; i < MUTATIONS; i++)
         tap_ok(sums[i].mutants > 0 && sums[i].survivors == 0,

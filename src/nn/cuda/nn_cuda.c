@@ -316,6 +316,13 @@ static lap_status_t amax(lap_stream_t *stream, const lap_amax_t *amax)
     return lap_cuda_code_launch(stream, &code, KERNEL_amax, grid_of_parts(&args.span), &args);
 }
 
+static lap_status_t fp8_scales(lap_stream_t *stream, const lap_fp8_scales_t *scales)
+{
+    const size_t blocks = (scales->count + LAP_NN_CUDA_THREADS - 1) / LAP_NN_CUDA_THREADS;
+    const lap_cuda_grid_t grid = {.x = blocks, .threads = LAP_NN_CUDA_THREADS};
+    return lap_cuda_code_launch(stream, &code, KERNEL_fp8_scales, grid, scales);
+}
+
 /* ---- optimizers ---- */
 
 /* A thread has about this many numbers where there are few. */
@@ -366,6 +373,7 @@ const lap_nn_kernels_t lap_nn_cuda_kernels = {
     .cross_entropy = cross_entropy,
     .fill_normal = fill_normal,
     .amax = amax,
+    .fp8_scales = fp8_scales,
     .sum_squares = sum_squares,
     .update = update,
 };

@@ -7,6 +7,7 @@
  */
 #include "nn/cuda/nn_blocks.cuh"
 #include "nn/cuda/tokens.cuh"
+#include "nn/fp8_scale.h"
 #include "util/random.h"
 
 namespace
@@ -377,6 +378,14 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     most = block_max(most, room[1]);
     if (threadIdx.x == 0)
         *args.amax.amax = __uint_as_float(most);
+}
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_fp8_scales(const lap_fp8_scales_t args)
+{
+    const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < args.count)
+        lap_fp8_make_scale(&args, i);
 }
 
 /*

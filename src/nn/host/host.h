@@ -23,6 +23,7 @@ lap_status_t lap_host_swiglu_backward(lap_stream_t *stream, const lap_swiglu_t *
 lap_status_t lap_host_square_loss(lap_stream_t *stream, const lap_square_loss_t *loss);
 lap_status_t lap_host_fill_normal(lap_stream_t *stream, const lap_fill_normal_t *fill);
 lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
+lap_status_t lap_host_fp8_scales(lap_stream_t *stream, const lap_fp8_scales_t *scales);
 lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
 lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 
@@ -36,7 +37,7 @@ lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
     .norm_scratch = lap_host_norm_scratch, .norm_forward = lap_host_norm_forward,                  \
     .norm_backward = lap_host_norm_backward, .swiglu_forward = lap_host_swiglu_forward,            \
     .swiglu_backward = lap_host_swiglu_backward, .square_loss = lap_host_square_loss,              \
-    .fill_normal = lap_host_fill_normal, .amax = lap_host_amax,                                    \
+    .fill_normal = lap_host_fill_normal, .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, \
     .sum_squares = lap_host_sum_squares, .update = lap_host_update
 
 /* Attention of one head of sequence `b`: forward of queries, backward of keys and values. */

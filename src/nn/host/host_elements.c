@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a host does to elements one by one: SwiGLU, the square loss, normal numbers, the largest
- * magnitude. In double, rounded once; in tiles that are widened on the stack.
+ * magnitude and the scale that follows from it. In double, rounded once; in tiles that are widened on the stack.
  */
 #include <math.h>
 
 #include "core/convert.h"
 #include "device/host/host.h"
+#include "nn/fp8_scale.h"
 #include "nn/host/host.h"
 #include "util/random.h"
 
@@ -162,4 +163,17 @@ static lap_status_t run_amax(void *arg)
 lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax)
 {
     return lap_host_stream_call(stream, run_amax, amax, sizeof(*amax));
+}
+
+static lap_status_t run_fp8_scales(void *arg)
+{
+    const lap_fp8_scales_t *scales = arg;
+    for (size_t i = 0; i < scales->count; i++)
+        lap_fp8_make_scale(scales, i);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_fp8_scales(lap_stream_t *stream, const lap_fp8_scales_t *scales)
+{
+    return lap_host_stream_call(stream, run_fp8_scales, scales, sizeof(*scales));
 }

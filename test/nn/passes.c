@@ -206,6 +206,62 @@ static void check_accumulation(lap_world_t *world, void *arg)
     close_state(&state);
 }
 
+/* Whether a step on fresh gradients gives these. */
+static bool gives(state_t *state, const float *expected)
+{
+    size_t count;
+    lap_nn_zero_gradients(state->nn);
+    if (!step(state))
+        return false;
+    float *found = gradients(state, &count);
+    const bool same = memcmp(found, expected, count * sizeof(float)) == 0;
+    free(found);
+    return same;
+}
+
+/*
+ * Passes with the same matrices again and again, with others in their place, and with more numbers of
+ * tokens than layers keep programs for.
+ */
+static void check_repeats(lap_world_t *world, void *arg)
+{
+    const lap_nn_desc_t *desc = arg;
+    state_t first;
+    size_t count;
+    if (!open_state(world, desc, SEQ, &first) || !step(&first))
+        return;
+    float *once = gradients(&first, &count);
+    bool same = true;
+    for (int i = 0; i < 3; i++)
+        same = gives(&first, once) && same;
+    tap_ok(same, "passes that are repeated give the same bits");
+    state_t other = first;
+    const lap_nn_part_t in = lap_nn_input(first.nn, SEQ), out = lap_nn_output(first.nn, SEQ);
+    other.x = alloc(first.nn, &in);
+    other.dx = alloc(first.nn, &in);
+    other.y = alloc(first.nn, &out);
+    other.dy = alloc(first.nn, &out);
+    tap_success(lap_nn_fill(first.nn, &other.x, &in, 5, (uint64_t)1 << 32, 1), "the same data");
+    tap_success(lap_nn_fill(first.nn, &first.x, &in, 7, (uint64_t)1 << 32, 1), "other data");
+    same = gives(&other, once) && gives(&other, once);
+    tap_ok(same && !gives(&first, once), "matrices in another place are read there");
+    for (size_t seq = 1; seq < SEQ; seq++) {
+        state_t part = other;
+        const lap_nn_part_t few = lap_nn_input(first.nn, seq), most = lap_nn_output(first.nn, seq);
+        part.seq = seq;
+        part.x.rows = part.dx.rows = few.rows;
+        part.y.rows = part.dy.rows = part.target.rows = most.rows;
+        (void)step(&part);
+    }
+    tap_ok(gives(&other, once), "and all tokens give the same bits after fewer");
+    free(once);
+    nn_free(first.nn, other.x.data);
+    nn_free(first.nn, other.dx.data);
+    nn_free(first.nn, other.y.data);
+    nn_free(first.nn, other.dy.data);
+    close_state(&first);
+}
+
 static void check_scale(lap_world_t *world, void *arg)
 {
     lap_nn_desc_t desc = *(const lap_nn_desc_t *)arg;
@@ -407,6 +463,7 @@ int main(void)
         tap_launched_ranks(ranks, NULL, check_weights, &swiglu);
         tap_launched_ranks(ranks, NULL, check_weights, &row);
         tap_launched_ranks(ranks, NULL, check_accumulation, &desc);
+        tap_launched_ranks(ranks, NULL, check_repeats, &desc);
         tap_launched_ranks(ranks, NULL, check_scale, &desc);
         tap_launched_ranks(ranks, NULL, check_loss, &column);
         tap_launched_ranks(ranks, NULL, check_loss, &desc);

@@ -77,7 +77,8 @@ static void label_box(const lap_schedule_t *schedule, int stream, char *text, si
 
 static void draw_box(drawing_t *drawing, uint32_t f, int stream)
 {
-    static const char *const colours[LAP_STREAMS] = {"#0072b2", "#e69f00", "#777777", "#3a5fa0"};
+    static const char *const colours[LAP_STREAM_KINDS] = {"#0072b2", "#e69f00", "#777777",
+                                                          "#3a5fa0"};
     const lap_fragment_t *fragment = &drawing->show->linked->fragments[f];
     const bool kernel = lap_show_is_kernel(fragment);
     char text[128], shown[32];
@@ -91,9 +92,9 @@ static void draw_box(drawing_t *drawing, uint32_t f, int stream)
             "width=\"%d\" height=\"%d\" rx=\"3\" fill=\"%s\"/><text x=\"%d\" y=\"%d\" "
             "fill=\"%s\">%s</text></g>\n",
             (unsigned)f, lap_stream_name((uint16_t)stream), text, drawing->columns[stream],
-            y_of(f) + (ROW - BOX) / 2, BOX_WIDTH, BOX, kernel ? "#56b4e9" : colours[stream],
-            drawing->columns[stream] + 6, y_of(f) + ROW / 2 + 4,
-            kernel || stream == LAP_STREAM_SEND ? "#000" : "#fff", shown);
+            y_of(f) + (ROW - BOX) / 2, BOX_WIDTH, BOX,
+            kernel ? "#56b4e9" : colours[stream % LAP_STREAM_KINDS], drawing->columns[stream] + 6,
+            y_of(f) + ROW / 2 + 4, kernel || stream == LAP_STREAM_SEND ? "#000" : "#fff", shown);
 }
 
 static void draw_row(drawing_t *drawing, uint32_t f)

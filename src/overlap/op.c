@@ -93,9 +93,6 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
     op->target = lap_target_of(device->ops, transport);
-    op->foreground = desc->background ? op->engine : NULL;
-    if (desc->background)
-        LAP_TRY(lap_engine_side(op->engine, &op->engine));
     if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
         LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
     return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
@@ -526,8 +523,6 @@ static lap_status_t issue(lap_op_t *op, const lap_op_args_t *args)
     lap_program_t *program = entry->program;
     if (args->trace)
         LAP_TRY(lap_op_begin_trace(op, program, args->trace));
-    if (op->foreground)
-        LAP_TRY(lap_engine_follow(op->engine, op->foreground));
     op->failures_before = op->engine->failures;
     op->trace = args->trace;
     if (op->trace)

@@ -25,7 +25,6 @@ typedef struct lap_op_entry {
 struct lap_op {
     lap_group_t *group;
     lap_engine_t *engine;
-    lap_engine_t *foreground; /* that the calls begin behind; NULL: they are in it */
     lap_buffer_t *buffer;
     bool owns_buffer;
     uint32_t index; /* among the operators of the buffer */

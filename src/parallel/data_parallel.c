@@ -40,7 +40,6 @@ struct lap_dp {
     lap_group_t *group;
     lap_dp_options_t options;
     lap_engine_t *engine; /* in whose background the buckets travel */
-    lap_engine_t *side;   /* ... on these streams */
     lap_buffer_t *buffer;
     size_t bytes, nsignals; /* of the buffer */
     bucket_t *buckets;
@@ -53,6 +52,12 @@ struct lap_dp {
     double total_s, exposed_s;
     lap_interval_t exposed; /* when that was */
 };
+
+/* On which gradients are cast. */
+static lap_stream_t *stream_of(const lap_dp_t *dp)
+{
+    return dp->engine->streams[lap_stream_of(LAP_BACKGROUND, LAP_STREAM_COMPUTE)];
+}
 
 /* ---- buckets ---- */
 
@@ -234,7 +239,7 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
     LAP_TRY(size_buffer(dp));
     reset(dp);
     LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
-    LAP_TRY(lap_engine_side(dp->engine, &dp->side));
+    LAP_TRY(lap_engine_need_background(dp->engine));
     LAP_TRY(alloc_memory(dp));
     for (size_t i = 0; i < dp->nbuckets; i++)
         set_casts(dp, &dp->buckets[i]);
@@ -320,9 +325,10 @@ void lap_dp_destroy(lap_dp_t *dp)
         lap_trace_destroy(dp->buckets[i].traces[0]);
         lap_trace_destroy(dp->buckets[i].traces[1]);
     }
-    if (dp->side) {
-        lap_device_t *device = dp->side->device;
-        (void)device->ops->stream_synchronize(dp->side->streams[LAP_STREAM_COMPUTE]);
+    if (dp->engine) {
+        lap_device_t *device = dp->engine->device;
+        if (stream_of(dp))
+            (void)device->ops->stream_synchronize(stream_of(dp));
         if (dp->sum)
             device->ops->free(device, dp->sum);
         if (dp->wire)
@@ -341,14 +347,13 @@ void lap_dp_destroy(lap_dp_t *dp)
 
 /* ---- travelling ---- */
 
-/* Issues a conversion behind all that the bucket's streams have, and before all that follows. */
+/* Issues a conversion behind all that was issued before; so is what follows in the background. */
 static lap_status_t issue_cast(lap_dp_t *dp, const lap_reduce_t *cast)
 {
     if (!dp->wire)
         return LAP_OK;
-    LAP_TRY(lap_engine_join(dp->side));
-    LAP_TRY(dp->side->device->ops->reduce(dp->side->streams[LAP_STREAM_COMPUTE], cast));
-    return lap_engine_join(dp->side);
+    LAP_TRY(lap_engine_join(dp->engine, LAP_BACKGROUND));
+    return dp->engine->device->ops->reduce(stream_of(dp), cast);
 }
 
 /* Issues all that a bucket needs, behind all that was issued to make its gradients. */
@@ -362,8 +367,6 @@ static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
         lap_tensor(dp->wire ? dp->wire : grads, wire, bucket->rows, bucket->cols);
     const lap_tensor_t own = lap_tensor(dp->sum, wire, own_rows(dp, bucket), bucket->cols);
     bucket->begun = true;
-    if (dp->wire) /* else the operators do so themselves */
-        LAP_TRY(lap_engine_follow(dp->side, dp->engine));
     LAP_TRY(issue_cast(dp, &bucket->cast));
     args.m = bucket->rows;
     args.x = all;
@@ -421,9 +424,8 @@ static lap_status_t finish(lap_dp_t *dp)
     for (size_t i = 0; i < dp->nbuckets; i++)
         dp->buckets[i].missing = 0;
     LAP_TRY(end_buckets(dp, begin_ready(dp)));
-    const lap_device_ops_t *ops = dp->side->device->ops;
-    LAP_TRY(ops->event_record(dp->end, dp->side->streams[LAP_STREAM_COMPUTE]));
-    return lap_engine_await(dp->side, dp->end);
+    LAP_TRY(dp->engine->device->ops->event_record(dp->end, stream_of(dp)));
+    return lap_engine_await(dp->engine, dp->end);
 }
 
 /* ---- what it cost ---- */

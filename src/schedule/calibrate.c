@@ -594,7 +594,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     };
     /* What moves data there takes nothing of what multiplies. */
     if (device->ops->transport)
-        cost.cores = (double)LAP_STREAMS * group->size;
+        cost.cores = (double)LAP_STREAM_KINDS * group->size;
     /*
      * With more ranks than cores the best figure is that of a rank which had a core to itself while
      * the other cores were busy, too. GEMMs of several threads each were in each other's way.

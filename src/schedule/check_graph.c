@@ -28,9 +28,10 @@ static size_t word_index(const lap_check_t *check, int rank, uint32_t signal)
     return (size_t)rank * check->nsignals + signal;
 }
 
-static uint32_t stream_thread(int rank, uint32_t stream)
+/* Streams that no schedule uses are no threads. */
+static uint32_t stream_thread(const lap_check_t *check, int rank, uint32_t stream)
 {
-    return (uint32_t)rank * LAP_STREAMS + stream;
+    return (uint32_t)rank * check->nstreams + stream;
 }
 
 /*
@@ -130,7 +131,7 @@ static uint32_t add_blocks(maker_t *maker, uint32_t index, uint32_t begin)
 {
     lap_check_t *check = maker->check;
     const lap_step_t *step = &maker->schedule->steps[index];
-    uint32_t thread = stream_thread(maker->rank, step->stream), before = begin;
+    uint32_t thread = stream_thread(maker->check, maker->rank, step->stream), before = begin;
     uint32_t raising = check->block_thread[thread];
     const bool any_order = step->any_order && !check->in_line;
     for (uint32_t i = step->first; i < step->first + step->count; i++) {
@@ -155,7 +156,7 @@ static uint32_t add_blocks(maker_t *maker, uint32_t index, uint32_t begin)
 
 static uint32_t *last_of(const maker_t *maker, int stream)
 {
-    return &maker->last[stream_thread(maker->rank, (uint32_t)stream)];
+    return &maker->last[stream_thread(maker->check, maker->rank, (uint32_t)stream)];
 }
 
 static size_t call_index(const maker_t *maker, uint32_t call)
@@ -185,7 +186,8 @@ static void add_step(maker_t *maker, uint32_t index)
 {
     const lap_step_t *step = &maker->schedule->steps[index];
     uint32_t *ends = &maker->step_ends[maker->first_ends[call_index(maker, maker->call)]];
-    uint32_t node = add_node(maker, LAP_NODE_STEP, index, stream_thread(maker->rank, step->stream));
+    uint32_t node = add_node(maker, LAP_NODE_STEP, index,
+                             stream_thread(maker->check, maker->rank, step->stream));
     add_edge_from(maker, *last_of(maker, step->stream));
     for (uint16_t i = 0; i < step->ndeps; i++)
         add_edge(maker, ends[step->deps[i]]);
@@ -209,11 +211,11 @@ static void begin_call(maker_t *maker)
 {
     lap_check_t *check = maker->check;
     const size_t at = call_index(maker, maker->call);
-    check->begins[at] =
-        add_node(maker, LAP_NODE_BEGIN, 0, stream_thread(maker->rank, LAP_STREAM_COMPUTE));
+    check->begins[at] = add_node(maker, LAP_NODE_BEGIN, 0,
+                                 stream_thread(maker->check, maker->rank, LAP_STREAM_COMPUTE));
     if (maker->call > 0)
         add_edge(maker, check->ends[at - (size_t)check->size]);
-    for (int stream = 0; stream < LAP_STREAMS; stream++)
+    for (int stream = 0; stream < (int)check->nstreams; stream++)
         *last_of(maker, stream) = check->begins[at];
     maker->in_line[maker->rank] = check->begins[at];
 }
@@ -247,9 +249,9 @@ static void end_call(maker_t *maker)
         check->ends[at] = add_sight(maker, true);
         return;
     }
-    check->ends[at] =
-        add_node(maker, LAP_NODE_END, 0, stream_thread(maker->rank, LAP_STREAM_COMPUTE));
-    for (int stream = 0; stream < LAP_STREAMS; stream++)
+    check->ends[at] = add_node(maker, LAP_NODE_END, 0,
+                               stream_thread(maker->check, maker->rank, LAP_STREAM_COMPUTE));
+    for (int stream = 0; stream < (int)check->nstreams; stream++)
         add_edge(maker, *last_of(maker, stream));
 }
 
@@ -272,7 +274,12 @@ static void add_call(maker_t *maker)
  */
 static lap_status_t count_threads(lap_check_t *check)
 {
-    uint32_t nstreams = stream_thread(check->size, 0);
+    check->nstreams = LAP_STREAM_KINDS;
+    for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
+        for (uint32_t j = 0; j < check->schedules[i]->nsteps; j++)
+            if (check->schedules[i]->steps[j].stream >= check->nstreams)
+                check->nstreams = LAP_STREAMS;
+    uint32_t nstreams = stream_thread(check, check->size, 0);
     check->block_thread = lap_alloc(nstreams, sizeof(uint32_t));
     if (!check->block_thread)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", check->size);
@@ -281,7 +288,7 @@ static lap_status_t count_threads(lap_check_t *check)
         for (uint32_t j = 0; j < schedule->nsteps; j++) {
             const lap_step_t *step = &schedule->steps[j];
             const int rank = (int)(i % (size_t)check->size);
-            uint32_t *most = &check->block_thread[stream_thread(rank, step->stream)];
+            uint32_t *most = &check->block_thread[stream_thread(check, rank, step->stream)];
             uint32_t raising = 0;
             for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && step->any_order && b < step->count;
                  b++)
@@ -334,7 +341,7 @@ static lap_status_t make_room(maker_t *maker)
 {
     lap_check_t *check = maker->check;
     const size_t ncalls = (size_t)check->ncalls * (size_t)check->size;
-    const size_t nstreams = stream_thread(check->size, 0);
+    const size_t nstreams = stream_thread(check, check->size, 0);
     size_t nsteps = 0;
     maker->first_ends = lap_alloc(ncalls, sizeof(*maker->first_ends));
     for (size_t i = 0; maker->first_ends && i < ncalls; i++) {

@@ -9,13 +9,24 @@
 
 #define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
 #define OVERHEAD_ROUNDS 3    /* the first one warms up */
-#define ALL_STREAMS ((1u << LAP_STREAMS) - 1)
-#define COMPUTE (1u << LAP_STREAM_COMPUTE)
+#define COMPUTES (compute_bit(LAP_FOREGROUND) | compute_bit(LAP_BACKGROUND))
 
-static void close_streams(lap_engine_t *engine)
+static unsigned compute_bit(lap_stream_set_t set)
 {
+    return 1u << lap_stream_of(set, LAP_STREAM_COMPUTE);
+}
+
+static lap_stream_set_t set_of(int stream)
+{
+    return (lap_stream_set_t)(stream / LAP_STREAM_KINDS);
+}
+
+static void engine_close(void *context)
+{
+    lap_engine_t *engine = context;
     const lap_device_ops_t *ops = engine->device->ops;
-    for (int s = 0; s < LAP_STREAMS; s++)
+    lap_guard_stop(engine->guard);
+    for (int s = LAP_STREAMS - 1; s >= 0; s--)
         if (engine->streams[s])
             ops->stream_destroy(engine->streams[s]);
     /* Only now: the last thing that a stream does may be to wait for another's. */
@@ -25,54 +36,68 @@ static void close_streams(lap_engine_t *engine)
         if (engine->call_ends[s])
             ops->event_destroy(engine->call_ends[s]);
     }
-    if (engine->enqueued_end)
-        ops->event_destroy(engine->enqueued_end);
-    if (engine->captured_end)
-        ops->event_destroy(engine->captured_end);
+    for (int set = 0; set < LAP_STREAM_SETS; set++) {
+        if (engine->enqueued_end[set])
+            ops->event_destroy(engine->enqueued_end[set]);
+        if (engine->captured_end[set])
+            ops->event_destroy(engine->captured_end[set]);
+    }
     lap_marks_close(engine->marks);
     lap_free(engine);
 }
 
-/* The streams beside those of an engine may wait for them. */
-static void engine_close(void *context)
+/* What moves data is urgent: the peers wait for it. */
+static lap_status_t open_stream(lap_engine_t *engine, lap_stream_set_t set, int kind)
 {
-    lap_engine_t *engine = context;
-    lap_guard_stop(engine->guard);
-    if (engine->side)
-        close_streams(engine->side);
-    close_streams(engine);
+    lap_device_t *device = engine->device;
+    const lap_device_ops_t *ops = device->ops;
+    const bool computes = kind == LAP_STREAM_COMPUTE || kind == LAP_STREAM_LANE;
+    const uint16_t s = lap_stream_of(set, kind);
+    lap_stream_t *stream;
+    if (engine->streams[s] || (kind == LAP_STREAM_LANE && !ops->facts.lanes))
+        return LAP_OK;
+    if (!engine->joins[s])
+        LAP_TRY(ops->event_create(device, &engine->joins[s]));
+    if (!engine->call_ends[s])
+        LAP_TRY(ops->event_create(device, &engine->call_ends[s]));
+    LAP_TRY(ops->stream_create(device, !computes, &stream));
+    lap_guard_hold(engine->guard);
+    engine->streams[s] = stream;
+    lap_guard_go(engine->guard);
+    return LAP_OK;
 }
 
-/* What moves data is urgent: the peers wait for it. */
+static lap_status_t open_set(lap_engine_t *engine, lap_stream_set_t set)
+{
+    lap_device_t *device = engine->device;
+    for (int kind = 0; kind < LAP_STREAM_KINDS; kind++)
+        LAP_TRY(open_stream(engine, set, kind));
+    if (!engine->enqueued_end[set])
+        LAP_TRY(device->ops->event_create(device, &engine->enqueued_end[set]));
+    if (!engine->captured_end[set])
+        LAP_TRY(device->ops->event_create(device, &engine->captured_end[set]));
+    return LAP_OK;
+}
+
 static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
 {
-    const lap_device_ops_t *ops = device->ops;
     lap_engine_t *engine = lap_alloc(1, sizeof(*engine));
     if (!engine)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the engine of a world");
     engine->device = device;
     engine->marks = lap_marks_open();
-    lap_status_t status = LAP_OK;
-    for (int s = 0; s < LAP_STREAMS && status == LAP_OK; s++) {
-        const bool computes = s == LAP_STREAM_COMPUTE || s == LAP_STREAM_LANE;
-        if (s == LAP_STREAM_LANE && !ops->facts.lanes)
-            continue;
-        status = ops->stream_create(device, !computes, &engine->streams[s]);
-        if (status == LAP_OK)
-            status = ops->event_create(engine->device, &engine->joins[s]);
-        if (status == LAP_OK)
-            status = ops->event_create(engine->device, &engine->call_ends[s]);
-    }
-    if (status == LAP_OK)
-        status = ops->event_create(engine->device, &engine->enqueued_end);
-    if (status == LAP_OK)
-        status = ops->event_create(engine->device, &engine->captured_end);
+    const lap_status_t status = open_set(engine, LAP_FOREGROUND);
     if (status != LAP_OK) {
         engine_close(engine);
         return status;
     }
     *engine_p = engine;
     return LAP_OK;
+}
+
+lap_status_t lap_engine_need_background(lap_engine_t *engine)
+{
+    return open_set(engine, LAP_BACKGROUND);
 }
 
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
@@ -86,21 +111,6 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
         world->engine_close = engine_close;
     }
     *engine_p = world->engine;
-    return LAP_OK;
-}
-
-lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p)
-{
-    if (!engine->side) {
-        lap_engine_t *side;
-        LAP_TRY(engine_open(engine->device, &side));
-        side->side = engine;
-        side->guard = engine->guard;
-        lap_guard_hold(engine->guard);
-        engine->side = side;
-        lap_guard_go(engine->guard);
-    }
-    *side_p = engine->side;
     return LAP_OK;
 }
 
@@ -124,35 +134,29 @@ static lap_status_t await_stream(lap_stream_t *to, const lap_engine_t *engine, i
     return ops->stream_wait_event(to, engine->joins[s]);
 }
 
-/* The stream goes on when all is done that was issued to the streams of an engine but COMPUTE. */
-static lap_status_t await_others(lap_stream_t *to, const lap_engine_t *engine)
+/* The stream goes on when all is done that was issued to the streams of a set but COMPUTE. */
+static lap_status_t await_others(lap_stream_t *to, const lap_engine_t *engine, lap_stream_set_t set)
 {
+    const unsigned used = engine->used & lap_stream_bits(set);
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (engine->used >> s & 1)
+        if (used >> s & 1)
             LAP_TRY(await_stream(to, engine, s));
     return LAP_OK;
 }
 
-static void put_behind(lap_engine_t *engine)
+lap_status_t lap_engine_join(lap_engine_t *engine, lap_stream_set_t set)
 {
-    engine->awaits_compute = ALL_STREAMS & ~COMPUTE;
-    engine->recorded = false;
-}
-
-lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first)
-{
-    lap_stream_t *compute = engine->streams[LAP_STREAM_COMPUTE];
-    LAP_TRY(await_stream(compute, first, LAP_STREAM_COMPUTE));
-    LAP_TRY(await_others(compute, first));
-    put_behind(engine);
-    return LAP_OK;
-}
-
-lap_status_t lap_engine_join(lap_engine_t *engine)
-{
-    LAP_TRY(await_others(engine->streams[LAP_STREAM_COMPUTE], engine));
-    engine->used = engine->awaits_enqueued = 0;
-    put_behind(engine);
+    const unsigned all = lap_stream_bits(set), compute = compute_bit(set);
+    lap_stream_t *stream = engine->streams[lap_stream_of(set, LAP_STREAM_COMPUTE)];
+    LAP_TRY(await_others(stream, engine, set));
+    if (set == LAP_BACKGROUND) {
+        LAP_TRY(await_stream(stream, engine, LAP_STREAM_COMPUTE));
+        LAP_TRY(await_others(stream, engine, LAP_FOREGROUND));
+    }
+    engine->used &= ~all;
+    engine->awaits_enqueued &= ~all;
+    engine->awaits_compute |= all & ~compute;
+    engine->recorded &= ~compute;
     return LAP_OK;
 }
 
@@ -166,26 +170,39 @@ static lap_status_t take_graphs(lap_engine_t *engine, int s)
     return LAP_OK;
 }
 
+/* Before streams wait for COMPUTE of their set: joins[COMPUTE] tells where that was, or later. */
+static lap_status_t record_compute(lap_engine_t *engine, unsigned streams)
+{
+    for (int set = 0; set < LAP_STREAM_SETS; set++) {
+        const unsigned compute = compute_bit((lap_stream_set_t)set);
+        const uint16_t s = lap_stream_of((lap_stream_set_t)set, LAP_STREAM_COMPUTE);
+        if (!(streams & lap_stream_bits((lap_stream_set_t)set)) || engine->recorded & compute)
+            continue;
+        LAP_TRY(engine->device->ops->event_record(engine->joins[s], engine->streams[s]));
+        engine->recorded |= compute;
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
 {
     const lap_device_ops_t *ops = engine->device->ops;
     const unsigned behind = engine->awaits_compute & streams,
                    awaits_enqueued = engine->awaits_enqueued & streams;
-    if (behind && !engine->recorded)
-        LAP_TRY(ops->event_record(engine->joins[LAP_STREAM_COMPUTE],
-                                  engine->streams[LAP_STREAM_COMPUTE]));
-    engine->recorded = engine->recorded || behind;
+    LAP_TRY(record_compute(engine, behind));
     for (int s = 0; s < LAP_STREAMS; s++) {
+        const lap_stream_set_t set = set_of(s);
         if (behind >> s & 1)
-            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->joins[LAP_STREAM_COMPUTE]));
+            LAP_TRY(ops->stream_wait_event(engine->streams[s],
+                                           engine->joins[lap_stream_of(set, LAP_STREAM_COMPUTE)]));
         if (awaits_enqueued >> s & 1)
-            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->enqueued_end));
+            LAP_TRY(ops->stream_wait_event(engine->streams[s], engine->enqueued_end[set]));
         if (streams >> s & 1)
             LAP_TRY(take_graphs(engine, s));
     }
     engine->awaits_compute &= ~streams;
     engine->awaits_enqueued &= ~streams;
-    engine->used |= streams & ~COMPUTE;
+    engine->used |= streams & ~COMPUTES;
     return LAP_OK;
 }
 
@@ -207,15 +224,17 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
     for (int s = 0; s < LAP_STREAMS; s++)
         if (before >> s & 1)
             LAP_TRY(await_stream(stream, engine, s));
-    if (first == COMPUTE)
+    if (first & COMPUTES)
         engine->used &= ~before;
     return LAP_OK;
 }
 
 void lap_engine_enqueued(lap_engine_t *engine, int stream)
 {
-    engine->has_enqueued = true;
-    engine->awaits_enqueued = ALL_STREAMS & ~(1u << stream);
+    const lap_stream_set_t set = set_of(stream);
+    engine->has_enqueued[set] = true;
+    engine->awaits_enqueued |= lap_stream_bits(set) & ~(1u << stream);
+    engine->awaits_enqueued &= ~(1u << stream);
 }
 
 /* Whether the device or the guard ended its waits; why. */
@@ -242,32 +261,10 @@ lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
     return status == LAP_OK ? look_back(engine) : status;
 }
 
-/* Notes the failure of calls in flight on these streams. */
-static void note_failure(lap_engine_t *engine, lap_status_t status, const char *text)
-{
-    engine->status = status;
-    engine->failures++;
-    snprintf(engine->text, sizeof(engine->text), "%s", text);
-}
-
-static void break_groups(const lap_engine_t *engine, lap_status_t status, const char *text)
+void lap_engine_break_in_flight(const lap_engine_t *engine, lap_status_t status, const char *text)
 {
     for (lap_in_flight_t *op = engine->in_flight; op; op = op->next)
         lap_group_fail_here(op->group, status, text);
-}
-
-void lap_engine_break_in_flight(const lap_engine_t *engine, lap_status_t status, const char *text)
-{
-    break_groups(engine, status, text);
-    if (engine->side) /* what it waits for is let go too, or may never come */
-        break_groups(engine->side, status, text);
-}
-
-static void drain(const lap_engine_t *engine)
-{
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (engine->streams[s])
-            (void)engine->device->ops->stream_synchronize(engine->streams[s]);
 }
 
 void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *until)
@@ -275,18 +272,18 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     const lap_device_ops_t *ops = engine->device->ops;
     char text[LAP_ERROR_TEXT];
     snprintf(text, sizeof(text), "%s", lap_last_error());
-    note_failure(engine, status, text);
-    if (engine->side)
-        note_failure(engine->side, status, text);
+    engine->status = status;
+    engine->failures++;
+    snprintf(engine->text, sizeof(engine->text), "%s", text);
     lap_engine_break_in_flight(engine, status, text);
     lap_guard_hold(engine->guard);
     if (ops->release)
         ops->release(engine->device, until);
     lap_guard_forget(engine->guard);
     lap_guard_go(engine->guard);
-    drain(engine);
-    if (engine->side)
-        drain(engine->side);
+    for (int s = 0; s < LAP_STREAMS; s++)
+        if (engine->streams[s])
+            (void)ops->stream_synchronize(engine->streams[s]);
 }
 
 /* ---- operators in flight ---- */
@@ -299,7 +296,7 @@ static bool has_peers(const lap_group_t *group)
 
 static bool have_peers(const lap_engine_t *engine)
 {
-    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    const lap_in_flight_t *op = engine->in_flight;
     while (op && !has_peers(op->group))
         op = op->next;
     return op != NULL;
@@ -308,7 +305,7 @@ static bool have_peers(const lap_engine_t *engine)
 /* Whether one of them has died. */
 static bool have_lost(const lap_engine_t *engine)
 {
-    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    const lap_in_flight_t *op = engine->in_flight;
     while (op && !(has_peers(op->group) && lap_group_look(op->group) == LAP_ERR_PEER_LOST))
         op = op->next;
     return op != NULL;
@@ -317,15 +314,14 @@ static bool have_lost(const lap_engine_t *engine)
 lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t status,
                                    const char *doing)
 {
-    const bool shared = have_peers(engine) || have_peers(engine->side);
+    const bool shared = have_peers(engine);
     if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !shared)
         return status;
     char sentence[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
     lap_deadline_t deadline = lap_deadline_after(CAUSE_NS);
     bool lost;
-    while (!(lost = have_lost(engine) || have_lost(engine->side)) &&
-           !lap_deadline_passed(&deadline))
+    while (!(lost = have_lost(engine)) && !lap_deadline_passed(&deadline))
         lap_sleep_until_ns(lap_now_ns() + LAP_WATCH_NS);
     if (!lost)
         return lap_error(status, "%s", sentence);
@@ -338,8 +334,6 @@ void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
     if (engine->guard || !engine->device->ops->let_go || !has_peers(group))
         return;
     engine->guard = lap_guard_start(engine);
-    if (engine->side)
-        engine->side->guard = engine->guard;
 }
 
 void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op)
@@ -410,8 +404,10 @@ static lap_status_t await_in_flight(lap_engine_t *engine, lap_event_t *event)
 
 lap_status_t lap_engine_settle(lap_engine_t *engine)
 {
-    const lap_status_t status =
-        engine->has_enqueued ? await_in_flight(engine, engine->enqueued_end) : LAP_OK;
+    lap_status_t status = LAP_OK;
+    for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
+        if (engine->has_enqueued[set])
+            status = await_in_flight(engine, engine->enqueued_end[set]);
     lap_guard_hold(engine->guard); /* it has ended its look at what is over: that may be freed */
     lap_guard_go(engine->guard);
     return status;

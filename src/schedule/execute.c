@@ -191,7 +191,7 @@ static lap_status_t join_matched(const lap_exec_t *exec, const part_t *part)
 {
     if (!part->program->matched)
         return LAP_OK;
-    LAP_TRY(lap_engine_join(exec->engine));
+    LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
     return lap_engine_take(exec->engine, exec->streams);
 }
 
@@ -311,7 +311,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->issues++;
     exec->first = 0;
     exec->ended = 0;
-    LAP_TRY(lap_engine_join(exec->engine));
+    LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
     return exec->launches ? LAP_OK : lap_engine_take(exec->engine, exec->streams);
 }
 
@@ -325,7 +325,7 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
         return launch(exec, first, end);
     if (exec->uncaptured) {
         exec->first = first;
-        LAP_TRY(lap_engine_join(exec->engine));
+        LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
         LAP_TRY(lap_engine_take(exec->engine, exec->streams));
     }
     return issue_steps(exec, first, end);

@@ -6,15 +6,15 @@
  * operators in flight, so that no peer takes what comes for a result, and lets all waits of the device go; whoever
  * next asks the engine is told.
  *
- * The operators in flight of both engines, the side engine and the reasons of waits are changed only between
- * hold and go, and the device is released so.
+ * The operators in flight, the streams and the reasons of waits are changed only between hold and
+ * go, and the device is released so.
  */
 #ifndef LAP_SCHEDULE_GUARD_H
 #define LAP_SCHEDULE_GUARD_H
 
 #include "schedule/run.h"
 
-/* Guards the engine and the one beside it; NULL, after one warning: there is no guard to be had. */
+/* Guards the engine; NULL, after one warning: there is no guard to be had. */
 lap_guard_t *lap_guard_start(lap_engine_t *engine);
 void lap_guard_stop(lap_guard_t *guard); /* NULL is fine, as for the following */
 

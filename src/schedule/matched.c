@@ -101,11 +101,11 @@ lap_status_t lap_matched_begin(lap_program_t *program, const lap_binding_t *bind
 {
     lap_matched_t *matched = program->matched;
     const lap_engine_t *engine = program->engine;
+    const uint16_t compute = lap_stream_of(lap_program_set(program), LAP_STREAM_COMPUTE);
     matched->next = matched->sends = 0;
     matched->follows = binding->buffer->in_flight > 0;
     if (matched->follows) /* every stream has been joined with all others: see lap_program_issue */
-        LAP_TRY(engine->device->ops->event_record(matched->joined,
-                                                  engine->streams[LAP_STREAM_COMPUTE]));
+        LAP_TRY(engine->device->ops->event_record(matched->joined, engine->streams[compute]));
     for (int s = 0; s < LAP_STREAMS; s++)
         matched->sent[s] = false;
     return issue_rounds(program, binding);

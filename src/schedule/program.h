@@ -74,7 +74,8 @@ void lap_program_forget_times(lap_program_t *program);
 /* After a call was issued: the next one counts the signals of the buffer from here. */
 void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffer);
 
-/* The streams that the program uses, as bits. */
+/* The set of streams that the program uses, and those of them, as bits. */
+lap_stream_set_t lap_program_set(const lap_program_t *program);
 unsigned lap_program_stream_bits(const lap_program_t *program);
 
 #endif

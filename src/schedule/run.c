@@ -96,6 +96,8 @@ lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *sc
                 program->finishes && program->records;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
+    if (status == LAP_OK && own->background)
+        status = lap_engine_need_background(engine);
     if (status == LAP_OK && schedules)
         status = lap_matched_create(program, schedules);
     if (status == LAP_OK)
@@ -222,6 +224,11 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
     return count;
 }
 
+lap_stream_set_t lap_program_set(const lap_program_t *program)
+{
+    return program->schedule.background ? LAP_BACKGROUND : LAP_FOREGROUND;
+}
+
 unsigned lap_program_stream_bits(const lap_program_t *program)
 {
     unsigned bits = 0;
@@ -332,15 +339,22 @@ void lap_program_count_signals(const lap_program_t *program, lap_buffer_t *buffe
         buffer->consumed[s] += program->schedule.raised[s];
 }
 
+/* A call in the background begins behind all in the foreground. */
+static lap_status_t join_before(const lap_program_t *program, const lap_buffer_t *buffer)
+{
+    const lap_stream_set_t set = lap_program_set(program);
+    if (set == LAP_FOREGROUND && !(buffer && buffer->in_flight > 0))
+        return LAP_OK;
+    return lap_engine_join(program->engine, set);
+}
+
 static lap_status_t issue(lap_program_t *program, const lap_binding_t *binding)
 {
     lap_buffer_t *buffer = binding->buffer;
-    lap_engine_t *engine = program->engine;
     bool launched;
     LAP_TRY(choose_graph(program, binding, &launched));
     const unsigned streams = lap_program_stream_bits(program);
-    if (buffer && buffer->in_flight > 0)
-        LAP_TRY(lap_engine_join(engine));
+    LAP_TRY(join_before(program, buffer));
     LAP_TRY(take_streams(program, launched));
     if (buffer)
         lap_program_announce(program, binding, false);
@@ -402,15 +416,16 @@ static lap_status_t enqueue(lap_program_t *program, const lap_binding_t *binding
     bool launched;
     LAP_TRY(choose_graph(program, binding, &launched));
     if (binding->buffer->in_flight > 0)
-        LAP_TRY(lap_engine_join(engine));
+        LAP_TRY(lap_engine_join(engine, lap_program_set(program)));
     LAP_TRY(take_streams(program, launched));
     lap_program_announce(program, binding, false);
     LAP_TRY(fork_streams(engine, foreign, streams, launched ? 1 : count));
     LAP_TRY(launched ? launch(program) : lap_program_issue_steps(program, binding));
-    LAP_TRY(ops->event_record(engine->enqueued_end, streams[0]));
+    lap_event_t *end = engine->enqueued_end[lap_program_set(program)];
+    LAP_TRY(ops->event_record(end, streams[0]));
     lap_engine_enqueued(engine, first);
     lap_program_count_signals(program, binding->buffer);
-    return ops->foreign_wait_event(foreign, engine->enqueued_end);
+    return ops->foreign_wait_event(foreign, end);
 }
 
 lap_status_t lap_program_enqueue(lap_program_t *program, const lap_binding_t *binding,
@@ -436,8 +451,9 @@ static lap_status_t enqueue_captured(lap_program_t *program, const lap_binding_t
     engine->capturing = true;
     LAP_TRY(fork_streams(engine, foreign, streams, count));
     LAP_TRY(lap_program_issue_steps(program, binding));
-    LAP_TRY(ops->event_record(engine->captured_end, streams[0]));
-    return ops->foreign_wait_event(foreign, engine->captured_end);
+    lap_event_t *end = engine->captured_end[lap_program_set(program)];
+    LAP_TRY(ops->event_record(end, streams[0]));
+    return ops->foreign_wait_event(foreign, end);
 }
 
 lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_binding_t *binding,

@@ -26,60 +26,55 @@ typedef struct lap_engine lap_engine_t;
 typedef struct lap_guard lap_guard_t; /* see guard.h */
 struct lap_engine {
     lap_device_t *device;
-    lap_stream_t *streams[LAP_STREAMS];  /* NULL: there is none of this kind */
+    lap_stream_t *streams[LAP_STREAMS];  /* NULL: there is none of this kind, or none yet */
     lap_event_t *joins[LAP_STREAMS];     /* order all streams behind one another, */
     lap_event_t *call_ends[LAP_STREAMS]; /* and those of one call, within it */
     /* Bits of streams: what is not ordered yet is ordered when the stream is given something. */
-    unsigned used;            /* given something since the last join; not of COMPUTE */
-    unsigned awaits_compute;  /* must wait for COMPUTE, as it was at the last join or later, */
-    bool recorded;            /* of which joins[COMPUTE] tells */
+    unsigned used;            /* given something since the last join of its set; not of COMPUTE */
+    unsigned awaits_compute;  /* must wait for COMPUTE of its set, as it was at the last join, */
+    unsigned recorded;        /* bits of COMPUTE streams: those of which `joins` tells that */
     unsigned awaits_enqueued; /* must wait for `enqueued_end` */
     unsigned awaits_graphs[LAP_STREAMS]; /* of each: streams with graphs that have work of it */
-    lap_event_t *enqueued_end; /* recorded at the end of the latest call in a caller's order, */
-    bool has_enqueued;         /* if there was one */
-    lap_event_t *captured_end; /* the same for calls that a caller captures in a graph */
-    bool capturing;            /* streams may still be part of a graph that a caller is making */
+    /* Recorded at the end of the latest call of a set in a caller's order, if there was one; */
+    lap_event_t *enqueued_end[LAP_STREAM_SETS];
+    bool has_enqueued[LAP_STREAM_SETS];
+    lap_event_t *captured_end[LAP_STREAM_SETS]; /* and of calls that a caller captures in a graph */
+    bool capturing; /* streams may still be part of a graph that a caller is making */
     lap_in_flight_t *in_flight;
     lap_marks_t *marks;  /* NULL: no profiler listens */
     uint32_t failures;   /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
-    lap_engine_t *side; /* see lap_engine_side; each has the other; NULL: not asked for yet */
-    lap_guard_t *guard; /* of both; NULL: nothing is to be guarded yet, or nobody can */
+    lap_guard_t *guard; /* NULL: nothing is to be guarded yet, or nobody can */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
-/*
- * Other streams on the same device, for what goes on beside the work of an engine; made when first
- * asked for, and ended with it.
- */
-lap_status_t lap_engine_side(lap_engine_t *engine, lap_engine_t **side_p);
-
-/* Whatever is issued to `engine` from now on runs after all that was issued to `first` so far. */
-lap_status_t lap_engine_follow(lap_engine_t *engine, lap_engine_t *first);
+/* Makes the streams of the background, unless they are there; they end with the engine. */
+lap_status_t lap_engine_need_background(lap_engine_t *engine);
 
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
 /*
- * Whatever is issued from now on, to any stream, runs after all that was issued so far, to any:
- * to COMPUTE at once, to the others once they are taken.
+ * Whatever is issued from now on to any stream of a set runs after all that was issued so far to any
+ * of that set, and what is in the background after all in the foreground, too: on COMPUTE at once, on
+ * the others once they are taken. Nothing in the foreground waits for the background.
  */
-lap_status_t lap_engine_join(lap_engine_t *engine);
+lap_status_t lap_engine_join(lap_engine_t *engine, lap_stream_set_t set);
 
-/* After `enqueued_end` was recorded on a stream: whatever is taken from now on waits for it. */
+/* After `enqueued_end` was recorded on a stream: whatever its set is given from now on waits for it. */
 void lap_engine_enqueued(lap_engine_t *engine, int stream);
 
 /* Around whatever is given the device in a row, as calls_begin and calls_end of its table. */
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine);
 void lap_engine_calls_end(const lap_engine_t *engine);
 
-/* Before something is issued to these streams (bits); to COMPUTE alone, a join is enough. */
+/* Before something is issued to these streams (bits), of any set; to COMPUTE alone, a join is enough. */
 lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams);
 
-/* Before a graph with work of these streams is launched on the first of them. */
+/* Before a graph with work of these streams, of one set, is launched on the first of them. */
 lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams);
 
 /*
@@ -127,7 +122,7 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
  * stream: should a call fail, the stream goes on all the same. Before they are in flight.
  */
 void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group);
-/* Breaks the groups of all operators in flight, of the engine and of the one beside it. */
+/* Breaks the groups of all operators in flight. */
 void lap_engine_break_in_flight(const lap_engine_t *engine, lap_status_t status, const char *text);
 
 void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op);

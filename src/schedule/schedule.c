@@ -24,6 +24,7 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
     schedule->types = problem->types;
     schedule->layout = problem->layout;
     schedule->epilogue = problem->epilogue;
+    schedule->background = problem->desc.background != 0;
     schedule->nsignals = lap_signal_count(problem->size);
     schedule->output.rank = schedule->gathered.rank = schedule->scales.rank = problem->rank;
     schedule->output.place = LAP_OUTPUT;
@@ -262,7 +263,14 @@ void lap_signal_name(int size, uint32_t signal, char *text, size_t bytes)
 
 const char *lap_stream_name(uint16_t stream)
 {
-    static const char *const names[LAP_STREAMS] = {"compute", "send", "receive", "compute2"};
+    static const char *const names[LAP_STREAMS] = {"compute",
+                                                   "send",
+                                                   "receive",
+                                                   "compute2",
+                                                   "background compute",
+                                                   "background send",
+                                                   "background receive",
+                                                   "background compute2"};
     return stream < LAP_STREAMS ? names[stream] : "?";
 }
 

@@ -70,9 +70,34 @@ typedef enum lap_step_kind {
 
 #define LAP_STEP_DEPS 8        /* most dependencies of a step on other streams */
 #define LAP_NO_STEP UINT32_MAX /* where an index may be none */
-/* The second lane of computing is there where the target has lanes. */
-#define LAP_STREAMS 4
-enum { LAP_STREAM_COMPUTE = 0, LAP_STREAM_SEND = 1, LAP_STREAM_RECEIVE = 2, LAP_STREAM_LANE = 3 };
+/*
+ * The second lane of computing is there where the target has lanes. Calls in the background have a set
+ * of streams of their own, of the same kinds.
+ */
+enum {
+    LAP_STREAM_COMPUTE = 0,
+    LAP_STREAM_SEND,
+    LAP_STREAM_RECEIVE,
+    LAP_STREAM_LANE,
+    LAP_STREAM_KINDS,
+    LAP_STREAMS = 2 * LAP_STREAM_KINDS
+};
+typedef enum lap_stream_set {
+    LAP_FOREGROUND = 0,
+    LAP_BACKGROUND,
+    LAP_STREAM_SETS
+} lap_stream_set_t;
+
+/* A stream of a set; and, as bits, all of them. */
+static inline uint16_t lap_stream_of(lap_stream_set_t set, int kind)
+{
+    return (uint16_t)((int)set * LAP_STREAM_KINDS + kind);
+}
+
+static inline unsigned lap_stream_bits(lap_stream_set_t set)
+{
+    return ((1u << LAP_STREAM_KINDS) - 1) << lap_stream_of(set, 0);
+}
 
 /*
  * The types of the matrices of an operator. A GEMM multiplies `a` by `b`; what it writes is `out`
@@ -145,6 +170,7 @@ typedef struct lap_schedule {
     lap_range_t output;   /* what the call must write exactly once; rows 0 when nothing */
     lap_range_t gathered; /* the same for the second result */
     lap_range_t scales;   /* and for its scales */
+    bool background;      /* it is on the streams of the background */
     bool graph;           /* lowered: a call that is repeated is launched as a graph */
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;
@@ -280,7 +306,7 @@ void lap_step_describe(const lap_schedule_t *schedule, uint32_t step, char *text
 bool lap_step_waits(const lap_schedule_t *schedule, uint32_t step);
 bool lap_step_sends(const lap_schedule_t *schedule, uint32_t step);
 const char *lap_step_kind_name(lap_step_kind_t kind);
-/* "compute", "send", "receive" or "compute2". */
+/* "compute", "send", "receive" or "compute2"; of the background, "background compute" and so on. */
 const char *lap_stream_name(uint16_t stream);
 /* "scratch", "symmetric buffer", ...: for messages. */
 const char *lap_place_name(lap_place_t place);

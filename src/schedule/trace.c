@@ -407,8 +407,8 @@ lap_status_t lap_trace_view(const lap_trace_t *trace, int rank, lap_trace_view_t
     size_t nbusy = 0, nflight = 0;
     for (size_t i = 0; i < trace->nrecords; i++) {
         const lap_trace_record_t *record = &trace->records[i];
-        const bool computes =
-            record->stream == LAP_STREAM_COMPUTE || record->stream == LAP_STREAM_LANE;
+        const bool computes = record->stream % LAP_STREAM_KINDS == LAP_STREAM_COMPUTE ||
+                              record->stream % LAP_STREAM_KINDS == LAP_STREAM_LANE;
         if (record->rank == rank && computes && is_work(record->kind))
             append(busy, &nbusy, &record->span, &view.call);
         if (record->rank == rank || record->peer == rank)

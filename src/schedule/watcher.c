@@ -9,7 +9,7 @@
 
 static bool is_in_flight(const lap_engine_t *engine, const void *buffer)
 {
-    const lap_in_flight_t *op = engine ? engine->in_flight : NULL;
+    const lap_in_flight_t *op = engine->in_flight;
     while (op && op->buffer != buffer)
         op = op->next;
     return op != NULL;
@@ -18,8 +18,7 @@ static bool is_in_flight(const lap_engine_t *engine, const void *buffer)
 static bool is_stalled(const lap_watcher_t *watcher, lap_stream_t *stream, lap_stall_t *stall_p)
 {
     return stream && watcher->stall(stream, stall_p) &&
-           (!watcher->in_flight_only || is_in_flight(watcher->engine, stall_p->buffer) ||
-            is_in_flight(watcher->engine->side, stall_p->buffer));
+           (!watcher->in_flight_only || is_in_flight(watcher->engine, stall_p->buffer));
 }
 
 /* Whether the stream is still in that wait a moment later, for that reason. */
@@ -53,31 +52,28 @@ static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *st
     return still_stalled(watcher, stream, stall, status) ? lap_error(status, "%s", text) : LAP_OK;
 }
 
-static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream, int i, int s)
+static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream, int s)
 {
     lap_stall_t stall;
-    const bool waited = watcher->waits[i][s];
-    watcher->waits[i][s] = is_stalled(watcher, stream, &stall);
-    if (!watcher->waits[i][s])
+    const bool waited = watcher->waits[s];
+    watcher->waits[s] = is_stalled(watcher, stream, &stall);
+    if (!watcher->waits[s])
         return LAP_OK;
-    if (!waited || watcher->numbers[i][s] != stall.number) {
-        watcher->ends[i][s] =
+    if (!waited || watcher->numbers[s] != stall.number) {
+        watcher->ends[s] =
             lap_deadline_after(((const lap_buffer_t *)stall.buffer)->group->world->timeout_ns);
-        watcher->numbers[i][s] = stall.number;
+        watcher->numbers[s] = stall.number;
     }
-    const lap_status_t status = look_at_stall(watcher, stream, &stall, &watcher->ends[i][s]);
+    const lap_status_t status = look_at_stall(watcher, stream, &stall, &watcher->ends[s]);
     if (status != LAP_OK)
         watcher->lost = stall;
     return status;
 }
 
-/* Also those beside: they may share their queues. */
 lap_status_t lap_watcher_look(void *context)
 {
     lap_watcher_t *watcher = context;
-    const lap_engine_t *const engines[2] = {watcher->engine, watcher->engine->side};
-    for (int i = 0; i < 2; i++)
-        for (int s = 0; engines[i] && s < LAP_STREAMS; s++)
-            LAP_TRY(look_at_stream(watcher, engines[i]->streams[s], i, s));
+    for (int s = 0; s < LAP_STREAMS; s++)
+        LAP_TRY(look_at_stream(watcher, watcher->engine->streams[s], s));
     return LAP_OK;
 }

@@ -3,16 +3,17 @@
  * The order of the streams of an engine, without a device: of each stream it is known what is
  * behind it, so that a join that orders too little is seen, and what each join costs is counted.
  * Calls as in run.c: a join or none, taking the streams, work on them; now and then the end of a
- * call in the order of a caller's stream, work on COMPUTE directly behind a join, one engine that
- * follows another, and calls that are launched as graphs.
+ * call in the order of a caller's stream, work on COMPUTE directly behind a join, and calls that are
+ * launched as graphs; all of it in the foreground and in the background, which joins put behind the
+ * foreground.
  */
 #include <string.h>
 
 #include "schedule/run.h"
 #include "tap.h"
 
-#define ENGINES 2
-#define ALL (ENGINES * LAP_STREAMS)
+#define SETS LAP_STREAM_SETS
+#define ALL LAP_STREAMS
 #define SEQUENCES 300
 #define MOVES 40
 
@@ -57,11 +58,11 @@ static const lap_device_ops_t counted = {.event_record = record, .stream_wait_ev
 
 typedef struct world {
     lap_device_t device;
-    lap_engine_t engines[ENGINES];
+    lap_engine_t engine;
     lap_stream_t streams[ALL];
-    lap_event_t joins[ALL], tails[ENGINES];
-    past_t needed[ENGINES]; /* what must be behind whatever is issued, */
-    past_t own[ALL];        /* and to that stream: graphs with work of it */
+    lap_event_t joins[ALL], tails[SETS];
+    past_t needed[SETS]; /* of each set: what must be behind whatever is issued, */
+    past_t own[ALL];     /* and to that stream: graphs with work of it */
     uint64_t seed, dice;
 } world_t;
 
@@ -75,117 +76,127 @@ static void begin(world_t *world, uint64_t seed)
     memset(world, 0, sizeof(*world));
     world->device.ops = &counted;
     world->seed = seed;
-    for (int e = 0; e < ENGINES; e++) {
-        lap_engine_t *engine = &world->engines[e];
-        engine->device = &world->device;
-        engine->enqueued_end = &world->tails[e];
-        for (int s = 0; s < LAP_STREAMS; s++) {
-            const int index = e * LAP_STREAMS + s;
-            world->streams[index].index = index;
-            engine->streams[s] = &world->streams[index];
-            engine->joins[s] = &world->joins[index];
-        }
+    lap_engine_t *engine = &world->engine;
+    engine->device = &world->device;
+    for (int set = 0; set < SETS; set++)
+        engine->enqueued_end[set] = &world->tails[set];
+    for (int s = 0; s < ALL; s++) {
+        world->streams[s].index = s;
+        engine->streams[s] = &world->streams[s];
+        engine->joins[s] = &world->joins[s];
     }
 }
 
-/* All that was issued to an engine so far. */
-static past_t all_of(const world_t *world, int e)
+static lap_stream_t *stream_of(world_t *world, lap_stream_set_t set, int kind)
+{
+    return &world->streams[lap_stream_of(set, kind)];
+}
+
+/* All that was issued to a set so far. */
+static past_t all_of(world_t *world, lap_stream_set_t set)
 {
     past_t past = {{0}};
-    for (int s = 0; s < LAP_STREAMS; s++) {
-        const lap_stream_t *stream = world->engines[e].streams[s];
+    for (int k = 0; k < LAP_STREAM_KINDS; k++) {
+        const lap_stream_t *stream = stream_of(world, set, k);
         past.issued[stream->index] = stream->past.issued[stream->index];
     }
     return past;
 }
 
 /* Whether all that must be behind it is. */
-static bool work(world_t *world, int e, int s)
+static bool work(world_t *world, lap_stream_set_t set, int kind)
 {
-    lap_stream_t *stream = world->engines[e].streams[s];
+    lap_stream_t *stream = stream_of(world, set, kind);
     bool ordered = true;
     for (int i = 0; i < ALL; i++)
-        ordered = ordered && stream->past.issued[i] >= world->needed[e].issued[i] &&
+        ordered = ordered && stream->past.issued[i] >= world->needed[set].issued[i] &&
                   stream->past.issued[i] >= world->own[stream->index].issued[i];
     stream->past.issued[stream->index]++;
     return ordered;
 }
 
-static void join(world_t *world, int e)
+static void join(world_t *world, lap_stream_set_t set)
 {
-    const past_t all = all_of(world, e);
-    meet(&world->needed[e], &all);
-    (void)lap_engine_join(&world->engines[e]);
+    for (int s = 0; s <= (int)set; s++) { /* the background comes after the foreground, too */
+        const past_t all = all_of(world, (lap_stream_set_t)s);
+        meet(&world->needed[set], &all);
+    }
+    (void)lap_engine_join(&world->engine, set);
+}
+
+/* Some streams of a set, by their kinds. */
+static unsigned roll_streams(world_t *world)
+{
+    return 1 + roll(world, (1u << LAP_STREAM_KINDS) - 1);
+}
+
+static unsigned bits_of(lap_stream_set_t set, unsigned kinds)
+{
+    return kinds << lap_stream_of(set, 0);
 }
 
 /* A call on some streams: on one of them last, if its end is a tail. */
-static bool call(world_t *world, int e)
+static bool call(world_t *world, lap_stream_set_t set)
 {
-    lap_engine_t *engine = &world->engines[e];
-    const unsigned streams = 1 + roll(world, (1u << LAP_STREAMS) - 1);
+    lap_engine_t *engine = &world->engine;
+    const unsigned kinds = roll_streams(world);
     const bool tails = roll(world, 4) == 0;
     bool ordered = true;
     int first = -1;
     if (roll(world, 3) > 0)
-        join(world, e);
-    (void)lap_engine_take(engine, streams);
-    for (int s = LAP_STREAMS - 1; s >= 0; s--)
-        if (streams >> s & 1) {
-            ordered = work(world, e, s) && ordered;
-            first = s;
+        join(world, set);
+    (void)lap_engine_take(engine, bits_of(set, kinds));
+    for (int k = LAP_STREAM_KINDS - 1; k >= 0; k--)
+        if (kinds >> k & 1) {
+            ordered = work(world, set, k) && ordered;
+            first = k;
         }
     if (!tails)
         return ordered;
-    for (int s = 0; s < LAP_STREAMS; s++)
-        if (streams >> s & 1)
-            meet(&engine->streams[first]->past, &engine->streams[s]->past);
-    engine->enqueued_end->past = engine->streams[first]->past;
-    lap_engine_enqueued(engine, first);
-    meet(&world->needed[e], &engine->enqueued_end->past);
+    lap_stream_t *stream = stream_of(world, set, first);
+    for (int k = 0; k < LAP_STREAM_KINDS; k++)
+        if (kinds >> k & 1)
+            meet(&stream->past, &stream_of(world, set, k)->past);
+    engine->enqueued_end[set]->past = stream->past;
+    lap_engine_enqueued(engine, stream->index);
+    meet(&world->needed[set], &stream->past);
     return ordered;
 }
 
 /* A call on some streams that is launched on the first of them. */
-static bool launch(world_t *world, int e)
+static bool launch(world_t *world, lap_stream_set_t set)
 {
-    lap_engine_t *engine = &world->engines[e];
-    const unsigned streams = 1 + roll(world, (1u << LAP_STREAMS) - 1);
+    const unsigned kinds = roll_streams(world);
     int first = 0;
-    while (!(streams >> first & 1))
+    while (!(kinds >> first & 1))
         first++;
-    (void)lap_engine_take_graph(engine, streams);
-    for (int s = first + 1; s < LAP_STREAMS; s++)
-        if (streams >> s & 1) { /* what that stream has behind it, the graph must have */
-            meet(&world->own[engine->streams[first]->index], &engine->streams[s]->past);
-            meet(&world->own[engine->streams[first]->index],
-                 &world->own[engine->streams[s]->index]);
+    lap_stream_t *stream = stream_of(world, set, first);
+    (void)lap_engine_take_graph(&world->engine, bits_of(set, kinds));
+    for (int k = first + 1; k < LAP_STREAM_KINDS; k++)
+        if (kinds >> k & 1) { /* what that stream has behind it, the graph must have */
+            const lap_stream_t *other = stream_of(world, set, k);
+            meet(&world->own[stream->index], &other->past);
+            meet(&world->own[stream->index], &world->own[other->index]);
         }
-    const bool ordered = work(world, e, first);
-    for (int s = first + 1; s < LAP_STREAMS; s++)
-        if (streams >> s & 1)
-            meet(&world->own[engine->streams[s]->index], &engine->streams[first]->past);
+    const bool ordered = work(world, set, first);
+    for (int k = first + 1; k < LAP_STREAM_KINDS; k++)
+        if (kinds >> k & 1)
+            meet(&world->own[lap_stream_of(set, k)], &stream->past);
     return ordered;
 }
 
 static bool move(world_t *world)
 {
-    const int e = (int)roll(world, ENGINES);
+    const lap_stream_set_t set = (lap_stream_set_t)roll(world, SETS);
     switch (roll(world, 8)) {
-    case 0: { /* directly behind a join */
-        join(world, e);
-        return work(world, e, LAP_STREAM_COMPUTE);
-    }
-    case 1: {
-        const past_t first = all_of(world, 1 - e);
-        meet(&world->needed[e], &first);
-        (void)lap_engine_follow(&world->engines[e], &world->engines[1 - e]);
-        return true;
-    }
+    case 0: /* directly behind a join */
+        join(world, set);
+        return work(world, set, LAP_STREAM_COMPUTE);
+    case 1:
     case 2:
-    case 3:
-        return launch(world, e);
+        return launch(world, set);
     default:
-        return call(world, e);
+        return call(world, set);
     }
 }
 
@@ -205,8 +216,8 @@ static void test_order(void)
 static unsigned cost(world_t *world, unsigned streams)
 {
     calls = 0;
-    (void)lap_engine_join(&world->engines[0]);
-    (void)lap_engine_take(&world->engines[0], streams);
+    (void)lap_engine_join(&world->engine, LAP_FOREGROUND);
+    (void)lap_engine_take(&world->engine, streams);
     return calls;
 }
 
@@ -220,8 +231,11 @@ static void test_costs(void)
     tap_ok(cost(&world, compute | send) == 2, "SEND waits for COMPUTE");
     tap_ok(cost(&world, compute) == 2, "COMPUTE waits for SEND");
     tap_ok(cost(&world, compute) == 0, "and once is enough");
-    lap_engine_enqueued(&world.engines[0], LAP_STREAM_COMPUTE);
+    lap_engine_enqueued(&world.engine, LAP_STREAM_COMPUTE);
     tap_ok(cost(&world, compute) == 0, "COMPUTE does not wait for its own end of a call");
+    (void)lap_engine_join(&world.engine, LAP_BACKGROUND);
+    (void)lap_engine_take(&world.engine, lap_stream_bits(LAP_BACKGROUND));
+    tap_ok(cost(&world, compute) == 0, "and nothing waits for the background");
 }
 
 int main(void)

@@ -22,7 +22,7 @@ cmp -s "$requirements" "$folder/complete" && exit 0
 
 rm -rf "$folder"
 python3 -m venv "$folder" || fail "python3 cannot make an environment in $folder: install python3-venv"
-# PyPI has small builds without CUDA for ARM only. Byte code is made when it is used.
+# PyPI has small builds without CUDA for ARM only. Byte code is made, and stored by the tests, when it is used.
 index=
 [ "$(uname -m)" = x86_64 ] && index="--index-url https://download.pytorch.org/whl/cpu"
 log=$folder/pip.log

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _groups
-from torch_ranks import Case, part, same, small
+from torch_ranks import Case, import_compiler, part, same, small
 
 ops = torch.ops.lapstrake
 
@@ -280,10 +280,12 @@ class Ops(Case):
         self.on((4,), groups)
 
     def test_compiled(self):
+        import_compiler()
         for backend in ("eager", "aot_eager"):
             self.on((1, 2), compiled, backend)
 
     def test_opcheck(self):
+        import_compiler()
         self.on((1,), checked)
 
     def test_a_killed_rank(self):

@@ -15,7 +15,11 @@ class Failed(AssertionError):
     """A rank raised, or ended without a result."""
 
 
-def forked(ranks, body, *arguments, killed=(), seconds=60):
+# When the test must have ended.
+LIMIT = time.monotonic() + float(os.environ.get("LAP_TEST_LIMIT_S", "60"))
+
+
+def forked(ranks, body, *arguments, killed=()):
     """body(rank, ranks, *arguments) in so many processes; a list of what they return. Those in `killed` return nothing.
 
     A rank that raises is a failure with its traceback; ranks that are late are killed, and named.
@@ -40,10 +44,10 @@ def forked(ranks, body, *arguments, killed=(), seconds=60):
         os.close(writing)
         pipes.append(reading)
         children.append(child)
-    deadline, received = time.monotonic() + seconds, [b""] * ranks
+    received = [b""] * ranks
     waiting = dict(zip(pipes, range(ranks)))
-    while waiting and time.monotonic() < deadline:
-        for pipe in select.select(list(waiting), [], [], max(0, deadline - time.monotonic()))[0]:
+    while waiting and time.monotonic() < LIMIT:
+        for pipe in select.select(list(waiting), [], [], max(0, LIMIT - time.monotonic()))[0]:
             chunk = os.read(pipe, 1 << 16)
             received[waiting[pipe]] += chunk
             if not chunk:
@@ -54,7 +58,7 @@ def forked(ranks, body, *arguments, killed=(), seconds=60):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(pipes[rank])
-    results, failures = [], [f"rank {rank} has not ended after {seconds} s" for rank in late]
+    results, failures = [], [f"rank {rank} has not ended in time" for rank in late]
     for rank, text in enumerate(received):
         if rank in killed or rank in late:
             results.append(None)

@@ -6,7 +6,6 @@ import tempfile
 import unittest
 
 import torch
-import torch._dynamo  # noqa: F401  before the ranks are forked, since it takes seconds
 import torch.distributed as dist
 
 from ranks import forked
@@ -34,6 +33,12 @@ def ranks_of(ranks, body, *arguments, killed=()):
     """body(rank, ranks, *arguments) on so many ranks with a process group; a list of what they return."""
     with tempfile.TemporaryDirectory() as folder:
         return forked(ranks, _body, body, f"{folder}/store", arguments, killed=killed)
+
+
+def import_compiler():
+    """Imports what torch.compile needs, before ranks are forked: it takes seconds."""
+    double = torch.compile(lambda x: x * 2, backend="aot_eager", fullgraph=True)
+    double(torch.ones(1, requires_grad=True))
 
 
 def small(*shape, dtype=torch.float32):

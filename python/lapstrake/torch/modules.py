@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules with the names and arguments of TransformerEngine, built from the operators of this package.
+
+Parameters are torch parameters: state_dict, optimizers and hooks work as with any module. Norms, activations and
+attention are those of torch. With sequence parallelism inputs and outputs have a rank's share of dimension 0. Arguments
+that ask for what there is not (FP8, fused accumulation, ...) are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch import _rules
+from lapstrake.torch._groups import name_of
+from lapstrake.torch._ops import ops
+
+Device = Union[torch.device, str, None]
+Init = Optional[Callable[[Tensor], Any]]
+
+
+def _refuse(**arguments: Any) -> None:
+    """Arguments of TransformerEngine that ask for what these modules do not do."""
+    for name, value in arguments.items():
+        if value:
+            raise Unsupported(f"{name} is {value!r}, expected {'None' if value is not True else False}: it is not "
+                              "supported")
+
+
+def _share(name: str, total: int, size: int) -> int:
+    if total < 1 or total % size:
+        raise InvalidArgument(f"{name} is {total}, expected a multiple of {size}, the number of tensor-parallel ranks")
+    return total // size
+
+
+def _normal(weight: Tensor) -> None:
+    nn.init.normal_(weight, mean=0.0, std=0.023)
+
+
+class _Parallel(nn.Module):
+    """What all modules have: a tensor-parallel group, and the overlap of their GEMMs."""
+
+    def __init__(self, tp_group: Any, tp_size: int, sequence_parallel: bool, params_dtype: Optional[torch.dtype],
+                 device: Device, get_rng_state_tracker: Optional[Callable[[], Any]], **overlap: bool) -> None:
+        super().__init__()
+        self.tp_size = dist.get_world_size(tp_group) if tp_group is not None else tp_size
+        self.tp_group: Any = None
+        self._group_name = ""
+        if self.tp_size < 1:
+            raise InvalidArgument(f"tp_size is {tp_size}, expected at least 1")
+        self.sequence_parallel = bool(sequence_parallel and self.tp_size > 1)
+        if not self.sequence_parallel and self.tp_size > 1 and any(overlap.values()):
+            names = ", ".join(f"ub_{name}" for name, value in overlap.items() if value)
+            raise InvalidArgument(f"sequence_parallel is False with {names}, expected True: what is overlapped is the "
+                                  "exchange of rows")
+        self._overlap = overlap
+        self._tracker = get_rng_state_tracker
+        self._factory = {"dtype": params_dtype or torch.get_default_dtype(),
+                         "device": device or ("cuda" if torch.cuda.is_available() else "cpu")}
+        if tp_group is not None:
+            self.set_tensor_parallel_group(tp_group)
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """Gives the module, and those inside, their group, where it was made with tp_size alone."""
+        size = dist.get_world_size(tp_group)
+        if size != self.tp_size:
+            raise InvalidArgument(f"tp_group has {size} ranks, expected {self.tp_size}, for which the module was made")
+        self.tp_group, self._group_name = tp_group, name_of(tp_group)
+        for child in self.children():
+            if isinstance(child, _Parallel):
+                child.set_tensor_parallel_group(tp_group)
+
+    def _methods(self, name: str, hidden: int) -> Tuple[str, str, str]:
+        return _rules.methods(name, self.tp_size, hidden, **self._overlap)
+
+    def _weight(self, rows: int, cols: int, init: Init, partition: Optional[int]) -> nn.Parameter:
+        weight = nn.Parameter(torch.empty(rows, cols, **self._factory))
+        sharded = partition is not None and self.tp_size > 1
+        fork = self._tracker().fork() if self._tracker and sharded else contextlib.nullcontext()
+        with fork, torch.no_grad():
+            (init or _normal)(weight)
+        self._mark(weight, partition if sharded else None)
+        return weight
+
+    def _vector(self, size: int, value: float, partition: Optional[int] = None, whole: bool = False) -> nn.Parameter:
+        """`whole`: every rank has all of it; with sequence parallelism its gradient is that of a rank's rows only."""
+        vector = nn.Parameter(torch.full((size,), value, **self._factory))
+        self._mark(vector, partition if self.tp_size > 1 else None)
+        vector.sequence_parallel = whole and self.sequence_parallel  # as Megatron looks for it
+        return vector
+
+    @staticmethod
+    def _mark(parameter: nn.Parameter, partition: Optional[int]) -> None:
+        # As Megatron looks for them, for norms and checkpoints.
+        parameter.tensor_model_parallel = partition is not None  # type: ignore[attr-defined]
+        if partition is not None:
+            parameter.partition_dim, parameter.partition_stride = partition, 1  # type: ignore[attr-defined]
+
+    def _column(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
+        """The features of the result are shared; with sequence parallelism the rows of x are, before."""
+        x, weight = self._cast(x, weight)
+        if self.tp_size == 1:
+            return F.linear(x, weight)
+        if self.sequence_parallel:
+            return ops.gather_matmul(x, weight.t(), 0, self._group(), False, *methods)[1]
+        return ops.copy_matmul(x, weight.t(), self._group(), "auto")
+
+    def _row(self, x: Tensor, weight: Tensor, methods: Tuple[str, str, str]) -> Tensor:
+        """The features of x are shared; with sequence parallelism the rows of the result are, afterwards."""
+        x, weight = self._cast(x, weight)
+        if self.tp_size == 1:
+            return F.linear(x, weight)
+        if self.sequence_parallel:
+            return ops.matmul_reduce_scatter(x, weight.t(), "sum", 0, self._group(), methods[0], methods[1])
+        return ops.matmul_all_reduce(x, weight.t(), "sum", self._group(), "auto")
+
+    def _group(self) -> str:
+        if not self._group_name:
+            raise InvalidArgument(f"this {type(self).__name__} is for {self.tp_size} ranks and has no group: give it "
+                                  "tp_group, or call set_tensor_parallel_group")
+        return self._group_name
+
+    @staticmethod
+    def _cast(x: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight = x.to(dtype), weight.to(dtype)
+        return x.contiguous(), weight
+
+    def _norm(self, x: Tensor) -> Tensor:
+        """The norm of LayerNormLinear and LayerNormMLP."""
+        gamma = self.layer_norm_weight + 1 if self.zero_centered_gamma else self.layer_norm_weight
+        if self.normalization == "RMSNorm":
+            return F.rms_norm(x, (x.shape[-1],), gamma, self.eps)
+        return F.layer_norm(x, (x.shape[-1],), gamma, self.layer_norm_bias, self.eps)
+
+    def _add_norm(self, size: int, eps: float, normalization: str, zero_centered_gamma: bool) -> None:
+        if normalization not in ("LayerNorm", "RMSNorm"):
+            raise InvalidArgument(f"normalization is '{normalization}', expected 'LayerNorm' or 'RMSNorm'")
+        self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
+        self.layer_norm_weight = self._vector(size, 0.0 if zero_centered_gamma else 1.0, whole=True)
+        self.layer_norm_bias = self._vector(size, 0.0, whole=True) if normalization == "LayerNorm" else None
+
+
+def _plus(result: Tensor, bias: Optional[Tensor]) -> Tensor:
+    return result if bias is None else result + bias.to(result.dtype)
+
+
+class Linear(_Parallel):
+    """y = x W^T + b; "column" parallel: features of y are shared, "row" parallel: those of x.
+
+    `weight` is [out_features, in_features] or a rank's share of it, `bias` [out_features] or a share. With
+    sequence_parallel a column-parallel one gathers x while it computes, a row-parallel one scatters y.
+    """
+
+    def __init__(self, in_features: int, out_features: int, sequence_parallel: bool = False,
+                 fuse_wgrad_accumulation: bool = False, tp_group: Any = None, tp_size: int = 1,
+                 get_rng_state_tracker: Optional[Callable[[], Any]] = None, rng_tracker_name: Optional[str] = None,
+                 init_method: Init = None, bias: bool = True, return_bias: bool = False,
+                 params_dtype: Optional[torch.dtype] = None, parallel_mode: Optional[str] = None,
+                 parameters_split: Any = None, device: Device = None, ub_overlap_ag: bool = False,
+                 ub_overlap_rs: bool = False, ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = False,
+                 ub_bulk_wgrad: bool = False, ub_name: Optional[str] = None, delay_wgrad_compute: bool = False,
+                 symmetric_ar_type: Optional[str] = None, save_original_input: bool = False,
+                 name: Optional[str] = None) -> None:
+        _refuse(fuse_wgrad_accumulation=fuse_wgrad_accumulation, parameters_split=parameters_split,
+                delay_wgrad_compute=delay_wgrad_compute, symmetric_ar_type=symmetric_ar_type,
+                rng_tracker_name=rng_tracker_name)
+        super().__init__(tp_group, tp_size, sequence_parallel, params_dtype, device, get_rng_state_tracker,
+                         overlap_ag=ub_overlap_ag, overlap_rs=ub_overlap_rs, overlap_rs_dgrad=ub_overlap_rs_dgrad,
+                         bulk_dgrad=ub_bulk_dgrad, bulk_wgrad=ub_bulk_wgrad)
+        if parallel_mode not in (None, "column", "row"):
+            raise InvalidArgument(f"parallel_mode is '{parallel_mode}', expected 'column', 'row' or None")
+        gemms = {"column": ("qkv", "fc1"), "row": ("proj", "fc2")}.get(parallel_mode or "", ())
+        if ub_name is not None and gemms and ub_name not in gemms:
+            raise InvalidArgument(f"ub_name is '{ub_name}', expected {' or '.join(gemms)} with {parallel_mode} "
+                                  "parallelism")
+        self.in_features, self.out_features = in_features, out_features
+        self.parallel_mode, self.return_bias = parallel_mode, return_bias
+        self.ub_name = ub_name or (gemms[0] if gemms else None)
+        hidden = in_features if parallel_mode == "column" else out_features
+        self._ways = self._methods(self.ub_name, hidden) if self.ub_name and gemms else ("", "", "")
+        rows = _share("out_features", out_features, self.tp_size) if parallel_mode == "column" else out_features
+        cols = _share("in_features", in_features, self.tp_size) if parallel_mode == "row" else in_features
+        self.weight = self._weight(rows, cols, init_method, {"column": 0, "row": 1}.get(parallel_mode or ""))
+        self.bias = None
+        if bias:
+            self.bias = self._vector(rows, 0.0, 0 if parallel_mode == "column" else None, parallel_mode == "row")
+
+    def forward(self, inp: Tensor) -> Any:
+        """x W^T + b; with return_bias x W^T and b."""
+        return self._apply_linear(inp)
+
+    def _apply_linear(self, inp: Tensor) -> Any:
+        if self.parallel_mode == "column":
+            result = self._column(inp, self.weight, self._ways)
+        elif self.parallel_mode == "row":
+            result = self._row(inp, self.weight, self._ways)
+        else:
+            result = F.linear(*self._cast(inp, self.weight))
+        return (result, self.bias) if self.return_bias else _plus(result, self.bias)
+
+    def extra_repr(self) -> str:
+        """What stands in the parentheses of its repr."""
+        return (f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+                f"parallel_mode={self.parallel_mode}, tp_size={self.tp_size}, ub_name={self.ub_name}")
+
+
+class LayerNormLinear(Linear):
+    """Linear of a norm of x: `layer_norm_weight` and `layer_norm_bias` before `weight` and `bias`."""
+
+    def __init__(self, in_features: int, out_features: int, eps: float = 1e-5, sequence_parallel: bool = False,
+                 fuse_wgrad_accumulation: bool = False, tp_group: Any = None, tp_size: int = 1,
+                 get_rng_state_tracker: Optional[Callable[[], Any]] = None, init_method: Init = None, bias: bool = True,
+                 normalization: str = "LayerNorm", return_bias: bool = False,
+                 params_dtype: Optional[torch.dtype] = None, parallel_mode: Optional[str] = None,
+                 return_layernorm_output: bool = False, return_layernorm_output_gathered: bool = False,
+                 parameters_split: Any = None, zero_centered_gamma: bool = False, device: Device = None,
+                 ub_overlap_ag: bool = False, ub_overlap_rs: bool = False, ub_overlap_rs_dgrad: bool = False,
+                 ub_bulk_wgrad: bool = False, ub_bulk_dgrad: bool = False, ub_name: Optional[str] = None,
+                 delay_wgrad_compute: bool = False, symmetric_ar_type: Optional[str] = None,
+                 name: Optional[str] = None) -> None:
+        _refuse(return_layernorm_output_gathered=return_layernorm_output_gathered)
+        super().__init__(in_features, out_features, sequence_parallel, fuse_wgrad_accumulation, tp_group, tp_size,
+                         get_rng_state_tracker, None, init_method, bias, return_bias, params_dtype, parallel_mode,
+                         parameters_split, device, ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad,
+                         ub_bulk_wgrad, ub_name, delay_wgrad_compute, symmetric_ar_type)
+        if parallel_mode == "row":
+            raise InvalidArgument("parallel_mode is 'row', expected 'column' or None: a norm needs all features")
+        self.return_layernorm_output = return_layernorm_output
+        self._add_norm(in_features, eps, normalization, zero_centered_gamma)
+
+    def forward(self, inp: Tensor) -> Any:
+        """norm(x) W^T + b; with return_bias also b, with return_layernorm_output also norm(x)."""
+        normed = self._norm(inp)
+        result = self._apply_linear(normed)
+        if not self.return_layernorm_output:
+            return result
+        return (*result, normed) if self.return_bias else (result, normed)
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+_ACTIVATIONS = {"gelu": _gelu, "relu": F.relu, "silu": F.silu, "qgelu": _quick_gelu,
+                "srelu": lambda x: F.relu(x) ** 2}
+_GATED = {"geglu": _gelu, "reglu": F.relu, "swiglu": F.silu, "qgeglu": _quick_gelu}
+
+
+class LayerNormMLP(_Parallel):
+    """fc2(activation(fc1(norm(x)))): fc1 is column parallel, fc2 row parallel with set_parallel_mode."""
+
+    def __init__(self, hidden_size: int, ffn_hidden_size: int, eps: float = 1e-5, sequence_parallel: bool = False,
+                 return_bias: bool = False, get_rng_state_tracker: Optional[Callable[[], Any]] = None,
+                 tp_group: Any = None, tp_size: int = 1, init_method: Init = None, bias: bool = True,
+                 normalization: str = "LayerNorm", activation: str = "gelu", activation_params: Optional[dict] = None,
+                 output_layer_init_method: Init = None, fuse_wgrad_accumulation: bool = False,
+                 params_dtype: Optional[torch.dtype] = None, return_layernorm_output: bool = False,
+                 return_layernorm_output_gathered: bool = False, seq_length: Optional[int] = None,
+                 micro_batch_size: Optional[int] = None, set_parallel_mode: bool = False,
+                 zero_centered_gamma: bool = False, device: Device = None, ub_overlap_ag: bool = False,
+                 name: Optional[str] = None, ub_overlap_rs: bool = False, ub_overlap_rs_dgrad: bool = False,
+                 ub_bulk_dgrad: bool = False, ub_bulk_wgrad: bool = False, delay_wgrad_compute: bool = False,
+                 symmetric_ar_type: Optional[str] = None, checkpoint: bool = False) -> None:
+        _refuse(fuse_wgrad_accumulation=fuse_wgrad_accumulation, delay_wgrad_compute=delay_wgrad_compute,
+                symmetric_ar_type=symmetric_ar_type, checkpoint=checkpoint, activation_params=activation_params,
+                return_layernorm_output_gathered=return_layernorm_output_gathered)
+        # Without set_parallel_mode every rank has the whole MLP.
+        super().__init__(tp_group if set_parallel_mode else None, tp_size if set_parallel_mode else 1,
+                         sequence_parallel, params_dtype, device, get_rng_state_tracker,
+                         overlap_ag=ub_overlap_ag, overlap_rs=ub_overlap_rs, overlap_rs_dgrad=ub_overlap_rs_dgrad,
+                         bulk_dgrad=ub_bulk_dgrad, bulk_wgrad=ub_bulk_wgrad)
+        if activation not in _ACTIVATIONS and activation not in _GATED:
+            raise InvalidArgument(f"activation is '{activation}', expected one of "
+                                  f"{', '.join(sorted([*_ACTIVATIONS, *_GATED]))}")
+        self.activation, self.return_bias = activation, return_bias
+        self.return_layernorm_output = return_layernorm_output
+        share = _share("ffn_hidden_size", ffn_hidden_size, self.tp_size)
+        self._ways = self._methods("fc1", hidden_size), self._methods("fc2", hidden_size)
+        self._add_norm(hidden_size, eps, normalization, zero_centered_gamma)
+        first = 2 * share if activation in _GATED else share
+        self.fc1_weight = self._weight(first, hidden_size, init_method, 0)
+        self.fc1_bias = self._vector(first, 0.0, 0) if bias else None
+        self.fc2_weight = self._weight(hidden_size, share, output_layer_init_method, 1)
+        self.fc2_bias = self._vector(hidden_size, 0.0, whole=True) if bias else None
+
+    def forward(self, inp: Tensor) -> Any:
+        """The MLP of norm(x); with return_bias also the bias of fc2, with return_layernorm_output also norm(x)."""
+        normed = self._norm(inp)
+        hidden = _plus(self._column(normed, self.fc1_weight, self._ways[0]), self.fc1_bias)
+        if self.activation in _GATED:
+            gate, value = hidden.chunk(2, -1)
+            hidden = _GATED[self.activation](gate) * value
+        else:
+            hidden = _ACTIVATIONS[self.activation](hidden)
+        result = self._row(hidden, self.fc2_weight, self._ways[1])
+        if not self.return_bias:
+            result = _plus(result, self.fc2_bias)
+        extra = ((self.fc2_bias,) if self.return_bias else ()) + ((normed,) if self.return_layernorm_output else ())
+        return (result, *extra) if extra else result
+
+
+def reduce_sequence_parallel_gradients(module: nn.Module) -> None:
+    """Sums the gradients of parameters that every rank has whole, but for its own rows only, over the ranks.
+
+    With sequence parallelism these are the norms and the biases of row-parallel layers. Call it after backward and
+    before the optimizer, as Megatron does by itself. Collective over the tensor-parallel groups of the modules.
+    """
+    for part in module.modules():
+        if isinstance(part, _Parallel) and part.sequence_parallel:
+            for parameter in part.parameters(recurse=False):
+                if getattr(parameter, "sequence_parallel", False) and parameter.grad is not None:
+                    dist.all_reduce(parameter.grad, group=part.tp_group)

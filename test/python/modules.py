@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules with TransformerEngine's names: results, gradients and steps of an optimizer are plain torch's."""
+
+import io
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import lapstrake
+import lapstrake.torch as lap
+from torch_ranks import Case, import_compiler
+
+OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
+
+
+class Plain(torch.nn.Module):
+    """The whole of a LayerNormMLP in plain torch."""
+
+    def __init__(self, hidden, ffn, activation, normalization):
+        super().__init__()
+        self.activation, self.normalization = activation, normalization
+        gated = 2 if activation == "swiglu" else 1
+        shapes = {"layer_norm_weight": (hidden,), "fc1_weight": (gated * ffn, hidden), "fc1_bias": (gated * ffn,),
+                  "fc2_weight": (hidden, ffn), "fc2_bias": (hidden,)}
+        if normalization == "LayerNorm":
+            shapes["layer_norm_bias"] = (hidden,)
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.randn(*shape) * 0.3))
+
+    def forward(self, x):
+        if self.normalization == "LayerNorm":
+            x = F.layer_norm(x, x.shape[-1:], self.layer_norm_weight, self.layer_norm_bias, 1e-5)
+        else:
+            x = F.rms_norm(x, x.shape[-1:], self.layer_norm_weight, 1e-5)
+        x = F.linear(x, self.fc1_weight, self.fc1_bias)
+        if self.activation == "swiglu":
+            gate, value = x.chunk(2, -1)
+            x = F.silu(gate) * value
+        else:
+            x = F.gelu(x, approximate="tanh")
+        return F.linear(x, self.fc2_weight, self.fc2_bias)
+
+
+def share(name, tensor, rank, ranks, gated=False):
+    """The share of a parameter of LayerNormMLP."""
+    if name in ("fc1_weight", "fc1_bias"):
+        halves = tensor.chunk(2) if gated else (tensor,)
+        return torch.cat([half.chunk(ranks)[rank] for half in halves])
+    return tensor.chunk(ranks, 1)[rank] if name == "fc2_weight" else tensor
+
+
+def close(name, ours, theirs, tolerance=2e-5):
+    if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance):
+        raise AssertionError(f"{name}: {ours} is not {theirs}, by {(ours - theirs).abs().max()}")
+
+
+def mlp(rank, ranks, sequence_parallel, activation, normalization, options, compiled=False):
+    """Three steps of AdamW: losses, gradients and weights are those of the whole in plain torch."""
+    hidden, ffn, rows, gated = 6, 4 * ranks, 2 * ranks, activation == "swiglu"
+    whole = Plain(hidden, ffn, activation, normalization)
+    module = lap.LayerNormMLP(hidden, ffn, sequence_parallel=sequence_parallel, tp_group=dist.group.WORLD,
+                              activation=activation, normalization=normalization, set_parallel_mode=True, device="cpu",
+                              **options)
+    state = {name: share(name, value, rank, ranks, gated) for name, value in whole.state_dict().items()}
+    module.load_state_dict(state)
+    run = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    ours, theirs = (torch.optim.AdamW(part.parameters(), lr=0.05) for part in (module, whole))
+    split = sequence_parallel and ranks > 1
+    for step in range(3):
+        x, target = torch.randn(rows, 3, hidden), torch.randn(rows, 3, hidden)
+        mine, goal = (t.chunk(ranks)[rank] if split else t for t in (x, target))
+        mine, x = mine.clone().requires_grad_(), x.clone().requires_grad_()
+        y, truth = run(mine), whole(x)
+        close(f"result of step {step}", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
+        ((y - goal) ** 2).sum().backward()
+        ((truth - target) ** 2).sum().backward()
+        lap.reduce_sequence_parallel_gradients(module)
+        close(f"d x of step {step}", mine.grad, x.grad.chunk(ranks)[rank] if split else x.grad, 1e-4)
+        for name, parameter in module.named_parameters():
+            truth_of = share(name, whole.get_parameter(name).grad, rank, ranks, gated)
+            close(f"d {name} of step {step}", parameter.grad, truth_of, 1e-4)
+            if not parameter.grad.is_contiguous():
+                raise AssertionError(f"d {name} is not contiguous")
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, parameter in module.named_parameters():
+        close(name, parameter.detach(), share(name, whole.get_parameter(name).detach(), rank, ranks, gated), 1e-3)
+
+
+def mlps(rank, ranks):
+    mlp(rank, ranks, True, "gelu", "LayerNorm", OVERLAP)
+    mlp(rank, ranks, True, "swiglu", "RMSNorm", {})
+    mlp(rank, ranks, True, "gelu", "LayerNorm", dict(OVERLAP, ub_overlap_rs_dgrad=True))
+    mlp(rank, ranks, False, "swiglu", "LayerNorm", {})
+    lap.initialize_ub([2 * ranks, 6], ranks, ub_cfgs={"fc2_fprop": {"method": "ring_exchange"},
+                                                      "fc1_dgrad": {"method": "bulk"}})
+    mlp(rank, ranks, True, "gelu", "RMSNorm", OVERLAP)
+    lap.destroy_ub()
+
+
+def compiled(rank, ranks):
+    mlp(rank, ranks, True, "gelu", "LayerNorm", OVERLAP, compiled=True)
+
+
+def linears(rank, ranks):
+    """Linear and LayerNormLinear, one after the other: column parallel, then row parallel."""
+    for sequence_parallel in (True, False):
+        options = OVERLAP if sequence_parallel and ranks > 1 else {}
+        common = dict(sequence_parallel=sequence_parallel, tp_group=dist.group.WORLD, device="cpu")
+        first = lap.LayerNormLinear(6, 4 * ranks, parallel_mode="column", ub_name="qkv", normalization="RMSNorm",
+                                    zero_centered_gamma=True, return_layernorm_output=True, **options, **common)
+        second = lap.Linear(4 * ranks, 6, parallel_mode="row", ub_name="proj", return_bias=True, **options, **common)
+        plain = lap.Linear(6, 5, device="cpu")
+        weights = [torch.randn(4 * ranks, 6), torch.randn(6, 4 * ranks)]
+        with torch.no_grad():
+            first.weight.copy_(weights[0].chunk(ranks)[rank])
+            second.weight.copy_(weights[1].chunk(ranks, 1)[rank])
+            second.bias.copy_(torch.arange(6.0))
+            plain.weight.copy_(torch.randn(5, 6))
+        x = torch.randn(2 * ranks, 2, 6)
+        split = sequence_parallel and ranks > 1
+        mine = x.chunk(ranks)[rank] if split else x
+        hidden, normed = first(mine)
+        result, bias = second(hidden)
+        truth = F.rms_norm(x, (6,), eps=1e-5)
+        close("norm", normed.detach(), truth.chunk(ranks)[rank] if split else truth)
+        truth = truth @ weights[0].t() @ weights[1].t()
+        close("result", result.detach(), truth.chunk(ranks)[rank] if split else truth, 1e-4)
+        close("bias", bias.detach(), torch.arange(6.0))
+        close("plain", plain(mine).detach(), mine @ plain.weight.detach().t())
+        if (second.bias.sequence_parallel, first.bias.sequence_parallel) != (split, False):
+            raise AssertionError("marks of parameters")
+
+
+def saved(rank, ranks):
+    """A module made from the state_dict of another gives the same bits; a group may come later."""
+    options = dict(sequence_parallel=True, set_parallel_mode=True, device="cpu", **OVERLAP)
+    one = lap.LayerNormMLP(4, 8 * ranks, tp_group=dist.group.WORLD, **options)
+    two = lap.LayerNormMLP(4, 8 * ranks, tp_size=ranks, **options)
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    two.load_state_dict(torch.load(file))
+    x = torch.randn(2, 4)
+    try:
+        two(x)
+    except lapstrake.InvalidArgument as failure:
+        if "set_tensor_parallel_group" not in str(failure):
+            raise
+    else:
+        raise AssertionError("a module without a group ran")
+    two.set_tensor_parallel_group(dist.group.WORLD)
+    if not torch.equal(one(x), two(x)):
+        raise AssertionError("another result")
+    keys = ["layer_norm_weight", "layer_norm_bias", "fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias"]
+    if list(one.state_dict()) != keys:
+        raise AssertionError(list(one.state_dict()))
+    half = one.to(torch.bfloat16)(x.bfloat16())
+    if half.dtype != torch.bfloat16:
+        raise AssertionError(half.dtype)
+    two.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        two(x).sum().backward()
+    if two.fc1_weight.grad.dtype != torch.float32:
+        raise AssertionError(two.fc1_weight.grad.dtype)
+
+
+class Modules(Case):
+    def test_mlp_one_and_two_ranks(self):
+        self.on((1, 2), mlps)
+
+    def test_mlp_three_and_four_ranks(self):
+        self.on((3, 4), mlps)
+
+    def test_compiled(self):
+        import_compiler()
+        self.on((2,), compiled)
+
+    def test_linears(self):
+        self.on((1, 2, 4), linears)
+
+    def test_saved(self):
+        self.on((2,), saved)
+
+    def test_sentences(self):
+        for error, text, make in (
+            (lapstrake.InvalidArgument, "out_features is 7, expected a multiple of 2",
+             lambda: lap.Linear(4, 7, tp_size=2, parallel_mode="column")),
+            (lapstrake.InvalidArgument, "ub_name is 'fc2', expected qkv or fc1",
+             lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_name="fc2")),
+            (lapstrake.InvalidArgument, "sequence_parallel is False with ub_overlap_ag",
+             lambda: lap.Linear(4, 8, tp_size=2, parallel_mode="column", ub_overlap_ag=True)),
+            (lapstrake.InvalidArgument, "parallel_mode is 'diagonal'",
+             lambda: lap.Linear(4, 8, parallel_mode="diagonal")),
+            (lapstrake.InvalidArgument, "normalization is 'BatchNorm'",
+             lambda: lap.LayerNormLinear(4, 8, normalization="BatchNorm")),
+            (lapstrake.InvalidArgument, "activation is 'gelo'", lambda: lap.LayerNormMLP(4, 8, activation="gelo")),
+            (lapstrake.Unsupported, "fuse_wgrad_accumulation is True",
+             lambda: lap.Linear(4, 8, fuse_wgrad_accumulation=True)),
+            (lapstrake.Unsupported, "use_fp8 is True", lambda: lap.initialize_ub([8, 8], 2, use_fp8=True)),
+            (lapstrake.InvalidArgument, "did you mean 'fc2_fprop'",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_frpop": {"method": "pipeline"}})),
+            (lapstrake.InvalidArgument, "method",
+             lambda: lap.initialize_ub([8, 8], 2, ub_cfgs={"fc2_fprop": {"method": "bulk"}})),
+        ):
+            with self.assertRaises(error) as caught:
+                make()
+            self.assertIn(text, str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -30,14 +30,16 @@ typedef struct lap_train {
     int micro;          /* forwards and backwards of an iteration, which share them */
     lap_nn_desc_t desc; /* of one replica, without overlap and buffer; batch is that of a forward */
     lap_optimizer_desc_t optimizer;
-    lap_tp_overlap_t rules;  /* as the file, or the defaults, and the switches make them */
-    lap_tp_overlap_t serial; /* the same, with nothing overlapped */
-    const char *rules_path;  /* NULL: the defaults */
-    bool overlap, compare;   /* compare: with and without overlap, one after the other */
-    lap_dtype_t grad_dtype;  /* of gradients on their way to other replicas */
-    size_t bucket;           /* elements that travel together */
-    const char *save, *load; /* folders of checkpoints; NULL: none */
-    int save_every;          /* steps; 0: at the end only */
+    lap_tp_overlap_t rules;    /* as the file, or the defaults, and the switches make them */
+    lap_tp_overlap_t serial;   /* the same, with nothing overlapped */
+    const char *rules_path;    /* NULL: the defaults */
+    bool overlap, compare;     /* compare: with and without overlap, one after the other */
+    lap_dtype_t grad_dtype;    /* of gradients on their way to other replicas */
+    size_t bucket;             /* elements that travel together */
+    const char *config;        /* the file of --config; NULL: none */
+    const char *config_unused; /* its keys that nothing comes of */
+    const char *save, *load;   /* folders of checkpoints; NULL: none */
+    int save_every;            /* steps; 0: at the end only */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     lap_link_arg_t link;
@@ -245,7 +247,7 @@ void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const c
 /* "Created tensor-parallel group: [0, 1]", said by its first rank. */
 void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
 
-/* The fields of the file of rules that nothing comes of; on standard error with --json. */
+/* Keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
 
 /* The symmetric memory of each GEMM, and what it is called with. */

@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "config.h"
 #include "core/environment.h"
 #include "core/status.h"
 #include "launch.h"
@@ -21,6 +22,7 @@
 #include "schedule/target.h"
 #include "shared_options.h"
 #include "train.h"
+#include "util/alloc.h"
 
 enum {
     LAYER,
@@ -60,6 +62,7 @@ enum {
     MIN_LR,
     BETA1,
     BETA2,
+    CONFIG,
     SAVE,
     SAVE_EVERY,
     LOAD,
@@ -176,6 +179,10 @@ static const lap_option_t options[NOPTIONS] = {
     [MIN_LR] = {0, "min-lr", "RATE", "the learning rate at the end of the decay", "0"},
     [BETA1] = {0, "adam-beta1", "PART", "how much of the first moment stays in a step", "0.9"},
     [BETA2] = {0, "adam-beta2", "PART", "how much of the second moment stays in a step", "0.999"},
+    [CONFIG] = {0, "config", "FILE.yaml",
+                "settings of the model, of parallelism, overlap and training by the names of NeMo "
+                "and Megatron; options count more",
+                NULL},
     [SAVE] = {0, "save", "DIR",
               "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
     [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
@@ -810,13 +817,36 @@ const char *lap_train_own(const lap_train_t *train, size_t own)
     return train->args.values[NOPTIONS + own];
 }
 
+/* Puts what the file of --config says in front of the arguments. */
+static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p,
+                       const char **unused_p)
+{
+    lap_args_t args = {.positionals = NULL};
+    char **copy = lap_alloc((size_t)*argc_p + 1, sizeof(*copy)); /* parsing re-orders them */
+    if (!copy)
+        return lap_args_refused(
+            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", *argc_p), "");
+    memcpy(copy, *argv_p, (size_t)*argc_p * sizeof(*copy));
+    int status = lap_args_parse(command, *argc_p, copy, &args);
+    lap_free(copy);
+    if (status == LAP_CLI_GO && args.values[CONFIG])
+        status = lap_config_read(command, args.values[CONFIG], *argc_p, *argv_p, argc_p, argv_p,
+                                 unused_p);
+    return status;
+}
+
 int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p)
 {
     lap_args_t args;
-    const int status = lap_args_parse(command, argc, argv, &args);
+    const char *unused = "";
+    int status = read_config(command, &argc, &argv, &unused);
+    if (status == LAP_CLI_GO)
+        status = lap_args_parse(command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
+    train.config = args.values[CONFIG];
+    train.config_unused = unused;
     train.json = args.given[JSON];
     train.debug = args.given[DEBUG];
     train.quiet = args.given[QUIET];

@@ -46,26 +46,31 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
-/* Something about the file of rules; where standard output is for one object only, beside it. */
-static void say_of_rules(const lap_train_t *train, const lap_group_t *world, const char *text)
+/* Something about a file; where standard output is for JSON only, on standard error. */
+static void say_of_file(const lap_train_t *train, const lap_group_t *world, const char *path,
+                        const char *text)
 {
-    lap_train_say(train, world, "|-- %s: %s", train->rules_path, text);
+    lap_train_say(train, world, "|-- %s: %s", path, text);
     if (train->json && lap_group_rank(world) == 0)
-        fprintf(stderr, "%s: %s: %s\n", lap_train_command.name, train->rules_path, text);
+        fprintf(stderr, "%s: %s: %s\n", lap_train_command.name, path, text);
 }
 
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world)
 {
-    char unused[256], text[320];
+    char unused[256], text[600];
+    if (train->config && *train->config_unused) {
+        snprintf(text, sizeof(text), "without effect: %s", train->config_unused);
+        say_of_file(train, world, train->config, text);
+    }
     if (!train->rules_path)
         return;
     if (lap_tp_overlap_unused(&train->rules, train->device, unused, sizeof(unused)) > 0) {
         snprintf(text, sizeof(text), "without effect on device %s: %s", train->device, unused);
-        say_of_rules(train, world, text);
+        say_of_file(train, world, train->rules_path, text);
     }
     if (!train->desc.sequence_parallel)
-        say_of_rules(train, world,
-                     "without effect with --no-sequence-parallel: rules that gather rows");
+        say_of_file(train, world, train->rules_path,
+                    "without effect with --no-sequence-parallel: rules that gather rows");
 }
 
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,

@@ -4,8 +4,8 @@
  * these, and config.json for it; else those of the parameters. GPT-2's matrices are transposed there. Llama
  * has matrices of their own for queries, keys and values, and for the two halves of SwiGLU.
  */
-#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
@@ -75,8 +75,12 @@ static bool is_llama(const lap_nn_desc_t *desc)
 static const row_t *find_row(const lap_nn_desc_t *desc, const char *name, size_t *layer_p)
 {
     const row_t *row = is_gpt2(desc) ? gpt2 : is_llama(desc) ? llama : NULL;
-    int prefix = 0;
-    const bool of_layer = sscanf(name, "layer%zu.%n", layer_p, &prefix) == 1 && prefix > 0;
+    const size_t word = strlen("layer");
+    const bool begins = strncmp(name, "layer", word) == 0;
+    const size_t digits = begins ? strspn(name + word, "0123456789") : 0;
+    const bool of_layer = digits > 0 && name[word + digits] == '.';
+    const size_t prefix = of_layer ? word + digits + 1 : 0;
+    *layer_p = of_layer ? strtoul(name + word, NULL, 10) : 0;
     for (; row && row->ours; row++)
         if (row->of_layer == of_layer && strcmp(row->ours, name + prefix) == 0)
             return row;

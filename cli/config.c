@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings of NeMo and Megatron: each key that concerns us is a row, which says which option it is and what its value may be.
+ * Values are looked at here, so that a wrong one has its line; what they mean together the options say.
+ */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/status.h"
+#include "core/yaml.h"
+#include "util/alloc.h"
+
+typedef enum kind {
+    COUNT,   /* a whole number, at least 1 */
+    WHOLE,   /* a whole number */
+    NUMBER,  /* at least 0 */
+    BETAS,   /* two numbers below 1 */
+    TEXT,    /* as it is */
+    WORD,    /* one of `words` */
+    ON_TRUE, /* true or false: the option has no value, and is given for the one or the other */
+    ON_FALSE,
+    ONLY,      /* one of `words`, and nothing comes of it: more is not there yet */
+    NO_EFFECT, /* known, and none of our business */
+} kind_t;
+
+typedef struct row {
+    const char *key; /* the last name of its path, or more of them: "sched.name" */
+    kind_t kind;
+    const char *option;
+    const char *words; /* "theirs=ours ..."; without ours: the option is not given */
+} row_t;
+
+static const row_t rows[] = {
+    {"tensor_model_parallel_size", COUNT, "tp", NULL},
+    {"pipeline_model_parallel_size", ONLY, NULL, "1"},
+    {"virtual_pipeline_model_parallel_size", ONLY, NULL, "1"},
+    {"context_parallel_size", ONLY, NULL, "1"},
+    {"sequence_parallel", ON_FALSE, "no-sequence-parallel", NULL},
+    {"num_layers", COUNT, "layers", NULL},
+    {"hidden_size", COUNT, "hidden", NULL},
+    {"ffn_hidden_size", COUNT, "ffn", NULL},
+    {"num_attention_heads", COUNT, "heads", NULL},
+    {"num_query_groups", COUNT, "kv-heads", NULL},
+    {"kv_channels", COUNT, "head-dim", NULL},
+    {"encoder_seq_length", COUNT, "seq", NULL},
+    {"seq_length", COUNT, "seq", NULL},
+    {"global_batch_size", COUNT, "batch", NULL},
+    {"normalization", WORD, "norm",
+     "layernorm=layernorm LayerNorm=layernorm rmsnorm=rmsnorm RMSNorm=rmsnorm"},
+    {"activation", WORD, "activation", "gelu=gelu swiglu=swiglu fast-swiglu=swiglu"},
+    {"swiglu", WORD, "activation", "true=swiglu false=gelu"},
+    {"activations_checkpoint_granularity", WORD, "recompute", "selective=selective full=full"},
+    {"recompute_granularity", WORD, "recompute", "selective=selective full=full"},
+    {"precision", WORD, "dtype",
+     "32=float32 fp32=float32 32-true=float32 16=float16 fp16=float16 16-mixed=float16 "
+     "bf16=bfloat16 "
+     "bf16-mixed=bfloat16"},
+    {"fp8", WORD, "fp8", "true=delayed false=none hybrid=delayed"},
+    {"fp8_recipe", WORD, "fp8", "delayed=delayed tensorwise=current"},
+    {"fp8_params", ONLY, NULL, "false"},
+    {"fp8_param_gather", ONLY, NULL, "false"},
+    {"ub_tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
+    {"tp_comm_overlap", ON_FALSE, "no-comm-overlap", NULL},
+    {"tp_comm_overlap_ag", ON_FALSE, "disable-tp-comm-overlap-ag", NULL},
+    {"tp_comm_overlap_rs", ON_FALSE, "disable-tp-comm-overlap-rs", NULL},
+    {"tp_comm_overlap_rs_dgrad", ON_TRUE, "tp-comm-overlap-rs-dgrad", NULL},
+    {"tp_comm_bulk_dgrad", ON_FALSE, "disable-tp-comm-bulk-dgrad", NULL},
+    {"tp_comm_bulk_wgrad", ON_FALSE, "disable-tp-comm-bulk-wgrad", NULL},
+    {"tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
+    {"ub_tp_comm_overlap_cfg", TEXT, "tp-comm-overlap-cfg", NULL},
+    {"overlap_grad_sync", ONLY, NULL, "true"},
+    {"overlap_grad_reduce", ONLY, NULL, "true"},
+    {"overlap_param_sync", ONLY, NULL, "false"},
+    {"overlap_param_gather", ONLY, NULL, "false"},
+    {"overlap_param_gather_with_optimizer_step", ONLY, NULL, "false"},
+    {"use_distributed_optimizer", ONLY, NULL, "false"},
+    {"grad_sync_dtype", WORD, "grad-sync-dtype", "fp32=fp32 32=fp32 bf16=bf16"},
+    {"bucket_size", COUNT, "bucket-size", NULL},
+    {"optim.name", WORD, "optimizer",
+     "fused_adam=adamw distributed_fused_adam=adamw mcore_distributed_optim=adamw adamw=adamw "
+     "adam=adamw "
+     "sgd=sgd"},
+    {"optim.lr", NUMBER, "lr", NULL},
+    {"optim.weight_decay", NUMBER, "weight-decay", NULL},
+    {"optim.betas", BETAS, NULL, NULL},
+    {"sched.name", WORD, "lr-decay-style",
+     "CosineAnnealing=cosine WarmupAnnealing=linear WarmupHoldPolicy=constant"},
+    {"sched.warmup_steps", WHOLE, "lr-warmup-iters", NULL},
+    {"sched.min_lr", NUMBER, "min-lr", NULL},
+    {"gradient_clip_val", NUMBER, "clip-grad", NULL},
+    {"clip_grad", NUMBER, "clip-grad", NULL},
+    {"max_steps", COUNT, "iters", NULL},
+    {"train_iters", COUNT, "iters", NULL},
+    {"seed", WHOLE, "seed", NULL},
+    /* Names that are near to some of these, and mean something else. */
+    {"expert_model_parallel_size", ONLY, NULL, "1"},
+    {"expert_tensor_parallel_size", ONLY, NULL, "1"},
+    {"overlap_p2p_comm", NO_EFFECT, NULL, NULL},
+    {"batch_p2p_comm", NO_EFFECT, NULL, NULL},
+    {"tp_comm_split_ag", NO_EFFECT, NULL, NULL},
+    {"tp_comm_split_rs", NO_EFFECT, NULL, NULL},
+    {"tp_comm_atomic_ag", NO_EFFECT, NULL, NULL},
+    {"tp_comm_atomic_rs", NO_EFFECT, NULL, NULL},
+    {"fp8_margin", NO_EFFECT, NULL, NULL},
+    {"fp8_interval", NO_EFFECT, NULL, NULL},
+    {"fp8_hybrid", NO_EFFECT, NULL, NULL},
+    {"fp8_e4m3", NO_EFFECT, NULL, NULL},
+    {"max_epochs", NO_EFFECT, NULL, NULL},
+    {"max_time", NO_EFFECT, NULL, NULL},
+    {"hidden_dropout", NO_EFFECT, NULL, NULL},
+    {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
+};
+enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320 };
+
+typedef struct config {
+    const char *path;
+    size_t lines[ROWS]; /* 0: not there */
+    char arguments[ARGUMENTS][ARGUMENT];
+    size_t count;
+    bool serial; /* nothing is overlapped: switches of overlap say nothing */
+    char unused[512];
+    bool cut; /* there are more of them */
+} config_t;
+
+/* ---- values ---- */
+
+static lap_status_t refuse(const config_t *config, const lap_yaml_entry_t *entry,
+                           const char *expected)
+{
+    const bool list = entry->kind == LAP_YAML_LIST || entry->kind == LAP_YAML_OTHER;
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s%s%s, expected %s", config->path,
+                     entry->line, entry->key, list ? "a list or an alias" : "'",
+                     list ? "" : entry->value, list ? "" : "'", expected);
+}
+
+static void give(config_t *config, const char *option, const char *value)
+{
+    snprintf(config->arguments[config->count++], ARGUMENT, "--%s%s%s", option, value ? "=" : "",
+             value ? value : "");
+}
+
+/* The words for yes and no of YAML 1.1; -1: none of them. */
+static int truth_of(const char *value)
+{
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcasecmp(value, words[i]) == 0)
+            return (int)(i % 2);
+    return -1;
+}
+
+static bool is_number(const char *value, double least, double below, bool whole)
+{
+    char *end;
+    const double number = strtod(value, &end);
+    return end != value && *end == '\0' && number >= least && number < below &&
+           (!whole || strspn(value, "0123456789") == strlen(value));
+}
+
+/* Finds a value among "theirs=ours ..."; *ours_p is NULL where nothing follows it. */
+static bool find_word(const char *words, const char *value, char ours[32], bool *given_p)
+{
+    char all[256];
+    snprintf(all, sizeof(all), "%s", words);
+    for (char *rest = all, *word; (word = strsep(&rest, " ")) != NULL;) {
+        char *equals = strchr(word, '=');
+        if (equals)
+            *equals = '\0';
+        if (strcasecmp(word, value) != 0)
+            continue;
+        *given_p = equals != NULL;
+        snprintf(ours, 32, "%s", equals ? equals + 1 : "");
+        return true;
+    }
+    return false;
+}
+
+/* "layernorm, rmsnorm": what a value may be. */
+static void list_words(const char *words, char text[256])
+{
+    char all[256];
+    text[0] = '\0';
+    snprintf(all, sizeof(all), "%s", words);
+    for (char *rest = all, *word; (word = strsep(&rest, " ")) != NULL;) {
+        word[strcspn(word, "=")] = '\0';
+        const size_t used = strlen(text);
+        snprintf(text + used, 256 - used, "%s%s", used ? ", " : "", word);
+    }
+}
+
+static lap_status_t take_word(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
+    char ours[32], expected[300], words[256];
+    bool given = false;
+    if (find_word(row->words, entry->value, ours, &given)) {
+        if (given)
+            give(config, row->option, ours);
+        return LAP_OK;
+    }
+    list_words(row->words, words);
+    snprintf(expected, sizeof(expected), "%s%s%s", strchr(words, ',') ? "one of " : "", words,
+             row->kind == ONLY ? ": anything else is not there yet" : "");
+    return refuse(config, entry, expected);
+}
+
+static lap_status_t take_betas(config_t *config, const lap_yaml_entry_t *entry)
+{
+    char first[LAP_YAML_VALUE];
+    snprintf(first, sizeof(first), "%s", entry->value);
+    char *second = strchr(first, ',');
+    if (second)
+        *second++ = '\0';
+    if (entry->kind != LAP_YAML_LIST || !second || !is_number(first, 0, 1, false) ||
+        !is_number(second, 0, 1, false))
+        return refuse(config, entry, "two numbers below 1, such as [0.9, 0.95]");
+    give(config, "adam-beta1", first);
+    give(config, "adam-beta2", second);
+    return LAP_OK;
+}
+
+static lap_status_t take_number(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
+    static const char *const expected[] = {[COUNT] = "a whole number, 1 or more",
+                                           [WHOLE] = "a whole number",
+                                           [NUMBER] = "a number, 0 or more"};
+    const bool whole = row->kind != NUMBER;
+    if (!is_number(entry->value, row->kind == COUNT ? 1 : 0, 1e30, whole))
+        return refuse(config, entry, expected[row->kind]);
+    give(config, row->option, entry->value);
+    return LAP_OK;
+}
+
+static lap_status_t take_value(config_t *config, const lap_yaml_entry_t *entry, const row_t *row)
+{
+    if (entry->kind == LAP_YAML_NULL)
+        return LAP_OK; /* as if it were not there */
+    if (row->kind == BETAS)
+        return take_betas(config, entry);
+    if (entry->kind != LAP_YAML_SCALAR || !entry->whole)
+        return refuse(config, entry, "one value");
+    if (strstr(entry->value, "${"))
+        return refuse(config, entry, "a value: references to other keys are not followed");
+    switch (row->kind) {
+    case WORD:
+    case ONLY:
+        return take_word(config, entry, row);
+    case ON_TRUE:
+    case ON_FALSE:
+        if (truth_of(entry->value) < 0)
+            return refuse(config, entry, "true or false");
+        if (truth_of(entry->value) == (row->kind == ON_TRUE))
+            give(config, row->option, NULL);
+        return LAP_OK;
+    case TEXT:
+        give(config, row->option, entry->value);
+        return LAP_OK;
+    default:
+        return take_number(config, entry, row);
+    }
+}
+
+/* ---- keys ---- */
+
+/* Whether a path ends in a key, from a whole name on. */
+static bool ends_in(const char *path, const char *key)
+{
+    const size_t length = strlen(path), own = strlen(key);
+    return length >= own && strcmp(path + length - own, key) == 0 &&
+           (length == own || path[length - own - 1] == '.');
+}
+
+static const row_t *find_row(const char *path)
+{
+    for (size_t i = 0; i < ROWS; i++)
+        if (ends_in(path, rows[i].key))
+            return &rows[i];
+    return NULL;
+}
+
+/* The name that was meant, or NULL. Up to a quarter of a name may be wrong: others have theirs. */
+static const char *find_near(const char *key)
+{
+    const char *names[ROWS + 1] = {NULL};
+    size_t count = 0;
+    for (size_t i = 0; i < ROWS; i++)
+        if (rows[i].kind != NO_EFFECT && !strchr(rows[i].key, '.'))
+            names[count++] = rows[i].key;
+    const char *near = lap_nearest(key, names);
+    const size_t length = strlen(key), own = near ? strlen(near) : 0;
+    /* A beginning of a name, or a long one of another meaning, is none of its mistakes. */
+    return near && own + 3 >= length && length + 3 >= own && length >= 6 ? near : NULL;
+}
+
+static void add_unused(config_t *config, const char *path)
+{
+    const size_t used = strlen(config->unused);
+    if (used + strlen(path) + 2 < sizeof(config->unused))
+        snprintf(config->unused + used, sizeof(config->unused) - used, "%s%s", used ? ", " : "",
+                 path);
+    else if (used + 5 < sizeof(config->unused) && !config->cut)
+        config->cut = snprintf(config->unused + used, sizeof(config->unused) - used, ", ...") > 0;
+}
+
+static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
+{
+    config_t *config = context;
+    const row_t *row = find_row(entry->path);
+    if (!row) {
+        const char *near = find_near(entry->key);
+        if (near)
+            return lap_error(LAP_ERR_INVALID, "%s:%zu: unknown key '%s'; did you mean '%s'?",
+                             config->path, entry->line, entry->key, near);
+        add_unused(config, entry->path);
+        return LAP_OK;
+    }
+    size_t *line = &config->lines[row - rows];
+    if (*line != 0)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
+                         config->path, entry->line, entry->key, *line);
+    *line = entry->line;
+    if (row->kind == NO_EFFECT) {
+        add_unused(config, entry->path);
+        return LAP_OK;
+    }
+    const size_t before = config->count;
+    LAP_TRY(take_value(config, entry, row));
+    config->serial = config->serial || (config->count > before && row->option &&
+                                        strcmp(row->option, "no-comm-overlap") == 0);
+    return LAP_OK;
+}
+
+/* Switches of overlap say nothing where there is none, and are left out. */
+static bool is_idle(const config_t *config, const char *argument)
+{
+    return config->serial && strstr(argument, "tp-comm-") != NULL;
+}
+
+int lap_config_read(const lap_command_t *command, const char *path, int argc, char **argv,
+                    int *argc_p, char ***argv_p, const char **unused_p)
+{
+    static config_t config;
+    static char *all[ARGUMENTS + 512];
+    int count = 1;
+    config = (config_t){.path = path};
+    const lap_status_t status = lap_yaml_read(path, take_entry, &config);
+    if (status != LAP_OK)
+        return lap_args_refused(command, status, "--config");
+    if (argc > 512)
+        return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
+                             argc);
+    all[0] = argv[0];
+    for (size_t i = 0; i < config.count; i++)
+        if (!is_idle(&config, config.arguments[i]))
+            all[count++] = config.arguments[i];
+    for (int i = 1; i < argc; i++)
+        all[count++] = argv[i];
+    all[count] = NULL;
+    *argc_p = count;
+    *argv_p = all;
+    *unused_p = config.unused;
+    return LAP_CLI_GO;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings of NeMo and Megatron in YAML, as options of `lap train`. */
+#ifndef LAP_CLI_CONFIG_H
+#define LAP_CLI_CONFIG_H
+
+#include "cli.h"
+
+/*
+ * Reads a file and makes options of it: *argv_p is `argv` with these in front of its arguments, so that what the command line
+ * says counts more; *argc_p is their number. *unused_p names the keys that nothing comes of; "" when there are none. All of
+ * it lives until the next call. Returns as lap_args_parse.
+ */
+int lap_config_read(const lap_command_t *command, const char *path, int argc, char **argv,
+                    int *argc_p, char ***argv_p, const char **unused_p);
+
+#endif

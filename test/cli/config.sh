@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lap train --config: settings by the names of NeMo and Megatron do what the options do; wrong ones have their line.
+. "$(dirname "$0")/tap.bash"
+cd "$work" || exit 1
+
+losses() { python3 -c 'import json; [print(repr(i["loss"])) for i in json.load(open("out"))["iterations"]]'; }
+
+cat >model.yaml <<'YAML'
+# as NeMo writes them
+trainer:
+  devices: 8
+  max_steps: 3
+  precision: bf16-mixed
+  gradient_clip_val: 0.5
+exp_manager:
+  name: megatron
+  resume_if_exists: true
+  files: [a, [b, c]]
+model:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  virtual_pipeline_model_parallel_size: null
+  sequence_parallel: True
+  num_layers: 2
+  hidden_size: 32
+  ffn_hidden_size: 48
+  num_attention_heads: 4
+  num_query_groups: 2
+  encoder_seq_length: 16
+  global_batch_size: 4
+  normalization: rmsnorm
+  activation: fast-swiglu
+  hidden_dropout: 0.1
+  ub_tp_comm_overlap: true
+  tp_comm_bulk_wgrad: false
+  tp_comm_split_ag: true
+  activations_checkpoint_granularity: selective
+  grad_sync_dtype: bf16
+  optim:
+    name: distributed_fused_adam
+    lr: 2e-3
+    betas:
+    - 0.8
+    - 0.95
+    overlap_grad_sync: true
+    sched:
+      name: CosineAnnealing
+      warmup_steps: 1
+      min_lr: 1e-4
+YAML
+sed -i '/grad_sync_dtype/d' model.yaml
+lap train --config model.yaml --json
+is 'a file of NeMo: status 0' "$status" 0
+config=$(losses)
+is '... its keys without effect are listed once' "$err" \
+    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files, model.hidden_dropout, model.tp_comm_split_ag'
+lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16 --batch 4 --norm rmsnorm --activation swiglu --dtype bf16 \
+    --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --iters 3 \
+    --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json
+is '... the losses are those of the same options, to the last bit' "$status $(losses)" "0 $config"
+lap train --config model.yaml --lr 0.5 --json
+ok '... options count more' test "$status $(losses)" != "0 $config"
+lap train --config model.yaml --iters 2 --json
+is '... and they are fewer then' "$status $(losses | wc -l)" '0 2'
+lap train --config model.yaml
+has 'what has no effect is said where people read' "$out" '|-- model.yaml: without effect: trainer.devices'
+lap check train --config model.yaml
+has 'lap check train takes the same file' "$status $out" '0 ' 'transformer, 2 layers, 2 ranks'
+
+# yaml LINES...: a file of these lines.
+yaml() { printf '%s\n' "$@" >bad.yaml && lap train --config bad.yaml --iters 1; }
+
+yaml 'model:' '  tensor_model_paralel_size: 2'
+is 'a misspelt key: its line and the nearest name' "$status $err" \
+    "2 lap train: --config: bad.yaml:2: unknown key 'tensor_model_paralel_size'; did you mean 'tensor_model_parallel_size'?"
+yaml 'hidden_size: many'
+has 'a number that is none' "$status $err" '2 ' "bad.yaml:1: hidden_size is 'many', expected a whole number, 1 or more"
+yaml 'num_layers: 0'
+has 'a number that is too small' "$status $err" '2 ' "bad.yaml:1: num_layers is '0'"
+yaml 'num_layers: 1.5'
+has 'a number that is not whole' "$status $err" '2 ' "num_layers is '1.5'"
+yaml '' 'normalization: layernorm1p'
+has 'a word that we do not know' "$status $err" '2 ' "bad.yaml:2: normalization is 'layernorm1p', expected one of layernorm, LayerNorm, rmsnorm, RMSNorm"
+yaml 'sequence_parallel: maybe'
+has 'neither true nor false' "$status $err" '2 ' "sequence_parallel is 'maybe', expected true or false"
+yaml 'pipeline_model_parallel_size: 4'
+has 'what is not there yet' "$status $err" '2 ' "pipeline_model_parallel_size is '4', expected 1: anything else is not there yet"
+yaml 'optim:' '  betas: 0.9'
+has 'betas that are not two' "$status $err" '2 ' "bad.yaml:2: betas is '0.9', expected two numbers below 1"
+yaml 'hidden_size: ${model.width}'
+has 'a reference to another key' "$status $err" '2 ' 'references to other keys are not followed'
+yaml 'hidden_size: 64' 'model:' '  hidden_size: 64'
+has 'a key twice' "$status $err" '2 ' 'bad.yaml:3: hidden_size is there twice, first in line 1'
+yaml 'hidden_size: [1, 2]'
+has 'a list' "$status $err" '2 ' 'hidden_size is a list or an alias, expected one value'
+yaml '- a' '- b'
+has 'no mapping' "$status $err" '2 ' 'bad.yaml:1: this is not a mapping'
+yaml 'a: b: c'
+has 'no YAML' "$status $err" '2 ' 'bad.yaml:1: this is not YAML'
+yaml "$(printf 'a%.0s: {' {1..20})"
+has 'too deep' "$status $err" '2 ' 'bad.yaml:'
+yaml 'hidden_size: 30' 'num_attention_heads: 7'
+has 'what does not fit together is told by the options' "$status $err" '2 ' '--hidden is 30; expected a multiple of the 7 heads'
+lap train --config nowhere.yaml
+has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.yaml'"
+lap train --config .
+has 'a folder' "$status $err" '2 ' "'.' is not a regular file"
+finish

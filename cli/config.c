@@ -39,6 +39,11 @@ static const row_t rows[] = {
     {"virtual_pipeline_model_parallel_size", ONLY, NULL, "1"},
     {"context_parallel_size", ONLY, NULL, "1"},
     {"sequence_parallel", ON_FALSE, "no-sequence-parallel", NULL},
+    {"vocab_size", COUNT, "vocab", NULL},
+    {"position_embedding_type", WORD, "positions",
+     "learned_absolute=learned learned=learned rope=rope none=none"},
+    {"share_embeddings_and_output_weights", WORD, "tied", "true=yes false=no"},
+    {"micro_batch_size", COUNT, "micro-batch", NULL},
     {"num_layers", COUNT, "layers", NULL},
     {"hidden_size", COUNT, "hidden", NULL},
     {"ffn_hidden_size", COUNT, "ffn", NULL},
@@ -112,6 +117,7 @@ static const row_t rows[] = {
     {"max_time", NO_EFFECT, NULL, NULL},
     {"hidden_dropout", NO_EFFECT, NULL, NULL},
     {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
+    {"make_vocab_size_divisible_by", NO_EFFECT, NULL, NULL},
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]), ARGUMENTS = 2 * ROWS, ARGUMENT = 320 };
 
@@ -120,6 +126,8 @@ typedef struct config {
     size_t lines[ROWS]; /* 0: not there */
     char arguments[ARGUMENTS][ARGUMENT];
     size_t count;
+    const char
+        *model;  /* a file with a vocabulary, or embeddings, is of one: which it is made from */
     bool serial; /* nothing is overlapped: switches of overlap say nothing */
     char unused[512];
     bool cut; /* there are more of them */
@@ -327,6 +335,11 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
     }
     const size_t before = config->count;
     LAP_TRY(take_value(config, entry, row));
+    if (config->count > before && strstr("vocab positions tied", row->option ? row->option : "?"))
+        config->model = config->model ? config->model : "gpt";
+    if (config->count > before && strcmp(config->arguments[before], "--positions=rope") == 0)
+        config->model =
+            "llama"; /* which has no biases, as models with rotary positions have none */
     config->serial = config->serial || (config->count > before && row->option &&
                                         strcmp(row->option, "no-comm-overlap") == 0);
     return LAP_OK;
@@ -342,7 +355,8 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
                     int *argc_p, char ***argv_p, const char **unused_p)
 {
     static config_t config;
-    static char *all[ARGUMENTS + 512];
+    static char *all[ARGUMENTS + 513];
+    static char model[32];
     int count = 1;
     config = (config_t){.path = path};
     const lap_status_t status = lap_yaml_read(path, take_entry, &config);
@@ -352,6 +366,10 @@ int lap_config_read(const lap_command_t *command, const char *path, int argc, ch
         return lap_args_fail(command, "there are %d arguments; expected at most 512 with --config",
                              argc);
     all[0] = argv[0];
+    if (config.model) {
+        snprintf(model, sizeof(model), "--model=%s", config.model);
+        all[count++] = model;
+    }
     for (size_t i = 0; i < config.count; i++)
         if (!is_idle(&config, config.arguments[i]))
             all[count++] = config.arguments[i];

@@ -89,17 +89,19 @@ static bool is_finite(const lap_train_iteration_t *iteration)
     return isfinite(iteration->loss) && isfinite(iteration->norm);
 }
 
-static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
+/* A model says one line of a step, layers say each of its parts; `flops` are those of a rank's GEMMs. */
+static lap_status_t iterate(lap_train_model_t *model, int index, const char *way, double flops,
                             lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
-    const bool says = (index + 1) % train->log_interval == 0;
+    const bool logged = (index + 1) % train->log_interval == 0;
+    const bool says = logged && (!train->model || train->debug);
     const lap_group_t *tp = says ? model->groups.tp : NULL;
     lap_train_say(train, tp, "Iter %d%s", index + 1, way);
     iteration->traced = lap_train_is_traced(train, index);
     if (train->apart)
         LAP_TRY(lap_train_trace(model, iteration->traced));
-    lap_train_say(train, tp, "|-- Generate random input batch");
+    lap_train_say(train, tp, "|-- %s", model->data ? "Read tokens" : "Generate random input batch");
     LAP_TRY(lap_train_generate(model, index));
     LAP_TRY(lap_group_barrier(model->groups.world));
     const uint64_t begin = lap_now_ns();
@@ -114,10 +116,12 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
     lap_train_say(train, tp, "|-- Time: %.3f ms, %.0f tokens/s", iteration->seconds * 1e3,
                   lap_train_tokens(train) / iteration->seconds);
-    if (train->debug || train->model)
+    if (train->debug)
         lap_train_say(train, tp, "|-- Norm of the gradients: %.9g", iteration->norm);
     LAP_TRY(lap_train_measure(model, iteration));
     LAP_TRY(lap_train_average(model->groups.world, iteration));
+    if (logged && train->model)
+        lap_train_say_step(train, model->groups.world, index + 1, way, iteration, flops);
     if (is_finite(iteration) || model->reported)
         return LAP_OK;
     return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
@@ -188,14 +192,16 @@ static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t
     if (status == LAP_OK)
         status = lap_train_saver_init(&saver, &models[0]);
     results[0].first = saver.step;
+    const uint64_t before = saver.samples;
     if (status == LAP_OK)
         status = lap_interrupt_agree(groups->world, &interrupted);
     while (done < count * (train->iters - results[0].first) && status == LAP_OK &&
            *end_p == LAP_CLI_OK && !interrupted) {
         const int w = done % count;
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
+        models[w].sample = before + (uint64_t)(done / count) * train->batch;
         status = iterate(&models[w], results[0].first + done / count, count > 1 ? ways[w] : "",
-                         iteration);
+                         results[w].flops, iteration);
         if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
             *end_p = LAP_CLI_NOT_FINITE;
         if (status == LAP_OK && *end_p == LAP_CLI_OK)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include <lap/checkpoint.h>
+#include <lap/data.h>
 #include <lap/data_parallel.h>
 #include <lap/model.h>
 #include <lap/nn.h>
@@ -36,6 +37,8 @@ typedef struct lap_train {
     bool overlap, compare;     /* compare: with and without overlap, one after the other */
     lap_dtype_t grad_dtype;    /* of gradients on their way to other replicas */
     size_t bucket;             /* elements that travel together */
+    const char *data;          /* files of tokens; NULL: made from the seed */
+    bool data_ends;            /* after their last sample */
     const char *config;        /* the file of --config; NULL: none */
     const char *config_unused; /* its keys that nothing comes of */
     const char *save, *load;   /* folders of checkpoints; NULL: none */
@@ -110,6 +113,8 @@ typedef struct lap_train_model {
     lap_tensor_t x, target;    /* of the first micro-batch; those of the others lie behind */
     lap_tensor_t y, dx;        /* of the one in work; dy takes the place of y */
     int32_t *tokens, *targets; /* of a language model, in the place of these four */
+    lap_data_t *data;          /* where they come from; NULL: from the seed */
+    uint64_t sample;           /* the first of this iteration */
     double loss;    /* of this iteration so far: a part of the mean of all micro-batches */
     int micro;      /* the micro-batch in work */
     int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
@@ -150,6 +155,16 @@ lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p);
  */
 lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, const char *way,
                                        double loss, double norm);
+
+/* ---- tokens: train_data.c ---- */
+
+/* Opens the files of --data, and looks whether they do for this training. */
+lap_status_t lap_train_data_open(const lap_train_t *train, lap_data_t **data_p);
+lap_status_t lap_train_data_check(const lap_train_t *train);
+
+/* Reads `count` samples from the `first` on: tokens and targets are [count, seq]. */
+lap_status_t lap_train_data_fill(const lap_data_t *data, uint64_t first, size_t count, size_t seq,
+                                 int32_t *tokens, int32_t *targets);
 
 /* ---- checkpoints: train_save.c ---- */
 
@@ -249,6 +264,10 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
 
 /* Keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
+
+/* One step of a model, by rank 0: with --json an object, else a line. `flops`: of a rank's GEMMs. */
+void lap_train_say_step(const lap_train_t *train, const lap_group_t *world, int step,
+                        const char *way, const lap_train_iteration_t *iteration, double flops);
 
 /* The symmetric memory of each GEMM, and what it is called with. */
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,

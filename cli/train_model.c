@@ -50,7 +50,7 @@ static lap_status_t alloc_tokens(lap_train_model_t *model)
     model->targets = lap_alloc(count, sizeof(*model->targets));
     if (!model->tokens || !model->targets)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count);
-    return LAP_OK;
+    return model->train->data ? lap_train_data_open(model->train, &model->data) : LAP_OK;
 }
 
 static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
@@ -101,6 +101,7 @@ void lap_train_model_clear(lap_train_model_t *model)
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         if (tensors[i].data)
             model->device->ops->free(model->device, tensors[i].data);
+    lap_data_close(model->data);
     lap_free(model->tokens);
     lap_free(model->targets);
     memset(model, 0, sizeof(*model));
@@ -179,7 +180,14 @@ static void fill_tokens(lap_train_model_t *model, int iteration, int micro)
 
 lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
 {
-    for (int m = 0; m < model->train->micro && model->tokens; m++)
+    const lap_nn_desc_t *desc = &model->train->desc;
+    for (int m = 0; m < model->train->micro && model->data; m++) {
+        const size_t at = (size_t)m * tokens_of(model->train);
+        LAP_TRY(lap_train_data_fill(model->data, model->sample + first_sequence(model, m),
+                                    desc->batch, desc->seq, model->tokens + at,
+                                    model->targets + at));
+    }
+    for (int m = 0; m < model->train->micro && model->tokens && !model->data; m++)
         fill_tokens(model, iteration, m);
     if (model->tokens)
         return LAP_OK;

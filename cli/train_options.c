@@ -36,6 +36,9 @@ enum {
     BATCH,
     BATCH_SIZE,
     MICRO,
+    MICRO_SIZE,
+    DATA,
+    DATA_ENDS,
     SEQ,
     HEADS,
     KV_HEADS,
@@ -124,6 +127,14 @@ static const lap_option_t options[NOPTIONS] = {
                "micro-batches per iteration and replica: gradients are accumulated, and sent to "
                "other replicas during the last backward",
                "1"},
+    [MICRO_SIZE] = {0, "micro-batch", "COUNT",
+                    "sequences of a micro-batch, instead of --micro-batches", NULL},
+    [DATA] = {0, "data", "FILES",
+              "train a model on files of tokens, with commas between them, or patterns; see lap "
+              "data (default: tokens made from the seed)",
+              NULL},
+    [DATA_ENDS] = {0, "no-data-wrap", NULL,
+                   "refuse to train on more than --data has, instead of beginning again", NULL},
     [SEQ] = {0, "seq", "COUNT",
              "tokens per sequence (default 256; cuda: 2048; of a model: its own)", NULL},
     [HEADS] = {0, "heads", "COUNT",
@@ -227,16 +238,19 @@ static const lap_option_t options[NOPTIONS] = {
     [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
     [LOG_INTERVAL] = {0, "log-interval", "COUNT",
                       "print the progress, loss and time of one in COUNT iterations", "1"},
-    [JSON] = LAP_OPTION_JSON,
+    [JSON] = {0, "json", NULL,
+              "print one JSON object on one line; with --model one more for each step before it",
+              NULL},
 };
 
 /* The layers compare the rules of a file; whatever is printed is rank 0's. */
-static const int own[] = {RULES, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL, JSON};
+static const int own[] = {RULES, CONFIG, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL, JSON};
 
-/* The names that TransformerEngine's examples have for them. */
+/* The names that TransformerEngine's examples have for them, and other trainers. */
 static const lap_alias_t aliases[] = {
     {0, "layer-type", LAYER}, {0, "tp-size", TP},      {'i', "num-iters", ITERS},
     {'s', "seq-length", SEQ}, {0, "num-heads", HEADS}, {0, "save-interval", SAVE_EVERY},
+    {0, "steps", ITERS},      {0, "dp", REPLICAS},     {0, "global-batch", BATCH},
 };
 
 const lap_command_t lap_train_command = {
@@ -246,10 +260,9 @@ const lap_command_t lap_train_command = {
                "their communication with their GEMMs, and says how much of it was hidden.",
     .details =
         "The data x are normally distributed, and the layers learn to give -x: the loss is half\n"
-        "the mean square of the difference. A language model learns a Markov chain of tokens, and\n"
-        "its loss is the mean cross-entropy. The same seed gives the same weights and data for "
-        "any\n"
-        "P and any number of replicas.\n"
+        "the mean square of the difference. A language model learns the tokens of --data, or a\n"
+        "Markov chain, and its loss is the mean cross-entropy. The same seed gives the same\n"
+        "weights and data for any P and any number of replicas; so do the same files.\n"
         "\n"
         "time           forward, backward, gradients between replicas and the optimizer step\n"
         "passes         forward and backward alone\n"
@@ -439,8 +452,17 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
     if (!lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
                      &train->micro))
         return false;
-    const size_t replicas = (size_t)train->replicas, sharers = replicas * (size_t)train->micro;
-    snprintf(batch, sizeof(batch), "%zu", sharers > 2 ? sharers : 2);
+    const size_t replicas = (size_t)train->replicas;
+    size_t size = 0, sharers = replicas * (size_t)train->micro;
+    if (args->given[MICRO_SIZE] && !parse_count(args, MICRO_SIZE, "", &size))
+        return false;
+    if (size > 0 && args->given[MICRO])
+        return lap_args_wrong(
+            args->command,
+            "--micro-batch and --micro-batches are both given; expected one of them");
+    if (size > 0)
+        sharers = size <= COUNT_MOST / replicas ? replicas * size : COUNT_MOST;
+    snprintf(batch, sizeof(batch), "%zu", sharers > 2 || size > 0 ? sharers : 2);
     if (args->given[BATCH] && args->given[BATCH_SIZE])
         return lap_args_wrong(args->command,
                               "--batch and --batch-size are both given; expected one of them");
@@ -452,9 +474,16 @@ static bool parse_batch(lap_train_t *train, const lap_args_t *args)
     } else if (!parse_count(args, BATCH, batch, &train->batch)) {
         return false;
     }
+    if (size > 0 && (train->batch % sharers != 0 || train->batch / sharers > MICRO_MOST))
+        return lap_args_wrong(
+            args->command,
+            "--batch is %zu; expected a multiple of %zu, the --micro-batch of %zu "
+            "for each of %d replicas, up to %d times that",
+            train->batch, sharers, size, train->replicas, MICRO_MOST);
     if (train->batch % sharers != 0)
         return refuse_batch(train, args);
-    train->desc.batch = train->batch / sharers;
+    train->micro = size > 0 ? (int)(train->batch / sharers) : train->micro;
+    train->desc.batch = size > 0 ? size : train->batch / sharers;
     return true;
 }
 
@@ -670,7 +699,8 @@ typedef struct useless {
 
 #define LIST(...) ((const int[]){__VA_ARGS__, NOPTIONS})
 
-static bool check_sense(const lap_train_t *train, const lap_args_t *args)
+/* `line`: what the command line itself has; a file may have more than is of use. */
+static bool check_sense(const lap_train_t *train, const lap_args_t *args, const bool *line)
 {
     const lap_nn_kind_t kind = train->desc.kind;
     const bool model = kind == LAP_NN_MODEL, transformer = model || kind == LAP_NN_TRANSFORMER;
@@ -678,7 +708,8 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
     const useless_t rows[] = {
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
-        {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED)},
+        {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED, DATA)},
+        {!train->data, "is for files of tokens; expected --data with it", LIST(DATA_ENDS)},
         {!attends, "is for attention; expected --model, --layer attention or transformer",
          LIST(POSITIONS)},
         {!attends, "is for attention; expected --layer attention or transformer", LIST(KV_HEADS)},
@@ -709,7 +740,7 @@ static bool check_sense(const lap_train_t *train, const lap_args_t *args)
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (const int *option = rows[i].options; rows[i].is && *option != NOPTIONS; option++)
-            if (args->given[*option])
+            if (line[*option])
                 return lap_args_wrong(args->command, "--%s %s", options[*option].name, rows[i].why);
     return true;
 }
@@ -775,6 +806,8 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, HIDDEN, "%zu", desc->hidden);
     lap_arg_settle(args, FFN, "%zu", desc->ffn ? desc->ffn : 4 * desc->hidden);
     lap_arg_settle(args, EXPANSION, "as --ffn");
+    lap_arg_settle(args, MICRO, "%d", train->micro);
+    lap_arg_settle(args, MICRO_SIZE, "as --micro-batches");
     lap_arg_settle(args, SEQ, "%zu", desc->seq);
     lap_arg_settle(args, HEADS, "%zu", desc->heads);
     lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
@@ -819,7 +852,7 @@ const char *lap_train_own(const lap_train_t *train, size_t own)
 
 /* Puts what the file of --config says in front of the arguments. */
 static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p,
-                       const char **unused_p)
+                       const char **unused_p, bool *line)
 {
     lap_args_t args = {.positionals = NULL};
     char **copy = lap_alloc((size_t)*argc_p + 1, sizeof(*copy)); /* parsing re-orders them */
@@ -829,6 +862,7 @@ static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p
     memcpy(copy, *argv_p, (size_t)*argc_p * sizeof(*copy));
     int status = lap_args_parse(command, *argc_p, copy, &args);
     lap_free(copy);
+    memcpy(line, args.given, sizeof(args.given));
     if (status == LAP_CLI_GO && args.values[CONFIG])
         status = lap_config_read(command, args.values[CONFIG], *argc_p, *argv_p, argc_p, argv_p,
                                  unused_p);
@@ -839,12 +873,15 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
 {
     lap_args_t args;
     const char *unused = "";
-    int status = read_config(command, &argc, &argv, &unused);
+    bool line[LAP_OPTIONS_MAX] = {false};
+    int status = read_config(command, &argc, &argv, &unused, line);
     if (status == LAP_CLI_GO)
         status = lap_args_parse(command, argc, argv, &args);
     if (status != LAP_CLI_GO)
         return status;
     lap_train_t train = {.desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
+    train.data = args.values[DATA];
+    train.data_ends = args.given[DATA_ENDS];
     train.config = args.values[CONFIG];
     train.config_unused = unused;
     train.json = args.given[JSON];
@@ -855,7 +892,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !parse_kinds(&train, &args) || !parse_shape(&train, &args) ||
-        !parse_training(&train, &args) || !check_sense(&train, &args) ||
+        !parse_training(&train, &args) || !check_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
@@ -917,6 +954,8 @@ int lap_train_check(const lap_train_t *train, int nranks)
     lap_status_t status = lap_nn_validate(&desc, train->tp);
     if (status == LAP_OK)
         status = lap_optimizer_validate(&train->optimizer);
+    if (status == LAP_OK)
+        status = lap_train_data_check(train);
     if (status != LAP_OK)
         return lap_args_refused(train->args.command, status, "");
     return check_memory(train, nranks);

@@ -31,7 +31,9 @@ options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-.
 declare -A train=(
     [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--tp]=1 [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
     [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
-    [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--weight-decay]=0.5 [--clip-grad]=0
+    [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
+    [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
+    [--save-every]=1 [--load]="$work/load" [--weight-decay]=0.5 [--clip-grad]=0
     [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
     [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
@@ -44,6 +46,9 @@ declare -A bench=(
     [--sm-margin]= [--m]= [--n]= [--k]=
 )
 
+for file in a b; do
+    "$LAP" data tokenize --bytes "$LAP_SOURCE_DIR/LICENSE" -o "$work/$file.bin" >/dev/null
+done
 small='--seq 4 --heads 4 --head-dim 4 --iters 1'
 for option in $(options train); do
     value=${train[$option]-none}
@@ -51,9 +56,12 @@ for option in $(options train); do
     case $option in
     --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
     --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
-    --batch) common='train --batch 2' ;;
+    --batch | --micro-batch) common='train --batch 2' ;;
     --vocab) common='train --model gpt' ;;
     --tied) common='train --model llama' ;;
+    --data | --no-data-wrap) common="train --model gpt --data $work/a.bin" ;;
+    --lr-decay-iters | --min-lr) common='train --lr-decay-style linear' ;;
+    --save-every) common="train --save $work/save" ;;
     --grad-sync-dtype | --bucket-size) common='train --tp 1 --num-replicas 2' ;;
     --heads | --head-dim) common='train --lr 0.1' ;;
     --optimizer) common='train --lr 0.1 --weight-decay 0' ;;
@@ -67,6 +75,7 @@ for option in $(options train); do
         # Some are another way to say what comes first.
         named=${option/--num-replicas/--tp}
         named=${named/--batch-size/--batch}
+        [ "$named" = --micro-batch ] && named=--micro-batches
         refused "${named/--mlp-expansion-factor/--ffn}" "$common $small" "$option $value"
         ;;
     esac

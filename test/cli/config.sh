@@ -68,6 +68,16 @@ has 'what has no effect is said where people read' "$out" '|-- model.yaml: witho
 lap check train --config model.yaml
 has 'lap check train takes the same file' "$status $out" '0 ' 'transformer, 2 layers, 2 ranks'
 
+# A model: by its vocabulary, or its positions.
+printf '%s\n' 'vocab_size: 99' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' 'grad_sync_dtype: bf16' \
+    'global_batch_size: 4' 'micro_batch_size: 2' >gpt.yaml
+lap train --config gpt.yaml --tp 1 --iters 1 --json
+has 'a vocabulary makes it a model, and what is of no use to one rank is no mistake' "$status $out" '0 ' '"model":"gpt","vocab":99' '"micro_batches":2'
+printf '%s\n' 'position_embedding_type: rope' 'share_embeddings_and_output_weights: false' 'hidden_size: 32' 'num_attention_heads: 4' 'num_query_groups: 2' \
+    'num_layers: 1' 'seq_length: 8' >llama.yaml
+lap train --config llama.yaml --tp 1 --iters 1 --json
+has 'rotary positions make it a Llama' "$status $out" '0 ' '"model":"llama"' '"positions":"rope","tied":false' '"norm":"rmsnorm"' '"kv_heads":2'
+
 # yaml LINES...: a file of these lines.
 yaml() { printf '%s\n' "$@" >bad.yaml && lap train --config bad.yaml --iters 1; }
 

@@ -11,7 +11,7 @@ numbers() {
     shift
     lap train --json "$@"
     is "'lap train $*' ends well" "$status$err" 0
-    numbers=$(grep -oE "\"$key\":[^,]+" "$work/out" | cut -d: -f2)
+    numbers=$(tail -n 1 "$work/out" | grep -oE "\"$key\":[^,]+" | cut -d: -f2)
 }
 
 refuse() {
@@ -37,7 +37,7 @@ for model in 'gpt2-124m --hidden 48 --heads 6 --vocab 300' 'llama-tiny --hidden 
         for grid in '--tp 2' '--tp 3' '--tp 1 --num-replicas 2' '--tp 2 --num-replicas 2 --micro-batches 2' '--tp 2 --no-sequence-parallel'; do
             numbers loss $small $grid
             ok "... $grid: the losses of one rank" near "$numbers" "$alone" 1e-5
-            numbers=$(grep -oE '"grad_norm":[^,]+' "$work/out" | cut -d: -f2)
+            numbers=$(tail -n 1 "$work/out" | grep -oE '"grad_norm":[^,]+' | cut -d: -f2)
             ok "... $grid: and its norms" near "$numbers" "$norms" 1e-5
         done
         lap train $small --tp 2 --num-replicas 2 --compare --quiet

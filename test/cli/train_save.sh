@@ -102,20 +102,25 @@ has 'a file that is damaged is named' "$err" "checkpoint 'dir/step-00000004' is 
 is '... once' "$(grep -c 'left out' <<<"$err")" 1
 is '... and the one before is taken' "$status $(losses)" "0 $(tail -n +3 <<<"$whole")"
 
-# A full disk: files may have 64 KiB, and a checkpoint has more.
+# A full disk: files may have 12 MiB, and a checkpoint has more.
+big=(--layer layernorm_mlp --hidden 512 --ffn 4096 --seq 8 --batch 2 --tp 2 --json)
+lap train "${big[@]}" --iters 5
+whole=$(losses)
 rm -rf dir
-lap train "${small[@]}" --tp 2 --iters 2 --lr-decay-iters 12 --save dir
+lap train "${big[@]}" --iters 2 --save dir
 (
-    ulimit -f 64
-    "$LAP" train "${small[@]}" --tp 2 --iters 12 --json --load dir --save dir --save-every 5 >out 2>err </dev/null
+    ulimit -f 12288
+    "$LAP" train "${big[@]}" --iters 5 --load dir --save dir --save-every 3 >out 2>err </dev/null
     echo $? >status
 )
 err=$(cat err)
 is 'without room for a checkpoint training goes on to its end, with status 1' "$(cat status) $(losses)" "1 $(tail -n +3 <<<"$whole")"
-has '... it is said of each' "$err" 'the checkpoint of step 5 was not saved' 'File too large' 'the checkpoint of step 12' 'training goes on'
+has '... it is said of each' "$err" 'the checkpoint of step 3 was not saved' 'File too large' 'the checkpoint of step 5' 'training goes on'
 is '... and the old checkpoint stays' "$(ls dir)" step-00000002
-lap train "${small[@]}" --tp 2 --iters 12 --json --load dir
+lap train "${big[@]}" --iters 5 --load dir
 is '... whole' "$status $(losses)" "0 $(tail -n +3 <<<"$whole")"
+rm -rf dir
+lap train "${small[@]}" --tp 2 --iters 2 --lr-decay-iters 12 --save dir
 
 # Bad input.
 lap train "${small[@]}" --tp 2 --iters 12 --load nowhere

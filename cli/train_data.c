@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tokens that `lap train --data` trains on. Sequence s of an iteration is sample n + s of the files, where n samples were seen
+ * before: which ranks it goes to does not matter.
+ */
+#include <glob.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "train.h"
+#include "util/alloc.h"
+
+enum { FILES_MOST = 65536 };
+
+/* Adds the files of a name or pattern, in the order of their names. */
+static lap_status_t expand(const char *name, glob_t *found)
+{
+    const int failed =
+        glob(name, GLOB_NOCHECK | (found->gl_pathc > 0 ? GLOB_APPEND : 0), NULL, found);
+    if (failed == GLOB_NOSPACE || found->gl_pathc > FILES_MOST)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the files of --data");
+    return failed == 0 ? LAP_OK : lap_error(LAP_ERR_SYSTEM, "cannot read the folder of '%s'", name);
+}
+
+/* The files of a list of names and patterns with commas between them. */
+static lap_status_t list_files(const char *list, glob_t *found)
+{
+    char *names = lap_alloc(strlen(list) + 1, 1);
+    lap_status_t status = LAP_OK;
+    if (!names)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the files of --data");
+    memcpy(names, list, strlen(list) + 1);
+    for (char *rest = names, *name; status == LAP_OK && (name = strsep(&rest, ",")) != NULL;)
+        status = *name ? expand(name, found)
+                       : lap_error(LAP_ERR_INVALID,
+                                   "--data is '%s'; expected names of files with one comma between "
+                                   "two of them",
+                                   list);
+    lap_free(names);
+    return status;
+}
+
+static lap_status_t open_files(const lap_train_t *train, const lap_data_options_t *options,
+                               lap_data_t **data_p)
+{
+    glob_t found = {.gl_pathc = 0};
+    lap_status_t status = list_files(train->data, &found);
+    if (status == LAP_OK)
+        status =
+            lap_data_open((const char *const *)found.gl_pathv, found.gl_pathc, options, data_p);
+    if (found.gl_pathc > 0)
+        globfree(&found);
+    return status;
+}
+
+lap_status_t lap_train_data_open(const lap_train_t *train, lap_data_t **data_p)
+{
+    lap_data_options_t options = LAP_DATA_OPTIONS_INIT;
+    options.seq = train->desc.seq;
+    options.vocab = train->desc.vocab;
+    options.wraps = !train->data_ends;
+    return open_files(train, &options, data_p);
+}
+
+lap_status_t lap_train_data_check(const lap_train_t *train)
+{
+    lap_data_t *data = NULL;
+    uint64_t needed;
+    if (!train->data)
+        return LAP_OK;
+    LAP_TRY(lap_train_data_open(train, &data));
+    const uint64_t samples = lap_data_samples(data);
+    lap_data_close(data);
+    if (train->data_ends &&
+        (__builtin_mul_overflow((uint64_t)train->batch, (uint64_t)train->iters, &needed) ||
+         needed > samples))
+        return lap_error(LAP_ERR_INVALID,
+                         "--data has %" PRIu64
+                         " samples of %zu tokens; expected %d iterations of %zu "
+                         "to need no more, or no --no-data-wrap",
+                         samples, train->desc.seq, train->iters, train->batch);
+    return LAP_OK;
+}
+
+lap_status_t lap_train_data_fill(const lap_data_t *data, uint64_t first, size_t count, size_t seq,
+                                 int32_t *tokens, int32_t *targets)
+{
+    uint32_t *sample = lap_alloc(seq + 1, sizeof(*sample));
+    lap_status_t status =
+        sample ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", seq + 1);
+    for (size_t b = 0; b < count && status == LAP_OK; b++) {
+        status = lap_data_sample(data, first + b, sample);
+        for (size_t s = 0; s < seq && status == LAP_OK; s++) {
+            tokens[b * seq + s] = (int32_t)sample[s];
+            targets[b * seq + s] = (int32_t)sample[s + 1];
+        }
+    }
+    lap_free(sample);
+    return status;
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lap train --data: every grid of ranks sees the same tokens in the same order, also across a checkpoint; and a model learns from the
+# documents of the repository what frequencies of letters alone do not tell.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+cd "$work" || exit 1
+"$LAP" data tokenize --bytes "$LAP_SOURCE_DIR"/README.md "$LAP_SOURCE_DIR"/docs/{usage,features,building}.md -o corpus.bin >/dev/null
+
+# losses: of the steps of a run in JSON, with all their digits.
+losses() { python3 -c '
+import json, sys
+lines = [json.loads(line) for line in open("out")]
+steps = [line for line in lines if "step" in line]
+assert [s["loss"] for s in steps] == [i["loss"] for i in lines[-1]["iterations"]]
+for s in steps: print(repr(s["loss"]))'; }
+
+# ---- grids ----
+
+small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --data corpus.bin)
+lap train "${small[@]}" --tp 1 --batch 12 --steps 5 --json
+alone=$(losses)
+is 'one rank' "$status $(wc -l <<<"$alone")" '0 5'
+for grid in '--tp 2' '--tp 3' '--tp 1 --dp 2' '--tp 2 --dp 2 --micro-batch 1' '--tp 1 --dp 3 --micro-batches 2' '--tp 1 --micro-batch 4'; do
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" $grid --global-batch 12 --steps 5 --json
+    ok "$grid: the losses of one rank" near "$(losses)" "$alone" 1e-5
+done
+has 'a step in JSON has all that is asked of it' "$(head -n 1 out)" '"step":1,"loss":' '"grad_norm":' '"lr":' '"ms":' '"tokens_per_s":' '"comm":{'
+lap train "${small[@]}" --tp 2 --batch 12 --steps 2
+has 'a step has a line' "$out" 'Step 2/2: loss ' ', norm ' ', lr ' ' tokens/s, ' ' TFLOP/s, ' ' MiB, tp '
+# Other tokens, other losses: they are those of the files.
+tr a-y b-z <"$LAP_SOURCE_DIR/README.md" >other.txt
+"$LAP" data tokenize --bytes other.txt -o other.bin >/dev/null
+lap train "${small[@]}" --data other.bin --tp 1 --batch 12 --steps 5 --json
+ok 'other files have other losses' test "$(losses)" != "$alone"
+
+# Shards, by a list or a pattern, are one sequence.
+python3 - <<'PY'
+import struct
+data = open("corpus.bin", "rb").read()[1024:]
+count = len(data) // 2
+for i, (a, b) in enumerate(((0, 1001), (1001, 1500), (1500, count))):
+    open("part%d.bin" % i, "wb").write(struct.pack("<256i", 20240520, 1, b - a, *[0] * 253) + data[2 * a:2 * b])
+PY
+for files in part0.bin,part1.bin,part2.bin 'part*.bin' 'part0.bin,part[12].bin'; do
+    lap train "${small[@]}" --data "$files" --tp 1 --batch 12 --steps 5 --json
+    is "$files: the same, to the last bit" "$status $(losses)" "0 $alone"
+done
+
+# ---- checkpoints ----
+
+lap train "${small[@]}" --tp 2 --batch 12 --steps 6 --json
+whole=$(losses)
+lap train "${small[@]}" --tp 2 --batch 12 --steps 3 --save run --json
+is 'three steps and a checkpoint' "$status $(losses)" "0 $(head -n 3 <<<"$whole")"
+ok '... as Hugging Face has it' python3 - <<'PY'
+import json, struct
+data = open("run/step-00000003/model.safetensors", "rb").read()
+header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+assert header["transformer.h.1.attn.c_attn.weight"]["shape"] == [24, 72] and header["transformer.wte.weight"]["shape"] == [256, 24]
+config = json.load(open("run/step-00000003/config.json"))
+assert config["model_type"] == "gpt2" and config["n_embd"] == 24 and config["n_inner"] == 40 and config["vocab_size"] == 256
+assert json.load(open("run/step-00000003/manifest.json"))["samples"] == 36
+PY
+lap train "${small[@]}" --tp 2 --batch 12 --steps 6 --load run --json
+is '... three more: six, to the last bit' "$status $(losses)" "0 $(tail -n 3 <<<"$whole")"
+lap train "${small[@]}" --tp 3 --dp 2 --batch 12 --steps 6 --load run --json
+ok '... on another grid up to rounding' near "$(losses)" "$(tail -n 3 <<<"$whole")" 1e-5
+# With half the batch the same samples follow: weights that do not change have the same mean loss on them.
+lap train "${small[@]}" --tp 1 --batch 6 --steps 5 --load run --json --lr 0
+halves=$(losses | awk '{ sum += $1 } END { printf "%.9f\n", sum / NR }')
+lap train "${small[@]}" --tp 1 --batch 12 --steps 4 --load run --json --lr 0
+ok 'another batch goes on where the data were' near "$(losses)" "$halves" 1e-6
+
+# ---- the end, and what is wrong ----
+
+lap train "${small[@]}" --tp 1 --batch 12 --steps 2 --no-data-wrap
+is 'data that are enough' "$status" 0
+"$LAP" data tokenize --bytes --force "$LAP_SOURCE_DIR/LICENSE" -o short.bin >/dev/null
+head -c 2048 short.bin >cut.bin
+lap train "${small[@]}" --data cut.bin --tp 1
+has 'a file that was cut' "$status $err" '2 ' "'cut.bin' has 2048 bytes, expected" 'it was cut'
+lap train "${small[@]}" --data short.bin --tp 1 --batch 12 --steps 1000 --no-data-wrap
+has 'data that are too few' "$status $err" '2 ' 'samples of 16 tokens; expected 1000 iterations of 12 to need no more'
+lap train "${small[@]}" --data short.bin --tp 1 --batch 12 --steps 100
+is '... begin again without it' "$status" 0
+lap train "${small[@]}" --vocab 100 --tp 2 --batch 12 --steps 5
+has 'a token beyond the vocabulary, with its place' "$status $err" '1 ' "'corpus.bin': token " ', expected less than 100'
+lap train "${small[@]}" --data nowhere.bin --tp 1
+has 'no such file' "$status $err" '1 ' "cannot open 'nowhere.bin'"
+lap train "${small[@]}" --data corpus.bin,,part0.bin --tp 1
+has 'a name that is empty' "$status $err" '2 ' "--data is 'corpus.bin,,part0.bin'; expected names"
+lap train --layer transformer --data corpus.bin
+has 'layers learn no tokens' "$status $err" '2 ' '--data is for language models; expected --model'
+lap train --model gpt --no-data-wrap
+has 'an end of nothing' "$status $err" '2 ' '--no-data-wrap is for files of tokens'
+lap train "${small[@]}" --micro-batch 5 --batch 12 --tp 1
+has 'a micro-batch that does not fit' "$status $err" '2 ' '--batch is 12; expected a multiple of 5'
+lap train "${small[@]}" --micro-batch 2 --micro-batches 2
+has 'two ways to cut a batch' "$status $err" '2 ' '--micro-batch and --micro-batches are both given'
+
+# ---- learning ----
+
+"$LAP" data tokenize --bytes "$LAP_SOURCE_DIR"/README.md "$LAP_SOURCE_DIR"/docs/*.md -o docs.bin >/dev/null
+entropy=$("$LAP" data info docs.bin --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["entropy"])')
+learn=(--model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data docs.bin --batch 16 --lr 0.003 --lr-warmup-iters 10 --steps 200 --no-trace
+    --no-predict --json)
+for grid in '--tp 1' '--tp 2 --dp 2'; do
+    # shellcheck disable=SC2086
+    lap train "${learn[@]}" $grid
+    mean=$(losses | tail -n 50 | awk '{ sum += $1 } END { print sum / NR }')
+    ok "$grid: after 200 steps the loss is $mean, which is less than the $entropy of a unigram model" \
+        awk -v a="$mean" -v b="$entropy" 'BEGIN { exit !(a > 0 && a < b - 0.3) }'
+    means="${means:-} $mean"
+done
+# shellcheck disable=SC2086
+ok "the same on 1 and on 4 ranks:$means" near $means 1e-3
+finish

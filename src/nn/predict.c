@@ -167,24 +167,6 @@ static lap_status_t issue_kernel(probe_t *probe, const void *what)
                                probe->stream);
 }
 
-static lap_status_t issue_cast(probe_t *probe, const void *what)
-{
-    const lap_nn_entry_t *entry = what;
-    const lap_tensor_t *src = &probe->shadow.tensors[entry->reads[0]];
-    const lap_tensor_t *dst = &probe->shadow.tensors[entry->writes[0]];
-    const lap_cast_t cast = {
-        .from = src->dtype,
-        .to = dst->dtype,
-        .src = src->data,
-        .dst = dst->data,
-        .src_stride = src->stride * lap_dtype_size(src->dtype),
-        .dst_stride = dst->stride * lap_dtype_size(dst->dtype),
-        .rows = src->rows,
-        .cols = src->cols,
-    };
-    return probe->nn->engine->device->ops->cast(probe->stream, &cast);
-}
-
 /* Kernels that need nothing but their regions; of the others the bytes count. */
 static bool is_measured(lap_nn_work_t work)
 {
@@ -202,6 +184,8 @@ static bool is_measured(lap_nn_work_t work)
     case LAP_NN_ROPE:
     case LAP_NN_ROPE_BACKWARD:
     case LAP_NN_CAST:
+    case LAP_NN_AMAX:
+    case LAP_NN_TRANSPOSE:
         return true;
     default:
         return false;
@@ -229,8 +213,7 @@ static lap_status_t measure_entry(probe_t *probe, const lap_nn_entry_t *entry, d
     lap_status_t status = place_regions(probe, entry);
     if (status == LAP_OK && (entry->work == LAP_NN_ADD || entry->work == LAP_NN_ACTIVATE))
         place_reduction(probe, entry);
-    status = time_work(probe, entry->work == LAP_NN_CAST ? issue_cast : issue_kernel, entry, status,
-                       seconds_p);
+    status = time_work(probe, issue_kernel, entry, status, seconds_p);
     free_memory(probe);
     return status;
 }

@@ -168,10 +168,10 @@ static lap_status_t simulation_init(simulation_t *sim)
     for (size_t i = 0; i < nsteps; i++)
         sim->ends[i] = -1;
     for (int r = 0; r < sim->size; r++)
-        for (uint16_t s = 0; s < LAP_STREAMS; s++) {
+        for (int s = 0; s < LAP_STREAMS; s++) {
             lane_t *lane = &sim->lanes[r * LAP_STREAMS + s];
             *lane = (lane_t){.block = NO_BLOCK};
-            find_next(sim, r, s, lane);
+            find_next(sim, r, (uint16_t)s, lane);
         }
     return LAP_OK;
 }

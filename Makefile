@@ -93,7 +93,7 @@ help:
 	@echo "make bench-gpu  the same operators beside PyTorch's on an NVIDIA GPU; BENCH_ARGS=--help"
 	@echo "make fuzz       random input for every parser, FUZZ_SECONDS ($(FUZZ_SECONDS)) each; needs clang"
 	@echo "make faults     random faults in a random rank: kills, stops, no memory, ...; FAULTS_ARGS=--help"
-	@echo "make lint       format, clang-tidy, cppcheck; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"
+	@echo "make lint       format, clang-tidy, cppcheck, pyflakes; LINT_ARGS=--quick leaves out the slow checks; make format rewrites the files"
 	@echo "make install    into PREFIX ($(PREFIX)), below DESTDIR if it is set"
 	@echo "make wheel      the Python package lapstrake with its liblap inside, in $(BUILD)/wheel"
 	@echo "make clean      removes what was built"

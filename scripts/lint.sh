@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh BUILD: the format, clang-tidy and cppcheck over all C files; BUILD holds compile_commands.json.
+# lint.sh BUILD: the format, clang-tidy and cppcheck over all C files, pyflakes over those of Python; BUILD holds compile_commands.json.
 # lint.sh BUILD --quick: without the path analysis of clang-tidy (clang-analyzer-*), which takes nine tenths of the time. It
 # is what continuous integration runs.
 # lint.sh --fix-format: rewrites the files as .clang-format says, and nothing else.
@@ -37,5 +37,7 @@ cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-sup
     --suppress=missingIncludeSystem --suppress=invalidPointerCast --suppress=varFuncNullUB \
     -D_GNU_SOURCE -Iinclude -Isrc -Itest -I"$build/generated" \
     --error-exitcode=1 -j "$(nproc)" "${sources[@]}" || failed=1
+echo "lint: pyflakes"
+pyflakes3 python test/python examples/python || failed=1
 [ $failed = 0 ] && echo "lint: clean"
 exit $failed

@@ -73,6 +73,7 @@ look()
     [ "$1" = lint ] && need clang-format "clang-format" has clang-format
     [ "$1" = lint ] && need clang-tidy "clang-tidy" has clang-tidy
     [ "$1" = lint ] && need cppcheck "cppcheck" has cppcheck
+    [ "$1" = lint ] && need pyflakes3 "pyflakes" has pyflakes3
     [ "$1" = fuzz ] && need "clang libclang-rt-dev" "clang with libFuzzer" has_fuzzer
     [ "$1" = test ] && need python3 "Python 3" has python3
     [ "$1" = test ] && need python3-venv "Python's venv" has_venv

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/python/train_mlp.py under torchrun trains, and losses do not depend on overlap; docs/python.md runs."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from ranks import forked
+
+ROOT = Path(os.environ["LAP_SOURCE_DIR"])
+SCRIPT = ROOT / "examples" / "python" / "train_mlp.py"
+
+
+def losses(ranks, *options):
+    """The losses that the example prints."""
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
+                           "--standalone", str(SCRIPT), *options], capture_output=True, text=True)
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+    return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+
+
+def page(rank, ranks, code, port):
+    """Runs code of a page as a rank that torchrun has started."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port))
+    names = {}
+    exec(code, names)
+    names["dist"].destroy_process_group()
+    return list(names["z"].shape)
+
+
+class Example(unittest.TestCase):
+    def test_the_page(self):
+        blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.S | re.M)
+        self.assertEqual(len(blocks), 2)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.assertEqual(forked(2, page, blocks[0], port), [[16, 64]] * 2)
+        exec(blocks[1], {})
+
+    def test_it_trains(self):
+        overlapped = losses(4, "--steps", "41")
+        self.assertEqual(len(overlapped), 3)
+        self.assertLess(overlapped[-1], 0.5 * overlapped[0])
+        self.assertEqual(losses(4, "--steps", "21", "--no-comm-overlap"), overlapped[:2])
+
+
+if __name__ == "__main__":
+    unittest.main()

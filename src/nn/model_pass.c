@@ -128,7 +128,7 @@ static lap_status_t check_model(const lap_nn_t *nn, const char *caller)
 lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
                                const int32_t *targets)
 {
-    size_t counted;
+    size_t counted = 0;
     LAP_TRY(check_model(nn, "lap_model_forward"));
     LAP_TRY(lap_nn_check_seq(nn, seq));
     if (!tokens)

@@ -84,7 +84,7 @@ clean:
 
 help:
 	@echo "make            build the library and the command lap, in $(BUILD)/"
-	@echo "make demo       trains a layer on 4 CPU ranks with overlap and without; every method; a timeline"
+	@echo "make demo       trains a small GPT on text on 4 CPU ranks with overlap and without; every method; a timeline"
 	@echo "make check      the quick tests, under a minute on two cores"
 	@echo "make test       every test; test-asan and test-tsan run them under sanitizers"
 	@echo "make test-gpu   the tests that need an NVIDIA GPU; sanitize-gpu: under compute-sanitizer"

@@ -23,7 +23,7 @@ while IFS= read -r line; do
         <<<"$command")
     case $short in
     *' bench '*) short="$short --iters 1 --warmup 0" ;;
-    *' train '*--save*|*' train '*--load*) short="$short --seq 32" ;; # one goes on from the other
+    *' train '*--save*|*' train '*--load*) short="$short --seq 32 --heads 4" ;; # one goes on from the other
     *' train '*) short="${short/--iters 5/} --iters 1 --seq 32" ;;
     *' check all'*) short="$short --ranks 1:2" ;;
     esac

@@ -84,6 +84,11 @@ width = float(root.get("width"))
 assert all(float(r.get("x", 0)) + float(r.get("width")) <= width for r in root.iter(svg + "rect"))
 PY
 
+command=$(grep -o 'show train [^`]*--svg docs/pass.svg' "$LAP_SOURCE_DIR/docs/design.md")
+# shellcheck disable=SC2086
+lap ${command/docs\/pass.svg/$work\/doc.svg}
+ok 'the picture of the documents is what the command draws' cmp "$work/doc.svg" "$LAP_SOURCE_DIR/docs/pass.svg"
+
 # Prediction: ranks are started, and the times of the fragments agree with the order of the program.
 for more in '' '--transport self' '--auto' '--rank 1'; do
     # shellcheck disable=SC2086

@@ -69,7 +69,7 @@ lap_status_t lap_nn_amax(lap_nn_t *nn, const lap_tensor_t *matrix, float *amax)
 
 /* ---- operators ---- */
 
-lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
+lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     const lap_nn_call_t *call = &nn->calls[entry->index];
     const uint32_t *reads = entry->reads, *writes = entry->writes;
@@ -92,7 +92,7 @@ lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry)
     args.alpha = entry->alpha;
     args.beta = entry->beta;
     args.trace = nn->tracing ? call->trace : NULL;
-    return lap_op_bind(call->op, &args);
+    return args;
 }
 
 /* ---- kernels ---- */
@@ -361,6 +361,12 @@ static lap_status_t issue_entry(lap_nn_t *nn, const lap_nn_entry_t *entry)
 lap_status_t lap_nn_issue_kernel(void *context, uint32_t entry, lap_stream_t *stream)
 {
     lap_nn_t *nn = context;
+    const lap_nn_background_t *background = nn->background;
+    if (entry >= nn->list.nentries) {
+        const uint32_t cast = entry - nn->list.nentries;
+        return background->cast(background->context, cast / LAP_NN_BUCKET_FRAGMENTS,
+                                (int)(cast % LAP_NN_BUCKET_FRAGMENTS), stream);
+    }
     nn->stream = stream;
     const lap_status_t status = issue_entry(nn, &nn->list.entries[entry]);
     nn->stream = NULL;

@@ -283,6 +283,7 @@ static void end(lap_nn_t *nn)
 {
     if (nn->end)
         (void)lap_nn_wait(nn);
+    (void)lap_nn_end_background(nn);
     lap_nn_free_passes(nn);
     for (size_t i = 0; nn->calls && i < nn->ncalls; i++) {
         lap_op_destroy(nn->calls[i].op);

@@ -42,12 +42,29 @@ typedef struct lap_nn_pass {
     const float *given_looks;
     lap_tensor_t given[LAP_NN_GIVEN];
 
+    bool background_traced;
+
     bool is_in_flight;
-    lap_in_flight_t in_flight;
-    uint32_t failures_before; /* engine->failures when it began */
+    lap_in_flight_t in_flight[LAP_STREAM_SETS]; /* of the layers, and of replicas */
+    uint32_t failures_before;                   /* engine->failures when it began */
 } lap_nn_pass_t;
 
 #define LAP_NN_PASSES 8 /* that layers keep */
+
+/*
+ * What replicas add to the last backward of a step. The functions are given `context`, the number of a
+ * bucket and one of its fragments.
+ */
+typedef struct lap_nn_background {
+    lap_nn_replicas_t replicas;
+    lap_group_t *group;
+    lap_buffer_t *buffer;
+    bool traced; /* arguments have traces */
+    /* The operator of a call and its arguments, and the cast of a bucket. */
+    lap_op_t *(*call)(void *context, size_t index, int which, lap_op_args_t *args_p);
+    lap_status_t (*cast)(void *context, size_t index, int which, lap_stream_t *stream);
+    void *context;
+} lap_nn_background_t;
 
 /* Whose the gradients are, where lap_dp has joined the layers with replicas. */
 typedef enum lap_nn_sync {
@@ -88,6 +105,8 @@ struct lap_nn {
     uint64_t npasses;            /* so far */
     lap_nn_pass_t *in_flight[4]; /* passes that have not ended: one of each part at most */
     size_t nin_flight;
+    const lap_nn_background_t *background; /* NULL: backward sends nothing to replicas */
+    lap_nn_pass_t *in_background;          /* a backward whose buckets have not been ended */
     bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
     lap_stream_t *stream;         /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
@@ -191,13 +210,22 @@ bool lap_nn_is_in_flight(const lap_nn_t *nn, int part);
 /* Ends all passes in flight, in their order; the first failure is that of all. */
 lap_status_t lap_nn_end_passes(lap_nn_t *nn);
 
+/*
+ * From now on, or no more with NULL, the last backward of a step sends gradients to replicas. Nothing
+ * of it is in flight.
+ */
+void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
+
+/* Waits for what a backward has sent to replicas, if it has. */
+lap_status_t lap_nn_end_background(lap_nn_t *nn);
+
 /* ---- issue.c ---- */
 
 /* Issues a part that has only kernels, behind all that was issued before. */
 lap_status_t lap_nn_issue_part(lap_nn_t *nn, int part);
 
-/* The memory and numbers of the call of an operator; as lap_exec_kernel_t, all other entries. */
-lap_binding_t lap_nn_bind_operator(lap_nn_t *nn, const lap_nn_entry_t *entry);
+/* The arguments of the call of an operator; as lap_exec_kernel_t, all other entries, and casts. */
+lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry);
 lap_status_t lap_nn_issue_kernel(void *nn, uint32_t entry, lap_stream_t *stream);
 
 /* A region in this pass; LAP_NN_NONE: a tensor without data. */

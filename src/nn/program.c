@@ -252,8 +252,12 @@ bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode)
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
+    size_t bucket;
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
+        if (mode.replicas &&
+            lap_nn_bucket_completed(mode.replicas->buckets, list, part, i, &bucket))
+            LAP_TRY(lap_nn_link_bucket(list, mode.replicas, bucket, linked));
         if (!lap_nn_entry_runs(entry, mode))
             continue;
         if (entry->work == LAP_NN_OPERATOR)

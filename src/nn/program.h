@@ -3,6 +3,7 @@
 #ifndef LAP_NN_PROGRAM_H
 #define LAP_NN_PROGRAM_H
 
+#include "nn/buckets.h"
 #include "nn/list.h"
 #include "schedule/link.h"
 #include "schedule/target.h"
@@ -24,9 +25,13 @@ lap_nn_source_t lap_nn_chosen(struct lap_nn *nn);
 /* The active rows of an operator of the list in a pass with `seq` tokens of each sequence. */
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq);
 
-/* Which of a part's entries a pass has: those that look for magnitudes, those of the first pass. */
+/*
+ * Which of a part's entries a pass has: those that look for magnitudes, those of the first pass; and
+ * whether gradients go to replicas as they are completed.
+ */
 typedef struct lap_nn_mode {
     bool looks, first;
+    const lap_nn_replicas_t *replicas; /* NULL: they do not */
 } lap_nn_mode_t;
 
 /* Whether an entry is a fragment of a program. */
@@ -38,7 +43,10 @@ bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
  */
 void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *linked);
 
-/* Adds the fragments of a part of a list, whose origin is the number of their entry. */
+/*
+ * Adds the fragments of a part of a list, whose origin is the number of their entry; those of buckets,
+ * if gradients go to replicas, have theirs behind that.
+ */
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked);
 

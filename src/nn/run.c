@@ -33,15 +33,31 @@ lap_status_t lap_nn_prove_own(lap_nn_t *nn)
     return lap_nn_prove_source(&nn->list.plan, &nn->calls[0].op->target, &source, &proof);
 }
 
+/* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
+static lap_op_t *call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap_op_args_t *args_p)
+{
+    const lap_nn_background_t *background = nn->background;
+    if (fragment->schedule.nsteps > 0 && fragment->schedule.steps[0].kind == LAP_STEP_KERNEL)
+        return NULL;
+    if (fragment->origin >= nn->list.nentries) {
+        const uint32_t call = fragment->origin - nn->list.nentries;
+        return background->call(background->context, call / LAP_NN_BUCKET_FRAGMENTS,
+                                (int)(call % LAP_NN_BUCKET_FRAGMENTS), args_p);
+    }
+    const lap_nn_entry_t *entry = &nn->list.entries[fragment->origin];
+    *args_p = lap_nn_args_of(nn, entry);
+    return nn->calls[entry->index].op;
+}
+
 /* The programs of the calls among the fragments; the others are kernels. */
 static lap_status_t make_programs(lap_nn_t *nn, const lap_linked_t *linked,
                                   lap_program_t **programs)
 {
     for (uint32_t f = 0; f < linked->nfragments; f++) {
-        const lap_nn_entry_t *entry = &nn->list.entries[linked->fragments[f].origin];
-        if (entry->work != LAP_NN_OPERATOR)
+        lap_op_args_t args;
+        lap_op_t *op = call_of(nn, &linked->fragments[f], &args);
+        if (!op)
             continue;
-        lap_op_t *op = nn->calls[entry->index].op;
         const lap_schedule_t *schedule = &linked->fragments[f].schedule;
         LAP_TRY(lap_op_check_fits(op, schedule));
         LAP_TRY(lap_op_program(op, schedule->m, &programs[f]));
@@ -72,6 +88,8 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
     const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_linked_t linked = {.rank = nn->list.rank};
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
+    if (pass->mode.replicas)
+        lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
     lap_status_t status =
         lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->mode, &source, &linked);
     if (status == LAP_OK)
@@ -97,7 +115,7 @@ void lap_nn_free_passes(lap_nn_t *nn)
 static bool is_pass(const lap_nn_pass_t *pass, int part, size_t seq, lap_nn_mode_t mode)
 {
     return pass->exec && pass->part == part && pass->seq == seq && pass->mode.looks == mode.looks &&
-           pass->mode.first == mode.first;
+           pass->mode.first == mode.first && pass->mode.replicas == mode.replicas;
 }
 
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
@@ -159,9 +177,11 @@ static lap_status_t check_memory(const lap_nn_t *nn, int part, const lap_tensor_
 static void bind_operators(lap_nn_t *nn, lap_exec_t *exec)
 {
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
-        if (lap_exec_program(exec, f))
-            *lap_exec_binding(exec, f) = lap_nn_bind_operator(
-                nn, &nn->list.entries[lap_exec_linked(exec)->fragments[f].origin]);
+        if (lap_exec_program(exec, f)) {
+            lap_op_args_t args;
+            lap_op_t *op = call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+            *lap_exec_binding(exec, f) = lap_op_bind(op, &args);
+        }
 }
 
 /* Nothing is bound anew while the same is given. */
@@ -169,7 +189,9 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     lap_tensor_t given[LAP_NN_GIVEN];
     list_given(nn, pass->part, given);
-    bool same = pass->bound && pass->traced == nn->tracing && pass->given_looks == nn->looks;
+    const bool traced = pass->mode.replicas && nn->background->traced;
+    bool same = pass->bound && pass->traced == nn->tracing && pass->given_looks == nn->looks &&
+                pass->background_traced == traced;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         same = same && is_same(&given[i], &pass->given[i]);
     if (same)
@@ -181,6 +203,7 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         pass->given[i] = given[i];
     pass->traced = nn->tracing;
+    pass->background_traced = traced;
     pass->given_looks = nn->looks;
     pass->bound = true;
     return LAP_OK;
@@ -188,32 +211,28 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 /* ---- traces ---- */
 
-static lap_trace_t *trace_of(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f)
-{
-    if (!lap_exec_program(exec, f))
-        return NULL;
-    return nn->calls[nn->list.entries[lap_exec_linked(exec)->fragments[f].origin].index].trace;
-}
-
 static lap_status_t begin_traces(const lap_nn_t *nn, lap_exec_t *exec)
 {
-    const lap_linked_t *linked = lap_exec_linked(exec);
-    for (uint32_t f = 0; f < linked->nfragments; f++) {
-        lap_trace_t *trace = trace_of(nn, exec, f);
-        if (!trace)
+    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
+        lap_op_args_t args;
+        const lap_op_t *op = call_of(nn, &lap_exec_linked(exec)->fragments[f], &args);
+        if (!op || !args.trace)
             continue;
-        const lap_nn_entry_t *entry = &nn->list.entries[linked->fragments[f].origin];
-        LAP_TRY(lap_op_begin_trace(nn->calls[entry->index].op, lap_exec_program(exec, f), trace));
-        lap_trace_start(trace);
+        LAP_TRY(lap_op_begin_trace(op, lap_exec_program(exec, f), args.trace));
+        lap_trace_start(args.trace);
     }
     return LAP_OK;
 }
 
-static void end_traces(const lap_nn_t *nn, lap_exec_t *exec)
+static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t set)
 {
-    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++)
-        if (trace_of(nn, exec, f))
-            lap_op_end_trace(lap_exec_program(exec, f), trace_of(nn, exec, f));
+    for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
+        const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
+        lap_op_args_t args;
+        if (fragment->schedule.background == (set == LAP_BACKGROUND) &&
+            call_of(nn, fragment, &args) && args.trace)
+            lap_op_end_trace(lap_exec_program(exec, f), args.trace);
+    }
 }
 
 /* ---- issuing ---- */
@@ -231,6 +250,7 @@ static lap_status_t call_ready(lap_nn_t *nn, size_t index)
 static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
     const lap_nn_list_t *list = &nn->list;
+    const lap_linked_t *linked = lap_exec_linked(pass->exec);
     uint32_t first = 0, next = 0;
     for (uint32_t i = list->parts[pass->part]; i < list->parts[pass->part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
@@ -240,6 +260,8 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
             LAP_TRY(call_ready(nn, entry->index));
         }
         next += lap_nn_entry_runs(entry, pass->mode);
+        while (next < linked->nfragments && linked->fragments[next].origin >= list->nentries)
+            next++; /* the bucket that the entry has completed */
     }
     return lap_exec_issue(pass->exec, first, next);
 }
@@ -261,7 +283,7 @@ size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready)
 
 static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
-    if (nn->tracing)
+    if (pass->traced || pass->background_traced)
         LAP_TRY(begin_traces(nn, pass->exec));
     LAP_TRY(lap_engine_calls_begin(nn->engine));
     lap_status_t status = lap_exec_begin(pass->exec);
@@ -289,11 +311,23 @@ static const char *name_of(const lap_nn_pass_t *pass)
     return kind == LAP_NN_REFRESH ? "refresh" : kind == LAP_NN_FORWARD ? "forward" : "backward";
 }
 
+/* The ranks and the memory of a set: those of the layers, or of replicas. */
+static lap_group_t *group_of(const lap_nn_t *nn, lap_stream_set_t set)
+{
+    return set == LAP_BACKGROUND ? nn->background->group : nn->group;
+}
+
+static lap_buffer_t *buffer_of(const lap_nn_t *nn, lap_stream_set_t set)
+{
+    return set == LAP_BACKGROUND ? nn->background->buffer : nn->buffer;
+}
+
 /* Whether the group is whole; `when` tells in the sentence what this rank did. */
-static lap_status_t check_group(const lap_nn_t *nn, const lap_nn_pass_t *pass, const char *when)
+static lap_status_t check_group(const lap_nn_t *nn, const lap_nn_pass_t *pass, lap_stream_set_t set,
+                                const char *when)
 {
     char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    const lap_status_t broken = lap_group_broken(nn->group);
+    const lap_status_t broken = lap_group_broken(group_of(nn, set));
     if (broken == LAP_OK)
         return LAP_OK;
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
@@ -312,62 +346,100 @@ static lap_status_t find_cause(const lap_nn_t *nn, const lap_nn_pass_t *pass, la
     return lap_engine_find_cause(nn->engine, status, doing);
 }
 
+/* The sets of streams that a pass uses, as the last of them. */
+static lap_stream_set_t last_set(const lap_nn_pass_t *pass)
+{
+    return pass->mode.replicas ? LAP_BACKGROUND : LAP_FOREGROUND;
+}
+
 static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
-    LAP_TRY(lap_engine_check_group(nn->engine, nn->group));
-    LAP_TRY(check_group(nn, pass, "was about to begin"));
-    if (nn->buffer->broken) /* only when the board could not be written: another rank died at it */
-        return lap_error(LAP_ERR_PEER_LOST, "an earlier call on the buffer of these layers failed");
+    for (int i = 0; i <= (int)last_set(pass); i++) {
+        const lap_stream_set_t set = (lap_stream_set_t)i;
+        LAP_TRY(lap_engine_check_group(nn->engine, group_of(nn, set)));
+        LAP_TRY(check_group(nn, pass, set, "was about to begin"));
+        if (buffer_of(nn, set)->broken) /* only when the board could not be written: another rank
+                                           died at it */
+            return lap_error(LAP_ERR_PEER_LOST,
+                             "an earlier call on the buffer of these layers failed");
+    }
     return lap_engine_check_free(nn->engine);
 }
 
 static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
-    pass->in_flight = (lap_in_flight_t){.group = nn->group, .buffer = nn->buffer};
-    lap_engine_add_in_flight(nn->engine, &pass->in_flight);
-    nn->buffer->in_flight++;
+    for (int i = 0; i <= (int)last_set(pass); i++) {
+        const lap_stream_set_t set = (lap_stream_set_t)i;
+        pass->in_flight[set] =
+            (lap_in_flight_t){.group = group_of(nn, set), .buffer = buffer_of(nn, set)};
+        lap_engine_add_in_flight(nn->engine, &pass->in_flight[set]);
+        buffer_of(nn, set)->in_flight++;
+    }
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
     nn->in_flight[nn->nin_flight++] = pass;
-}
-
-static void leave_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
-{
-    lap_engine_remove_in_flight(nn->engine, &pass->in_flight);
-    nn->buffer->in_flight--;
-    pass->is_in_flight = false;
+    if (pass->mode.replicas)
+        nn->in_background = pass;
 }
 
 /* A failure after a pass began leaves its signals uncounted. */
-static lap_status_t break_all(lap_nn_t *nn, lap_status_t status)
+static lap_status_t break_set(lap_nn_t *nn, lap_stream_set_t set, lap_status_t status)
 {
     lap_saved_error_t saved;
     lap_error_save(&saved);
-    nn->buffer->broken = true;
-    lap_group_fail_here(nn->group, status, lap_last_error());
+    buffer_of(nn, set)->broken = true;
+    lap_group_fail_here(group_of(nn, set), status, lap_last_error());
     lap_error_restore(&saved);
     return status;
 }
 
-static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
+static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t set)
 {
     lap_world_t *world = nn->group->world;
     uint64_t first, last;
-    lap_exec_numbers(pass->exec, &first, &last);
-    lap_await_begin(world, nn->buffer, first, last);
-    lap_status_t status = find_cause(nn, pass, lap_exec_wait(pass->exec));
+    lap_exec_numbers(pass->exec, set, &first, &last);
+    lap_await_begin(world, buffer_of(nn, set), first, last);
+    lap_status_t status = find_cause(nn, pass, lap_exec_wait(pass->exec, set));
     lap_await_end(world);
     /* As in lap_op_end: if the group is whole now, nothing of this pass was touched. */
     if (status == LAP_OK && nn->engine->device->ops->release)
-        status = check_group(nn, pass, "was in");
+        status = check_group(nn, pass, set, "was in");
     if (status != LAP_OK)
         lap_engine_fail(nn->engine, status, NULL); /* for all calls in flight */
-    leave_flight(nn, pass);
-    if (pass->traced)
-        end_traces(nn, pass->exec);
+    lap_engine_remove_in_flight(nn->engine, &pass->in_flight[set]);
+    buffer_of(nn, set)->in_flight--;
+    end_traces(nn, pass->exec, set);
     if (nn->engine->failures != pass->failures_before)
-        return break_all(nn, lap_error(nn->engine->status, "%s", nn->engine->text));
+        return break_set(nn, set, lap_error(nn->engine->status, "%s", nn->engine->text));
     return LAP_OK;
+}
+
+/* What it has sent to replicas may go on. */
+static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
+{
+    pass->is_in_flight = pass == nn->in_background;
+    return end_set(nn, pass, LAP_FOREGROUND);
+}
+
+lap_status_t lap_nn_end_background(lap_nn_t *nn)
+{
+    lap_nn_pass_t *pass = nn->in_background;
+    if (!pass)
+        return LAP_OK;
+    nn->in_background = NULL;
+    pass->is_in_flight = false;
+    for (size_t i = 0; i < nn->nin_flight; i++)
+        pass->is_in_flight = pass->is_in_flight || nn->in_flight[i] == pass;
+    return end_set(nn, pass, LAP_BACKGROUND);
+}
+
+/* Programs with buckets know them by what was given. */
+void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
+{
+    for (int i = 0; i < LAP_NN_PASSES; i++)
+        if (nn->cache[i].mode.replicas)
+            free_pass(&nn->cache[i]);
+    nn->background = background;
 }
 
 lap_status_t lap_nn_end_passes(lap_nn_t *nn)
@@ -399,9 +471,12 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
 {
     const size_t seq = part == LAP_NN_REFRESH ? 0 : nn->seq;
     bool *seen = &nn->seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
+    const bool backward = part == LAP_NN_BACKWARD || part == LAP_NN_BACKWARD_MORE;
+    const bool sends = backward && nn->background && nn->held == 0;
     /* Only delayed scaling tells the first pass from others. */
     const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
-                                .first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !*seen};
+                                .first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !*seen,
+                                .replicas = sends ? &nn->background->replicas : NULL};
     lap_nn_pass_t *pass;
     LAP_TRY(lap_nn_get_pass(nn, part, seq, mode, &pass));
     LAP_TRY(check_usable(nn, pass));
@@ -413,10 +488,13 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
         return LAP_OK;
     }
     /* Steps that were issued may wait for peers: they are let go. */
-    status = break_all(nn, find_cause(nn, pass, status));
+    status = find_cause(nn, pass, status);
+    for (int i = 0; i <= (int)last_set(pass); i++)
+        (void)break_set(nn, (lap_stream_set_t)i, status);
     lap_saved_error_t saved;
     lap_error_save(&saved);
     lap_engine_fail(nn->engine, status, NULL);
+    (void)lap_nn_end_background(nn);
     lap_error_restore(&saved);
     return status;
 }

@@ -12,27 +12,21 @@
 #include "core/status.h"
 #include "core/world.h"
 #include "nn/nn.h"
+#include "overlap/op.h"
 #include "schedule/run.h"
 #include "schedule/trace.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
 #define BUCKET_ELEMENTS ((size_t)4 << 20)
-#define ALIGNED 16u     /* floats: parameters begin at multiples of it */
-#define COLS_MOST 4096u /* of a bucket as a matrix */
 
-/* A matrix does not care where its rows came from: a bucket is one, so that its rows can be shared. */
 typedef struct bucket {
-    size_t first, last;  /* parameters */
-    size_t begin, count; /* floats of all gradients */
-    size_t rows, cols;
-    size_t missing; /* parameters whose gradients are still to come in this backward */
     lap_op_t *scatter, *gather;
     lap_trace_t *traces[2];
     lap_reduce_t cast, uncast; /* gradients to the wire's type and back */
     const void *sources[2];    /* of the two */
     size_t source_strides[2];
-    bool begun;
+    bool begun; /* outside of backward */
 } bucket_t;
 
 struct lap_dp {
@@ -42,9 +36,11 @@ struct lap_dp {
     lap_engine_t *engine; /* in whose background the buckets travel */
     lap_buffer_t *buffer;
     size_t bytes, nsignals; /* of the buffer */
+    lap_nn_buckets_t cut;   /* which buckets there are */
     bucket_t *buckets;
     size_t nbuckets;
-    void *sum;  /* the own rows of the bucket that travels, summed */
+    lap_nn_background_t background; /* what they add to backward */
+    void *sum;                      /* the own rows of the bucket that travels, summed */
     void *wire; /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
     lap_event_t *end;
     bool joined; /* the layers know of it */
@@ -59,88 +55,22 @@ static lap_stream_t *stream_of(const lap_dp_t *dp)
     return dp->engine->streams[lap_stream_of(LAP_BACKGROUND, LAP_STREAM_COMPUTE)];
 }
 
-/* ---- buckets ---- */
-
-static size_t begin_of(lap_nn_t *nn, size_t param)
-{
-    size_t count;
-    float *all = lap_nn_gradients(nn, &count);
-    return param < lap_nn_params(nn) ? (size_t)((float *)lap_nn_param(nn, param)->grad.data - all)
-                                     : count;
-}
-
-/* Rows as long as their number allows: sums and copies go row by row. */
-static void shape_bucket(bucket_t *bucket)
-{
-    const size_t units = bucket->count / ALIGNED;
-    size_t wide = 1;
-    for (size_t d = 2; d <= COLS_MOST / ALIGNED; d++)
-        wide = units % d == 0 ? d : wide;
-    bucket->cols = wide * ALIGNED;
-    bucket->rows = units / wide;
-}
-
-/*
- * What every rank that shares weights has alike, the ranks had to add up: it is there when backward
- * ends, and would hold up whatever shares its bucket.
- */
-static bool is_late(const lap_dp_t *dp, size_t param)
-{
-    return lap_nn_param(dp->nn, param)->replicated;
-}
-
-/* From the last parameter to the first: a bucket is closed when it is full. */
-static lap_status_t cut_buckets(lap_dp_t *dp)
-{
-    const size_t nparams = lap_nn_params(dp->nn);
-    dp->buckets = lap_alloc(nparams, sizeof(*dp->buckets));
-    if (!dp->buckets)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for buckets of %zu parameters", nparams);
-    for (size_t last = nparams; last-- > 0;) {
-        bucket_t *bucket = &dp->buckets[dp->nbuckets++];
-        const size_t end = begin_of(dp->nn, last + 1);
-        size_t first = last;
-        while (first > 0 && is_late(dp, first - 1) == is_late(dp, last) &&
-               end - begin_of(dp->nn, first) < dp->options.bucket)
-            first--;
-        *bucket = (bucket_t){.first = first, .last = last, .begin = begin_of(dp->nn, first)};
-        bucket->count = end - bucket->begin;
-        shape_bucket(bucket);
-        last = first;
-    }
-    return LAP_OK;
-}
-
-static void reset(lap_dp_t *dp)
-{
-    for (size_t i = 0; i < dp->nbuckets; i++) {
-        dp->buckets[i].missing = dp->buckets[i].last - dp->buckets[i].first + 1;
-        dp->buckets[i].begun = false;
-    }
-}
-
 /* ---- making it ---- */
 
-static lap_op_desc_t describe(const lap_dp_t *dp, const bucket_t *bucket, lap_op_kind_t kind)
+static lap_op_desc_t describe(const lap_dp_t *dp, size_t index, int which)
 {
-    lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = kind;
-    desc.m = bucket->rows;
-    desc.cols = bucket->cols;
-    desc.dtype = dp->options.wire_dtype;
-    desc.method = "direct";
+    lap_op_desc_t desc = lap_nn_bucket_desc(&dp->cut, index, which);
     desc.buffer = dp->buffer;
-    desc.background = 1;
     return desc;
 }
 
 /* One buffer for all buckets: they travel one after the other. */
 static lap_status_t size_buffer(lap_dp_t *dp)
 {
-    static const lap_op_kind_t kinds[] = {LAP_EXTERNAL_RS, LAP_EXTERNAL_AG};
+    static const int calls[] = {LAP_NN_BUCKET_SCATTER, LAP_NN_BUCKET_GATHER};
     for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
         size_t own_bytes, own_signals;
-        const lap_op_desc_t desc = describe(dp, &dp->buckets[i / 2], kinds[i % 2]);
+        const lap_op_desc_t desc = describe(dp, i / 2, calls[i % 2]);
         LAP_TRY(lap_op_buffer_size(&desc, dp->group->size, &own_bytes, &own_signals));
         dp->bytes = own_bytes > dp->bytes ? own_bytes : dp->bytes;
         dp->nsignals = own_signals > dp->nsignals ? own_signals : dp->nsignals;
@@ -155,17 +85,12 @@ static lap_status_t make_operators(lap_dp_t *dp)
                               &dp->buffer));
     for (size_t i = 0; i < dp->nbuckets; i++) {
         bucket_t *bucket = &dp->buckets[i];
-        const lap_op_desc_t scatter = describe(dp, bucket, LAP_EXTERNAL_RS);
-        const lap_op_desc_t gather = describe(dp, bucket, LAP_EXTERNAL_AG);
+        const lap_op_desc_t scatter = describe(dp, i, LAP_NN_BUCKET_SCATTER);
+        const lap_op_desc_t gather = describe(dp, i, LAP_NN_BUCKET_GATHER);
         LAP_TRY(lap_op_create(dp->group, &scatter, &bucket->scatter));
         LAP_TRY(lap_op_create(dp->group, &gather, &bucket->gather));
     }
     return LAP_OK;
-}
-
-static size_t own_rows(const lap_dp_t *dp, const bucket_t *bucket)
-{
-    return lap_shard(bucket->rows, dp->group->size, dp->group->rank, NULL);
 }
 
 /* Memory for the largest bucket. */
@@ -173,31 +98,31 @@ static lap_status_t alloc_memory(lap_dp_t *dp)
 {
     lap_device_t *device = dp->engine->device;
     const size_t width = lap_dtype_size(dp->options.wire_dtype);
-    size_t most = 1, most_own = 1;
-    for (size_t i = 0; i < dp->nbuckets; i++) {
-        const bucket_t *bucket = &dp->buckets[i];
-        const size_t own = own_rows(dp, bucket) * bucket->cols;
-        most = bucket->count > most ? bucket->count : most;
-        most_own = own > most_own ? own : most_own;
-    }
-    LAP_TRY(device->ops->alloc(device, most_own * width, &dp->sum));
+    LAP_TRY(device->ops->alloc(device, dp->cut.most_own * width, &dp->sum));
     if (dp->options.wire_dtype != LAP_FLOAT32)
-        LAP_TRY(device->ops->alloc(device, most * width, &dp->wire));
+        LAP_TRY(device->ops->alloc(device, dp->cut.most * width, &dp->wire));
     return device->ops->event_create(device, &dp->end);
 }
 
-/* The conversions of a bucket; what they are given must live as long as they run. */
-static void set_casts(lap_dp_t *dp, bucket_t *bucket)
+static float *gradients_of(const lap_dp_t *dp, size_t index)
 {
     size_t count;
-    float *grads = lap_nn_gradients(dp->nn, &count) + bucket->begin;
+    return lap_nn_gradients(dp->nn, &count) + dp->cut.list[index].begin;
+}
+
+/* The conversions of a bucket; what they are given must live as long as they run. */
+static void set_casts(lap_dp_t *dp, size_t index)
+{
+    bucket_t *bucket = &dp->buckets[index];
+    const lap_nn_bucket_t *cut = &dp->cut.list[index];
+    float *grads = gradients_of(dp, index);
     const lap_dtype_t wire = dp->options.wire_dtype;
-    const size_t narrow = bucket->cols * lap_dtype_size(wire), wide = bucket->cols * sizeof(float);
+    const size_t narrow = cut->cols * lap_dtype_size(wire), wide = cut->cols * sizeof(float);
     bucket->sources[0] = grads;
     bucket->sources[1] = dp->wire;
     bucket->source_strides[0] = wide;
     bucket->source_strides[1] = narrow;
-    const lap_reduce_t both = {.nsrc = 1, .rows = bucket->rows, .cols = bucket->cols};
+    const lap_reduce_t both = {.nsrc = 1, .rows = cut->rows, .cols = cut->cols};
     bucket->cast = bucket->uncast = both;
     bucket->cast.from = bucket->uncast.to = LAP_FLOAT32;
     bucket->cast.to = bucket->uncast.from = wire;
@@ -210,8 +135,6 @@ static void set_casts(lap_dp_t *dp, bucket_t *bucket)
     bucket->uncast.srcs = &bucket->sources[1];
     bucket->uncast.src_strides = &bucket->source_strides[1];
 }
-
-static lap_status_t on_gradient(void *context, size_t index);
 
 static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t *options_p)
 {
@@ -235,14 +158,18 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
         return lap_error(LAP_ERR_INVALID,
                          "lap_dp_create: the layers have replicas already, expected lap_dp_destroy "
                          "of these before");
-    LAP_TRY(cut_buckets(dp));
+    LAP_TRY(lap_nn_buckets_init(&dp->cut, &dp->nn->list, dp->options.bucket, dp->options.wire_dtype,
+                                dp->group->size, dp->group->rank));
+    dp->buckets = lap_alloc(dp->cut.count, sizeof(*dp->buckets));
+    if (!dp->buckets)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu buckets", dp->cut.count);
+    dp->nbuckets = dp->cut.count;
     LAP_TRY(size_buffer(dp));
-    reset(dp);
     LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
     LAP_TRY(lap_engine_need_background(dp->engine));
     LAP_TRY(alloc_memory(dp));
     for (size_t i = 0; i < dp->nbuckets; i++)
-        set_casts(dp, &dp->buckets[i]);
+        set_casts(dp, i);
     return LAP_OK;
 }
 
@@ -261,14 +188,64 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
     return status;
 }
 
-/* From now on the layers know whose their gradients are. */
+/* ---- as a part of backward ---- */
+
+/* The call of a bucket: see lap_nn_background_t. */
+static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *args_p)
+{
+    lap_dp_t *dp = context;
+    bucket_t *bucket = &dp->buckets[index];
+    const lap_nn_bucket_t *cut = &dp->cut.list[index];
+    const bool scatter = which == LAP_NN_BUCKET_SCATTER;
+    const lap_dtype_t wire = dp->options.wire_dtype;
+    const lap_tensor_t all =
+        lap_tensor(dp->wire ? dp->wire : gradients_of(dp, index), wire, cut->rows, cut->cols);
+    const lap_tensor_t own =
+        lap_tensor(dp->sum, wire, lap_nn_bucket_rows(&dp->cut, index), cut->cols);
+    *args_p = (lap_op_args_t)LAP_OP_ARGS_INIT;
+    args_p->m = cut->rows;
+    args_p->x = scatter ? all : own;
+    args_p->y = scatter ? own : all;
+    args_p->trace = dp->measures ? bucket->traces[!scatter] : NULL;
+    return scatter ? bucket->scatter : bucket->gather;
+}
+
+static lap_status_t cast(void *context, size_t index, int which, lap_stream_t *stream)
+{
+    const lap_dp_t *dp = context;
+    const bucket_t *bucket = &dp->buckets[index];
+    const bool back = which == LAP_NN_BUCKET_UNCAST;
+    return dp->engine->device->ops->reduce(stream, back ? &bucket->uncast : &bucket->cast);
+}
+
+static lap_status_t build(void *context, size_t index, int which, lap_schedule_t *schedule_p)
+{
+    const lap_dp_t *dp = context;
+    lap_op_args_t args;
+    const lap_op_t *op = call_of(context, index, which, &args);
+    return lap_op_schedule(op, args.m, dp->group->rank, schedule_p);
+}
+
+/* The replicas of a rank of the layers are ranks of a world of its own. */
 static void join(lap_dp_t *dp)
 {
+    dp->background = (lap_nn_background_t){
+        .replicas = {.buckets = &dp->cut,
+                     .base = dp->nn->list.rank - dp->group->rank,
+                     .stride = 1,
+                     .build = build,
+                     .context = dp},
+        .group = dp->group,
+        .buffer = dp->buffer,
+        .call = call_of,
+        .cast = cast,
+        .context = dp,
+    };
     dp->joined = dp->nn->joined = true;
     dp->nn->sync = LAP_NN_OWN;
     dp->nn->replicas = dp->group;
     if (dp->options.overlap)
-        lap_nn_on_gradient(dp->nn, on_gradient, dp);
+        lap_nn_set_background(dp->nn, &dp->background);
 }
 
 static void leave(lap_dp_t *dp)
@@ -277,8 +254,11 @@ static void leave(lap_dp_t *dp)
         return;
     dp->nn->joined = false;
     dp->nn->replicas = NULL;
-    if (dp->options.overlap)
-        lap_nn_on_gradient(dp->nn, NULL, NULL);
+    if (dp->options.overlap) {
+        (void)lap_nn_end_passes(dp->nn);
+        (void)lap_nn_end_background(dp->nn);
+        lap_nn_set_background(dp->nn, NULL);
+    }
 }
 
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
@@ -340,62 +320,40 @@ void lap_dp_destroy(lap_dp_t *dp)
     lap_nn_let_go(dp->nn);
     lap_group_t *group = dp->group;
     lap_free(dp->buckets);
+    lap_nn_buckets_clear(&dp->cut);
     lap_free(dp);
     lap_group_let_go(group);
     lap_error_restore(&saved);
 }
 
-/* ---- travelling ---- */
+/* ---- after backward ---- */
 
 /* Issues a conversion behind all that was issued before; so is what follows in the background. */
-static lap_status_t issue_cast(lap_dp_t *dp, const lap_reduce_t *cast)
+static lap_status_t issue_cast(lap_dp_t *dp, size_t index, int which)
 {
     if (!dp->wire)
         return LAP_OK;
     LAP_TRY(lap_engine_join(dp->engine, LAP_BACKGROUND));
-    return dp->engine->device->ops->reduce(stream_of(dp), cast);
+    return cast(dp, index, which, stream_of(dp));
 }
 
-/* Issues all that a bucket needs, behind all that was issued to make its gradients. */
-static lap_status_t begin_bucket(lap_dp_t *dp, bucket_t *bucket)
+static lap_status_t begin_bucket(lap_dp_t *dp, size_t index)
 {
-    lap_op_args_t args = LAP_OP_ARGS_INIT;
-    size_t count;
-    float *grads = lap_nn_gradients(dp->nn, &count) + bucket->begin;
-    const lap_dtype_t wire = dp->options.wire_dtype;
-    const lap_tensor_t all =
-        lap_tensor(dp->wire ? dp->wire : grads, wire, bucket->rows, bucket->cols);
-    const lap_tensor_t own = lap_tensor(dp->sum, wire, own_rows(dp, bucket), bucket->cols);
-    bucket->begun = true;
-    LAP_TRY(issue_cast(dp, &bucket->cast));
-    args.m = bucket->rows;
-    args.x = all;
-    args.y = own;
-    args.trace = dp->measures ? bucket->traces[0] : NULL;
-    LAP_TRY(lap_op_begin(bucket->scatter, &args));
-    args.x = own;
-    args.y = all;
-    args.trace = dp->measures ? bucket->traces[1] : NULL;
-    LAP_TRY(lap_op_begin(bucket->gather, &args));
-    return issue_cast(dp, &bucket->uncast);
+    lap_op_args_t args;
+    dp->buckets[index].begun = true;
+    LAP_TRY(issue_cast(dp, index, LAP_NN_BUCKET_CAST));
+    lap_op_t *op = call_of(dp, index, LAP_NN_BUCKET_SCATTER, &args);
+    LAP_TRY(lap_op_begin(op, &args));
+    op = call_of(dp, index, LAP_NN_BUCKET_GATHER, &args);
+    LAP_TRY(lap_op_begin(op, &args));
+    return issue_cast(dp, index, LAP_NN_BUCKET_UNCAST);
 }
 
-/* Buckets travel as they are filled: the same layers fill them in the same order on every rank. */
-static lap_status_t begin_ready(lap_dp_t *dp)
+static lap_status_t begin_buckets(lap_dp_t *dp)
 {
     for (size_t i = 0; i < dp->nbuckets; i++)
-        if (!dp->buckets[i].begun && dp->buckets[i].missing == 0)
-            LAP_TRY(begin_bucket(dp, &dp->buckets[i]));
+        LAP_TRY(begin_bucket(dp, i));
     return LAP_OK;
-}
-
-static lap_status_t on_gradient(void *context, size_t index)
-{
-    lap_dp_t *dp = context;
-    for (size_t i = 0; i < dp->nbuckets; i++)
-        if (index >= dp->buckets[i].first && index <= dp->buckets[i].last)
-            dp->buckets[i].missing--;
-    return begin_ready(dp);
 }
 
 /* Ends what was begun, also after a failure, which is then the first one. */
@@ -409,6 +367,7 @@ static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
         if (!bucket->begun)
             continue;
         const lap_status_t own = lap_op_end(i % 2 ? bucket->gather : bucket->scatter);
+        bucket->begun = i % 2 == 0;
         if (status == LAP_OK && own != LAP_OK) {
             status = own;
             lap_error_save(&saved);
@@ -419,11 +378,10 @@ static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
     return status;
 }
 
-static lap_status_t finish(lap_dp_t *dp)
+/* All of them, where backward has sent none. */
+static lap_status_t send_all(lap_dp_t *dp)
 {
-    for (size_t i = 0; i < dp->nbuckets; i++)
-        dp->buckets[i].missing = 0;
-    LAP_TRY(end_buckets(dp, begin_ready(dp)));
+    LAP_TRY(end_buckets(dp, begin_buckets(dp)));
     LAP_TRY(dp->engine->device->ops->event_record(dp->end, stream_of(dp)));
     return lap_engine_await(dp->engine, dp->end);
 }
@@ -501,10 +459,10 @@ lap_status_t lap_dp_wait(lap_dp_t *dp)
                          "last backward of a step");
     LAP_TRY(lap_nn_wait(dp->nn));
     const uint64_t begin = lap_now_ns();
-    const lap_status_t status = finish(dp);
+    const lap_status_t status =
+        dp->nn->in_background ? lap_nn_end_background(dp->nn) : send_all(dp);
     dp->exposed = (lap_interval_t){begin, lap_now_ns()};
     dp->exposed_s = (double)(dp->exposed.end - begin) * 1e-9;
-    reset(dp);
     LAP_TRY(status);
     dp->nn->sync = LAP_NN_SUMMED;
     return dp->measures ? measure(dp) : LAP_OK;
@@ -517,7 +475,7 @@ lap_status_t lap_dp_measure(lap_dp_t *dp, int on)
     for (size_t i = 0; on && i < 2 * dp->nbuckets; i++)
         if (!dp->buckets[i / 2].traces[i % 2])
             LAP_TRY(lap_trace_create(&dp->buckets[i / 2].traces[i % 2]));
-    dp->measures = on != 0;
+    dp->measures = dp->background.traced = on != 0;
     return LAP_OK;
 }
 
@@ -534,5 +492,5 @@ size_t lap_dp_buckets(const lap_dp_t *dp)
 
 size_t lap_dp_bucket(const lap_dp_t *dp, size_t index)
 {
-    return dp && index < dp->nbuckets ? dp->buckets[index].count : 0;
+    return dp && index < dp->nbuckets ? dp->cut.list[index].count : 0;
 }

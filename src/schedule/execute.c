@@ -30,6 +30,7 @@ struct lap_exec {
     bool uncaptured;  /* there was no room for one */
     uint64_t issues;  /* since it was bound */
     bool launches;    /* what is being issued goes as graphs */
+    bool joined;      /* the background has been put behind all before the program */
     uint32_t first;   /* links to fragments before this one are not needed */
     lap_event_t *ends[LAP_STREAMS];
     unsigned ended; /* bits: of `ends`, those recorded by the latest issue */
@@ -41,6 +42,21 @@ static lap_event_t *event_of(const lap_exec_t *exec, uint32_t fragment, uint32_t
 {
     const part_t *part = &exec->parts[fragment];
     return part->program ? part->program->events[step] : part->event;
+}
+
+static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
+{
+    return exec->linked.fragments[fragment].schedule.background ? LAP_BACKGROUND : LAP_FOREGROUND;
+}
+
+/* In graphs nothing in the foreground can wait for the background. */
+static bool goes_back(const lap_exec_t *exec, uint32_t fragment)
+{
+    const lap_fragment_t *from = &exec->linked.fragments[fragment];
+    for (uint32_t i = 0; i < from->nlinks && set_of(exec, fragment) == LAP_FOREGROUND; i++)
+        if (set_of(exec, from->links[i].fragment) == LAP_BACKGROUND)
+            return true;
+    return false;
 }
 
 static lap_status_t create_events(lap_exec_t *exec)
@@ -87,11 +103,16 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
     *linked = (lap_linked_t){.rank = linked->rank};
     for (uint32_t f = 0; f < count; f++) {
         parts[f].program = programs[f];
-        exec->streams |=
-            programs[f] ? lap_program_stream_bits(programs[f]) : 1u << LAP_STREAM_COMPUTE;
-        exec->graphs = exec->graphs && (!programs[f] || programs[f]->schedule.graph);
+        exec->streams |= programs[f] ? lap_program_stream_bits(programs[f])
+                                     : 1u << lap_stream_of(set_of(exec, f), LAP_STREAM_COMPUTE);
+        exec->graphs =
+            exec->graphs && (!programs[f] || programs[f]->schedule.graph) && !goes_back(exec, f);
     }
-    const lap_status_t status = create_events(exec);
+    lap_status_t status = LAP_OK;
+    if (exec->streams & lap_stream_bits(LAP_BACKGROUND))
+        status = lap_engine_need_background(engine);
+    if (status == LAP_OK)
+        status = create_events(exec);
     if (status != LAP_OK) {
         lap_exec_destroy(exec);
         return status;
@@ -179,20 +200,23 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
 
 static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
 {
-    lap_stream_t *stream = exec->engine->streams[LAP_STREAM_COMPUTE];
+    lap_stream_t *stream = exec->engine->streams[walk->fragment->schedule.steps[0].stream];
     const part_t *part = &exec->parts[f];
     LAP_TRY(await_links(walk, 0, stream));
     LAP_TRY(exec->kernel(exec->context, walk->fragment->origin, stream));
     return part->event ? exec->engine->device->ops->event_record(part->event, stream) : LAP_OK;
 }
 
-/* Rounds of matched messages have no links: each call begins behind all before it. */
-static lap_status_t join_matched(const lap_exec_t *exec, const part_t *part)
+static lap_status_t join(const lap_exec_t *exec, lap_stream_set_t set)
 {
-    if (!part->program->matched)
-        return LAP_OK;
-    LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
-    return lap_engine_take(exec->engine, exec->streams);
+    LAP_TRY(lap_engine_join(exec->engine, set));
+    return lap_engine_take(exec->engine, exec->streams & lap_stream_bits(set));
+}
+
+/* Rounds of matched messages have no links: each call begins behind all before it. */
+static lap_status_t join_matched(const lap_exec_t *exec, uint32_t f)
+{
+    return exec->parts[f].program->matched ? join(exec, set_of(exec, f)) : LAP_OK;
 }
 
 static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
@@ -205,7 +229,7 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
     lap_binding_t binding = part->binding;
     if (binding.chaos)
         binding.chaos += exec->issues;
-    LAP_TRY(join_matched(exec, part));
+    LAP_TRY(join_matched(exec, f));
     lap_marks_t *marks = exec->engine->marks;
     if (marks)
         lap_marks_push(marks, part->program->label);
@@ -234,6 +258,10 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
     for (uint32_t f = first; f < end; f++) {
         announce(&exec->parts[f]);
+        if (set_of(exec, f) == LAP_BACKGROUND && !exec->joined) {
+            LAP_TRY(join(exec, LAP_BACKGROUND));
+            exec->joined = true;
+        }
         LAP_TRY(issue_fragment(exec, f));
         count_signals(&exec->parts[f]);
     }
@@ -242,11 +270,12 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 
 /* ---- graphs ---- */
 
-static size_t list_streams(const lap_exec_t *exec, lap_stream_t **streams)
+static size_t list_streams(const lap_exec_t *exec, lap_stream_set_t set, lap_stream_t **streams)
 {
+    const unsigned bits = exec->streams & lap_stream_bits(set);
     size_t count = 0;
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (exec->streams >> s & 1)
+        if (bits >> s & 1)
             streams[count++] = exec->engine->streams[s];
     return count;
 }
@@ -256,7 +285,7 @@ static lap_status_t capture(lap_exec_t *exec, uint32_t first, uint32_t end)
     const lap_device_ops_t *device = exec->engine->device->ops;
     part_t *part = &exec->parts[first];
     lap_stream_t *streams[LAP_STREAMS];
-    const size_t count = list_streams(exec, streams);
+    const size_t count = list_streams(exec, set_of(exec, first), streams);
     LAP_TRY(device->graph_begin(streams, count));
     lap_status_t status = LAP_OK;
     exec->first = first;
@@ -292,9 +321,12 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
 
 static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
+    const lap_stream_set_t set = set_of(exec, first);
     lap_stream_t *streams[LAP_STREAMS];
-    (void)list_streams(exec, streams);
-    LAP_TRY(lap_engine_take_graph(exec->engine, exec->streams));
+    (void)list_streams(exec, set, streams);
+    if (set == LAP_BACKGROUND)
+        LAP_TRY(lap_engine_join(exec->engine, LAP_BACKGROUND));
+    LAP_TRY(lap_engine_take_graph(exec->engine, exec->streams & lap_stream_bits(set)));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
     LAP_TRY(exec->engine->device->ops->graph_launch(exec->parts[first].graph, streams[0]));
@@ -311,30 +343,45 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->issues++;
     exec->first = 0;
     exec->ended = 0;
-    LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
-    return exec->launches ? LAP_OK : lap_engine_take(exec->engine, exec->streams);
+    exec->joined = false;
+    return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
+                          : join(exec, LAP_FOREGROUND);
 }
 
-lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
+/* Fragments of one set. */
+static lap_status_t issue_segment(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
-    if (first == end)
-        return LAP_OK;
     if (exec->launches)
         LAP_TRY(get_graph(exec, first, end));
     if (exec->launches)
         return launch(exec, first, end);
     if (exec->uncaptured) {
         exec->first = first;
-        LAP_TRY(lap_engine_join(exec->engine, LAP_FOREGROUND));
-        LAP_TRY(lap_engine_take(exec->engine, exec->streams));
+        LAP_TRY(join(exec, set_of(exec, first)));
     }
     return issue_steps(exec, first, end);
 }
 
+lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end)
+{
+    for (uint32_t next; first < end; first = next) {
+        for (next = first + 1; next < end && set_of(exec, next) == set_of(exec, first);)
+            next++;
+        LAP_TRY(issue_segment(exec, first, next));
+    }
+    return LAP_OK;
+}
+
+/* Of a set that is launched as graphs, the first stream has all behind it. */
+static unsigned last_streams(const lap_exec_t *exec, lap_stream_set_t set)
+{
+    const unsigned all = exec->streams & lap_stream_bits(set);
+    return exec->launches ? all & (~all + 1) : all;
+}
+
 lap_status_t lap_exec_end(lap_exec_t *exec)
 {
-    const unsigned first = exec->streams & (~exec->streams + 1);
-    exec->ended = exec->launches ? first : exec->streams;
+    exec->ended = last_streams(exec, LAP_FOREGROUND) | last_streams(exec, LAP_BACKGROUND);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (exec->ended >> s & 1)
             LAP_TRY(
@@ -342,22 +389,25 @@ lap_status_t lap_exec_end(lap_exec_t *exec)
     return LAP_OK;
 }
 
-void lap_exec_numbers(const lap_exec_t *exec, uint64_t *first_p, uint64_t *last_p)
+void lap_exec_numbers(const lap_exec_t *exec, lap_stream_set_t set, uint64_t *first_p,
+                      uint64_t *last_p)
 {
     *first_p = *last_p = 0;
     for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
         const part_t *part = &exec->parts[f];
-        const uint64_t number = part->program ? lap_program_number(part->program) : 0;
+        const bool counts = part->program && set_of(exec, f) == set;
+        const uint64_t number = counts ? lap_program_number(part->program) : 0;
         if (number > 0 && (*first_p == 0 || number < *first_p))
             *first_p = number;
         *last_p = number > *last_p ? number : *last_p;
     }
 }
 
-lap_status_t lap_exec_wait(lap_exec_t *exec)
+lap_status_t lap_exec_wait(lap_exec_t *exec, lap_stream_set_t set)
 {
+    const unsigned ended = exec->ended & lap_stream_bits(set);
     for (int s = 0; s < LAP_STREAMS; s++)
-        if (exec->ended >> s & 1)
+        if (ended >> s & 1)
             LAP_TRY(lap_engine_await(exec->engine, exec->ends[s]));
     return LAP_OK;
 }

@@ -3,7 +3,8 @@
  * Running a linked program (link.h): a walk over its fragments without decisions. A step waits for
  * the steps that it is linked to, by events; everything else is the order of its stream. What comes
  * before the program comes before all of it, by one join of the engine's streams. Where the target
- * has graphs, a program that is issued again with the same memory is launched as a graph.
+ * has graphs, a program that is issued again with the same memory is launched as a graph: what follows
+ * one another in the foreground, or in the background, is one.
  */
 #ifndef LAP_SCHEDULE_EXECUTE_H
 #define LAP_SCHEDULE_EXECUTE_H
@@ -42,10 +43,14 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end);
 /* All has been issued, or as much as there will be. */
 lap_status_t lap_exec_end(lap_exec_t *exec);
 
-/* The numbers of the first and the last call in their group, as lap_program_number; 0: none counts. */
-void lap_exec_numbers(const lap_exec_t *exec, uint64_t *first_p, uint64_t *last_p);
+/*
+ * The numbers of the first and the last call of a set in their group, as lap_program_number; 0: none
+ * counts.
+ */
+void lap_exec_numbers(const lap_exec_t *exec, lap_stream_set_t set, uint64_t *first_p,
+                      uint64_t *last_p);
 
-/* Waits until what was issued has run; returns its failure. */
-lap_status_t lap_exec_wait(lap_exec_t *exec);
+/* Waits until what was issued to a set has run; returns its failure. */
+lap_status_t lap_exec_wait(lap_exec_t *exec, lap_stream_set_t set);
 
 #endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buckets: pieces of the array of all gradients, each of which travels to the other replicas as soon
+ * as backward has completed it, in the background: a reduce-scatter and an all-gather. Pure: what
+ * buckets there are, and the fragments that they add to the program of a backward.
+ */
+#ifndef LAP_NN_BUCKETS_H
+#define LAP_NN_BUCKETS_H
+
+#include "nn/list.h"
+#include "schedule/link.h"
+
+/* A matrix does not care where its rows came from: a bucket is one, so that its rows can be shared. */
+typedef struct lap_nn_bucket {
+    uint32_t first, last; /* weights */
+    size_t begin, count;  /* floats of all gradients */
+    size_t rows, cols;
+} lap_nn_bucket_t;
+
+/* The fragments of a bucket. Casts are there where the type of the wire is not float32. */
+enum {
+    LAP_NN_BUCKET_CAST = 0,
+    LAP_NN_BUCKET_SCATTER,
+    LAP_NN_BUCKET_GATHER,
+    LAP_NN_BUCKET_UNCAST,
+    LAP_NN_BUCKET_FRAGMENTS
+};
+
+/* How gradients are summed over replicas. */
+typedef struct lap_nn_buckets {
+    int replicas, replica; /* how many there are, and which this is */
+    lap_dtype_t wire;      /* the type of what travels */
+    lap_nn_bucket_t *list;
+    size_t count;
+    size_t most, most_own; /* elements of the largest bucket, and of this replica's rows of one */
+} lap_nn_buckets_t;
+
+/* Cuts the gradients of a list into buckets of about so many elements. The caller clears it. */
+lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
+                                 size_t elements, lap_dtype_t wire, int replicas, int replica);
+void lap_nn_buckets_clear(lap_nn_buckets_t *buckets);
+
+/* This replica's rows of a bucket. */
+size_t lap_nn_bucket_rows(const lap_nn_buckets_t *buckets, size_t index);
+
+/* The operator of a bucket, LAP_NN_BUCKET_SCATTER or _GATHER, without a buffer. */
+lap_op_desc_t lap_nn_bucket_desc(const lap_nn_buckets_t *buckets, size_t index, int which);
+
+/* The bucket that entry `entry` of a part completes, in the order of the list. False: none. */
+bool lap_nn_bucket_completed(const lap_nn_buckets_t *buckets, const lap_nn_list_t *list, int part,
+                             uint32_t entry, size_t *index_p);
+
+/* What linking needs to know of replicas. */
+typedef struct lap_nn_replicas {
+    const lap_nn_buckets_t *buckets;
+    int base, stride; /* replica r of this rank is rank base + r * stride of the world */
+    /* The schedule of an operator of a bucket, lowered. The caller clears it, also after a failure. */
+    lap_status_t (*build)(void *context, size_t index, int which, lap_schedule_t *schedule_p);
+    void *context;
+} lap_nn_replicas_t;
+
+/* The symmetric buffer of buckets among those of a program; 0 is that of the layers. */
+#define LAP_NN_BUCKET_BUFFER 1u
+
+/* Gives a program the memory in which buckets travel, behind all regions of the list. */
+void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
+                      lap_linked_t *linked);
+
+/*
+ * Adds the fragments of a bucket. Their origin is that of lap_nn_bucket_origin: behind the entries of
+ * the list.
+ */
+lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
+                                size_t index, lap_linked_t *linked);
+uint32_t lap_nn_bucket_origin(const lap_nn_list_t *list, size_t index, int which);
+
+#endif

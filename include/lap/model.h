@@ -7,8 +7,9 @@
  * calls below take.
  *
  * The P ranks of the group share the vocabulary: each has rows of the embedding and columns of the
- * logits, shares as lap_shard_features makes them, and logits are never gathered. Parameters are
- * those of the layers and
+ * logits, shares as lap_shard_features makes them (of a number that is rounded up to a multiple of
+ * 64 from 1024 tokens on), and logits are never gathered. With `fp8` the GEMMs of the layers take
+ * FP8, those of logits do not. Parameters are those of the layers and
  *
  *   embedding.weight         [vocab, hidden]; with `tied` it makes the logits, too
  *   positions.weight         [max_positions, hidden], with LAP_POSITIONS_LEARNED

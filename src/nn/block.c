@@ -32,7 +32,7 @@ static uint32_t matrix(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn
 static uint32_t copy_of(lap_nn_list_t *list, const char *name, uint32_t b, lap_nn_extent_t extent,
                         lap_dtype_t dtype, size_t cols)
 {
-    if (!lap_nn_list_fp8(list))
+    if (!list->blocks[b].shape.fp8)
         return LAP_NN_NONE;
     const uint32_t copy = lap_nn_add_region(list, name, b, LAP_NN_PRIVATE, extent, dtype, 0, cols);
     lap_nn_add_scale(list, copy);
@@ -58,11 +58,9 @@ static uint32_t scratch(lap_nn_list_t *list, uint32_t b, size_t bytes)
 }
 
 /* What the GEMMs of a block take: the result of the norm, or x itself; or the FP8 copy of it. */
-static uint32_t column_input(const lap_nn_list_t *list, const lap_nn_block_t *block, int when)
+static uint32_t column_input(const lap_nn_block_t *block, int when)
 {
-    return lap_nn_list_fp8(list) ? block->input8
-           : block->shape.norm   ? block->norm_out[when]
-                                 : block->x;
+    return block->shape.fp8 ? block->input8 : block->shape.norm ? block->norm_out[when] : block->x;
 }
 
 /* Whether backward calls the first GEMM once more. */
@@ -88,7 +86,7 @@ static void add_full(lap_nn_list_t *list, uint32_t b)
     const bool keeps = lap_nn_plan_keeps_input(&list->plan, shape);
     if (!list->plan.desc.sequence_parallel)
         return;
-    const uint32_t source = column_input(list, block, IN_FORWARD);
+    const uint32_t source = column_input(block, IN_FORWARD);
     block->full[IN_BACKWARD] = gathered_of(list, "full", b, source, shape->width);
     block->full[IN_FORWARD] = keeps && again(list, shape)
                                   ? gathered_of(list, "full", b, source, shape->width)
@@ -147,7 +145,7 @@ static lap_nn_entry_t *call(lap_nn_list_t *list, uint32_t b, bool column, unsign
 static void gather_to(lap_nn_list_t *list, lap_nn_entry_t *entry, uint32_t region)
 {
     entry->writes[LAP_NN_SECOND] = region;
-    if (lap_nn_list_fp8(list))
+    if (list->blocks[entry->block].shape.fp8)
         entry->writes[LAP_NN_SCALES] = list->scales;
 }
 
@@ -190,7 +188,7 @@ static void multiply_column(lap_nn_list_t *list, uint32_t b, int when)
     const lap_nn_block_t *block = &list->blocks[b];
     lap_op_desc_t desc;
     lap_nn_entry_t *entry = call(list, b, true, FPROP, &desc);
-    entry->reads[LAP_NN_A] = column_input(list, block, when);
+    entry->reads[LAP_NN_A] = column_input(block, when);
     entry->reads[LAP_NN_B] = block->column->copy;
     entry->reads[LAP_NN_BIAS] = copy_region(block->column_bias);
     entry->writes[LAP_NN_D] = block->shape.row ? block->pre[when] : block->y;
@@ -315,7 +313,7 @@ static void recompute(lap_nn_list_t *list, uint32_t b)
 {
     const lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_middle_t middle = block->shape.middle;
-    const bool fp8 = lap_nn_list_fp8(list);
+    const bool fp8 = block->shape.fp8;
     if (list->plan.desc.recompute == LAP_RECOMPUTE_NONE)
         return;
     if (block->shape.norm && !fp8)
@@ -384,9 +382,9 @@ static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t 
 {
     const lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_shape_t *shape = &block->shape;
-    const uint32_t input = lap_nn_list_fp8(list) ? block->mid8
-                           : shape->column       ? block->mid[IN_BACKWARD]
-                                                 : block->x;
+    const uint32_t input = shape->fp8      ? block->mid8
+                           : shape->column ? block->mid[IN_BACKWARD]
+                                           : block->x;
     const uint32_t copy = copy_of(list, "dy8", b, LAP_NN_OWN_ROWS, LAP_FLOAT8_E5M2, shape->out);
     uint32_t gradient = lap_nn_list_cast(list, b, dy, copy);
     const uint32_t full = gathered_of(list, "dy_full", b, gradient, shape->out);
@@ -438,7 +436,7 @@ static void column_backward(lap_nn_list_t *list, uint32_t b, uint32_t dpre, uint
 {
     const lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_shape_t *shape = &block->shape;
-    const uint32_t input = column_input(list, block, IN_BACKWARD);
+    const uint32_t input = column_input(block, IN_BACKWARD);
     const uint32_t copy =
         copy_of(list, "dpre8", b, LAP_NN_ALL_ROWS, LAP_FLOAT8_E5M2, pre_of(list, shape));
     const uint32_t gradient = lap_nn_list_cast(list, b, dpre, copy);

@@ -142,7 +142,7 @@ static void add_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t 
 uint32_t lap_nn_list_cast(lap_nn_list_t *list, uint32_t b, uint32_t source, uint32_t copy)
 {
     const lap_nn_when_t when = is_delayed(list) ? LAP_NN_FIRST : LAP_NN_ALWAYS;
-    if (!lap_nn_list_fp8(list))
+    if (!list->blocks[b].shape.fp8)
         return source;
     if (list->status != LAP_OK)
         return copy;

@@ -121,6 +121,8 @@ typedef struct lap_nn_weight {
     char name[48];
     uint32_t index;
     bool plain;             /* no GEMM reads it: it has no copy */
+    bool wide;              /* its copy is no FP8 */
+    size_t rows;            /* in memory: zeros may follow those of param */
     bool summed;            /* ranks hold its gradient in part: it is among the sums */
     uint32_t master, grad;  /* regions */
     uint32_t copy;          /* what GEMMs read: perhaps the master */

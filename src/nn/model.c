@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lists what language models do besides blocks. The ranks share the vocabulary by features, as
- * lap_shard_features does it. Each embeds the tokens that it has, and zeros for the others: the sum
+ * lap_shard_features does it of a number that may be padded. Each embeds the tokens that it has, and zeros for the others: the sum
  * over ranks, of which a rank gets its rows, is exact. Logits are never gathered: three numbers of
  * each row and rank are enough for the loss. Runs nothing.
  */
@@ -16,11 +16,11 @@ static uint32_t private(lap_nn_list_t *list, const char *name, lap_nn_extent_t e
     return lap_nn_add_region(list, name, LAP_NN_NONE, LAP_NN_PRIVATE, extent, dtype, 0, cols);
 }
 
-/* Columns of logits that this rank has, in rows of a length that is padded. */
+/* Columns of logits that this rank has, with those of zeros, in rows of a length that is padded. */
 static uint32_t add_logits(lap_nn_list_t *list)
 {
     const lap_nn_plan_t *plan = &list->plan;
-    const size_t cols = lap_shard_features(plan->desc.vocab, plan->nranks, list->rank, NULL);
+    const size_t cols = lap_nn_pre_share(plan, &list->blocks[plan->nblocks - 1].shape, list->rank);
     const size_t stride = (cols + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
     const uint32_t room = private(list, "logits", LAP_NN_ALL_ROWS, plan->desc.dtype, stride);
     return lap_nn_add_part(list, "logits", room, 0, plan->m, cols, stride);

@@ -171,9 +171,7 @@ lap_status_t lap_model_logits(lap_nn_t *nn, lap_tensor_t *logits_p, size_t *firs
         return lap_error(LAP_ERR_INVALID,
                          "lap_model_logits: expected a lap_model_forward without targets before");
     *logits_p = lap_nn_tensor(nn, nn->list.y);
-    if (first_p)
-        (void)lap_shard_features(nn->list.plan.desc.vocab, nn->list.plan.nranks, nn->list.rank,
-                                 first_p);
+    logits_p->cols = lap_nn_vocab_share(&nn->list.plan, nn->list.rank, first_p);
     return LAP_OK;
 }
 
@@ -248,7 +246,6 @@ static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_
     lap_cross_entropy_t entropy = {
         .dtype = logits.dtype,
         .rows = logits.rows,
-        .cols = logits.cols,
         .stride = logits.stride,
         .logits = logits.data,
         .ids = lap_nn_tensor(nn, entry->reads[1]).data,
@@ -257,7 +254,8 @@ static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_
         .scale = nn->entropy,
         .sum = nn->loss,
     };
-    (void)lap_shard_features(plan->desc.vocab, plan->nranks, nn->list.rank, &entropy.first);
+    /* What is behind these columns is 0, in logits and in their gradients. */
+    entropy.cols = lap_nn_vocab_share(plan, nn->list.rank, &entropy.first);
     return stats ? nn->kernels->logit_stats(stream, &entropy)
                  : nn->kernels->cross_entropy(stream, &entropy);
 }

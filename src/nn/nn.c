@@ -64,6 +64,7 @@ static void bind_regions(lap_nn_t *nn)
         param->master = nn->tensors[weight->master];
         param->grad = nn->tensors[weight->grad];
         param->weight = nn->tensors[weight->copy];
+        param->master.rows = param->grad.rows = param->weight.rows = param->rows;
     }
 }
 
@@ -354,6 +355,11 @@ lap_nn_part_t lap_nn_input(const lap_nn_t *nn, size_t seq)
 lap_nn_part_t lap_nn_output(const lap_nn_t *nn, size_t seq)
 {
     const lap_nn_shape_t *shape = &nn->list.blocks[nn->list.plan.nblocks - 1].shape;
+    if (shape->head) {
+        lap_nn_part_t logits = part_of(nn, seq, false, nn->list.plan.desc.vocab, false);
+        logits.cols = lap_nn_vocab_share(&nn->list.plan, nn->list.rank, &logits.first_col);
+        return logits;
+    }
     return part_of(nn, seq, shape->row, shape->row ? shape->out : shape->pre, !shape->row);
 }
 

@@ -38,6 +38,7 @@ static lap_nn_weight_t *add_weight(lap_nn_list_t *list, const lap_nn_shape_t *sh
         .part_rows = {rows},
         .replicated = list->plan.nranks == 1,
     };
+    weight->wide = shape->head;
     return weight;
 }
 
@@ -93,16 +94,27 @@ static lap_nn_weight_t *add_norm(lap_nn_list_t *list, const lap_nn_shape_t *shap
     return weight;
 }
 
-/* Rows of the vocabulary that this rank has, and all positions. */
+/* A matrix of the rows of the vocabulary that this rank has; of the head: with zeros behind them. */
+static lap_nn_weight_t *add_vocab(lap_nn_list_t *list, const lap_nn_shape_t *shape,
+                                  const char *part, bool of_head)
+{
+    const lap_nn_plan_t *plan = &list->plan;
+    lap_nn_weight_t *weight =
+        add_weight(list, shape, part, "weight", plan->desc.vocab, plan->desc.hidden);
+    lap_nn_param_t *param = &weight->param;
+    param->rows = param->part_rows[0] = lap_nn_vocab_share(plan, list->rank, &param->global_row[0]);
+    weight->plain = !of_head;
+    if (of_head)
+        weight->rows = lap_nn_pre_share(plan, &list->blocks[plan->nblocks - 1].shape, list->rank);
+    return weight;
+}
+
+/* Of tokens, and all positions. */
 static void list_embedding(lap_nn_list_t *list)
 {
     const lap_nn_desc_t *desc = &list->plan.desc;
     const lap_nn_shape_t of_none = {.head = true};
-    size_t before = 0;
-    list->embedding = add_weight(list, &of_none, "embedding", "weight", desc->vocab, desc->hidden);
-    list->embedding->param.nparts = list->embedding->param.rows = 0;
-    list->embedding->plain = !desc->tied;
-    add_part(list, &list->embedding->param, &before, desc->vocab);
+    list->embedding = add_vocab(list, &of_none, "embedding", desc->tied != 0);
     if (desc->positions != LAP_POSITIONS_LEARNED)
         return;
     list->positions =
@@ -121,6 +133,8 @@ static void list_block(lap_nn_list_t *list, lap_nn_block_t *block)
         block->beta = add_norm(list, shape, "bias");
     if (shape->head && list->plan.desc.tied) {
         block->column = list->embedding;
+    } else if (shape->head) {
+        block->column = add_vocab(list, shape, shape->column_name, true);
     } else if (shape->column) {
         block->column =
             add_weight(list, shape, shape->column_name, "weight", shape->pre, shape->width);
@@ -153,13 +167,17 @@ static uint32_t lasting(lap_nn_list_t *list, const char *name, lap_dtype_t dtype
 static void add_arrays(lap_nn_list_t *list)
 {
     size_t count = 0, at = 0;
-    for (uint32_t i = 0; i < list->nweights; i++)
-        count += padded(list->weights[i].param.rows * list->weights[i].param.cols);
+    for (uint32_t i = 0; i < list->nweights; i++) {
+        lap_nn_weight_t *weight = &list->weights[i];
+        if (weight->rows < weight->param.rows)
+            weight->rows = weight->param.rows;
+        count += padded(weight->rows * weight->param.cols);
+    }
     list->masters = lasting(list, "masters", LAP_FLOAT32, 1, count);
     list->grads = lasting(list, "gradients", LAP_FLOAT32, 1, count);
     for (uint32_t i = 0; i < list->nweights; i++) {
         lap_nn_weight_t *weight = &list->weights[i];
-        const size_t rows = weight->param.rows, cols = weight->param.cols;
+        const size_t rows = weight->rows, cols = weight->param.cols;
         weight->master = lap_nn_add_part(list, weight->name, list->masters, at * sizeof(float),
                                          rows, cols, cols);
         weight->grad =
@@ -183,13 +201,13 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
     const lap_nn_param_t *param = &weight->param;
     const lap_dtype_t dtype = list->plan.desc.dtype;
     weight->copy = weight->turned = weight->master;
-    if (lap_nn_list_fp8(list) && !param->vector) {
+    if (lap_nn_list_fp8(list) && !param->vector && !weight->wide) {
         weight->copy = made(list, weight->name, LAP_FLOAT8_E4M3, param->rows, param->cols);
         lap_nn_add_scale(list, weight->copy);
         weight->turned = made(list, weight->name, LAP_FLOAT8_E4M3, param->cols, param->rows);
         lap_nn_share_scale(list, weight->turned, weight->copy);
     } else if (dtype != LAP_FLOAT32 && !weight->plain) {
-        weight->copy = weight->turned = made(list, weight->name, dtype, param->rows, param->cols);
+        weight->copy = weight->turned = made(list, weight->name, dtype, weight->rows, param->cols);
     }
 }
 

@@ -12,7 +12,9 @@
 #include "nn/nn_fields.h"
 #include "overlap/overlap.h"
 
-#define SWIGLU_PARTS 2 /* g and u, each with shares of its own */
+#define SWIGLU_PARTS 2   /* g and u, each with shares of its own */
+#define VOCAB_LEAST 1024 /* vocabularies from this on are padded for GEMMs, */
+#define VOCAB_ALIGN 64   /* to multiples of this */
 
 const char *lap_nn_kind_name(lap_nn_kind_t kind)
 {
@@ -144,9 +146,6 @@ static lap_status_t check_positions(const lap_nn_desc_t *desc)
 static lap_status_t check_model(const lap_nn_desc_t *desc, int nranks)
 {
     LAP_TRY(check_positions(desc));
-    if (desc->kind == LAP_NN_MODEL && desc->fp8 != LAP_FP8_NONE)
-        return lap_error(LAP_ERR_UNSUPPORTED, "fp8 is %s with model, expected LAP_FP8_NONE",
-                         lap_fp8_recipe_names[desc->fp8]);
     if (desc->kind == LAP_NN_MODEL)
         return check_shared("vocab", desc->vocab, nranks);
     if (desc->vocab != 0 || desc->tied)
@@ -298,16 +297,20 @@ static lap_nn_shape_t mlp_shape(const lap_nn_desc_t *desc)
     };
 }
 
-/* Of a language model: norm and logits. */
+/*
+ * Of a language model: norm and logits. GEMMs of a GPU whose n or k is no multiple of 8 are several
+ * times slower. Logits are not FP8: they are what the loss sees.
+ */
 static lap_nn_shape_t head_shape(const lap_nn_desc_t *desc)
 {
+    const size_t align = desc->vocab < VOCAB_LEAST ? 1 : VOCAB_ALIGN;
     return (lap_nn_shape_t){
         .norm = true,
         .column = true,
         .head = true,
         .layer = desc->layers,
         .width = desc->hidden,
-        .pre = desc->vocab,
+        .pre = (desc->vocab + align - 1) / align * align,
         .column_gemm = LAP_QKV_FPROP,
         .column_name = "head",
         .norm_name = "final_norm",
@@ -330,6 +333,7 @@ lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
     shape.layer = transformer ? block / 2 : block;
     shape.residual = transformer;
     shape.bias = desc->bias != 0;
+    shape.fp8 = desc->fp8 != LAP_FP8_NONE;
     return shape;
 }
 
@@ -347,6 +351,17 @@ size_t lap_nn_pre_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, 
 size_t lap_nn_mid_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank)
 {
     return lap_shard_features(shape->mid, plan->nranks, rank, NULL);
+}
+
+size_t lap_nn_vocab_share(const lap_nn_plan_t *plan, int rank, size_t *first_p)
+{
+    const size_t vocab = plan->desc.vocab;
+    size_t first;
+    const size_t share =
+        lap_shard_features(head_shape(&plan->desc).pre, plan->nranks, rank, &first);
+    if (first_p)
+        *first_p = first;
+    return first >= vocab ? 0 : first + share > vocab ? vocab - first : share;
 }
 
 size_t lap_nn_plan_sums(const lap_nn_plan_t *plan)
@@ -425,10 +440,10 @@ static void set_epilogue(const lap_nn_shape_t *shape, bool column, lap_op_desc_t
  * are not. What multiplies FP8 wants k along the rows of both: weights have a copy that is turned,
  * so that dgrad takes it as fprop takes the other.
  */
-static void set_types(const lap_nn_plan_t *plan, lap_op_desc_t *desc)
+static void set_types(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, lap_op_desc_t *desc)
 {
     desc->dtype = plan->desc.dtype;
-    if (plan->desc.fp8 == LAP_FP8_NONE)
+    if (!shape->fp8)
         return;
     desc->dtype = desc->layout == LAP_FORWARD ? LAP_FLOAT8_E4M3 : LAP_FLOAT8_E5M2;
     desc->b_dtype = LAP_FLOAT8_E4M3;
@@ -451,9 +466,9 @@ lap_status_t lap_nn_plan_describe(const lap_nn_plan_t *plan, const lap_nn_shape_
     set_sizes(plan, shape, column, &desc);
     if (desc.num_splits > desc.n)
         desc.num_splits = desc.n;
-    set_types(plan, &desc);
+    set_types(plan, shape, &desc);
     set_epilogue(shape, column, &desc);
-    if (plan->desc.fp8 != LAP_FP8_NONE && desc.layout == LAP_DGRAD)
+    if (shape->fp8 && desc.layout == LAP_DGRAD)
         desc.layout = LAP_FORWARD;
     if (desc.kind == LAP_AG_GEMM)
         desc.gather_input = !column || lap_nn_plan_keeps_input(plan, shape);

@@ -25,6 +25,7 @@ typedef enum lap_nn_middle {
 typedef struct lap_nn_shape {
     size_t layer;
     bool norm, column, row, residual, bias;
+    bool fp8;  /* its GEMMs take FP8 */
     bool head; /* of a language model; `layer` is then the number of layers */
     lap_nn_middle_t middle;
     size_t width, pre, mid, out;
@@ -53,6 +54,12 @@ lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
 /* What a rank has of the features that the column-parallel GEMM makes and the row-parallel takes. */
 size_t lap_nn_pre_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank);
 size_t lap_nn_mid_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank);
+
+/*
+ * The rows of the vocabulary that a rank has, and the first of them. GEMMs of the head may have
+ * more columns than these, up to lap_nn_pre_share: zeros, so that they are fast.
+ */
+size_t lap_nn_vocab_share(const lap_nn_plan_t *plan, int rank, size_t *first_p);
 
 /* The floats of norms' gradients that ranks hold in part, with padding; 0: none. */
 size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);

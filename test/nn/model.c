@@ -26,6 +26,8 @@ typedef struct trial {
     int overlap, rs_dgrad, sequence, tied;
     lap_recompute_t recompute;
     size_t kv_heads;
+    size_t vocab; /* 0: VOCAB */
+    lap_fp8_recipe_t fp8;
     size_t room; /* tokens that a sequence could have besides */
     int micro;   /* micro-batches, which share the sequences of a replica */
     double losses[STEPS], norms[STEPS];
@@ -44,7 +46,8 @@ static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
     desc.kv_heads = trial->kv_heads;
     desc.head_dim = 4;
     desc.ffn = trial->llama ? 72 : 192;
-    desc.vocab = VOCAB;
+    desc.vocab = trial->vocab ? trial->vocab : VOCAB;
+    desc.fp8 = trial->fp8;
     desc.max_positions = trial->llama ? 0 : SEQ + 9;
     desc.dtype = trial->dtype;
     desc.tied = trial->tied;
@@ -88,6 +91,7 @@ static lap_status_t create(rank_t *rank, const lap_nn_desc_t *desc)
     options.overlap = rank->trial->overlap;
     options.bucket = 5000;
     adamw.lr = 0.001f;
+    adamw.epsilon = 1e-6f; /* gradients that are rounding alone move no weight */
     adamw.clip_norm = 1e6f; /* the norm is computed, and nothing is clipped */
     lap_status_t status = lap_nn_create(rank->tp, desc, &rank->nn);
     if (status == LAP_OK)
@@ -236,7 +240,7 @@ static void test_grids(const char *device, bool llama)
 static void test_ways(const char *device)
 {
     const double exact = strcmp(device, "cuda") == 0 ? 1e-4 : 1e-5;
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 22; i++) {
         double bound = exact;
         const bool llama = i % 2;
         trial_t one = trial_of(device, llama, 1, 1), grid = trial_of(device, llama, 2, 2);
@@ -272,11 +276,21 @@ static void test_ways(const char *device)
             grid.dtype = one.dtype = LAP_FLOAT16;
             bound = 8 * 0x1p-11;
             break;
+        case 8:
+            what = "a vocabulary that is padded";
+            grid.vocab = one.vocab = 1027;
+            break;
+        case 9:
+            what = "FP8";
+            grid.fp8 = one.fp8 = i % 2 ? LAP_FP8_CURRENT : LAP_FP8_DELAYED;
+            grid.dtype = one.dtype = LAP_BFLOAT16;
+            bound = 8 * 0x1p-4; /* of e4m3, and of gradients in e5m2 */
+            break;
         case 4:
             what = "two micro-batches";
             grid.micro = 2;
             break;
-        default:
+        default: /* 10 */
             what = llama ? "tied" : "not tied";
             grid.tied = one.tied = llama;
         }
@@ -292,12 +306,14 @@ static void test_proofs(void)
     static const int sizes[] = {1, 2, 3, 4, 8};
     size_t wrong = 0;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < 64; i++) {
             trial_t trial = trial_of("cpu", i % 2, sizes[s], 1);
             lap_tp_overlap_t overlap;
             trial.sequence = i / 2 % 2;
             trial.tied = i / 4 % 2;
-            trial.overlap = i / 8;
+            trial.overlap = i / 8 % 2;
+            trial.vocab = i / 16 % 2 ? 1027 : 0;
+            trial.fp8 = i / 32 % 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
             const lap_nn_desc_t desc = describe(&trial, &overlap);
             const lap_status_t status = lap_nn_check(&desc, sizes[s], NULL);
             wrong += tap_wrong(status != LAP_OK, "%d ranks, %d: %s", sizes[s], i, lap_last_error());

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MultiheadAttention and TransformerLayer with the names and arguments of TransformerEngine.
+
+Ranks share heads. Attention itself is torch's scaled_dot_product_attention on a rank's own heads. Query, key and value
+have one weight: that of TransformerEngine with fuse_qkv_params.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Tuple, Union
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lapstrake.errors import InvalidArgument, Unsupported
+from lapstrake.torch.modules import Device, Init, LayerNormLinear, LayerNormMLP, Linear, _Parallel, _refuse, _share
+
+_MASKS = ("no_mask", "causal", "arbitrary", "padding", "padding_causal")
+Rotary = Union[Tensor, Tuple[Tensor, Tensor], None]
+
+
+def _rotated(heads: Tensor, angles: Tensor) -> Tensor:
+    """Rotary positions of [s, b, heads, d] by angles [s, 1, 1, d or fewer]: halves of the features are pairs."""
+    angles = angles[: heads.shape[0]]
+    size = angles.shape[-1]
+    turned, rest = heads[..., :size], heads[..., size:]
+    first, second = turned.chunk(2, -1)
+    result = turned * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
+    return torch.cat((result.to(heads.dtype), rest), -1)
+
+
+class MultiheadAttention(_Parallel):
+    """proj(attention(qkv(x))), x normed before with input_layernorm; x is [s, b, hidden], or [b, s, hidden].
+
+    qkv is column parallel, proj row parallel with set_parallel_mode. With sequence_parallel a rank has its share of s.
+    """
+
+    def __init__(self, hidden_size: int, num_attention_heads: int, kv_channels: Optional[int] = None,
+                 attention_dropout: float = 0.1, layernorm_epsilon: float = 1e-5, init_method: Init = None,
+                 output_layer_init_method: Init = None, layer_number: Optional[int] = None,
+                 attn_mask_type: str = "causal", window_size: Optional[Tuple[int, int]] = None,
+                 bottom_right_diagonal: Optional[bool] = None, tp_group: Any = None, tp_size: int = 1,
+                 num_gqa_groups: Optional[int] = None, fuse_wgrad_accumulation: bool = False,
+                 get_rng_state_tracker: Optional[Callable[[], Any]] = None, sequence_parallel: bool = False,
+                 params_dtype: Optional[torch.dtype] = None, return_bias: bool = False,
+                 return_layernorm_output: bool = False, input_layernorm: bool = False, attention_type: str = "self",
+                 set_parallel_mode: bool = False, fuse_qkv_params: bool = False, zero_centered_gamma: bool = False,
+                 qkv_weight_interleaved: bool = True, rotary_pos_interleaved: bool = False, ub_overlap_ag: bool = False,
+                 ub_overlap_rs: bool = False, ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = False,
+                 ub_bulk_wgrad: bool = False, bias: bool = True, normalization: str = "LayerNorm",
+                 device: Device = None, qkv_format: str = "sbhd", name: Optional[str] = None,
+                 qk_norm_type: Optional[str] = None, qk_norm_eps: float = 1e-6, qk_norm_before_rope: bool = False,
+                 seq_length: Optional[int] = None, micro_batch_size: Optional[int] = None,
+                 softmax_type: str = "vanilla") -> None:
+        window = window_size if window_size not in ((-1, -1), (-1, 0)) else None
+        _refuse(window_size=window, bottom_right_diagonal=bottom_right_diagonal, qk_norm_type=qk_norm_type,
+                rotary_pos_interleaved=rotary_pos_interleaved, fuse_wgrad_accumulation=fuse_wgrad_accumulation)
+        for what, value, known in (("attention_type", attention_type, ("self",)),
+                                   ("softmax_type", softmax_type, ("vanilla",)),
+                                   ("qkv_format", qkv_format, ("sbhd", "bshd")),
+                                   ("attn_mask_type", attn_mask_type, _MASKS)):
+            if value not in known:
+                raise Unsupported(f"{what} is '{value}', expected {' or '.join(known)}")
+        overlap = {"ub_overlap_ag": ub_overlap_ag, "ub_overlap_rs": ub_overlap_rs,
+                   "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad, "ub_bulk_dgrad": ub_bulk_dgrad,
+                   "ub_bulk_wgrad": ub_bulk_wgrad}
+        # Without set_parallel_mode every rank has all heads.
+        tp_group, tp_size = (tp_group, tp_size) if set_parallel_mode else (None, 1)
+        super().__init__(tp_group, tp_size, sequence_parallel, params_dtype, device, get_rng_state_tracker,
+                         **{key[3:]: value for key, value in overlap.items()})
+        if self.sequence_parallel and qkv_format != "sbhd":
+            raise Unsupported(f"qkv_format is '{qkv_format}' with sequence_parallel, expected 'sbhd': ranks share "
+                              "dimension 0")
+        groups = num_gqa_groups or num_attention_heads
+        if groups < 1 or num_attention_heads % groups:
+            raise InvalidArgument(f"num_attention_heads is {num_attention_heads}, expected a multiple of "
+                                  f"num_gqa_groups, {groups}")
+        _share("num_attention_heads", num_attention_heads, self.tp_size)
+        self.groups = _share("num_gqa_groups", groups, self.tp_size)  # of this rank
+        self.queries = num_attention_heads // groups  # heads that share a key and a value
+        self.head_dim = kv_channels or _share("hidden_size", hidden_size, num_attention_heads)
+        self.interleaved, self.attn_mask_type = qkv_weight_interleaved, attn_mask_type
+        self.attention_dropout, self.qkv_format = attention_dropout, qkv_format
+        self.input_layernorm = input_layernorm
+        common = {"sequence_parallel": sequence_parallel, "tp_group": tp_group, "tp_size": tp_size, "bias": bias,
+                  "get_rng_state_tracker": get_rng_state_tracker, "params_dtype": params_dtype, "device": device,
+                  **overlap}
+        features = (num_attention_heads + 2 * groups) * self.head_dim
+        column, row = ("column", "row") if set_parallel_mode else (None, None)
+        if input_layernorm:
+            self.layernorm_qkv = LayerNormLinear(hidden_size, features, layernorm_epsilon, init_method=init_method,
+                                                 normalization=normalization, zero_centered_gamma=zero_centered_gamma,
+                                                 return_layernorm_output=return_layernorm_output, parallel_mode=column,
+                                                 ub_name="qkv", **common)
+        else:
+            _refuse(return_layernorm_output=return_layernorm_output)
+            self.qkv = Linear(hidden_size, features, init_method=init_method, parallel_mode=column, ub_name="qkv",
+                              **common)
+        self.return_layernorm_output = return_layernorm_output
+        self.proj = Linear(num_attention_heads * self.head_dim, hidden_size, init_method=output_layer_init_method,
+                           return_bias=return_bias, parallel_mode=row, ub_name="proj", **common)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
+                encoder_output: Optional[Tensor] = None, attn_mask_type: Optional[str] = None,
+                rotary_pos_emb: Rotary = None) -> Any:
+        """The attention of x; with return_layernorm_output also norm(x). A mask is True where nothing is attended."""
+        _refuse(encoder_output=None if encoder_output is None else "a tensor")
+        mixed = self.layernorm_qkv(hidden_states) if self.input_layernorm else self.qkv(hidden_states)
+        normed = None
+        if self.return_layernorm_output:
+            mixed, normed = mixed
+        query, key, value = self._heads(mixed)
+        if rotary_pos_emb is not None:
+            angles = rotary_pos_emb if isinstance(rotary_pos_emb, tuple) else (rotary_pos_emb, rotary_pos_emb)
+            if self.qkv_format != "sbhd":
+                raise Unsupported(f"rotary_pos_emb with qkv_format '{self.qkv_format}', expected 'sbhd'")
+            query, key = _rotated(query, angles[0]), _rotated(key, angles[1])
+        result = self.proj(self._attend(query, key, value, attention_mask, attn_mask_type or self.attn_mask_type))
+        if normed is None:
+            return result
+        return (*result, normed) if isinstance(result, tuple) else (result, normed)
+
+    def _heads(self, mixed: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """[..., features] to the heads of query [..., heads, d], key and value [..., groups, d]."""
+        parts = self.queries + 2
+        if self.interleaved:
+            mixed = mixed.view(*mixed.shape[:-1], self.groups, parts, self.head_dim)
+            query, key, value = mixed.split((self.queries, 1, 1), -2)
+        else:
+            mixed = mixed.view(*mixed.shape[:-1], parts, self.groups, self.head_dim)
+            query, key, value = (part.transpose(-2, -3) for part in mixed.split((self.queries, 1, 1), -3))
+        return query.flatten(-3, -2), key.flatten(-3, -2), value.flatten(-3, -2)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Optional[Tensor], mask_type: str) -> Tensor:
+        if mask_type not in _MASKS:
+            raise Unsupported(f"attn_mask_type is '{mask_type}', expected {', '.join(_MASKS)}")
+        if (mask_type in ("arbitrary", "padding", "padding_causal")) != (mask is not None):
+            raise InvalidArgument(f"attn_mask_type is '{mask_type}' and attention_mask is "
+                                  f"{'not given' if mask is None else 'given'}, expected one to fit the other")
+        order = (1, 2, 0, 3) if self.qkv_format == "sbhd" else (0, 2, 1, 3)  # to [b, heads, s, d]
+        query, key, value = (part.permute(order) for part in (query, key, value))
+        if self.queries > 1:
+            key, value = (part.repeat_interleave(self.queries, 1) for part in (key, value))
+        causal = mask_type in ("causal", "padding_causal")
+        if mask is not None:
+            mask = ~mask
+            if causal:
+                mask = mask & torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=mask.device).tril()
+        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal and mask is None,
+                                               dropout_p=self.attention_dropout if self.training else 0.0)
+        return heads.permute((2, 0, 1, 3) if self.qkv_format == "sbhd" else (0, 2, 1, 3)).flatten(-2)
+
+
+class TransformerLayer(_Parallel):
+    """x + attention(norm(x)), and to that its MLP: self_attention, then layernorm_mlp, each added to its input."""
+
+    def __init__(self, hidden_size: int, ffn_hidden_size: int, num_attention_heads: int,
+                 num_gqa_groups: Optional[int] = None, layernorm_epsilon: float = 1e-5, hidden_dropout: float = 0.1,
+                 attention_dropout: float = 0.1, init_method: Init = None, output_layer_init_method: Init = None,
+                 layer_number: Optional[int] = None, kv_channels: Optional[int] = None,
+                 self_attn_mask_type: str = "causal", window_size: Optional[Tuple[int, int]] = None,
+                 enc_dec_attn_mask_type: str = "no_mask", enc_dec_window_size: Optional[Tuple[int, int]] = None,
+                 tp_group: Any = None, tp_size: int = 1, params_dtype: Optional[torch.dtype] = None,
+                 get_rng_state_tracker: Optional[Callable[[], Any]] = None, fuse_wgrad_accumulation: bool = False,
+                 seq_length: Optional[int] = None, micro_batch_size: Optional[int] = None,
+                 sequence_parallel: bool = False, apply_residual_connection_post_layernorm: bool = False,
+                 output_layernorm: bool = False, parallel_attention_mlp: bool = False, layer_type: str = "encoder",
+                 drop_path_rate: float = 0.0, set_parallel_mode: bool = False, fuse_qkv_params: bool = False,
+                 zero_centered_gamma: bool = False, qkv_weight_interleaved: bool = True,
+                 ub_tp_comm_overlap: bool = False, ub_overlap_ag: bool = True, ub_overlap_rs: bool = True,
+                 ub_overlap_rs_dgrad: bool = False, ub_bulk_dgrad: bool = True, ub_bulk_wgrad: bool = True,
+                 bias: bool = True, activation: str = "gelu", normalization: str = "LayerNorm", device: Device = None,
+                 attn_input_format: str = "sbhd", name: Optional[str] = None) -> None:
+        _refuse(apply_residual_connection_post_layernorm=apply_residual_connection_post_layernorm,
+                output_layernorm=output_layernorm, parallel_attention_mlp=parallel_attention_mlp,
+                drop_path_rate=drop_path_rate, fuse_wgrad_accumulation=fuse_wgrad_accumulation)
+        if layer_type != "encoder":
+            raise Unsupported(f"layer_type is '{layer_type}', expected 'encoder': there is no cross-attention")
+        super().__init__(tp_group if set_parallel_mode else None, tp_size if set_parallel_mode else 1,
+                         sequence_parallel, params_dtype, device, get_rng_state_tracker)
+        overlap = {"ub_overlap_ag": ub_overlap_ag, "ub_overlap_rs": ub_overlap_rs,
+                   "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad, "ub_bulk_dgrad": ub_bulk_dgrad,
+                   "ub_bulk_wgrad": ub_bulk_wgrad}
+        common = {"tp_group": tp_group, "tp_size": tp_size, "sequence_parallel": sequence_parallel,
+                  "set_parallel_mode": set_parallel_mode, "params_dtype": params_dtype, "bias": bias,
+                  "get_rng_state_tracker": get_rng_state_tracker, "init_method": init_method,
+                  "output_layer_init_method": output_layer_init_method, "normalization": normalization,
+                  "zero_centered_gamma": zero_centered_gamma, "device": device,
+                  **{key: value and ub_tp_comm_overlap for key, value in overlap.items()}}
+        self.hidden_dropout = hidden_dropout
+        self.self_attention = MultiheadAttention(
+            hidden_size, num_attention_heads, kv_channels, attention_dropout, layernorm_epsilon,
+            attn_mask_type=self_attn_mask_type, window_size=window_size, num_gqa_groups=num_gqa_groups,
+            input_layernorm=True, qkv_weight_interleaved=qkv_weight_interleaved, qkv_format=attn_input_format, **common)
+        self.layernorm_mlp = LayerNormMLP(hidden_size, ffn_hidden_size, layernorm_epsilon, activation=activation,
+                                          **common)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Optional[Tensor] = None,
+                self_attn_mask_type: Optional[str] = None, encoder_output: Optional[Tensor] = None,
+                rotary_pos_emb: Rotary = None) -> Tensor:
+        """The layer; a mask is True where nothing is attended to."""
+        attended = self.self_attention(hidden_states, attention_mask, encoder_output, self_attn_mask_type,
+                                       rotary_pos_emb)
+        hidden = hidden_states + F.dropout(attended, self.hidden_dropout, self.training)
+        return hidden + F.dropout(self.layernorm_mlp(hidden), self.hidden_dropout, self.training)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MultiheadAttention and TransformerLayer: with several ranks as with one, and with one as plain torch."""
+
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import lapstrake
+import lapstrake.torch as lap
+from torch_ranks import Case, import_compiler
+
+HIDDEN, FFN, HEADS, DIM, ROWS, BATCH = 12, 16, 4, 3, 8, 2
+
+
+def plain(p, x, groups, interleaved, mask, angles):
+    """The whole layer in plain torch, head by head, from its parameters by name."""
+    def norm(x, name):
+        return F.layer_norm(x, (HIDDEN,), p[f"{name}.layer_norm_weight"], p[f"{name}.layer_norm_bias"], 1e-5)
+
+    def rotated(heads):
+        if angles is None:
+            return heads
+        first, second = heads[..., : DIM // 2], heads[..., DIM // 2: DIM // 2 * 2]
+        turned = torch.stack([first, second], -1)
+        c, s = (f(angles[:, 0, 0, : DIM // 2])[:, None] for f in (torch.cos, torch.sin))
+        return torch.cat([turned[..., 0] * c - turned[..., 1] * s, turned[..., 1] * c + turned[..., 0] * s,
+                          heads[..., DIM // 2 * 2:]], -1)
+
+    a = "self_attention"
+    mixed = F.linear(norm(x, f"{a}.layernorm_qkv"), p[f"{a}.layernorm_qkv.weight"], p[f"{a}.layernorm_qkv.bias"])
+    each = HEADS // groups
+    rows = mixed.unflatten(-1, (groups, each + 2, DIM) if interleaved else (each + 2, groups, DIM))
+    if not interleaved:
+        rows = rows.transpose(-2, -3)
+    heads = []
+    for head in range(HEADS):
+        group = rows[:, :, head // each]
+        q, k, v = rotated(group[:, :, head % each]), rotated(group[:, :, each]), group[:, :, each + 1]
+        scores = torch.einsum("sbd,tbd->bst", q, k) / DIM ** 0.5
+        hidden = torch.ones(ROWS, ROWS).triu(1).bool() if mask is None else mask[:, 0]
+        heads.append(torch.einsum("bst,tbd->sbd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v))
+    x = x + F.linear(torch.cat(heads, -1), p[f"{a}.proj.weight"], p[f"{a}.proj.bias"])
+    m = "layernorm_mlp"
+    up = F.gelu(F.linear(norm(x, m), p[f"{m}.fc1_weight"], p[f"{m}.fc1_bias"]), approximate="tanh")
+    return x + F.linear(up, p[f"{m}.fc2_weight"], p[f"{m}.fc2_bias"])
+
+
+def share(name, tensor, rank, ranks):
+    """A rank's share of a parameter."""
+    if name.endswith(("layernorm_qkv.weight", "layernorm_qkv.bias", "fc1_weight", "fc1_bias")):
+        return tensor.chunk(ranks)[rank]
+    return tensor.chunk(ranks, 1)[rank] if name.endswith(("proj.weight", "fc2_weight")) else tensor
+
+
+def close(name, ours, theirs):
+    if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4):
+        raise AssertionError(f"{name}: {ours} is not {theirs}, by {(ours - theirs).abs().max()}")
+
+
+def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=False, compiled=False):
+    """Forward and backward against the whole in plain torch."""
+    whole = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, device="cpu")
+    p = {name: torch.randn(value.shape).mul_(0.4).requires_grad_() for name, value in whole.named_parameters()}
+    module = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, hidden_dropout=0,
+                                  attention_dropout=0, tp_group=dist.group.WORLD, sequence_parallel=sequence_parallel,
+                                  set_parallel_mode=True, ub_tp_comm_overlap=overlap, device="cpu")
+    module.load_state_dict({name: share(name, value.detach(), rank, ranks) for name, value in p.items()})
+    x = torch.randn(ROWS, BATCH, HIDDEN)
+    mask = (torch.rand(BATCH, 1, ROWS, ROWS) < 0.3) & ~torch.eye(ROWS).bool() if masked else None
+    angles = torch.randn(ROWS, 1, 1, DIM // 2).repeat(1, 1, 1, 2) if rotary else None
+    split = sequence_parallel and ranks > 1
+    mine = (x.chunk(ranks)[rank] if split else x).clone().requires_grad_()
+    x.requires_grad_()
+    run = torch.compile(module, fullgraph=True, backend="aot_eager") if compiled else module
+    y = run(mine, mask, "arbitrary" if masked else None, rotary_pos_emb=angles)
+    truth = plain(p, x, groups, True, mask, angles)
+    close("result", y.detach(), truth.detach().chunk(ranks)[rank] if split else truth.detach())
+    scale = torch.randn(truth.shape)
+    (y * (scale.chunk(ranks)[rank] if split else scale)).sum().backward()
+    (truth * scale).sum().backward()
+    lap.reduce_sequence_parallel_gradients(module)
+    close("d x", mine.grad, x.grad.chunk(ranks)[rank] if split else x.grad)
+    for name, parameter in module.named_parameters():
+        close(f"d {name}", parameter.grad, share(name, p[name].grad, rank, ranks))
+
+
+def layers(rank, ranks):
+    overlap = ranks > 1
+    layer(rank, ranks, True, overlap, HEADS)
+    layer(rank, ranks, True, False, HEADS, masked=True)
+    layer(rank, ranks, False, False, HEADS, rotary=True)
+    if ranks <= 2:
+        layer(rank, ranks, True, overlap, 2, rotary=True)
+
+
+def compiled(rank, ranks):
+    layer(rank, ranks, True, True, HEADS, compiled=True)
+
+
+class Transformer(Case):
+    def test_layers(self):
+        self.on((1, 2, 4), layers)
+
+    def test_compiled(self):
+        import_compiler()
+        self.on((2,), compiled)
+
+    def test_batch_first_and_not_interleaved(self):
+        torch.manual_seed(1)
+        x = torch.randn(ROWS, BATCH, HIDDEN)
+        first, second = (lap.MultiheadAttention(HIDDEN, HEADS, DIM, 0.0, device="cpu", num_gqa_groups=2,
+                                                qkv_format=order, qkv_weight_interleaved=interleaved)
+                         for order, interleaved in (("sbhd", True), ("bshd", False)))
+        state = first.state_dict()
+        second.load_state_dict({name: value.unflatten(0, (2, 4, DIM)).transpose(0, 1).flatten(0, 2)
+                                if name.startswith("qkv") else value for name, value in state.items()})
+        close("batch first", second(x.transpose(0, 1)).transpose(0, 1), first(x))
+
+    def test_sentences(self):
+        mha = lap.MultiheadAttention(HIDDEN, HEADS, device="cpu")
+        for error, text, make in (
+            (lapstrake.InvalidArgument, "num_attention_heads is 4, expected a multiple of 3",
+             lambda: lap.TransformerLayer(HIDDEN, FFN, HEADS, tp_size=3, set_parallel_mode=True)),
+            (lapstrake.InvalidArgument, "expected a multiple of num_gqa_groups, 3",
+             lambda: lap.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=3)),
+            (lapstrake.Unsupported, "layer_type is 'decoder'",
+             lambda: lap.TransformerLayer(HIDDEN, FFN, HEADS, layer_type="decoder")),
+            (lapstrake.Unsupported, "window_size is (4, 0)",
+             lambda: lap.MultiheadAttention(HIDDEN, HEADS, window_size=(4, 0))),
+            (lapstrake.Unsupported, "attn_mask_type is 'casual'",
+             lambda: lap.MultiheadAttention(HIDDEN, HEADS, attn_mask_type="casual")),
+            (lapstrake.InvalidArgument, "attention_mask is not given",
+             lambda: mha(torch.randn(ROWS, BATCH, HIDDEN), attn_mask_type="arbitrary")),
+        ):
+            with self.assertRaises(error) as caught:
+                make()
+            self.assertIn(text, str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -107,8 +107,7 @@ static lap_status_t time_gemm(runner_t *runner, double *ns_p)
                        .finish = &data->gemm_finish,
                        .blocks = &block,
                        .nblocks = 1};
-    if (ops->gemm_prepare)
-        LAP_TRY(ops->gemm_prepare(stream, &gemm, true));
+    LAP_TRY(ops->gemm_prepare(stream, &gemm, true));
     LAP_TRY(lap_group_barrier(runner->group));
     uint64_t begin = lap_now_ns();
     for (int i = 0; i < runner->bench->calls; i++)

@@ -178,7 +178,7 @@ static void show_backends(page_t *page)
     section(page, "devices", "Devices");
     for (size_t i = 0; lap_device_at(i); i++) {
         const lap_device_ops_t *ops = lap_device_at(i);
-        if (ops->probe && ops->probe() != LAP_OK)
+        if (ops->probe() != LAP_OK)
             fact(page, ops->name, "cannot run here: %s", lap_last_error());
         else
             fact(page, ops->name, "%s", ops->summary);

@@ -220,19 +220,28 @@ struct lap_device_ops {
      */
     bool tries_methods;
 
-    /* (optional) Why the device cannot be opened on this machine; without it, it can. */
+    /* Streams wait for signals by themselves, in words of the device. */
+    bool waits_by_itself;
+    /* Takes streams of the caller's, by their handles: the slots foreign_... are there. */
+    bool takes_streams;
+
+    /*
+     * Callers test no slot for NULL: what a device has no use for is one of those of no_slots.h, and
+     * a fact or a bool above says which slots are there.
+     */
+
+    /* Why the device cannot be opened on this machine. */
     lap_status_t (*probe)(void);
     lap_status_t (*open)(const lap_device_options_t *options, lap_device_t **device_p);
     void (*close)(lap_device_t *device);
     /*
-     * (optional, both or none) Between them the calling thread makes a row of the calls that follow
+     * Between them the calling thread makes a row of the calls that follow
      * here: what each needs for itself is then done once. Rows may be parts of rows.
      */
     lap_status_t (*calls_begin)(lap_device_t *device);
     void (*calls_end)(lap_device_t *device);
     /*
-     * (optional) LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these
-     * types; without it, it multiplies all.
+     * LAP_ERR_UNSUPPORTED says what the device would need to multiply matrices of these types.
      */
     lap_status_t (*gemm_check)(lap_device_t *device, lap_dtype_t a, lap_dtype_t b);
     /* The cores that one GEMM keeps busy. */
@@ -241,8 +250,8 @@ struct lap_device_ops {
     lap_status_t (*alloc)(lap_device_t *device, size_t bytes, void **memory_p);
     void (*free)(lap_device_t *device, void *memory);
     /*
-     * (optional) LAP_ERR_INVALID, with the name in the sentence, when the device's streams cannot
-     * use memory at this address. Without it, they can use all that the caller can.
+     * LAP_ERR_INVALID, with the name in the sentence, when the device's streams cannot use memory at
+     * this address.
      */
     lap_status_t (*check_memory)(lap_device_t *device, const char *name, const void *memory);
     /* Memory that the caller and the streams read and write alike. A few bytes, zeroed. */
@@ -278,8 +287,8 @@ struct lap_device_ops {
      */
     lap_status_t (*event_synchronize)(lap_event_t *event, const lap_watch_t *watch);
     /*
-     * (optional, with what follows: where streams wait for signals by themselves) Whether a stream
-     * waits for a signal now, or found another call's.
+     * (this and the next four: of a device that waits_by_itself) Whether a stream waits for a signal
+     * now, or found another call's.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
     /* The same of what the stream itself was given, for any thread. */
@@ -301,8 +310,8 @@ struct lap_device_ops {
     /* Writes the time at which the stream gets here. */
     lap_status_t (*stamp)(lap_stream_t *stream, uint64_t *ns_p);
     /*
-     * (optional) Writes for how long the stream has had no core since it wrote that last; see
-     * lap_delays_t.
+     * Writes for how long the stream has had no core since it wrote that last, where that is known;
+     * see lap_delays_t.
      */
     lap_status_t (*stamp_delay)(lap_stream_t *stream, uint64_t *ns_p);
 
@@ -313,24 +322,21 @@ struct lap_device_ops {
     lap_status_t (*transpose)(lap_stream_t *stream, const lap_transpose_t *transpose);
     lap_status_t (*gemm)(lap_stream_t *stream, const lap_gemm_t *gemm);
     /*
-     * (optional) Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in
-     * sizes, types, strides and alignment are done in that way. If it `tries`, it is the fastest,
-     * found by trial on memory of its own; else, and without this, one that the device knows. Makes
+     * Finds a way to do a GEMM and keeps to it: later GEMMs that are like this one in sizes, types,
+     * strides and alignment are done in that way. If it `tries`, it is the fastest, found by trial on
+     * memory of its own; else one that the device knows. Makes
      * whatever else such a GEMM needs on this stream, so that to issue it blocks on nothing.
      * Blocks until it is found; reads and writes none of the memory, which need not be there.
      */
     lap_status_t (*gemm_prepare)(lap_stream_t *stream, const lap_gemm_t *gemm, bool tries);
-    /*
-     * (optional) Writes a number into memory of `alloc` when the stream gets here. Without it, that
-     * memory is the caller's too.
-     */
+    /* (where memory is not the host's) Writes a number into memory of `alloc`, in stream order. */
     lap_status_t (*set)(lap_stream_t *stream, float *memory, float value);
     /* Numbers of [-1, 1) that look random, the same for the same seed; for measurements. */
     lap_status_t (*fill)(lap_stream_t *stream, lap_dtype_t dtype, void *memory, size_t count,
                          uint64_t seed);
 
     /*
-     * (optional, all or none) What is issued to the streams between begin and end does not run but
+     * (where facts.graphs) What is issued to the streams between begin and end does not run but
      * is kept: the first stream has all of it behind it when it has run. A graph that is there
      * already (*graph_p) is changed in place where that is possible. The memory that was given must
      * live as long as the graph. After a failure nothing is being kept any more.
@@ -340,10 +346,10 @@ struct lap_device_ops {
     lap_status_t (*graph_launch)(lap_graph_t *graph, lap_stream_t *stream);
     void (*graph_destroy)(lap_graph_t *graph);
 
-    /* (optional) Which GPU it is, by its number, for callers that use it themselves. */
+    /* Which GPU it is, by its number, for callers that use it themselves; -1: none. */
     int (*gpu)(lap_device_t *device);
     /*
-     * (optional, all or none) Streams of the device that are the caller's, by their handles. What
+     * (where it takes_streams) Streams of the device that are the caller's, by their handles. What
      * the calling thread does with one is between begin and end. begin writes whether the caller
      * is keeping what it gives that stream as a graph of its own: then what streams are given that
      * wait for an event of `foreign_record` becomes part of it, until the caller ends it.

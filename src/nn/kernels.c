@@ -34,5 +34,5 @@ lap_status_t lap_nn_kernels_find(const char *device, const lap_nn_kernels_t **ke
 lap_status_t lap_nn_kernels_of(lap_device_t *device, const lap_nn_kernels_t **kernels_p)
 {
     LAP_TRY(lap_nn_kernels_find(device->ops->name, kernels_p));
-    return (*kernels_p)->prepare ? (*kernels_p)->prepare(device) : LAP_OK;
+    return (*kernels_p)->prepare(device);
 }

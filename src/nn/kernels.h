@@ -13,7 +13,7 @@
 
 typedef struct lap_nn_kernels {
     const char *device; /* whose kernels they are */
-    /* (optional) Makes a device ready for all that follows, unless it is. May wait for the device. */
+    /* Makes a device ready for all that follows, unless it is. May wait for the device. */
     lap_status_t (*prepare)(lap_device_t *device);
     size_t (*norm_scratch)(size_t rows, size_t cols);
     lap_status_t (*norm_forward)(lap_stream_t *stream, const lap_norm_forward_t *norm);

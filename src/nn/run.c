@@ -167,7 +167,7 @@ static lap_status_t check_memory(const lap_nn_t *nn, int part, const lap_tensor_
 {
     static const char *const names[2][LAP_NN_GIVEN] = {{"x", "y", "x"}, {"x", "dy", "dx"}};
     lap_device_t *device = nn->engine->device;
-    for (int i = 0; i < LAP_NN_GIVEN && device->ops->check_memory; i++)
+    for (int i = 0; i < LAP_NN_GIVEN; i++)
         if (given[i].rows > 0)
             LAP_TRY(
                 device->ops->check_memory(device, names[part != LAP_NN_FORWARD][i], given[i].data));
@@ -402,7 +402,7 @@ static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t 
     lap_status_t status = find_cause(nn, pass, lap_exec_wait(pass->exec, set));
     lap_await_end(world);
     /* As in lap_op_end: if the group is whole now, nothing of this pass was touched. */
-    if (status == LAP_OK && nn->engine->device->ops->release)
+    if (status == LAP_OK && nn->engine->device->ops->waits_by_itself)
         status = check_group(nn, pass, set, "was in");
     if (status != LAP_OK)
         lap_engine_fail(nn->engine, status, NULL); /* for all calls in flight */

@@ -93,7 +93,7 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
     op->target = lap_target_of(device->ops, transport);
-    if (device->ops->gemm_check && op->problem.kind != LAP_EXTERNAL_AG)
+    if (op->problem.kind != LAP_EXTERNAL_AG)
         LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
     return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
 }
@@ -409,7 +409,7 @@ lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args)
     const lap_op_desc_t *desc = chosen ? &chosen->problem.desc : &p->desc;
     const float sent_scale = ag ? args->a_scale : args->wire_scale;
     const float *sent_ptr = ag ? args->a_scale_ptr : args->wire_scale_ptr;
-    if (!op->engine->device->ops->set && !sent_ptr)
+    if (!op->engine->device->ops->transport && !sent_ptr) /* memory of the host */
         *op->own_scale = sent_scale;
     lap_binding_t binding = {
         .places[LAP_INPUT] = place_of(&args->a),
@@ -589,7 +589,7 @@ lap_status_t lap_op_end(lap_op_t *op)
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
      */
-    if (status == LAP_OK && op->engine->device->ops->release)
+    if (status == LAP_OK && op->engine->device->ops->waits_by_itself)
         status = check_group(op, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */

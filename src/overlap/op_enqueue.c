@@ -20,7 +20,7 @@ static lap_status_t check_transport(const lap_op_t *op)
 
 static lap_status_t check_device(const lap_engine_t *engine)
 {
-    if (engine->device->ops->foreign_begin)
+    if (engine->device->ops->takes_streams)
         return LAP_OK;
     return lap_error(LAP_ERR_UNSUPPORTED,
                      "calls in stream order need device cuda; this world has device %s",
@@ -33,11 +33,12 @@ lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p)
     if (!world || !gpu_p)
         return lap_error(LAP_ERR_INVALID, "lap_world_gpu: %s is NULL", world ? "gpu_p" : "world");
     LAP_TRY(lap_device_of(world, &device));
-    if (!device->ops->gpu)
+    const int gpu = device->ops->gpu(device);
+    if (gpu < 0)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "this world has device %s, which has no GPU: expected device cuda",
                          device->ops->name);
-    *gpu_p = device->ops->gpu(device);
+    *gpu_p = gpu;
     return LAP_OK;
 }
 

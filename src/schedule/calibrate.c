@@ -345,7 +345,7 @@ static lap_status_t time_signals(bench_t *bench, bool even_sends, double *second
     const int rank = bench->group->rank, size = bench->group->size;
     const int left = (rank + size - 1) % size, right = (rank + 1) % size;
     const bool sends = (rank % 2 == 0) == even_sends;
-    if (bench->ops->stall)
+    if (bench->ops->waits_by_itself)
         return time_trips(bench, even_sends, seconds_p);
     for (size_t i = 0; i < TRIPS && size > 1; i++) {
         const size_t offset = i * FIELD_BYTES;
@@ -386,7 +386,7 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
         status = time_steps(bench, times);
     /* What follows needs both sides. */
     LAP_TRY(lap_group_agree(bench->group, status));
-    if (bench->buffer->ops->exchange && bench->group->size > 1)
+    if (!(bench->buffer->ops->can & LAP_CAN_ONE_SIDED) && bench->group->size > 1)
         return lap_group_agree(bench->group, time_rounds(bench, times));
     if (goes_far(bench->buffer))
         LAP_TRY(lap_group_agree(bench->group, time_link(bench, &times->link)));
@@ -463,8 +463,7 @@ static lap_status_t time_gemm(bench_t *bench, lap_dtype_t dtype, shape_t shape, 
                              .b_stride = k_bytes,
                              .blocks = &block,
                              .nblocks = 1};
-    if (bench->ops->gemm_prepare) /* as an operator will run it */
-        LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true));
+    LAP_TRY(bench->ops->gemm_prepare(bench->stream, &gemm, true)); /* as an operator will run it */
     const uint64_t begin = lap_now_ns();
     for (int i = 0; i < bench->extent.repeats; i++)
         LAP_TRY(bench->ops->gemm(bench->stream, &gemm));

@@ -117,13 +117,12 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
 lap_status_t lap_engine_calls_begin(const lap_engine_t *engine)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    return ops->calls_begin ? ops->calls_begin(engine->device) : LAP_OK;
+    return ops->calls_begin(engine->device);
 }
 
 void lap_engine_calls_end(const lap_engine_t *engine)
 {
-    if (engine->device->ops->calls_end)
-        engine->device->ops->calls_end(engine->device);
+    engine->device->ops->calls_end(engine->device);
 }
 
 /* `to` goes on when stream s of an engine is here. */
@@ -243,7 +242,7 @@ static lap_status_t look_back(lap_engine_t *engine)
     const lap_device_ops_t *ops = engine->device->ops;
     lap_stall_t stall;
     LAP_TRY(lap_guard_look_back(engine->guard));
-    if (!ops->gave_up || !ops->gave_up(engine->device, &stall))
+    if (!ops->gave_up(engine->device, &stall))
         return LAP_OK;
     return lap_buffer_stall_failed(&stall, LAP_ERR_TIMEOUT);
 }
@@ -251,7 +250,7 @@ static lap_status_t look_back(lap_engine_t *engine)
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event)
 {
     const lap_device_ops_t *ops = engine->device->ops;
-    if (!ops->stall)
+    if (!ops->waits_by_itself)
         return ops->event_synchronize(event, NULL);
     lap_watcher_t watcher = {.engine = engine, .stall = ops->stall};
     const lap_watch_t watch = {.look = lap_watcher_look, .context = &watcher};
@@ -277,8 +276,7 @@ void lap_engine_fail(lap_engine_t *engine, lap_status_t status, lap_event_t *unt
     snprintf(engine->text, sizeof(engine->text), "%s", text);
     lap_engine_break_in_flight(engine, status, text);
     lap_guard_hold(engine->guard);
-    if (ops->release)
-        ops->release(engine->device, until);
+    ops->release(engine->device, until);
     lap_guard_forget(engine->guard);
     lap_guard_go(engine->guard);
     for (int s = 0; s < LAP_STREAMS; s++)
@@ -315,7 +313,7 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
                                    const char *doing)
 {
     const bool shared = have_peers(engine);
-    if (status != LAP_ERR_SYSTEM || !engine->device->ops->release || !shared)
+    if (status != LAP_ERR_SYSTEM || !engine->device->ops->waits_by_itself || !shared)
         return status;
     char sentence[LAP_ERROR_TEXT], cause[LAP_ERROR_TEXT];
     snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
@@ -331,7 +329,7 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
 
 void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
 {
-    if (engine->guard || !engine->device->ops->let_go || !has_peers(group))
+    if (engine->guard || !engine->device->ops->waits_by_itself || !has_peers(group))
         return;
     engine->guard = lap_guard_start(engine);
 }

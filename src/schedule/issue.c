@@ -396,12 +396,6 @@ static lap_status_t issue_chaos(issue_t *issue, lap_stream_t *stream)
     return issue->device->stream_call(stream, sleep_a_while, &delay_ns, sizeof(delay_ns));
 }
 
-/* Where a device knows for how long its streams lack a core. */
-static lap_status_t stamp_delay(const issue_t *issue, lap_stream_t *stream, uint64_t *ns_p)
-{
-    return issue->device->stamp_delay ? issue->device->stamp_delay(stream, ns_p) : LAP_OK;
-}
-
 static lap_status_t issue_step(issue_t *issue, uint32_t index)
 {
     lap_program_t *program = issue->program;
@@ -418,13 +412,13 @@ static lap_status_t issue_step(issue_t *issue, uint32_t index)
         record = next_record(issue, index, step->peer, bytes_told(step));
     if (record) {
         lap_record_step(&issue->program->schedule, index, record);
-        LAP_TRY(stamp_delay(issue, stream, &record->delays.before));
+        LAP_TRY(issue->device->stamp_delay(stream, &record->delays.before));
         LAP_TRY(issue->device->stamp(stream, &record->span.begin));
     }
     LAP_TRY(issue_kind(issue, index, stream, record));
     if (record) {
         LAP_TRY(issue->device->stamp(stream, &record->span.end));
-        LAP_TRY(stamp_delay(issue, stream, &record->delays.running));
+        LAP_TRY(issue->device->stamp_delay(stream, &record->delays.running));
     }
     return program->events[index] ? issue->device->event_record(program->events[index], stream)
                                   : LAP_OK;
@@ -468,7 +462,8 @@ static lap_status_t set_scale(const issue_t *issue)
 {
     lap_stream_t *streams[LAP_STREAMS];
     int first;
-    if (!issue->program->sends_scale || !issue->binding->sets_scale || !issue->device->set)
+    if (!issue->program->sends_scale || !issue->binding->sets_scale ||
+        !issue->device->transport) /* memory of the host: see lap_op_bind */
         return LAP_OK;
     float *scale = (float *)(void *)issue->binding->places[LAP_SCALE].base;
     const size_t count = lap_program_streams(issue->program, streams, &first);
@@ -524,7 +519,7 @@ lap_status_t lap_program_prepare(lap_program_t *program, const lap_binding_t *bi
         .device = program->engine->device->ops,
     };
     const lap_schedule_t *schedule = &program->schedule;
-    for (uint32_t i = 0; i < schedule->nsteps && issue.device->gemm_prepare; i++) {
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
         const lap_step_t *step = &schedule->steps[i];
         if (step->kind != LAP_STEP_GEMM || step->count == 0)
             continue;

@@ -74,8 +74,7 @@ static lap_status_t wrap_in_link(lap_buffer_t *buffer)
 {
     if (!lap_buffer_is_paced(buffer))
         return LAP_OK;
-    lap_status_t status =
-        buffer->ops->link_begin ? buffer->ops->link_begin(buffer) : lap_link_begin(buffer);
+    lap_status_t status = buffer->ops->link_begin(buffer);
     status = lap_group_agree(buffer->group, status);
     if (status != LAP_OK)
         buffer->ops->buffer_destroy(buffer);

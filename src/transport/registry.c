@@ -58,7 +58,7 @@ bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *
 
 bool lap_transport_enqueues(const lap_transport_ops_t *ops, const lap_device_ops_t *device)
 {
-    return device->foreign_begin && (ops->can & LAP_CAN_ONE_SIDED);
+    return device->takes_streams && (ops->can & LAP_CAN_ONE_SIDED);
 }
 
 bool lap_transport_spans(const lap_group_t *group)

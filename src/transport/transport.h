@@ -187,12 +187,12 @@ typedef struct lap_transport_ops {
                              const lap_round_t *round);
 
     /*
-     * (optional) When the stream has all signals of a call behind it: word i was raised raised[i]
-     * times in it. For words that are counted where the streams run.
+     * (of a device whose facts say that it counts_signals) When the stream has all signals of a call
+     * behind it: word i was raised raised[i] times in it.
      */
     lap_status_t (*end_signals)(lap_buffer_t *buffer, const lap_device_ops_t *device,
                                 lap_stream_t *stream, const uint32_t *raised, size_t nsignals);
-    /* (optional) Begins to emulate buffer->link, where the one of hosts cannot: see link.h. */
+    /* Begins to emulate buffer->link: lap_link_begin, but where that cannot. See link.h. */
     lap_status_t (*link_begin)(lap_buffer_t *buffer);
 } lap_transport_ops_t;
 

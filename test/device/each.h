@@ -26,7 +26,7 @@ static inline int test_devices(const char *only, void (*test)(void))
         ops = lap_device_at(i);
         if (only && strcmp(ops->name, only) != 0)
             continue;
-        if (ops->probe && ops->probe() != LAP_OK) {
+        if (ops->probe() != LAP_OK) {
             tap_skip("%s: %s", ops->name, lap_last_error());
             continue;
         }

@@ -346,7 +346,7 @@ static bool try_layout(const lap_dtype_t *types, int layout, const size_t *sizes
                              .nblocks = 1};
     for (size_t i = 0; i < m * n; i++)
         d[i] = (float)(i % 7);
-    lap_status_t status = ops->gemm_prepare ? ops->gemm_prepare(stream, &gemm, false) : LAP_OK;
+    lap_status_t status = ops->gemm_prepare(stream, &gemm, false);
     if (status == LAP_OK)
         status = ops->gemm(stream, &gemm);
     if (status == LAP_OK)
@@ -622,8 +622,7 @@ static void test_type(void)
     test_shapes();
     test_bound();
     test_splits();
-    if (ops->gemm_prepare)
-        test_prepared();
+    test_prepared();
     if (!ops->facts.gemm_signals)
         return;
     test_signals(false, 0);

@@ -450,7 +450,7 @@ int main(void)
     for (size_t i = 0; lap_device_at(i); i++) {
         tap_success(lap_device_find(lap_device_at(i)->name, &ops), "device %s is found",
                     lap_device_at(i)->name);
-        if (ops->probe && ops->probe() != LAP_OK) {
+        if (ops->probe() != LAP_OK) {
             tap_failure(ops->open(&(lap_device_options_t){.threads = 1}, &device),
                         LAP_ERR_UNSUPPORTED, lap_last_error(), NULL);
             continue;
@@ -464,7 +464,7 @@ int main(void)
         if (ops->facts.gemm_signals) /* elsewhere a function that fails does not stop its stream */
             test_failures();
         test_stamps();
-        if (ops->graph_begin)
+        if (ops->facts.graphs)
             test_stamps_of_graphs();
         test_copy();
         test_copy_by_sms();

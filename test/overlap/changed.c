@@ -260,7 +260,7 @@ static bool run(pair_t *pair, const setup_t *setup, char *wrong, size_t bytes)
 /* Whether the latest call with so many rows was a graph, where the device has any. */
 static bool is_kept(const pair_t *pair, size_t m)
 {
-    if (!pair->op->engine->device->ops->graph_begin)
+    if (!pair->op->engine->device->ops->facts.graphs)
         return true;
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         if (pair->op->cache[i].program && pair->op->cache[i].m == m)

@@ -32,7 +32,7 @@ static lap_program_t *program_of(const trial_t *trial)
 /* Whether the latest call was a graph, wherever there are graphs. */
 static bool was_graph(const trial_t *trial)
 {
-    const bool can = trial->op->engine->device->ops->graph_begin && !trial->op->buffer->in_person;
+    const bool can = trial->op->engine->device->ops->facts.graphs && !trial->op->buffer->in_person;
     return !can || (program_of(trial)->captured && program_of(trial)->graph);
 }
 
@@ -125,7 +125,7 @@ static bool has_waited(const lap_trace_t *trace, uint64_t then)
 /* Of two ranks the first begins when the other is known to wait for it, which its trace tells. */
 static void call_late(trial_t *trial, lap_trace_t *trace, lap_group_t *group)
 {
-    if (lap_group_size(group) != 2 || !trial->op->engine->device->ops->stall ||
+    if (lap_group_size(group) != 2 || !trial->op->engine->device->ops->waits_by_itself ||
         trial->op->buffer->in_person || trial->failed)
         return;
     bool waited = true;
@@ -201,7 +201,7 @@ static void call_without_room(trial_t *trial, lap_trace_t *trace)
     lap_device_t *device = trial->op->engine->device;
     const lap_device_ops_t *ops = device->ops;
     lap_stream_t *stream;
-    if (!ops->graph_begin || !tap_success(ops->stream_create(device, false, &stream), "a stream"))
+    if (!ops->facts.graphs || !tap_success(ops->stream_create(device, false, &stream), "a stream"))
         return;
     for (int few = 0; few < FEW && !trial->failed; few++) {
         trial->call.args.trace = NULL;

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_facts.h"
 #include "device/cuda/cuda_info.h"
+#include "device/no_slots.h"
 #include "util/alloc.h"
 #include "util/clock.h"
 
@@ -613,6 +614,8 @@ const lap_device_ops_t lap_cuda_ops = {
     .transport = "cuda_ipc",
     .facts = LAP_CUDA_FACTS,
     .tries_methods = true,
+    .waits_by_itself = true,
+    .takes_streams = true,
     .probe = lap_cuda_probe,
     .open = lap_cuda_open,
     .close = lap_cuda_close,
@@ -641,6 +644,7 @@ const lap_device_ops_t lap_cuda_ops = {
     .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,
     .stamp = lap_cuda_stamp,
+    .stamp_delay = lap_no_stamp_delay,
     .copy = lap_cuda_copy,
     .reduce = lap_cuda_reduce,
     .column_sums = lap_cuda_column_sums,

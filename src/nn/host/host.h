@@ -15,6 +15,7 @@ lap_status_t lap_host_embedding_backward(lap_stream_t *stream,
 lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope);
 lap_status_t lap_host_logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 lap_status_t lap_host_cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
+lap_status_t lap_host_prepare(lap_device_t *device);
 size_t lap_host_norm_scratch(size_t rows, size_t cols);
 lap_status_t lap_host_norm_forward(lap_stream_t *stream, const lap_norm_forward_t *norm);
 lap_status_t lap_host_norm_backward(lap_stream_t *stream, const lap_norm_backward_t *norm);
@@ -34,11 +35,12 @@ lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
     .cross_entropy = lap_host_cross_entropy
 
 #define LAP_NN_HOST_SLOTS                                                                          \
-    .norm_scratch = lap_host_norm_scratch, .norm_forward = lap_host_norm_forward,                  \
-    .norm_backward = lap_host_norm_backward, .swiglu_forward = lap_host_swiglu_forward,            \
-    .swiglu_backward = lap_host_swiglu_backward, .square_loss = lap_host_square_loss,              \
-    .fill_normal = lap_host_fill_normal, .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, \
-    .sum_squares = lap_host_sum_squares, .update = lap_host_update
+    .prepare = lap_host_prepare, .norm_scratch = lap_host_norm_scratch,                            \
+    .norm_forward = lap_host_norm_forward, .norm_backward = lap_host_norm_backward,                \
+    .swiglu_forward = lap_host_swiglu_forward, .swiglu_backward = lap_host_swiglu_backward,        \
+    .square_loss = lap_host_square_loss, .fill_normal = lap_host_fill_normal,                      \
+    .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, .sum_squares = lap_host_sum_squares, \
+    .update = lap_host_update
 
 /* Attention of one head of sequence `b`: forward of queries, backward of keys and values. */
 typedef void (*lap_host_head_t)(const lap_attention_t *attention, size_t b, size_t head);

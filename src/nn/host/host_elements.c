@@ -13,6 +13,13 @@
 
 #define TILE LAP_HOST_TILE
 
+/* There is nothing to load. */
+lap_status_t lap_host_prepare(lap_device_t *device)
+{
+    (void)device;
+    return LAP_OK;
+}
+
 /* Element `col` of a row. */
 static void *at(lap_dtype_t dtype, const void *row, size_t col)
 {

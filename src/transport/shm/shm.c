@@ -5,6 +5,7 @@
  */
 #include "core/status.h"
 #include "transport/host/host.h"
+#include "transport/link/link.h"
 
 static lap_status_t lap_shm_buffer_create(lap_buffer_t *buffer)
 {
@@ -31,6 +32,7 @@ const lap_transport_ops_t lap_shm_ops = {
     .buffer_create = lap_shm_buffer_create,
     .buffer_destroy = lap_host_buffer_destroy,
     .tell_note = lap_host_tell_note,
+    .link_begin = lap_link_begin,
     .put_now = lap_host_put_now,
     .raise_now = lap_host_raise_now,
     .wait_now = lap_host_wait_now,

@@ -34,7 +34,9 @@ const char *lap_show_name(const lap_show_train_t *show, uint32_t fragment)
     const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
     if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE)
         return entry->name;
-    return lap_tp_gemm_name(show->list->steps[entry->index].gemm);
+    static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
+    const lap_tp_gemm_t gemm = show->list->steps[entry->index].gemm;
+    return show->list->blocks[entry->block].shape.head ? head[gemm % 3] : lap_tp_gemm_name(gemm);
 }
 
 void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
@@ -50,7 +52,9 @@ void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LA
 long lap_show_layer(const lap_show_train_t *show, uint32_t fragment)
 {
     const uint32_t block = lap_show_entry(show, fragment)->block;
-    return block == LAP_NN_NONE ? -1 : (long)show->list->blocks[block].shape.layer;
+    if (block == LAP_NN_NONE || show->list->blocks[block].shape.head)
+        return -1;
+    return (long)show->list->blocks[block].shape.layer;
 }
 
 /* ---- links ---- */

@@ -75,7 +75,7 @@ void lap_show_train_json(const lap_show_train_t *show)
         printf("%s", f ? "," : "");
         json_fragment(show, f);
     }
-    printf("]");
+    printf("],\"repeated_launches\":%zu", sums.launches);
     if (show->spans)
         printf(",\"predicted_ms\":%.6g", show->predicted * 1e3);
     printf(",\"memory\":{\"activation_bytes\":%zu,\"parameter_bytes\":%zu,\"scratch_bytes\":%zu,"

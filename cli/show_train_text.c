@@ -152,6 +152,9 @@ static void print_head(const lap_show_train_t *show)
     printf("\nrank %d: %u fragments (%zu operators, %zu kernels), %zu steps, %zu links\n",
            show->rank, (unsigned)linked->nfragments, linked->nfragments - kernels, kernels, steps,
            links);
+    const size_t launches = lap_nn_programs_count(show->programs).launches;
+    if (launches < linked->nfragments)
+        printf("a pass that is repeated: %zu launches, since it is captured as graphs\n", launches);
 }
 
 void lap_show_train_print(const lap_show_train_t *show)

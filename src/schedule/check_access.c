@@ -337,22 +337,48 @@ static lap_status_t check_reads(list_t *list)
     return LAP_OK;
 }
 
+/* Accesses that write to the memory of a rank in a call: the first of them, and the next of each. */
+typedef struct writes {
+    uint32_t *first, *next;
+} writes_t;
+
+static lap_status_t list_writes(const list_t *list, writes_t *writes)
+{
+    const size_t size = (size_t)list->check->size, count = list->check->ncalls * size;
+    writes->first = lap_alloc(count + 1, sizeof(uint32_t));
+    writes->next = lap_alloc((size_t)list->count + 1, sizeof(uint32_t));
+    if (!writes->first || !writes->next)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %u accesses",
+                         (unsigned)list->count);
+    for (size_t i = 0; i < count; i++)
+        writes->first[i] = LAP_CHECK_NONE;
+    for (uint32_t i = list->count; i-- > 0;) {
+        const access_t *access = &list->accesses[i];
+        uint32_t *first = &writes->first[access->call * size + (size_t)access->range.rank];
+        if (!access->write)
+            continue;
+        writes->next[i] = *first;
+        *first = i;
+    }
+    return LAP_OK;
+}
+
 /*
  * The results of a call: no two writes overlap (check_pair), all are inside, and they add up to the
  * whole.
  */
-static lap_status_t check_result(const list_t *list, uint32_t call, int rank,
-                                 const lap_range_t *result)
+static lap_status_t check_result(const list_t *list, const writes_t *writes, uint32_t call,
+                                 int rank, const lap_range_t *result)
 {
     lap_range_t whole = lap_range_normal(*result);
     char text[LAP_CHECK_TEXT], where[128];
     size_t written = 0;
     if (list->check->programs && whole.rows > 0 && whole.place >= LAP_PLACES)
         whole.offset += list->check->programs[rank]->regions[whole.place - LAP_PLACES].base;
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (uint32_t i = writes->first[(size_t)call * (size_t)list->check->size + (size_t)rank];
+         i != LAP_CHECK_NONE; i = writes->next[i]) {
         const access_t *access = &list->accesses[i];
-        if (!access->write || access->call != call || access->range.rank != rank ||
-            access->region != (uint32_t)result->place)
+        if (access->region != (uint32_t)result->place)
             continue;
         size_t bytes = lap_range_bytes(&access->range);
         written += bytes;
@@ -373,15 +399,20 @@ static lap_status_t check_result(const list_t *list, uint32_t call, int rank,
 
 static lap_status_t check_results(const list_t *list)
 {
-    for (uint32_t call = 0; call < list->check->ncalls; call++)
-        for (int rank = 0; rank < list->check->size; rank++) {
+    const lap_check_t *check = list->check;
+    writes_t writes = {NULL, NULL};
+    lap_status_t status = list_writes(list, &writes);
+    for (uint32_t call = 0; call < check->ncalls && status == LAP_OK; call++)
+        for (int rank = 0; rank < check->size; rank++) {
             lap_range_t results[3];
-            find_results(list->check, call, rank, results);
-            for (int i = 0; i < 3; i++)
-                if (!list->check->programs || results[i].rows > 0)
-                    LAP_TRY(check_result(list, call, rank, &results[i]));
+            find_results(check, call, rank, results);
+            for (int i = 0; i < 3 && status == LAP_OK; i++)
+                if (!check->programs || results[i].rows > 0)
+                    status = check_result(list, &writes, call, rank, &results[i]);
         }
-    return LAP_OK;
+    lap_free(writes.first);
+    lap_free(writes.next);
+    return status;
 }
 
 /* The latest call before one in which a rank used its memory of the same buffer; NULL: none. */

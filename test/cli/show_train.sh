@@ -35,7 +35,7 @@ show, check = (json.load(open(path)) for path in sys.argv[1:])
 fragments, lives = show["fragments"], show["lifetimes"]
 assert [f["fragment"] for f in fragments] == list(range(check["launches"]))
 assert sum(f["kernel"] is not None for f in fragments) == check["kernels"]
-assert check["ok"] and show["rank"] == 1 and show["target"] == check["target"]
+assert check["ok"] and show["repeated_launches"] == check["repeated_launches"] and show["rank"] == 1 and show["target"] == check["target"]
 for f in fragments:
     steps = f["steps"]
     assert f["kernel"] is None or [s["kind"] for s in steps] == ["KERNEL"], f
@@ -69,6 +69,7 @@ lap show train "${small[@]}" --target cuda --after build --steps
 is 'as built no signals are consumed' "$(grep -c CONSUME "$work/out")" 0
 lap show train "${small[@]}" --target cuda --steps
 ok 'lowered they are' grep -q CONSUME "$work/out"
+has 'and a pass is captured' "$out" 'a pass that is repeated: 3 launches'
 
 lap show train "${small[@]}" --layers 2 --svg "$work/pass.svg"
 is 'a picture: status 0, and nothing said' "$status$out$err" 0

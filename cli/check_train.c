@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `lap check train`: links the whole pass of a `lap train` with the same options, for all ranks that
- * share weights, and proves it. Runs nothing, and needs neither ranks nor a GPU.
+ * share weights and their replicas, and proves it. Runs nothing, and needs neither ranks nor a GPU.
  */
+#include <stdio.h>
+
 #include <lap/lap.h>
 
 #include "about.h"
@@ -20,7 +22,7 @@ static lap_train_form_t form = {
         .name = "lap check train",
         .usage = "[OPTIONS]",
         .summary = "Proves forward, loss and backward of a lap train with the same options, for\n"
-                   "all ranks that share weights, and says what a rank launches and needs.",
+                   "all ranks, and says what a rank launches and needs.",
         .exit_status = "  0  the pass is safe\n"
                        "  1  it is not; the sentence says why\n"
                        "  2  the command line is wrong, or the target cannot do a method",
@@ -28,15 +30,15 @@ static lap_train_form_t form = {
 
 /* ---- memory ---- */
 
-enum { ACTIVATIONS, PARAMETERS, SCRATCH, SYMMETRIC, OPTIMIZER, DATA, PARTS };
+enum { ACTIVATIONS, PARAMETERS, SCRATCH, SYMMETRIC, OPTIMIZER, DATA, BUCKETS, PARTS };
 
 static const char *const part_names[PARTS] = {
     [ACTIVATIONS] = "activations",        [PARAMETERS] = "parameters and gradients",
     [SCRATCH] = "scratch of operators",   [SYMMETRIC] = "symmetric buffer",
     [OPTIMIZER] = "moments of optimizer", [DATA] = "x, target, y and dx",
+    [BUCKETS] = "buckets of gradients",
 };
 
-/* The buckets of replicas are not among them. */
 static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, int part)
 {
     const size_t moments = train->optimizer.kind == LAP_ADAMW ? 2 : 1;
@@ -49,6 +51,7 @@ static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, 
         [OPTIMIZER] = moments * proof->weights * sizeof(float),
         /* each micro-batch has an x and a target */
         [DATA] = micro * proof->given_bytes + proof->made_bytes,
+        [BUCKETS] = proof->bucket_bytes,
     };
     return bytes[part];
 }
@@ -61,10 +64,20 @@ static size_t all_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
     return sum;
 }
 
-/* Of a pass that is repeated. */
-static size_t launches(const lap_train_t *train, const lap_nn_proof_t *proof)
+/* ---- replicas ---- */
+
+#define MOST_RANKS 16 /* of a proof in a few seconds */
+
+/* More than two show nothing new but larger numbers. */
+static int proved_replicas(const lap_train_t *train)
 {
-    return train->replicas > 1 ? proof->ready : proof->launches;
+    return train->replicas > 2 && train->tp * train->replicas > MOST_RANKS ? 2 : train->replicas;
+}
+
+static lap_nn_replication_t replication_of(const lap_train_t *train)
+{
+    return (lap_nn_replication_t){
+        .replicas = proved_replicas(train), .bucket = train->bucket, .wire = train->grad_dtype};
 }
 
 /* ---- printing ---- */
@@ -72,9 +85,12 @@ static size_t launches(const lap_train_t *train, const lap_nn_proof_t *proof)
 static void print_text(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
-    printf("%s, %zu layer%s, %d rank%s, target %s\n", lap_nn_kind_name(train->desc.kind),
+    char replicas[48] = "";
+    if (train->replicas > 1)
+        snprintf(replicas, sizeof(replicas), " in each of %d replicas", train->replicas);
+    printf("%s, %zu layer%s, %d rank%s%s, target %s\n", lap_nn_kind_name(train->desc.kind),
            train->desc.layers, train->desc.layers == 1 ? "" : "s", train->tp,
-           train->tp == 1 ? "" : "s", target->name);
+           train->tp == 1 ? "" : "s", replicas, target->name);
     if (status != LAP_OK) {
         printf("not safe: %s\n", lap_last_error());
         return;
@@ -83,14 +99,16 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
-    if (launches(train, proof) < proof->fragments)
+    if (proof->launches < proof->fragments)
         printf("a pass that is repeated: %zu launches, since it is captured as graphs\n",
-               launches(train, proof));
+               proof->launches);
     printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
     for (int i = 0; i < PARTS; i++)
-        printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
-    if (train->replicas > 1)
-        printf("gradients on their way to other replicas are not part of the proof\n");
+        if (i != BUCKETS || train->replicas > 1)
+            printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
+    if (proved_replicas(train) < train->replicas)
+        printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
+               train->replicas);
 }
 
 static void print_json(const lap_train_t *train, const lap_target_t *target,
@@ -102,10 +120,11 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
     printf(
         ",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu",
-        proof->fragments, launches(train, proof), proof->kernels, proof->steps, proof->links);
+        proof->fragments, proof->launches, proof->kernels, proof->steps, proof->links);
     static const char *const keys[PARTS] = {
         [ACTIVATIONS] = "activation", [PARAMETERS] = "parameter", [SCRATCH] = "scratch",
         [SYMMETRIC] = "symmetric",    [OPTIMIZER] = "optimizer",  [DATA] = "data",
+        [BUCKETS] = "bucket",
     };
     for (int i = 0; i < PARTS; i++)
         printf(",\"%s_bytes\":%zu", keys[i], part_bytes(train, proof, i));
@@ -136,7 +155,8 @@ int lap_cli_check_train(int argc, char **argv)
     if (status != LAP_OK)
         return lap_args_refused(command, status, "");
     const uint64_t begin = lap_now_ns();
-    status = lap_nn_prove(&plan, target, &proof);
+    const lap_nn_replication_t replication = replication_of(&train);
+    status = lap_nn_prove_source(&plan, target, NULL, &replication, &proof);
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     if (status != LAP_OK && status != LAP_ERR_CHECK)
         return lap_args_refused(command, status, "");

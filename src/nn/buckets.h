@@ -35,7 +35,9 @@ typedef struct lap_nn_buckets {
     size_t most, most_own; /* elements of the largest bucket, and of this replica's rows of one */
 } lap_nn_buckets_t;
 
-/* Cuts the gradients of a list into buckets of about so many elements. The caller clears it. */
+#define LAP_NN_BUCKET_ELEMENTS ((size_t)4 << 20) /* of a bucket, unless it is said */
+
+/* Cuts the gradients of a list into buckets of about so many elements; 0: as above. To be cleared. */
 lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t *list,
                                  size_t elements, lap_dtype_t wire, int replicas, int replica);
 void lap_nn_buckets_clear(lap_nn_buckets_t *buckets);

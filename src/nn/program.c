@@ -298,15 +298,81 @@ static lap_status_t build_described(void *context, const lap_nn_list_t *list, ui
     return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
 }
 
+/* How the buckets of a replica are built from their descriptions. */
+typedef struct bucket_source {
+    const lap_nn_linking_t *linking;
+    lap_nn_buckets_t buckets;
+} bucket_source_t;
+
+static lap_status_t build_bucket(void *context, size_t index, int which, lap_schedule_t *schedule_p)
+{
+    const bucket_source_t *source = context;
+    const lap_nn_linking_t *linking = source->linking;
+    const lap_op_desc_t desc = lap_nn_bucket_desc(&source->buckets, index, which);
+    lap_problem_t problem;
+    const lap_builder_t *builder;
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, source->buckets.replicas,
+                             linking->target->can));
+    problem.rank = source->buckets.replica;
+    LAP_TRY(lap_build(builder, &problem, schedule_p));
+    return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
+}
+
+/* The ranks that share weights follow one another in the world. */
+static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                               const lap_nn_source_t *source, const lap_nn_replicas_t *replicas,
+                               lap_linked_t *linked)
+{
+    const size_t seq = list->plan.desc.seq;
+    const int nranks = list->plan.nranks;
+    lap_nn_mode_t mode = {.first = linking->first};
+    lap_nn_link_regions(list, linking->first, linked);
+    if (replicas)
+        lap_nn_link_wire(list, replicas, linked);
+    if (linking->first)
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
+    mode.replicas = replicas;
+    LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
+                             mode, source, linked));
+    for (uint32_t f = 0; f < linked->nfragments; f++)
+        if (linked->fragments[f].origin < list->nentries)
+            linked->fragments[f].base = linked->rank / nranks * nranks;
+    return lap_link(linked);
+}
+
+static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
+                              const lap_nn_source_t *source, lap_linked_t *linked)
+{
+    const lap_nn_replication_t *replication = &linking->replication;
+    const int nranks = list->plan.nranks;
+    bucket_source_t buckets = {.linking = linking};
+    const lap_nn_replicas_t replicas = {.buckets = &buckets.buckets,
+                                        .base = list->rank,
+                                        .stride = nranks,
+                                        .build = build_bucket,
+                                        .context = &buckets};
+    if (replication->replicas <= 1)
+        return link_parts(list, linking, source, NULL, linked);
+    lap_status_t status =
+        lap_nn_buckets_init(&buckets.buckets, list, replication->bucket, replication->wire,
+                            replication->replicas, linked->rank / nranks);
+    if (status == LAP_OK)
+        status = link_parts(list, linking, source, &replicas, linked);
+    lap_nn_buckets_clear(&buckets.buckets);
+    return status;
+}
+
 lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan_t *plan,
                                   const lap_nn_linking_t *linking)
 {
     lap_nn_linking_t known = *linking;
     const lap_nn_source_t described = {build_described, &known};
     const lap_nn_source_t *source = linking->source ? linking->source : &described;
-    const lap_nn_mode_t mode = {.first = linking->first};
-    const size_t size = (size_t)plan->nranks, seq = plan->desc.seq;
-    *programs = (lap_nn_programs_t){.size = plan->nranks};
+    const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
+    const size_t size = (size_t)plan->nranks * (size_t)replicas;
+    *programs = (lap_nn_programs_t){.size = (int)size};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
     programs->list = lap_alloc(size, sizeof(*programs->list));
@@ -317,15 +383,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
         programs->list[rank] = linked;
-        LAP_TRY(lap_nn_list_init(list, plan, rank, kernels_of(linking->target)));
-        lap_nn_link_regions(list, linking->first, linked);
-        if (linking->first)
-            LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
-        LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
-        LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
-        LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
-                                 mode, source, linked));
-        LAP_TRY(lap_link(linked));
+        LAP_TRY(lap_nn_list_init(list, plan, rank % plan->nranks, kernels_of(linking->target)));
+        LAP_TRY(link_rank(list, linking, source, linked));
     }
     return LAP_OK;
 }
@@ -365,13 +424,15 @@ static size_t made_bytes(const lap_nn_list_t *list)
 }
 
 /* The loss is issued kernel by kernel. */
-static size_t count_launches(const lap_nn_list_t *list, bool ready)
+static size_t count_launches(const lap_nn_list_t *list, const lap_linked_t *linked)
 {
     const lap_nn_mode_t later = {.first = false};
-    size_t count = lap_nn_segments(list, LAP_NN_FORWARD, ready) +
-                   lap_nn_segments(list, LAP_NN_BACKWARD, ready);
+    size_t count = 2; /* forward and backward */
     for (uint32_t i = list->parts[LAP_NN_LOSS_PART]; i < list->parts[LAP_NN_LOSS_PART + 1]; i++)
         count += lap_nn_entry_runs(&list->entries[i], later);
+    for (uint32_t f = 1; f < linked->nfragments; f++) /* the background takes turns with the rest */
+        count += linked->fragments[f].schedule.background !=
+                 linked->fragments[f - 1].schedule.background;
     return count;
 }
 
@@ -383,6 +444,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         const lap_nn_list_t *list = &programs->lists[rank];
         lap_nn_proof_t own = {.fragments = linked->nfragments};
         bool graphs = true;
+        size_t bucket_bytes = 0;
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
             const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
@@ -391,12 +453,17 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
             own.scratch_bytes += schedule->scratch_bytes;
-            most.symmetric_bytes = larger(most.symmetric_bytes, schedule->symmetric_bytes);
+            if (linked->fragments[f].buffer == LAP_NN_BUCKET_BUFFER)
+                bucket_bytes = larger(bucket_bytes, schedule->symmetric_bytes);
+            else
+                most.symmetric_bytes = larger(most.symmetric_bytes, schedule->symmetric_bytes);
         }
+        for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
+            bucket_bytes += linked->regions[i].bytes;
+        most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
         most.fragments = own.fragments;
         most.kernels = own.kernels;
-        most.launches = graphs ? count_launches(list, false) : own.fragments;
-        most.ready = graphs ? count_launches(list, true) : own.fragments;
+        most.launches = graphs ? count_launches(list, linked) : own.fragments;
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
@@ -419,10 +486,13 @@ static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_tar
     if (!group)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
     for (uint32_t f = 0; f < programs->programs[0].nfragments && status == LAP_OK; f++) {
-        for (int rank = 0; rank < programs->size; rank++)
-            group[rank] = &programs->programs[rank].fragments[f].schedule;
+        const lap_fragment_t *first = &programs->programs[0].fragments[f];
+        const int size = first->schedule.size;
+        for (int rank = 0; rank < size; rank++)
+            group[rank] =
+                &programs->programs[first->base + rank * first->stride].fragments[f].schedule;
         if (group[0]->nsteps == 0 || group[0]->steps[0].kind != LAP_STEP_KERNEL)
-            status = lap_lowered_check(group, 1, programs->size, target);
+            status = lap_lowered_check(group, 1, size, target);
     }
     lap_free(group);
     return status;
@@ -436,7 +506,8 @@ static lap_status_t prove(const lap_nn_programs_t *programs, const lap_target_t 
 }
 
 lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
-                                 const lap_nn_source_t *source, lap_nn_proof_t *proof_p)
+                                 const lap_nn_source_t *source,
+                                 const lap_nn_replication_t *replication, lap_nn_proof_t *proof_p)
 {
     lap_nn_linking_t linkings[] = {{.first = true}, {.more = false}, {.more = true}};
     lap_status_t status = LAP_OK;
@@ -445,6 +516,8 @@ lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *
         lap_nn_programs_t programs;
         linkings[i].target = target;
         linkings[i].source = source;
+        if (replication)
+            linkings[i].replication = *replication;
         status = lap_nn_programs_init(&programs, plan, &linkings[i]);
         /* All of it is in the first pass, too, unless scales come from passes before. */
         if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
@@ -459,7 +532,7 @@ lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p)
 {
-    return lap_nn_prove_source(plan, target, NULL, proof_p);
+    return lap_nn_prove_source(plan, target, NULL, NULL, proof_p);
 }
 
 /* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */

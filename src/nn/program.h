@@ -51,18 +51,22 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
                               const lap_nn_source_t *source, lap_linked_t *linked);
 
 /*
- * In how many segments a part of a list is issued, each of which can be launched as a graph. `ready`:
- * what the caller does with a gradient ends one.
+ * The programs of all ranks that share weights, for a forward, a loss and a backward; with replicas
+ * those of all replicas, one after the other.
  */
-size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready);
-
-/* The programs of all ranks of a group, for a forward, a loss and a backward. */
 typedef struct lap_nn_programs {
     int size;
     lap_nn_list_t *lists;
     lap_linked_t *programs;
     const lap_linked_t **list; /* to be checked */
 } lap_nn_programs_t;
+
+/* Replicas, and how gradients travel to them: as lap_dp_options_t. */
+typedef struct lap_nn_replication {
+    int replicas;  /* 0 or 1: there are none */
+    size_t bucket; /* elements */
+    lap_dtype_t wire;
+} lap_nn_replication_t;
 
 /* How a pass is linked. */
 typedef struct lap_nn_linking {
@@ -72,6 +76,7 @@ typedef struct lap_nn_linking {
     bool as_built;                 /* no pass of lowering runs */
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
     const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
+    lap_nn_replication_t replication;
 } lap_nn_linking_t;
 
 /*
@@ -85,12 +90,12 @@ void lap_nn_programs_clear(lap_nn_programs_t *programs);
 /* What was proved: of the rank that has most. */
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;
-    size_t launches; /* of a pass that is repeated, by one rank without replicas */
-    size_t ready;    /* ... and with replicas, to which gradients are sent on the way */
+    size_t launches;                     /* of a pass that is repeated */
     size_t private_bytes, lasting_bytes; /* of the device */
     size_t given_bytes, made_bytes;      /* the caller's: x and the target; y and dx */
     size_t scratch_bytes;                /* of all operators */
     size_t symmetric_bytes;              /* of the buffer */
+    size_t bucket_bytes;                 /* of gradients on their way to replicas */
     size_t weights;                      /* that an optimizer works on */
 } lap_nn_proof_t;
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
@@ -101,8 +106,9 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
  */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);
-/* The same with schedules of a source; NULL: of the plan. */
+/* The same with schedules of a source, NULL: of the plan, and with replicas, NULL: none. */
 lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
-                                 const lap_nn_source_t *source, lap_nn_proof_t *proof_p);
+                                 const lap_nn_source_t *source,
+                                 const lap_nn_replication_t *replication, lap_nn_proof_t *proof_p);
 
 #endif

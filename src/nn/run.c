@@ -30,7 +30,7 @@ lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
     lap_nn_proof_t proof;
-    return lap_nn_prove_source(&nn->list.plan, &nn->calls[0].op->target, &source, &proof);
+    return lap_nn_prove_source(&nn->list.plan, &nn->calls[0].op->target, &source, NULL, &proof);
 }
 
 /* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
@@ -264,21 +264,6 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
             next++; /* the bucket that the entry has completed */
     }
     return lap_exec_issue(pass->exec, first, next);
-}
-
-size_t lap_nn_segments(const lap_nn_list_t *list, int part, bool ready)
-{
-    const lap_nn_mode_t later = {.first = false};
-    size_t segments = 0, length = 0;
-    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
-        const lap_nn_entry_t *entry = &list->entries[i];
-        if (ready && entry->work == LAP_NN_READY) {
-            segments += length > 0;
-            length = 0;
-        }
-        length += lap_nn_entry_runs(entry, later);
-    }
-    return segments + (length > 0);
 }
 
 static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)

@@ -18,7 +18,6 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-#define BUCKET_ELEMENTS ((size_t)4 << 20)
 
 typedef struct bucket {
     lap_op_t *scatter, *gather;
@@ -145,7 +144,7 @@ static lap_status_t read_options(const lap_dp_options_t *given, lap_dp_options_t
         return lap_error(LAP_ERR_UNSUPPORTED, "wire_dtype is %s, expected float32 or bfloat16",
                          lap_dtype_name(options.wire_dtype));
     if (options.bucket == 0)
-        options.bucket = BUCKET_ELEMENTS;
+        options.bucket = LAP_NN_BUCKET_ELEMENTS;
     *options_p = options;
     return LAP_OK;
 }

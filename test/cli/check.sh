@@ -116,7 +116,7 @@ for recipe in delayed current; do
     has "... with FP8, too: $recipe scales stay on the device" "$out" 'a pass that is repeated: 3 launches'
 done
 lap check train --tp 2 --target cuda --num-replicas 2 --json
-has '... and with replicas a graph up to each gradient that is sent' "$out" '"launches":27,"repeated_launches":10,'
+has '... and with replicas a graph for each bucket, and for what is between them' "$out" '"launches":41,"repeated_launches":14,'
 lap check train --tp 2 --json
 has 'without graphs every launch is repeated' "$out" '"launches":27,"repeated_launches":27,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel
@@ -124,7 +124,10 @@ has 'for NCCL' "$out" '2 layers, 2 ranks, target nccl' 'proved safe'
 bytes() { lap check train --tp 2 --json "$@" && sed -n 's/.*"activation_bytes":\([0-9]*\).*/\1/p' "$work/out"; }
 ok 'recomputation needs less memory' eval '[ "$(bytes --recompute full)" -lt "$(bytes)" ]'
 lap check train --tp 2 --num-replicas 2
-has 'what is not proved is said' "$out" 'other replicas are not part of the proof'
+has 'gradients on their way to other replicas are proved' "$out" '2 ranks in each of 2 replicas'
+has '... and need memory' "$out" 'buckets of gradients'
+lap check train --tp 2 --num-replicas 32
+has 'what is not proved is said' "$out" 'replicas: 2 of 32 are part of the proof'
 lap check train --frob
 is 'options are those of lap train' "$status" 2
 

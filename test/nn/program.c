@@ -150,10 +150,17 @@ static bool objects(const lap_nn_programs_t *programs, const lap_target_t *targe
     const lap_schedule_t *call[16];
     if (lap_linked_check(programs->list, programs->size, in_line(target)) == LAP_ERR_CHECK)
         return true;
-    for (int r = 0; r < programs->size; r++)
-        call[r] = &programs->programs[r].fragments[f].schedule;
-    return call[0]->steps[0].kind != LAP_STEP_KERNEL &&
-           lap_lowered_check(call, 1, programs->size, target) == LAP_ERR_CHECK;
+    for (int rank = 0; rank < programs->size; rank++) {
+        const lap_fragment_t *first = &programs->programs[rank].fragments[f];
+        const int size = first->schedule.size;
+        if (first->schedule.rank != 0 || first->schedule.steps[0].kind == LAP_STEP_KERNEL)
+            continue;
+        for (int r = 0; r < size; r++)
+            call[r] = &programs->programs[first->base + r * first->stride].fragments[f].schedule;
+        if (lap_lowered_check(call, 1, size, target) == LAP_ERR_CHECK)
+            return true;
+    }
+    return false;
 }
 
 /*
@@ -249,10 +256,14 @@ static lap_nn_desc_t describe(lap_nn_kind_t kind)
     return desc;
 }
 
+static lap_nn_replication_t replication; /* of what follows */
+
 static lap_nn_linking_t linking_of(const lap_target_t *target, variant_t variant)
 {
-    return (lap_nn_linking_t){
-        .target = target, .more = variant == PASS_MORE, .first = variant == PASS_FIRST};
+    return (lap_nn_linking_t){.target = target,
+                              .more = variant == PASS_MORE,
+                              .first = variant == PASS_FIRST,
+                              .replication = replication};
 }
 
 /* False, and a failed check, where it is not proved. */
@@ -267,7 +278,7 @@ static bool prove(const lap_nn_desc_t *desc, int nranks, variant_t variant,
     if (status == LAP_OK)
         status = lap_nn_programs_init(&programs, &plan, &linking);
     if (status == LAP_OK)
-        status = lap_linked_check(programs.list, nranks, in_line(target));
+        status = lap_linked_check(programs.list, programs.size, in_line(target));
     tap_success(status, "%s of %d ranks on %s%s is proved", name, nranks, target->name,
                 variants[variant]);
     lap_nn_programs_clear(&programs);
@@ -302,10 +313,10 @@ static void mutate(const lap_nn_desc_t *desc, int nranks, variant_t variant,
     lap_nn_programs_t programs = {.size = 0};
     bool good = lap_nn_plan_init(desc, nranks, &plan) == LAP_OK &&
                 lap_nn_programs_init(&programs, &plan, &linking) == LAP_OK &&
-                lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+                lap_linked_check(programs.list, programs.size, in_line(target)) == LAP_OK;
     if (good)
         try_all(&programs, variant, target, tallies);
-    good = good && lap_linked_check(programs.list, nranks, in_line(target)) == LAP_OK;
+    good = good && lap_linked_check(programs.list, programs.size, in_line(target)) == LAP_OK;
     tap_ok(good, "%s of %d ranks on %s is proved before and after", lap_nn_kind_name(desc->kind),
            nranks, target->name);
     lap_nn_programs_clear(&programs);
@@ -325,11 +336,29 @@ static void mutate(const lap_nn_desc_t *desc, int nranks, variant_t variant,
            all.implied);
 }
 
+/* Gradients go to replicas in the background of backward, in buckets of several sizes. */
+static void try_replicas(const lap_target_t *target, tally_t *sums)
+{
+    for (int way = 0; way < 4; way++) {
+        lap_nn_desc_t desc = describe(way % 2 ? LAP_NN_TRANSFORMER : LAP_NN_LAYERNORM_MLP);
+        replication = (lap_nn_replication_t){.replicas = 2 + way / 2,
+                                             .bucket = way == 1 ? 1 : (size_t)4000,
+                                             .wire = way % 2 ? LAP_FLOAT32 : LAP_BFLOAT16};
+        for (int nranks = 1; nranks <= 2; nranks++)
+            (void)prove(&desc, nranks, PASS_MORE, target, "replicas");
+        if (way == 0)
+            mutate(&desc, 2, PASS_MORE, target, sums);
+    }
+    replication = (lap_nn_replication_t){.replicas = 0};
+}
+
 int main(void)
 {
     const lap_target_t *target;
     tally_t sums[MUTATIONS] = {{0, 0, 0}};
     prove_all();
+    for (size_t t = 0; (target = lap_target_at(t)); t++)
+        try_replicas(target, sums);
     for (size_t t = 0; (target = lap_target_at(t)); t++)
         for (int nranks = 2; nranks <= 4; nranks++) {
             lap_nn_desc_t desc = describe(LAP_NN_LAYERNORM_MLP);

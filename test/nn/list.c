@@ -134,6 +134,11 @@ static lap_nn_desc_t describe(lap_nn_kind_t kind, lap_recompute_t recompute, lap
     desc.dtype = LAP_BFLOAT16;
     desc.recompute = recompute;
     desc.fp8 = fp8;
+    if (kind == LAP_NN_MODEL) {
+        desc.vocab = 1027;
+        desc.tied = fp8 == LAP_FP8_NONE;
+        desc.positions = desc.tied ? LAP_POSITIONS_LEARNED : LAP_POSITIONS_ROPE;
+    }
     return desc;
 }
 
@@ -170,7 +175,7 @@ static size_t try_list(const lap_nn_desc_t *desc, int nranks, const char *name)
 int main(void)
 {
     static const int ranks[] = {1, 2, 3};
-    for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++)
+    for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_MODEL; kind++)
         for (int fp8 = LAP_FP8_NONE; fp8 <= LAP_FP8_DELAYED; fp8++)
             for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
                 size_t bytes[LAP_RECOMPUTE_FULL + 1];

@@ -91,7 +91,7 @@ static lap_status_t create(rank_t *rank, const lap_nn_desc_t *desc)
     options.overlap = rank->trial->overlap;
     options.bucket = 5000;
     adamw.lr = 0.001f;
-    adamw.epsilon = 1e-6f; /* gradients that are rounding alone move no weight */
+    adamw.epsilon = 1e-6f;  /* gradients that are rounding alone move no weight */
     adamw.clip_norm = 1e6f; /* the norm is computed, and nothing is clipped */
     lap_status_t status = lap_nn_create(rank->tp, desc, &rank->nn);
     if (status == LAP_OK)

@@ -5,6 +5,8 @@
  * are the business of AddressSanitizer. Linked with --wrap for lap_alloc and lap_realloc. The device
  * is the one that LAP_DEVICE names.
  */
+#include <lap/model.h>
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@ enum { RANKS = 2, STRIDE = 7 };
 typedef struct job {
     lap_world_t *world;
     lap_fp8_recipe_t fp8;
+    bool model;
     lap_status_t status;
 } job_t;
 
@@ -50,6 +53,19 @@ static lap_status_t pass(lap_nn_t *nn)
     return status;
 }
 
+static lap_status_t pass_model(lap_nn_t *nn)
+{
+    const int32_t tokens[] = {1, 2, 3, 4}, targets[] = {2, 3, -1, 5};
+    double loss;
+    lap_status_t status = lap_model_forward(nn, 4, tokens, targets);
+    if (status == LAP_OK)
+        status = lap_model_backward(nn);
+    const lap_status_t waited = lap_nn_wait(nn);
+    if (status == LAP_OK)
+        status = waited;
+    return status == LAP_OK ? lap_nn_loss_value(nn, &loss) : status;
+}
+
 static void *rank_main(void *arg)
 {
     job_t *job = arg;
@@ -61,9 +77,14 @@ static void *rank_main(void *arg)
     desc.heads = 2;
     desc.ffn = 8;
     desc.fp8 = job->fp8;
+    if (job->model) {
+        desc.kind = LAP_NN_MODEL;
+        desc.vocab = 10;
+        desc.positions = LAP_POSITIONS_ROPE;
+    }
     job->status = lap_nn_create(group, &desc, &nn);
     if (job->status == LAP_OK)
-        job->status = pass(nn);
+        job->status = job->model ? pass_model(nn) : pass(nn);
     lap_nn_destroy(nn);
     /* Who had all it needed from a rank before that failed learns of it here. */
     if (job->status == LAP_OK)
@@ -73,7 +94,7 @@ static void *rank_main(void *arg)
 }
 
 /* Returns whether an allocation was made to fail. */
-static bool round_of(lap_fp8_recipe_t fp8, int nth)
+static bool round_of(lap_fp8_recipe_t fp8, bool model, int nth)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
     lap_world_t *worlds[RANKS];
@@ -87,7 +108,7 @@ static bool round_of(lap_fp8_recipe_t fp8, int nth)
         return true;
     }
     for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job_t){worlds[r], fp8, LAP_OK};
+        jobs[r] = (job_t){worlds[r], fp8, model, LAP_OK};
         if (pthread_create(&threads[r], NULL, rank_main, &jobs[r]) != 0)
             exit(1);
     }
@@ -104,9 +125,9 @@ static bool round_of(lap_fp8_recipe_t fp8, int nth)
 
 int main(void)
 {
-    for (int fp8 = LAP_FP8_NONE; fp8 <= LAP_FP8_DELAYED; fp8++) {
+    for (int i = 0; i < 3; i++) {
         int nth = 1;
-        while (round_of((lap_fp8_recipe_t)fp8, nth) && nth < 10000)
+        while (round_of(i == 1 ? LAP_FP8_DELAYED : LAP_FP8_NONE, i == 2, nth) && nth < 10000)
             nth += STRIDE;
         tap_ok(nth > 100, "allocations were made to fail up to %d", nth - 1);
     }

@@ -253,6 +253,11 @@ static lap_nn_desc_t describe(lap_nn_kind_t kind)
     desc.hidden = 48;
     desc.heads = 12;
     desc.dtype = LAP_BFLOAT16;
+    if (kind == LAP_NN_MODEL) {
+        desc.vocab = 50;
+        desc.tied = 1;
+        desc.positions = LAP_POSITIONS_ROPE;
+    }
     return desc;
 }
 
@@ -289,11 +294,11 @@ static void prove_all(void)
 {
     const lap_target_t *target;
     for (size_t t = 0; (target = lap_target_at(t)); t++)
-        for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++)
+        for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_MODEL; kind++)
             for (int nranks = 1; nranks <= 4; nranks++)
                 for (int way = 0; way < 6; way++) {
                     lap_nn_desc_t desc = describe((lap_nn_kind_t)kind);
-                    desc.layers = kind == LAP_NN_TRANSFORMER ? 2 : 1;
+                    desc.layers = kind >= LAP_NN_TRANSFORMER ? 2 : 1;
                     desc.recompute = (lap_recompute_t)(way % 3);
                     desc.fp8 = (lap_fp8_recipe_t)((way + nranks) % 3);
                     desc.activation = way < 3 ? LAP_GELU : LAP_SWIGLU;
@@ -378,6 +383,9 @@ int main(void)
             desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
             mutate(&desc, nranks, PASS_MORE, target, sums);
             desc.sequence_parallel = 0;
+            mutate(&desc, nranks, PASS_MORE, target, sums);
+            desc = describe(LAP_NN_MODEL);
+            desc.sequence_parallel = nranks == 2;
             mutate(&desc, nranks, PASS_MORE, target, sums);
             desc = describe(LAP_NN_LAYERNORM_MLP);
             desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_CURRENT;

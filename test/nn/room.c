@@ -73,6 +73,10 @@ static void test_edge(lap_nn_kind_t kind, lap_dtype_t dtype, lap_recompute_t rec
     scene.desc.dtype = dtype;
     scene.desc.recompute = recompute;
     scene.desc.fp8 = fp8;
+    if (kind == LAP_NN_MODEL) {
+        scene.desc.vocab = 1027;
+        scene.desc.tied = fp8 != LAP_FP8_NONE;
+    }
     set_rooms(UINT64_MAX);
     tap_ranks(RANKS, NULL, rank_main, &scene);
     tap_success(lap_nn_plan_init(&scene.desc, RANKS, &plan), "they are valid");
@@ -114,13 +118,15 @@ static void test_huge(void)
 }
 
 /* The bytes of many layers are found without a list of them. */
-static void test_many(void)
+static void test_many(lap_nn_kind_t kind)
 {
     lap_nn_desc_t desc = small();
     lap_nn_plan_t plan = {.nranks = RANKS};
     lap_nn_list_t list;
     double bytes = 0, exact = 0;
     desc.layers = 20;
+    desc.kind = kind;
+    desc.vocab = kind == LAP_NN_MODEL ? 100 : 0;
     tap_success(lap_nn_plan_init(&desc, RANKS, &plan), "20 layers are valid");
     tap_success(lap_nn_list_bytes(&plan, 1, NULL, 8, &bytes), "their bytes are known");
     tap_success(lap_nn_list_init(&list, &plan, 1, NULL), "their list");
@@ -139,12 +145,14 @@ static void test_many(void)
 
 int main(void)
 {
-    test_many();
-    for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_TRANSFORMER; kind++)
+    test_many(LAP_NN_TRANSFORMER);
+    test_many(LAP_NN_MODEL);
+    for (int kind = LAP_NN_LINEAR; kind <= LAP_NN_MODEL; kind++)
         test_edge((lap_nn_kind_t)kind, LAP_FLOAT32, LAP_RECOMPUTE_NONE, LAP_FP8_NONE);
     test_edge(LAP_NN_TRANSFORMER, LAP_BFLOAT16, LAP_RECOMPUTE_NONE, LAP_FP8_NONE);
     test_edge(LAP_NN_TRANSFORMER, LAP_FLOAT32, LAP_RECOMPUTE_FULL, LAP_FP8_NONE);
     test_edge(LAP_NN_TRANSFORMER, LAP_BFLOAT16, LAP_RECOMPUTE_SELECTIVE, LAP_FP8_DELAYED);
+    test_edge(LAP_NN_MODEL, LAP_BFLOAT16, LAP_RECOMPUTE_FULL, LAP_FP8_DELAYED);
     test_one();
     test_huge();
     return tap_done();

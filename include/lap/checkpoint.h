@@ -13,6 +13,9 @@
  * The manifest is written last and put in its place by a rename: a folder without it is a checkpoint that
  * was not finished, and counts for nothing. A kill at any moment leaves those that were there whole.
  *
+ * On the same grid training goes on bit for bit. On another one weights and moments are the same bits, and
+ * losses differ by rounding. With FP8 the magnitudes of earlier passes are not part of it: scales begin anew.
+ *
  * All ranks write their parts of the same files, which must be on a file system that all of them see.
  */
 #ifndef LAP_CHECKPOINT_H

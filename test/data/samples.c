@@ -94,6 +94,16 @@ static void test_shards(void)
     check_samples(shards, 5, "shards that samples span, some of another kind or empty");
 }
 
+/* A sample needs the target of its last token. */
+static void test_last_target(void)
+{
+    const char *paths[] = {write_file("even", 0, 0, 2 * SEQ)};
+    lap_data_t *data;
+    tap_success(open_some(paths, 1, 0, 1, &data), "tokens of two samples, less a target");
+    tap_ok(lap_data_samples(data) == 1, "... are one sample");
+    lap_data_close(data);
+}
+
 static void test_end(void)
 {
     const char *paths[] = {path_of("one")};
@@ -167,12 +177,13 @@ static void test_arguments(void)
 
 int main(void)
 {
-    static const char *const names[] = {"one", "wide", "a",  "b",  "c",
-                                        "bad", "few",  "v0", "v1", "empty"};
+    static const char *const names[] = {"one", "wide", "a",  "b",     "c",   "bad",
+                                        "few", "v0",   "v1", "empty", "even"};
     if (!mkdtemp(dir))
         return 1;
     const int fds = tap_count_fds();
     test_shards();
+    test_last_target();
     test_end();
     test_vocabulary();
     test_bad();

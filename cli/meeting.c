@@ -64,7 +64,7 @@ static void end_by(int number)
     raise(number); /* it does what it always does, once this has returned */
 }
 
-static void note_place(const char *dir)
+void lap_meeting_note_place(const char *dir)
 {
     meeting.place = dir;
 }
@@ -75,7 +75,6 @@ void lap_meeting_begin(const char *dir)
     struct sigaction action;
     if (lap_socket_open(&meeting.fd) != LAP_OK)
         return;
-    lap_meeting_place_hook = note_place;
     snprintf(meeting.dir, sizeof(meeting.dir), "%s", dir);
     const int there = *dir ? lap_private_dir_look(dir) : -1;
     meeting.keep = there >= 0 && !lap_private_dir_has_socket(there);
@@ -94,7 +93,6 @@ void lap_meeting_end(void)
     for (size_t i = 0; i < NUMBERS; i++)
         if (meeting.handled[i])
             sigaction(numbers[i], &standard, NULL);
-    lap_meeting_place_hook = NULL;
     meeting.place = NULL;
     if (meeting.fd >= 0)
         close(meeting.fd);

@@ -14,4 +14,7 @@
 void lap_meeting_begin(const char *dir);
 void lap_meeting_end(void);
 
+/* The place that this process has made for the meeting: a lap_note_place_t. */
+void lap_meeting_note_place(const char *dir);
+
 #endif

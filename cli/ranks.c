@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "core/make.h"
 #include "core/status.h"
 #include "interrupt.h"
 #include "launch.h"
@@ -140,7 +141,7 @@ static int join_world(const lap_ranks_t *job)
     status = job->start ? job->start(job->context, &environment) : LAP_OK;
     if (status == LAP_OK) {
         lap_meeting_begin(environment.rank == 0 ? environment.dir : "");
-        status = lap_world_create(&options, &world);
+        status = lap_world_create_noted(&options, lap_meeting_note_place, &world);
         lap_meeting_end();
     }
     if (status != LAP_OK)

@@ -4,6 +4,7 @@
 #define LAP_CORE_MAKE_H
 
 #include "core/environment.h"
+#include "core/private_dir.h"
 #include "core/world.h"
 
 /* What the options, the environment and the defaults come to. */
@@ -12,9 +13,14 @@ typedef struct lap_settings {
     char device_name[sizeof(((lap_world_t *)NULL)->device_name)];
     char transport_name[sizeof(((lap_world_t *)NULL)->transport_name)]; /* "": what fits */
     int cpu_threads;
+    lap_note_place_t note_place; /* NULL: nobody cares */
 } lap_settings_t;
 
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p);
+
+/* lap_world_create that tells of the place that it makes for ranks to meet in, if it does. */
+lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note_place_t note,
+                                    lap_world_t **world_p);
 
 /* A world without heap, peers' descriptors and group. lap_world_destroy ends it from here on. */
 lap_status_t lap_world_alloc(lap_world_kind_t kind, int rank, int size,

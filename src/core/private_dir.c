@@ -14,8 +14,6 @@
 
 #include "core/status.h"
 
-void (*lap_meeting_place_hook)(const char *dir);
-
 #define SOCKET "s" /* its name: short, since a path in a socket's address is */
 
 lap_status_t lap_private_dir_name(const char *prefix, size_t room, char dir[LAP_DIR_BYTES])
@@ -93,7 +91,7 @@ lap_status_t lap_private_dir_make(const char *dir, int *fd_p)
     return status;
 }
 
-lap_status_t lap_meeting_place_make(char dir[LAP_DIR_BYTES], int *fd_p)
+lap_status_t lap_meeting_place_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p)
 {
     lap_status_t status = lap_private_dir_name("lap-", 1, dir);
     *fd_p = -1;
@@ -101,20 +99,20 @@ lap_status_t lap_meeting_place_make(char dir[LAP_DIR_BYTES], int *fd_p)
         status = lap_private_dir_make(dir, fd_p);
     if (status != LAP_OK)
         dir[0] = '\0';
-    else if (lap_meeting_place_hook)
-        lap_meeting_place_hook(dir);
+    else if (note)
+        note(dir);
     return status;
 }
 
-void lap_meeting_place_remove(const char *dir, int fd)
+void lap_meeting_place_remove(lap_note_place_t note, const char *dir, int fd)
 {
     if (fd < 0)
         return;
     lap_private_dir_remove_socket(fd);
     lap_private_dir_remove(dir, fd);
     close(fd);
-    if (lap_meeting_place_hook)
-        lap_meeting_place_hook(NULL);
+    if (note)
+        note(NULL);
 }
 
 struct sockaddr_un lap_private_dir_socket(int fd)

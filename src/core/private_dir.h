@@ -23,18 +23,19 @@ lap_status_t lap_private_dir_name(const char *prefix, size_t room, char dir[LAP_
 lap_status_t lap_private_dir_make(const char *dir, int *fd_p);
 
 /*
- * A new directory for ranks to meet in, with a name of its own; and its end, with the socket if a
- * rank has left that. On failure `dir` is "" and *fd_p -1; removing that does nothing.
+ * Is called with a place for ranks to meet in when it has been made, and with NULL when that has been
+ * removed; the text lives in between. For a program that removes it when a signal ends it: signals are
+ * the program's.
  */
-lap_status_t lap_meeting_place_make(char dir[LAP_DIR_BYTES], int *fd_p);
-void lap_meeting_place_remove(const char *dir, int fd);
+typedef void (*lap_note_place_t)(const char *dir);
 
 /*
- * When it is not NULL, it is called with each such place when it has been made, and with NULL when
- * that has been removed; the text lives in between. For a program that removes it when a signal ends
- * it: signals are the program's.
+ * A new directory for ranks to meet in, with a name of its own; and its end, with the socket if a
+ * rank has left that. On failure `dir` is "" and *fd_p -1; removing that does nothing. `note` may be
+ * NULL.
  */
-extern void (*lap_meeting_place_hook)(const char *dir);
+lap_status_t lap_meeting_place_make(lap_note_place_t note, char dir[LAP_DIR_BYTES], int *fd_p);
+void lap_meeting_place_remove(lap_note_place_t note, const char *dir, int fd);
 
 /*
  * Opens a directory that is there: no link, ours, closed to others; what is not is refused with a

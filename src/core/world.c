@@ -42,7 +42,7 @@ static lap_status_t choose_name(const char *what, const char *given, const char 
 lap_status_t lap_settings_make(const lap_world_options_t *given, lap_settings_t *settings_p)
 {
     lap_world_options_t options = LAP_WORLD_OPTIONS_INIT;
-    lap_settings_t settings;
+    lap_settings_t settings = {.note_place = NULL};
     if (given)
         LAP_TRY(lap_read_options(&options, sizeof(options), given, "LAP_WORLD_OPTIONS"));
     if (options.timeout_s != 0)
@@ -186,11 +186,18 @@ static bool needs_mpi(const char *transport)
 
 lap_status_t lap_world_create(const lap_world_options_t *options, lap_world_t **world_p)
 {
+    return lap_world_create_noted(options, NULL, world_p);
+}
+
+lap_status_t lap_world_create_noted(const lap_world_options_t *options, lap_note_place_t note,
+                                    lap_world_t **world_p)
+{
     lap_settings_t settings;
     lap_environment_t environment;
     if (!world_p)
         return lap_error(LAP_ERR_INVALID, "world_p is NULL");
     LAP_TRY(lap_settings_make(options, &settings));
+    settings.note_place = note;
     LAP_TRY(lap_environment_read(&environment));
     if (environment.hosts[0] || needs_mpi(settings.transport_name))
         return lap_mpi_world_create(&environment, &settings, world_p);
@@ -278,7 +285,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     char dir[LAP_DIR_BYTES];
     int made = -1;
     if (status == LAP_OK && mine.rank == 0)
-        status = lap_meeting_place_make(mine.dir, &made);
+        status = lap_meeting_place_make(NULL, mine.dir, &made);
     mine.status = status;
     if (status != LAP_OK)
         snprintf(mine.text, sizeof(mine.text), "%s", lap_last_error());
@@ -286,7 +293,7 @@ static lap_status_t meet_with_cards(const lap_bootstrap_t *bootstrap, lap_status
     status = exchange_cards(bootstrap, &mine, cards, dir);
     if (status == LAP_OK)
         status = process_world_create(mine.rank, mine.nranks, dir, settings, world_p);
-    lap_meeting_place_remove(mine.dir, made);
+    lap_meeting_place_remove(NULL, mine.dir, made);
     return status;
 }
 

@@ -206,7 +206,9 @@ static lap_status_t prepare_world(maker_t *maker, int *place_p)
         return LAP_OK;
     LAP_TRY(lap_world_alloc(LAP_WORLD_PROCESSES, maker->local_rank, maker->local_size,
                             maker->settings, &maker->host));
-    return maker->local_rank == 0 ? lap_meeting_place_make(maker->mine.dir, place_p) : LAP_OK;
+    return maker->local_rank == 0
+               ? lap_meeting_place_make(maker->settings->note_place, maker->mine.dir, place_p)
+               : LAP_OK;
 }
 
 static lap_status_t make_world(maker_t *maker)
@@ -228,7 +230,7 @@ static lap_status_t gather(maker_t *maker, lap_status_t status)
     status = exchange(maker, status);
     if (status == LAP_OK)
         status = exchange(maker, make_world(maker));
-    lap_meeting_place_remove(maker->mine.dir, place);
+    lap_meeting_place_remove(maker->settings->note_place, maker->mine.dir, place);
     lap_world_destroy(maker->host);
     return status;
 }

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import lapstrake
 import lapstrake.torch as lap
-from torch_ranks import Case, import_compiler
+from torch_ranks import DEVICE, Case, import_compiler
 
 OVERLAP = dict(ub_overlap_ag=True, ub_overlap_rs=True, ub_bulk_dgrad=True, ub_bulk_wgrad=True)
 
@@ -61,7 +61,7 @@ def mlp(rank, ranks, sequence_parallel, activation, normalization, options, comp
     hidden, ffn, rows, gated = 6, 4 * ranks, 2 * ranks, activation == "swiglu"
     whole = Plain(hidden, ffn, activation, normalization)
     module = lap.LayerNormMLP(hidden, ffn, sequence_parallel=sequence_parallel, tp_group=dist.group.WORLD,
-                              activation=activation, normalization=normalization, set_parallel_mode=True, device="cpu",
+                              activation=activation, normalization=normalization, set_parallel_mode=True, device=DEVICE,
                               **options)
     state = {name: share(name, value, rank, ranks, gated) for name, value in whole.state_dict().items()}
     module.load_state_dict(state)
@@ -109,11 +109,11 @@ def linears(rank, ranks):
     """Linear and LayerNormLinear, one after the other: column parallel, then row parallel."""
     for sequence_parallel in (True, False):
         options = OVERLAP if sequence_parallel and ranks > 1 else {}
-        common = dict(sequence_parallel=sequence_parallel, tp_group=dist.group.WORLD, device="cpu")
+        common = dict(sequence_parallel=sequence_parallel, tp_group=dist.group.WORLD, device=DEVICE)
         first = lap.LayerNormLinear(6, 4 * ranks, parallel_mode="column", ub_name="qkv", normalization="RMSNorm",
                                     zero_centered_gamma=True, return_layernorm_output=True, **options, **common)
         second = lap.Linear(4 * ranks, 6, parallel_mode="row", ub_name="proj", return_bias=True, **options, **common)
-        plain = lap.Linear(6, 5, device="cpu")
+        plain = lap.Linear(6, 5, device=DEVICE)
         weights = [torch.randn(4 * ranks, 6), torch.randn(6, 4 * ranks)]
         with torch.no_grad():
             first.weight.copy_(weights[0].chunk(ranks)[rank])
@@ -137,7 +137,7 @@ def linears(rank, ranks):
 
 def saved(rank, ranks):
     """A module made from the state_dict of another gives the same bits; a group may come later."""
-    options = dict(sequence_parallel=True, set_parallel_mode=True, device="cpu", **OVERLAP)
+    options = dict(sequence_parallel=True, set_parallel_mode=True, device=DEVICE, **OVERLAP)
     one = lap.LayerNormMLP(4, 8 * ranks, tp_group=dist.group.WORLD, **options)
     two = lap.LayerNormMLP(4, 8 * ranks, tp_size=ranks, **options)
     file = io.BytesIO()
@@ -162,7 +162,7 @@ def saved(rank, ranks):
     if half.dtype != torch.bfloat16:
         raise AssertionError(half.dtype)
     two.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         two(x).sum().backward()
     if two.fc1_weight.grad.dtype != torch.float32:
         raise AssertionError(two.fc1_weight.grad.dtype)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import lapstrake
 import lapstrake.torch as lap
 from lapstrake.torch import _groups
-from torch_ranks import Case, import_compiler, part, same, small
+from torch_ranks import DEVICE, Case, import_compiler, part, same, small
 
 ops = torch.ops.lapstrake
 
@@ -145,7 +145,7 @@ def rows_change(rank, ranks):
         A = full.chunk(ranks)[rank][:, 1:7]
         _, (y,) = lap.all_gather_matmul(A, [B.t()], 0, method="ring")
         same("result", y, (full[:, 1:7] @ weight.t()).chunk(ranks, 1)[rank])
-    calls = _groups._contexts["0", "cpu"].calls
+    calls = _groups._contexts["0", DEVICE].calls
     if [call.capacity for call in calls.values()] != [5 * ranks]:
         raise AssertionError(f"capacities {[call.capacity for call in calls.values()]}")
 
@@ -181,7 +181,7 @@ def misuse(rank, ranks):
     told(invalid, "group_name is 'nobody'", ag, A, [B], 0, "nobody")
     told(invalid, "method 'rnig' is not a method of ag_gemm", ag, A, [B], 0, method="rnig")
     told(invalid, "method is 'ring:splits=2'", ag, A, [B], 0, method="ring:splits=2")
-    told(invalid, "B is on meta, expected cpu", ag, A, [torch.zeros(4, 3, device="meta")], 0)
+    told(invalid, f"B is on meta, expected {DEVICE}", ag, A, [torch.zeros(4, 3, device="meta")], 0)
     told(invalid, "X is [3, 1], expected the rows of the product", ops.matmul_with_all_gather, A, B, torch.zeros(3, 1),
          "0")
     # What ranks do not agree on is found when the operator is made.
@@ -197,7 +197,7 @@ def groups(rank, ranks):
     full, weight = small(4, 3), small(6, 3)
     _, (y,) = lap.all_gather_matmul(part(full, place, 2), [part(weight, place, 2).t()], 0, mine)
     same("result", y.detach(), (full @ weight.t()).chunk(2, 1)[place])
-    context = _groups._contexts[mine.group_name, "cpu"]
+    context = _groups._contexts[mine.group_name, DEVICE]
     call = next(iter(context.calls.values()))
     name = mine.group_name
     dist.destroy_process_group(mine)
@@ -206,7 +206,7 @@ def groups(rank, ranks):
     if not (context.world.closed and call.op.closed):
         raise AssertionError("the world has outlived its group")
     told(lapstrake.InvalidArgument, f"group_name is '{name}'", lap.all_gather_matmul, full, [weight.t()], 0, name)
-    lap.init(device="cpu")
+    lap.init(device=DEVICE)
     lap.close()
     _, (y,) = lap.all_gather_matmul(part(full, rank, 4), [weight.t()], 0)  # of all ranks, made anew
     same("result", y.detach(), full @ weight.t())

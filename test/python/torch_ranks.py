@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of torch.distributed for tests: forked processes with a process group over gloo."""
+"""Ranks of torch.distributed for tests: forked processes with a process group over gloo.
+
+LAP_TEST_DEVICE=cuda runs the tests on a GPU, which the ranks share; LAP_TEST_PYTHON then names a python whose torch has
+CUDA.
+"""
 
 import os
 import tempfile
@@ -9,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ranks import forked
+
+DEVICE = os.environ.get("LAP_TEST_DEVICE", "cpu")
 
 
 def _quiet():
@@ -22,6 +28,7 @@ def _body(rank, ranks, body, store, arguments):
     _quiet()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    torch.set_default_device(DEVICE)
     torch.manual_seed(1)  # the same on all ranks
     result = body(rank, ranks, *arguments)
     if not getattr(body, "leaves", False):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import lapstrake
 import lapstrake.torch as lap
-from torch_ranks import Case, import_compiler
+from torch_ranks import DEVICE, Case, import_compiler
 
 HIDDEN, FFN, HEADS, DIM, ROWS, BATCH = 12, 16, 4, 3, 8, 2
 
@@ -61,11 +61,11 @@ def close(name, ours, theirs):
 
 def layer(rank, ranks, sequence_parallel, overlap, groups, masked=False, rotary=False, compiled=False):
     """Forward and backward against the whole in plain torch."""
-    whole = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, device="cpu")
+    whole = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, device=DEVICE)
     p = {name: torch.randn(value.shape).mul_(0.4).requires_grad_() for name, value in whole.named_parameters()}
     module = lap.TransformerLayer(HIDDEN, FFN, HEADS, num_gqa_groups=groups, kv_channels=DIM, hidden_dropout=0,
                                   attention_dropout=0, tp_group=dist.group.WORLD, sequence_parallel=sequence_parallel,
-                                  set_parallel_mode=True, ub_tp_comm_overlap=overlap, device="cpu")
+                                  set_parallel_mode=True, ub_tp_comm_overlap=overlap, device=DEVICE)
     module.load_state_dict({name: share(name, value.detach(), rank, ranks) for name, value in p.items()})
     x = torch.randn(ROWS, BATCH, HIDDEN)
     mask = (torch.rand(BATCH, 1, ROWS, ROWS) < 0.3) & ~torch.eye(ROWS).bool() if masked else None

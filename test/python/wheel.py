@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel: pip installs it without a network, and what it installs has its library inside."""
+"""The wheel: pip installs it without a network, with its library inside. The environment of the tests."""
 
 import os
 import subprocess
@@ -40,6 +40,25 @@ class Wheel(unittest.TestCase):
                 wheels.append(Path(text.strip()).read_bytes())
             self.assertEqual(wheels[0], wheels[1])
             self.assertIsNone(zipfile.ZipFile(text.strip()).testzip())
+
+    def test_an_environment_without_a_network(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A python3 that makes environments whose pip finds nothing, at once.
+            stub = Path(folder, "python3")
+            stub.write_text('#!/bin/sh\nmkdir -p "$3/bin"\n'
+                            'printf "#!/bin/sh\\necho ERROR: no such host >&2\\nexit 1\\n" >"$3/bin/python"\n'
+                            'chmod +x "$3/bin/python"\n')
+            stub.chmod(0o755)
+            status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env", LAP_TEST_PYTHON="",
+                               PATH=f"{folder}:{os.environ['PATH']}")
+            self.assertEqual(status, 1, text)
+            self.assertIn("PyTorch for the tests cannot be installed (ERROR: no such host)", text)
+            self.assertIn("must reach PyPI", text)
+            self.assertFalse(Path(folder, "env", "complete").exists())
+            status, text = run("sh", ROOT / "scripts" / "python_env.sh", f"{folder}/env",
+                               LAP_TEST_PYTHON="/nowhere/python")
+            self.assertEqual(status, 1, text)
+            self.assertIn("LAP_TEST_PYTHON is '/nowhere/python', expected a python that has torch", text)
 
     def test_sentences(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ class Context:
         call = self.calls.get(key)
         if call is None or call.capacity < m:
             if call is not None:
-                call.op.close()
+                self.calls.pop(key).op.close()
             name, knobs = parse_method(method)
             op = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout, method=name, cols=cols,
                     gather_input=int(gather), **knobs)
@@ -133,9 +133,8 @@ def _connect(group: Any, device: torch.device) -> World:
     """Makes a world of a process group, by its own all-gather and barrier. Collective."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"a tensor is on {device}, expected cpu or cuda")
-    # Gloo and MPI gather memory of the host, NCCL that of GPUs only.
-    names = str(dist.get_backend(group)).lower()
-    place = device if names == "nccl" else torch.device("cpu")
+    # NCCL alone gathers memory of GPUs only.
+    place = torch.device("cpu") if torch.device("cpu") in group._device_types else device
 
     def allgather(mine: bytes) -> bytes:
         sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(place)

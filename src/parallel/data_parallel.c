@@ -18,7 +18,6 @@
 #include "util/alloc.h"
 #include "util/clock.h"
 
-
 typedef struct bucket {
     lap_op_t *scatter, *gather;
     lap_trace_t *traces[2];

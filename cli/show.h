@@ -56,9 +56,9 @@ void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
                     char text[LAP_SHOW_RANGE]);
 /* A step in words, without its kind. */
 void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char text[LAP_SHOW_TEXT]);
-/* The lines of a step: `indent` columns to the right, what it comes after besides at the end. */
+/* The lines of a step: `indent` columns to the right, its links at the end. */
 void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
-                         const char *besides);
+                         const char *links);
 /* The same as an object of JSON. */
 void lap_show_json_step(const lap_schedule_t *schedule, uint32_t index);
 

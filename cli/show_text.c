@@ -15,7 +15,7 @@ static const char *name_place(const lap_show_view_t *view, lap_place_t place)
                                                            : view->linked->regions[region].name;
 }
 
-/* Columns are told in bytes where a range has not whole rows. */
+/* Columns are in bytes where a range has not whole rows. */
 void lap_show_range(const lap_show_view_t *view, const lap_range_t *range,
                     char text[LAP_SHOW_RANGE])
 {
@@ -117,8 +117,7 @@ void lap_show_step(const lap_show_view_t *view, const lap_step_t *step, char tex
 
 /* ---- the table ---- */
 
-void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent,
-                         const char *besides)
+void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent, const char *links)
 {
     const lap_schedule_t *schedule = view->schedule;
     const lap_step_t *step = &schedule->steps[index];
@@ -128,7 +127,7 @@ void lap_show_print_step(const lap_show_view_t *view, uint32_t index, int indent
            lap_step_kind_name(step->kind), text);
     for (uint16_t d = 0; d < step->ndeps; d++)
         printf("%s%u", d ? ", " : "   [after step ", (unsigned)step->deps[d]);
-    printf("%s%s\n", step->ndeps ? "]" : "", besides);
+    printf("%s%s\n", step->ndeps ? "]" : "", links);
     for (uint32_t b = 0; step->kind == LAP_STEP_GEMM && b < step->count; b++) {
         describe_block(view, &schedule->blocks[step->first + b], text);
         printf("%*s%s\n", indent + 25, "", text);

@@ -68,11 +68,11 @@ static void print_fragment(const lap_show_train_t *show, uint32_t f)
 
 /* ---- steps ---- */
 
-static void print_kernel(const lap_show_train_t *show, uint32_t f, const char *besides)
+static void print_kernel(const lap_show_train_t *show, uint32_t f, const char *links)
 {
     const lap_schedule_t *schedule = &show->linked->fragments[f].schedule;
     printf("       %5u  %-8s  %-7s %s%s\n", 0u, lap_stream_name(schedule->steps[0].stream),
-           lap_step_kind_name(schedule->steps[0].kind), schedule->steps[0].name, besides);
+           lap_step_kind_name(schedule->steps[0].kind), schedule->steps[0].name, links);
 }
 
 static void print_steps(const lap_show_train_t *show, uint32_t f)
@@ -81,19 +81,19 @@ static void print_steps(const lap_show_train_t *show, uint32_t f)
     const lap_show_view_t view = {&fragment->schedule, show->linked, fragment};
     uint32_t next = 0;
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
-        char besides[LINE] = "";
+        char links[LINE] = "";
         for (; next < fragment->nlinks && fragment->links[next].step == i; next++) {
             const lap_link_dep_t *link = &fragment->links[next];
             char why[LAP_SHOW_RANGE], text[LAP_SHOW_RANGE + 64];
             lap_show_why(show, f, link, why);
             snprintf(text, sizeof(text), "   [after fragment %u step %u, %s]",
                      (unsigned)link->fragment, (unsigned)link->dep, why);
-            append(besides, "", text);
+            append(links, "", text);
         }
         if (lap_show_is_kernel(fragment))
-            print_kernel(show, f, besides);
+            print_kernel(show, f, links);
         else
-            lap_show_print_step(&view, i, 7, besides);
+            lap_show_print_step(&view, i, 7, links);
     }
 }
 

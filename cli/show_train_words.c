@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be said of the program of a pass: names of fragments, reasons of links, lifetimes. */
+/* Words for the program of a pass: names of fragments, reasons of links, lifetimes. */
 #include <stdio.h>
 #include <string.h>
 

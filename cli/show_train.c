@@ -83,8 +83,12 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
 static lap_status_t show_after(const request_t *request, const lap_pass_t *pass, lap_nn_t *nn)
 {
     lap_nn_source_t source;
-    lap_nn_linking_t linking = {
-        .target = request->target, .as_built = !pass && !nn, .after = pass ? pass->name : NULL};
+    lap_nn_linking_t linking = {.target = request->target,
+                                .as_built = !pass && !nn,
+                                .after = pass ? pass->name : NULL,
+                                .replication = {.replicas = request->train.replicas,
+                                                .bucket = request->train.bucket,
+                                                .wire = request->train.grad_dtype}};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;
@@ -143,8 +147,8 @@ static bool parse(const lap_command_t *command, request_t *request)
                                        "no --target, --after, --each, --svg or --num-replicas");
     if (request->predicts && strcmp(train->device, "cuda") == 0)
         return lap_args_wrong(command, "--predict is for CPUs; expected --device cpu or ref");
-    return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, train->tp - 1,
-                       &request->rank) &&
+    return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0,
+                       train->tp * train->replicas - 1, &request->rank) &&
            (!target || lap_arg_target(command, target, &request->target)) &&
            lap_show_parse_after(command, lap_train_own(train, AFTER), &request->after) &&
            lap_show_check_sense(command, request->svg, train->json, request->each, request->after);

@@ -41,13 +41,18 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show);
 
 #define LAP_SHOW_NAME 96
 
-/* The entry that a fragment was made from. */
+/* The entry that a fragment was made from; NULL: it is of a bucket of gradients. */
 const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment);
 bool lap_show_is_kernel(const lap_fragment_t *fragment);
 /* "forward", "loss" or "backward". */
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment);
-/* "qkv_fprop", or the name of a kernel's part: "ln_attn". */
-const char *lap_show_name(const lap_show_train_t *show, uint32_t fragment);
+/* "qkv_fprop", or the name of a kernel's part: "norm1"; "bucket 2" of gradients. */
+void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME]);
+/* What a fragment reads and writes; LAP_NN_NONE after the last. */
+typedef struct lap_show_regions {
+    uint32_t reads[LAP_NN_READS], writes[LAP_NN_WRITES];
+} lap_show_regions_t;
+void lap_show_regions(const lap_show_train_t *show, uint32_t fragment, lap_show_regions_t *regions);
 /* "AG+GEMM ring" or "norm". */
 void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME]);
 /* The layer of a fragment; -1: of none. */

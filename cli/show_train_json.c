@@ -38,11 +38,14 @@ static void json_links(const lap_show_train_t *show, uint32_t f)
 static void json_fragment(const lap_show_train_t *show, uint32_t f)
 {
     const lap_fragment_t *fragment = &show->linked->fragments[f];
-    const lap_nn_entry_t *entry = lap_show_entry(show, f);
+    lap_show_regions_t regions;
+    char name[LAP_SHOW_NAME];
+    lap_show_regions(show, f, &regions);
+    lap_show_name(show, f, name);
     const bool kernel = lap_show_is_kernel(fragment);
     printf("{\"fragment\":%u,\"part\":\"%s\",\"layer\":", (unsigned)f, lap_show_part(show, f));
     printf(lap_show_layer(show, f) < 0 ? "null" : "%ld", lap_show_layer(show, f));
-    lap_json_text("name", lap_show_name(show, f));
+    lap_json_text("name", name);
     lap_json_text("op", kernel ? NULL : lap_kind_words[fragment->schedule.kind].word);
     lap_json_text("method", kernel ? NULL : fragment->schedule.method);
     lap_json_text("kernel", kernel ? fragment->schedule.steps[0].name : NULL);
@@ -52,8 +55,8 @@ static void json_fragment(const lap_show_train_t *show, uint32_t f)
     if (show->spans)
         printf(",\"begin_ms\":%.6g,\"end_ms\":%.6g", show->spans[f].begin * 1e3,
                show->spans[f].end * 1e3);
-    json_names(show, "reads", entry->reads, LAP_NN_READS);
-    json_names(show, "writes", entry->writes, LAP_NN_WRITES);
+    json_names(show, "reads", regions.reads, LAP_NN_READS);
+    json_names(show, "writes", regions.writes, LAP_NN_WRITES);
     json_links(show, f);
     printf(",\"steps\":[");
     for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {

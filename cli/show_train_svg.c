@@ -94,15 +94,17 @@ static void draw_box(drawing_t *drawing, uint32_t f, int stream)
             (unsigned)f, lap_stream_name((uint16_t)stream), text, drawing->columns[stream],
             y_of(f) + (ROW - BOX) / 2, BOX_WIDTH, BOX,
             kernel ? "#56b4e9" : colours[stream % LAP_STREAM_KINDS], drawing->columns[stream] + 6,
-            y_of(f) + ROW / 2 + 4, kernel || stream == LAP_STREAM_SEND ? "#000" : "#fff", shown);
+            y_of(f) + ROW / 2 + 4,
+            kernel || stream % LAP_STREAM_KINDS == LAP_STREAM_SEND ? "#000" : "#fff", shown);
 }
 
 static void draw_row(drawing_t *drawing, uint32_t f)
 {
     const lap_show_train_t *show = drawing->show;
     const int y = y_of(f);
-    char does[LAP_SHOW_NAME], layer[24] = "";
+    char does[LAP_SHOW_NAME], name[LAP_SHOW_NAME], layer[24] = "";
     lap_show_does(show, f, does);
+    lap_show_name(show, f, name);
     if (show->train->desc.layers > 1 && lap_show_layer(show, f) >= 0)
         snprintf(layer, sizeof(layer), "%ld: ", lap_show_layer(show, f));
     if (f % 2 == 0)
@@ -117,8 +119,8 @@ static void draw_row(drawing_t *drawing, uint32_t f)
     fprintf(drawing->file,
             "<text x=\"%d\" y=\"%d\" fill=\"#333\" text-anchor=\"end\">%u</text><text x=\"%d\" "
             "y=\"%d\" fill=\"#333\">%s<tspan font-weight=\"bold\">%s</tspan> %s</text>\n",
-            LEFT + 28, y + ROW / 2 + 4, (unsigned)f, LEFT + 36, y + ROW / 2 + 4, layer,
-            lap_show_name(show, f), lap_show_is_kernel(&show->linked->fragments[f]) ? "" : does);
+            LEFT + 28, y + ROW / 2 + 4, (unsigned)f, LEFT + 36, y + ROW / 2 + 4, layer, name,
+            lap_show_is_kernel(&show->linked->fragments[f]) ? "" : does);
 }
 
 /* ---- links ---- */

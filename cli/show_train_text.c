@@ -23,11 +23,7 @@ static void list_regions(const lap_show_train_t *show, const uint32_t *regions, 
     for (int i = 0; i < count; i++) {
         if (regions[i] == LAP_NN_NONE)
             continue;
-        bool seen = false;
-        for (int j = 0; j < i; j++)
-            seen = seen || regions[j] == regions[i];
-        if (!seen)
-            append(text, ", ", show->linked->regions[regions[i]].name);
+        append(text, ", ", show->linked->regions[regions[i]].name);
     }
 }
 
@@ -49,16 +45,19 @@ static void list_links(const lap_show_train_t *show, uint32_t f, char text[LINE]
 
 static void print_fragment(const lap_show_train_t *show, uint32_t f)
 {
-    const lap_nn_entry_t *entry = lap_show_entry(show, f);
-    char does[LAP_SHOW_NAME], reads[LINE], writes[LINE], links[LINE], layer[24] = "";
+    lap_show_regions_t regions;
+    char does[LAP_SHOW_NAME], name[LAP_SHOW_NAME], reads[LINE], writes[LINE], links[LINE],
+        layer[24] = "";
     lap_show_does(show, f, does);
-    list_regions(show, entry->reads, LAP_NN_READS, reads);
-    list_regions(show, entry->writes, LAP_NN_WRITES, writes);
+    lap_show_name(show, f, name);
+    lap_show_regions(show, f, &regions);
+    list_regions(show, regions.reads, LAP_NN_READS, reads);
+    list_regions(show, regions.writes, LAP_NN_WRITES, writes);
     list_links(show, f, links);
     if (lap_show_layer(show, f) >= 0)
         snprintf(layer, sizeof(layer), "%ld", lap_show_layer(show, f));
-    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  ", (unsigned)f, lap_show_part(show, f), layer,
-           lap_show_name(show, f), does, (unsigned)show->linked->fragments[f].schedule.nsteps);
+    printf("%5u  %-8s  %5s  %-22s  %-18s  %5u  ", (unsigned)f, lap_show_part(show, f), layer, name,
+           does, (unsigned)show->linked->fragments[f].schedule.nsteps);
     if (show->spans)
         printf("%9.3f  %8.3f  ", show->spans[f].begin * 1e3,
                (show->spans[f].end - show->spans[f].begin) * 1e3);
@@ -120,6 +119,8 @@ static void print_memory(const lap_show_train_t *show)
     printf("  parameters and gradients  %12zu\n", list->bytes[LAP_NN_LASTING]);
     printf("  scratch of operators      %12zu\n", sums.scratch_bytes);
     printf("  symmetric buffer          %12zu\n", sums.symmetric_bytes);
+    if (show->train->replicas > 1)
+        printf("  buckets of gradients      %12zu\n", sums.bucket_bytes);
     printf("\n  %-28s  %12s  %12s  %s\n", "activation", "bytes", "offset", "fragments");
     for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
         print_lifetime(show, &show->lifetimes[i]);
@@ -139,9 +140,12 @@ static void print_head(const lap_show_train_t *show)
         links += linked->fragments[f].nlinks;
         kernels += lap_show_is_kernel(&linked->fragments[f]);
     }
-    printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s, target %s: %s%s\n",
+    char replicas[48] = "";
+    if (show->train->replicas > 1)
+        snprintf(replicas, sizeof(replicas), " in each of %d replicas", show->train->replicas);
+    printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s%s, target %s: %s%s\n",
            lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s", desc->hidden,
-           desc->seq, desc->batch, show->train->tp, show->train->tp == 1 ? "" : "s",
+           desc->seq, desc->batch, show->train->tp, show->train->tp == 1 ? "" : "s", replicas,
            show->target->name,
            show->pass    ? "after pass "
            : show->spans ? "as they run here"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "nn/buckets.h"
 #include "schedule/range.h"
 #include "show_train.h"
 #include "util/alloc.h"
@@ -12,7 +13,8 @@
 
 const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment)
 {
-    return &show->list->entries[show->programs->programs[0].fragments[fragment].origin];
+    const uint32_t origin = show->linked->fragments[fragment].origin;
+    return origin < show->list->nentries ? &show->list->entries[origin] : NULL;
 }
 
 bool lap_show_is_kernel(const lap_fragment_t *fragment)
@@ -23,20 +25,69 @@ bool lap_show_is_kernel(const lap_fragment_t *fragment)
 
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
 {
-    const uint32_t entry = show->programs->programs[0].fragments[fragment].origin;
-    return entry < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
-           : entry < show->list->parts[LAP_NN_BACKWARD] ? "loss"
-                                                        : "backward";
+    const uint32_t origin = show->linked->fragments[fragment].origin;
+    return origin < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
+           : origin < show->list->parts[LAP_NN_BACKWARD] ? "loss"
+                                                         : "backward";
 }
 
-const char *lap_show_name(const lap_show_train_t *show, uint32_t fragment)
+static const char *name_gemm(const lap_show_train_t *show, const lap_nn_entry_t *entry)
 {
-    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
-    if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE)
-        return entry->name;
     static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
     const lap_tp_gemm_t gemm = show->list->steps[entry->index].gemm;
     return show->list->blocks[entry->block].shape.head ? head[gemm % 3] : lap_tp_gemm_name(gemm);
+}
+
+void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
+{
+    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
+    const uint32_t origin = show->linked->fragments[fragment].origin;
+    if (!entry)
+        snprintf(text, LAP_SHOW_NAME, "bucket %u",
+                 (unsigned)((origin - lap_nn_bucket_origin(show->list, 0, 0)) /
+                            LAP_NN_BUCKET_FRAGMENTS));
+    else if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE)
+        snprintf(text, LAP_SHOW_NAME, "%s", entry->name);
+    else
+        snprintf(text, LAP_SHOW_NAME, "%s", name_gemm(show, entry));
+}
+
+/* Adds a region to a list, unless it is full or has it. */
+static void add_region(uint32_t *regions, size_t room, uint32_t region)
+{
+    for (size_t i = 0; i < room && region != LAP_NO_REGION; i++) {
+        if (regions[i] == region)
+            return;
+        if (regions[i] != LAP_NN_NONE)
+            continue;
+        regions[i] = region;
+        return;
+    }
+}
+
+void lap_show_regions(const lap_show_train_t *show, uint32_t f, lap_show_regions_t *regions)
+{
+    const lap_fragment_t *fragment = &show->linked->fragments[f];
+    const lap_nn_entry_t *entry = lap_show_entry(show, f);
+    static const lap_place_t read[] = {LAP_INPUT, LAP_WEIGHT, LAP_MOVED};
+    static const lap_place_t written[] = {LAP_OUTPUT, LAP_GATHERED};
+    memset(regions, 0xff, sizeof(*regions)); /* LAP_NN_NONE */
+    for (int i = 0; entry && i < LAP_NN_READS; i++)
+        add_region(regions->reads, LAP_NN_READS, entry->reads[i]);
+    for (int i = 0; entry && i < LAP_NN_WRITES; i++)
+        add_region(regions->writes, LAP_NN_WRITES, entry->writes[i]);
+    if (entry)
+        return;
+    for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++)
+        add_region(regions->reads, LAP_NN_READS, fragment->places[read[i]].region);
+    for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++)
+        add_region(regions->writes, LAP_NN_WRITES, fragment->places[written[i]].region);
+    for (uint32_t i = 0; i < fragment->naccesses; i++) {
+        const lap_access_t *access = &fragment->accesses[i];
+        add_region(access->write ? regions->writes : regions->reads,
+                   access->write ? LAP_NN_WRITES : LAP_NN_READS,
+                   (uint32_t)access->range.place - LAP_PLACES);
+    }
 }
 
 void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
@@ -51,7 +102,8 @@ void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LA
 
 long lap_show_layer(const lap_show_train_t *show, uint32_t fragment)
 {
-    const uint32_t block = lap_show_entry(show, fragment)->block;
+    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
+    const uint32_t block = entry ? entry->block : LAP_NN_NONE;
     if (block == LAP_NN_NONE || show->list->blocks[block].shape.head)
         return -1;
     return (long)show->list->blocks[block].shape.layer;
@@ -179,9 +231,9 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show)
     }
     for (uint32_t f = 0; f < show->linked->nfragments; f++) {
         const lap_nn_entry_t *entry = lap_show_entry(show, f);
-        for (int i = 0; i < LAP_NN_READS; i++)
+        for (int i = 0; entry && i < LAP_NN_READS; i++)
             note_use(show, entry->reads[i], f, places, show->lifetimes, &show->nlifetimes);
-        for (int i = 0; i < LAP_NN_WRITES; i++)
+        for (int i = 0; entry && i < LAP_NN_WRITES; i++)
             note_use(show, entry->writes[i], f, places, show->lifetimes, &show->nlifetimes);
     }
     lap_free(places);

@@ -63,6 +63,22 @@ PY
     done
 done
 
+lap show train "${small[@]}" --num-replicas 2 --bucket-size 8K --grad-sync-dtype bf16 --rank 3 --json
+ok 'with replicas: buckets of gradients, in a buffer and a group of their own' python3 - "$work/out" <<'PY'
+import json, sys
+show = json.load(open(sys.argv[1]))
+buckets = [f for f in show["fragments"] if f["name"].startswith("bucket ")]
+assert {f["name"] for f in buckets} >= {"bucket 0", "bucket 1"} and show["rank"] == 3
+for f in show["fragments"]:
+    assert f["buffer"] == (f in buckets) and f["group"] == ({"first": 1, "stride": 2, "size": 2} if f in buckets else
+                                                            {"first": 2, "stride": 1, "size": 2}), f
+    assert f["reads"] and f["writes"], f
+kinds = [f["kernel"] or f["op"] for f in buckets[:4]]
+assert kinds == ["cast", "external-rs", "external-ag", "cast"], kinds
+PY
+lap show train "${small[@]}" --num-replicas 2 --rank 4
+has 'a rank that no replica has' "$status $err" '2 ' "expected a whole number from 0 to 3"
+
 lap show train "${small[@]}" --target cuda --each
 has 'each pass' "$status $out" '0 ' 'operators as built' 'after pass lanes' 'after pass graph'
 lap show train "${small[@]}" --target cuda --after build --steps

@@ -46,8 +46,9 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
     for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
         lap_nn_gemm_t gemm;
         LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
-        if (!result->gemms[gemm.gemm].kind)
-            result->gemms[gemm.gemm] = gemm;
+        const int row = lap_train_row(model->train, &gemm);
+        if (!result->gemms[row].kind)
+            result->gemms[row] = gemm;
         result->flops += flops_of(model->train, &gemm);
     }
     return LAP_OK;

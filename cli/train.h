@@ -201,8 +201,20 @@ typedef struct lap_train_comm {
     double bytes;              /* that the rank sent; not a time */
 } lap_train_comm_t;
 
-/* Figures are for each GEMM, by lap_tp_gemm_t, as sums over layers; then for others, and all. */
-enum { LAP_TRAIN_GRADIENTS = LAP_TP_GEMMS, LAP_TRAIN_ALL, LAP_TRAIN_ROWS };
+/*
+ * Figures are for each GEMM, by lap_tp_gemm_t, as sums over layers; for those of a model's logits;
+ * then for others, and all.
+ */
+enum {
+    LAP_TRAIN_HEAD = LAP_TP_GEMMS, /* and its dgrad and wgrad */
+    LAP_TRAIN_GRADIENTS = LAP_TRAIN_HEAD + 3,
+    LAP_TRAIN_ALL,
+    LAP_TRAIN_ROWS
+};
+
+/* The row of a GEMM, and what it is called. */
+int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm);
+const char *lap_train_row_name(int row);
 
 typedef struct lap_train_iteration {
     double loss;    /* of all replicas */
@@ -244,7 +256,8 @@ typedef struct lap_train_result {
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
-    lap_nn_gemm_t gemms[LAP_TP_GEMMS]; /* of the first layer; kind is NULL when there is none */
+    /* By row, of the first layer; kind is NULL when there is none. */
+    lap_nn_gemm_t gemms[LAP_TRAIN_GRADIENTS];
 } lap_train_result_t;
 
 /* Tokens of an iteration, of all replicas. */

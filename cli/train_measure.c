@@ -28,6 +28,18 @@ static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *ge
     return model->train->tp > 1 && gemm->trace && strcmp(gemm->kind, "gemm") != 0;
 }
 
+int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm)
+{
+    const bool head = train->model && gemm->layer == train->desc.layers;
+    return head ? LAP_TRAIN_HEAD + (int)gemm->gemm % 3 : (int)gemm->gemm;
+}
+
+const char *lap_train_row_name(int row)
+{
+    static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
+    return row < LAP_TRAIN_HEAD ? lap_tp_gemm_name((lap_tp_gemm_t)row) : head[row - LAP_TRAIN_HEAD];
+}
+
 bool lap_train_is_traced(const lap_train_t *train, int index)
 {
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
@@ -124,7 +136,8 @@ static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trac
         if (status != LAP_OK || !communicates(model, &gemm))
             continue;
         take_call(all, number++, ends, &call);
-        status = find_causes(&call, lap_group_rank(model->groups.tp), &iteration->rows[gemm.gemm]);
+        status = find_causes(&call, lap_group_rank(model->groups.tp),
+                             &iteration->rows[lap_train_row(model->train, &gemm)]);
     }
     lap_free(call.records);
     lap_free(call.calls);
@@ -157,7 +170,7 @@ lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
         if (!communicates(model, &gemm))
             continue;
         LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
-        add(&iteration->rows[gemm.gemm], comm);
+        add(&iteration->rows[lap_train_row(model->train, &gemm)], comm);
     }
     return model->train->tp > 1 ? measure_causes(model, iteration) : LAP_OK;
 }

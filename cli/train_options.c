@@ -270,6 +270,7 @@ const lap_command_t lap_train_command = {
         "kernels,\n"
         "               copies and signals cost by themselves\n"
         "communication  time in which data that a rank sent were on their way; mean of the ranks\n"
+        "               (of a model without that of embeddings and of the loss)\n"
         "hidden         ... while the rank computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
         "  wire         ... for data on their way\n"

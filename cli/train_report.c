@@ -77,13 +77,12 @@ void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
     size_t most = 0;
-    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
         const lap_nn_gemm_t *gemm = &result->gemms[g];
         if (!gemm->kind || gemm->bytes == 0)
             continue;
         lap_train_say(train, tp, "|-- Register buffer: %-10s %9.1f KiB  %s, %s",
-                      lap_tp_gemm_name((lap_tp_gemm_t)g), (double)gemm->bytes / 1024, gemm->kind,
-                      gemm->method);
+                      lap_train_row_name(g), (double)gemm->bytes / 1024, gemm->kind, gemm->method);
         most = gemm->bytes > most ? gemm->bytes : most;
     }
     if (most > 0)
@@ -238,10 +237,10 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
     printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
     print_comm_head(true);
-    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
         if (!result->gemms[g].kind)
             continue;
-        printf("%-10s  %-8s  %-8s", lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind,
+        printf("%-10s  %-8s  %-8s", lap_train_row_name(g), result->gemms[g].kind,
                result->gemms[g].method);
         print_comm(&it, g, true);
     }
@@ -363,11 +362,11 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     }
     printf("],\"gemms\":[");
     const char *comma = "";
-    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
         if (!result->gemms[g].kind)
             continue;
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
-               lap_tp_gemm_name((lap_tp_gemm_t)g), result->gemms[g].kind, result->gemms[g].method,
+               lap_train_row_name(g), result->gemms[g].kind, result->gemms[g].method,
                result->gemms[g].bytes);
         print_json_comm(&it, g);
         printf("}");

@@ -15,7 +15,7 @@ static lap_train_comm_t comm_of(const lap_train_iteration_t *it, int kind)
     lap_train_comm_t sum = {.total = 0};
     if (kind == 1)
         return it->rows[LAP_TRAIN_GRADIENTS];
-    for (int g = 0; g < LAP_TP_GEMMS; g++) {
+    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
         sum.total += it->rows[g].total;
         sum.hidden += it->rows[g].hidden;
         sum.exposed += it->rows[g].exposed;

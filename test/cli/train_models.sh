@@ -41,7 +41,7 @@ for model in 'gpt2-124m --hidden 48 --heads 6 --vocab 300' 'llama-tiny --hidden 
             ok "... $grid: and its norms" near "$numbers" "$norms" 1e-5
         done
         lap train $small --tp 2 --num-replicas 2 --compare --quiet
-        has '... overlapped or not' "$out" 'The losses are the same to the last bit.'
+        has '... overlapped or not' "$out" 'The losses are the same to the last bit.' 'head_fprop  ag_gemm' 'head_wgrad  bulk_rs'
         numbers loss $small --tp 2 --num-replicas 2 --recompute full
         once=$numbers
         numbers loss $small --tp 2 --num-replicas 2 --recompute full

@@ -167,6 +167,40 @@ print("left")
             self.assertIn("rank 1", sentence)
             self.assertLess(seconds, 10)  # far from the timeout
 
+    @unittest.skipUnless(os.environ.get("FAKE_CUDA"), "this build has no CUDA")
+    def test_calls_in_a_stream(self):
+        # Over a driver without a GPU, with pinned memory.
+        done = run(2, """
+world = lap.World(device="cuda")
+assert world.gpu() == 0
+driver = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    address, found = ctypes.c_void_p(), ctypes.c_int()
+    driver.cuGetProcAddress_v2(name.encode(), ctypes.byref(address), 12050, ctypes.c_uint64(0), ctypes.byref(found))
+    result = ctypes.CFUNCTYPE(ctypes.c_int, *map(type, arguments))(address.value)(*arguments)
+    assert result == 0, (name, result)
+context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+call("cuDevicePrimaryCtxRetain", ctypes.pointer(context), ctypes.c_int(0))
+call("cuCtxPushCurrent", context)
+call("cuStreamCreateWithPriority", ctypes.pointer(stream), ctypes.c_uint(1), ctypes.c_int(0))
+def matrix_there(values, rows, cols):
+    there = ctypes.c_void_p()
+    call("cuMemHostAlloc", ctypes.pointer(there), ctypes.c_size_t(4 * rows * cols), ctypes.c_uint(0))
+    memory = (ctypes.c_float * (rows * cols)).from_address(there.value)
+    memory[:] = values
+    return memory, lap.tensor(there.value, lap.DType.FLOAT32, rows, cols)
+op = lap.Op(world.group, lap.Kind.GEMM_RS, 4, 2, 2, method="ring")
+a, a_view = matrix_there([world.rank + 1] * 4, 4, 1)
+b, b_view = matrix_there([1, 10], 2, 1)
+d, d_view = matrix_there([0] * 4, 2, 2)
+for _ in range(3):
+    op.enqueue(lap.OpArgs(m=4, a=a_view, b=b_view, d=d_view), stream.value)
+world.synchronize(stream.value)
+assert list(d) == [3, 30, 3, 30], list(d)
+print("right")
+""", LD_LIBRARY_PATH=os.environ["FAKE_CUDA"], LAP_GPU_TUNE="0")
+        self.assertEqual((done.returncode, done.stdout.count("right")), (0, 2), done.stdout + done.stderr)
+
     def test_no_library(self):
         for name, text in (("/nowhere/liblap.so", "there is no liblap"), ("libm.so.6", "no liblap, or one of another")):
             done = subprocess.run([sys.executable, "-c", "import lapstrake; lapstrake.version()"], capture_output=True,

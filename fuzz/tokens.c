@@ -29,26 +29,26 @@ static void read_samples(const lap_data_t *data, size_t bytes)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static int file = -1;
     char path[64];
     if (file < 0)
         file = memfd_create("tokens", MFD_CLOEXEC);
     HOLDS(file >= 0 && ftruncate(file, 0) == 0);
-    HOLDS(pwrite(file, bytes, count, 0) == (ssize_t)count);
+    HOLDS(pwrite(file, data, bytes, 0) == (ssize_t)bytes);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
     const char *paths[] = {path};
     lap_data_options_t options = LAP_DATA_OPTIONS_INIT;
-    lap_data_t *data = NULL;
+    lap_data_t *tokens = NULL;
     options.seq = SEQ;
     options.vocab = VOCAB;
     options.wraps = 0;
-    if (lap_data_open(paths, 1, &options, &data) != LAP_OK) {
-        HOLDS(data == NULL && strlen(lap_last_error()) > 0);
+    if (lap_data_open(paths, 1, &options, &tokens) != LAP_OK) {
+        HOLDS(tokens == NULL && strlen(lap_last_error()) > 0);
         return 0;
     }
-    read_samples(data, count);
-    lap_data_close(data);
+    read_samples(tokens, bytes);
+    lap_data_close(tokens);
     return 0;
 }

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/folder.h"
 #include "nn/memory.h"
 #include "tap.h"
 
@@ -198,19 +199,18 @@ static void test_other(lap_world_t *world, own_t *own)
     tap_failure(lap_checkpoint_load(other.checkpoint, dir, &state), LAP_ERR_INVALID,
                 "model.safetensors", "is [32], expected [48]", NULL);
     end(&other);
-    char command[256];
-    snprintf(command, sizeof(command), "mkdir '%s/hf' && cp '%s' '%s/hf/'", dir,
-             path_of(4, "model.safetensors"), dir);
-    tap_ok(system(command) == 0, "a folder of weights only");
-    snprintf(command, sizeof(command), "%s/hf", dir);
+    char folder[64], path[128];
+    snprintf(folder, sizeof(folder), "%s/hf", dir);
+    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
+    tap_ok(mkdir(folder, 0700) == 0 && link(path_of(4, "model.safetensors"), path) == 0,
+           "a folder of weights only");
     state.step = 9;
     set_weights(own, -1);
-    tap_success(lap_checkpoint_load(own->checkpoint, command, &state), "it is loaded");
+    tap_success(lap_checkpoint_load(own->checkpoint, folder, &state), "it is loaded");
     tap_ok(weights_are(own, 4) && state.step == 0 && lap_optimizer_steps(own->optimizer) == 0,
            "weights, from which training begins");
-    snprintf(command, sizeof(command), "%s/hf/model.safetensors", dir);
     set_weights(own, -1);
-    tap_success(lap_checkpoint_load(own->checkpoint, command, &state), "so is the file itself");
+    tap_success(lap_checkpoint_load(own->checkpoint, path, &state), "so is the file itself");
     tap_ok(weights_are(own, 4), "... with the same weights");
 }
 
@@ -244,14 +244,12 @@ static void play(lap_world_t *world, void *arg)
 
 int main(void)
 {
-    char command[64];
     if (!mkdtemp(dir))
         return 1;
     setenv("LAP_LOG", "quiet", 1);
     const int fds = tap_count_fds();
     tap_ranks(1, NULL, play, NULL);
     tap_ok(tap_count_fds() == fds, "no descriptor is left open");
-    snprintf(command, sizeof(command), "rm -rf '%s'", dir);
-    tap_ok(system(command) == 0, "the folder is removed");
+    tap_ok(remove_folder(dir), "the folder is removed");
     return tap_done();
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "checkpoint/folder.h"
 #include "nn/memory.h"
 #include "tap.h"
 #include "util/random.h"
@@ -176,13 +177,6 @@ static void run(scene_t scene)
     tap_ranks(scene.tp * scene.replicas, NULL, play, &scene);
 }
 
-static void remove_all(const char *dir)
-{
-    char path[128];
-    snprintf(path, sizeof(path), "rm -rf '%s'", dir);
-    tap_ok(system(path) == 0, "the folder is removed");
-}
-
 /* From each grid to each other; the same layers with another optimizer, and in another type. */
 static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype, const char *model)
 {
@@ -196,7 +190,7 @@ static void test_grids(lap_optimizer_kind_t kind, lap_dtype_t dtype, const char 
         run((scene_t){grids[i][0], grids[i][1], kind, dtype, NULL, dir, 2, false, model});
         for (size_t j = 0; j < count; j += kind == LAP_ADAMW && dtype == LAP_FLOAT32 ? 1 : 2)
             run((scene_t){grids[j][0], grids[j][1], kind, dtype, dir, NULL, 4, false, model});
-        remove_all(dir);
+        tap_ok(remove_folder(dir), "the folder is removed");
     }
     for (size_t a = 0; a < ARRAYS; a++)
         for (size_t p = 0; p < PARAMS; p++) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "tap.h"
 
@@ -123,7 +124,6 @@ static void play(lap_world_t *world, void *arg)
 
 int main(void)
 {
-    char command[64];
     if (!mkdtemp(dir))
         return 1;
     for (size_t i = 0; i < sizeof(goldens) / sizeof(goldens[0]); i++)
@@ -131,7 +131,6 @@ int main(void)
             golden_t golden = goldens[i];
             tap_ranks(nranks, NULL, play, &golden);
         }
-    snprintf(command, sizeof(command), "rm -rf '%s'", dir);
-    tap_ok(system(command) == 0, "the folder is removed");
+    tap_ok(remove_folder(dir), "the folder is removed");
     return tap_done();
 }

@@ -145,7 +145,13 @@ def rows_change(rank, ranks):
         A = full.chunk(ranks)[rank][:, 1:7]
         _, (y,) = lap.all_gather_matmul(A, [B.t()], 0, method="ring")
         same("result", y, (full[:, 1:7] @ weight.t()).chunk(ranks, 1)[rank])
-    calls = _groups._contexts["0", DEVICE].calls
+    none = torch.zeros(0, 6, requires_grad=True)
+    _, (y,) = lap.all_gather_matmul(none, [B.t()], 0, method="ring", return_A=False)
+    y.sum().backward()
+    same("no rows", none.grad, none.detach())
+    _, (y,) = lap.all_gather_matmul(none, [B.t()], 0, method="ring")
+    calls = {key: call for key, call in _groups._contexts["0", DEVICE].calls.items()
+             if key[0] == lapstrake.Kind.AG_GEMM and key[-1]}
     if [call.capacity for call in calls.values()] != [5 * ranks]:
         raise AssertionError(f"capacities {[call.capacity for call in calls.values()]}")
 
@@ -257,7 +263,16 @@ def killed(rank, ranks):
     raise AssertionError("nothing was raised")
 
 
-killed.leaves = True  # gloo's own end would wait
+def killed_in_backward(rank, ranks):
+    """A rank dies between forward and backward."""
+    x = torch.ones(2, 4, requires_grad=True)
+    _, (y,) = lap.all_gather_matmul(x, [torch.ones(4, 3)], 0, method="ring")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    told(lapstrake.PeerLost, "rank 1", y.sum().backward)
+
+
+killed.leaves = killed_in_backward.leaves = True  # gloo's own end would wait
 
 
 class Ops(Case):
@@ -294,6 +309,9 @@ class Ops(Case):
             seconds, sentence = results[rank]
             self.assertIn("rank 1", sentence)
             self.assertLess(seconds, 10)
+
+    def test_a_rank_killed_in_backward(self):
+        self.on((3,), killed_in_backward, killed=[1])
 
     def test_no_group(self):
         told(lapstrake.InvalidArgument, "init_process_group", lap.matmul_all_reduce, torch.ones(2, 2), torch.ones(2, 2))

@@ -79,7 +79,7 @@ def _divided(rows: Any, size: int, group: str) -> Any:
 def _stored(tensor: Tensor) -> Optional[_Matrix]:
     """A matrix [rows, cols] as it lies, or None if it is not row-major."""
     rows, cols = tensor.shape
-    if cols > 1 and tensor.stride(1) != 1:
+    if tensor.numel() and cols > 1 and tensor.stride(1) != 1:
         return None
     if rows <= 1:
         return rows, cols, max(cols, 1)

@@ -23,6 +23,7 @@ const lap_subcommand_t lap_subcommands[] = {
     },
     {
         .name = "bench",
+        .parts = {"sweep"},
         .brief = "time an operator with every method, and verify the results",
         .run = lap_cli_bench,
         .files = "FILE.svg  the picture of --timeline; it is written whole or not at all",
@@ -55,6 +56,7 @@ const lap_subcommand_t lap_subcommands[] = {
     },
     {
         .name = "check",
+        .parts = {"train", "pipeline"},
         .brief = "prove that the schedules of an operator are safe",
         .run = lap_cli_check,
         .examples =
@@ -66,6 +68,7 @@ const lap_subcommand_t lap_subcommands[] = {
     },
     {
         .name = "show",
+        .parts = {"train", "pipeline"},
         .brief = "print the steps of an operator, or the program of a pass of training",
         .run = lap_cli_show,
         .files = "FILE.svg  the picture of --svg; it is written whole or not at all",
@@ -84,6 +87,7 @@ const lap_subcommand_t lap_subcommands[] = {
     },
     {
         .name = "data",
+        .parts = {"tokenize", "info"},
         .brief = "write files of tokens from text, and say what such files hold",
         .run = lap_cli_data,
         .files = "FILE.bin  tokens in the format of llm.c; it is written whole or not at all",

@@ -18,6 +18,8 @@ typedef struct lap_subcommand {
     int (*run)(int argc, char **argv);
     const char *files; /* lines "name  meaning", as lap_command_t.details has them; NULL: none */
     lap_example_t examples[LAP_EXAMPLES_MAX]; /* fewer end with a line of NULL */
+    const char
+        *parts[3]; /* words that have a help of their own, such as train of lap check; NULL */
 } lap_subcommand_t;
 
 /* In the order of the help; the last has the name NULL. */

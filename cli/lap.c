@@ -38,14 +38,24 @@ static const lap_subcommand_t *find(const char *name)
     return NULL;
 }
 
-static int show_help(const char *name)
+/* `part`: of the subcommand, such as `train` of `lap check`; NULL: all of it. */
+static int show_help(const char *name, char *part)
 {
     if (!name)
         return lap_help_asked(&lap_command, NULL);
     const lap_subcommand_t *subcommand = find(name);
     char own[] = "help", help[] = "--help";
-    char *argv[] = {own, help, NULL};
-    return subcommand ? subcommand->run(2, argv) : LAP_CLI_USAGE;
+    char *argv[] = {own, part ? part : help, part ? help : NULL, NULL};
+    if (!subcommand)
+        return LAP_CLI_USAGE;
+    size_t i = 0;
+    while (part && subcommand->parts[i] && strcmp(subcommand->parts[i], part) != 0)
+        i++;
+    if (part && !subcommand->parts[i]) {
+        fprintf(stderr, "lap: unexpected argument '%s' after '%s'\n", part, name);
+        return LAP_CLI_USAGE;
+    }
+    return subcommand->run(part ? 3 : 2, argv);
 }
 
 static int dispatch(int argc, char **argv)
@@ -59,13 +69,13 @@ static int dispatch(int argc, char **argv)
     const bool help =
         strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
     const char *format = strncmp(name, "--help=", 7) == 0 ? name + 7 : NULL;
-    const int most = help ? 3 : 2; /* 'lap help COMMAND' */
+    const int most = help ? 4 : 2; /* 'lap help COMMAND PART' */
     if ((help || version || format) && argc > most) {
         fprintf(stderr, "lap: unexpected argument '%s' after '%s'\n", argv[most], argv[most - 1]);
         return LAP_CLI_USAGE;
     }
     if (help)
-        return show_help(argv[2]);
+        return show_help(argv[2], argc > 3 ? argv[3] : NULL);
     if (format)
         return lap_help_asked(&lap_command, format);
     if (version) {
@@ -160,6 +170,8 @@ static void run_with_stack(int argc, char **argv)
 int main(int argc, char **argv)
 {
     take_standard_fds();
+    signal(SIGXFSZ,
+           SIG_IGN); /* a file that may not grow is an error of the write, with a sentence */
     run_with_stack(argc, argv);
     return run(argc, argv);
 }

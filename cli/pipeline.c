@@ -3,14 +3,15 @@
  * `lap show pipeline` and `lap check pipeline`: builds or reads the table of a pipeline schedule,
  * proves it, and prints or draws it with the bubbles that it has. Nothing is run.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "about.h"
 #include "cli.h"
+#include "core/file.h"
 #include "core/output.h"
 #include "core/status.h"
 #include "parallel/pipeline.h"
@@ -48,7 +49,8 @@ static const lap_command_t show_command = {
     .usage = "[OPTIONS]",
     .summary = "Prints what each rank of a pipeline does in a step, when, and how long it idles.",
     .details = "A table that misses a micro-batch or deadlocks is refused with the rank and the\n"
-               "action.",
+               "action. Of a file, actions that move data or weights (SEND_F, RECV_F, SEND_B,\n"
+               "RECV_B, UNSHARD, RESHARD, REDUCE_GRAD) are left out: they follow from the others.",
     .exit_status = EXIT_STATUS,
     .options = options,
     .noptions = NOPTIONS,
@@ -84,18 +86,20 @@ static bool parse_costs(request_t *request, const char *text)
 {
     double *const costs[] = {&request->costs.forward, &request->costs.input_grad,
                              &request->costs.weight_grad, &request->costs.message};
-    lap_list_t list;
-    if (!lap_arg_list(request->command, "--costs", text, &list))
-        return false;
-    for (size_t i = 0; i < list.count && list.count >= 3 && list.count <= 4; i++) {
+    const char *rest = text;
+    size_t count = 0;
+    for (bool more = true; more && count < 4; count++) {
         char *end;
-        *costs[i] = strtod(list.items[i], &end);
-        if (*end != '\0' || !(*costs[i] >= 0) || *costs[i] > 1e9)
+        *costs[count] = strtod(rest, &end);
+        if (end == rest || (*end != '\0' && *end != ',') || !(*costs[count] >= 0) ||
+            *costs[count] > 1e9)
             return lap_args_wrong(request->command,
-                                  "--costs has '%s', expected numbers from 0 to 1e9",
-                                  list.items[i]);
+                                  "--costs is '%s', expected numbers from 0 to 1e9 with commas",
+                                  text);
+        more = *end == ',';
+        rest = end + more;
     }
-    if (list.count < 3 || list.count > 4)
+    if (count < 3 || rest[-1] == ',')
         return lap_args_wrong(request->command,
                               "--costs is '%s', expected three numbers F,I,W, or four", text);
     return true;
@@ -135,10 +139,15 @@ static lap_status_t load(const request_t *request, lap_pipeline_t *pipeline_p)
     if (!is_file(request->schedule))
         return lap_pipeline_build(request->schedule, (uint32_t)request->ranks,
                                   (uint32_t)request->chunks, (uint32_t)request->micros, pipeline_p);
-    FILE *file = fopen(request->schedule, "re");
+    int fd;
+    uint64_t bytes;
     *pipeline_p = (lap_pipeline_t){.ranks = 0};
-    if (!file)
-        return lap_error(LAP_ERR_INVALID, "cannot open %s: %s", request->schedule, strerror(errno));
+    LAP_TRY(lap_file_open(request->schedule, &fd, &bytes));
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to read %s", request->schedule);
+    }
     const lap_status_t status = lap_pipeline_read(file, request->schedule, pipeline_p);
     fclose(file);
     return status;

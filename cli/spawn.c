@@ -154,6 +154,7 @@ static bool become_rank(lap_spawn_t *spawn, int rank, pid_t parent, const int ou
     /* Where the launcher ends the job when nobody reads, no rank need die of it before. */
     struct sigaction pipe = {.sa_handler = spawn->launch->needs_reader ? SIG_IGN : SIG_DFL};
     sigaction(SIGPIPE, &pipe, NULL);
+    signal(SIGXFSZ, SIG_DFL); /* see lap.c */
     return sigprocmask(SIG_SETMASK, &spawn->mask, NULL) == 0;
 }
 

@@ -630,6 +630,9 @@ static bool parse_decay(lap_train_t *train, const lap_args_t *args)
         !parse_beta(args, BETA1, &optimizer->beta1) || !parse_beta(args, BETA2, &optimizer->beta2))
         return false;
     optimizer->lr_decay = (lap_lr_decay_t)kind;
+    /* By default the decay ends with the run, which may be over before its warm-up is. */
+    if (!args->values[LR_DECAY_ITERS] && steps <= optimizer->warmup)
+        steps = optimizer->warmup + 1;
     optimizer->lr_decay_steps = kind == LAP_LR_CONSTANT ? 0 : steps;
     return true;
 }
@@ -646,7 +649,7 @@ static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
 {
     lap_optimizer_desc_t *optimizer = &train->optimizer;
-    size_t kind, warmup;
+    size_t kind;
     if (!lap_arg_choice(args->command, "--optimizer", args->values[OPTIMIZER], lap_optimizer_names,
                         &kind) ||
         !lap_arg_int(args->command, "--iters", args->values[ITERS], 1, 1000000, &train->iters) ||
@@ -654,7 +657,7 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !parse_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? 0 : 0.01f, &optimizer->weight_decay) ||
         !parse_rate(args, CLIP, 1, &optimizer->clip_norm) ||
         !lap_arg_size(args->command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
-                      &warmup) ||
+                      &optimizer->warmup) ||
         !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
                      &train->log_interval) ||
         !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
@@ -663,7 +666,6 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
                      &train->bucket))
         return false;
     optimizer->kind = (lap_optimizer_kind_t)kind;
-    optimizer->warmup = warmup;
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
         return true;

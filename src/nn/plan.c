@@ -122,8 +122,11 @@ static lap_status_t check_positions(const lap_nn_desc_t *desc)
     const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
     const bool model = desc->kind == LAP_NN_MODEL;
     if ((learned && !model) || (desc->positions == LAP_POSITIONS_ROPE && !has_attention(desc)))
-        return lap_error(LAP_ERR_INVALID, "positions is %s with %s, expected LAP_POSITIONS_NONE",
-                         lap_positions_names[desc->positions], lap_nn_kind_name(desc->kind));
+        return lap_error(LAP_ERR_INVALID,
+                         "positions is %s with %s, expected none%s: only models learn them, only "
+                         "attention rotates",
+                         lap_positions_names[desc->positions], lap_nn_kind_name(desc->kind),
+                         has_attention(desc) ? " or rope" : "");
     if (learned) {
         LAP_TRY(check_size("max_positions", desc->max_positions));
         if (desc->seq > desc->max_positions)
@@ -132,12 +135,11 @@ static lap_status_t check_positions(const lap_nn_desc_t *desc)
                              desc->max_positions);
     } else if (desc->max_positions != 0) {
         return lap_error(LAP_ERR_INVALID,
-                         "max_positions is %zu, expected 0 without LAP_POSITIONS_LEARNED",
+                         "max_positions is %zu, expected 0 where positions are not learned",
                          desc->max_positions);
     }
     if (desc->positions == LAP_POSITIONS_ROPE && desc->head_dim % 2 != 0)
-        return lap_error(LAP_ERR_INVALID,
-                         "head_dim is %zu, expected an even number with LAP_POSITIONS_ROPE",
+        return lap_error(LAP_ERR_INVALID, "head_dim is %zu, expected an even number with rope",
                          desc->head_dim);
     return LAP_OK;
 }

@@ -59,6 +59,8 @@ static lap_status_t read_action(lap_pipeline_t *pipeline, const char *text, cons
 /* Takes the spaces around a cell away. */
 static char *trim(char *cell)
 {
+    if (strncmp(cell, "\xef\xbb\xbf", 3) == 0) /* a byte-order mark */
+        cell += 3;
     cell += strspn(cell, " \t\r\n\"");
     size_t length = strlen(cell);
     while (length > 0 && strchr(" \t\r\n\"", cell[length - 1]))

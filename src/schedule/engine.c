@@ -104,7 +104,7 @@ lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
 {
     if (!world->engine) {
         lap_device_t *device;
-        lap_engine_t *engine;
+        lap_engine_t *engine = NULL;
         LAP_TRY(lap_device_of(world, &device));
         LAP_TRY(engine_open(device, &engine));
         world->engine = engine;
@@ -475,7 +475,7 @@ lap_status_t lap_run_overhead(const char *device, uint32_t nsteps, double *ns_pe
     const lap_device_ops_t *ops;
     const lap_device_options_t options = {.size = 1};
     lap_device_t *opened;
-    lap_engine_t *engine;
+    lap_engine_t *engine = NULL;
     double seconds;
     LAP_TRY(lap_device_find(device, &ops));
     LAP_TRY(ops->open(&options, &opened));

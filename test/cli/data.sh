@@ -49,6 +49,14 @@ lap data tokenize --bytes two.txt -o corpus.bin
 has 'a file that is there is not overwritten' "$status $err" '2 ' "'corpus.bin' is there already; --force overwrites it"
 lap data tokenize --bytes two.txt -o corpus.bin --force
 is '... but by force' "$status $out" '0 corpus.bin: 2 tokens of a vocabulary of 256'
+cp two.txt same.txt
+lap data tokenize --bytes ./same.txt -o same.txt --force
+has 'the text is not overwritten' "$status $err" '2 ' "'./same.txt' is the text and the output"
+ok '... and is as it was' cmp -s two.txt same.txt
+(ulimit -f 1 && "$LAP" data tokenize --bytes "$LAP" -o limited.bin) >"$work/out" 2>"$work/err"
+is 'a file that may not grow: status 1' "$?" 1
+has '... and a sentence' "$(cat "$work/err")" 'cannot write the tokens limited.bin' 'File too large'
+is '... and nothing is left' "$(echo limited*)" 'limited*'
 lap data tokenize --bytes two.txt none.txt -o corpus.bin --force
 has 'a text that is not there' "$status $err" '1 ' "cannot open 'none.txt': No such file"
 is '... the file stays as it was, and nothing lies beside it' "$(stat -c %s corpus.bin)$(ls ./*.tmp 2>/dev/null)" 1028

@@ -47,7 +47,15 @@ has 'a missing action: rank and action' "$status $err" '1 ' 'rank 0, action' '7W
 lap check pipeline --schedule "$work/zb-v.csv"
 has 'a table that is right' "$status $out" '0 ' '4 ranks, 8 stages, 8 micro-batches' 'proved'
 lap show pipeline --schedule "$work/no.csv"
-has 'no file' "$status $err" '2 ' "cannot open $work/no.csv"
+has 'no file' "$status $err" "cannot open '$work/no.csv'"
+ln -s /dev/zero "$work/zero.csv"
+lap show pipeline --schedule "$work/zero.csv"
+has 'a file without an end' "$status $err" '2 ' 'not a regular file'
+printf '\357\273\2770F0,0B0\n' >"$work/mark.csv"
+lap check pipeline --schedule "$work/mark.csv"
+has 'a byte-order mark' "$status $out" '0 ' '1 rank, 1 stage, 1 micro-batch'
+lap help show pipeline
+has 'lap help names parts of commands, too' "$status $out" '0 Usage: lap show pipeline'
 lap show pipeline --schedule "$work/zb-v.csv" --pp 3
 has 'a size and a file' "$status $err" '2 ' '--pp is given, expected none with a file'
 lap show pipeline --schedule zbv
@@ -55,7 +63,11 @@ has 'no such schedule' "$status $err" '2 ' "no pipeline schedule 'zbv'" 'did you
 lap show pipeline --schedule interleaved --pp 4 --micro-batches 6
 has 'interleaved needs multiples' "$status $err" '2 ' '6 micro-batches, expected a multiple of its 4 ranks'
 lap show pipeline --costs 1,x,1
-has 'a cost that is none' "$status $err" '2 ' "--costs has 'x'"
+has 'a cost that is none' "$status $err" '2 ' "--costs is '1,x,1', expected numbers"
+lap show pipeline --costs ,,
+has 'no costs' "$status $err" '2 ' "--costs is ',,', expected numbers"
+lap show pipeline --costs 1,1,1,1,1
+has 'too many costs' "$status $err" '2 ' "--costs is '1,1,1,1,1', expected three numbers"
 lap show pipeline --costs 1,1
 has 'too few costs' "$status $err" '2 ' "--costs is '1,1', expected three numbers"
 lap show pipeline --svg "$work/none/x.svg"

@@ -8,7 +8,8 @@
  *                          others those of lap_nn_param
  *   optimizer.safetensors  the moments of each, as NAME.exp_avg and NAME.exp_avg_sq (AdamW) or
  *                          NAME.momentum_buffer (SGD)
- *   manifest.json          step, samples, and the size and checksum of each file
+ *   manifest.json          step, samples, the size and checksum of each file, and the fields of lap_nn_desc_t
+ *                          that change what the layers compute with their weights
  *
  * The manifest is written last and put in its place by a rename: a folder without it is a checkpoint that
  * was not finished, and counts for nothing. A kill at any moment leaves those that were there whole.
@@ -84,6 +85,9 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * Reads the newest whole checkpoint in `dir`, or `dir` itself if that is one. What is damaged is named in a
  * warning, and the checkpoint before it is taken. A folder with files of safetensors and without
  * checkpoints, or one such file, gives weights only: from another program.
+ * A checkpoint of other layers is refused: by a tensor that is missing, of another shape or not used, and by
+ * each field that changes what layers compute (not seq, batch, dtype and the like). One of an older version
+ * does not have the fields; a warning says so. Files of other programs are compared by tensors alone.
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what

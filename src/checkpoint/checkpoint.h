@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "checkpoint/safetensors.h"
+#include "core/fields.h"
 #include "core/world.h"
 
 enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES };
@@ -78,10 +79,29 @@ typedef lap_status_t (*lap_ckpt_run_t)(void *context, uint64_t first, float *run
 lap_status_t lap_ckpt_piece_runs(const lap_ckpt_piece_t *piece, float *floats, float *room,
                                  bool reads, lap_ckpt_run_t run, void *context);
 
+/* ---- describe.c ---- */
+
+enum { LAP_CKPT_FIELDS = 24 };
+typedef struct lap_ckpt_field {
+    char name[20], value[LAP_FIELD_TEXT_BYTES];
+} lap_ckpt_field_t;
+
+/* The fields of a description that change what layers compute with their weights. */
+typedef struct lap_ckpt_fields {
+    size_t count;
+    lap_ckpt_field_t all[LAP_CKPT_FIELDS];
+} lap_ckpt_fields_t;
+
+void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
+
+/* Whether layers are others than those of a checkpoint; writes each field that differs, with both values. */
+bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_nn_t *nn, char *text, size_t room);
+
 /* ---- manifest.c ---- */
 
 typedef struct lap_ckpt_manifest {
     uint64_t step, samples, optimizer_steps;
+    lap_ckpt_fields_t layers; /* none: it was written before there were any */
     size_t nfiles;
     struct {
         char name[32];

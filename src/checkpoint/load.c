@@ -84,6 +84,81 @@ static lap_status_t find_tensor(const lap_st_file_t *files, size_t nfiles,
                      wanted->name);
 }
 
+/* Whether a tensor of a file is one of a file of ours. */
+static bool is_wanted(const lap_ckpt_file_t *file, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++) {
+        const char *wanted = file->tensors[i].name;
+        const bool gpt2 = strncmp(wanted, GPT2_PREFIX, strlen(GPT2_PREFIX)) == 0;
+        if (strcmp(wanted, name) == 0 || (gpt2 && strcmp(wanted + strlen(GPT2_PREFIX), name) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Constants that older files of Hugging Face's have: the mask of attention, and angles of positions. */
+static bool is_constant(const char *name)
+{
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        const size_t end = strlen(ends[i]);
+        if (length > end && strcmp(name + length - end, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a head is there only because embeddings, which are tied to it, were written twice. */
+static bool is_embedding(const lap_st_file_t *file, const lap_st_tensor_t *tensor,
+                         const lap_ckpt_file_t *ours, const lap_st_file_t *files, size_t nfiles)
+{
+    float left[512], right[512];
+    source_t other;
+    if (strcmp(tensor->name, "lm_head.weight") != 0 || ours->nsets != 1 || tensor->ndims != 2 ||
+        find_tensor(files, nfiles, &ours->tensors[0], &other) != LAP_OK ||
+        other.tensor->ndims != 2 || tensor->dims[0] != other.tensor->dims[0] ||
+        tensor->dims[1] != other.tensor->dims[1])
+        return false;
+    const uint64_t count = tensor->dims[0] * tensor->dims[1];
+    for (uint64_t at = 0; at < count; at += 512) {
+        const size_t some = count - at < 512 ? (size_t)(count - at) : 512;
+        if (lap_st_read(file, tensor, at, some, left) != LAP_OK ||
+            lap_st_read(other.file, other.tensor, at, some, right) != LAP_OK ||
+            memcmp(left, right, some * sizeof(float)) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Whether files have the tensors of a file of ours, in their shapes, and no others. */
+static lap_status_t check_tensors(const lap_ckpt_layout_t *layout, const lap_ckpt_file_t *file,
+                                  const lap_st_file_t *files, size_t nfiles)
+{
+    const size_t count = file->nsets * layout->ntensors;
+    const lap_st_file_t *has = NULL;
+    const char *first = NULL;
+    size_t unused = 0;
+    source_t source;
+    for (size_t i = 0; i < count; i++)
+        LAP_TRY(find_tensor(files, nfiles, &file->tensors[i], &source));
+    for (size_t f = 0; f < nfiles; f++)
+        for (size_t i = 0; i < files[f].count; i++) {
+            const char *name = files[f].tensors[i].name;
+            if (is_wanted(file, count, name) || is_constant(name) ||
+                is_embedding(&files[f], &files[f].tensors[i], file, files, nfiles))
+                continue;
+            has = first ? has : &files[f];
+            first = first ? first : name;
+            unused++;
+        }
+    if (!first)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID,
+                     "'%s' has tensor '%s', which these layers do not have (nor %zu others)",
+                     has->path, first, unused - 1);
+}
+
 /* Reads this rank's pieces of all sets of a file of ours. */
 static lap_status_t read_pieces(lap_checkpoint_t *checkpoint, const lap_ckpt_file_t *file,
                                 const lap_st_file_t *files, size_t nfiles, uint64_t *sum_p)
@@ -91,6 +166,7 @@ static lap_status_t read_pieces(lap_checkpoint_t *checkpoint, const lap_ckpt_fil
     const lap_ckpt_layout_t *layout = &checkpoint->layout;
     float *room = lap_ckpt_array(checkpoint, layout->narrays);
     source_t source = {.sum = 0};
+    LAP_TRY(check_tensors(layout, file, files, nfiles));
     for (size_t set = 0; set < file->nsets; set++)
         for (size_t i = 0; i < layout->npieces; i++) {
             const lap_ckpt_piece_t *piece = &layout->pieces[i];
@@ -152,6 +228,20 @@ static lap_status_t read_file(lap_checkpoint_t *checkpoint, const char *dir,
     return status;
 }
 
+/* Ends with the fields in which layers differ from those of the checkpoint, if these are others. */
+static lap_status_t check_layers(const lap_checkpoint_t *checkpoint, const char *dir,
+                                 const lap_ckpt_manifest_t *manifest, lap_status_t status)
+{
+    char fields[512], before[LAP_ERROR_TEXT];
+    if ((status != LAP_OK && status != LAP_ERR_INVALID) ||
+        !lap_ckpt_differs(&manifest->layers, checkpoint->nn, fields, sizeof(fields)))
+        return status;
+    if (status == LAP_OK)
+        return lap_error(LAP_ERR_INVALID, "checkpoint '%s' is of other layers: %s", dir, fields);
+    snprintf(before, sizeof(before), "%s", lap_last_error());
+    return lap_error(status, "%.900s; %s", before, fields);
+}
+
 /* Whether all ranks together have read what was written. The same on every rank. */
 static lap_status_t compare_sums(const lap_checkpoint_t *checkpoint, const char *dir,
                                  const lap_ckpt_manifest_t *manifest, const outcome_t *all)
@@ -179,6 +269,8 @@ static lap_status_t read_checkpoint(lap_checkpoint_t *checkpoint, const char *di
     *damaged_p = false;
     for (size_t f = 0; f < checkpoint->layout.nfiles && status == LAP_OK; f++)
         status = read_file(checkpoint, dir, manifest, f, &mine);
+    if (!mine.damaged)
+        status = check_layers(checkpoint, dir, manifest, status);
     lap_saved_error_t saved;
     lap_error_save(&saved);
     LAP_TRY(lap_group_collect(checkpoint->group, &mine, sizeof(mine), &all));
@@ -239,6 +331,22 @@ static lap_status_t open_foreign(const char *path, file_list_t *list)
     return status;
 }
 
+/* A file of a checkpoint of ours, which is given itself, has layers that are known. */
+static lap_status_t check_beside(const lap_checkpoint_t *checkpoint, const char *path,
+                                 lap_status_t status)
+{
+    char dir[PATH_MAX];
+    lap_ckpt_manifest_t manifest;
+    snprintf(dir, sizeof(dir), "%s", path);
+    char *slash = strrchr(dir, '/');
+    snprintf(slash ? slash : dir, 2, "%s", slash ? "" : ".");
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    const bool ours = lap_ckpt_manifest_read(dir, &manifest) == LAP_OK;
+    lap_error_restore(&saved);
+    return ours ? check_layers(checkpoint, dir, &manifest, status) : status;
+}
+
 /* Weights only: moments begin with zeros. */
 static lap_status_t read_foreign(lap_checkpoint_t *checkpoint, const char *path)
 {
@@ -249,6 +357,7 @@ static lap_status_t read_foreign(lap_checkpoint_t *checkpoint, const char *path)
     if (status == LAP_OK)
         status =
             read_pieces(checkpoint, &layout->files[LAP_CKPT_MODEL], list.files, list.count, &sum);
+    status = check_beside(checkpoint, path, status);
     for (size_t a = 1; a < layout->narrays; a++)
         memset(lap_ckpt_array(checkpoint, a), 0, checkpoint->count * sizeof(float));
     for (uint32_t i = 0; i < list.count; i++)
@@ -365,6 +474,10 @@ static lap_status_t read_newest(lap_checkpoint_t *checkpoint, search_t *search, 
         LAP_TRY(share(checkpoint->group, choice, sizeof(*choice), mine));
         if (choice->kind == NOTHING)
             return none_whole(checkpoint, search);
+        if (first && choice->kind == CHECKPOINT && choice->manifest.layers.count == 0)
+            lap_warn("checkpoint '%s' is of an older version, which does not tell heads, norms and "
+                     "positions: expected to be those of these layers",
+                     choice->path);
         if (choice->kind == FOREIGN)
             return lap_group_agree(checkpoint->group, read_foreign(checkpoint, choice->path));
         const lap_status_t status =

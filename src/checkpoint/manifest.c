@@ -13,8 +13,8 @@
 #include "core/output.h"
 #include "util/json.h"
 
-#define FORMAT 1
-#define MOST_BYTES 4096
+#define FORMAT 2 /* 1 had no layers */
+#define MOST_BYTES 8192
 
 /* FNV-1a, of bytes. */
 static uint64_t sum_text(const char *text, size_t bytes)
@@ -48,7 +48,11 @@ static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES
                                  "\",\"checksum\":\"%016" PRIx64 "\"}",
                                  f ? "," : "", manifest->files[f].name, manifest->files[f].bytes,
                                  manifest->files[f].header_sum, manifest->files[f].sum);
-    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],");
+    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],\"layers\":{");
+    for (size_t i = 0; i < manifest->layers.count; i++)
+        used += (size_t)snprintf(text + used, MOST_BYTES - used, "%s\"%s\":\"%s\"", i ? "," : "",
+                                 manifest->layers.all[i].name, manifest->layers.all[i].value);
+    used += (size_t)snprintf(text + used, MOST_BYTES - used, "},");
     return used + (size_t)snprintf(text + used, MOST_BYTES - used,
                                    "\"manifest_checksum\":\"%016" PRIx64 "\"}\n",
                                    sum_text(text, used));
@@ -135,19 +139,36 @@ static bool take_files(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     return !json->wrong;
 }
 
+static bool take_layers(lap_json_t *json, lap_ckpt_fields_t *layers)
+{
+    if (!take_key(json, "layers"))
+        return false;
+    for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
+        if (layers->count == LAP_CKPT_FIELDS)
+            return lap_json_fail(json, "expected fewer fields of layers");
+        lap_ckpt_field_t *field = &layers->all[layers->count++];
+        if (!lap_json_take_key(json, field->name, sizeof(field->name)) ||
+            !lap_json_take_string(json, field->value, sizeof(field->value)))
+            return false;
+    }
+    return !json->wrong;
+}
+
 static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
 {
     uint64_t format = 0, sum = 0;
     if (!lap_json_open(json, '{') || !take_field(json, "lap_checkpoint", &format))
         return false;
-    if (format != FORMAT)
-        return lap_json_fail(json, "expected version 1 of checkpoints");
+    if (format < 1 || format > FORMAT)
+        return lap_json_fail(json, "expected version 1 or 2 of checkpoints");
     if (!lap_json_next(json, '}') || !take_field(json, "step", &manifest->step) ||
         !lap_json_next(json, '}') || !take_field(json, "samples", &manifest->samples) ||
         !lap_json_next(json, '}') ||
         !take_field(json, "optimizer_steps", &manifest->optimizer_steps) ||
         !lap_json_next(json, '}') || !take_files(json, manifest) || !lap_json_next(json, '}'))
         return lap_json_fail(json, "expected another field");
+    if (format > 1 && (!take_layers(json, &manifest->layers) || !lap_json_next(json, '}')))
+        return lap_json_fail(json, "expected the fields of layers");
     const size_t bytes = json->at;
     if (!take_key(json, "manifest_checksum") || !take_sum(json, &sum))
         return false;

@@ -18,25 +18,26 @@ const char *const lap_lr_decay_names[] = {"constant", "linear", "cosine", NULL};
 
 #define NN(field, type) LAP_FIELD(lap_nn_desc_t, field, LAP_FIELD_##type)
 #define WEIGHTS .marks = LAP_NN_OF_WEIGHTS
+#define FUNCTION .marks = LAP_NN_OF_WEIGHTS | LAP_NN_OF_FUNCTION
 #define SIZE .least = 1, .most = LAP_SIZE_MOST
 
 const lap_field_t lap_nn_fields[] = {
     {NN(size, SKIPPED)},
-    {NN(kind, CHOICE), .words = lap_nn_kind_names, .prefix = "LAP_NN_", WEIGHTS},
-    {NN(layers, UNSIGNED), SIZE, WEIGHTS},
+    {NN(kind, CHOICE), .words = lap_nn_kind_names, .prefix = "LAP_NN_", FUNCTION},
+    {NN(layers, UNSIGNED), SIZE, FUNCTION},
     {NN(seq, UNSIGNED), SIZE},
     {NN(batch, UNSIGNED), SIZE},
-    {NN(hidden, UNSIGNED), SIZE, WEIGHTS},
-    {NN(features, UNSIGNED), WEIGHTS},
-    {NN(ffn, UNSIGNED), WEIGHTS},
-    {NN(heads, UNSIGNED), WEIGHTS},
-    {NN(kv_heads, UNSIGNED), WEIGHTS},
-    {NN(head_dim, UNSIGNED), WEIGHTS},
+    {NN(hidden, UNSIGNED), SIZE, FUNCTION},
+    {NN(features, UNSIGNED), FUNCTION},
+    {NN(ffn, UNSIGNED), FUNCTION},
+    {NN(heads, UNSIGNED), FUNCTION},
+    {NN(kv_heads, UNSIGNED), FUNCTION},
+    {NN(head_dim, UNSIGNED), FUNCTION},
     {NN(dtype, DTYPE), WEIGHTS},
-    {NN(norm, CHOICE), .words = lap_norm_names, WEIGHTS},
-    {NN(activation, CHOICE), .words = lap_activation_names, WEIGHTS},
-    {NN(epsilon, POSITIVE), WEIGHTS},
-    {NN(bias, FLAG), WEIGHTS},
+    {NN(norm, CHOICE), .words = lap_norm_names, FUNCTION},
+    {NN(activation, CHOICE), .words = lap_activation_names, FUNCTION},
+    {NN(epsilon, POSITIVE), FUNCTION},
+    {NN(bias, FLAG), FUNCTION},
     {NN(row_parallel, FLAG), WEIGHTS},
     {NN(sequence_parallel, FLAG)},
     {NN(recompute, CHOICE), .words = recomputes, .prefix = "LAP_RECOMPUTE_"},
@@ -49,11 +50,11 @@ const lap_field_t lap_nn_fields[] = {
     {NN(init_std, SINGLE), WEIGHTS},
     {NN(loss_scale, POSITIVE)},
     {NN(debug, SKIPPED)}, /* it changes nothing */
-    {NN(vocab, UNSIGNED), WEIGHTS},
-    {NN(max_positions, UNSIGNED), WEIGHTS},
-    {NN(positions, CHOICE), .words = lap_positions_names, .prefix = "LAP_POSITIONS_", WEIGHTS},
-    {NN(tied, FLAG), WEIGHTS},
-    {NN(rope_theta, POSITIVE), WEIGHTS},
+    {NN(vocab, UNSIGNED), FUNCTION},
+    {NN(max_positions, UNSIGNED), FUNCTION},
+    {NN(positions, CHOICE), .words = lap_positions_names, .prefix = "LAP_POSITIONS_", FUNCTION},
+    {NN(tied, FLAG), FUNCTION},
+    {NN(rope_theta, POSITIVE), FUNCTION},
     {.name = NULL},
 };
 

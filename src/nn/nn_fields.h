@@ -5,7 +5,8 @@
 
 #include "core/fields.h"
 
-#define LAP_NN_OF_WEIGHTS 1u /* a mark: it says what the weights are, which replicas have alike */
+#define LAP_NN_OF_WEIGHTS 1u  /* a mark: it says what the weights are, which replicas have alike */
+#define LAP_NN_OF_FUNCTION 2u /* a mark: it says what layers compute with them */
 
 /* The words of some of them, by value; NULL at the end. */
 extern const char *const lap_nn_kind_names[];

@@ -48,7 +48,7 @@ typedef struct own {
     lap_checkpoint_t *checkpoint;
 } own_t;
 
-static own_t make(lap_world_t *world, size_t hidden)
+static own_t make(lap_world_t *world, size_t hidden, float epsilon)
 {
     lap_nn_desc_t desc = LAP_NN_DESC_INIT;
     lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
@@ -57,6 +57,7 @@ static own_t make(lap_world_t *world, size_t hidden)
     desc.kind = LAP_NN_LAYERNORM_MLP;
     desc.seq = 4;
     desc.hidden = hidden;
+    desc.epsilon = epsilon;
     tap_success(lap_nn_create(group, &desc, &own.nn), "layers");
     tap_success(lap_optimizer_create(own.nn, group, &optimizer, &own.optimizer), "an optimizer");
     tap_success(lap_checkpoint_create(group, own.nn, own.optimizer, &own.checkpoint),
@@ -195,9 +196,15 @@ static void test_full(own_t *own)
 static void test_other(lap_world_t *world, own_t *own)
 {
     lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
-    own_t other = make(world, 48);
+    own_t other = make(world, 48, 1e-5f);
     tap_failure(lap_checkpoint_load(other.checkpoint, dir, &state), LAP_ERR_INVALID,
-                "model.safetensors", "is [32], expected [48]", NULL);
+                "model.safetensors", "is [32], expected [48]", "hidden is 32 in", NULL);
+    end(&other);
+    other = make(world, 32, 1e-6f);
+    set_weights(&other, -1);
+    tap_failure(lap_checkpoint_load(other.checkpoint, dir, &state), LAP_ERR_INVALID,
+                "of other layers: epsilon is 1e-05 in the checkpoint and 1e-06 here", NULL);
+    tap_ok(weights_are(&other, -1), "weights of layers of another epsilon stay");
     end(&other);
     char folder[64], path[128];
     snprintf(folder, sizeof(folder), "%s/hf", dir);
@@ -231,7 +238,7 @@ static void test_arguments(own_t *own)
 static void play(lap_world_t *world, void *arg)
 {
     (void)arg;
-    own_t own = make(world, 32);
+    own_t own = make(world, 32, 1e-5f);
     for (uint64_t step = 1; step <= 3; step++)
         tap_success(save(&own, step), "step %d is saved", (int)step);
     test_damage(&own);

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What layers compute with their weights, as fields of their description: heads, norms, positions and the
+ * like are not to be seen in the shapes of tensors, and weights are wrong in layers that have others.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "nn/nn.h"
+#include "nn/nn_fields.h"
+
+/* Whether a field says something of layers of this kind. */
+static bool matters(const lap_nn_desc_t *desc, const char *name)
+{
+    const bool model = desc->kind == LAP_NN_MODEL;
+    const bool transformer = model || desc->kind == LAP_NN_TRANSFORMER;
+    const bool attends = transformer || desc->kind == LAP_NN_ATTENTION;
+    const bool mlp = transformer || desc->kind == LAP_NN_LAYERNORM_MLP;
+    const bool norm = desc->kind != LAP_NN_LINEAR;
+    const struct {
+        const char *name;
+        bool is;
+    } rows[] = {
+        {"features", !attends && !mlp},
+        {"ffn", mlp},
+        {"activation", mlp},
+        {"heads", attends},
+        {"kv_heads", attends},
+        {"head_dim", attends},
+        {"positions", attends},
+        {"rope_theta", desc->positions == LAP_POSITIONS_ROPE},
+        {"max_positions", desc->positions == LAP_POSITIONS_LEARNED},
+        {"norm", norm},
+        {"epsilon", norm},
+        {"vocab", model},
+        {"tied", model},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return rows[i].is;
+    return true;
+}
+
+void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    *fields_p = (lap_ckpt_fields_t){.count = 0};
+    for (const lap_field_t *field = lap_nn_fields; field->name; field++) {
+        char room[LAP_FIELD_TEXT_BYTES];
+        if (!(field->marks & LAP_NN_OF_FUNCTION) || !matters(desc, field->name) ||
+            fields_p->count == LAP_CKPT_FIELDS)
+            continue;
+        lap_ckpt_field_t *to = &fields_p->all[fields_p->count++];
+        snprintf(to->name, sizeof(to->name), "%s", field->name);
+        snprintf(to->value, sizeof(to->value), "%s", lap_field_text(field, desc, room));
+    }
+}
+
+bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_nn_t *nn, char *text, size_t room)
+{
+    lap_ckpt_fields_t ours;
+    size_t used = 0;
+    text[0] = '\0';
+    lap_ckpt_describe(nn, &ours);
+    /* A field that only one of the two has is of no use to the other because of one that both have. */
+    for (size_t i = 0; i < ours.count; i++)
+        for (size_t j = 0; j < theirs->count; j++) {
+            const lap_ckpt_field_t *a = &theirs->all[j], *b = &ours.all[i];
+            if (strcmp(a->name, b->name) == 0 && strcmp(a->value, b->value) != 0 && used < room)
+                used += (size_t)snprintf(text + used, room - used,
+                                         "%s%s is %s in the checkpoint and %s here",
+                                         used ? ", " : "", a->name, a->value, b->value);
+        }
+    return used > 0;
+}

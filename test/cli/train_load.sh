@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lap train --load into another model: whatever its weights are of no use to is refused, by the name of the field or tensor; only damage
+# leaves a checkpoint out.
+. "$(dirname "$0")/tap.bash"
+cd "$work" || exit 1
+same=(--no-predict --no-trace --quiet --batch 6)
+gpt=(--model gpt2-124m --layers 2 --hidden 48 --heads 6 --seq 20 --vocab 101 "${same[@]}" --tp 2)
+llama=(--model llama-tiny --layers 2 --hidden 96 --seq 17 --vocab 50 --ffn 70 "${same[@]}" --tp 2)
+
+# refuses NAME WORDS ARGUMENTS...: status 1, the words on standard error, and nothing left out.
+refuses() {
+    local name=$1 words=$2
+    shift 2
+    lap train "$@"
+    has "$name" "$status $err" '1 ' "$words"
+    is '... as that of other layers, not as damaged' "$(grep -c 'left out' <<<"$err")" 0
+}
+
+# What shapes do not tell.
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --save llama
+is 'a checkpoint' "$status" 0
+refuses 'other heads' "checkpoint 'llama/step-00000002' is of other layers: heads is 4 in the checkpoint and 8 here, kv_heads is 2 in the checkpoint and 4 here, head_dim is 24" \
+    "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load llama
+refuses 'no positions' 'positions is rope in the checkpoint and none here' "${llama[@]}" --heads 4 --kv-heads 2 --positions none --iters 3 --load llama
+refuses 'heads, of weights only' 'heads is 4 in the checkpoint and 8 here' \
+    "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load llama/step-00000002/model.safetensors
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --seq 11 --batch 3 --seed 5 --dtype bf16 --recompute full --iters 3 --load llama
+is 'what does not change what weights are for may change' "$status" 0
+layers=(--layer transformer --hidden 24 --ffn 40 --seq 16 --layers 2 "${same[@]}" --tp 2)
+lap train "${layers[@]}" --heads 4 --iters 2 --save layers
+refuses 'layers, too: heads' 'heads is 4 in the checkpoint and 2 here' "${layers[@]}" --heads 2 --iters 3 --load layers
+lap train --layer layernorm_mlp --hidden 24 --seq 16 "${same[@]}" --iters 2 --tp 2 --save mlp
+lap train --layer layernorm_mlp --heads 3 --head-dim 8 --seq 16 "${same[@]}" --iters 3 --tp 2 --load mlp
+is 'heads are nothing to layers without attention' "$status $err" '0 '
+
+# Tensors that there are too many of, or too few.
+lap train "${gpt[@]}" --layers 1 --iters 1 --save gpt
+lap train "${gpt[@]}" --iters 2 --save gpt
+refuses 'more layers' "has tensor 'transformer.h.1." "${gpt[@]}" --layers 1 --iters 3 --load gpt
+has '... with the field' "$err" 'which these layers do not have' 'layers is 2 in the checkpoint and 1 here'
+refuses 'fewer layers' "no tensor 'transformer.h.2." "${gpt[@]}" --layers 3 --iters 3 --load gpt
+lap train "${llama[@]}" --heads 4 --iters 2 --save untied
+refuses 'a head of its own' "has tensor 'lm_head.weight', which these layers do not have" "${llama[@]}" --heads 4 --tied --iters 3 --load untied
+refuses 'weights only, of more layers' 'which these layers do not have (nor 11 others)' \
+    "${gpt[@]}" --layers 1 --iters 3 --load gpt/step-00000002/model.safetensors
+mkdir folder && cp untied/step-00000002/model.safetensors folder
+refuses 'weights only, with a head' "'folder/model.safetensors' has tensor 'lm_head.weight', which these layers do not have" \
+    "${llama[@]}" --heads 4 --tied --iters 3 --load folder
+
+# A head that is written twice is the same one.
+lap train "${gpt[@]}" --iters 1 --json --load gpt/step-00000002/model.safetensors
+once=$(grep -o '"loss":[^,]*' <<<"$out")
+mkdir twice
+python3 - <<'PY'
+import json, struct
+data = open("gpt/step-00000002/model.safetensors", "rb").read()
+length = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:8 + length]), data[8 + length:]
+wte = header["transformer.wte.weight"]
+begin, end = wte["data_offsets"]
+header["lm_head.weight"] = dict(wte, data_offsets=[len(body), len(body) + end - begin])
+header["transformer.h.0.attn.bias"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(body) + end - begin, len(body) + end - begin + 4]}
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+open("twice/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body + body[begin:end] + bytes(4))
+PY
+lap train "${gpt[@]}" --iters 1 --json --load twice
+is 'a head that repeats the embeddings, and a mask, are no tensors too many' "$status $(grep -o '"loss":[^,]*' <<<"$out")" "0 $once"
+
+# A checkpoint of before.
+python3 - <<'PY'
+import json
+path = "llama/step-00000002/manifest.json"
+manifest = json.load(open(path))
+del manifest["manifest_checksum"], manifest["layers"]
+manifest["lap_checkpoint"] = 1
+text = json.dumps(manifest, separators=(",", ":"))[:-1] + ","
+total = 0xcbf29ce484222325
+for byte in text.encode():
+    total = (total ^ byte) * 0x100000001b3 % 2**64
+open(path, "w").write(text + '"manifest_checksum":"%016x"}\n' % total)
+PY
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 3 --load llama
+has 'an older checkpoint loads, with a warning' "$status $err" '0 ' "checkpoint 'llama/step-00000002' is of an older version"
+is '... once' "$(grep -c 'older version' <<<"$err")" 1
+finish

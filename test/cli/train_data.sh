@@ -104,7 +104,7 @@ has 'two ways to cut a batch' "$status $err" '2 ' '--micro-batch and --micro-bat
 
 "$LAP" data tokenize --bytes "$LAP_SOURCE_DIR"/README.md "$LAP_SOURCE_DIR"/docs/*.md -o docs.bin >/dev/null
 entropy=$("$LAP" data info docs.bin --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["entropy"])')
-learn=(--model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data docs.bin --batch 16 --lr 0.003 --lr-warmup-iters 10 --steps 200 --no-trace
+learn=(--model gpt --hidden 64 --heads 4 --layers 2 --seq 64 --data docs.bin --batch 16 --lr 0.001 --lr-warmup-iters 10 --steps 200 --no-trace
     --no-predict --json)
 for grid in '--tp 1' '--tp 2 --dp 2'; do
     # shellcheck disable=SC2086
@@ -112,8 +112,10 @@ for grid in '--tp 1' '--tp 2 --dp 2'; do
     mean=$(losses | tail -n 50 | awk '{ sum += $1 } END { print sum / NR }')
     ok "$grid: after 200 steps the loss is $mean, which is less than the $entropy of a unigram model" \
         awk -v a="$mean" -v b="$entropy" 'BEGIN { exit !(a > 0 && a < b - 0.3) }'
-    means="${means:-} $mean"
+    if [ "$grid" = '--tp 1' ]; then
+        alone=$(losses)
+    fi
 done
-# shellcheck disable=SC2086
-ok "the same on 1 and on 4 ranks:$means" near $means 1e-3
+# At a rate at which the loss falls steadily: with larger ones it jumps, and any rounding grows to a difference.
+ok 'every one of the 200 losses is the same on 1 and on 4 ranks' near "$(losses)" "$alone" 1e-5
 finish

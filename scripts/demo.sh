@@ -12,6 +12,6 @@ steps=${DEMO_STEPS:-20}
 "$build/lap" data info "$build/demo.bin"
 echo
 "$build/lap" train --model gpt --layers 2 --hidden 128 --seq 128 --data "$build/demo.bin" --tp 2 --dp 2 --global-batch 8 --steps "$steps" \
-    --lr 0.003 --lr-warmup-iters 4 --lr-decay-style cosine --compare --link ratio:0.4 --log-interval 5
+    --lr 0.001 --lr-warmup-iters 4 --compare --link ratio:0.4 --log-interval 5
 echo
 "$build/lap" bench demo --ranks 4 --link ratio:0.4 --timeline "$build/demo.svg"

@@ -329,7 +329,8 @@ LAP_API void lap_nn_accumulate(lap_nn_t *nn, int more);
  * Called by the last lap_nn_backward of a step when all work that makes the gradient of parameter
  * `index` has been issued. Work that is issued to the streams of the world later, after a join of
  * them, sees the gradient. Parameters come in reverse order; those whose gradients the ranks must
- * add up come at the end. A failure ends backward, and backward returns it.
+ * add up come at the end. With replicas it may be on its way to them by then. A failure ends backward,
+ * and backward returns it.
  */
 typedef lap_status_t (*lap_nn_ready_t)(void *context, size_t index);
 LAP_API void lap_nn_on_gradient(lap_nn_t *nn, lap_nn_ready_t ready, void *context);

@@ -148,6 +148,13 @@ static void compare(rank_t *rank, const float *sums, int pass)
     free(grads);
 }
 
+static lap_status_t count_ready(void *context, size_t index)
+{
+    (void)index;
+    ++*(size_t *)context;
+    return LAP_OK;
+}
+
 /* First without replicas, to have the parts of the sums; then with them. */
 static void run_passes(rank_t *rank)
 {
@@ -173,9 +180,13 @@ static void run_passes(rank_t *rank)
            "%zu buckets hold all %zu gradients", lap_dp_buckets(dp), count);
     for (int pass = 0; pass < PASSES && dp; pass++) {
         double sent, waited;
+        size_t ready = 0;
         tap_success(lap_dp_measure(dp, pass), "timed or not");
+        lap_nn_on_gradient(rank->nn, pass ? count_ready : NULL, &ready);
         tap_success(begin_pass(rank, pass), "a pass");
         const size_t before = begun;
+        tap_ok(ready == (pass ? lap_nn_params(rank->nn) : 0),
+               "the program is told of %zu gradients, too", ready);
         tap_success(lap_dp_wait(dp), "and the sums");
         const size_t late = trial->overlap ? 0 : 2 * lap_dp_buckets(dp);
         tap_ok(begun - before == late, "%zu calls are left to begin when backward is issued (%zu)",

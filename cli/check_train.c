@@ -144,6 +144,9 @@ int lap_cli_check_train(int argc, char **argv)
     const int result = lap_train_parse(command, argc, argv, &train);
     if (result != LAP_CLI_GO)
         return result;
+    if (train.config && *train.config_unused)
+        fprintf(stderr, "%s: %s: without effect: %s\n", command->name, train.config,
+                train.config_unused);
     lap_nn_desc_t desc = train.desc;
     desc.overlap = train.overlap ? &train.rules : &train.serial;
     const char *name = lap_train_own(&train, TARGET);

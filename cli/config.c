@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include <lap/tp_overlap.h>
+
 #include "core/status.h"
 #include "core/yaml.h"
 #include "util/alloc.h"
@@ -316,6 +318,15 @@ static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
 {
     config_t *config = context;
     const row_t *row = find_row(entry->path);
+    for (int g = 0; g < LAP_TP_GEMMS && !row; g++) {
+        const char *gemm = lap_tp_gemm_name((lap_tp_gemm_t)g);
+        const size_t length = strlen(gemm);
+        if (strncmp(entry->path, gemm, length) == 0 && strchr(".", entry->path[length]))
+            return lap_error(LAP_ERR_INVALID,
+                             "%s:%zu: %s is a rule of overlap; expected such files as "
+                             "--tp-comm-overlap-cfg, not --config",
+                             config->path, entry->line, gemm);
+    }
     if (!row) {
         const char *near = find_near(entry->key);
         if (near)

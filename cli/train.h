@@ -119,6 +119,7 @@ typedef struct lap_train_model {
     int micro;      /* the micro-batch in work */
     int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
     bool reported;  /* that one was not */
+    int loaded;     /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
@@ -178,9 +179,11 @@ typedef struct lap_train_saver {
     int wanted;       /* ... of the one that is being written */
     bool writing;
     bool failed; /* the latest could not be written */
+    bool ended;  /* no iteration follows */
+    int lock;    /* of the folder of --save, on rank 0; 0: none */
 } lap_train_saver_t;
 
-/* Loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
+/* Locks the folder of --save, and loads what --load names. Collective over the world; lap_train_saver_clear undoes it. */
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model);
 void lap_train_saver_clear(lap_train_saver_t *saver);
 

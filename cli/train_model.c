@@ -3,6 +3,7 @@
  * The model that `lap train` trains: layers or a language model, its optimizer, its replicas, and
  * data that are a pure function of seed, iteration and sequence, whichever ranks they are on.
  */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -335,9 +336,17 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
         snprintf(where, sizeof(where), "the first tensor that is not finite is %s %s, of rank %d",
                  kinds[found.what], found.name, found.rank);
     const bool of_loss = !isfinite(loss);
-    fprintf(stderr, "%s: iteration %d%s: the %s is %g: %s; --lr, which is %g, may be too large%s\n",
-            lap_train_command.name, index + 1, way, of_loss ? "loss" : "norm of the gradients",
-            of_loss ? loss : norm, where, (double)train->optimizer.lr,
-            train->goes_on ? "" : " (--continue-on-nan goes on)");
+    char why[PATH_MAX + 64];
+    if (train->load && index == model->loaded)
+        snprintf(why, sizeof(why), "%s --load %s",
+                 found.what == LAP_NN_PARAMETER ? "no step was made since it came with"
+                                                : "no step was made since",
+                 train->load);
+    else
+        snprintf(why, sizeof(why), "--lr, which is %g, may be too large",
+                 (double)train->optimizer.lr);
+    fprintf(stderr, "%s: iteration %d%s: the %s is %g: %s; %s%s\n", lap_train_command.name,
+            index + 1, way, of_loss ? "loss" : "norm of the gradients", of_loss ? loss : norm,
+            where, why, train->goes_on ? "" : " (--continue-on-nan goes on)");
     return LAP_OK;
 }

@@ -46,12 +46,12 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
     lap_train_say(train, group, "|-- Created %s group: [%s]", what, ranks);
 }
 
-/* Something about a file; where standard output is for JSON only, on standard error. */
+/* Something about a file; where standard output is for JSON or results only, on standard error. */
 static void say_of_file(const lap_train_t *train, const lap_group_t *world, const char *path,
                         const char *text)
 {
     lap_train_say(train, world, "|-- %s: %s", path, text);
-    if (train->json && lap_group_rank(world) == 0)
+    if ((train->json || train->quiet) && lap_group_rank(world) == 0)
         fprintf(stderr, "%s: %s: %s\n", lap_train_command.name, path, text);
 }
 

@@ -6,7 +6,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "checkpoint/checkpoint.h"
 #include "core/status.h"
 #include "core/world.h"
 #include "train.h"
@@ -17,35 +19,78 @@ static bool is_survived(lap_status_t status)
     return status == LAP_ERR_SYSTEM || status == LAP_ERR_NO_MEMORY || status == LAP_ERR_INVALID;
 }
 
-lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model)
+/* Whether --save can be written, before there is anything to lose. By rank 0. */
+static lap_status_t open_place(lap_train_saver_t *saver)
 {
-    const lap_train_t *train = model->train;
+    char before[LAP_ERROR_TEXT];
+    const lap_status_t status = lap_ckpt_folder_lock(saver->train->save, &saver->lock);
+    if (status == LAP_OK)
+        return LAP_OK;
+    snprintf(before, sizeof(before), "%s", lap_last_error());
+    return lap_error(status, "--save %s: %.900s", saver->train->save, before);
+}
+
+/* A later --load takes the newest: checkpoints of other steps than those of this run are in its way. */
+static lap_status_t check_place(const lap_train_saver_t *saver)
+{
+    const lap_train_t *train = saver->train;
+    const uint64_t last = (uint64_t)train->iters;
+    char names[400];
+    if (lap_ckpt_folder_names(train->save, last + 1, UINT64_MAX, names, sizeof(names)) > 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "--save %s has checkpoints beyond the %d iterations of this training: %s; "
+                         "expected them to be removed, or another folder, since --load takes the "
+                         "newest",
+                         train->save, train->iters, names);
+    if (lap_ckpt_folder_names(train->save, (uint64_t)saver->step + 1, last, names, sizeof(names)))
+        fprintf(stderr,
+                "%s: --save %s has checkpoints of steps that this training has not made yet: %s; "
+                "until it has, --load takes those\n",
+                lap_train_command.name, train->save, names);
+    return LAP_OK;
+}
+
+static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
+{
+    const lap_train_t *train = saver->train;
     lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
-    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world};
-    if (!train->save && !train->load)
-        return LAP_OK;
-    LAP_TRY(
-        lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
-                                                            model->optimizer, &saver->checkpoint)));
-    if (!train->load)
-        return LAP_OK;
     LAP_TRY(lap_checkpoint_load(saver->checkpoint, train->load, &state));
     if (state.step >= (uint64_t)train->iters)
         return lap_error(LAP_ERR_INVALID,
                          "--load %s is a checkpoint of step %" PRIu64
                          "; expected --iters to be more than that, not %d",
                          train->load, state.step, train->iters);
-    saver->step = saver->saved = (int)state.step;
+    saver->step = saver->saved = model->loaded = (int)state.step;
     saver->samples = state.samples;
     lap_train_say(train, saver->group, "|-- Loaded step %" PRIu64 " from %s", state.step,
                   train->load);
     return LAP_OK;
 }
 
+lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model)
+{
+    const lap_train_t *train = model->train;
+    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world};
+    model->loaded = -1;
+    if (!train->save && !train->load)
+        return LAP_OK;
+    const bool first = lap_group_rank(saver->group) == 0;
+    LAP_TRY(lap_group_agree(saver->group, first && train->save ? open_place(saver) : LAP_OK));
+    LAP_TRY(
+        lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
+                                                            model->optimizer, &saver->checkpoint)));
+    if (train->load)
+        LAP_TRY(load(saver, model));
+    return lap_group_agree(saver->group, first && train->save ? check_place(saver) : LAP_OK);
+}
+
 void lap_train_saver_clear(lap_train_saver_t *saver)
 {
     lap_checkpoint_destroy(saver->checkpoint);
     saver->checkpoint = NULL;
+    if (saver->lock > 0)
+        close(saver->lock);
+    saver->lock = 0;
 }
 
 /* What came of a save: reports it. A failure that is survived is none of training. */
@@ -60,8 +105,9 @@ static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
     if (status == LAP_OK || status == LAP_IN_PROGRESS || !is_survived(status))
         return status == LAP_IN_PROGRESS ? LAP_OK : status;
     if (lap_group_rank(saver->group) == 0)
-        fprintf(stderr, "%s: the checkpoint of step %d was not saved: %s; training goes on\n",
-                lap_train_command.name, saver->wanted, lap_last_error());
+        fprintf(stderr, "%s: the checkpoint of step %d was not saved: %s%s\n",
+                lap_train_command.name, saver->wanted, lap_last_error(),
+                saver->ended ? "" : "; training goes on");
     saver->failed = true;
     saver->writing = false;
     return LAP_OK;
@@ -95,6 +141,7 @@ lap_status_t lap_train_saver_end(lap_train_saver_t *saver, bool finite)
 {
     if (!saver->train->save)
         return LAP_OK;
+    saver->ended = true;
     if (finite && saver->step > saver->saved && !(saver->writing && saver->wanted == saver->step))
         LAP_TRY(begin(saver));
     return conclude(saver, lap_checkpoint_wait(saver->checkpoint));

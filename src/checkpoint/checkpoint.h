@@ -158,6 +158,16 @@ lap_status_t lap_ckpt_path(const char *dir, uint64_t step, const char *suffix, c
 lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
                                   const lap_ckpt_layout_t *layout);
 
+/*
+ * Makes `dir` if it is not there, sees whether folders can be made in it, and locks it against other
+ * trainings: *lock_p is a descriptor, which the caller closes. LAP_ERR_INVALID: another one has it.
+ */
+lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p);
+
+/* Names the whole checkpoints of steps from `least` to `most` that are in `dir`. Returns how many. */
+size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, char *text,
+                             size_t room);
+
 /* Removes one, with the files of a checkpoint that are in it, and nothing else. */
 void lap_ckpt_folder_remove(const char *path);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "core/file.h"
 #include "core/status.h"
 #include "util/alloc.h"
+#include "util/join.h"
 
 #define PREFIX "step-"
 
@@ -114,6 +116,31 @@ lap_status_t lap_ckpt_folder_make(const char *dir, const char *path,
     return make_config(path, layout->config);
 }
 
+lap_status_t lap_ckpt_folder_lock(const char *dir, int *lock_p)
+{
+    char probe[PATH_MAX];
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return lap_error_errno("cannot make the folder '%s'", dir);
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return lap_error_errno("cannot open the folder '%s'", dir);
+    /* A file system without locks has none to ask. */
+    lap_status_t status = LAP_OK;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        status =
+            lap_error(LAP_ERR_INVALID,
+                      "another training saves into the folder '%s'; expected one of its own", dir);
+    if (status == LAP_OK && snprintf(probe, sizeof(probe), "%s/.lap-XXXXXX", dir) >= PATH_MAX)
+        status = lap_error(LAP_ERR_INVALID, "the path of the folder is too long: '%.64s...'", dir);
+    if (status == LAP_OK && (!mkdtemp(probe) || rmdir(probe) != 0))
+        status = lap_error_errno("cannot make folders in '%s'", dir);
+    if (status == LAP_OK)
+        *lock_p = fd;
+    else
+        close(fd);
+    return status;
+}
+
 void lap_ckpt_folder_remove(const char *path)
 {
     static const char *const names[] = {LAP_CKPT_MANIFEST, "model.safetensors",
@@ -198,4 +225,26 @@ lap_status_t lap_ckpt_folder_list(const char *dir, lap_ckpt_name_t **names_p, si
     *names_p = names;
     *count_p = count;
     return LAP_OK;
+}
+
+size_t lap_ckpt_folder_names(const char *dir, uint64_t least, uint64_t most, char *text,
+                             size_t room)
+{
+    lap_ckpt_name_t *names = NULL;
+    lap_ckpt_manifest_t unused;
+    size_t count = 0, found = 0;
+    char path[PATH_MAX];
+    text[0] = '\0';
+    if (lap_ckpt_folder_list(dir, &names, &count) != LAP_OK)
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        name_file(path, dir, names[i].name);
+        if (names[i].step < least || names[i].step > most ||
+            lap_ckpt_manifest_read(path, &unused) != LAP_OK)
+            continue;
+        lap_join(text, room, names[i].name);
+        found++;
+    }
+    lap_free(names);
+    return found;
 }

@@ -65,8 +65,14 @@ lap train --config model.yaml --iters 2 --json
 is '... and they are fewer then' "$status $(losses | wc -l)" '0 2'
 lap train --config model.yaml
 has 'what has no effect is said where people read' "$out" '|-- model.yaml: without effect: trainer.devices'
+lap train --config model.yaml --quiet
+has '... also by --quiet, which leaves standard output to results' "$err" 'lap train: model.yaml: without effect: trainer.devices'
 lap check train --config model.yaml
 has 'lap check train takes the same file' "$status $out" '0 ' 'transformer, 2 layers, 2 ranks'
+has '... and tells the same of it' "$err" 'lap check train: model.yaml: without effect: trainer.devices'
+printf '%s\n' 'qkv_fprop:' '  method: ring_exchange' >rules.yaml
+lap train --config rules.yaml
+has 'a file of rules is for another option' "$status $err" '2 ' 'rules.yaml:' 'qkv_fprop is a rule of overlap' '--tp-comm-overlap-cfg'
 
 # A model: by its vocabulary, or its positions.
 printf '%s\n' 'vocab_size: 99' 'hidden_size: 32' 'num_attention_heads: 4' 'num_layers: 1' 'seq_length: 8' 'grad_sync_dtype: bf16' \

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "nn/nn_fields.h"
 #include "train.h"
 
 /* Whether a failure leaves the ranks able to go on: it is the disk's, or memory's, not a peer's. */
@@ -50,6 +51,39 @@ static lap_status_t check_place(const lap_train_saver_t *saver)
     return LAP_OK;
 }
 
+/* What makes the data and the rates of later steps. */
+static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
+{
+    const lap_optimizer_desc_t *optimizer = &train->optimizer;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {{"--seq", train->desc.seq},
+                   {"--batch", train->batch},
+                   {"--seed", train->desc.seed},
+                   {"--lr-decay-iters", optimizer->lr_decay_steps}};
+    char text[32];
+    fields->count = 0;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        snprintf(text, sizeof(text), "%" PRIu64, numbers[i].value);
+        if (numbers[i].value > 0 || i < 3)
+            lap_ckpt_add_field(fields, numbers[i].name, text);
+    }
+    lap_ckpt_add_field(fields, "--lr-decay-style", lap_lr_decay_names[optimizer->lr_decay]);
+    lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
+}
+
+/* They may change, and losses are others then than those of a training that was not interrupted. */
+static void tell_differences(const lap_train_saver_t *saver)
+{
+    char text[512];
+    const lap_checkpoint_t *checkpoint = saver->checkpoint;
+    if (lap_group_rank(saver->group) == 0 &&
+        lap_ckpt_differs(&checkpoint->loaded, &checkpoint->training, text, sizeof(text)))
+        fprintf(stderr, "%s: --load %s: settings are not those of the checkpoint: %s\n",
+                lap_train_command.name, saver->train->load, text);
+}
+
 static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = saver->train;
@@ -60,6 +94,7 @@ static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
                          "--load %s is a checkpoint of step %" PRIu64
                          "; expected --iters to be more than that, not %d",
                          train->load, state.step, train->iters);
+    tell_differences(saver);
     saver->step = saver->saved = model->loaded = (int)state.step;
     saver->samples = state.samples;
     lap_train_say(train, saver->group, "|-- Loaded step %" PRIu64 " from %s", state.step,
@@ -79,6 +114,7 @@ lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *m
     LAP_TRY(
         lap_group_agree(saver->group, lap_checkpoint_create(saver->group, model->nn,
                                                             model->optimizer, &saver->checkpoint)));
+    describe(train, &saver->checkpoint->training);
     if (train->load)
         LAP_TRY(load(saver, model));
     return lap_group_agree(saver->group, first && train->save ? check_place(saver) : LAP_OK);

@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 
 #include "checkpoint/safetensors.h"
-#include "core/fields.h"
 #include "core/world.h"
 
 enum { LAP_CKPT_MODEL, LAP_CKPT_OPTIMIZER, LAP_CKPT_FILES };
@@ -81,27 +80,32 @@ lap_status_t lap_ckpt_piece_runs(const lap_ckpt_piece_t *piece, float *floats, f
 
 /* ---- describe.c ---- */
 
-enum { LAP_CKPT_FIELDS = 24 };
+enum { LAP_CKPT_FIELDS = 24, LAP_CKPT_VALUE = 96 };
 typedef struct lap_ckpt_field {
-    char name[20], value[LAP_FIELD_TEXT_BYTES];
+    char name[20], value[LAP_CKPT_VALUE];
 } lap_ckpt_field_t;
 
-/* The fields of a description that change what layers compute with their weights. */
 typedef struct lap_ckpt_fields {
     size_t count;
     lap_ckpt_field_t all[LAP_CKPT_FIELDS];
 } lap_ckpt_fields_t;
 
+/* Adds one; of a value that is too long its end. */
+void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char *value);
+
+/* The fields of a description that change what layers compute with their weights. */
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
 
-/* Whether layers are others than those of a checkpoint; writes each field that differs, with both values. */
-bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_nn_t *nn, char *text, size_t room);
+/* Whether fields are others than those of a checkpoint; writes each that differs, with both values. */
+bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
+                      size_t room);
 
 /* ---- manifest.c ---- */
 
 typedef struct lap_ckpt_manifest {
     uint64_t step, samples, optimizer_steps;
-    lap_ckpt_fields_t layers; /* none: it was written before there were any */
+    lap_ckpt_fields_t layers;   /* none: it was written before there were any */
+    lap_ckpt_fields_t training; /* as the program has set them: its data and the like */
     size_t nfiles;
     struct {
         char name[32];
@@ -124,8 +128,9 @@ struct lap_checkpoint {
     lap_nn_t *nn;
     lap_optimizer_t *optimizer; /* NULL: none */
     lap_ckpt_layout_t layout;
-    size_t count; /* floats of an array */
-    float *host;  /* layout.narrays of them, one after the other; then layout.most more */
+    size_t count;                       /* floats of an array */
+    lap_ckpt_fields_t training, loaded; /* for the next save; of the checkpoint that was loaded */
+    float *host; /* layout.narrays of them, one after the other; then layout.most more */
 
     bool saving; /* a save is in progress: */
     char dir[PATH_MAX];

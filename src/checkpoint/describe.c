@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
+#include "core/fields.h"
 #include "nn/nn.h"
 #include "nn/nn_fields.h"
 
@@ -42,31 +43,41 @@ static bool matters(const lap_nn_desc_t *desc, const char *name)
     return true;
 }
 
+void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char *value)
+{
+    const size_t length = strlen(value);
+    if (fields->count == LAP_CKPT_FIELDS)
+        return;
+    lap_ckpt_field_t *to = &fields->all[fields->count++];
+    snprintf(to->name, sizeof(to->name), "%s", name);
+    snprintf(to->value, sizeof(to->value), "%s",
+             value + (length < LAP_CKPT_VALUE ? 0 : length - LAP_CKPT_VALUE + 1));
+    /* As a string of JSON, as it is. */
+    for (char *at = to->value; *at; at++)
+        if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\')
+            *at = '?';
+}
+
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
 {
     const lap_nn_desc_t *desc = &nn->list.plan.desc;
     *fields_p = (lap_ckpt_fields_t){.count = 0};
     for (const lap_field_t *field = lap_nn_fields; field->name; field++) {
         char room[LAP_FIELD_TEXT_BYTES];
-        if (!(field->marks & LAP_NN_OF_FUNCTION) || !matters(desc, field->name) ||
-            fields_p->count == LAP_CKPT_FIELDS)
-            continue;
-        lap_ckpt_field_t *to = &fields_p->all[fields_p->count++];
-        snprintf(to->name, sizeof(to->name), "%s", field->name);
-        snprintf(to->value, sizeof(to->value), "%s", lap_field_text(field, desc, room));
+        if ((field->marks & LAP_NN_OF_FUNCTION) && matters(desc, field->name))
+            lap_ckpt_add_field(fields_p, field->name, lap_field_text(field, desc, room));
     }
 }
 
-bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_nn_t *nn, char *text, size_t room)
+bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
+                      size_t room)
 {
-    lap_ckpt_fields_t ours;
     size_t used = 0;
     text[0] = '\0';
-    lap_ckpt_describe(nn, &ours);
     /* A field that only one of the two has is of no use to the other because of one that both have. */
-    for (size_t i = 0; i < ours.count; i++)
+    for (size_t i = 0; i < ours->count; i++)
         for (size_t j = 0; j < theirs->count; j++) {
-            const lap_ckpt_field_t *a = &theirs->all[j], *b = &ours.all[i];
+            const lap_ckpt_field_t *a = &theirs->all[j], *b = &ours->all[i];
             if (strcmp(a->name, b->name) == 0 && strcmp(a->value, b->value) != 0 && used < room)
                 used += (size_t)snprintf(text + used, room - used,
                                          "%s%s is %s in the checkpoint and %s here",

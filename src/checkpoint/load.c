@@ -233,8 +233,10 @@ static lap_status_t check_layers(const lap_checkpoint_t *checkpoint, const char 
                                  const lap_ckpt_manifest_t *manifest, lap_status_t status)
 {
     char fields[512], before[LAP_ERROR_TEXT];
+    lap_ckpt_fields_t ours;
+    lap_ckpt_describe(checkpoint->nn, &ours);
     if ((status != LAP_OK && status != LAP_ERR_INVALID) ||
-        !lap_ckpt_differs(&manifest->layers, checkpoint->nn, fields, sizeof(fields)))
+        !lap_ckpt_differs(&manifest->layers, &ours, fields, sizeof(fields)))
         return status;
     if (status == LAP_OK)
         return lap_error(LAP_ERR_INVALID, "checkpoint '%s' is of other layers: %s", dir, fields);
@@ -523,6 +525,7 @@ static lap_status_t load(lap_checkpoint_t *checkpoint, const char *dir,
     status = read_newest(checkpoint, &it->search, &it->choice);
     if (status == LAP_OK)
         status = take_over(checkpoint, &it->choice);
+    checkpoint->loaded = it->choice.manifest.training;
     state->step = it->choice.manifest.step;
     state->samples = it->choice.manifest.samples;
     lap_free(it->search.names);

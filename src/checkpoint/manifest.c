@@ -13,7 +13,7 @@
 #include "core/output.h"
 #include "util/json.h"
 
-#define FORMAT 2 /* 1 had no layers */
+#define FORMAT 2 /* 1 had neither layers nor training */
 #define MOST_BYTES 8192
 
 /* FNV-1a, of bytes. */
@@ -34,6 +34,16 @@ static lap_status_t path_of(const char *dir, char path[PATH_MAX])
 
 /* ---- written ---- */
 
+/* Values have nothing that JSON has another way for. */
+static size_t put_fields(const char *key, const lap_ckpt_fields_t *fields, char *text, size_t room)
+{
+    size_t used = (size_t)snprintf(text, room, "\"%s\":{", key);
+    for (size_t i = 0; i < fields->count; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s\"%s\":\"%s\"", i ? "," : "",
+                                 fields->all[i].name, fields->all[i].value);
+    return used + (size_t)snprintf(text + used, room - used, "},");
+}
+
 static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES])
 {
     size_t used =
@@ -48,11 +58,9 @@ static size_t put_text(const lap_ckpt_manifest_t *manifest, char text[MOST_BYTES
                                  "\",\"checksum\":\"%016" PRIx64 "\"}",
                                  f ? "," : "", manifest->files[f].name, manifest->files[f].bytes,
                                  manifest->files[f].header_sum, manifest->files[f].sum);
-    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],\"layers\":{");
-    for (size_t i = 0; i < manifest->layers.count; i++)
-        used += (size_t)snprintf(text + used, MOST_BYTES - used, "%s\"%s\":\"%s\"", i ? "," : "",
-                                 manifest->layers.all[i].name, manifest->layers.all[i].value);
-    used += (size_t)snprintf(text + used, MOST_BYTES - used, "},");
+    used += (size_t)snprintf(text + used, MOST_BYTES - used, "],");
+    used += put_fields("layers", &manifest->layers, text + used, MOST_BYTES - used);
+    used += put_fields("training", &manifest->training, text + used, MOST_BYTES - used);
     return used + (size_t)snprintf(text + used, MOST_BYTES - used,
                                    "\"manifest_checksum\":\"%016" PRIx64 "\"}\n",
                                    sum_text(text, used));
@@ -139,14 +147,14 @@ static bool take_files(lap_json_t *json, lap_ckpt_manifest_t *manifest)
     return !json->wrong;
 }
 
-static bool take_layers(lap_json_t *json, lap_ckpt_fields_t *layers)
+static bool take_fields(lap_json_t *json, const char *key, lap_ckpt_fields_t *fields)
 {
-    if (!take_key(json, "layers"))
+    if (!take_key(json, key))
         return false;
     for (bool more = lap_json_open(json, '{'); more; more = lap_json_next(json, '}')) {
-        if (layers->count == LAP_CKPT_FIELDS)
-            return lap_json_fail(json, "expected fewer fields of layers");
-        lap_ckpt_field_t *field = &layers->all[layers->count++];
+        if (fields->count == LAP_CKPT_FIELDS)
+            return lap_json_fail(json, "expected fewer fields");
+        lap_ckpt_field_t *field = &fields->all[fields->count++];
         if (!lap_json_take_key(json, field->name, sizeof(field->name)) ||
             !lap_json_take_string(json, field->value, sizeof(field->value)))
             return false;
@@ -167,8 +175,10 @@ static bool take_all(lap_json_t *json, lap_ckpt_manifest_t *manifest)
         !take_field(json, "optimizer_steps", &manifest->optimizer_steps) ||
         !lap_json_next(json, '}') || !take_files(json, manifest) || !lap_json_next(json, '}'))
         return lap_json_fail(json, "expected another field");
-    if (format > 1 && (!take_layers(json, &manifest->layers) || !lap_json_next(json, '}')))
-        return lap_json_fail(json, "expected the fields of layers");
+    if (format > 1 &&
+        (!take_fields(json, "layers", &manifest->layers) || !lap_json_next(json, '}') ||
+         !take_fields(json, "training", &manifest->training) || !lap_json_next(json, '}')))
+        return lap_json_fail(json, "expected the fields of layers and training");
     const size_t bytes = json->at;
     if (!take_key(json, "manifest_checksum") || !take_sum(json, &sum))
         return false;

@@ -94,6 +94,7 @@ static void begin_manifest(lap_checkpoint_t *checkpoint, const lap_checkpoint_st
         .optimizer_steps = lap_optimizer_steps(checkpoint->optimizer),
         .nfiles = layout->nfiles,
     };
+    manifest->training = checkpoint->training;
     lap_ckpt_describe(checkpoint->nn, &manifest->layers);
     for (size_t f = 0; f < layout->nfiles; f++) {
         const lap_ckpt_file_t *file = &layout->files[f];

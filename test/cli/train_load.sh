@@ -68,12 +68,31 @@ PY
 lap train "${gpt[@]}" --iters 1 --json --load twice
 is 'a head that repeats the embeddings, and a mask, are no tensors too many' "$status $(grep -o '"loss":[^,]*' <<<"$out")" "0 $once"
 
+# Settings that may change, and change the losses.
+decay=(--lr-decay-style cosine)
+lap train "${gpt[@]}" "${decay[@]}" --iters 2 --save decay
+lap train "${gpt[@]}" "${decay[@]}" --iters 4 --lr-decay-iters 2 --load decay
+is 'the same settings are nothing to speak of' "$status $err" '0 '
+lap train "${gpt[@]}" "${decay[@]}" --iters 4 --load decay
+is 'a decay that ends elsewhere is told, in one line' "$status $err" \
+    '0 lap train: --load decay: settings are not those of the checkpoint: --lr-decay-iters is 2 in the checkpoint and 4 here'
+python3 -c 'import array, sys
+header = array.array("i", [20240520, 1, 500] + [0] * 253)
+sys.stdout.buffer.write(header.tobytes() + array.array("H", [i % 50 for i in range(500)]).tobytes())' >'a "b".bin'
+changed=("${llama[@]}" --heads 4 --kv-heads 2 "${decay[@]}" --lr-decay-iters 5 --batch 4 --seq 10 --seed 3 --data 'a "b".bin')
+lap train "${changed[@]}" --iters 4 --load llama --save other
+has 'so are others' "$status $err" '0 ' '--seq is 17 in the checkpoint and 10 here' '--batch is 6 in the checkpoint and 4 here' \
+    '--seed is 1234 in the checkpoint and 3 here' '--lr-decay-style is constant in the checkpoint and cosine here' \
+    '--data is none in the checkpoint and a ?b?.bin here'
+lap train "${changed[@]}" --iters 5 --load other
+is '... once, since the next checkpoint has them' "$status $err" '0 '
+
 # A checkpoint of before.
 python3 - <<'PY'
 import json
 path = "llama/step-00000002/manifest.json"
 manifest = json.load(open(path))
-del manifest["manifest_checksum"], manifest["layers"]
+del manifest["manifest_checksum"], manifest["layers"], manifest["training"]
 manifest["lap_checkpoint"] = 1
 text = json.dumps(manifest, separators=(",", ":"))[:-1] + ","
 total = 0xcbf29ce484222325

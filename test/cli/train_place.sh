@@ -29,7 +29,7 @@ has 'a shorter run is refused there' "$status $err" '1 ' '--save dir has checkpo
 is '... and leaves it as it was' "$(ls dir | tr '\n' ' ')" 'step-00000003 step-00000005 '
 lap train "${gpt[@]}" --iters 6 --seed 7 --save dir
 has 'a longer one is warned' "$status $err" '0 ' '--save dir has checkpoints of steps that this training has not made yet: step-00000005, step-00000003;'
-lap train "${gpt[@]}" --iters 7 --load dir --save dir
+lap train "${gpt[@]}" --iters 7 --seed 7 --load dir --save dir
 is 'one that goes on from the newest is not' "$status $err" '0 '
 rm dir/step-00000007/manifest.json
 lap train "${gpt[@]}" --iters 6 --load dir/step-00000005 --save dir

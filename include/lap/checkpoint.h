@@ -87,7 +87,8 @@ LAP_API lap_status_t lap_checkpoint_wait(lap_checkpoint_t *checkpoint);
  * checkpoints, or one such file, gives weights only: from another program.
  * A checkpoint of other layers is refused: by a tensor that is missing, of another shape or not used, and by
  * each field that changes what layers compute (not seq, batch, dtype and the like). One of an older version
- * does not have the fields; a warning says so. Files of other programs are compared by tensors alone.
+ * does not have the fields; a warning says so. Files of other programs are compared by tensors, and by the
+ * heads and the rope_theta of config.json, where that is beside them.
  * Collective. Writes *state_p on success; its size is set by the caller. Weights and moments are unchanged
  * after a failure.
  * Returns LAP_ERR_INVALID (there is none that is whole, or it is of other layers: with its name and what

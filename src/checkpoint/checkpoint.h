@@ -96,6 +96,9 @@ void lap_ckpt_add_field(lap_ckpt_fields_t *fields, const char *name, const char 
 /* The fields of a description that change what layers compute with their weights. */
 void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p);
 
+/* The same, as far as config.json says it of files of Hugging Face's transformers; none without it. */
+void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p);
+
 /* Whether fields are others than those of a checkpoint; writes each that differs, with both values. */
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,
                       size_t room);

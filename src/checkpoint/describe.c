@@ -4,6 +4,7 @@
  * like are not to be seen in the shapes of tensors, and weights are wrong in layers that have others.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
@@ -67,6 +68,44 @@ void lap_ckpt_describe(const lap_nn_t *nn, lap_ckpt_fields_t *fields_p)
         if ((field->marks & LAP_NN_OF_FUNCTION) && matters(desc, field->name))
             lap_ckpt_add_field(fields_p, field->name, lap_field_text(field, desc, room));
     }
+}
+
+/* The number of a key, wherever it is in a text of JSON. */
+static bool find_number(const char *text, const char *key, double *number_p)
+{
+    char quoted[40], *end;
+    snprintf(quoted, sizeof(quoted), "\"%s\"", key);
+    const char *at = strstr(text, quoted);
+    if (!at)
+        return false;
+    at += strlen(quoted);
+    at += strspn(at, " \t\r\n:");
+    *number_p = strtod(at, &end);
+    return end > at;
+}
+
+void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
+{
+    static const char *const keys[][2] = {
+        {"n_head", "heads"},
+        {"num_attention_heads", "heads"},
+        {"num_key_value_heads", "kv_heads"},
+        {"head_dim", "head_dim"},
+        {"rope_theta", "rope_theta"},
+    };
+    char path[PATH_MAX], text[16384] = "", value[LAP_SINGLE_TEXT];
+    double number;
+    *fields_p = (lap_ckpt_fields_t){.count = 0};
+    if (snprintf(path, sizeof(path), "%s/" LAP_CKPT_CONFIG, dir) >= PATH_MAX)
+        return;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return;
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (find_number(text, keys[i][0], &number))
+            lap_ckpt_add_field(fields_p, keys[i][1], lap_single_text((float)number, value));
 }
 
 bool lap_ckpt_differs(const lap_ckpt_fields_t *theirs, const lap_ckpt_fields_t *ours, char *text,

@@ -333,20 +333,23 @@ static lap_status_t open_foreign(const char *path, file_list_t *list)
     return status;
 }
 
-/* A file of a checkpoint of ours, which is given itself, has layers that are known. */
+/* What layers the weights are of is in the manifest, if they are of a checkpoint of ours, or in config.json. */
 static lap_status_t check_beside(const lap_checkpoint_t *checkpoint, const char *path,
                                  lap_status_t status)
 {
     char dir[PATH_MAX];
     lap_ckpt_manifest_t manifest;
+    struct stat about;
     snprintf(dir, sizeof(dir), "%s", path);
     char *slash = strrchr(dir, '/');
-    snprintf(slash ? slash : dir, 2, "%s", slash ? "" : ".");
+    if (stat(path, &about) == 0 && !S_ISDIR(about.st_mode))
+        snprintf(slash ? slash : dir, 2, "%s", slash ? "" : ".");
     lap_saved_error_t saved;
     lap_error_save(&saved);
-    const bool ours = lap_ckpt_manifest_read(dir, &manifest) == LAP_OK;
+    if (lap_ckpt_manifest_read(dir, &manifest) != LAP_OK)
+        lap_ckpt_read_config(dir, &manifest.layers);
     lap_error_restore(&saved);
-    return ours ? check_layers(checkpoint, dir, &manifest, status) : status;
+    return check_layers(checkpoint, path, &manifest, status);
 }
 
 /* Weights only: moments begin with zeros. */

@@ -48,6 +48,14 @@ mkdir folder && cp untied/step-00000002/model.safetensors folder
 refuses 'weights only, with a head' "'folder/model.safetensors' has tensor 'lm_head.weight', which these layers do not have" \
     "${llama[@]}" --heads 4 --tied --iters 3 --load folder
 
+cp llama/step-00000002/{model.safetensors,config.json} folder
+refuses 'heads, by config.json' "checkpoint 'folder' is of other layers: heads is 4 in the checkpoint and 8 here, kv_heads is 2" \
+    "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load folder
+refuses '... of a file beside it' "checkpoint 'folder/model.safetensors' is of other layers: heads is 4" \
+    "${llama[@]}" --heads 8 --kv-heads 4 --iters 3 --load folder/model.safetensors
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load folder
+is '... and the same heads load' "$status $err" '0 '
+
 # A head that is written twice is the same one.
 lap train "${gpt[@]}" --iters 1 --json --load gpt/step-00000002/model.safetensors
 once=$(grep -o '"loss":[^,]*' <<<"$out")

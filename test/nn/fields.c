@@ -38,7 +38,8 @@ static void test_bounds(void)
     REFUSED(vocab, 9, LAP_ERR_INVALID, "vocab is 9 with transformer, expected 0");
     REFUSED(tied, 1, LAP_ERR_INVALID, "tied is 1 with transformer, expected 0");
     REFUSED(positions, LAP_POSITIONS_LEARNED, LAP_ERR_INVALID, "positions is learned with");
-    REFUSED(max_positions, 3, LAP_ERR_INVALID, "max_positions is 3, expected 0 where positions are not learned");
+    REFUSED(max_positions, 3, LAP_ERR_INVALID,
+            "max_positions is 3, expected 0 where positions are not learned");
     REFUSED(rope_theta, 0, LAP_ERR_INVALID, "rope_theta is 0, expected a finite number above 0");
     REFUSED(norm, (lap_norm_t)2, LAP_ERR_INVALID,
             "norm is 2, expected one of LAP_LAYERNORM (0), LAP_RMSNORM (1)");

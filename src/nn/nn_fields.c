@@ -18,7 +18,7 @@ const char *const lap_lr_decay_names[] = {"constant", "linear", "cosine", NULL};
 
 #define NN(field, type) LAP_FIELD(lap_nn_desc_t, field, LAP_FIELD_##type)
 #define WEIGHTS .marks = LAP_NN_OF_WEIGHTS
-#define FUNCTION .marks = LAP_NN_OF_WEIGHTS | LAP_NN_OF_FUNCTION
+#define FUNCTION .marks = (LAP_NN_OF_WEIGHTS | LAP_NN_OF_FUNCTION)
 #define SIZE .least = 1, .most = LAP_SIZE_MOST
 
 const lap_field_t lap_nn_fields[] = {

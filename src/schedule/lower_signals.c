@@ -35,10 +35,10 @@ static spot_t find_spot(const lap_schedule_t *schedule)
             spot = (spot_t){i, stream};
         }
     }
-    for (uint16_t s = 0; s < LAP_STREAMS; s++)
+    for (int s = 0; s < LAP_STREAMS; s++)
         if (last_signals[s] != LAP_NO_STEP && last_steps[s] == last_signals[s] &&
             last_steps[spot.stream] != last_signals[spot.stream])
-            spot.stream = s;
+            spot.stream = (uint16_t)s;
     return spot;
 }
 

@@ -277,7 +277,7 @@ static double join_stats(const lap_cross_entropy_t *e, const float *stats, doubl
     }
     *most_p = most;
     *sum_p = sum;
-    return log(sum) + most - target;
+    return (sum > 0 ? log(sum) : -INFINITY) + most - target;
 }
 
 static void run_cross_entropy(void *args)

@@ -229,17 +229,6 @@ static void print_json(const request_t *request, const lap_pipeline_t *pipeline,
 
 enum { LEFT = 64, TOP = 64, ROW = 34, BAR = 28, WIDTH = 1400, LABELLED = 18 };
 
-static double cost_of(const lap_pipe_costs_t *costs, lap_pipe_work_t work)
-{
-    const double of[LAP_PIPE_WORKS] = {
-        [LAP_PIPE_FORWARD] = costs->forward,
-        [LAP_PIPE_BACKWARD] = costs->input_grad + costs->weight_grad,
-        [LAP_PIPE_INPUT_GRAD] = costs->input_grad,
-        [LAP_PIPE_WEIGHT_GRAD] = costs->weight_grad,
-    };
-    return of[work];
-}
-
 /* Stages of a rank after its first are darker; a bar has its micro-batch in it where there is room. */
 static void draw_action(FILE *file, const request_t *request, const lap_pipeline_t *pipeline,
                         const lap_pipe_action_t *action, uint32_t rank, double begin, double unit)
@@ -251,7 +240,7 @@ static void draw_action(FILE *file, const request_t *request, const lap_pipeline
         [LAP_PIPE_WEIGHT_GRAD] = "#e69f00",
     };
     char text[LAP_PIPE_TEXT];
-    const double width = cost_of(&request->costs, action->work) * unit;
+    const double width = lap_pipe_cost(&request->costs, action->work) * unit;
     const double x = LEFT + begin * unit;
     const uint32_t y = TOP + rank * ROW;
     const bool later = action->stage >= pipeline->ranks;

@@ -77,6 +77,9 @@ typedef struct lap_pipe_costs {
     double forward, input_grad, weight_grad, message;
 } lap_pipe_costs_t;
 
+/* The time of an action. */
+double lap_pipe_cost(const lap_pipe_costs_t *costs, lap_pipe_work_t work);
+
 /* What a rank does with its time. */
 typedef struct lap_pipe_rank {
     double begin, end;  /* of its first and its last action */

@@ -128,9 +128,8 @@ static bool find_needed(const walk_t *walk, const lap_pipe_action_t *action,
     return true;
 }
 
-static double cost_of(const walk_t *walk, lap_pipe_work_t work)
+double lap_pipe_cost(const lap_pipe_costs_t *costs, lap_pipe_work_t work)
 {
-    const lap_pipe_costs_t *costs = &walk->costs;
     switch (work) {
     case LAP_PIPE_FORWARD:
         return costs->forward;
@@ -165,7 +164,7 @@ static uint32_t go_on(walk_t *walk, uint32_t rank, lap_pipe_times_t *times)
         const double begin = begin_of(walk, rank, action);
         if (isnan(begin))
             break;
-        const double cost = cost_of(walk, action->work);
+        const double cost = lap_pipe_cost(&walk->costs, action->work);
         walk->free[rank] = begin + cost;
         if (action->work != LAP_PIPE_WEIGHT_GRAD)
             *end_of(walk, action->work != LAP_PIPE_FORWARD, action->stage, action->micro) =
@@ -294,7 +293,6 @@ lap_status_t lap_pipeline_simulate(const lap_pipeline_t *pipeline, const lap_pip
     *times_p = (lap_pipe_times_t){.span = 0};
     LAP_TRY(alloc_times(pipeline, times_p));
     LAP_TRY(check_and_walk(pipeline, costs, times_p));
-    const walk_t walk = {.costs = *costs};
     for (uint32_t rank = 0; rank < pipeline->ranks; rank++) {
         const lap_pipe_row_t *row = &pipeline->rows[rank];
         lap_pipe_rank_t *its = &times_p->ranks[rank];
@@ -303,7 +301,7 @@ lap_status_t lap_pipeline_simulate(const lap_pipeline_t *pipeline, const lap_pip
             continue;
         its->begin = times_p->begins[rank][0];
         its->end = times_p->begins[rank][row->nactions - 1] +
-                   cost_of(&walk, row->actions[row->nactions - 1].work);
+                   lap_pipe_cost(costs, row->actions[row->nactions - 1].work);
         times_p->span = fmax(times_p->span, its->end);
     }
     return LAP_OK;

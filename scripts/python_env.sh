@@ -15,8 +15,10 @@ fail()
 
 if [ -n "${LAP_TEST_PYTHON:-}" ]; then
     "$LAP_TEST_PYTHON" -c 'import torch' 2>/dev/null || fail "LAP_TEST_PYTHON is '$LAP_TEST_PYTHON', expected a python that has torch"
-    mkdir -p "$folder/bin" && ln -sf "$(command -v "$LAP_TEST_PYTHON")" "$folder/bin/python"
-    exit 0
+    # No link: a python of an environment finds its packages by the folder it is started from.
+    mkdir -p "$folder/bin" && rm -f "$folder/bin/python" &&
+        printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v "$LAP_TEST_PYTHON")" >"$folder/bin/python" && chmod +x "$folder/bin/python"
+    exit
 fi
 cmp -s "$requirements" "$folder/complete" && exit 0
 

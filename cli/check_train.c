@@ -71,7 +71,7 @@ static size_t all_bytes(const lap_train_t *train, const lap_nn_proof_t *proof)
 /* More than two show nothing new but larger numbers. */
 static int proved_replicas(const lap_train_t *train)
 {
-    return train->replicas > 2 && train->tp * train->replicas > MOST_RANKS ? 2 : train->replicas;
+    return train->grid.dp > 2 && lap_train_ranks(train) > MOST_RANKS ? 2 : train->grid.dp;
 }
 
 static lap_nn_replication_t replication_of(const lap_train_t *train)
@@ -86,11 +86,11 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
     char replicas[48] = "";
-    if (train->replicas > 1)
-        snprintf(replicas, sizeof(replicas), " in each of %d replicas", train->replicas);
+    if (train->grid.dp > 1)
+        snprintf(replicas, sizeof(replicas), " in each of %d replicas", train->grid.dp);
     printf("%s, %zu layer%s, %d rank%s%s, target %s\n", lap_nn_kind_name(train->desc.kind),
-           train->desc.layers, train->desc.layers == 1 ? "" : "s", train->tp,
-           train->tp == 1 ? "" : "s", replicas, target->name);
+           train->desc.layers, train->desc.layers == 1 ? "" : "s", train->grid.tp,
+           train->grid.tp == 1 ? "" : "s", replicas, target->name);
     if (status != LAP_OK) {
         printf("not safe: %s\n", lap_last_error());
         return;
@@ -104,18 +104,18 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
                proof->launches);
     printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
     for (int i = 0; i < PARTS; i++)
-        if (i != BUCKETS || train->replicas > 1)
+        if (i != BUCKETS || train->grid.dp > 1)
             printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
-    if (proved_replicas(train) < train->replicas)
+    if (proved_replicas(train) < train->grid.dp)
         printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
-               train->replicas);
+               train->grid.dp);
 }
 
 static void print_json(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
     printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"target\":\"%s\",\"ok\":%s",
-           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->tp, target->name,
+           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, target->name,
            status == LAP_OK ? "true" : "false");
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
     printf(
@@ -154,7 +154,7 @@ int lap_cli_check_train(int argc, char **argv)
         return LAP_CLI_USAGE;
     lap_status_t status = lap_train_target(&train, name, &target);
     if (status == LAP_OK)
-        status = lap_nn_plan_init(&desc, train.tp, &plan);
+        status = lap_nn_plan_init(&desc, train.grid.tp, &plan);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "");
     const uint64_t begin = lap_now_ns();

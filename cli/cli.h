@@ -99,8 +99,8 @@ typedef struct lap_command {
     size_t naliases;
 } lap_command_t;
 
-#define LAP_OPTIONS_MAX 96
-#define LAP_ALIASES_MAX 16
+#define LAP_OPTIONS_MAX 128
+#define LAP_ALIASES_MAX 24
 
 typedef struct lap_args {
     const lap_command_t *command; /* whose they are */

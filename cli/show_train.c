@@ -86,7 +86,7 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
     lap_nn_linking_t linking = {.target = request->target,
                                 .as_built = !pass && !nn,
                                 .after = pass ? pass->name : NULL,
-                                .replication = {.replicas = request->train.replicas,
+                                .replication = {.replicas = request->train.grid.dp,
                                                 .bucket = request->train.bucket,
                                                 .wire = request->train.grad_dtype}};
     if (nn) {
@@ -142,13 +142,13 @@ static bool parse(const lap_command_t *command, request_t *request)
     request->predicts = lap_train_own(train, PREDICT) != NULL;
     request->svg = lap_train_own(train, SVG);
     if (request->predicts && (target || lap_train_own(train, AFTER) || request->each ||
-                              request->svg || train->replicas > 1))
+                              request->svg || train->grid.dp > 1))
         return lap_args_wrong(command, "--predict is for what runs here, of one replica: expected "
                                        "no --target, --after, --each, --svg or --num-replicas");
     if (request->predicts && strcmp(train->device, "cuda") == 0)
         return lap_args_wrong(command, "--predict is for CPUs; expected --device cpu or ref");
-    return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0,
-                       train->tp * train->replicas - 1, &request->rank) &&
+    return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, lap_train_ranks(train) - 1,
+                       &request->rank) &&
            (!target || lap_arg_target(command, target, &request->target)) &&
            lap_show_parse_after(command, lap_train_own(train, AFTER), &request->after) &&
            lap_show_check_sense(command, request->svg, train->json, request->each, request->after);
@@ -160,10 +160,11 @@ static bool parse(const lap_command_t *command, request_t *request)
 static int predict_rank(const void *context, lap_world_t *world)
 {
     const request_t *request = context;
-    lap_train_groups_t groups = {.world = lap_world_group(world)};
+    lap_grid_groups_t groups;
     lap_train_model_t model = {.train = NULL};
     lap_link_t link;
-    lap_status_t status = lap_group_split(groups.world, 0, lap_world_rank(world), &groups.tp);
+    lap_status_t status =
+        lap_grid_groups_init(&groups, &request->train.grid, lap_world_group(world));
     if (status == LAP_OK)
         status = lap_train_find_link(&request->train, &groups, &link);
     if (status == LAP_OK)
@@ -176,7 +177,7 @@ static int predict_rank(const void *context, lap_world_t *world)
                                                          lap_world_rank(world), status);
     if (model.train)
         lap_train_model_clear(&model);
-    lap_group_destroy(groups.tp);
+    lap_grid_groups_clear(&groups);
     return result;
 }
 
@@ -184,7 +185,7 @@ static lap_status_t show_plan(request_t *request)
 {
     lap_nn_desc_t desc = request->train.desc;
     desc.overlap = request->train.overlap ? &request->train.rules : &request->train.serial;
-    LAP_TRY(lap_nn_plan_init(&desc, request->train.tp, &request->plan));
+    LAP_TRY(lap_nn_plan_init(&desc, request->train.grid.tp, &request->plan));
     if (request->each)
         return show_each(request);
     return show_after(request, lap_show_find_pass(request->target, request->after), NULL);

@@ -72,7 +72,7 @@ void lap_show_train_json(const lap_show_train_t *show)
     const lap_nn_desc_t *desc = &show->train->desc;
     printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"target\":\"%s\",\"after\":\"%s\","
            "\"rank\":%d,\"fragments\":[",
-           lap_nn_kind_name(desc->kind), desc->layers, show->train->tp, show->target->name,
+           lap_nn_kind_name(desc->kind), desc->layers, show->train->grid.tp, show->target->name,
            show->pass ? show->pass->name : "build", show->rank);
     for (uint32_t f = 0; f < show->linked->nfragments; f++) {
         printf("%s", f ? "," : "");

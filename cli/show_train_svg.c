@@ -226,7 +226,7 @@ static void draw_head(drawing_t *drawing)
             "<text x=\"%d\" y=\"48\" fill=\"#555\">Fragments from top to bottom; steps of a stream "
             "run in order. An arrow is a link: a step waits for one of another stream.</text>\n",
             LEFT, lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s",
-            show->rank, show->train->tp, show->target->name,
+            show->rank, show->train->grid.tp, show->target->name,
             show->pass ? "after pass " : "as built", show->pass ? show->pass->name : "", LEFT);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (drawing->columns[s] >= 0)

@@ -119,7 +119,7 @@ static void print_memory(const lap_show_train_t *show)
     printf("  parameters and gradients  %12zu\n", list->bytes[LAP_NN_LASTING]);
     printf("  scratch of operators      %12zu\n", sums.scratch_bytes);
     printf("  symmetric buffer          %12zu\n", sums.symmetric_bytes);
-    if (show->train->replicas > 1)
+    if (show->train->grid.dp > 1)
         printf("  buckets of gradients      %12zu\n", sums.bucket_bytes);
     printf("\n  %-28s  %12s  %12s  %s\n", "activation", "bytes", "offset", "fragments");
     for (size_t i = 0; i < show->nlifetimes && (show->steps || shown < FEW_REGIONS); i++, shown++)
@@ -141,12 +141,12 @@ static void print_head(const lap_show_train_t *show)
         kernels += lap_show_is_kernel(&linked->fragments[f]);
     }
     char replicas[48] = "";
-    if (show->train->replicas > 1)
-        snprintf(replicas, sizeof(replicas), " in each of %d replicas", show->train->replicas);
+    if (show->train->grid.dp > 1)
+        snprintf(replicas, sizeof(replicas), " in each of %d replicas", show->train->grid.dp);
     printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s%s, target %s: %s%s\n",
            lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s", desc->hidden,
-           desc->seq, desc->batch, show->train->tp, show->train->tp == 1 ? "" : "s", replicas,
-           show->target->name,
+           desc->seq, desc->batch, show->train->grid.tp, show->train->grid.tp == 1 ? "" : "s",
+           replicas, show->target->name,
            show->pass    ? "after pass "
            : show->spans ? "as they run here"
                          : "operators as built",

@@ -17,17 +17,13 @@
 
 /* ---- groups ---- */
 
-/* Ranks that share weights are neighbours; replicas of the same part of them are tp ranks apart. */
 static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
-                                lap_train_groups_t *groups)
+                                lap_grid_groups_t *groups)
 {
-    const int rank = lap_world_rank(world);
-    groups->world = lap_world_group(world);
-    LAP_TRY(lap_group_split(groups->world, rank / train->tp, rank, &groups->tp));
+    LAP_TRY(lap_grid_groups_init(groups, &train->grid, lap_world_group(world)));
     lap_train_say_group(train, "tensor-parallel", groups->tp);
-    if (train->replicas == 1)
-        return LAP_OK;
-    LAP_TRY(lap_group_split(groups->world, rank % train->tp, rank, &groups->dp));
+    lap_train_say_group(train, "context-parallel", groups->cp);
+    lap_train_say_group(train, "pipeline-parallel", groups->pp);
     lap_train_say_group(train, "data-parallel", groups->dp);
     return LAP_OK;
 }
@@ -37,7 +33,8 @@ static lap_status_t make_groups(const lap_train_t *train, lap_world_t *world,
 /* Of a rank, in an iteration, as the mean of the ranks, which share n or k of every GEMM. */
 static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
 {
-    return 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * train->micro / train->tp;
+    return 2.0 * (double)gemm->m * (double)gemm->n * (double)gemm->k * train->micro /
+           train->grid.tp;
 }
 
 /* What each GEMM of the first layer is, and the work of all. */
@@ -140,7 +137,7 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
 }
 
 /* Makes the model of one way of training. */
-static lap_status_t prepare(const lap_train_t *train, const lap_train_groups_t *groups,
+static lap_status_t prepare(const lap_train_t *train, const lap_grid_groups_t *groups,
                             lap_train_model_t *model, lap_train_result_t *result)
 {
     result->iterations = lap_alloc((size_t)train->iters, sizeof(*result->iterations));
@@ -171,8 +168,7 @@ static void report(const lap_train_t *train, const lap_train_result_t *results, 
  * With overlap, without, or both: these take turns, so that whatever else goes on in the machine
  * troubles them alike.
  */
-static lap_status_t train_all(const lap_train_t *train, const lap_train_groups_t *groups,
-                              int *end_p)
+static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t *groups, int *end_p)
 {
     static const char *const ways[] = {", with overlap", ", without overlap"};
     lap_train_result_t results[2] = {{.overlap = train->overlap}, {.overlap = false}};
@@ -241,7 +237,7 @@ static int check_ranks(const void *context, int nranks)
 static int run_rank(const void *context, lap_world_t *world)
 {
     const lap_train_t *train = context;
-    lap_train_groups_t groups = {NULL, NULL, NULL};
+    lap_grid_groups_t groups;
     int end = LAP_CLI_OK; /* the exit status, if nothing fails */
     lap_status_t status = make_groups(train, world, &groups);
     if (status == LAP_OK)
@@ -249,8 +245,7 @@ static int run_rank(const void *context, lap_world_t *world)
     const int result = status == LAP_OK
                            ? end
                            : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
-    lap_group_destroy(groups.dp);
-    lap_group_destroy(groups.tp);
+    lap_grid_groups_clear(&groups);
     return result;
 }
 
@@ -263,7 +258,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
         return lap_args_refused(train->args.command, LAP_ERR_NO_MEMORY, "");
     const lap_ranks_t job = {
         .name = train->args.command->name,
-        .nranks = train->tp * train->replicas,
+        .nranks = lap_train_ranks(train),
         .timeout_s = train->timeout_s,
         .device = train->device,
         .transport = train->transport,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `lap train`: trains layers under tensor and data parallelism and says what their communication
- * cost. What the options mean is in train_options.c, the training in train_run.c, what is measured
+ * cost. What the options mean is in train_options.h, the training in train_run.c, what is measured
  * of it in train_measure.c, and what is printed in train_report.c.
  */
 #ifndef LAP_CLI_TRAIN_H
@@ -18,11 +18,12 @@
 
 #include "cli.h"
 #include "gpu_share.h"
+#include "parallel/grid.h"
 #include "schedule/trace.h"
 
 /* What is to be done. */
 typedef struct lap_train {
-    int tp, replicas;
+    lap_grid_t grid;
     int iters;
     int log_interval;   /* of how many iterations one says what it does */
     bool quiet;         /* none does, and tables have no remarks */
@@ -71,6 +72,9 @@ typedef struct lap_train_form {
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
 const char *lap_train_own(const lap_train_t *train, size_t own);
 
+/* All ranks of the grid. */
+int lap_train_ranks(const lap_train_t *train);
+
 /* Reads the command line. Returns LAP_CLI_GO, or the exit status after its sentence. */
 int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p);
 
@@ -95,17 +99,12 @@ lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p);
 int lap_train_start(const lap_train_t *train, int (*run)(const void *context, lap_world_t *world),
                     const void *context, char *const *again);
 
-/* What one rank knows of its groups; dp is NULL when there is one replica. */
-typedef struct lap_train_groups {
-    lap_group_t *world, *tp, *dp;
-} lap_train_groups_t;
-
 /* ---- a model ---- */
 
 /* Layers with their optimizer, their replicas and their data. */
 typedef struct lap_train_model {
     const lap_train_t *train;
-    lap_train_groups_t groups;
+    lap_grid_groups_t groups;
     lap_device_t *device;
     lap_nn_t *nn;
     lap_optimizer_t *optimizer;
@@ -127,7 +126,7 @@ typedef struct lap_train_model {
  * lap_train_model_clear undoes it, also after a failure.
  */
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
-                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  const lap_grid_groups_t *groups, bool overlap, bool trace,
                                   lap_link_t link);
 void lap_train_model_clear(lap_train_model_t *model);
 
@@ -246,7 +245,7 @@ lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iterat
  * The link that --link asks for. With a ratio that is measured: communication that is not
  * overlapped takes this part of the time of the GEMMs. Collective.
  */
-lap_status_t lap_train_find_link(const lap_train_t *train, const lap_train_groups_t *groups,
+lap_status_t lap_train_find_link(const lap_train_t *train, const lap_grid_groups_t *groups,
                                  lap_link_t *link_p);
 
 /* One way of training: with or without overlap. */
@@ -275,7 +274,7 @@ double lap_train_tokens(const lap_train_t *train);
 void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* "Created tensor-parallel group: [0, 1]", said by its first rank. */
+/* "Created tensor-parallel group: [0, 1]", by its first rank; nothing of NULL. */
 void lap_train_say_group(const lap_train_t *train, const char *what, const lap_group_t *group);
 
 /* Keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */

@@ -25,7 +25,7 @@ static void add(lap_train_comm_t *sum, lap_train_comm_t part)
 /* Whether a GEMM has something to send. */
 static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *gemm)
 {
-    return model->train->tp > 1 && gemm->trace && strcmp(gemm->kind, "gemm") != 0;
+    return model->train->grid.tp > 1 && gemm->trace && strcmp(gemm->kind, "gemm") != 0;
 }
 
 int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm)
@@ -81,7 +81,7 @@ static lap_status_t join_calls(const lap_train_model_t *model, lap_trace_t **all
         lap_nn_gemm_t gemm;
         status = lap_nn_gemm(model->nn, i, &gemm);
         if (status == LAP_OK && all->nrecords == 0)
-            status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->tp, gemm.m, false, 0);
+            status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->grid.tp, gemm.m, false, 0);
         if (status != LAP_OK || !communicates(model, &gemm))
             continue;
         all->emulated = all->emulated || gemm.trace->emulated;
@@ -172,7 +172,7 @@ lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
         LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
         add(&iteration->rows[lap_train_row(model->train, &gemm)], comm);
     }
-    return model->train->tp > 1 ? measure_causes(model, iteration) : LAP_OK;
+    return model->train->grid.tp > 1 ? measure_causes(model, iteration) : LAP_OK;
 }
 
 static lap_status_t measure_gradients(const lap_train_model_t *model, lap_train_comm_t *comm_p)
@@ -271,13 +271,13 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
     return average(model->groups.world, figures, 2);
 }
 
-lap_status_t lap_train_find_link(const lap_train_t *train, const lap_train_groups_t *groups,
+lap_status_t lap_train_find_link(const lap_train_t *train, const lap_grid_groups_t *groups,
                                  lap_link_t *link_p)
 {
     lap_link_t link = train->link.link;
     lap_train_model_t model;
     double figures[2] = {0};
-    if (train->link.ratio > 0 && train->tp > 1) {
+    if (train->link.ratio > 0 && train->grid.tp > 1) {
         lap_status_t status =
             lap_train_model_init(&model, train, groups, false, true, (lap_link_t){0, 0});
         if (status == LAP_OK)

@@ -58,13 +58,13 @@ static lap_status_t init_replicas(lap_train_model_t *model, bool overlap,
                                   const lap_buffer_options_t *buffer)
 {
     lap_dp_options_t options = LAP_DP_OPTIONS_INIT;
-    if (!model->groups.dp)
+    if (!model->groups.replicas)
         return LAP_OK;
     options.bucket = model->train->bucket;
     options.wire_dtype = model->train->grad_dtype;
     options.overlap = overlap;
     options.buffer_options = buffer;
-    return lap_dp_create(model->nn, model->groups.dp, &options, &model->dp);
+    return lap_dp_create(model->nn, model->groups.replicas, &options, &model->dp);
 }
 
 lap_status_t lap_train_trace(lap_train_model_t *model, bool on)
@@ -75,7 +75,7 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on)
 }
 
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
-                                  const lap_train_groups_t *groups, bool overlap, bool trace,
+                                  const lap_grid_groups_t *groups, bool overlap, bool trace,
                                   lap_link_t link)
 {
     lap_nn_desc_t desc = train->desc;
@@ -87,7 +87,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     desc.buffer_options = &buffer;
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
     LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
-    LAP_TRY(lap_optimizer_create(model->nn, groups->tp, &train->optimizer, &model->optimizer));
+    LAP_TRY(lap_optimizer_create(model->nn, groups->model, &train->optimizer, &model->optimizer));
     LAP_TRY(init_replicas(model, overlap, &buffer));
     LAP_TRY(train->model ? alloc_tokens(model) : alloc_tensors(model));
     return lap_train_trace(model, trace);
@@ -121,7 +121,7 @@ static lap_tensor_t part_of(lap_tensor_t matrix, int micro)
 /* Of all sequences of an iteration, the first of a micro-batch of this replica. */
 static size_t first_sequence(const lap_train_model_t *model, int micro)
 {
-    const size_t replica = model->groups.dp ? (size_t)lap_group_rank(model->groups.dp) : 0;
+    const size_t replica = (size_t)model->groups.at.dp;
     return (replica * (size_t)model->train->micro + (size_t)micro) * model->train->desc.batch;
 }
 
@@ -269,10 +269,10 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model)
 static lap_status_t average_loss(lap_train_model_t *model, double *loss)
 {
     void *all;
-    if (!model->groups.dp)
+    if (!model->groups.replicas)
         return LAP_OK;
-    const int replicas = lap_group_size(model->groups.dp);
-    LAP_TRY(lap_group_collect(model->groups.dp, loss, sizeof(*loss), &all));
+    const int replicas = lap_group_size(model->groups.replicas);
+    LAP_TRY(lap_group_collect(model->groups.replicas, loss, sizeof(*loss), &all));
     *loss = 0;
     for (int r = 0; r < replicas; r++)
         *loss += ((const double *)all)[r] / replicas;
@@ -292,7 +292,7 @@ lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
 
 lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p)
 {
-    const float sharers = (float)(model->train->replicas * model->train->micro);
+    const float sharers = (float)(model->train->grid.dp * model->train->micro);
     LAP_TRY(lap_optimizer_step(model->optimizer, 1 / sharers, norm_p));
     return lap_nn_wait(model->nn);
 }

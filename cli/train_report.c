@@ -40,6 +40,8 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
 {
     char ranks[400];
     size_t used = 0;
+    if (!group)
+        return;
     for (int r = 0; r < lap_group_size(group) && used < sizeof(ranks); r++)
         used += (size_t)snprintf(ranks + used, sizeof(ranks) - used, "%s%d", r ? ", " : "",
                                  lap_group_world_rank(group, r));
@@ -105,9 +107,9 @@ static void print_request(const lap_train_t *train, const lap_train_result_t *re
         snprintf(micro, sizeof(micro), " in %d micro-batches", train->micro);
     printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu%s, layers %zu,\n"
            "device %s, transport %s, %s\n",
-           train->model ? train->model : lap_nn_kind_name(desc->kind), train->tp, train->replicas,
-           lap_dtype_name(desc->dtype), desc->fp8 ? " with FP8" : "", desc->hidden, desc->seq,
-           train->batch, micro, desc->layers, train->device, train->transport, link);
+           train->model ? train->model : lap_nn_kind_name(desc->kind), train->grid.tp,
+           train->grid.dp, lap_dtype_name(desc->dtype), desc->fp8 ? " with FP8" : "", desc->hidden,
+           desc->seq, train->batch, micro, desc->layers, train->device, train->transport, link);
 }
 
 /*
@@ -244,7 +246,7 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
                result->gemms[g].method);
         print_comm(&it, g, true);
     }
-    if (train->replicas > 1) {
+    if (train->grid.dp > 1) {
         printf("%-30s", "gradients to replicas");
         print_comm(&it, LAP_TRAIN_GRADIENTS, true);
     }
@@ -400,8 +402,8 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
 {
     const lap_nn_desc_t *desc = &train->desc;
     printf("{\"layer\":\"%s\",\"tp\":%d,\"dp\":%d,\"dtype\":\"%s\",\"device\":\"%s\",",
-           lap_nn_kind_name(desc->kind), train->tp, train->replicas, lap_dtype_name(desc->dtype),
-           train->device);
+           lap_nn_kind_name(desc->kind), train->grid.tp, train->grid.dp,
+           lap_dtype_name(desc->dtype), train->device);
     print_json_result(train, &results[0]);
     printf(",\"fp8\":\"%s\",", lap_fp8_recipe_names[desc->fp8]);
     printf("\"hidden\":%zu,\"seq\":%zu,\"batch\":%zu,\"micro_batches\":%d,\"layers\":%zu,"

@@ -26,7 +26,7 @@ static lap_train_comm_t comm_of(const lap_train_iteration_t *it, int kind)
 /* Whether there is any. */
 static bool has_kind(const lap_train_t *train, int kind)
 {
-    return kind == 0 ? train->tp > 1 : train->replicas > 1;
+    return kind == 0 ? train->grid.tp > 1 : train->grid.dp > 1;
 }
 
 /* Of this rank, at most so far. */

@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     HOLDS(parsed == LAP_CLI_GO || parsed == LAP_CLI_USAGE || parsed == LAP_CLI_FAILED);
     if (parsed != LAP_CLI_GO)
         return 0;
-    HOLDS(train.tp >= 1 && train.replicas >= 1 && train.iters >= 1 && train.batch >= 1);
-    const int status = lap_train_check(&train, train.tp * train.replicas);
+    HOLDS(train.grid.tp >= 1 && train.grid.dp >= 1 && train.iters >= 1 && train.batch >= 1);
+    const int status = lap_train_check(&train, lap_train_ranks(&train));
     HOLDS(status == LAP_CLI_GO || status == LAP_CLI_USAGE || status == LAP_CLI_FAILED);
     return 0;
 }

@@ -28,9 +28,9 @@ static void parse_train(int argc, char **argv)
     lap_train_t train;
     if (lap_train_parse(&lap_train_command, argc, argv, &train) != LAP_CLI_GO)
         return;
-    HOLDS(train.tp >= 1 && train.replicas >= 1 && train.tp * train.replicas <= 1024);
+    HOLDS(train.grid.tp >= 1 && train.grid.dp >= 1 && lap_train_ranks(&train) <= 1024);
     HOLDS(train.iters >= 1 && train.batch >= 1 && train.timeout_s >= 0);
-    const int status = lap_train_check(&train, train.tp * train.replicas);
+    const int status = lap_train_check(&train, lap_train_ranks(&train));
     HOLDS(status == LAP_CLI_GO || status == LAP_CLI_USAGE);
 }
 

@@ -55,7 +55,7 @@ refuse "--seq is '0'" --seq 0
 refuse "--layer is 'mlp'" --layer mlp
 refuse "did you mean 'transformer'?" --layer trasformer
 refuse "--tp is '0'" --tp 0
-refuse "--tp 600 times --num-replicas 2 is 1200 ranks" --tp 600 --num-replicas 2
+refuse "a grid of tp 600, cp 1, pp 1, dp 2 is 1200 ranks" --tp 600 --num-replicas 2
 refuse "--batch is 3; expected a multiple of the 2 replicas" --batch 3 --num-replicas 2
 refuse "--iters is '0'" --iters 0
 refuse "--lr is '-1'" --lr -1
@@ -116,7 +116,7 @@ else
 fi
 lap run -n 3 "$LAP" train --tp 2
 is 'ranks that are too many are refused' "$status$out" 2
-has '... by each of them' "$err" '--tp 2 times --num-replicas 1 is 2, but 3 ranks were started'
+has '... by each of them' "$err" 'a grid of tp 2, cp 1, pp 1, dp 1 is 2 ranks, but 3 ranks were started'
 
 # ---- what it prints ----
 

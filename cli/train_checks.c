@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the command line of `lap train` says that makes no sense together, or not for so many ranks. */
+#include <string.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "nn/list.h"
+#include "nn/plan.h"
+#include "parallel/grid.h"
+#include "ranks.h"
+#include "schedule/target.h"
+#include "train_options.h"
+
+/* Options that say nothing with the others, and why: the first that is given is refused. */
+typedef struct useless {
+    bool is;
+    const char *why;
+    const int *options; /* NOPTIONS at the end */
+} useless_t;
+
+#define LIST(...) ((const int[]){__VA_ARGS__, NOPTIONS})
+
+/* `line`: what the command line itself has; a file may have more than is of use. */
+bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const bool *line)
+{
+    const lap_nn_kind_t kind = train->desc.kind;
+    const bool model = kind == LAP_NN_MODEL, transformer = model || kind == LAP_NN_TRANSFORMER;
+    const bool attends = kind == LAP_NN_ATTENTION || transformer;
+    const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
+    const useless_t rows[] = {
+        {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
+        {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED, DATA)},
+        {!train->data, "is for files of tokens; expected --data with it", LIST(DATA_ENDS)},
+        {!attends, "is for attention; expected --model, --layer attention or transformer",
+         LIST(POSITIONS)},
+        {!attends, "is for attention; expected --layer attention or transformer", LIST(KV_HEADS)},
+        {!attends && args->given[HIDDEN],
+         "has no effect with --hidden on a layer without attention", LIST(HEADS, HEAD_DIM)},
+        {!mlp, "is for the MLP; expected --layer layernorm_mlp or transformer",
+         LIST(ACTIVATION, FFN, EXPANSION)},
+        {kind == LAP_NN_LINEAR, "has no effect on --layer linear; expected another layer",
+         LIST(NORM, RECOMPUTE)},
+        {train->grid.dp == 1,
+         "is for gradients sent to other replicas; expected --num-replicas 2 or more",
+         LIST(GRAD_DTYPE, BUCKET)},
+        {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
+         LIST(COMPARE, LINK)},
+        {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",
+         LIST(BETA1, BETA2)},
+        {train->optimizer.lr_decay == LAP_LR_CONSTANT,
+         "needs a learning rate that falls; expected --lr-decay-style linear or cosine",
+         LIST(LR_DECAY_ITERS, MIN_LR)},
+        {!train->save, "needs a place; expected --save DIR with it", LIST(SAVE_EVERY)},
+        {args->given[COMPARE], "is for one training; expected no --compare with it",
+         LIST(SAVE, LOAD)},
+        {args->given[NO_SEQUENCE_PARALLEL],
+         "needs sequence parallelism; expected no --no-sequence-parallel with it",
+         LIST(NO_AG, RS_DGRAD, NO_BULK_WGRAD)},
+        {args->given[NO_OVERLAP], "needs overlap; expected no --no-comm-overlap with it",
+         LIST(COMPARE, AUTO, RULES, NO_AG, NO_RS, RS_DGRAD, NO_BULK_DGRAD, NO_BULK_WGRAD)},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (const int *option = rows[i].options; rows[i].is && *option != NOPTIONS; option++)
+            if (line[*option])
+                return lap_args_wrong(args->command, "--%s %s", lap_train_options[*option].name,
+                                      rows[i].why);
+    return true;
+}
+
+lap_status_t lap_train_target(const lap_train_t *train, const char *name,
+                              const lap_target_t **target_p)
+{
+    const bool nccl = strcmp(train->transport, "nccl") == 0;
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    return lap_target_find(name ? name : nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
+}
+
+lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)
+{
+    const double moments = train->optimizer.kind == LAP_SGD ? 4 : 8; /* bytes of a weight */
+    lap_nn_plan_t plan;
+    double bytes;
+    LAP_TRY(lap_nn_plan_init(&train->desc, train->grid.tp, &plan));
+    LAP_TRY(lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes));
+    *bytes_p = (train->compare ? 2 : 1) * bytes;
+    return LAP_OK;
+}
+
+/* What this machine has, or as much of it as the ranks of several have on each. */
+static int check_memory(const lap_train_t *train, int nranks)
+{
+    const double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double needed;
+    const lap_status_t status = lap_train_device_bytes(train, &needed);
+    if (status != LAP_OK)
+        return lap_args_refused(train->args.command, status, "");
+    needed *= lap_ranks_here(nranks);
+    if (needed <= there || strcmp(train->device, "cuda") == 0)
+        return LAP_CLI_GO;
+    return lap_args_fail(
+        train->args.command,
+        "this needs about %.3g GiB of memory; expected at most %.3g GiB, which this "
+        "machine has",
+        needed / (1 << 30), there / (1 << 30));
+}
+
+int lap_train_check(const lap_train_t *train, int nranks)
+{
+    lap_nn_desc_t desc = train->desc;
+    lap_status_t status = lap_grid_check(&train->grid, nranks);
+    desc.overlap = train->overlap ? &train->rules : &train->serial;
+    if (status == LAP_OK)
+        status = lap_nn_validate(&desc, train->grid.tp);
+    if (status == LAP_OK)
+        status = lap_optimizer_validate(&train->optimizer);
+    if (status == LAP_OK)
+        status = lap_train_data_check(train);
+    if (status != LAP_OK)
+        return lap_args_refused(train->args.command, status, "");
+    return check_memory(train, nranks);
+}

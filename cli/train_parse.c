@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the command line of `lap train`: everything that one process can find wrong is found before
+ * any rank starts.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "core/environment.h"
+#include "core/status.h"
+#include "launch.h"
+#include "nn/nn_fields.h"
+#include "ranks.h"
+#include "rules.h"
+#include "train_options.h"
+#include "util/alloc.h"
+
+/* ---- values ---- */
+
+bool lap_train_count(const lap_args_t *args, int option, const char *otherwise, size_t *count_p)
+{
+    char what[64];
+    snprintf(what, sizeof(what), "--%s", lap_train_options[option].name);
+    const char *text = args->values[option] ? args->values[option] : otherwise;
+    return lap_arg_size(args->command, what, text, 1, COUNT_MOST, count_p);
+}
+
+#define RATE_MOST 1e30f
+
+bool lap_train_rate(const lap_args_t *args, int option, float otherwise, float *rate_p)
+{
+    const char *text = args->values[option];
+    char *end = NULL;
+    const float rate = text ? strtof(text, &end) : otherwise;
+    if (text && (end == text || *end != '\0' || !(rate >= 0) || rate > RATE_MOST))
+        return lap_args_wrong(args->command, "--%s is '%s'; expected a number, 0 to %g",
+                              lap_train_options[option].name, text, (double)RATE_MOST);
+    *rate_p = rate;
+    return true;
+}
+
+int lap_train_ranks(const lap_train_t *train)
+{
+    return (int)lap_grid_ranks(&train->grid, LAP_SLICE_WORLD);
+}
+
+static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
+{
+    lap_environment_t environment;
+    lap_grid_t *grid = &train->grid;
+    char text[LAP_GRID_TEXT];
+    if (!lap_arg_int(args->command, "--num-replicas", args->values[REPLICAS], 1, LAP_LAUNCH_MAX,
+                     &grid->dp))
+        return false;
+    grid->tp = 4;
+    if (args->values[TP] &&
+        !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))
+        return false;
+    const int64_t others = lap_grid_ranks(grid, LAP_SLICE_WORLD & ~LAP_SLICE_TP);
+    if (!args->values[TP] && lap_environment_launched() &&
+        lap_environment_read(&environment) == LAP_OK)
+        grid->tp = environment.size > others ? (int)(environment.size / others) : 1;
+    if (lap_grid_ranks(grid, LAP_SLICE_WORLD) <= LAP_LAUNCH_MAX)
+        return true;
+    lap_grid_text(grid, text);
+    return lap_args_wrong(args->command, "a grid of %s is %lld ranks; expected at most %d", text,
+                          (long long)lap_grid_ranks(grid, LAP_SLICE_WORLD), LAP_LAUNCH_MAX);
+}
+
+/*
+ * The first steps of AdamW move every weight by the rate, all of them in step: what a row of weights
+ * gives then changes by the rate times its length. Wider layers would be thrown off at once.
+ */
+static float adamw_rate(const lap_nn_desc_t *desc)
+{
+    return fminf(0.001f, 0.4f / (float)desc->hidden);
+}
+
+/* Less than 1. */
+static bool parse_beta(const lap_args_t *args, int option, float *beta_p)
+{
+    if (!lap_train_rate(args, option, 0, beta_p))
+        return false;
+    return *beta_p < 1 || lap_args_wrong(args->command, "--%s is '%s'; expected less than 1",
+                                         lap_train_options[option].name, args->values[option]);
+}
+
+static bool parse_decay(lap_train_t *train, const lap_args_t *args)
+{
+    lap_optimizer_desc_t *optimizer = &train->optimizer;
+    size_t kind, steps = (size_t)train->iters;
+    if (!lap_arg_choice(args->command, "--lr-decay-style", args->values[LR_DECAY],
+                        lap_lr_decay_names, &kind) ||
+        (args->values[LR_DECAY_ITERS] && !lap_train_count(args, LR_DECAY_ITERS, "", &steps)) ||
+        !lap_train_rate(args, MIN_LR, 0, &optimizer->min_lr) ||
+        !parse_beta(args, BETA1, &optimizer->beta1) || !parse_beta(args, BETA2, &optimizer->beta2))
+        return false;
+    optimizer->lr_decay = (lap_lr_decay_t)kind;
+    /* By default the decay ends with the run, which may be over before its warm-up is. */
+    if (!args->values[LR_DECAY_ITERS] && steps <= optimizer->warmup)
+        steps = optimizer->warmup + 1;
+    optimizer->lr_decay_steps = kind == LAP_LR_CONSTANT ? 0 : steps;
+    return true;
+}
+
+static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
+{
+    train->save = args->values[SAVE];
+    train->load = args->values[LOAD];
+    return !args->values[SAVE_EVERY] ||
+           lap_arg_int(args->command, "--save-every", args->values[SAVE_EVERY], 1, 1000000,
+                       &train->save_every);
+}
+
+static bool parse_training(lap_train_t *train, const lap_args_t *args)
+{
+    lap_optimizer_desc_t *optimizer = &train->optimizer;
+    size_t kind;
+    if (!lap_arg_choice(args->command, "--optimizer", args->values[OPTIMIZER], lap_optimizer_names,
+                        &kind) ||
+        !lap_arg_int(args->command, "--iters", args->values[ITERS], 1, 1000000, &train->iters) ||
+        !lap_train_rate(args, LR, kind == LAP_SGD ? 1 : adamw_rate(&train->desc), &optimizer->lr) ||
+        !lap_train_rate(args, WEIGHT_DECAY, kind == LAP_SGD ? 0 : 0.01f,
+                        &optimizer->weight_decay) ||
+        !lap_train_rate(args, CLIP, 1, &optimizer->clip_norm) ||
+        !lap_arg_size(args->command, "--lr-warmup-iters", args->values[WARMUP], 0, COUNT_MOST,
+                      &optimizer->warmup) ||
+        !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
+                     &train->log_interval) ||
+        !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
+        !parse_decay(train, args) || !parse_checkpoints(train, args) ||
+        !lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
+                         &train->bucket))
+        return false;
+    optimizer->kind = (lap_optimizer_kind_t)kind;
+    if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
+        (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
+        return true;
+    return lap_args_wrong(args->command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
+                          args->values[GRAD_DTYPE]);
+}
+
+static bool parse_backends(lap_train_t *train, const lap_args_t *args)
+{
+    const lap_device_ops_t *device;
+    const lap_transport_ops_t *transport;
+    if (!lap_arg_backends(args->command, args->values[DEVICE], args->values[TRANSPORT], &device,
+                          &transport))
+        return false;
+    train->device = device->name;
+    train->transport = transport->name;
+    if (!lap_ranks_gpus(args->command, args->values[GPU_SHARE], train->device, &train->gpus))
+        return false;
+    if (args->values[TIMEOUT] &&
+        !lap_arg_timeout(args->command, args->values[TIMEOUT], &train->timeout_s))
+        return false;
+    return lap_ranks_suit(args->command, args->values[TRANSPORT], train->transport,
+                          lap_train_ranks(train));
+}
+
+/* ---- overlap ---- */
+
+/* The rules of the file, or the defaults, with the switches turned; and the same all off. */
+static bool parse_overlap(lap_train_t *train, const lap_args_t *args)
+{
+    lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+    train->rules_path = args->values[RULES];
+    train->overlap = !args->given[NO_OVERLAP] && lap_train_ranks(train) > 1;
+    train->compare = args->given[COMPARE];
+    switches.overlap = train->grid.tp > 1;
+    lap_status_t status = train->rules_path
+                              ? lap_rules_load(train->rules_path, train->grid.tp, &train->rules)
+                              : lap_tp_overlap_init(train->grid.tp, &train->rules);
+    switches.overlap_ag = !args->given[NO_AG];
+    switches.overlap_rs = !args->given[NO_RS];
+    switches.overlap_rs_dgrad = args->given[RS_DGRAD];
+    switches.bulk_dgrad = !args->given[NO_BULK_DGRAD];
+    switches.bulk_wgrad = !args->given[NO_BULK_WGRAD];
+    switches.automatic = args->given[AUTO];
+    if (status == LAP_OK)
+        status = lap_tp_overlap_switch(&train->rules, &switches);
+    train->serial = train->rules;
+    switches.overlap = 0;
+    if (status == LAP_OK)
+        status = lap_tp_overlap_switch(&train->serial, &switches);
+    if (status != LAP_OK)
+        lap_args_fail(args->command, "%s%s", train->rules_path ? "--tp-comm-overlap-cfg: " : "",
+                      lap_last_error());
+    if (train->rules_path && lap_rules_is_stdin(train->rules_path))
+        train->rules_path = LAP_RULES_STDIN;
+    return status == LAP_OK;
+}
+
+static bool parse_link(lap_train_t *train, const lap_args_t *args)
+{
+    const char *text = args->values[LINK];
+    if (!text)
+        return true;
+    if (!lap_arg_link(args->command, "--link", text, &train->link))
+        return false;
+    if (train->link.ratio > 0 && train->grid.tp == 1)
+        return lap_args_wrong(
+            args->command,
+            "--link %s needs GEMMs that communicate; expected --tp 2 or more, or a rate", text);
+    return true;
+}
+
+static void settle_rate(lap_args_t *args, int option, float rate)
+{
+    char text[LAP_SINGLE_TEXT];
+    lap_arg_settle(args, option, "%s", lap_single_text(rate, text));
+}
+
+/* What became of options that may be left out. */
+static void settle(const lap_train_t *train, lap_args_t *args)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    lap_arg_settle(args, TP, "%d", train->grid.tp);
+    lap_arg_settle(args, BATCH, "%zu", train->batch);
+    lap_arg_settle(args, BATCH_SIZE, "%zu", train->batch / (size_t)train->grid.dp);
+    lap_arg_settle(args, HIDDEN, "%zu", desc->hidden);
+    lap_arg_settle(args, FFN, "%zu", desc->ffn ? desc->ffn : 4 * desc->hidden);
+    lap_arg_settle(args, EXPANSION, "as --ffn");
+    lap_arg_settle(args, MICRO, "%d", train->micro);
+    lap_arg_settle(args, MICRO_SIZE, "as --micro-batches");
+    lap_arg_settle(args, SEQ, "%zu", desc->seq);
+    lap_arg_settle(args, HEADS, "%zu", desc->heads);
+    lap_arg_settle(args, KV_HEADS, "%zu", desc->kv_heads ? desc->kv_heads : desc->heads);
+    lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
+    lap_arg_settle(args, VOCAB, "%zu", desc->vocab);
+    lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);
+    lap_arg_settle(args, TIED, "%s", desc->tied ? "yes" : "no");
+    lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(desc->dtype));
+    lap_arg_settle(args, FP8, "%s", lap_fp8_recipe_names[desc->fp8]);
+    settle_rate(args, LR, train->optimizer.lr);
+    settle_rate(args, WEIGHT_DECAY, train->optimizer.weight_decay);
+    settle_rate(args, MIN_LR, train->optimizer.min_lr);
+    lap_arg_settle(args, LR_DECAY_ITERS, "%zu", train->optimizer.lr_decay_steps);
+    settle_rate(args, BETA1, train->optimizer.beta1);
+    settle_rate(args, BETA2, train->optimizer.beta2);
+    settle_rate(args, CLIP, train->optimizer.clip_norm);
+    lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
+    lap_arg_settle(args, BUCKET, "%zu", train->bucket);
+    lap_arg_settle(args, DEVICE, "%s", train->device);
+    lap_arg_settle(args, TRANSPORT, "%s", train->transport);
+}
+
+/* Puts what the file of --config says in front of the arguments. */
+static int read_config(const lap_command_t *command, int *argc_p, char ***argv_p,
+                       const char **unused_p, bool *line)
+{
+    lap_args_t args = {.positionals = NULL};
+    char **copy = lap_alloc((size_t)*argc_p + 1, sizeof(*copy)); /* parsing re-orders them */
+    if (!copy)
+        return lap_args_refused(
+            command, lap_error(LAP_ERR_NO_MEMORY, "no memory for %d arguments", *argc_p), "");
+    memcpy(copy, *argv_p, (size_t)*argc_p * sizeof(*copy));
+    int status = lap_args_parse(command, *argc_p, copy, &args);
+    lap_free(copy);
+    memcpy(line, args.given, sizeof(args.given));
+    if (status == LAP_CLI_GO && args.values[CONFIG])
+        status = lap_config_read(command, args.values[CONFIG], *argc_p, *argv_p, argc_p, argv_p,
+                                 unused_p);
+    return status;
+}
+
+int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_train_t *train_p)
+{
+    lap_args_t args;
+    const char *unused = "";
+    bool line[LAP_OPTIONS_MAX] = {false};
+    int status = read_config(command, &argc, &argv, &unused, line);
+    if (status == LAP_CLI_GO)
+        status = lap_args_parse(command, argc, argv, &args);
+    if (status != LAP_CLI_GO)
+        return status;
+    lap_train_t train = {
+        .grid = LAP_GRID_INIT, .desc = LAP_NN_DESC_INIT, .optimizer = LAP_OPTIMIZER_DESC_INIT};
+    train.data = args.values[DATA];
+    train.data_ends = args.given[DATA_ENDS];
+    train.config = args.values[CONFIG];
+    train.config_unused = unused;
+    train.json = args.given[JSON];
+    train.debug = args.given[DEBUG];
+    train.quiet = args.given[QUIET];
+    train.goes_on = args.given[CONTINUE];
+    train.trace = !args.given[NO_TRACE];
+    train.desc.debug = train.debug;
+    if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
+        !lap_train_kinds(&train, &args) || !lap_train_shape(&train, &args) ||
+        !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
+        !parse_overlap(&train, &args) || !parse_link(&train, &args))
+        return LAP_CLI_USAGE;
+    train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
+    train.predicts =
+        !args.given[NO_PREDICT] && train.grid.dp == 1 && strcmp(train.device, "cuda") != 0;
+    settle(&train, &args);
+    train.args = args;
+    *train_p = train;
+    return LAP_CLI_GO;
+}

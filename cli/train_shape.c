@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `lap train` trains, as the command line says it: the kind of layers or a model, and sizes. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/status.h"
+#include "nn/nn_fields.h"
+#include "train_options.h"
+
+#define MICRO_MOST 65536
+#define LAYERS_MOST 100000 /* each has calls that are planned before anything else is looked at */
+
+/* A layer, also by the name of TransformerEngine's module, such as LayerNormMLP. */
+static bool parse_layer(const lap_args_t *args, size_t *kind_p)
+{
+    const char *text = args->values[LAYER];
+    static const char *const modules[] = {"Linear", "LayerNormLinear", "LayerNormMLP",
+                                          "MultiheadAttention", "TransformerLayer"};
+    for (size_t i = 0; i < sizeof(modules) / sizeof(modules[0]); i++)
+        if (strcasecmp(text, modules[i]) == 0) {
+            *kind_p = i;
+            return true;
+        }
+    return lap_arg_choice(args->command, "--layer", text, lap_nn_kind_names, kind_p);
+}
+
+/* An option that has the name of a field of layers. */
+static bool parse_field(lap_train_t *train, const lap_args_t *args, int option, const char *text)
+{
+    return lap_arg_option(args->command, option, text, lap_nn_fields, sizeof(lap_field_t),
+                          &train->desc);
+}
+
+/* A preset, or layers. */
+static bool parse_kind(lap_train_t *train, const lap_args_t *args)
+{
+    size_t kind;
+    train->model = args->values[MODEL];
+    if (train->model) {
+        if (lap_model_preset(train->model, &train->desc) == LAP_OK)
+            return true;
+        return lap_args_wrong(args->command, "--model: %s", lap_last_error());
+    }
+    if (!parse_layer(args, &kind))
+        return false;
+    if (kind == LAP_NN_MODEL)
+        return lap_args_wrong(args->command,
+                              "--layer is 'model'; expected --model NAME in its place");
+    train->desc.kind = (lap_nn_kind_t)kind;
+    return true;
+}
+
+/* What was given, or is the default of layers. */
+static bool parse_own_field(lap_train_t *train, const lap_args_t *args, int option)
+{
+    if (!args->values[option] || (train->model && !args->given[option]))
+        return true;
+    return parse_field(train, args, option, args->values[option]);
+}
+
+static bool parse_tied(lap_train_t *train, const lap_args_t *args)
+{
+    static const char *const words[] = {"no", "yes", NULL};
+    const char *text = args->values[TIED];
+    size_t tied = 1;
+    if (!text)
+        return true;
+    if (*text && !lap_arg_choice(args->command, "--tied", text, words, &tied))
+        return false;
+    train->desc.tied = (int)tied;
+    return true;
+}
+
+bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
+{
+    const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
+    if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
+        !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
+        !parse_tied(train, args) || !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
+        !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
+        return false;
+    train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];
+    return true;
+}
+
+/* FP8 is no type of weights and activations, but of what GEMMs multiply. */
+static bool parse_dtype(const lap_args_t *args, const char *text, lap_dtype_t *dtype_p)
+{
+    lap_dtype_t dtype;
+    const bool known = lap_dtype_parse(text, &dtype) == LAP_OK;
+    const bool fp8 = strncmp(text, "fp8", 3) == 0 || (known && lap_dtype_is_fp8(dtype));
+    if (known && !fp8) {
+        *dtype_p = dtype;
+        return true;
+    }
+    return lap_args_wrong(args->command, "--dtype is '%s'; expected float32, bfloat16 or float16%s",
+                          text, fp8 ? " (for GEMMs in FP8, add --fp8)" : "");
+}
+
+static bool refuse_batch(const lap_train_t *train, const lap_args_t *args)
+{
+    if (train->micro == 1)
+        return lap_args_wrong(
+            args->command, "--batch is %zu; expected a multiple of the %d replicas, which share it",
+            train->batch, train->grid.dp);
+    return lap_args_wrong(
+        args->command,
+        "--batch is %zu; expected a multiple of %d: %d replica%s times %d micro-batches",
+        train->batch, train->grid.dp * train->micro, train->grid.dp, train->grid.dp > 1 ? "s" : "",
+        train->micro);
+}
+
+/* The sequences of an iteration, which replicas and their micro-batches share. */
+static bool parse_batch(lap_train_t *train, const lap_args_t *args)
+{
+    char batch[24];
+    if (!lap_arg_int(args->command, "--micro-batches", args->values[MICRO], 1, MICRO_MOST,
+                     &train->micro))
+        return false;
+    const size_t replicas = (size_t)train->grid.dp;
+    size_t size = 0, sharers = replicas * (size_t)train->micro;
+    if (args->given[MICRO_SIZE] && !lap_train_count(args, MICRO_SIZE, "", &size))
+        return false;
+    if (size > 0 && args->given[MICRO])
+        return lap_args_wrong(
+            args->command,
+            "--micro-batch and --micro-batches are both given; expected one of them");
+    if (size > 0)
+        sharers = size <= COUNT_MOST / replicas ? replicas * size : COUNT_MOST;
+    snprintf(batch, sizeof(batch), "%zu", sharers > 2 || size > 0 ? sharers : 2);
+    if (args->given[BATCH] && args->given[BATCH_SIZE])
+        return lap_args_wrong(args->command,
+                              "--batch and --batch-size are both given; expected one of them");
+    if (args->given[BATCH_SIZE]) {
+        if (!lap_arg_size(args->command, "--batch-size", args->values[BATCH_SIZE], 1,
+                          COUNT_MOST / replicas, &train->batch))
+            return false;
+        train->batch *= replicas;
+    } else if (!lap_train_count(args, BATCH, batch, &train->batch)) {
+        return false;
+    }
+    if (size > 0 && (train->batch % sharers != 0 || train->batch / sharers > MICRO_MOST))
+        return lap_args_wrong(
+            args->command,
+            "--batch is %zu; expected a multiple of %zu, the --micro-batch of %zu "
+            "for each of %d replicas, up to %d times that",
+            train->batch, sharers, size, train->grid.dp, MICRO_MOST);
+    if (train->batch % sharers != 0)
+        return refuse_batch(train, args);
+    train->micro = size > 0 ? (int)(train->batch / sharers) : train->micro;
+    train->desc.batch = size > 0 ? size : train->batch / sharers;
+    return true;
+}
+
+/* A part of the hidden size, which should be a multiple of `by`. */
+static bool divide(const lap_args_t *args, size_t hidden, size_t by, const char *of,
+                   const char *instead, size_t *part_p)
+{
+    if (hidden % by != 0)
+        return lap_args_wrong(args->command,
+                              "--hidden is %zu; expected a multiple of the %zu %s, or %s", hidden,
+                              by, of, instead);
+    *part_p = hidden / by;
+    return true;
+}
+
+/* The hidden size is that of all heads, unless it is given: then the heads fit it. */
+static bool parse_hidden(lap_train_t *train, const lap_args_t *args)
+{
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    lap_nn_desc_t *desc = &train->desc;
+    const bool attends = desc->kind == LAP_NN_ATTENTION || desc->kind == LAP_NN_TRANSFORMER;
+    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
+    if (!lap_train_count(args, HEADS, cuda ? "64" : "24", &desc->heads) ||
+        !lap_train_count(args, HEAD_DIM, cuda ? "128" : "32", &desc->head_dim) ||
+        (args->given[HIDDEN] && !lap_train_count(args, HIDDEN, "", &desc->hidden)))
+        return false;
+    if (args->given[HIDDEN] && attends && heads && !dim)
+        return divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well",
+                      &desc->head_dim);
+    if (args->given[HIDDEN] && attends && !heads)
+        return divide(args, desc->hidden, desc->head_dim, "features of a head",
+                      "--heads or another --head-dim", &desc->heads);
+    if (args->given[HIDDEN])
+        return true;
+    if (!__builtin_mul_overflow(desc->heads, desc->head_dim, &desc->hidden) &&
+        desc->hidden <= COUNT_MOST)
+        return true;
+    return lap_args_wrong(
+        args->command, "--heads %zu times --head-dim %zu is the hidden size; expected at most %d",
+        desc->heads, desc->head_dim, COUNT_MOST);
+}
+
+/* A number of a model, if it is given. */
+static bool parse_own(const lap_args_t *args, int option, size_t *count_p)
+{
+    return !args->given[option] || lap_train_count(args, option, "", count_p);
+}
+
+/*
+ * The numbers of a preset that are given. Heads keep their size, and groups of heads and the MLP their
+ * proportions, unless they are given too.
+ */
+static bool parse_model_sizes(lap_train_t *train, const lap_args_t *args)
+{
+    const lap_nn_desc_t preset = train->desc;
+    lap_nn_desc_t *desc = &train->desc;
+    const bool heads = args->given[HEADS], dim = args->given[HEAD_DIM];
+    if (!parse_own(args, HEADS, &desc->heads) || !parse_own(args, HEAD_DIM, &desc->head_dim) ||
+        !parse_own(args, HIDDEN, &desc->hidden) || !parse_own(args, VOCAB, &desc->vocab) ||
+        !parse_own(args, LAYERS, &desc->layers) || !parse_own(args, SEQ, &desc->seq))
+        return false;
+    if (heads && !dim &&
+        !divide(args, desc->hidden, desc->heads, "heads", "--head-dim as well", &desc->head_dim))
+        return false;
+    if (!heads && (dim || args->given[HIDDEN]) &&
+        !divide(args, desc->hidden, desc->head_dim, "features of a head",
+                "--heads or another --head-dim", &desc->heads))
+        return false;
+    const size_t group = preset.heads / preset.kv_heads;
+    desc->kv_heads = desc->heads % group == 0 ? desc->heads / group : desc->heads;
+    desc->ffn = (size_t)((double)preset.ffn * (double)desc->hidden / (double)preset.hidden);
+    desc->ffn = desc->ffn > 0 ? desc->ffn : 1;
+    const bool learned = desc->positions == LAP_POSITIONS_LEARNED;
+    if (!learned || desc->max_positions < desc->seq)
+        desc->max_positions = learned ? desc->seq : 0;
+    return true;
+}
+
+static bool parse_ffn(lap_train_t *train, const lap_args_t *args)
+{
+    lap_nn_desc_t *desc = &train->desc;
+    size_t factor;
+    if (args->given[FFN] && args->given[EXPANSION])
+        return lap_args_wrong(
+            args->command, "--ffn and --mlp-expansion-factor are both given; expected one of them");
+    if (args->given[FFN] && !lap_train_count(args, FFN, "", &desc->ffn))
+        return false;
+    if (!args->given[EXPANSION])
+        return true;
+    if (!lap_arg_size(args->command, "--mlp-expansion-factor", args->values[EXPANSION], 1,
+                      COUNT_MOST / desc->hidden, &factor))
+        return false;
+    desc->ffn = factor * desc->hidden;
+    return true;
+}
+
+bool lap_train_shape(lap_train_t *train, const lap_args_t *args)
+{
+    const bool cuda = strcmp(train->device, "cuda") == 0;
+    lap_nn_desc_t *desc = &train->desc;
+    if (!(train->model ? parse_model_sizes(train, args)
+                       : parse_hidden(train, args) &&
+                             lap_train_count(args, SEQ, cuda ? "2048" : "256", &desc->seq)))
+        return false;
+    return parse_batch(train, args) && parse_ffn(train, args) &&
+           ((train->model && !args->given[LAYERS]) ||
+            lap_arg_size(args->command, "--layers", args->values[LAYERS], 1, LAYERS_MOST,
+                         &desc->layers)) &&
+           (!args->values[KV_HEADS] || lap_train_count(args, KV_HEADS, "", &desc->kv_heads)) &&
+           parse_dtype(args,
+                       args->values[DTYPE] ? args->values[DTYPE]
+                       : cuda              ? "bfloat16"
+                                           : "float32",
+                       &desc->dtype);
+}

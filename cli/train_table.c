@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of `lap train`, their texts and their other names. */
+#include <string.h>
+
+#include "shared_options.h"
+#include "train_options.h"
+
+const lap_option_t lap_train_options[NOPTIONS] = {
+    [LAYER] = {0, "layer", "KIND",
+               "linear, layernorm_linear, layernorm_mlp, attention or transformer", "transformer"},
+    [MODEL] = {0, "model", "NAME",
+               "a language model instead of layers: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, "
+               "llama-tiny, llama-1b, llama-8b, llama-70b, or gpt or llama, which are small. The "
+               "options that follow change its numbers",
+               NULL},
+    [VOCAB] = {0, "vocab", "COUNT", "tokens that a model knows (default: the model's own)", NULL},
+    [POSITIONS] = {0, "positions", "KIND",
+                   "how a model knows where tokens are: learned, rope or none (default: the "
+                   "model's own); rope is for all layers with attention",
+                   NULL},
+    [TIED] = {0, "tied", "[=YES]",
+              "embeddings are the weights of a model's logits, too: yes or no (default: the "
+              "model's own)",
+              NULL},
+    [TP] = {0, "tp", "P",
+            "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
+            "launcher started)",
+            NULL},
+    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of P ranks each", "1"},
+    [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
+    [BATCH] = {0, "batch", "COUNT",
+               "sequences per iteration, of all replicas together (default 2, or a sequence for "
+               "each micro-batch of each replica)",
+               NULL},
+    [BATCH_SIZE] = {'b', "batch-size", "COUNT",
+                    "sequences per iteration and replica, instead of --batch", NULL},
+    [MICRO] = {0, "micro-batches", "N",
+               "micro-batches per iteration and replica: gradients are accumulated, and sent to "
+               "other replicas during the last backward",
+               "1"},
+    [MICRO_SIZE] = {0, "micro-batch", "COUNT",
+                    "sequences of a micro-batch, instead of --micro-batches", NULL},
+    [DATA] = {0, "data", "FILES",
+              "train a model on files of tokens, with commas between them, or patterns; see lap "
+              "data (default: tokens made from the seed)",
+              NULL},
+    [DATA_ENDS] = {0, "no-data-wrap", NULL,
+                   "refuse to train on more than --data has, instead of beginning again", NULL},
+    [SEQ] = {0, "seq", "COUNT",
+             "tokens per sequence (default 256; cuda: 2048; of a model: its own)", NULL},
+    [HEADS] = {0, "heads", "COUNT",
+               "attention heads (default 24; cuda: 64; with --hidden: the hidden size divided by "
+               "--head-dim)",
+               NULL},
+    [KV_HEADS] = {0, "kv-heads", "COUNT",
+                  "heads of keys and values, each shared by a group of heads (default: as --heads)",
+                  NULL},
+    [HEAD_DIM] = {'d', "head-dim", "COUNT",
+                  "features per head (default 32; cuda: 128; with --hidden and --heads: one "
+                  "divided by the other)",
+                  NULL},
+    [HIDDEN] =
+        {0, "hidden", "SIZE",
+         "hidden size: features per token between layers (default: --heads times --head-dim)",
+         NULL},
+    [FFN] = {0, "ffn", "SIZE", "features inside the MLP (default: 4 times the hidden size)", NULL},
+    [EXPANSION] = {0, "mlp-expansion-factor", "N", "--ffn as a multiple of the hidden size", NULL},
+    [LAYERS] = {0, "layers", "COUNT", "number of layers", "1"},
+    [NORM] = {0, "norm", "KIND", "layernorm or rmsnorm", "layernorm"},
+    [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
+    [RECOMPUTE] = {0, "recompute", "WHAT",
+                   "activations that backward recomputes: none, selective or full", "none"},
+    [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL,
+                              "every rank has all rows, and sums are all-reduced", NULL},
+    [DTYPE] = {0, "dtype", "TYPE", "float32, bfloat16 or float16 (default float32; cuda: bfloat16)",
+               NULL},
+    [FP8] = {0, "fp8", "[=RECIPE]",
+             "GEMMs in FP8, and how they are scaled: none (no FP8), delayed (the default) or "
+             "current",
+             NULL},
+    [OPTIMIZER] = {0, "optimizer", "KIND", "adamw or sgd", "adamw"},
+    [LR] = {0, "lr", "RATE",
+            "learning rate (default 0.4 divided by the hidden size, 0.001 at most; sgd: 1)", NULL},
+    [WARMUP] = {0, "lr-warmup-iters", "COUNT",
+                "iterations in which the learning rate grows to --lr", "0"},
+    [WEIGHT_DECAY] = {0, "weight-decay", "RATE", "weight decay of matrices (default 0.01; sgd: 0)",
+                      NULL},
+    [CLIP] = {0, "clip-grad", "NORM",
+              "clip gradients to this norm, of all of them together; 0: do not clip", "1"},
+    [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
+                    "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
+    [BUCKET] = {0, "bucket-size", "COUNT",
+                "elements of gradients that are sent together (default 256K; cuda: 4M)", NULL},
+    [LR_DECAY] = {0, "lr-decay-style", "KIND",
+                  "how the learning rate falls after the warm-up: constant, linear or cosine",
+                  "constant"},
+    [LR_DECAY_ITERS] = {0, "lr-decay-iters", "COUNT",
+                        "iterations until it is --min-lr, with those of the warm-up (default: "
+                        "--iters)",
+                        NULL},
+    [MIN_LR] = {0, "min-lr", "RATE", "the learning rate at the end of the decay", "0"},
+    [BETA1] = {0, "adam-beta1", "PART", "how much of the first moment stays in a step", "0.9"},
+    [BETA2] = {0, "adam-beta2", "PART", "how much of the second moment stays in a step", "0.999"},
+    [CONFIG] = {0, "config", "FILE.yaml",
+                "settings of the model, of parallelism, overlap and training by the names of NeMo "
+                "and Megatron; options count more",
+                NULL},
+    [SAVE] = {0, "save", "DIR",
+              "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
+    [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
+    [LOAD] = {0, "load", "DIR",
+              "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "
+              "checkpoint, or with weights from files of safetensors",
+              NULL},
+    [SEED] = {0, "seed", "N", "seed of weights and data", "1234"},
+    [NO_OVERLAP] = {0, "no-comm-overlap", NULL, "first communicate, then compute", NULL},
+    [RULES] = {0, "tp-comm-overlap-cfg", "FILE.yaml",
+               "the method and knobs of each GEMM, as in NeMo and Megatron; -: standard input",
+               NULL},
+    [AUTO] = {0, "auto", NULL, "measure, and choose the method of each GEMM", NULL},
+    [NO_AG] = {0, "disable-tp-comm-overlap-ag", NULL, "no overlap of AG+GEMM", NULL},
+    [NO_RS] = {0, "disable-tp-comm-overlap-rs", NULL, "no overlap of GEMM+RS", NULL},
+    [RS_DGRAD] = {0, "tp-comm-overlap-rs-dgrad", NULL,
+                  "dgrad of qkv and fc1 is GEMM+RS, with no reduction during wgrad", NULL},
+    [NO_BULK_DGRAD] = {0, "disable-tp-comm-bulk-dgrad", NULL, "no gather during dgrad", NULL},
+    [NO_BULK_WGRAD] = {0, "disable-tp-comm-bulk-wgrad", NULL, "no reduction during wgrad", NULL},
+    [COMPARE] = {0, "compare", NULL, "train twice, with overlap and without", NULL},
+    [LINK] = {0, "link", "LINK",
+              "emulate a link out of each rank: a rate such as 2GB/s, a rate with a latency as in "
+              "2GB/s,5us, or ratio:0.4, the rate at which communication that is not overlapped "
+              "takes 0.4 of the time of the GEMMs",
+              NULL},
+    [DEVICE] = LAP_OPTION_DEVICE,
+    [TRANSPORT] = LAP_OPTION_TRANSPORT,
+    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
+    [TIMEOUT] = LAP_OPTION_TIMEOUT,
+    [CONTINUE] = {0, "continue-on-nan", NULL,
+                  "go on when a loss, or the norm of the gradients, is not finite", NULL},
+    [NO_TRACE] = {0, "no-trace", NULL,
+                  "do not trace the GEMMs: no figures of communication (on GPUs, of three or more "
+                  "iterations only the second half is traced)",
+                  NULL},
+    [NO_PREDICT] =
+        {0, "no-predict", NULL,
+         "do not measure GEMMs and kernels by themselves to predict forward and backward "
+         "(on GPUs and with replicas nothing is predicted)",
+         NULL},
+    [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
+    [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},
+    [LOG_INTERVAL] = {0, "log-interval", "COUNT",
+                      "print the progress, loss and time of one in COUNT iterations", "1"},
+    [JSON] = {0, "json", NULL,
+              "print one JSON object on one line; with --model one more for each step before it",
+              NULL},
+};
+
+/* The layers compare the rules of a file; whatever is printed is rank 0's. */
+static const int own[] = {RULES, CONFIG, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL, JSON};
+
+/* The names that TransformerEngine's examples have for them, and other trainers. */
+static const lap_alias_t aliases[] = {
+    {0, "layer-type", LAYER}, {0, "tp-size", TP},      {'i', "num-iters", ITERS},
+    {'s', "seq-length", SEQ}, {0, "num-heads", HEADS}, {0, "save-interval", SAVE_EVERY},
+    {0, "steps", ITERS},      {0, "dp", REPLICAS},     {0, "global-batch", BATCH},
+};
+
+const lap_command_t lap_train_command = {
+    .name = "lap train",
+    .usage = "[OPTIONS]",
+    .summary = "Trains layers whose weights are sharded over P ranks, on random data, overlaps\n"
+               "their communication with their GEMMs, and says how much of it was hidden.",
+    .details =
+        "The data x are normally distributed, and the layers learn to give -x: the loss is half\n"
+        "the mean square of the difference. A language model learns the tokens of --data, or a\n"
+        "Markov chain, and its loss is the mean cross-entropy. The same seed gives the same\n"
+        "weights and data for any P and any number of replicas; so do the same files.\n"
+        "\n"
+        "time           forward, backward, gradients between replicas and the optimizer step\n"
+        "passes         forward and backward alone\n"
+        "predicted      the same, by a simulation of all ranks' programs with what GEMMs, "
+        "kernels,\n"
+        "               copies and signals cost by themselves\n"
+        "communication  time in which data that a rank sent were on their way; mean of the ranks\n"
+        "               (of a model without that of embeddings and of the loss)\n"
+        "hidden         ... while the rank computed\n"
+        "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
+        "  wire         ... for data on their way\n"
+        "  late         ... for a rank that was late, because it computed or slept\n"
+        "  core         ... for a core: a thread that could go on, of this rank or of the rank\n"
+        "               that it waited for, was not running\n"
+        "tokens/s       of all replicas; TFLOP/s (of the GEMMs of a rank) and GB/s (sent by a\n"
+        "               rank) are over the time of an iteration, too\n"
+        "\n"
+        "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
+        "need the same arguments.",
+    .exit_status =
+        "  0        all iterations were done\n"
+        "  1        a rank failed\n"
+        "  128 + n  signal n killed a rank, or asked lap train to end\n"
+        "  2        the command line is wrong\n"
+        "  3        a loss, or the norm of the gradients, is not finite: standard error names\n"
+        "           the first layer and tensor that is not finite, in the order of forward and\n"
+        "           then backward, and what was measured so far is printed",
+    .options = lap_train_options,
+    .noptions = NOPTIONS,
+    .own = own,
+    .nown = sizeof(own) / sizeof(own[0]),
+    .aliases = aliases,
+    .naliases = sizeof(aliases) / sizeof(aliases[0]),
+};
+
+_Static_assert(NOPTIONS + LAP_TRAIN_OWN_MAX <= LAP_OPTIONS_MAX,
+               "room for options of other commands");
+
+const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown)
+{
+    lap_command_t *command = &form->command;
+    memcpy(form->options, lap_train_options, sizeof(lap_train_options));
+    memcpy(form->options + NOPTIONS, own, nown * sizeof(*own));
+    command->options = form->options;
+    command->noptions = NOPTIONS + nown;
+    command->aliases = aliases;
+    command->naliases = sizeof(aliases) / sizeof(aliases[0]);
+    return command;
+}
+
+const char *lap_train_own(const lap_train_t *train, size_t own)
+{
+    return train->args.values[NOPTIONS + own];
+}

@@ -70,15 +70,17 @@ if(LAP_COMPUTE_SANITIZER AND NOT LAP_TEST_GPU STREQUAL "AUTO")
   set(sanitizer_tests ${LAP_TEST_GPU})
 endif()
 
-# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text] [SERIAL]
+# lap_test(folder/name[.sh] [RANKS n...] [MPI n...] [HOSTS n...] [ARGS arg...] [ENV name=value...] [TIMEOUT seconds] [LABEL text]
 #          [FORKS] [GPU] [SANITIZER tool] [TARGET target])
 # Runs the program, or with .sh the script, of that name. RANKS: under `lap run`, once for each number of ranks. MPI: the
-# same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells several entries of one program apart. SERIAL: alone on the machine, for tests that a busy one would disturb.
+# same under mpirun. HOSTS: with so many ranks on each of two hosts, as test/hosts.sh makes them (Open MPI only). LABEL tells
+# several entries of one program apart. Several tests run at a time, those with the longest TIMEOUT first.
 # FORKS: the program starts processes itself. GPU: it needs one, which its ranks share, and is alone on it; ctest knows it by
 # the label gpu. SANITIZER: on a GPU under that tool of compute-sanitizer; the label is gpu-sanitizer. There are tests of these
 # two only where gpu_tests and sanitizer_tests above are ON. TARGET: a program that is not one of this folder.
 function(lap_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
+  set(alone OFF)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FORKS;GPU" "TIMEOUT;LABEL;TARGET;SANITIZER" "RANKS;MPI;HOSTS;ARGS;ENV")
   set_property(GLOBAL APPEND PROPERTY lap_tests ${name})
   if((arg_GPU AND NOT gpu_tests) OR (arg_SANITIZER AND NOT sanitizer_tests))
     return()
@@ -102,7 +104,7 @@ function(lap_test name)
     endif()
     list(PREPEND command ${compute_sanitizer} --tool ${arg_SANITIZER})
     string(JOIN "-" arg_LABEL ${arg_LABEL} ${arg_SANITIZER})
-    set(arg_SERIAL ON)
+    set(alone ON)
   endif()
   if(arg_FORKS OR arg_RANKS OR arg_MPI OR arg_HOSTS)
     list(PREPEND arg_ENV ${many_processes_environment})
@@ -121,7 +123,7 @@ function(lap_test name)
   set(gpu_share "")
   if(arg_GPU)
     set(gpu_share --gpu-share)
-    set(arg_SERIAL ON)
+    set(alone ON)
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     add_test(NAME ${base}-n${ranks}
@@ -140,7 +142,8 @@ function(lap_test name)
   set_tests_properties(${tests} PROPERTIES
     TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77
-    RUN_SERIAL ${arg_SERIAL}
+    RUN_SERIAL ${alone}
+    COST ${arg_TIMEOUT}
     ENVIRONMENT "${test_environment};LAP_TEST_LIMIT_S=${limit};${mpirun_environment};${arg_ENV}")
   if(arg_SANITIZER)
     set_tests_properties(${tests} PROPERTIES LABELS gpu-sanitizer)

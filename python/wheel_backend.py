@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel of lapstrake, by PEP 517: liblap by CMake, the package around it, and a zip file.
+"""Builds the wheel of lapstrake, by PEP 517: liblap and lap by CMake, the package around them, and a zip file.
 
 It needs nothing but Python, so that a wheel can be made without a network. LAPSTRAKE_LIBRARY names a liblap to take
-instead of building one; LAPSTRAKE_CMAKE_ARGS are arguments of cmake, such as -DLAP_CUDA=OFF.
+instead of building one, and the command lap with it if that stands in the same folder; LAPSTRAKE_CMAKE_ARGS are
+arguments of cmake, such as -DLAP_CUDA=OFF.
 """
 
 from __future__ import annotations
@@ -51,17 +52,22 @@ def _run(command: List[str]) -> None:
         raise SystemExit(f"lapstrake: '{shlex.join(command)}' failed with status {failure.returncode}") from None
 
 
-def _library(folder: str) -> bytes:
+def _built(folder: str) -> Dict[str, bytes]:
+    """The library and the command, by their names in the package."""
     given = os.environ.get("LAPSTRAKE_LIBRARY")
     if given:
         if not Path(given).is_file():
             raise SystemExit(f"lapstrake: LAPSTRAKE_LIBRARY is '{given}', expected a file liblap.so")
-        return Path(given).read_bytes()
+        files = {"lapstrake/liblap.so": Path(given).read_bytes()}
+        command = Path(given).with_name("lap")
+        if command.is_file():
+            files["lapstrake/lap"] = command.read_bytes()
+        return files
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DLAP_BUILD_TESTS=OFF", "-DLAP_BUILD_EXAMPLES=OFF"]
     options += shlex.split(os.environ.get("LAPSTRAKE_CMAKE_ARGS", ""))
     _run(["cmake", "-S", str(ROOT), "-B", folder, *options])
-    _run(["cmake", "--build", folder, "--target", "lap_shared", "--parallel"])
-    return (Path(folder) / "liblap.so").read_bytes()
+    _run(["cmake", "--build", folder, "--target", "lap_shared", "lap_cli", "--parallel"])
+    return {f"lapstrake/{name}": (Path(folder) / name).read_bytes() for name in ("liblap.so", "lap")}
 
 
 def _write(path: Path, files: Dict[str, bytes]) -> None:
@@ -69,6 +75,7 @@ def _write(path: Path, files: Dict[str, bytes]) -> None:
     files[f"{info}/METADATA"] = _metadata().encode()
     files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: lapstrake\nRoot-Is-Purelib: false\n"
                               f"Tag: {_tag()}\n").encode()
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\nlap = lapstrake.__main__:main\n"
     files[f"{info}/LICENSE"] = (ROOT / "LICENSE").read_bytes()
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -84,7 +91,7 @@ def _entry(name: str) -> zipfile.ZipInfo:
     # Always the same date, so that equal files make equal wheels.
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+    entry.external_attr = (0o100755 if name in ("lapstrake/liblap.so", "lapstrake/lap") else 0o100644) << 16
     return entry
 
 
@@ -95,7 +102,7 @@ def build_wheel(wheel_directory: str, config_settings: Optional[Dict[str, Any]] 
     files = {path.relative_to(PACKAGE.parent).as_posix(): path.read_bytes()
              for path in sorted(PACKAGE.rglob("*")) if path.suffix == ".py" or path.name == "py.typed"}
     with tempfile.TemporaryDirectory() as folder:
-        files["lapstrake/liblap.so"] = _library(folder)
+        files.update(_built(folder))
     _write(Path(wheel_directory) / name, files)
     return name
 

@@ -9,10 +9,12 @@ from lapstrake._abi import DType, Epilogue, Kind, Layout, OpArgs, OpDesc, Sharde
 from lapstrake._library import version
 from lapstrake.errors import (Busy, Error, Internal, InvalidArgument, Mismatch, NoMemory, NotSafe, PeerLost,
                               SystemFailure, Timeout, Unsupported)
+from lapstrake.notebook import bench, show
 from lapstrake.world import Group, Op, World, dtype_size, methods, shard, shard_features, tensor
 
 __all__ = [
     "Busy", "DType", "Epilogue", "Error", "Group", "Internal", "InvalidArgument", "Kind", "Layout", "Mismatch",
     "NoMemory", "NotSafe", "Op", "OpArgs", "OpDesc", "PeerLost", "Sharded", "Status", "SystemFailure", "Tensor",
-    "Timeout", "Unsupported", "World", "dtype_size", "methods", "shard", "shard_features", "tensor", "version",
+    "Timeout", "Unsupported", "World", "bench", "dtype_size", "methods", "shard", "shard_features", "show", "tensor",
+    "version",
 ]

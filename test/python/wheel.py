@@ -29,6 +29,8 @@ class Wheel(unittest.TestCase):
             self.assertEqual(status, 0, text)
             self.assertIn(folder, text)
             self.assertTrue((Path(folder) / "lapstrake" / "liblap.so").exists())
+            status, text = run(Path(folder) / "bin" / "lap", "--version", PYTHONPATH=folder, LAPSTRAKE_COMMAND="")
+            self.assertEqual((status, text[:4]), (0, "lap "))
             self.assertTrue((Path(folder) / "lapstrake" / "py.typed").exists())
 
     def test_equal_wheels(self):

@@ -98,9 +98,9 @@ void lap_nn_list_block(lap_nn_list_t *list, uint32_t b)
     lap_nn_block_t *block = &list->blocks[b];
     const lap_nn_shape_t *shape = &block->shape;
     const lap_nn_desc_t *desc = &list->plan.desc;
-    const bool last = b + 1 == list->plan.nblocks, both = shape->column && shape->row;
+    const bool last = b + 1 == list->end_block, both = shape->column && shape->row;
     const bool keeps = desc->recompute == LAP_RECOMPUTE_NONE;
-    block->x = b == 0 ? list->x : list->blocks[b - 1].y;
+    block->x = b == list->first_block ? list->x : list->blocks[b - 1].y;
     block->y = last ? list->y : matrix(list, "y", b, LAP_NN_OWN_ROWS, shape->out);
     if (shape->norm) {
         add_two(list, "norm_out", b, LAP_NN_OWN_ROWS, shape->width, keeps, block->norm_out);
@@ -348,8 +348,11 @@ void lap_nn_list_ready(lap_nn_list_t *list, lap_nn_weight_t *weight)
         entry->writes[0] = weight->grad;
         entry->beta = list->more ? 1.0f : 0.0f;
         entry->index = list->nreductions++;
+        entry->weight_grad = !weight->plain; /* a bias: wgrad has made it */
     }
-    lap_nn_add_entry(list, LAP_NN_READY, weight->name, LAP_NN_NONE)->index = weight->index;
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_READY, weight->name, LAP_NN_NONE);
+    entry->index = weight->index;
+    entry->weight_grad = !weight->plain;
 }
 
 /* What the ranks hold in part becomes ready at the end of backward, as do embeddings. */
@@ -372,6 +375,7 @@ static lap_nn_entry_t *call_wgrad(lap_nn_list_t *list, uint32_t b, bool column, 
     entry->writes[LAP_NN_D] = (column ? block->column : block->row)->grad;
     entry->alpha = 1 / list->plan.desc.loss_scale;
     entry->beta = list->more ? 1.0f : 0.0f;
+    entry->weight_grad = true;
     if (bias)
         entry->writes[LAP_NN_BIAS_GRAD] = partial_of(list, bias);
     return entry;
@@ -484,7 +488,8 @@ static void norm_backward(lap_nn_list_t *list, uint32_t b, uint32_t dnorm, uint3
 uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy)
 {
     const lap_nn_shape_t *shape = &list->blocks[b].shape;
-    const uint32_t dx = b == 0 ? list->dx : matrix(list, "dx", b, LAP_NN_OWN_ROWS, shape->width);
+    const uint32_t dx =
+        b == list->first_block ? list->dx : matrix(list, "dx", b, LAP_NN_OWN_ROWS, shape->width);
     recompute(list, b);
     if (!shape->column) {
         row_backward(list, b, dy, dx);

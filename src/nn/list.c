@@ -30,7 +30,7 @@ static void *grow(lap_nn_list_t *list, void *array, uint32_t count, uint32_t *ro
 
 static uint32_t add_region(lap_nn_list_t *list, const lap_nn_region_t *region)
 {
-    if (list->more)
+    if (list->same_regions)
         return list->next_region++;
     lap_nn_region_t *regions =
         grow(list, list->regions, list->nregions, &list->regions_room, sizeof(*regions));
@@ -82,10 +82,11 @@ uint32_t lap_nn_add_region(lap_nn_list_t *list, const char *name, uint32_t block
         .part_of = LAP_NN_NONE,
         .scale = LAP_NN_NONE,
         .amax = LAP_NN_NONE,
+        .slot = lap_nn_list_is_stage(list) && memory != LAP_NN_LASTING ? list->slot : LAP_NN_NONE,
         .first = LAP_NN_NONE,
     };
     const uint32_t index = add_region(list, &region);
-    if (list->status != LAP_OK || list->more)
+    if (list->status != LAP_OK || list->same_regions)
         return index;
     lap_nn_region_t *added = &list->regions[index];
     added->rows = lap_nn_region_rows(list, index, list->plan.desc.seq);
@@ -138,7 +139,7 @@ lap_nn_entry_t *lap_nn_add_call(lap_nn_list_t *list, const char *name, uint32_t 
                                 lap_tp_gemm_t gemm, const lap_op_desc_t *desc)
 {
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_OPERATOR, name, block);
-    if (list->more) {
+    if (list->same_steps) {
         entry->index = list->next_step++;
         return entry;
     }
@@ -199,13 +200,25 @@ static void list_loss(lap_nn_list_t *list)
     entry->writes[0] = list->dy;
 }
 
+/* Whether a weight is one of the norms of the blocks being listed. */
+static bool is_listed(const lap_nn_list_t *list, const lap_nn_weight_t *weight)
+{
+    bool found = false;
+    for (uint32_t b = list->first_block; b < list->end_block && !found; b++)
+        found = weight == list->blocks[b].gamma || weight == list->blocks[b].beta;
+    return found;
+}
+
 /*
  * The gradients of norms are summed over ranks by a reduce-scatter, overlapped with a GEMM of one element
  * that nobody needs, and a gather.
  */
 static void list_sums(lap_nn_list_t *list)
 {
-    const size_t rows = lap_nn_plan_sums(&list->plan) / LAP_NN_SUM_COLS;
+    const lap_nn_plan_t *plan = &list->plan;
+    const size_t before = lap_nn_plan_sums(plan, list->first_block) * sizeof(float);
+    const size_t rows =
+        lap_nn_plan_sums(plan, list->end_block - list->first_block) / LAP_NN_SUM_COLS;
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     if (rows == 0)
         return;
@@ -214,13 +227,14 @@ static void list_sums(lap_nn_list_t *list)
     desc.cols = LAP_NN_SUM_COLS;
     desc.kind = LAP_BULK_RS;
     desc.n = desc.k = 1;
-    const uint32_t all = lap_nn_add_part(list, "sums", list->sums, 0, rows, LAP_NN_SUM_COLS,
+    const uint32_t all = lap_nn_add_part(list, "sums", list->sums, before, rows, LAP_NN_SUM_COLS,
                                          LAP_NN_SUM_COLS),
-                   column = lap_nn_add_part(list, "sums", list->sums, 0, rows, 1, LAP_NN_SUM_COLS),
-                   one = lap_nn_add_part(list, "sums", list->sums, 0, 1, 1, 1),
-                   mine = lap_nn_add_part(list, "sums_r", list->sums_r, 0, own, LAP_NN_SUM_COLS,
-                                          LAP_NN_SUM_COLS),
-                   summed = lap_nn_add_part(list, "sums_all", list->sums_all, 0, rows,
+                   column =
+                       lap_nn_add_part(list, "sums", list->sums, before, rows, 1, LAP_NN_SUM_COLS),
+                   one = lap_nn_add_part(list, "sums", list->sums, before, 1, 1, 1),
+                   mine = lap_nn_add_part(list, "sums_r", list->sums_r, before, own,
+                                          LAP_NN_SUM_COLS, LAP_NN_SUM_COLS),
+                   summed = lap_nn_add_part(list, "sums_all", list->sums_all, before, rows,
                                             LAP_NN_SUM_COLS, LAP_NN_SUM_COLS),
                    rest = lap_nn_add_region(list, "sums_rest", LAP_NN_NONE, LAP_NN_PRIVATE,
                                             LAP_NN_FIXED, LAP_FLOAT32, rows, 1);
@@ -236,35 +250,58 @@ static void list_sums(lap_nn_list_t *list)
     entry->reads[LAP_NN_X] = mine;
     entry->writes[LAP_NN_SECOND] = summed;
     for (uint32_t i = list->nweights; i-- > 0;)
-        if (list->weights[i].summed)
+        if (list->weights[i].summed && is_listed(list, &list->weights[i]))
             lap_nn_list_ready(list, &list->weights[i]);
+}
+
+lap_nn_chunk_t lap_nn_list_chunk(const lap_nn_list_t *list)
+{
+    return lap_nn_plan_chunk(&list->plan, list->slots[list->slot].chunk);
+}
+
+/* From now on the slot is listed; first the regions that it begins and ends with. */
+static void begin_slot(lap_nn_list_t *list, uint32_t slot)
+{
+    const uint32_t chunk = list->slots[slot].chunk;
+    list->slot = slot;
+    list->first_block = (uint32_t)lap_nn_plan_begin(&list->plan, chunk);
+    list->end_block = (uint32_t)lap_nn_plan_begin(&list->plan, chunk + 1);
+    list_external(list);
+}
+
+static void list_blocks(lap_nn_list_t *list)
+{
+    for (uint32_t b = list->first_block; b < list->end_block; b++)
+        lap_nn_list_block(list, b);
+}
+
+static void list_forward(lap_nn_list_t *list)
+{
+    lap_nn_list_tokens(list);
+    if (lap_nn_list_chunk(list).embedding)
+        lap_nn_list_embedding(list);
+    else
+        lap_nn_list_look(list, "input", LAP_NN_NONE, list->x);
+    for (uint32_t b = list->first_block; b < list->end_block; b++)
+        lap_nn_list_forward(list, b);
 }
 
 static void list_backward(lap_nn_list_t *list)
 {
     uint32_t dy = list->dy;
-    for (uint32_t b = (uint32_t)list->plan.nblocks; b-- > 0;)
+    for (uint32_t b = list->end_block; b-- > list->first_block;)
         dy = lap_nn_list_backward(list, b, dy);
-    if (lap_nn_list_is_model(list))
+    if (lap_nn_list_chunk(list).embedding)
         lap_nn_list_embedding_backward(list, dy);
     list_sums(list);
 }
 
-static void list_all(lap_nn_list_t *list)
+/* Layers without a pipeline: forward, loss, and both variants of backward. */
+static void list_whole(lap_nn_list_t *list)
 {
     uint32_t *parts = list->parts;
-    list_external(list);
-    lap_nn_list_rope(list);
-    lap_nn_list_params(list);
-    for (uint32_t b = 0; b < list->plan.nblocks; b++)
-        lap_nn_list_block(list, b);
     lap_nn_list_renew(list);
-    if (lap_nn_list_is_model(list))
-        lap_nn_list_embedding(list);
-    else
-        lap_nn_list_look(list, "input", LAP_NN_NONE, list->x);
-    for (uint32_t b = 0; b < list->plan.nblocks; b++)
-        lap_nn_list_forward(list, b);
+    list_forward(list);
     parts[LAP_NN_LOSS_PART] = list->nentries;
     list_loss(list);
     parts[LAP_NN_BACKWARD] = list->nentries;
@@ -273,9 +310,59 @@ static void list_all(lap_nn_list_t *list)
     list_backward(list);
     lap_nn_list_renew_end(list);
     parts[LAP_NN_BACKWARD_MORE] = list->nentries;
-    list->more = true;
+    list->more = list->same_regions = list->same_steps = true;
     list_backward(list);
-    list->more = false;
+    list->more = list->same_regions = list->same_steps = false;
+}
+
+/*
+ * A rank of a pipeline: gradients begin with zeros, and each backward of each slot adds to them. The slots
+ * of a chunk have the same operators.
+ */
+static void list_stage(lap_nn_list_t *list)
+{
+    uint32_t first_step = 0;
+    lap_nn_add_entry(list, LAP_NN_ZERO, "zero", LAP_NN_NONE)->writes[0] = list->grads;
+    for (uint32_t s = 0; s < list->nslots; s++) {
+        lap_nn_slot_t *slot = &list->slots[s];
+        if (s > 0) {
+            begin_slot(list, s);
+            list_blocks(list);
+        }
+        list->same_steps = s > 0 && list->slots[s - 1].chunk == slot->chunk;
+        if (!list->same_steps)
+            first_step = list->nsteps;
+        list->next_step = first_step;
+        slot->forward = list->nentries;
+        list_forward(list);
+        if (lap_nn_list_chunk(list).head)
+            list_loss(list);
+        slot->backward = list->nentries;
+        list->more = true;
+        list_backward(list);
+        list->more = false;
+        slot->end = list->nentries;
+        slot->x = list->x;
+        slot->y = list->y;
+        slot->dy = list->dy;
+        slot->dx = list->dx;
+    }
+    list->same_steps = false;
+    for (int part = 0; part < LAP_NN_LOOK_GRADIENTS; part++)
+        list->parts[part] = list->nentries;
+}
+
+static void list_all(lap_nn_list_t *list)
+{
+    uint32_t *parts = list->parts;
+    begin_slot(list, 0);
+    lap_nn_list_rope(list);
+    lap_nn_list_params(list);
+    list_blocks(list);
+    if (lap_nn_list_is_stage(list))
+        list_stage(list);
+    else
+        list_whole(list);
     parts[LAP_NN_LOOK_GRADIENTS] = list->nentries;
     for (uint32_t i = list->nweights; i-- > 0;)
         lap_nn_list_look(list, "gradient", LAP_NN_NONE, list->weights[i].grad);
@@ -296,24 +383,48 @@ static size_t bytes_of(const lap_nn_region_t *region)
     return aligned(region->rows * region->cols * lap_dtype_size(region->dtype));
 }
 
+/* The action of a pipeline that an entry is a part of, as a number. */
+static uint32_t action_of(const lap_nn_list_t *list, uint32_t entry)
+{
+    uint32_t slot = 0;
+    while (slot < list->nslots && entry >= list->slots[slot].end)
+        slot++;
+    const bool backward = slot < list->nslots && entry >= list->slots[slot].backward;
+    const bool apart = list->plan.cut.split && list->entries[entry].weight_grad;
+    return 3 * slot + backward + (backward && apart);
+}
+
 static void use(lap_nn_list_t *list, uint32_t region, uint32_t entry)
 {
     size_t offset;
     if (region == LAP_NN_NONE)
         return;
     lap_nn_region_t *root = &list->regions[lap_nn_region_root(list, region, &offset)];
-    const bool kept =
-        root->first < list->parts[LAP_NN_LOSS_PART] && entry >= list->parts[LAP_NN_BACKWARD];
+    const bool stage = lap_nn_list_is_stage(list);
+    const bool kept = !stage && root->first < list->parts[LAP_NN_LOSS_PART] &&
+                      entry >= list->parts[LAP_NN_BACKWARD];
     if (root->first == LAP_NN_NONE)
         root->first = entry;
+    else if (stage)
+        root->kept = root->kept || action_of(list, root->first) != action_of(list, entry);
     root->last = kept ? list->parts[LAP_NN_LOOK_GRADIENTS] : entry;
+}
+
+/* Actions come in any order: what outlives one of them has its memory for itself. */
+static void keep_regions(lap_nn_list_t *list)
+{
+    for (uint32_t i = 0; i < list->nregions; i++)
+        if (list->regions[i].kept) {
+            list->regions[i].first = 0;
+            list->regions[i].last = list->nentries;
+        }
 }
 
 /* The two variants of backward have one order; the one that adds to gradients has more entries. */
 static void find_lifetimes(lap_nn_list_t *list)
 {
     for (uint32_t i = 0; i < list->nentries; i++) {
-        if (i == list->parts[LAP_NN_BACKWARD])
+        if (i == list->parts[LAP_NN_BACKWARD] && !lap_nn_list_is_stage(list))
             i = list->parts[LAP_NN_BACKWARD_MORE];
         const lap_nn_entry_t *entry = &list->entries[i];
         for (int r = 0; r < LAP_NN_READS; r++)
@@ -401,13 +512,20 @@ lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, in
     list->blocks = lap_alloc(plan->nblocks, sizeof(*list->blocks));
     list->weights =
         lap_alloc(plan->nblocks * BLOCK_WEIGHTS + TOKEN_WEIGHTS, sizeof(*list->weights));
-    if (!list->blocks || !list->weights)
+    for (uint32_t c = 0; c < lap_nn_plan_chunks(plan); c++)
+        list->nslots += lap_nn_plan_chunk(plan, c).slots;
+    list->slots = lap_alloc(list->nslots, sizeof(*list->slots));
+    if (!list->blocks || !list->weights || !list->slots)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu layers", plan->desc.layers);
     for (uint32_t b = 0; b < plan->nblocks; b++)
         list->blocks[b].shape = lap_nn_plan_shape(plan, b);
+    for (uint32_t c = 0, slot = 0; c < lap_nn_plan_chunks(plan); c++)
+        for (uint32_t i = 0; i < lap_nn_plan_chunk(plan, c).slots; i++)
+            list->slots[slot++].chunk = c;
     list_all(list);
     LAP_TRY(list->status);
     find_lifetimes(list);
+    keep_regions(list);
     return lay_out(list);
 }
 
@@ -417,7 +535,8 @@ static lap_status_t count_bytes(const lap_nn_plan_t *given, int rank,
 {
     lap_nn_plan_t plan = *given;
     lap_nn_list_t list;
-    lap_nn_plan_cut(&plan, layers);
+    if (plan.cut.nchunks == 0)
+        lap_nn_plan_cut(&plan, layers);
     const lap_status_t status = lap_nn_list_init(&list, &plan, rank, kernels);
     *bytes_p = 0;
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
@@ -433,7 +552,7 @@ lap_status_t lap_nn_list_bytes(const lap_nn_plan_t *plan, int rank, const lap_nn
 {
     const size_t layers = plan->desc.layers;
     double two, three;
-    if (layers <= 3)
+    if (layers <= 3 || plan->cut.nchunks > 0)
         return count_bytes(plan, rank, kernels, layers, kept, bytes_p);
     LAP_TRY(count_bytes(plan, rank, kernels, 2, kept, &two));
     LAP_TRY(count_bytes(plan, rank, kernels, 3, kept, &three));
@@ -448,5 +567,6 @@ void lap_nn_list_clear(lap_nn_list_t *list)
     lap_free(list->steps);
     lap_free(list->weights);
     lap_free(list->blocks);
+    lap_free(list->slots);
     *list = (lap_nn_list_t){.nregions = 0};
 }

@@ -40,6 +40,8 @@ typedef struct lap_nn_region {
     uint32_t part_of;          /* LAP_NN_NONE: of none */
     uint32_t scale, amax;      /* FP8: the slot of its scale, and its magnitude; else LAP_NN_NONE */
     bool made;                 /* lasting: the first pass, or what is before it, writes it */
+    uint32_t slot;             /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
+    bool kept;                 /* of a pipeline: outlives the action that uses it first */
     uint32_t first, last;      /* private: the first and the last entry that use it */
     size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;
@@ -68,6 +70,7 @@ typedef enum lap_nn_work {
     LAP_NN_CROSS_ENTROPY,
     LAP_NN_READY, /* a gradient is complete: calls what lap_nn_on_gradient was given */
     LAP_NN_LOOK,  /* finds the largest magnitude, when asked to: see finite.c */
+    LAP_NN_ZERO,  /* of a pipeline: all gradients begin with it */
     LAP_NN_WORKS
 } lap_nn_work_t;
 
@@ -101,6 +104,7 @@ typedef struct lap_nn_entry {
      */
     uint32_t index;
     lap_nn_when_t when;
+    bool weight_grad;  /* of backward: no stage before waits for it */
     float alpha, beta; /* beta is not 0: the first of `writes` is read, too */
 } lap_nn_entry_t;
 
@@ -120,6 +124,8 @@ typedef struct lap_nn_weight {
     lap_nn_param_t param; /* its tensors have memory once layers are made */
     char name[48];
     uint32_t index;
+    uint32_t tensor;        /* its number in the whole model */
+    bool twin;              /* of tied weights, the copy of the stage with the head */
     bool plain;             /* no GEMM reads it: it has no copy */
     bool wide;              /* its copy is no FP8 */
     size_t rows;            /* in memory: zeros may follow those of param */
@@ -155,6 +161,16 @@ enum {
     LAP_NN_LIST_PARTS
 };
 
+/*
+ * What one micro-batch at a time uses: the activations of a chunk, and the entries on them. Layers
+ * without a pipeline have one.
+ */
+typedef struct lap_nn_slot {
+    uint32_t chunk;
+    uint32_t forward, backward, end; /* entries: forward and loss; backward that adds */
+    uint32_t x, y, dy, dx;           /* regions */
+} lap_nn_slot_t;
+
 typedef struct lap_nn_list {
     lap_nn_plan_t plan;
     int rank;
@@ -164,9 +180,13 @@ typedef struct lap_nn_list {
      * Backward is listed twice, with the same operators and regions: the second time those of the
      * first are taken again, in their order.
      */
-    bool more; /* the backward being listed adds to gradients: it is the second */
+    bool more;         /* the backward being listed adds to gradients */
+    bool same_regions; /* regions are those listed before, from next_region on */
+    bool same_steps;   /* and so are operators, from next_step on */
     uint32_t next_step, next_region;
-    lap_nn_entry_t spare; /* what lap_nn_add_entry returns after a failure */
+    uint32_t slot;                   /* the one being listed: its blocks */
+    uint32_t first_block, end_block; /* are these */
+    lap_nn_entry_t spare;            /* what lap_nn_add_entry returns after a failure */
 
     lap_nn_region_t *regions;
     uint32_t nregions, regions_room;
@@ -178,6 +198,9 @@ typedef struct lap_nn_list {
     lap_nn_weight_t *weights;
     uint32_t nweights;
     lap_nn_block_t *blocks;
+    lap_nn_slot_t *slots;
+    uint32_t nslots;
+    uint32_t ntensors; /* parameters of the whole model so far */
     uint32_t nlooks, nreductions;
     uint32_t nfp8;         /* matrices with a scale: those of weights first, then of forward, */
     uint32_t nfp8_weights; /* ... so many of weights, */
@@ -220,6 +243,13 @@ uint32_t lap_nn_region_root(const lap_nn_list_t *list, uint32_t region, size_t *
 
 bool lap_nn_list_fp8(const lap_nn_list_t *list);
 
+/* Whether it is that of a rank of a pipeline; and the chunk of the slot that is being listed. */
+static inline bool lap_nn_list_is_stage(const lap_nn_list_t *list)
+{
+    return list->plan.cut.nchunks > 0;
+}
+lap_nn_chunk_t lap_nn_list_chunk(const lap_nn_list_t *list);
+
 /* Whether it is that of a language model. */
 static inline bool lap_nn_list_is_model(const lap_nn_list_t *list)
 {
@@ -256,6 +286,7 @@ void lap_nn_list_model(lap_nn_list_t *list);
 void lap_nn_list_rope(lap_nn_list_t *list);
 
 /* From tokens to x, from logits to their gradients, from dx to the gradients of embeddings. */
+void lap_nn_list_tokens(lap_nn_list_t *list);
 void lap_nn_list_embedding(lap_nn_list_t *list);
 void lap_nn_list_entropy(lap_nn_list_t *list);
 void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx);

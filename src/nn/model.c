@@ -20,23 +20,38 @@ static uint32_t private(lap_nn_list_t *list, const char *name, lap_nn_extent_t e
 static uint32_t add_logits(lap_nn_list_t *list)
 {
     const lap_nn_plan_t *plan = &list->plan;
-    const size_t cols = lap_nn_pre_share(plan, &list->blocks[plan->nblocks - 1].shape, list->rank);
+    const size_t cols = lap_nn_logits_share(plan, list->rank);
     const size_t stride = (cols + LOGITS_ALIGN - 1) / LOGITS_ALIGN * LOGITS_ALIGN;
     const uint32_t room = private(list, "logits", LAP_NN_ALL_ROWS, plan->desc.dtype, stride);
     return lap_nn_add_part(list, "logits", room, 0, plan->m, cols, stride);
 }
 
+/* What comes from the stage before, or goes to it, or the same with the next: a matrix as x. */
+static uint32_t add_message(lap_nn_list_t *list, const char *name)
+{
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const uint32_t region = private(list, name, LAP_NN_OWN_ROWS, desc->dtype, desc->hidden);
+    if (list->status == LAP_OK && lap_nn_list_is_stage(list))
+        list->regions[region].kept = true;
+    return region;
+}
+
 /* Tokens are int32, as wide as float32. */
 void lap_nn_list_model(lap_nn_list_t *list)
 {
-    const lap_nn_desc_t *desc = &list->plan.desc;
+    const lap_nn_chunk_t chunk = lap_nn_list_chunk(list);
     list->tokens = lap_nn_add_region(list, "tokens", LAP_NN_NONE, LAP_NN_EXTERNAL, LAP_NN_ALL_ROWS,
                                      LAP_FLOAT32, 0, LAP_ID_COLS);
     list->ids = private(list, "ids", LAP_NN_ALL_ROWS, LAP_FLOAT32, LAP_ID_COLS);
-    list->x = private(list, "x", LAP_NN_OWN_ROWS, desc->dtype, desc->hidden);
-    list->dx = private(list, "dx", LAP_NN_OWN_ROWS, desc->dtype, desc->hidden);
-    list->y = list->dy = add_logits(list);
+    list->x = add_message(list, "x");
+    list->dx = add_message(list, "dx");
     list->target = LAP_NN_NONE;
+    if (!chunk.head) {
+        list->y = add_message(list, "y");
+        list->dy = add_message(list, "dy");
+        return;
+    }
+    list->y = list->dy = add_logits(list);
     list->stats = list->all_stats =
         private(list, "logit_stats", LAP_NN_ALL_ROWS, LAP_FLOAT32, LAP_LOGIT_STATS);
     if (list->plan.nranks > 1)
@@ -85,12 +100,19 @@ static void embed(lap_nn_list_t *list, uint32_t out)
     entry->writes[0] = out;
 }
 
-void lap_nn_list_embedding(lap_nn_list_t *list)
+void lap_nn_list_tokens(lap_nn_list_t *list)
 {
-    const lap_nn_desc_t *desc = &list->plan.desc;
+    const lap_nn_chunk_t chunk = lap_nn_list_chunk(list);
+    if (!chunk.embedding && !chunk.head)
+        return;
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_COPY, "tokens", LAP_NN_NONE);
     entry->reads[0] = list->tokens;
     entry->writes[0] = list->ids;
+}
+
+void lap_nn_list_embedding(lap_nn_list_t *list)
+{
+    const lap_nn_desc_t *desc = &list->plan.desc;
     lap_nn_list_look_weight(list, LAP_NN_NONE, list->embedding);
     lap_nn_list_look_weight(list, LAP_NN_NONE, list->positions);
     if (list->plan.nranks == 1) {
@@ -151,5 +173,6 @@ void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx)
     }
     if (list->positions)
         embed_backward(list, list->positions, full, LAP_NN_NONE, false);
-    embed_backward(list, list->embedding, full, list->ids, desc->tied != 0);
+    embed_backward(list, list->embedding, full, list->ids,
+                   desc->tied && list->blocks[list->plan.nblocks - 1].shape.head);
 }

@@ -24,6 +24,7 @@ static lap_nn_weight_t *add_weight(lap_nn_list_t *list, const lap_nn_shape_t *sh
 {
     lap_nn_weight_t *weight = &list->weights[list->nweights];
     weight->index = list->nweights++;
+    weight->tensor = list->ntensors++;
     if (shape->head)
         snprintf(weight->name, sizeof(weight->name), "%s.%s", part, what);
     else
@@ -105,7 +106,7 @@ static lap_nn_weight_t *add_vocab(lap_nn_list_t *list, const lap_nn_shape_t *sha
     param->rows = param->part_rows[0] = lap_nn_vocab_share(plan, list->rank, &param->global_row[0]);
     weight->plain = !of_head;
     if (of_head)
-        weight->rows = lap_nn_pre_share(plan, &list->blocks[plan->nblocks - 1].shape, list->rank);
+        weight->rows = lap_nn_logits_share(plan, list->rank);
     return weight;
 }
 
@@ -123,6 +124,17 @@ static void list_embedding(lap_nn_list_t *list)
     list->positions->plain = true;
 }
 
+/* Tied weights where another rank of the pipeline has the embedding: the same matrix once more. */
+static lap_nn_weight_t *add_twin(lap_nn_list_t *list)
+{
+    const lap_nn_shape_t of_none = {.head = true};
+    lap_nn_weight_t *weight = add_vocab(list, &of_none, "embedding", true);
+    list->ntensors--;
+    weight->tensor = 0; /* the first of all */
+    weight->twin = true;
+    return weight;
+}
+
 static void list_block(lap_nn_list_t *list, lap_nn_block_t *block)
 {
     const lap_nn_shape_t *shape = &block->shape;
@@ -132,7 +144,7 @@ static void list_block(lap_nn_list_t *list, lap_nn_block_t *block)
     if (shape->norm && list->plan.desc.norm == LAP_LAYERNORM)
         block->beta = add_norm(list, shape, "bias");
     if (shape->head && list->plan.desc.tied) {
-        block->column = list->embedding;
+        block->column = list->embedding ? list->embedding : add_twin(list);
     } else if (shape->head) {
         block->column = add_vocab(list, shape, shape->column_name, true);
     } else if (shape->column) {
@@ -214,7 +226,7 @@ static void add_copy(lap_nn_list_t *list, lap_nn_weight_t *weight)
 /* The gradients of vectors in one backward; those that ranks must sum lie together. */
 static void add_partials(lap_nn_list_t *list)
 {
-    const size_t sums = lap_nn_plan_sums(&list->plan);
+    const size_t sums = lap_nn_plan_sums(&list->plan, list->plan.nblocks);
     size_t at = 0;
     list->sums = lasting(list, "sums", LAP_FLOAT32, 1, sums);
     list->sums_r = lasting(list, "sums_r", LAP_FLOAT32, 1, sums);
@@ -233,16 +245,37 @@ static void add_partials(lap_nn_list_t *list)
         } else {
             weight->partial = lap_nn_add_region(list, weight->name, LAP_NN_NONE, LAP_NN_PRIVATE,
                                                 LAP_NN_FIXED, LAP_FLOAT32, 1, rows);
+            if (list->status == LAP_OK)
+                list->regions[weight->partial].slot = LAP_NN_NONE;
         }
+    }
+}
+
+/* In the order of the whole model, also those of a rank of a pipeline that has some of its blocks. */
+static void list_blocks(lap_nn_list_t *list)
+{
+    const lap_nn_plan_t *plan = &list->plan;
+    lap_nn_plan_t whole = *plan;
+    bool embedding = false;
+    for (uint32_t c = 0; c < lap_nn_plan_chunks(plan); c++)
+        embedding = embedding || lap_nn_plan_chunk(plan, c).embedding;
+    if (embedding)
+        list_embedding(list);
+    else if (lap_nn_list_is_model(list))
+        list->ntensors += plan->desc.positions == LAP_POSITIONS_LEARNED ? 2 : 1;
+    whole.cut.nchunks = 0;
+    for (size_t b = 0, own; b < lap_nn_plan_total(plan); b++) {
+        const lap_nn_shape_t shape = lap_nn_plan_shape(&whole, b);
+        if (lap_nn_plan_has(plan, b, &own))
+            list_block(list, &list->blocks[own]);
+        else
+            list->ntensors += (uint32_t)lap_nn_plan_params(plan, &shape);
     }
 }
 
 void lap_nn_list_params(lap_nn_list_t *list)
 {
-    if (lap_nn_list_is_model(list))
-        list_embedding(list);
-    for (size_t b = 0; b < list->plan.nblocks; b++)
-        list_block(list, &list->blocks[b]);
+    list_blocks(list);
     add_arrays(list);
     lap_nn_list_slots(list);
     for (uint32_t i = 0; i < list->nweights; i++)
@@ -285,7 +318,7 @@ static lap_status_t fill_matrix(lap_nn_t *nn, const lap_nn_weight_t *weight)
             .stride = param->cols,
             .out = out,
             .seed = nn->list.plan.desc.seed,
-            .tensor = weight->index,
+            .tensor = weight->tensor,
             .first = param->global_row[p] * param->all_cols + param->global_col,
             .row_step = param->all_cols,
         };

@@ -219,6 +219,73 @@ void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers)
         layers * (is_transformer(&plan->desc) ? 2 : 1) + (plan->desc.kind == LAP_NN_MODEL ? 1 : 0);
 }
 
+static size_t blocks_of(const lap_nn_plan_t *plan, size_t layers)
+{
+    return layers * (is_transformer(&plan->desc) ? 2 : 1);
+}
+
+void lap_nn_plan_take(lap_nn_plan_t *plan, const lap_nn_cut_t *cut)
+{
+    plan->cut = *cut;
+    plan->nblocks = lap_nn_plan_begin(plan, cut->nchunks);
+}
+
+uint32_t lap_nn_plan_chunks(const lap_nn_plan_t *plan)
+{
+    return plan->cut.nchunks ? plan->cut.nchunks : 1;
+}
+
+lap_nn_chunk_t lap_nn_plan_chunk(const lap_nn_plan_t *plan, uint32_t chunk)
+{
+    const bool model = plan->desc.kind == LAP_NN_MODEL;
+    const lap_nn_chunk_t whole = {
+        .layers = plan->desc.layers, .embedding = model, .head = model, .slots = 1};
+    return plan->cut.nchunks ? plan->cut.chunks[chunk] : whole;
+}
+
+size_t lap_nn_plan_begin(const lap_nn_plan_t *plan, uint32_t chunk)
+{
+    size_t begin = 0;
+    for (uint32_t c = 0; c < chunk; c++) {
+        const lap_nn_chunk_t own = lap_nn_plan_chunk(plan, c);
+        begin += blocks_of(plan, own.layers) + own.head;
+    }
+    return begin;
+}
+
+size_t lap_nn_plan_total(const lap_nn_plan_t *plan)
+{
+    return blocks_of(plan, plan->desc.layers) + (plan->desc.kind == LAP_NN_MODEL);
+}
+
+/* The block of the whole model that a block of the plan is. */
+static size_t block_of(const lap_nn_plan_t *plan, size_t own)
+{
+    uint32_t chunk = 0;
+    while (own >= lap_nn_plan_begin(plan, chunk + 1))
+        chunk++;
+    return blocks_of(plan, lap_nn_plan_chunk(plan, chunk).first) + own -
+           lap_nn_plan_begin(plan, chunk);
+}
+
+bool lap_nn_plan_has(const lap_nn_plan_t *plan, size_t block, size_t *own_p)
+{
+    size_t own = 0;
+    while (own < plan->nblocks && block_of(plan, own) != block)
+        own++;
+    *own_p = own;
+    return own < plan->nblocks;
+}
+
+size_t lap_nn_plan_params(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape)
+{
+    const size_t norms = plan->desc.norm == LAP_LAYERNORM ? 2 : 1;
+    const size_t gemm = shape->bias ? 2 : 1;
+    const bool tied = shape->head && plan->desc.tied;
+    return (shape->norm ? norms : 0) + (shape->column && !tied ? gemm : 0) +
+           (shape->row ? gemm : 0);
+}
+
 /* All GEMMs can be described. */
 lap_status_t lap_nn_validate(const lap_nn_desc_t *desc, int nranks)
 {
@@ -319,12 +386,13 @@ static lap_nn_shape_t head_shape(const lap_nn_desc_t *desc)
     };
 }
 
-lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
+/* Of a block of the whole model. */
+static lap_nn_shape_t shape_of(const lap_nn_plan_t *plan, size_t block)
 {
     const lap_nn_desc_t *desc = &plan->desc;
     const bool transformer = is_transformer(desc);
     lap_nn_shape_t shape;
-    if (desc->kind == LAP_NN_MODEL && block + 1 == plan->nblocks)
+    if (desc->kind == LAP_NN_MODEL && block + 1 == lap_nn_plan_total(plan))
         return head_shape(desc);
     if (is_linear(desc))
         shape = linear_shape(desc);
@@ -337,6 +405,11 @@ lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
     shape.bias = desc->bias != 0;
     shape.fp8 = desc->fp8 != LAP_FP8_NONE;
     return shape;
+}
+
+lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
+{
+    return shape_of(plan, block_of(plan, block));
 }
 
 static size_t pre_parts(const lap_nn_shape_t *shape)
@@ -366,14 +439,19 @@ size_t lap_nn_vocab_share(const lap_nn_plan_t *plan, int rank, size_t *first_p)
     return first >= vocab ? 0 : first + share > vocab ? vocab - first : share;
 }
 
-size_t lap_nn_plan_sums(const lap_nn_plan_t *plan)
+size_t lap_nn_logits_share(const lap_nn_plan_t *plan, int rank)
+{
+    return lap_shard_features(head_shape(&plan->desc).pre, plan->nranks, rank, NULL);
+}
+
+size_t lap_nn_plan_sums(const lap_nn_plan_t *plan, size_t nblocks)
 {
     const lap_nn_desc_t *desc = &plan->desc;
     const size_t vectors = desc->norm == LAP_LAYERNORM ? 2 : 1;
     if (!desc->sequence_parallel || !lap_nn_plan_shape(plan, 0).norm)
         return 0;
     const size_t padded = (desc->hidden + LAP_NN_SUM_COLS - 1) / LAP_NN_SUM_COLS * LAP_NN_SUM_COLS;
-    return plan->nblocks * vectors * padded;
+    return nblocks * vectors * padded;
 }
 
 /* ---- operators ---- */

@@ -33,12 +33,29 @@ typedef struct lap_nn_shape {
     const char *column_name, *row_name, *norm_name;
 } lap_nn_shape_t;
 
+/* Consecutive layers of a model that are a stage of a pipeline; the first and the last have more. */
+typedef struct lap_nn_chunk {
+    size_t first, layers;
+    bool embedding, head;
+    uint32_t slots; /* micro-batches whose activations are there at once */
+} lap_nn_chunk_t;
+
+/* What a rank of a pipeline has of a model. */
+#define LAP_NN_CHUNKS 16
+typedef struct lap_nn_cut {
+    uint32_t nchunks; /* 0: all of it, and no pipeline */
+    lap_nn_chunk_t chunks[LAP_NN_CHUNKS];
+    uint32_t micros; /* micro-batches of a step */
+    bool split;      /* gradients of weights are a part of backward by themselves */
+} lap_nn_cut_t;
+
 typedef struct lap_nn_plan {
     lap_nn_desc_t desc; /* with its defaults filled in */
     lap_tp_overlap_t overlap;
     int nranks;
     size_t m;       /* the capacity: seq * batch */
-    size_t nblocks; /* all layers' */
+    size_t nblocks; /* all layers', or those of the chunks, one chunk after the other */
+    lap_nn_cut_t cut;
 } lap_nn_plan_t;
 
 #define LAP_NN_SUM_COLS 16u /* gradients to be summed over ranks are seen as rows of so many */
@@ -49,7 +66,20 @@ lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_pla
 /* Leaves `layers` of its layers. */
 void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers);
 
+/* Leaves the chunks of a rank of a pipeline. */
+void lap_nn_plan_take(lap_nn_plan_t *plan, const lap_nn_cut_t *cut);
+
+/* The number of chunks, at least 1; where the blocks of a chunk begin; what a chunk has. */
+uint32_t lap_nn_plan_chunks(const lap_nn_plan_t *plan);
+size_t lap_nn_plan_begin(const lap_nn_plan_t *plan, uint32_t chunk);
+lap_nn_chunk_t lap_nn_plan_chunk(const lap_nn_plan_t *plan, uint32_t chunk);
+
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
+
+/* The parameters that a block of the whole model adds to those before; and whether a rank has it. */
+size_t lap_nn_plan_params(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);
+size_t lap_nn_plan_total(const lap_nn_plan_t *plan);
+bool lap_nn_plan_has(const lap_nn_plan_t *plan, size_t block, size_t *own_p);
 
 /* What a rank has of the features that the column-parallel GEMM makes and the row-parallel takes. */
 size_t lap_nn_pre_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, int rank);
@@ -61,8 +91,11 @@ size_t lap_nn_mid_share(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape, 
  */
 size_t lap_nn_vocab_share(const lap_nn_plan_t *plan, int rank, size_t *first_p);
 
-/* The floats of norms' gradients that ranks hold in part, with padding; 0: none. */
-size_t lap_nn_plan_sums(const lap_nn_plan_t *plan);
+/* The same with these zeros. */
+size_t lap_nn_logits_share(const lap_nn_plan_t *plan, int rank);
+
+/* The floats of norms' gradients that ranks hold in part, with padding, of so many blocks; 0: none. */
+size_t lap_nn_plan_sums(const lap_nn_plan_t *plan, size_t nblocks);
 
 /* Whether backward finds the whole input of a column-parallel GEMM kept by forward. */
 bool lap_nn_plan_keeps_input(const lap_nn_plan_t *plan, const lap_nn_shape_t *shape);

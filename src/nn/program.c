@@ -69,10 +69,13 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
         const lap_nn_region_t *named = region->made ? &list->regions[root] : region;
+        char slot[24] = "";
+        if (named->slot != LAP_NN_NONE && named->memory != LAP_NN_LASTING)
+            snprintf(slot, sizeof(slot), "slot%u.", (unsigned)named->slot);
         if (named->block == LAP_NN_NONE)
-            snprintf(name, sizeof(name), "%s", named->name);
+            snprintf(name, sizeof(name), "%s%s", slot, named->name);
         else
-            snprintf(name, sizeof(name), "block%u.%s", (unsigned)named->block, named->name);
+            snprintf(name, sizeof(name), "%sblock%u.%s", slot, (unsigned)named->block, named->name);
         (void)lap_link_add_region(linked, name, memory_of(list, root),
                                   list->regions[root].offset + offset, bytes_of(region),
                                   filled || given);
@@ -190,6 +193,7 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_CROSS_ENTROPY] = "cross_entropy",
         [LAP_NN_READY] = "ready",
         [LAP_NN_LOOK] = "amax",
+        [LAP_NN_ZERO] = "zero",
     };
     return names[work];
 }
@@ -249,6 +253,19 @@ bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode)
     return entry->work != LAP_NN_READY && (mode.looks || entry->work != LAP_NN_LOOK);
 }
 
+lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
+                               const lap_nn_source_t *source, lap_linked_t *linked)
+{
+    const lap_nn_entry_t *entry = &list->entries[index];
+    if (entry->work == LAP_NN_OPERATOR)
+        LAP_TRY(add_call(list, seq, entry, source, linked));
+    else
+        add_kernel(list, seq, entry, linked);
+    LAP_TRY(linked->status);
+    linked->fragments[linked->nfragments - 1].origin = index;
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
@@ -260,12 +277,7 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
             LAP_TRY(lap_nn_link_bucket(list, mode.replicas, bucket, linked));
         if (!lap_nn_entry_runs(entry, mode))
             continue;
-        if (entry->work == LAP_NN_OPERATOR)
-            LAP_TRY(add_call(list, seq, entry, source, linked));
-        else
-            add_kernel(list, seq, entry, linked);
-        LAP_TRY(linked->status);
-        linked->fragments[linked->nfragments - 1].origin = i;
+        LAP_TRY(lap_nn_link_entry(list, i, seq, source, linked));
     }
     return LAP_OK;
 }
@@ -431,8 +443,7 @@ static size_t count_launches(const lap_nn_list_t *list, const lap_linked_t *link
     for (uint32_t i = list->parts[LAP_NN_LOSS_PART]; i < list->parts[LAP_NN_LOSS_PART + 1]; i++)
         count += lap_nn_entry_runs(&list->entries[i], later);
     for (uint32_t f = 1; f < linked->nfragments; f++) /* the background takes turns with the rest */
-        count += linked->fragments[f].schedule.background !=
-                 linked->fragments[f - 1].schedule.background;
+        count += linked->fragments[f].schedule.set != linked->fragments[f - 1].schedule.set;
     return count;
 }
 

@@ -50,6 +50,10 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked);
 
+/* Adds the fragment of an entry, whose origin is its number. */
+lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
+                               const lap_nn_source_t *source, lap_linked_t *linked);
+
 /*
  * The programs of all ranks that share weights, for a forward, a loss and a backward; with replicas
  * those of all replicas, one after the other.

@@ -229,8 +229,7 @@ static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t se
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
         const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
         lap_op_args_t args;
-        if (fragment->schedule.background == (set == LAP_BACKGROUND) &&
-            call_of(nn, fragment, &args) && args.trace)
+        if (fragment->schedule.set == set && call_of(nn, fragment, &args) && args.trace)
             lap_op_end_trace(lap_exec_program(exec, f), args.trace);
     }
 }

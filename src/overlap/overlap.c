@@ -357,8 +357,8 @@ lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *proble
     builder->build(problem, schedule);
     if (problem->epilogue & LAP_EPILOGUE_BIAS_GRAD)
         add_bias_grad(problem, schedule);
-    for (uint32_t i = 0; i < schedule->nsteps && schedule->background; i++)
-        schedule->steps[i].stream = lap_stream_of(LAP_BACKGROUND, schedule->steps[i].stream);
+    for (uint32_t i = 0; i < schedule->nsteps; i++)
+        schedule->steps[i].stream = lap_stream_of(schedule->set, schedule->steps[i].stream);
     return schedule->status;
 }
 

@@ -164,7 +164,7 @@ static lap_status_t plan(lap_dp_t *dp, const lap_dp_options_t *given)
     dp->nbuckets = dp->cut.count;
     LAP_TRY(size_buffer(dp));
     LAP_TRY(lap_engine_get(dp->group->world, &dp->engine));
-    LAP_TRY(lap_engine_need_background(dp->engine));
+    LAP_TRY(lap_engine_need_set(dp->engine, LAP_BACKGROUND));
     LAP_TRY(alloc_memory(dp));
     for (size_t i = 0; i < dp->nbuckets; i++)
         set_casts(dp, i);

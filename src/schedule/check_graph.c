@@ -277,8 +277,8 @@ static lap_status_t count_threads(lap_check_t *check)
     check->nstreams = LAP_STREAM_KINDS;
     for (size_t i = 0; i < (size_t)check->ncalls * (size_t)check->size; i++)
         for (uint32_t j = 0; j < check->schedules[i]->nsteps; j++)
-            if (check->schedules[i]->steps[j].stream >= check->nstreams)
-                check->nstreams = LAP_STREAMS;
+            while (check->schedules[i]->steps[j].stream >= check->nstreams)
+                check->nstreams += LAP_STREAM_KINDS;
     uint32_t nstreams = stream_thread(check, check->size, 0);
     check->block_thread = lap_alloc(nstreams, sizeof(uint32_t));
     if (!check->block_thread)

@@ -9,11 +9,19 @@
 
 #define CAUSE_NS 2000000000u /* how long a death may stay unseen after a GPU has failed of it */
 #define OVERHEAD_ROUNDS 3    /* the first one warms up */
-#define COMPUTES (compute_bit(LAP_FOREGROUND) | compute_bit(LAP_BACKGROUND))
 
 static unsigned compute_bit(lap_stream_set_t set)
 {
     return 1u << lap_stream_of(set, LAP_STREAM_COMPUTE);
+}
+
+/* Those of all sets. */
+static unsigned computes(void)
+{
+    unsigned bits = 0;
+    for (int set = 0; set < LAP_STREAM_SETS; set++)
+        bits |= compute_bit((lap_stream_set_t)set);
+    return bits;
 }
 
 static lap_stream_set_t set_of(int stream)
@@ -95,9 +103,9 @@ static lap_status_t engine_open(lap_device_t *device, lap_engine_t **engine_p)
     return LAP_OK;
 }
 
-lap_status_t lap_engine_need_background(lap_engine_t *engine)
+lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set)
 {
-    return open_set(engine, LAP_BACKGROUND);
+    return open_set(engine, set);
 }
 
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p)
@@ -148,7 +156,7 @@ lap_status_t lap_engine_join(lap_engine_t *engine, lap_stream_set_t set)
     const unsigned all = lap_stream_bits(set), compute = compute_bit(set);
     lap_stream_t *stream = engine->streams[lap_stream_of(set, LAP_STREAM_COMPUTE)];
     LAP_TRY(await_others(stream, engine, set));
-    if (set == LAP_BACKGROUND) {
+    if (set != LAP_FOREGROUND) {
         LAP_TRY(await_stream(stream, engine, LAP_STREAM_COMPUTE));
         LAP_TRY(await_others(stream, engine, LAP_FOREGROUND));
     }
@@ -201,7 +209,7 @@ lap_status_t lap_engine_take(lap_engine_t *engine, unsigned streams)
     }
     engine->awaits_compute &= ~streams;
     engine->awaits_enqueued &= ~streams;
-    engine->used |= streams & ~COMPUTES;
+    engine->used |= streams & ~computes();
     return LAP_OK;
 }
 
@@ -223,7 +231,7 @@ lap_status_t lap_engine_take_graph(lap_engine_t *engine, unsigned streams)
     for (int s = 0; s < LAP_STREAMS; s++)
         if (before >> s & 1)
             LAP_TRY(await_stream(stream, engine, s));
-    if (first & COMPUTES)
+    if (first & computes())
         engine->used &= ~before;
     return LAP_OK;
 }

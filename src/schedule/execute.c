@@ -30,7 +30,7 @@ struct lap_exec {
     bool uncaptured;  /* there was no room for one */
     uint64_t issues;  /* since it was bound */
     bool launches;    /* what is being issued goes as graphs */
-    bool joined;      /* the background has been put behind all before the program */
+    unsigned joined;  /* bits: sets that have been put behind all before the program */
     uint32_t first;   /* links to fragments before this one are not needed */
     lap_event_t *ends[LAP_STREAMS];
     unsigned ended; /* bits: of `ends`, those recorded by the latest issue */
@@ -46,15 +46,15 @@ static lap_event_t *event_of(const lap_exec_t *exec, uint32_t fragment, uint32_t
 
 static lap_stream_set_t set_of(const lap_exec_t *exec, uint32_t fragment)
 {
-    return exec->linked.fragments[fragment].schedule.background ? LAP_BACKGROUND : LAP_FOREGROUND;
+    return exec->linked.fragments[fragment].schedule.set;
 }
 
-/* In graphs nothing in the foreground can wait for the background. */
+/* In graphs nothing in the foreground can wait for another set. */
 static bool goes_back(const lap_exec_t *exec, uint32_t fragment)
 {
     const lap_fragment_t *from = &exec->linked.fragments[fragment];
     for (uint32_t i = 0; i < from->nlinks && set_of(exec, fragment) == LAP_FOREGROUND; i++)
-        if (set_of(exec, from->links[i].fragment) == LAP_BACKGROUND)
+        if (set_of(exec, from->links[i].fragment) != LAP_FOREGROUND)
             return true;
     return false;
 }
@@ -109,8 +109,9 @@ lap_status_t lap_exec_create(lap_engine_t *engine, lap_linked_t *linked, lap_pro
             exec->graphs && (!programs[f] || programs[f]->schedule.graph) && !goes_back(exec, f);
     }
     lap_status_t status = LAP_OK;
-    if (exec->streams & lap_stream_bits(LAP_BACKGROUND))
-        status = lap_engine_need_background(engine);
+    for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
+        if (exec->streams & lap_stream_bits((lap_stream_set_t)set))
+            status = lap_engine_need_set(engine, (lap_stream_set_t)set);
     if (status == LAP_OK)
         status = create_events(exec);
     if (status != LAP_OK) {
@@ -258,10 +259,10 @@ static lap_status_t issue_steps(lap_exec_t *exec, uint32_t first, uint32_t end)
 {
     for (uint32_t f = first; f < end; f++) {
         announce(&exec->parts[f]);
-        if (set_of(exec, f) == LAP_BACKGROUND && !exec->joined) {
-            LAP_TRY(join(exec, LAP_BACKGROUND));
-            exec->joined = true;
-        }
+        const lap_stream_set_t set = set_of(exec, f);
+        if (!(exec->joined >> set & 1))
+            LAP_TRY(join(exec, set));
+        exec->joined |= 1u << set;
         LAP_TRY(issue_fragment(exec, f));
         count_signals(&exec->parts[f]);
     }
@@ -324,8 +325,8 @@ static lap_status_t launch(lap_exec_t *exec, uint32_t first, uint32_t end)
     const lap_stream_set_t set = set_of(exec, first);
     lap_stream_t *streams[LAP_STREAMS];
     (void)list_streams(exec, set, streams);
-    if (set == LAP_BACKGROUND)
-        LAP_TRY(lap_engine_join(exec->engine, LAP_BACKGROUND));
+    if (set != LAP_FOREGROUND)
+        LAP_TRY(lap_engine_join(exec->engine, set));
     LAP_TRY(lap_engine_take_graph(exec->engine, exec->streams & lap_stream_bits(set)));
     for (uint32_t f = first; f < end; f++)
         announce(&exec->parts[f]);
@@ -343,7 +344,7 @@ lap_status_t lap_exec_begin(lap_exec_t *exec)
     exec->issues++;
     exec->first = 0;
     exec->ended = 0;
-    exec->joined = false;
+    exec->joined = 1u << LAP_FOREGROUND;
     return exec->launches ? lap_engine_join(exec->engine, LAP_FOREGROUND)
                           : join(exec, LAP_FOREGROUND);
 }
@@ -381,7 +382,8 @@ static unsigned last_streams(const lap_exec_t *exec, lap_stream_set_t set)
 
 lap_status_t lap_exec_end(lap_exec_t *exec)
 {
-    exec->ended = last_streams(exec, LAP_FOREGROUND) | last_streams(exec, LAP_BACKGROUND);
+    for (int set = 0; set < LAP_STREAM_SETS; set++)
+        exec->ended |= last_streams(exec, (lap_stream_set_t)set);
     for (int s = 0; s < LAP_STREAMS; s++)
         if (exec->ended >> s & 1)
             LAP_TRY(

@@ -96,8 +96,8 @@ lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *sc
                 program->finishes && program->records;
     if (!room)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
-    if (status == LAP_OK && own->background)
-        status = lap_engine_need_background(engine);
+    if (status == LAP_OK)
+        status = lap_engine_need_set(engine, own->set);
     if (status == LAP_OK && schedules)
         status = lap_matched_create(program, schedules);
     if (status == LAP_OK)
@@ -226,7 +226,7 @@ size_t lap_program_streams(const lap_program_t *program, lap_stream_t **streams,
 
 lap_stream_set_t lap_program_set(const lap_program_t *program)
 {
-    return program->schedule.background ? LAP_BACKGROUND : LAP_FOREGROUND;
+    return program->schedule.set;
 }
 
 unsigned lap_program_stream_bits(const lap_program_t *program)

@@ -51,16 +51,16 @@ struct lap_engine {
 /* The engine of a world, made when first asked for; it ends with the world. */
 lap_status_t lap_engine_get(lap_world_t *world, lap_engine_t **engine_p);
 
-/* Makes the streams of the background, unless they are there; they end with the engine. */
-lap_status_t lap_engine_need_background(lap_engine_t *engine);
+/* Makes the streams of a set, unless they are there; they end with the engine. */
+lap_status_t lap_engine_need_set(lap_engine_t *engine, lap_stream_set_t set);
 
 /* Waits for an event on its streams, and watches what they wait for. Returns their failure. */
 lap_status_t lap_engine_await(lap_engine_t *engine, lap_event_t *event);
 
 /*
  * Whatever is issued from now on to any stream of a set runs after all that was issued so far to any
- * of that set, and what is in the background after all in the foreground, too: on COMPUTE at once, on
- * the others once they are taken. Nothing in the foreground waits for the background.
+ * of that set, and what is in another set than the foreground after all in the foreground, too: on
+ * COMPUTE at once, on the others once they are taken. Nothing in the foreground waits for other sets.
  */
 lap_status_t lap_engine_join(lap_engine_t *engine, lap_stream_set_t set);
 

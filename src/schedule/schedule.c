@@ -24,7 +24,7 @@ void lap_schedule_init(lap_schedule_t *schedule, const lap_problem_t *problem, c
     schedule->types = problem->types;
     schedule->layout = problem->layout;
     schedule->epilogue = problem->epilogue;
-    schedule->background = problem->desc.background != 0;
+    schedule->set = problem->desc.background ? LAP_BACKGROUND : LAP_FOREGROUND;
     schedule->nsignals = lap_signal_count(problem->size);
     schedule->output.rank = schedule->gathered.rank = schedule->scales.rank = problem->rank;
     schedule->output.place = LAP_OUTPUT;
@@ -270,7 +270,15 @@ const char *lap_stream_name(uint16_t stream)
                                                    "background compute",
                                                    "background send",
                                                    "background receive",
-                                                   "background compute2"};
+                                                   "background compute2",
+                                                   "downstream compute",
+                                                   "downstream send",
+                                                   "downstream receive",
+                                                   "downstream compute2",
+                                                   "upstream compute",
+                                                   "upstream send",
+                                                   "upstream receive",
+                                                   "upstream compute2"};
     return stream < LAP_STREAMS ? names[stream] : "?";
 }
 

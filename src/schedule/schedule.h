@@ -72,21 +72,23 @@ typedef enum lap_step_kind {
 #define LAP_NO_STEP UINT32_MAX /* where an index may be none */
 /*
  * The second lane of computing is there where the target has lanes. Calls in the background have a set
- * of streams of their own, of the same kinds.
+ * of streams of their own, of the same kinds; and so have the messages of a pipeline, each way.
  */
 enum {
     LAP_STREAM_COMPUTE = 0,
     LAP_STREAM_SEND,
     LAP_STREAM_RECEIVE,
     LAP_STREAM_LANE,
-    LAP_STREAM_KINDS,
-    LAP_STREAMS = 2 * LAP_STREAM_KINDS
+    LAP_STREAM_KINDS
 };
 typedef enum lap_stream_set {
     LAP_FOREGROUND = 0,
     LAP_BACKGROUND,
+    LAP_DOWNSTREAM, /* activations, to the next stage */
+    LAP_UPSTREAM,   /* their gradients, to the stage before */
     LAP_STREAM_SETS
 } lap_stream_set_t;
+enum { LAP_STREAMS = LAP_STREAM_SETS * LAP_STREAM_KINDS };
 
 /* A stream of a set; and, as bits, all of them. */
 static inline uint16_t lap_stream_of(lap_stream_set_t set, int kind)
@@ -170,7 +172,7 @@ typedef struct lap_schedule {
     lap_range_t output;   /* what the call must write exactly once; rows 0 when nothing */
     lap_range_t gathered; /* the same for the second result */
     lap_range_t scales;   /* and for its scales */
-    bool background;      /* it is on the streams of the background */
+    lap_stream_set_t set; /* whose streams it is on */
     bool graph;           /* lowered: a call that is repeated is launched as a graph */
     lap_block_t spare;    /* what lap_gemm_rows returns after a failure */
 } lap_schedule_t;

@@ -117,10 +117,9 @@ static bool work(world_t *world, lap_stream_set_t set, int kind)
 
 static void join(world_t *world, lap_stream_set_t set)
 {
-    for (int s = 0; s <= (int)set; s++) { /* the background comes after the foreground, too */
-        const past_t all = all_of(world, (lap_stream_set_t)s);
-        meet(&world->needed[set], &all);
-    }
+    const past_t own = all_of(world, set), foreground = all_of(world, LAP_FOREGROUND);
+    meet(&world->needed[set], &own);
+    meet(&world->needed[set], &foreground); /* which all other sets come after, too */
     (void)lap_engine_join(&world->engine, set);
 }
 

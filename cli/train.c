@@ -87,9 +87,9 @@ static bool is_finite(const lap_train_iteration_t *iteration)
     return isfinite(iteration->loss) && isfinite(iteration->norm);
 }
 
-/* A model says one line of a step, layers say each of its parts; `flops` are those of a rank's GEMMs. */
-static lap_status_t iterate(lap_train_model_t *model, int index, const char *way, double flops,
-                            lap_train_iteration_t *iteration)
+/* A model says one line of a step, layers say each of its parts. */
+static lap_status_t iterate(lap_train_model_t *model, int index, const char *way,
+                            const lap_train_result_t *result, lap_train_iteration_t *iteration)
 {
     const lap_train_t *train = model->train;
     const bool logged = (index + 1) % train->log_interval == 0;
@@ -119,7 +119,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     LAP_TRY(lap_train_measure(model, iteration));
     LAP_TRY(lap_train_average(model->groups.world, iteration));
     if (logged && train->model)
-        lap_train_say_step(train, model->groups.world, index + 1, way, iteration, flops);
+        lap_train_say_step(train, model->groups.world, result, index + 1, way, iteration);
     if (is_finite(iteration) || model->reported)
         return LAP_OK;
     return lap_train_tell_not_finite(model, index, way, iteration->loss, iteration->norm);
@@ -182,6 +182,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         results[w].link = link;
         results[w].cores = groups->world->world->cores;
         results[w].local_ranks = groups->world->world->local_size;
+        results[w].peak = lap_train_peak(train, results[w].local_ranks);
         status = prepare(train, groups, &models[w], &results[w]);
     }
     int done = 0, interrupted = 0; /* by all ways together */
@@ -189,7 +190,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
     if (status == LAP_OK)
         status = lap_train_saver_init(&saver, &models[0]);
     results[0].first = saver.step;
-    const uint64_t before = saver.samples;
+    const uint64_t before = saver.samples, begin = lap_now_ns();
     if (status == LAP_OK)
         status = lap_interrupt_agree(groups->world, &interrupted);
     while (done < count * (train->iters - results[0].first) && status == LAP_OK &&
@@ -198,7 +199,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         lap_train_iteration_t *iteration = &results[w].iterations[done / count];
         models[w].sample = before + (uint64_t)(done / count) * train->batch;
         status = iterate(&models[w], results[0].first + done / count, count > 1 ? ways[w] : "",
-                         results[w].flops, iteration);
+                         &results[w], iteration);
         if (status == LAP_OK && !is_finite(iteration) && !train->goes_on)
             *end_p = LAP_CLI_NOT_FINITE;
         if (status == LAP_OK && *end_p == LAP_CLI_OK)
@@ -207,7 +208,10 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
             status = lap_interrupt_agree(groups->world, &interrupted);
         results[w].done++;
         done++;
+        lap_train_progress(train, groups->world, done, count * (train->iters - results[0].first),
+                           iteration->loss, seconds_since(begin));
     }
+    lap_train_progress_end(train, groups->world);
     if (status == LAP_OK)
         status = lap_train_saver_end(&saver, *end_p == LAP_CLI_OK);
     if (interrupted)

@@ -48,6 +48,7 @@ typedef struct lap_train {
     lap_gpu_mode_t gpus;
     lap_link_arg_t link;
     double timeout_s;
+    double peak_tflops; /* of a rank; 0: by the name of the GPU */
     bool json, debug;
     bool predicts; /* how long forward and backward take */
     bool goes_on;  /* when a loss is not finite */
@@ -208,8 +209,9 @@ typedef struct lap_train_comm {
  * then for others, and all.
  */
 enum {
-    LAP_TRAIN_HEAD = LAP_TP_GEMMS, /* and its dgrad and wgrad */
-    LAP_TRAIN_GRADIENTS = LAP_TRAIN_HEAD + 3,
+    LAP_TRAIN_HEAD = LAP_TP_GEMMS,         /* and its dgrad and wgrad */
+    LAP_TRAIN_OTHERS = LAP_TRAIN_HEAD + 3, /* calls that are no GEMMs: of embeddings, the loss, */
+    LAP_TRAIN_GRADIENTS,                   /* gradients of norms, scales; to other replicas */
     LAP_TRAIN_ALL,
     LAP_TRAIN_ROWS
 };
@@ -224,12 +226,16 @@ typedef struct lap_train_iteration {
     double seconds; /* all of it, */
     double passes;  /* until forward and backward had ended, of all micro-batches, */
     double issue;   /* until they were begun */
-    bool traced;    /* there are figures of communication: */
+    bool traced;    /* there are figures of communication, by what it is for, */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
+    lap_train_comm_t kinds[LAP_AXES]; /* and by the group that it is in */
 } lap_train_iteration_t;
 
 /* Whether an iteration is traced: all of them, or where they are apart the second half. */
 bool lap_train_is_traced(const lap_train_t *train, int index);
+
+/* Before passes: the calls that they do not make have cost nothing in them. */
+void lap_train_forget(const lap_train_model_t *model);
 
 /* What the latest passes of this rank have cost: adds to `iteration`. */
 lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
@@ -257,9 +263,10 @@ typedef struct lap_train_result {
     int first;                         /* and which one is the first of them, from 0 */
     int cores, local_ranks;            /* of this machine */
     double flops;                      /* of the GEMMs of a rank in an iteration */
+    double peak;                       /* what a rank can do of them in a second; 0: not known */
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
     /* By row, of the first layer; kind is NULL when there is none. */
-    lap_nn_gemm_t gemms[LAP_TRAIN_GRADIENTS];
+    lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
 } lap_train_result_t;
 
 /* Tokens of an iteration, of all replicas. */
@@ -280,9 +287,23 @@ void lap_train_say_group(const lap_train_t *train, const char *what, const lap_g
 /* Keys of --config, and fields of the rules, that nothing comes of; on standard error with --json. */
 void lap_train_say_unused(const lap_train_t *train, const lap_group_t *world);
 
-/* One step of a model, by rank 0: with --json an object, else a line. `flops`: of a rank's GEMMs. */
-void lap_train_say_step(const lap_train_t *train, const lap_group_t *world, int step,
-                        const char *way, const lap_train_iteration_t *iteration, double flops);
+/* ---- train_step.c ---- */
+
+/* One step of a model, by rank 0: with --json an object, else a line. */
+void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
+                        const lap_train_result_t *result, int step, const char *way,
+                        const lap_train_iteration_t *iteration);
+
+/* FLOP/s that a rank can do at most, of ranks that share the GPUs of this machine; 0: not known. */
+double lap_train_peak(const lap_train_t *train, int local_ranks);
+
+/* The part of that which an iteration made use of; not a number: it is not known. */
+double lap_train_mfu(const lap_train_t *train, const lap_train_result_t *result, double seconds);
+
+/* Where standard error is a terminal: a line that is written again and again, and its end. */
+void lap_train_progress(const lap_train_t *train, const lap_group_t *world, int done, int of,
+                        double loss, double seconds);
+void lap_train_progress_end(const lap_train_t *train, const lap_group_t *world);
 
 /* The symmetric memory of each GEMM, and what it is called with. */
 void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the iterations of `lap train` cost: the traces of all GEMMs become seconds of communication,
+ * What the iterations of `lap train` cost: the traces of all calls become seconds of communication,
  * hidden and exposed, and what they were exposed for, and a ratio of communication becomes a link.
  */
 #include <string.h>
 
 #include "core/status.h"
 #include "core/world.h"
+#include "nn/nn.h"
+#include "overlap/op.h"
 #include "parallel/data_parallel.h"
 #include "schedule/trace.h"
 #include "train.h"
@@ -22,10 +24,48 @@ static void add(lap_train_comm_t *sum, lap_train_comm_t part)
     sum->bytes += part.bytes;
 }
 
-/* Whether a GEMM has something to send. */
-static bool communicates(const lap_train_model_t *model, const lap_nn_gemm_t *gemm)
+/*
+ * The trace of a call of the latest pass, by its number among all; NULL: it communicates with nobody,
+ * or was no part of the pass.
+ */
+static lap_trace_t *trace_of(const lap_train_model_t *model, size_t i)
 {
-    return model->train->grid.tp > 1 && gemm->trace && strcmp(gemm->kind, "gemm") != 0;
+    const lap_nn_call_t *call = &model->nn->calls[i];
+    const bool moves = model->nn->list.steps[i].desc.kind != LAP_GEMM && call->op->group->size > 1;
+    return moves && call->trace && call->trace->nrecords > 0 ? call->trace : NULL;
+}
+
+/* Whether the ranks that share weights make it together: they tell each other why they waited. */
+static bool is_explained(const lap_train_model_t *model, size_t i)
+{
+    return trace_of(model, i) && model->nn->calls[i].op->group == model->nn->group;
+}
+
+void lap_train_forget(const lap_train_model_t *model)
+{
+    for (size_t i = 0; i < model->nn->ncalls; i++)
+        if (model->nn->calls[i].trace)
+            model->nn->calls[i].trace->nrecords = 0;
+}
+
+/* The row of a call. */
+static int row_of(const lap_train_model_t *model, size_t i)
+{
+    const lap_nn_list_t *list = &model->nn->list;
+    const lap_nn_step_t *step = &list->steps[i];
+    if (step->block == LAP_NN_NONE)
+        return LAP_TRAIN_OTHERS;
+    const lap_nn_gemm_t gemm = {.gemm = step->gemm, .layer = list->blocks[step->block].shape.layer};
+    return lap_train_row(model->train, &gemm);
+}
+
+/* The sums of the kind of a group; NULL: not known, as of groups that are no part of a grid. */
+static lap_train_comm_t *kind_of(lap_train_iteration_t *iteration, const char *group)
+{
+    for (int a = 0; group && a < LAP_AXES; a++)
+        if (strcmp(group, lap_axis_name((lap_axis_t)a)) == 0)
+            return &iteration->kinds[a];
+    return NULL;
 }
 
 int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm)
@@ -45,7 +85,7 @@ bool lap_train_is_traced(const lap_train_t *train, int index)
     return train->trace && (!train->apart || index >= train->iters - train->iters / 2);
 }
 
-/* The latest call of a GEMM; a call is one that waited in line behind others. */
+/* One call, which waited in line behind others. */
 static lap_status_t measure_call(lap_trace_t *trace, int rank, lap_train_comm_t *comm_p)
 {
     lap_trace_view_t view;
@@ -71,21 +111,19 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, lap_train_comm_t *c
     return LAP_OK;
 }
 
-/* The calls of all GEMMs in one trace: what ranks tell each other takes a while each time. */
+/* All calls in one trace: what ranks tell each other takes a while each time. */
 static lap_status_t join_calls(const lap_train_model_t *model, lap_trace_t **all_p)
 {
     lap_trace_t *all;
     LAP_TRY(lap_trace_create(&all));
-    lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < lap_nn_gemms(model->nn) && status == LAP_OK; i++) {
-        lap_nn_gemm_t gemm;
-        status = lap_nn_gemm(model->nn, i, &gemm);
-        if (status == LAP_OK && all->nrecords == 0)
-            status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->grid.tp, gemm.m, false, 0);
-        if (status != LAP_OK || !communicates(model, &gemm))
+    lap_status_t status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->grid.tp,
+                                          model->nn->list.plan.m, false, 0);
+    for (size_t i = 0; i < model->nn->ncalls && status == LAP_OK; i++) {
+        const lap_trace_t *trace = trace_of(model, i);
+        if (!is_explained(model, i))
             continue;
-        all->emulated = all->emulated || gemm.trace->emulated;
-        status = lap_trace_join(all, gemm.trace);
+        all->emulated = all->emulated || trace->emulated;
+        status = lap_trace_join(all, trace);
     }
     if (status == LAP_OK)
         *all_p = all;
@@ -130,14 +168,12 @@ static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trac
     else
         find_ranks(all, ends);
     uint32_t number = 0;
-    for (size_t i = 0; i < lap_nn_gemms(model->nn) && status == LAP_OK; i++) {
-        lap_nn_gemm_t gemm;
-        status = lap_nn_gemm(model->nn, i, &gemm);
-        if (status != LAP_OK || !communicates(model, &gemm))
+    for (size_t i = 0; i < model->nn->ncalls && status == LAP_OK; i++) {
+        if (!is_explained(model, i))
             continue;
         take_call(all, number++, ends, &call);
         status = find_causes(&call, lap_group_rank(model->groups.tp),
-                             &iteration->rows[lap_train_row(model->train, &gemm)]);
+                             &iteration->rows[row_of(model, i)]);
     }
     lap_free(call.records);
     lap_free(call.calls);
@@ -163,14 +199,17 @@ lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
 {
     if (!iteration->traced)
         return LAP_OK;
-    for (size_t i = 0; i < lap_nn_gemms(model->nn); i++) {
-        lap_nn_gemm_t gemm;
+    for (size_t i = 0; i < model->nn->ncalls; i++) {
         lap_train_comm_t comm;
-        LAP_TRY(lap_nn_gemm(model->nn, i, &gemm));
-        if (!communicates(model, &gemm))
+        lap_trace_t *trace = trace_of(model, i);
+        if (!trace)
             continue;
-        LAP_TRY(measure_call(gemm.trace, lap_group_rank(model->groups.tp), &comm));
-        add(&iteration->rows[lap_train_row(model->train, &gemm)], comm);
+        LAP_TRY(measure_call(trace, model->nn->calls[i].op->group->rank, &comm));
+        if (!is_explained(model, i))
+            comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
+        add(&iteration->rows[row_of(model, i)], comm);
+        if (kind_of(iteration, trace->group))
+            add(kind_of(iteration, trace->group), comm);
     }
     return model->train->grid.tp > 1 ? measure_causes(model, iteration) : LAP_OK;
 }
@@ -195,6 +234,7 @@ lap_status_t lap_train_measure(const lap_train_model_t *model, lap_train_iterati
     LAP_TRY(lap_train_measure_passes(model, iteration));
     if (model->dp)
         LAP_TRY(measure_gradients(model, &iteration->rows[LAP_TRAIN_GRADIENTS]));
+    add(&iteration->kinds[LAP_AXIS_DP], iteration->rows[LAP_TRAIN_GRADIENTS]);
     for (int i = 0; i < LAP_TRAIN_ALL; i++)
         add(&iteration->rows[LAP_TRAIN_ALL], iteration->rows[i]);
     return LAP_OK;
@@ -219,14 +259,16 @@ static lap_status_t average(lap_group_t *group, double *figures, size_t count)
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
 {
     enum { TIMES = 3, EACH = sizeof(lap_train_comm_t) / sizeof(double) };
-    double figures[TIMES + EACH * LAP_TRAIN_ROWS] = {iteration->seconds, iteration->passes,
-                                                     iteration->issue};
+    enum { ROWS = TIMES + EACH * LAP_TRAIN_ROWS, ALL = ROWS + EACH * LAP_AXES };
+    double figures[ALL] = {iteration->seconds, iteration->passes, iteration->issue};
     memcpy(&figures[TIMES], iteration->rows, sizeof(iteration->rows));
+    memcpy(&figures[ROWS], iteration->kinds, sizeof(iteration->kinds));
     LAP_TRY(average(world, figures, sizeof(figures) / sizeof(figures[0])));
     iteration->seconds = figures[0];
     iteration->passes = figures[1];
     iteration->issue = figures[2];
     memcpy(iteration->rows, &figures[TIMES], sizeof(iteration->rows));
+    memcpy(iteration->kinds, &figures[ROWS], sizeof(iteration->kinds));
     return LAP_OK;
 }
 

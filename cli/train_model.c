@@ -229,6 +229,7 @@ static lap_status_t begin_model(lap_train_model_t *model, int micro, bool says)
 lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
 {
     const lap_train_t *train = model->train;
+    lap_train_forget(model);
     if (micro == 0) {
         lap_nn_zero_gradients(model->nn);
         model->loss = 0;

@@ -76,6 +76,7 @@ enum {
     TIMEOUT,
     CONTINUE,
     NO_TRACE,
+    PEAK,
     NO_PREDICT,
     DEBUG,
     QUIET,

@@ -154,6 +154,10 @@ static bool parse_backends(lap_train_t *train, const lap_args_t *args)
     train->transport = transport->name;
     if (!lap_ranks_gpus(args->command, args->values[GPU_SHARE], train->device, &train->gpus))
         return false;
+    float peak = 0;
+    if (!lap_train_rate(args, PEAK, 0, &peak))
+        return false;
+    train->peak_tflops = (double)peak;
     if (args->values[TIMEOUT] &&
         !lap_arg_timeout(args->command, args->values[TIMEOUT], &train->timeout_s))
         return false;

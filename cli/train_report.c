@@ -27,6 +27,7 @@ void lap_train_say(const lap_train_t *train, const lap_group_t *speaker, const c
     if (train->json || train->quiet || !speaker || lap_group_rank(speaker) != 0)
         return;
     const lap_world_t *world = speaker->world;
+    lap_train_progress_end(train, speaker);
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
@@ -79,7 +80,7 @@ void lap_train_say_gemms(const lap_train_t *train, const lap_group_t *tp,
                          const lap_train_result_t *result)
 {
     size_t most = 0;
-    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         const lap_nn_gemm_t *gemm = &result->gemms[g];
         if (!gemm->kind || gemm->bytes == 0)
             continue;
@@ -101,13 +102,15 @@ static double ms(double seconds)
 static void print_request(const lap_train_t *train, const lap_train_result_t *result)
 {
     const lap_nn_desc_t *desc = &train->desc;
-    char link[64], micro[32] = "";
+    char link[64], micro[32] = "", more[48] = "";
     lap_bench_link_text(&result->link, link, sizeof(link));
+    if (train->grid.cp > 1 || train->grid.pp > 1)
+        snprintf(more, sizeof(more), " cp %d, pp %d,", train->grid.cp, train->grid.pp);
     if (train->micro > 1)
         snprintf(micro, sizeof(micro), " in %d micro-batches", train->micro);
-    printf("\n%s, tp %d, dp %d, %s%s, hidden %zu, seq %zu, batch %zu%s, layers %zu,\n"
+    printf("\n%s, tp %d,%s dp %d, %s%s, hidden %zu, seq %zu, batch %zu%s, layers %zu,\n"
            "device %s, transport %s, %s\n",
-           train->model ? train->model : lap_nn_kind_name(desc->kind), train->grid.tp,
+           train->model ? train->model : lap_nn_kind_name(desc->kind), train->grid.tp, more,
            train->grid.dp, lap_dtype_name(desc->dtype), desc->fp8 ? " with FP8" : "", desc->hidden,
            desc->seq, train->batch, micro, desc->layers, train->device, train->transport, link);
 }
@@ -239,12 +242,16 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
     printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
     print_comm_head(true);
-    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         if (!result->gemms[g].kind)
             continue;
         printf("%-10s  %-8s  %-8s", lap_train_row_name(g), result->gemms[g].kind,
                result->gemms[g].method);
         print_comm(&it, g, true);
+    }
+    if (it.rows[LAP_TRAIN_OTHERS].bytes > 0) {
+        printf("%-30s", "other collectives");
+        print_comm(&it, LAP_TRAIN_OTHERS, true);
     }
     if (train->grid.dp > 1) {
         printf("%-30s", "gradients to replicas");
@@ -260,6 +267,8 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
                ms(result->predicted), 100 * (result->predicted / it.passes - 1));
     printf("%.0f tokens/s, %.3g TFLOP/s of a rank's GEMMs",
            rate(lap_train_tokens(train), it.seconds), rate(result->flops, it.seconds) * 1e-12);
+    if (result->peak > 0)
+        printf(", MFU %.1f %%", 100 * lap_train_mfu(train, result, it.seconds));
     if (it.traced)
         printf(", %.3g GB/s that a rank sends",
                rate(it.rows[LAP_TRAIN_ALL].bytes, it.seconds) * 1e-9);
@@ -343,6 +352,8 @@ static void print_json_rates(const lap_train_t *train, const lap_train_result_t 
     const double bytes = it->rows[LAP_TRAIN_ALL].bytes;
     printf(",\"tokens_per_s\":%.6g,\"tflops\":%.6g,", rate(lap_train_tokens(train), it->seconds),
            rate(result->flops, it->seconds) * 1e-12);
+    lap_bench_json_number("mfu", lap_train_mfu(train, result, it->seconds));
+    printf(",");
     lap_bench_json_number("wire_gbps", it->traced ? rate(bytes, it->seconds) * 1e-9 : NAN);
 }
 
@@ -364,7 +375,7 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     }
     printf("],\"gemms\":[");
     const char *comma = "";
-    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         if (!result->gemms[g].kind)
             continue;
         printf("%s{\"gemm\":\"%s\",\"op\":\"%s\",\"method\":\"%s\",\"bytes\":%zu,", comma,
@@ -374,7 +385,9 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
         printf("}");
         comma = ",";
     }
-    printf("],\"gradients\":{");
+    printf("],\"collectives\":{");
+    print_json_comm(&it, LAP_TRAIN_OTHERS);
+    printf("},\"gradients\":{");
     print_json_comm(&it, LAP_TRAIN_GRADIENTS);
     printf("},");
     lap_bench_json_number("predicted_ms", result->predicted > 0 ? ms(result->predicted) : NAN);

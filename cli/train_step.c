@@ -1,40 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line that `lap train --model` prints of each step: for people, or as JSON. */
+/*
+ * What `lap train` prints of each step as it is made: the line of a model, for people or as JSON, and
+ * a line on a terminal that tells how far it is.
+ */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
+#include "bench.h"
+#include "core/world.h"
+#include "device/cuda/cuda_info.h"
+#include "peak.h"
 #include "train.h"
 
-static const char *const kinds[] = {"tp", "dp"};
-enum { KINDS = 2 };
+/* ---- figures ---- */
 
-/* Communication of a kind, of all GEMMs or of gradients. */
-static lap_train_comm_t comm_of(const lap_train_iteration_t *it, int kind)
+/* Whether there is communication of a kind. */
+static bool has_kind(const lap_train_t *train, const lap_train_iteration_t *it, int axis)
 {
-    lap_train_comm_t sum = {.total = 0};
-    if (kind == 1)
-        return it->rows[LAP_TRAIN_GRADIENTS];
-    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
-        sum.total += it->rows[g].total;
-        sum.hidden += it->rows[g].hidden;
-        sum.exposed += it->rows[g].exposed;
-    }
-    return sum;
+    return it->traced && (lap_grid_size(&train->grid, (lap_axis_t)axis) > 1 ||
+                          it->kinds[axis].total > 0 || it->kinds[axis].exposed > 0);
 }
 
-/* Whether there is any. */
-static bool has_kind(const lap_train_t *train, int kind)
-{
-    return kind == 0 ? train->grid.tp > 1 : train->grid.dp > 1;
-}
-
-/* Of this rank, at most so far. */
-static double memory_mib(void)
+/* Of this rank: what its process had at most so far, or on a GPU what it needs there. */
+static double memory_mib(const lap_train_t *train)
 {
     struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss / 1024 : 0;
+    double bytes = 0;
+    if (strcmp(train->device, "cuda") == 0)
+        return lap_train_device_bytes(train, &bytes) == LAP_OK ? bytes / (1 << 20) : NAN;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_maxrss / 1024 : NAN;
 }
+
+double lap_train_peak(const lap_train_t *train, int local_ranks)
+{
+    lap_cuda_info_t info;
+    if (train->peak_tflops > 0)
+        return train->peak_tflops * 1e12;
+    if (strcmp(train->device, "cuda") != 0 || lap_cuda_info(&info) != LAP_OK)
+        return 0;
+    const lap_dtype_t dtype = train->desc.fp8 == LAP_FP8_NONE ? train->desc.dtype : LAP_FLOAT8_E4M3;
+    const double part = local_ranks > info.count ? (double)info.count / local_ranks : 1;
+    return lap_peak_tflops(info.gpus[0].name, dtype) * 1e12 * part;
+}
+
+/* Causal attention of a rank in an iteration: two products forward, four backward, half of each. */
+static double attention_flops(const lap_train_t *train)
+{
+    const lap_nn_desc_t *desc = &train->desc;
+    if (desc->kind != LAP_NN_ATTENTION && desc->kind != LAP_NN_TRANSFORMER && !train->model)
+        return 0;
+    const double scores = (double)desc->seq * (double)(desc->seq + 1) / 2;
+    const double heads = (double)(desc->heads * desc->batch * desc->layers) * train->micro;
+    return 6 * 2 * scores * (double)desc->head_dim * heads / train->grid.tp / train->grid.cp /
+           train->grid.pp;
+}
+
+double lap_train_mfu(const lap_train_t *train, const lap_train_result_t *result, double seconds)
+{
+    if (result->peak <= 0 || seconds <= 0)
+        return NAN;
+    return (result->flops + attention_flops(train)) / seconds / result->peak;
+}
+
+/* ---- lines ---- */
 
 static void print_number(const char *key, double number, const char *format)
 {
@@ -45,52 +75,91 @@ static void print_number(const char *key, double number, const char *format)
         printf("null");
 }
 
-static void print_json(const lap_train_t *train, int step, const lap_train_iteration_t *it,
-                       double lr, double flops)
+static void print_json(const lap_train_t *train, const lap_train_result_t *result, int step,
+                       const lap_train_iteration_t *it)
 {
     printf("{\"step\":%d", step);
     print_number("loss", it->loss, "%.17g");
     print_number("grad_norm", it->norm, "%.17g");
-    print_number("lr", lr, "%.9g");
+    print_number("lr", lap_optimizer_rate(&train->optimizer, (size_t)step), "%.9g");
     print_number("ms", it->seconds * 1e3, "%.6g");
     print_number("tokens_per_s", lap_train_tokens(train) / it->seconds, "%.6g");
-    print_number("tflops", flops / it->seconds * 1e-12, "%.6g");
-    print_number("memory_mib", memory_mib(), "%.6g");
+    print_number("tflops", result->flops / it->seconds * 1e-12, "%.6g");
+    print_number("mfu", lap_train_mfu(train, result, it->seconds), "%.6g");
+    print_number("memory_mib", memory_mib(train), "%.6g");
     printf(",\"comm\":{");
-    bool first = true;
-    for (int k = 0; k < KINDS; k++) {
-        const lap_train_comm_t comm = comm_of(it, k);
-        if (!has_kind(train, k) || !it->traced)
+    const char *comma = "";
+    for (int a = 0; a < LAP_AXES; a++) {
+        const lap_train_comm_t *comm = &it->kinds[a];
+        if (!has_kind(train, it, a))
             continue;
-        printf("%s\"%s\":{\"ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g}", first ? "" : ",",
-               kinds[k], comm.total * 1e3, comm.hidden * 1e3, comm.exposed * 1e3);
-        first = false;
+        printf("%s\"%s\":{\"ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g}", comma,
+               lap_axis_name((lap_axis_t)a), comm->total * 1e3, comm->hidden * 1e3,
+               comm->exposed * 1e3);
+        comma = ",";
     }
     printf("}}\n");
     fflush(stdout);
 }
 
-void lap_train_say_step(const lap_train_t *train, const lap_group_t *world, int step,
-                        const char *way, const lap_train_iteration_t *it, double flops)
+void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
+                        const lap_train_result_t *result, int step, const char *way,
+                        const lap_train_iteration_t *it)
 {
-    char comm[160] = "";
+    char comm[320] = "", mfu[32] = "";
     size_t used = 0;
-    const double lr = lap_optimizer_rate(&train->optimizer, (size_t)step);
     if (lap_group_rank(world) != 0)
         return;
+    lap_train_progress_end(train, world);
     if (train->json && !train->compare)
-        print_json(train, step, it, lr, flops);
-    for (int k = 0; k < KINDS && it->traced; k++) {
-        const lap_train_comm_t sum = comm_of(it, k);
-        if (has_kind(train, k))
-            used +=
-                (size_t)snprintf(comm + used, sizeof(comm) - used, ", %s %.3g ms (%.3g exposed)",
-                                 kinds[k], sum.total * 1e3, sum.exposed * 1e3);
-    }
+        print_json(train, result, step, it);
+    for (int a = 0; a < LAP_AXES && used < sizeof(comm); a++)
+        if (has_kind(train, it, a))
+            used += (size_t)snprintf(comm + used, sizeof(comm) - used,
+                                     ", %s %.3g ms (%.3g hidden, %.3g exposed)",
+                                     lap_axis_name((lap_axis_t)a), it->kinds[a].total * 1e3,
+                                     it->kinds[a].hidden * 1e3, it->kinds[a].exposed * 1e3);
+    if (result->peak > 0)
+        snprintf(mfu, sizeof(mfu), ", MFU %.1f %%",
+                 100 * lap_train_mfu(train, result, it->seconds));
     lap_train_say(train, world,
                   "Step %d/%d%s: loss %.6f, norm %.4g, lr %.4g, %.4g ms, %.0f tokens/s, "
-                  "%.3g TFLOP/s, %.0f MiB%s",
-                  step, train->iters, way, it->loss, it->norm, lr, it->seconds * 1e3,
-                  lap_train_tokens(train) / it->seconds, flops / it->seconds * 1e-12, memory_mib(),
-                  comm);
+                  "%.3g TFLOP/s%s, %.0f MiB%s",
+                  step, train->iters, way, it->loss, it->norm,
+                  lap_optimizer_rate(&train->optimizer, (size_t)step), it->seconds * 1e3,
+                  lap_train_tokens(train) / it->seconds, result->flops / it->seconds * 1e-12, mfu,
+                  memory_mib(train), comm);
+}
+
+/* ---- on a terminal ---- */
+
+/* "1 h 5 min", "3 min 20 s", "8 s" */
+static void write_time(double seconds, char *text, size_t bytes)
+{
+    const long all = lround(seconds);
+    if (all >= 3600)
+        snprintf(text, bytes, "%ld h %ld min", all / 3600, all % 3600 / 60);
+    else if (all >= 60)
+        snprintf(text, bytes, "%ld min %ld s", all / 60, all % 60);
+    else
+        snprintf(text, bytes, "%ld s", all);
+}
+
+static bool shows_progress(const lap_train_t *train, const lap_group_t *world)
+{
+    return !train->quiet && lap_group_rank(world) == 0;
+}
+
+void lap_train_progress(const lap_train_t *train, const lap_group_t *world, int done, int of,
+                        double loss, double seconds)
+{
+    char left[48];
+    write_time(done > 0 ? seconds / done * (of - done) : 0, left, sizeof(left));
+    lap_bench_progress(shows_progress(train, world) && done > 0 && done < of,
+                       "%d of %d iterations, loss %.4f, %s left", done, of, loss, left);
+}
+
+void lap_train_progress_end(const lap_train_t *train, const lap_group_t *world)
+{
+    lap_bench_progress_end(shows_progress(train, world));
 }

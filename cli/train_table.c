@@ -140,6 +140,10 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                   "do not trace the GEMMs: no figures of communication (on GPUs, of three or more "
                   "iterations only the second half is traced)",
                   NULL},
+    [PEAK] = {0, "peak-tflops", "NUMBER",
+              "what a rank can do at most, for MFU (default: by the name of the GPU, where it is "
+              "known)",
+              NULL},
     [NO_PREDICT] =
         {0, "no-predict", NULL,
          "do not measure GEMMs and kernels by themselves to predict forward and backward "
@@ -155,7 +159,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
 };
 
 /* The layers compare the rules of a file; whatever is printed is rank 0's. */
-static const int own[] = {RULES, CONFIG, GPU_SHARE, TIMEOUT, DEBUG, QUIET, LOG_INTERVAL, JSON};
+static const int own[] = {RULES, CONFIG, GPU_SHARE,    TIMEOUT, PEAK,
+                          DEBUG, QUIET,  LOG_INTERVAL, JSON};
 
 /* The names that TransformerEngine's examples have for them, and other trainers. */
 static const lap_alias_t aliases[] = {
@@ -181,7 +186,6 @@ const lap_command_t lap_train_command = {
         "kernels,\n"
         "               copies and signals cost by themselves\n"
         "communication  time in which data that a rank sent were on their way; mean of the ranks\n"
-        "               (of a model without that of embeddings and of the loss)\n"
         "hidden         ... while the rank computed\n"
         "exposed        within the GEMMs that communicate, the rank did not compute: it waited\n"
         "  wire         ... for data on their way\n"
@@ -190,6 +194,8 @@ const lap_command_t lap_train_command = {
         "               that it waited for, was not running\n"
         "tokens/s       of all replicas; TFLOP/s (of the GEMMs of a rank) and GB/s (sent by a\n"
         "               rank) are over the time of an iteration, too\n"
+        "MFU            GEMMs and causal attention of a rank over the time of an iteration, as a\n"
+        "               part of the peak of its GPU for their type, or of --peak-tflops\n"
         "\n"
         "Under `lap run`, mpirun, srun or torchrun each process is one of their ranks; all ranks\n"
         "need the same arguments.",

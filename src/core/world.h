@@ -74,6 +74,7 @@ struct lap_group {
     uint32_t round;    /* collectives called so far on this rank */
     uint32_t nbuffers; /* symmetric buffers made so far, to tell them apart */
     uint64_t id;       /* the same on all its ranks, another one for each group of the world */
+    const char *kind;  /* what it is in a grid of ranks, such as "tp"; NULL: not known */
     uint64_t calls;    /* of operators begun so far on this rank, */
     bool uncounted;    /* which are counted no more: a graph of the caller's has some */
     lap_call_place_t *places; /* where ranks note them */

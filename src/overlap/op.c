@@ -510,6 +510,7 @@ lap_status_t lap_op_begin_trace(const lap_op_t *op, const lap_program_t *program
                                 lap_trace_t *trace)
 {
     const lap_schedule_t *schedule = lap_program_schedule(program);
+    trace->group = op->group->kind;
     return lap_trace_begin(trace, op->problem.kind, schedule->method, op->group->size, schedule->m,
                            lap_buffer_is_paced(op->buffer), lap_program_records(program));
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "core/world.h"
 
 const char *lap_axis_name(lap_axis_t axis)
 {
@@ -94,11 +95,16 @@ int lap_grid_member(const lap_grid_t *grid, unsigned slice, int number, int inde
 
 /* ---- groups ---- */
 
+/* The group gets the name of the slowest of the axes: that of replicas is "dp". */
 static lap_status_t split(lap_grid_groups_t *groups, unsigned slice, lap_group_t **group_p)
 {
     const int rank = lap_group_rank(groups->world);
-    return lap_group_split(groups->world, lap_grid_group(&groups->grid, slice, rank),
-                           lap_grid_index(&groups->grid, slice, rank), group_p);
+    LAP_TRY(lap_group_split(groups->world, lap_grid_group(&groups->grid, slice, rank),
+                            lap_grid_index(&groups->grid, slice, rank), group_p));
+    for (int a = 0; a < LAP_AXES; a++)
+        if (has(slice, a))
+            (*group_p)->kind = lap_axis_name((lap_axis_t)a);
+    return LAP_OK;
 }
 
 /* The groups of an axis; none where each would have one rank. */

@@ -46,7 +46,8 @@ typedef struct lap_trace_call {
 struct lap_trace {
     lap_op_kind_t kind;
     char method[32];
-    int size; /* ranks in it */
+    int size;          /* ranks in it */
+    const char *group; /* the kind of the group that it communicates in; NULL: not known */
     size_t m;
     uint64_t begin, end;   /* of the call here; after gathering: earliest and latest */
     uint64_t delay;        /* as in lap_trace_call_t, of this rank */

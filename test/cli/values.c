@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "peak.h"
 #include "tap.h"
 
 enum { RANKS, JSON_FLAG, NOPTIONS };
@@ -199,6 +200,33 @@ static void test_json(void)
            text);
 }
 
+static void test_peaks(void)
+{
+    const struct {
+        const char *name;
+        lap_dtype_t dtype;
+        double tflops;
+    } rows[] = {{"NVIDIA H200", LAP_BFLOAT16, 989.4},
+                {"NVIDIA H200", LAP_FLOAT8_E5M2, 1979},
+                {"NVIDIA H200", LAP_FLOAT32, 66.9},
+                {"NVIDIA H200 NVL", LAP_BFLOAT16, 835.5},
+                {"NVIDIA GH200 480GB", LAP_FLOAT16, 989.4},
+                {"NVIDIA H20", LAP_BFLOAT16, 148},
+                {"NVIDIA H100 PCIe", LAP_BFLOAT16, 756},
+                {"NVIDIA H100 80GB HBM3", LAP_BFLOAT16, 989.4},
+                {"NVIDIA A100-SXM4-80GB", LAP_BFLOAT16, 312},
+                {"NVIDIA A100-SXM4-80GB", LAP_FLOAT8_E4M3, 0},
+                {"NVIDIA A10", LAP_FLOAT16, 125},
+                {"NVIDIA A10G", LAP_FLOAT16, 0},
+                {"NVIDIA L40S", LAP_BFLOAT16, 362},
+                {"Tesla T4", LAP_FLOAT16, 65},
+                {"fake", LAP_FLOAT32, 0},
+                {"", LAP_FLOAT32, 0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        tap_ok(lap_peak_tflops(rows[i].name, rows[i].dtype) == rows[i].tflops,
+               "the peak of '%s' in %s", rows[i].name, lap_dtype_name(rows[i].dtype));
+}
+
 int main(void)
 {
     caught = memfd_create("messages", MFD_CLOEXEC);
@@ -211,5 +239,6 @@ int main(void)
     test_links();
     test_sorting();
     test_json();
+    test_peaks();
     return tap_done();
 }

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What `lap train` says of each step: figures of communication by the group that it is in add up with those of its parts, MFU follows from
+# the peak, and a line tells how far it is where standard error is a terminal, and only there.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+cd "$work" || exit 1
+small=(--model gpt --hidden 24 --heads 6 --ffn 40 --layers 2 --seq 16 --batch 4 --no-predict)
+
+# holds NAME CODE: the code, in which `steps` are the objects of the steps and `run` is the last one, raises nothing.
+holds() {
+    ok "$1" python3 -c "
+import json
+*steps, run = [json.loads(line) for line in open('out')]
+def same(a, b): return abs(a - b) <= 1e-4 * abs(a) + 1e-4
+$2"
+}
+
+lap train "${small[@]}" --tp 2 --dp 2 --steps 1 --json --link 100MB/s
+holds 'communication by kind is that of all calls' '
+comm = steps[0]["comm"]
+assert set(comm) == {"tp", "dp"}, comm
+for key, whole in (("ms", "comm_ms"), ("hidden_ms", "hidden_ms"), ("exposed_ms", "exposed_ms")):
+    tp = sum(row[whole] for row in run["gemms"]) + run["collectives"][whole]
+    assert same(comm["tp"][key], tp), (key, comm, tp)
+    assert same(comm["dp"][key], run["gradients"][whole]), (key, comm)
+    assert same(comm["tp"][key] + comm["dp"][key], run["iterations"][0][whole]), (key, comm)'
+# The embedding of 2 sequences is 2 * 16 * 24 floats, of which a rank sends half, and gets the gradient of half: 31 us at this rate.
+holds '... and has that of embeddings and of the loss' '
+assert run["collectives"]["comm_ms"] > 0.03 and run["collectives"]["exposed_ms"] > 0, run["collectives"]'
+holds '... without a peak there is no MFU' 'assert steps[0]["mfu"] is None and run["mfu"] is None, run'
+lap train "${small[@]}" --tp 1 --steps 2 --json --peak-tflops 0.5
+holds 'MFU is what GEMMs and attention take of the peak' '
+attention = 12 * 16 * 17 / 2 * 4 * 6 * 4 * 2 # of heads of 4 columns: 6 of them, 4 sequences, 2 layers
+for step in steps:
+    expected = (run["gemm_flops"] + attention) / (step["ms"] * 1e-3) / 0.5e12
+    assert abs(step["mfu"] - expected) < 1e-4 * expected, (step, expected)
+    assert step["comm"] == {} and step["memory_mib"] > 1, step'
+lap train "${small[@]}" --tp 2 --steps 1 --peak-tflops 0.5
+has 'a line for people' "$out" ' TFLOP/s, MFU ' ' MiB, tp ' ' hidden, ' ' exposed)' 'other collectives'
+lap train "${small[@]}" --tp 2 --steps 1 --no-trace --json
+holds 'without a trace nothing is known of communication' 'assert steps[0]["comm"] == {} and run["collectives"]["comm_ms"] is None, run'
+lap train --tp 2 --peak-tflops much
+is 'a peak that is no number is refused' "$status $err" "2 lap train: --peak-tflops is 'much'; expected a number, 0 to 1e+30"
+
+# ---- on a terminal ----
+
+# terminal ARGUMENTS...: standard error is a terminal, what it shows is in err.
+terminal() {
+    python3 - "$LAP" train "$@" >out <<'EOF'
+import os, pty, subprocess, sys
+master, slave = pty.openpty()
+job = subprocess.Popen(sys.argv[1:], stderr=slave, stdin=subprocess.DEVNULL)
+os.close(slave)
+text = b""
+try:
+    while part := os.read(master, 4096):
+        text += part
+except OSError:
+    pass
+open("err", "wb").write(text)
+sys.exit(job.wait())
+EOF
+}
+for more in '' --json; do
+    # shellcheck disable=SC2086
+    terminal "${small[@]}" --tp 2 --steps 4 $more
+    is "a terminal $more: status" $? 0
+    has '... is told how far it is, and how long it will take' "$(<err)" '1 of 4 iterations, loss ' '3 of 4 iterations' ' s left'
+    is '... in one line, which is gone in the end' "$(grep -c . err) $(tail -c 4 err | od -An -c | tr -d ' ')" '1 \r033[K'
+done
+terminal "${small[@]}" --tp 2 --steps 4 --quiet
+is '... but not if it should be quiet' "$(wc -c <err)" 0
+lap train "${small[@]}" --tp 2 --steps 4
+is 'nothing of that where it is no terminal' "$err" ''
+finish

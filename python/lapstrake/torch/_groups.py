@@ -63,14 +63,32 @@ def parse_method(text: str) -> Tuple[Optional[str], Dict[str, int]]:
     return method or None, knobs
 
 
-class _Call:
-    """An operator and the arguments of its calls, of which only addresses and rows change."""
+_MOST_CALLS = 1024  # prepared ones of a context: programs whose shapes always change prepare them again
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.capacity = int(op.desc.m)
-        self.args = OpArgs()
-        self.views = {name: getattr(self.args, name) for name in ("a", "b", "d", "gathered", "x", "y")}
+
+class Call:
+    """An operator with the arguments of calls of one shape, of which only addresses change.
+
+    `a`, `b`, `d`, `gathered`, `x`, `y` are its matrices: under `lock`, their field `data` is set and start() is called.
+    `outputs` are the shapes of results.
+    """
+
+    __slots__ = ("op", "lock", "outputs", "a", "b", "d", "gathered", "x", "y", "_arguments", "_enqueue", "_device")
+
+    def __init__(self, op: Op, device: torch.device, args: OpArgs, outputs: Tuple[Tuple[int, ...], ...]) -> None:
+        self.op, self.lock, self.outputs = op, op._lock, outputs
+        self.a, self.b, self.d, self.gathered, self.x, self.y = args.a, args.b, args.d, args.gathered, args.x, args.y
+        self._arguments = args
+        self._enqueue = device.type == "cuda"
+        self._device = device.index
+
+    def start(self) -> None:
+        """Runs the call; on a GPU in the order of the current stream. Collective."""
+        if self._enqueue:
+            # What torch.cuda.current_stream() gives, without an object for it.
+            self.op.enqueue(self._arguments, torch._C._cuda_getCurrentRawStream(self._device))
+        else:
+            self.op.run(self._arguments)
 
 
 class Context:
@@ -81,40 +99,51 @@ class Context:
         self.size = int(group.size())
         self.device = device
         self.world = _connect(group, device)
-        self.calls: Dict[Any, _Call] = {}
+        self.ops: Dict[Any, Op] = {}
+        self.calls: Dict[Any, Call] = {}
         # The world does not outlive the group, nor does it keep it.
         weakref.finalize(group, self.world.close).atexit = False
 
-    def run(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
-            views: Dict[str, Tuple[torch.Tensor, int, int, int]], *, cols: int = 0, gather: bool = False,
-            alpha: float = 1.0) -> None:
-        """Calls the operator of this description, which is made by the first call. Collective.
+    def prepare(self, kind: Kind, layout: Layout, m: int, n: int, k: int, dtype: torch.dtype, method: str,
+                views: Dict[str, Tuple[int, int, int]], outputs: Tuple[Tuple[int, ...], ...], *, cols: int = 0,
+                gather: bool = False, alpha: float = 1.0) -> Call:
+        """A call of the operator of this description, which is made when it is first needed. Collective then.
 
-        m, n and k are global. `views` are tensors by their names in lap_op_args_t, with rows, columns and stride.
+        m, n and k are global. `views` are rows, columns and stride of matrices by their names in lap_op_args_t.
         A call with more rows than all before makes the operator anew.
         """
         key = (kind, layout, n, k, dtype, method, cols, gather)
-        call = self.calls.get(key)
-        if call is None or call.capacity < m:
-            if call is not None:
-                self.calls.pop(key).op.close()
+        op = self.ops.get(key)
+        if op is None or op.desc.m < m:
+            if op is not None:
+                self.calls.clear()
+                self.ops.pop(key).close()
             name, knobs = parse_method(method)
-            op = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout, method=name, cols=cols,
-                    gather_input=int(gather), **knobs)
-            call = self.calls[key] = _Call(op)
-        code = DTYPES[dtype]
-        args = call.args
-        args.m, args.alpha = m, alpha
-        for name, (tensor, rows, columns, stride) in views.items():
-            view: Tensor = call.views[name]
-            view.data, view.dtype, view.rows, view.cols, view.stride = tensor.data_ptr(), code, rows, columns, stride
-        if self.device.type == "cuda":
-            call.op.enqueue(args, torch.cuda.current_stream(self.device).cuda_stream)
-        else:
-            call.op.run(args)
+            op = self.ops[key] = Op(self.world.group, kind, max(m, 1), n, k, dtype=DTYPES[dtype], layout=layout,
+                                    method=name, cols=cols, gather_input=int(gather), **knobs)
+        args = OpArgs(m=m, alpha=alpha)
+        for name, (rows, columns, stride) in views.items():
+            view: Tensor = getattr(args, name)
+            view.dtype, view.rows, view.cols, view.stride = DTYPES[dtype], rows, columns, stride
+        return Call(op, self.device, args, outputs)
 
 
 _contexts: Dict[Tuple[str, str], Context] = {}
+
+
+def prepared(key: Tuple[Any, ...], name: str, device: torch.device, prepare: Any, *arguments: Any) -> Call:
+    """The call of a key in the context of a process group; prepare(*arguments) makes it the first time."""
+    found = _contexts.get((name, device.type))
+    if found is not None and found.device == device and found.group() is process_group(name) and not found.world.closed:
+        call = found.calls.get(key)
+        if call is not None:
+            return call
+    call = prepare(*arguments)
+    calls = context(name, device).calls
+    if len(calls) >= _MOST_CALLS:
+        calls.clear()
+    calls[key] = call
+    return call
 
 
 def context(name: str, device: torch.device) -> Context:

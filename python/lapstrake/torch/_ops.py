@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lapstrake._abi import Kind, Layout
 from lapstrake.errors import InvalidArgument, Unsupported
-from lapstrake.torch._groups import DTYPES, GroupLike, context, group_size, name_of
+from lapstrake.torch._groups import Call, DTYPES, GroupLike, context, group_size, name_of, prepared
 
 _library = torch.library.Library("lapstrake", "DEF")
 _TAGS = (torch.Tag.needs_fixed_stride_order,)
@@ -124,22 +124,44 @@ def _back(flat: Tensor, like: Tensor, dim: int) -> Tensor:
     return flat.view(-1, *others, flat.shape[1]).movedim(0, dim)
 
 
+def _lies(tensor: Tensor) -> Tuple[Any, ...]:
+    """Everything about a tensor that a prepared call depends on."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
 # ---- kernels ----
+#
+# Each has a function that checks its arguments and prepares a call. A call with tensors of the same shapes takes the
+# one prepared before: what is left then are addresses.
+
+
+def _gather_call(A: Tensor, B: Tensor, group_name: str, keep: bool, method: str) -> Call:
+    _product(A, B, 0, "gather_dim")
+    layout, b = _second(B)
+    a = _rows(A, "A")[1]
+    here = context(group_name, A.device)
+    m, (k, n) = a[0] * here.size, B.shape
+    views = {"a": a, "b": b, "d": (m, n, n)}
+    if keep:
+        views["gathered"] = (m, k, k)
+    return here.prepare(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views,
+                        ((m, n), (m if keep else 0, k)), gather=keep)
 
 
 def _gather_matmul(A: Tensor, B: Tensor, gather_dim: int, group_name: str, keep: bool, method: str, dgrad: str,
                    wgrad: str) -> Tuple[Tensor, Tensor]:
-    dim = _product(A, B, gather_dim, "gather_dim")
-    layout, b = _second(B)
-    a_rows, a = _rows(_front(A, dim), "A")
-    here = context(group_name, A.device)
-    m, (k, n) = a[0] * here.size, B.shape
-    d = A.new_empty(m, n)
-    views = {"a": (a_rows, *a), "b": (B, *b), "d": (d, m, n, n)}
-    gathered = A.new_empty(m if keep else 0, k)
-    if keep:
-        views["gathered"] = (gathered, m, k, k)
-    here.run(Kind.AG_GEMM, layout, m, n * here.size, k, A.dtype, method, views, gather=keep)
+    front, dim = A, 0
+    if gather_dim:
+        dim = _product(A, B, gather_dim, "gather_dim")
+        front = _front(A, dim)
+    call = prepared((Kind.AG_GEMM, keep, method, *_lies(front), *_lies(B)), group_name, A.device, _gather_call, front,
+                    B, group_name, keep, method)
+    d, gathered = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1])
+    with call.lock:
+        call.a.data, call.b.data, call.d.data = front.data_ptr(), B.data_ptr(), d.data_ptr()
+        if keep:
+            call.gathered.data = gathered.data_ptr()
+        call.start()
     return _back(gathered, A, dim) if keep else gathered, _back(d, A, dim)
 
 
@@ -158,20 +180,42 @@ def _factor(reduce_op: str, size: int) -> float:
     return 1.0 if reduce_op == "sum" else 1.0 / size
 
 
+def _reduced_call(kind: Kind, A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str) -> Call:
+    if kind == Kind.GEMM_RS:
+        _product(A, B, 0, "scatter_dim")
+    else:
+        _product(A, B)
+    layout, b = _second(B)
+    a = _rows(A, "A")[1]
+    size = group_size(group_name)
+    m, (k, n) = a[0], B.shape
+    rows = m
+    if kind == Kind.GEMM_RS:
+        _divided(A.shape[0], size, group_name)
+        rows = m // size
+    return context(group_name, A.device).prepare(kind, layout, m, n, k * size, A.dtype, method,
+                                                 {"a": a, "b": b, "d": (rows, n, n)}, ((rows, n),),
+                                                 alpha=_factor(reduce_op, size))
+
+
+def _reduced(kind: Kind, A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str) -> Tensor:
+    """The sum of A @ B over all ranks, as a matrix: this rank's rows, or all."""
+    call = prepared((kind, reduce_op, method, *_lies(A), *_lies(B)), group_name, A.device, _reduced_call, kind, A, B,
+                    reduce_op, group_name, method)
+    d = A.new_empty(call.outputs[0])
+    with call.lock:
+        call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
+        call.start()
+    return d
+
+
 def _matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
                            method: str = "auto", dgrad: str = "auto") -> Tensor:
-    dim = _product(A, B, scatter_dim, "scatter_dim")
-    layout, b = _second(B)
-    a_rows, a = _rows(_front(A, dim), "A")
-    size = group_size(group_name)
-    _divided(A.shape[dim], size, group_name)
-    alpha = _factor(reduce_op, size)
-    here = context(group_name, A.device)
-    m, (k, n) = a[0], B.shape
-    d = A.new_empty(m // size, n)
-    here.run(Kind.GEMM_RS, layout, m, n, k * size, A.dtype, method,
-             {"a": (a_rows, *a), "b": (B, *b), "d": (d, m // size, n, n)}, alpha=alpha)
-    return _back(d, A, dim)
+    front, dim = A, 0
+    if scatter_dim:
+        dim = _product(A, B, scatter_dim, "scatter_dim")
+        front = _front(A, dim)
+    return _back(_reduced(Kind.GEMM_RS, front, B, reduce_op, group_name, method), A, dim)
 
 
 def _matmul_reduce_scatter_fake(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str,
@@ -185,17 +229,7 @@ def _matmul_reduce_scatter_fake(A: Tensor, B: Tensor, reduce_op: str, scatter_di
 
 
 def _matmul_all_reduce(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
-    _product(A, B)
-    layout, b = _second(B)
-    a_rows, a = _rows(A, "A")
-    size = group_size(group_name)
-    alpha = _factor(reduce_op, size)
-    here = context(group_name, A.device)
-    m, (k, n) = a[0], B.shape
-    d = A.new_empty(m, n)
-    here.run(Kind.GEMM_AR, layout, m, n, k * size, A.dtype, method,
-             {"a": (a_rows, *a), "b": (B, *b), "d": (d, m, n, n)}, alpha=alpha)
-    return _back(d, A, 0)
+    return _back(_reduced(Kind.GEMM_AR, A, B, reduce_op, group_name, method), A, 0)
 
 
 def _matmul_all_reduce_fake(A: Tensor, B: Tensor, reduce_op: str, group_name: str, method: str = "auto") -> Tensor:
@@ -210,8 +244,7 @@ def _copy_matmul(A: Tensor, B: Tensor, group_name: str, dgrad: str = "auto") -> 
     return torch.matmul(A, B)
 
 
-def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Tuple[Tensor, Tensor]:
-    """A @ B, and X gathered or reduced at the same time. A may be a transposed view, then it is a weight's gradient."""
+def _bulk_call(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Call:
     _product(A, B)
     _same(A, X=X)
     a, layout, b = _stored(A), Layout.WGRAD, _stored(B)
@@ -229,10 +262,20 @@ def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: 
     if (rows if kind == Kind.BULK_AG else x[0]) != m:
         raise InvalidArgument(f"X is {_shape(X)}, expected the rows of the product, {m}"
                               + (f" divided by {here.size}" if kind == Kind.BULK_AG else ""))
-    d, y = A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, x[1])
-    here.run(kind, layout, m, n, k, A.dtype, method,
-             {"a": (A, *a), "b": (B, *b), "d": (d, d.shape[0], d.shape[1], d.shape[1]), "x": (X, *x),
-              "y": (y, rows, x[1], x[1])}, cols=x[1])
+    d, y = (A.shape[0], B.shape[1]), (rows, x[1])
+    return here.prepare(kind, layout, m, n, k, A.dtype, method,
+                        {"a": a, "b": b, "d": (*d, d[1]), "x": x, "y": (*y, y[1])}, (d, y), cols=x[1])
+
+
+def _bulk(kind: Kind, A: Tensor, B: Tensor, X: Tensor, group_name: str, method: str) -> Tuple[Tensor, Tensor]:
+    """A @ B, and X gathered or reduced at the same time. A may be a transposed view, then it is a weight's gradient."""
+    call = prepared((kind, method, *_lies(A), *_lies(B), *_lies(X)), group_name, A.device, _bulk_call, kind, A, B, X,
+                    group_name, method)
+    d, y = A.new_empty(call.outputs[0]), A.new_empty(call.outputs[1])
+    with call.lock:
+        call.a.data, call.b.data, call.d.data = A.data_ptr(), B.data_ptr(), d.data_ptr()
+        call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
+        call.start()
     return d, y
 
 
@@ -259,23 +302,31 @@ def _matmul_with_reduce_scatter_fake(A: Tensor, B: Tensor, X: Tensor, group_name
     return A.new_empty(A.shape[0], B.shape[1]), X.new_empty(rows, X.shape[1])
 
 
-def _alone(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
-    """X gathered or reduced along its first dimension, and nothing else."""
+def _moved_call(kind: Kind, X: Tensor, group_name: str, method: str) -> Call:
     _same(X)
-    flat, x = _rows(X, "X")
+    x = _rows(X, "X")[1]
     here = context(group_name, X.device)
     if kind == Kind.EXTERNAL_AG:
         m = rows = x[0] * here.size
     else:
         _divided(X.shape[0], here.size, group_name)
         m, rows = x[0], x[0] // here.size
-    y = X.new_empty(rows, x[1])
-    here.run(kind, Layout.FORWARD, m, 0, 0, X.dtype, method, {"x": (flat, *x), "y": (y, rows, x[1], x[1])}, cols=x[1])
+    return here.prepare(kind, Layout.FORWARD, m, 0, 0, X.dtype, method, {"x": x, "y": (rows, x[1], x[1])},
+                        ((rows, x[1]),), cols=x[1])
+
+
+def _moved(kind: Kind, X: Tensor, group_name: str, method: str) -> Tensor:
+    """X gathered or reduced along its first dimension, and nothing else."""
+    call = prepared((kind, method, *_lies(X)), group_name, X.device, _moved_call, kind, X, group_name, method)
+    y = X.new_empty(call.outputs[0])
+    with call.lock:
+        call.x.data, call.y.data = X.data_ptr(), y.data_ptr()
+        call.start()
     return y.view(-1, *X.shape[1:])
 
 
 def _all_gather(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
-    return _alone(Kind.EXTERNAL_AG, X, group_name, method)
+    return _moved(Kind.EXTERNAL_AG, X, group_name, method)
 
 
 def _all_gather_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
@@ -283,7 +334,7 @@ def _all_gather_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor
 
 
 def _reduce_scatter(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
-    return _alone(Kind.EXTERNAL_RS, X, group_name, method)
+    return _moved(Kind.EXTERNAL_RS, X, group_name, method)
 
 
 def _reduce_scatter_fake(X: Tensor, group_name: str, method: str = "auto") -> Tensor:
@@ -431,39 +482,47 @@ def _reduce_scatter_backward(ctx: Any, dY: Tensor) -> Tuple[Any, ...]:
     return ops.all_gather(dY.contiguous(), ctx.group, ctx.method), None, None
 
 
-def _differentiate(name: str, backward: Any, setup: Any) -> None:
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _differentiate(name: str, kernel: Any, backward: Any, setup: Any) -> None:
     """Registers the gradient of an operator: what torch.library.register_autograd does, with less work in each call."""
     op = getattr(ops, name).default
     defaults = tuple(argument.default_value for argument in op._schema.arguments)
     tensors = sum(str(argument.type) == "Tensor" for argument in op._schema.arguments)  # they come first
 
-    def forward(ctx: Any, *inputs: Any) -> Any:
+    def below(inputs: Tuple[Any, ...]) -> Any:
+        # The kernel at once, unless a mode or a subclass of tensors, as torch.compile has them, is to see the operator.
+        if torch._C._len_torch_dispatch_stack() == 0 and all(type(tensor) in _PLAIN for tensor in inputs[:tensors]):
+            return kernel(*inputs)
         with torch._C._AutoDispatchBelowAutograd():
-            output = op(*inputs)
+            return op(*inputs)
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = below(inputs)
         setup(ctx, inputs, output)
         return output
 
     function = type(f"{name}_autograd", (torch.autograd.Function,),
                     {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
-    def kernel(*inputs: Any) -> Any:
+    def differentiable(*inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs[:tensors]):
             return function.apply(*inputs, *defaults[len(inputs):])  # type: ignore[attr-defined]
-        with torch._C._AutoDispatchBelowAutograd():
-            return op(*inputs)
+        return below(inputs)
 
-    _library.impl(name, kernel, "Autograd")
+    _library.impl(name, differentiable, "Autograd")
 
 
-for _name, _backward, _setup in (
-    ("gather_matmul", _gather_matmul_backward, _gather_matmul_setup),
-    ("matmul_reduce_scatter", _matmul_reduce_scatter_backward, _matmul_reduce_scatter_setup),
-    ("matmul_all_reduce", _matmul_all_reduce_backward, _matmul_all_reduce_setup),
-    ("copy_matmul", _copy_matmul_backward, _copy_matmul_setup),
-    ("all_gather", _all_gather_backward, _moved_setup),
-    ("reduce_scatter", _reduce_scatter_backward, _moved_setup),
+for _name, _kernel, _backward, _setup in (
+    ("gather_matmul", _gather_matmul, _gather_matmul_backward, _gather_matmul_setup),
+    ("matmul_reduce_scatter", _matmul_reduce_scatter, _matmul_reduce_scatter_backward, _matmul_reduce_scatter_setup),
+    ("matmul_all_reduce", _matmul_all_reduce, _matmul_all_reduce_backward, _matmul_all_reduce_setup),
+    ("copy_matmul", _copy_matmul, _copy_matmul_backward, _copy_matmul_setup),
+    ("all_gather", _all_gather, _all_gather_backward, _moved_setup),
+    ("reduce_scatter", _reduce_scatter, _reduce_scatter_backward, _moved_setup),
 ):
-    _differentiate(_name, _backward, _setup)
+    _differentiate(_name, _kernel, _backward, _setup)
 
 
 # ---- as PyTorch's symm_mem has them ----
@@ -499,8 +558,8 @@ def all_gather_matmul(A: Tensor, Bs: List[Tensor], gather_dim: int, group: Group
     (the default where A is returned), "bulk_ag/METHOD" while A is gathered again, and then reduced by `wgrad` while the
     gradient of B is found.
     """
-    return ops.all_gather_matmul(A, Bs, gather_dim, name_of(group), return_A=return_A, method=method, dgrad=dgrad,
-                                 wgrad=wgrad)
+    return _all_gather_matmul(A, Bs, gather_dim, name_of(group), return_A=return_A, method=method, dgrad=dgrad,
+                              wgrad=wgrad)
 
 
 def matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group: GroupLike = None, *,

@@ -108,6 +108,12 @@ typedef struct lap_nn_entry {
     float alpha, beta; /* beta is not 0: the first of `writes` is read, too */
 } lap_nn_entry_t;
 
+/*
+ * Scratch memory of operators: one and the next of the list may run at the same time, so that they
+ * have two of them in turn.
+ */
+#define LAP_NN_SCRATCHES 2u
+
 /* An operator of a pass. Both variants of backward call the same ones. */
 typedef struct lap_nn_step {
     uint32_t block;         /* LAP_NN_NONE: no GEMM: sums of gradients, magnitudes */

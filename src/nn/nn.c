@@ -168,7 +168,8 @@ static lap_status_t create_calls(lap_nn_t *nn)
         size_t nsignals;
         LAP_TRY(lap_op_buffer_size(&desc, nn->group->size, &call->bytes, &nsignals));
         desc.buffer = nn->buffer;
-        LAP_TRY(lap_op_create(nn->group, &desc, &call->op));
+        LAP_TRY(
+            lap_op_create_sharing(nn->group, &desc, &nn->scratch[i % LAP_NN_SCRATCHES], &call->op));
     }
     return LAP_OK;
 }
@@ -258,6 +259,8 @@ static void free_memory(lap_nn_t *nn)
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
         if (nn->memory[i])
             device->ops->free(device, nn->memory[i]);
+    for (unsigned i = 0; i < LAP_NN_SCRATCHES; i++)
+        lap_scratch_clear(&nn->scratch[i], device);
     if (nn->loss)
         device->ops->free_shared(device, nn->loss);
     if (nn->grad_scale)

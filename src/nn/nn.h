@@ -9,6 +9,7 @@
 #include "core/world.h"
 #include "nn/kernels.h"
 #include "nn/program.h"
+#include "overlap/op.h"
 #include "schedule/execute.h"
 
 /* An operator of a pass, as list.steps has them. */
@@ -85,6 +86,7 @@ struct lap_nn {
 
     lap_nn_call_t *calls; /* one for each of list.steps */
     size_t ncalls;
+    lap_scratch_t scratch[LAP_NN_SCRATCHES]; /* of the calls in turn */
     lap_tensor_t *tensors; /* of each region; of those of the caller: in the latest pass */
     lap_nn_reduction_t *reductions;
     void *memory[LAP_NN_MEMORIES]; /* of the device, for all regions of a kind */

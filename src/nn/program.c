@@ -83,7 +83,8 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
     name_weights(list, linked);
     for (uint32_t i = 0; i < list->nsteps; i++)
         (void)lap_link_add_region(linked, "scratch of an operator",
-                                  LAP_NN_MEMORIES + list->nregions + i, 0, SIZE_MAX, false);
+                                  LAP_NN_MEMORIES + list->nregions + i % LAP_NN_SCRATCHES, 0,
+                                  SIZE_MAX, false);
 }
 
 static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
@@ -455,7 +456,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         const lap_nn_list_t *list = &programs->lists[rank];
         lap_nn_proof_t own = {.fragments = linked->nfragments};
         bool graphs = true;
-        size_t bucket_bytes = 0;
+        size_t bucket_bytes = 0, scratch[LAP_NN_SCRATCHES] = {0};
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
             const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
@@ -463,7 +464,11 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             graphs = graphs && (kernel || schedule->graph);
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
-            own.scratch_bytes += schedule->scratch_bytes;
+            if (linked->fragments[f].origin < list->nentries) {
+                size_t *bytes =
+                    &scratch[list->entries[linked->fragments[f].origin].index % LAP_NN_SCRATCHES];
+                *bytes = larger(*bytes, schedule->scratch_bytes);
+            }
             if (linked->fragments[f].buffer == LAP_NN_BUCKET_BUFFER)
                 bucket_bytes = larger(bucket_bytes, schedule->symmetric_bytes);
             else
@@ -479,6 +484,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
         most.lasting_bytes = larger(most.lasting_bytes, list->bytes[LAP_NN_LASTING]);
+        for (unsigned i = 0; i < LAP_NN_SCRATCHES; i++)
+            own.scratch_bytes += scratch[i];
         most.scratch_bytes = larger(most.scratch_bytes, own.scratch_bytes);
         most.given_bytes = larger(most.given_bytes, given_bytes(list));
         most.made_bytes = larger(most.made_bytes, made_bytes(list));

@@ -114,8 +114,26 @@ static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule
 
 static lap_status_t get_entry(lap_op_t *op, size_t m, lap_op_entry_t **entry_p);
 
+void lap_scratch_clear(lap_scratch_t *scratch, lap_device_t *device)
+{
+    if (scratch->memory)
+        device->ops->free(device, scratch->memory);
+    *scratch = (lap_scratch_t){.memory = NULL};
+}
+
+/* Nothing of what was there is needed. */
+static lap_status_t scratch_grow(lap_scratch_t *scratch, lap_device_t *device, size_t bytes)
+{
+    if (bytes <= scratch->bytes)
+        return LAP_OK;
+    lap_scratch_clear(scratch, device);
+    LAP_TRY(device->ops->alloc(device, bytes, &scratch->memory));
+    scratch->bytes = bytes;
+    return LAP_OK;
+}
+
 /* The scratch memory of calls with up to m rows that are made alike. */
-static lap_status_t grow_scratch(lap_op_t *op, size_t m)
+static lap_status_t count_scratch(lap_op_t *op, size_t m)
 {
     lap_schedule_t schedule;
     lap_status_t status = build(op, m, &schedule);
@@ -149,9 +167,8 @@ static lap_status_t prepare(lap_op_t *op)
     LAP_TRY(get_entry(op, op->problem.capacity, &entry));
     op->scratch_bytes = lap_program_schedule(entry->program)->scratch_bytes;
     for (size_t b = 1; op->choice && b < op->choice->nbands; b++)
-        LAP_TRY(grow_scratch(op, op->problem.capacity >> b));
-    if (op->scratch_bytes)
-        LAP_TRY(device->ops->alloc(device, op->scratch_bytes, &op->scratch));
+        LAP_TRY(count_scratch(op, op->problem.capacity >> b));
+    LAP_TRY(scratch_grow(op->scratch, device, op->scratch_bytes));
     lap_op_args_t usual = lap_args_usual(&op->problem);
     LAP_TRY(prepare_gemms(op, entry->program, &usual));
     /* GEMMs that take their scales from memory are other ones to a device. */
@@ -162,16 +179,19 @@ static lap_status_t prepare(lap_op_t *op)
     return scaled ? prepare_gemms(op, entry->program, &usual) : LAP_OK;
 }
 
-static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_op_t **op_p)
+static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_scratch_t *scratch,
+                           lap_op_t **op_p)
 {
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     size_t bytes = 0, nsignals = 0;
     lap_op_t *op = lap_alloc(1, sizeof(*op));
     lap_status_t status = LAP_OK;
-    if (op)
+    if (op) {
         op->group = lap_group_keep(group);
-    else
+        op->scratch = scratch ? scratch : &op->own_scratch;
+    } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator");
+    }
     lap_terms_t terms = {.of = "lap_op_create"};
     if (status == LAP_OK)
         status = plan(op, given, &desc, &bytes, &nsignals);
@@ -209,10 +229,16 @@ err_op:
 
 lap_status_t lap_op_create(lap_group_t *group, const lap_op_desc_t *desc, lap_op_t **op_p)
 {
+    return lap_op_create_sharing(group, desc, NULL, op_p);
+}
+
+lap_status_t lap_op_create_sharing(lap_group_t *group, const lap_op_desc_t *desc,
+                                   lap_scratch_t *scratch, lap_op_t **op_p)
+{
     if (!group || !op_p)
         return lap_error(LAP_ERR_INVALID, "lap_op_create: %s is NULL", group ? "op_p" : "group");
     const char *before = lap_enter(group->world, "lap_op_create");
-    const lap_status_t status = create(group, desc, op_p);
+    const lap_status_t status = create(group, desc, scratch, op_p);
     lap_leave(group->world, before);
     return status;
 }
@@ -232,8 +258,8 @@ void lap_op_destroy(lap_op_t *op)
     }
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         lap_program_destroy(op->cache[i].program);
-    if (op->scratch)
-        op->engine->device->ops->free(op->engine->device, op->scratch);
+    if (op->own_scratch.memory)
+        lap_scratch_clear(&op->own_scratch, op->engine->device);
     if (op->own_scale)
         op->engine->device->ops->free(op->engine->device, op->own_scale);
     if (op->owns_buffer)
@@ -419,7 +445,7 @@ lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args)
         .places[LAP_OUTPUT] = place_of(&args->d),
         .places[LAP_GATHERED] = place_of(ag ? &args->gathered : &args->y),
         .places[LAP_SCALES] = {(char *)args->scales, 0, 0},
-        .places[LAP_SCRATCH] = {op->scratch, 0, 0},
+        .places[LAP_SCRATCH] = {op->scratch->memory, 0, 0},
         /* The scales of a gathered a come with its shards. */
         .scale = args->alpha * args->b_scale * (ag ? 1 : args->a_scale),
         .beta = args->beta,

@@ -22,6 +22,13 @@ typedef struct lap_op_entry {
     bool captured; /* a graph of the caller's has calls of it: it stays */
 } lap_op_entry_t;
 
+/* Memory of calls that do not run at the same time: as much as the most of them need. */
+typedef struct lap_scratch {
+    void *memory;
+    size_t bytes;
+} lap_scratch_t;
+void lap_scratch_clear(lap_scratch_t *scratch, lap_device_t *device);
+
 struct lap_op {
     lap_group_t *group;
     lap_engine_t *engine;
@@ -29,12 +36,13 @@ struct lap_op {
     bool owns_buffer;
     uint32_t index; /* among the operators of the buffer */
     const lap_builder_t *builder;
-    lap_problem_t problem; /* of this rank, with m = capacity */
-    lap_target_t target;   /* what the calls are lowered for */
-    lap_auto_t *choice;    /* of the method, when that was left to the library; else NULL */
-    void *scratch;
-    size_t scratch_bytes;
-    float *own_scale; /* of what this rank sends; memory of the device */
+    lap_problem_t problem;  /* of this rank, with m = capacity */
+    lap_target_t target;    /* what the calls are lowered for */
+    lap_auto_t *choice;     /* of the method, when that was left to the library; else NULL */
+    lap_scratch_t *scratch; /* its own, or shared with other operators */
+    lap_scratch_t own_scratch;
+    size_t scratch_bytes; /* that it needs */
+    float *own_scale;     /* of what this rank sends; memory of the device */
     lap_op_entry_t cache[LAP_OP_PROGRAMS];
     uint64_t calls;
     uint64_t chaos;
@@ -47,6 +55,13 @@ struct lap_op {
     lap_in_flight_t in_flight; /* while a call is in flight, */
     bool stays_in_flight; /* and always once it has been called in the order of a caller's stream */
 };
+
+/*
+ * As lap_op_create, with scratch memory that operators share; it grows with them, and the caller
+ * clears it after them. Nothing may be in flight on it, nor be bound to it.
+ */
+lap_status_t lap_op_create_sharing(lap_group_t *group, const lap_op_desc_t *desc,
+                                   lap_scratch_t *scratch, lap_op_t **op_p);
 
 /* From now on calls may be in flight. */
 void lap_op_enter_flight(lap_op_t *op);

@@ -259,7 +259,7 @@ static bool access_before(const lap_check_t *check, const access_t *earlier, uin
 static lap_status_t check_pair(list_t *list, const access_t *a, const access_t *b)
 {
     const lap_check_t *check = list->check;
-    if ((!a->write && !b->write) || lap_range_common(&a->range, &b->range) == 0)
+    if ((!a->write && !b->write) || !lap_range_meets(&a->range, &b->range))
         return LAP_OK;
     if (a->node == b->node) {
         /* What an epilogue adds to is read and written in place. */

@@ -228,7 +228,7 @@ static lap_status_t check_sums(const form_t *form)
 static bool conflict(const lap_range_t *x, const lap_range_t *y)
 {
     const lap_range_t a = lap_range_normal(*x), b = lap_range_normal(*y);
-    return x->place == y->place && x->rank == y->rank && lap_range_common(&a, &b) > 0;
+    return x->place == y->place && x->rank == y->rank && lap_range_meets(&a, &b);
 }
 
 /*

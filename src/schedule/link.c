@@ -7,9 +7,11 @@
 #include "schedule/link.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
+#include "schedule/extents.h"
 #include "schedule/range.h"
 #include "util/alloc.h"
 
@@ -175,13 +177,13 @@ lap_range_t lap_link_resolve(const lap_linked_t *linked, const lap_fragment_t *f
     return found;
 }
 
-/* The first of the accesses of a step; those of all steps are in order. */
-static uint32_t first_access(const lap_fragment_t *fragment, uint32_t step)
+uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t step)
 {
-    uint32_t low = 0, high = fragment->naccesses;
+    uint32_t low = 0, high = count, found;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (fragment->accesses[middle].step < step)
+        memcpy(&found, (const char *)items + middle * size, sizeof(found));
+        if (found < step)
             low = middle + 1;
         else
             high = middle;
@@ -224,10 +226,22 @@ void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, u
             visit(&all, &schedule->ranges[step->first + j], false);
         visit(&all, &step->dst, true);
     }
-    for (uint32_t i = first_access(fragment, index);
+    for (uint32_t i = lap_link_first(fragment->accesses, fragment->naccesses,
+                                     sizeof(fragment->accesses[0]), index);
          i < fragment->naccesses && fragment->accesses[i].step == index; i++)
         if (fragment->accesses[i].block == block)
             visit(&all, &fragment->accesses[i].range, fragment->accesses[i].write);
+}
+
+/* The same of a step and all its blocks. */
+static void each_of_step(const lap_linked_t *linked, const lap_fragment_t *fragment, uint32_t index,
+                         lap_each_access_t each, void *context)
+{
+    const lap_step_t *step = &fragment->schedule.steps[index];
+    lap_link_each(linked, fragment, index, LAP_NO_STEP, each, context);
+    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
+         b++)
+        lap_link_each(linked, fragment, index, b, each, context);
 }
 
 typedef struct symmetric {
@@ -247,11 +261,7 @@ static bool uses_symmetric(const lap_linked_t *linked, const lap_fragment_t *fra
                            uint32_t index)
 {
     symmetric_t symmetric = {linked->rank, false};
-    const lap_step_t *step = &fragment->schedule.steps[index];
-    lap_link_each(linked, fragment, index, LAP_NO_STEP, find_symmetric, &symmetric);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        lap_link_each(linked, fragment, index, b, find_symmetric, &symmetric);
+    each_of_step(linked, fragment, index, find_symmetric, &symmetric);
     return symmetric.used;
 }
 
@@ -313,31 +323,34 @@ typedef struct ticks {
 typedef struct point {
     uint32_t fragment, step;
     uint32_t stream, tick; /* it is the tick-th step of its stream */
+    uint32_t first_use;    /* among the uses; those of the next point follow */
     ticks_t clock;
 } point_t;
 
-/* Bytes that a step used. */
-typedef struct past {
+/* Bytes that a step uses. */
+typedef struct use {
     uint32_t point;
     uint32_t memory;
     bool write;
     lap_range_t range; /* normal, with the offset in the memory */
     size_t end;
-} past_t;
+    uint32_t place; /* in the order of memories and addresses */
+    uint32_t first; /* place of that memory */
+} use_t;
 
 typedef struct linker {
     lap_linked_t *linked;
     point_t *points;
-    uint32_t npoints;
+    uint32_t npoints;           /* that have their links */
     uint32_t first;             /* the first point of the fragment in work */
     uint32_t last[LAP_STREAMS]; /* the latest point of each stream; LAP_NO_STEP: none */
     uint32_t *lasts;            /* the same of steps that occupy a buffer, of fragments before */
     uint32_t *consumes;         /* of each buffer: the latest CONSUME of fragments before */
     uint32_t nbuffers;
-    past_t *past;
-    uint32_t npast, past_room;
-    past_t *fresh; /* of the fragment in work: its own steps have their order already */
-    uint32_t nfresh, fresh_room;
+    use_t *uses; /* of all points, in their order */
+    uint32_t nuses, uses_room;
+    use_t **order;      /* by place */
+    lap_extents_t past; /* by place: uses of fragments before that matter to those that follow */
     uint32_t needed[LAP_STREAMS]; /* points that the step in work needs */
 } linker_t;
 
@@ -358,66 +371,52 @@ static void need(linker_t *linker, uint32_t index)
         *needed = index;
 }
 
-static past_t past_of(const linker_t *linker, const lap_range_t *range, bool write)
+/* The next of the past uses, from a place on, whose extent meets that of a use; NULL: none. */
+static const use_t *next_past(const linker_t *linker, const use_t *now, size_t from)
 {
-    const lap_link_region_t *region = &linker->linked->regions[range->place - LAP_PLACES];
-    past_t past = {.point = linker->npoints, .memory = region->memory, .write = write};
-    past.range = lap_range_normal(*range);
-    past.range.offset += region->base;
-    lap_range_valid(&past.range, &past.end);
-    return past;
+    const size_t place = lap_extents_next(&linker->past, from, now->range.offset);
+    const use_t *past = place < linker->nuses ? linker->order[place] : NULL;
+    return past && past->memory == now->memory && past->range.offset < now->end ? past : NULL;
 }
 
-static void look_back(void *context, const lap_range_t *range, bool write)
+/* A step has no need to look at those of its own fragment: they have their order already. */
+static void look_back(linker_t *linker, const use_t *now)
 {
-    linker_t *linker = context;
-    lap_linked_t *linked = linker->linked;
-    if (range->place < LAP_PLACES)
-        return;
-    const past_t now = past_of(linker, range, write);
-    for (uint32_t i = 0; i < linker->npast; i++) {
-        const past_t *past = &linker->past[i];
-        if (past->memory == now.memory && (past->write || write) && past->range.offset < now.end &&
-            now.range.offset < past->end &&
-            linker->points[past->point].tick >
-                linker->points[linker->npoints].clock.over[linker->points[past->point].stream] &&
-            lap_range_common(&past->range, &now.range) > 0)
+    const point_t *points = linker->points;
+    const ticks_t *clock = &points[now->point].clock;
+    for (const use_t *past = next_past(linker, now, now->first); past;
+         past = next_past(linker, now, past->place + 1))
+        if ((past->write || now->write) &&
+            points[past->point].tick > clock->over[points[past->point].stream] &&
+            lap_range_meets(&past->range, &now->range))
             need(linker, past->point);
-    }
-    past_t *fresh =
-        grow(linked, linker->fresh, linker->nfresh, &linker->fresh_room, sizeof(*fresh));
-    if (!fresh)
-        return;
-    linker->fresh = fresh;
-    fresh[linker->nfresh++] = now;
 }
 
-/* What a write covers needs no look any more: who comes after the write comes after that, too. */
+/*
+ * What a write covers needs no look any more: who comes after the write comes after that, too. So it
+ * is with reads that a later read covers.
+ */
+static bool is_covered(const linker_t *linker, const use_t *past, const use_t *fresh)
+{
+    const point_t *point = &linker->points[past->point];
+    return (fresh->write || !past->write) && past->point != fresh->point &&
+           past->range.offset >= fresh->range.offset && past->end <= fresh->end &&
+           linker->points[fresh->point].clock.over[point->stream] >= point->tick &&
+           lap_range_common(&past->range, &fresh->range) == lap_range_bytes(&past->range);
+}
+
+/* The uses of a fragment become past ones. */
 static void settle(linker_t *linker)
 {
-    lap_linked_t *linked = linker->linked;
-    for (uint32_t f = 0; f < linker->nfresh; f++) {
-        const past_t *fresh = &linker->fresh[f];
-        uint32_t left = 0;
-        for (uint32_t i = 0; i < linker->npast; i++) {
-            const past_t *past = &linker->past[i];
-            const bool covered =
-                fresh->write && past->memory == fresh->memory && past->point != fresh->point &&
-                past->range.offset >= fresh->range.offset && past->end <= fresh->end &&
-                linker->points[fresh->point].clock.over[linker->points[past->point].stream] >=
-                    linker->points[past->point].tick &&
-                lap_range_common(&past->range, &fresh->range) == lap_range_bytes(&past->range);
-            if (!covered)
-                linker->past[left++] = *past;
-        }
-        linker->npast = left;
-        past_t *all = grow(linked, linker->past, linker->npast, &linker->past_room, sizeof(*all));
-        if (!all)
-            return;
-        linker->past = all;
-        all[linker->npast++] = *fresh;
+    for (uint32_t i = linker->points[linker->first].first_use;
+         i < linker->points[linker->npoints].first_use; i++) {
+        const use_t *fresh = &linker->uses[i];
+        for (const use_t *past = next_past(linker, fresh, fresh->first); past;
+             past = next_past(linker, fresh, past->place + 1))
+            if (is_covered(linker, past, fresh))
+                lap_extents_set(&linker->past, past->place, 0);
+        lap_extents_set(&linker->past, fresh->place, fresh->end);
     }
-    linker->nfresh = 0;
 }
 
 static void add_link(linker_t *linker, lap_fragment_t *fragment, uint32_t step, uint32_t index)
@@ -483,7 +482,6 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
     const lap_step_t *step = &fragment->schedule.steps[index];
     point_t *point = &linker->points[linker->npoints];
     const uint32_t before = linker->last[step->stream];
-    *point = (point_t){.fragment = f, .step = index, .stream = step->stream, .tick = 1};
     if (before != LAP_NO_STEP) {
         point->clock = linker->points[before].clock;
         point->tick += linker->points[before].tick;
@@ -494,10 +492,8 @@ static void link_step(linker_t *linker, uint32_t f, uint32_t index)
         join_grant(linker, &fragment->schedule, index, step->peer, step->signal);
     for (int s = 0; s < LAP_STREAMS; s++)
         linker->needed[s] = LAP_NO_STEP;
-    lap_link_each(linked, fragment, index, LAP_NO_STEP, look_back, linker);
-    for (uint32_t b = step->first; step->kind == LAP_STEP_GEMM && b < step->first + step->count;
-         b++)
-        lap_link_each(linked, fragment, index, b, look_back, linker);
+    for (uint32_t i = point->first_use; i < point[1].first_use; i++)
+        look_back(linker, &linker->uses[i]);
     const uint32_t *lasts = &linker->lasts[(size_t)fragment->buffer * LAP_STREAMS];
     if (opens(linked, fragment, index))
         for (int s = 0; s < LAP_STREAMS; s++)
@@ -528,6 +524,78 @@ static void link_fragment(linker_t *linker, uint32_t f)
     settle(linker);
 }
 
+/* ---- the uses ---- */
+
+static void add_use(void *context, const lap_range_t *range, bool write)
+{
+    linker_t *linker = context;
+    lap_linked_t *linked = linker->linked;
+    if (range->place < LAP_PLACES)
+        return;
+    use_t *uses = grow(linked, linker->uses, linker->nuses, &linker->uses_room, sizeof(*uses));
+    if (!uses)
+        return;
+    const lap_link_region_t *region = &linked->regions[range->place - LAP_PLACES];
+    use_t *use = &uses[linker->nuses++];
+    *use = (use_t){.point = linker->npoints,
+                   .memory = region->memory,
+                   .write = write,
+                   .range = lap_range_normal(*range)};
+    use->range.offset += region->base;
+    lap_range_valid(&use->range, &use->end);
+    linker->uses = uses;
+}
+
+/* All points, without their clocks, and what they use. */
+static void list_points(linker_t *linker)
+{
+    const lap_linked_t *linked = linker->linked;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
+        for (uint32_t i = 0; i < fragment->schedule.nsteps; i++) {
+            linker->points[linker->npoints] =
+                (point_t){.fragment = f,
+                          .step = i,
+                          .stream = fragment->schedule.steps[i].stream,
+                          .tick = 1,
+                          .first_use = linker->nuses};
+            each_of_step(linked, fragment, i, add_use, linker);
+            linker->npoints++;
+        }
+    }
+    linker->points[linker->npoints].first_use = linker->nuses;
+    linker->npoints = 0;
+}
+
+static int compare_uses(const void *left, const void *right)
+{
+    const use_t *a = *(use_t *const *)left, *b = *(use_t *const *)right;
+    if (a->memory != b->memory)
+        return a->memory < b->memory ? -1 : 1;
+    if (a->range.offset != b->range.offset)
+        return a->range.offset < b->range.offset ? -1 : 1;
+    return (a > b) - (a < b);
+}
+
+static lap_status_t order_uses(linker_t *linker)
+{
+    linker->order = lap_alloc((size_t)linker->nuses + 1, sizeof(use_t *));
+    if (!linker->order || !lap_extents_init(&linker->past, linker->nuses))
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to link %u uses of memory",
+                         (unsigned)linker->nuses);
+    for (uint32_t i = 0; i < linker->nuses; i++)
+        linker->order[i] = &linker->uses[i];
+    qsort(linker->order, linker->nuses, sizeof(use_t *), compare_uses);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < linker->nuses; i++) {
+        use_t *use = linker->order[i];
+        first = use->memory == linker->order[first]->memory ? first : i;
+        use->place = i;
+        use->first = first;
+    }
+    return LAP_OK;
+}
+
 lap_status_t lap_link(lap_linked_t *linked)
 {
     linker_t linker = {.linked = linked};
@@ -548,12 +616,17 @@ lap_status_t lap_link(lap_linked_t *linked)
         linker.lasts[i] = LAP_NO_STEP;
     for (uint32_t i = 0; linker.consumes && i < linker.nbuffers; i++)
         linker.consumes[i] = LAP_NO_STEP;
+    if (linked->status == LAP_OK)
+        list_points(&linker);
+    if (linked->status == LAP_OK)
+        linked->status = order_uses(&linker);
     for (uint32_t f = 0; f < linked->nfragments && linked->status == LAP_OK; f++)
         link_fragment(&linker, f);
     lap_free(linker.points);
     lap_free(linker.lasts);
     lap_free(linker.consumes);
-    lap_free(linker.past);
-    lap_free(linker.fresh);
+    lap_free(linker.uses);
+    lap_free(linker.order);
+    lap_extents_clear(&linker.past);
     return linked->status;
 }

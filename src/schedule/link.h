@@ -109,6 +109,12 @@ void lap_link_each(const lap_linked_t *linked, const lap_fragment_t *fragment, u
                    uint32_t block, lap_each_access_t each, void *context);
 
 /*
+ * The first of a fragment's accesses, or links, that is of a step or of one behind it: they are in
+ * the order of steps, and each begins with the number of its step.
+ */
+uint32_t lap_link_first(const void *items, uint32_t count, size_t size, uint32_t step);
+
+/*
  * Whether a step uses this rank's symmetric memory, or waits for a peer that does: for data, or for
  * a peer that is done with reading.
  */

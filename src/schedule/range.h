@@ -37,6 +37,13 @@ lap_range_t lap_range_normal(lap_range_t range);
 bool lap_range_next_common(const lap_range_t *a, const lap_range_t *b, size_t from, size_t *begin_p,
                            size_t *end_p);
 
+/* Whether two normal ranges of the same memory have a byte in common. */
+static inline bool lap_range_meets(const lap_range_t *a, const lap_range_t *b)
+{
+    size_t begin, end;
+    return lap_range_next_common(a, b, 0, &begin, &end);
+}
+
 /* How many bytes two normal ranges of the same memory have in common. */
 size_t lap_range_common(const lap_range_t *a, const lap_range_t *b);
 

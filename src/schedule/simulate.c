@@ -242,20 +242,6 @@ static bool has_ended(simulation_t *sim, int rank, uint32_t fragment, uint32_t s
     return end >= 0 && has_come(sim, end + cost->signal_s);
 }
 
-/* The first link of a step; those of all steps are in order. */
-static uint32_t first_link(const lap_fragment_t *fragment, uint32_t step)
-{
-    uint32_t low = 0, high = fragment->nlinks;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (fragment->links[middle].step < step)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
 {
     const lap_fragment_t *fragment = &sim->programs[rank]->fragments[lane->fragment];
@@ -264,7 +250,8 @@ static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
     for (uint32_t d = 0; d < step->ndeps; d++)
         if (!has_ended(sim, rank, lane->fragment, step->deps[d], cost))
             return false;
-    for (uint32_t i = first_link(fragment, lane->step);
+    for (uint32_t i = lap_link_first(fragment->links, fragment->nlinks, sizeof(fragment->links[0]),
+                                     lane->step);
          i < fragment->nlinks && fragment->links[i].step == lane->step; i++)
         if (!has_ended(sim, rank, fragment->links[i].fragment, fragment->links[i].dep, cost))
             return false;

@@ -23,4 +23,15 @@ print(f"# taken {real} bytes, predicted {said}")
 assert abs(real - said) < 0.05 * said
 PY
 done
+
+ok 'operators that cannot run at the same time share their scratch memory: more layers need no more' python3 - "$LAP" <<'PY'
+import json, subprocess, sys
+def scratch(layers, *more):
+    command = [sys.argv[1], "check", "train", "--json", "--tp", "2", "--layers", str(layers), *more]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["scratch_bytes"]
+for more in [], ["--target", "cuda"], ["--no-sequence-parallel"]:
+    few, many = scratch(1, *more), scratch(6, *more)
+    print(f"# {more}: {few} bytes for 1 layer, {many} for 6")
+    assert 0 < few == many
+PY
 finish

@@ -42,7 +42,9 @@ for f in fragments:
     for link in f["links"]:
         before = fragments[link["after_fragment"]]["steps"][link["after_step"]]
         assert link["after_fragment"] < f["fragment"] and before["stream"] != steps[link["step"]]["stream"], link
-        name = link["why"].split()[2].rstrip(",") if "symmetric" not in link["why"] else None
+        shared = link["why"].startswith("which reads scratch of an operator")  # and another operator takes it
+        assert not shared or fragments[link["after_fragment"]]["kernel"] is f["kernel"] is None, link
+        name = link["why"].split()[2].rstrip(",") if "symmetric" not in link["why"] and not shared else None
         if name:  # a region that the fragment before does use as it says
             source = fragments[link["after_fragment"]]
             assert name in (source["writes"] if " writes " in link["why"] else source["reads"] + source["writes"]), link

@@ -4,7 +4,7 @@
  * single link, WAIT, RAISE, PUT, signal of a PUT, wait or raise of a block and dependency is
  * taken out of a program, on one rank or on all: the proof must object each time. So it misses
  * nothing, and linking adds no link that is not needed. Lowering may leave a dependency that others
- * imply; then that is shown. Of the first pass each kernel that makes a scale or a copy of a weight is
+ * imply, and linking one to what was sent from scratch memory; then that is shown. Of the first pass each kernel that makes a scale or a copy of a weight is
  * taken out, too: what it would have written is read.
  */
 #include <stdio.h>
@@ -163,19 +163,41 @@ static bool objects(const lap_nn_programs_t *programs, const lap_target_t *targe
     return false;
 }
 
+/* Whether a link is from a step that sends from scratch memory to a GEMM that writes there. */
+static bool is_of_scratch(const lap_linked_t *linked, const saved_t *saved,
+                          const lap_schedule_t *schedule, uint32_t index, uint32_t item)
+{
+    for (uint32_t i = 0; i < saved->nlinks; i++) {
+        const lap_link_dep_t *link = &saved->links[i];
+        if (link->step != index || item-- > 0)
+            continue;
+        const lap_step_t *from = &linked->fragments[link->fragment].schedule.steps[link->dep];
+        const lap_step_t *to = &schedule->steps[index];
+        return from->kind == LAP_STEP_PUT && from->src.place == LAP_SCRATCH &&
+               to->kind == LAP_STEP_GEMM && schedule->blocks[to->first].d.place == LAP_SCRATCH;
+    }
+    return true; /* it has none */
+}
+
 /*
  * Whether what was taken out is implied by what is left, on all ranks: a dependency by others, a
  * wait by one before it. Lowering adds order to what was needed, and may leave what that implies.
+ * Linking sees one rank: of scratch memory that two operators share it cannot know that a peer's
+ * answer shows that what was sent from there has left. The proof of all ranks does.
  */
 static bool is_implied(const lap_nn_programs_t *programs, uint32_t f, int first, int end,
                        uint32_t index, mutation_t mutation, uint32_t item, const saved_t *saved)
 {
-    bool implied = mutation == DROP_DEP || mutation == DROP_STEP;
+    bool implied = mutation == DROP_DEP || mutation == DROP_STEP || mutation == DROP_LINK;
     for (int r = first; r < end && implied; r++) {
         const lap_schedule_t *schedule = &programs->programs[r].fragments[f].schedule;
         const lap_step_t *step = &saved[r].step;
         if (index >= schedule->nsteps || (mutation == DROP_DEP && item >= step->ndeps))
             continue;
+        if (mutation == DROP_LINK) {
+            implied = is_of_scratch(&programs->programs[r], &saved[r], schedule, index, item);
+            continue;
+        }
         implied = mutation == DROP_DEP ? is_behind(schedule, index, step->deps[item], UINT32_MAX)
                                        : is_waited_for(schedule, index, step);
     }

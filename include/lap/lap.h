@@ -14,6 +14,7 @@
 #include <lap/nn.h>
 #include <lap/op.h>
 #include <lap/optimizer.h>
+#include <lap/pipeline.h>
 #include <lap/status.h>
 #include <lap/tensor.h>
 #include <lap/tp_overlap.h>

@@ -17,8 +17,10 @@ lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region)
     if (region == LAP_NN_NONE)
         return (lap_tensor_t){.data = NULL};
     lap_tensor_t tensor = nn->tensors[region];
-    if (nn->list.regions[region].memory != LAP_NN_EXTERNAL)
+    if (nn->list.regions[region].memory != LAP_NN_EXTERNAL || lap_nn_list_is_stage(&nn->list))
         tensor.rows = lap_nn_region_rows(&nn->list, region, nn->seq);
+    if (nn->list.regions[region].memory == LAP_NN_EXTERNAL && lap_nn_list_is_stage(&nn->list))
+        tensor.data = nn->ids + (size_t)nn->micro * nn->list.plan.m * LAP_ID_COLS; /* tokens */
     return tensor;
 }
 
@@ -305,6 +307,17 @@ static lap_status_t issue_loss(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
     return nn->kernels->square_loss(stream, &loss);
 }
 
+static lap_status_t issue_zero(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t all = lap_nn_tensor(nn, entry->writes[0]);
+    const lap_fill_normal_t fill = {.dtype = all.dtype,
+                                    .rows = all.rows,
+                                    .cols = all.cols,
+                                    .stride = all.stride,
+                                    .out = all.data};
+    return nn->kernels->fill_normal(stream, &fill);
+}
+
 static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     lap_stream_t *stream;
@@ -325,6 +338,8 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
         return issue_reduction(nn, stream, entry);
     case LAP_NN_COPY:
         return issue_copy(nn, stream, entry);
+    case LAP_NN_ZERO:
+        return issue_zero(nn, stream, entry);
     case LAP_NN_CAST:
         return issue_cast(nn, stream, entry);
     case LAP_NN_SCALE:

@@ -256,6 +256,12 @@ static inline bool lap_nn_list_is_stage(const lap_nn_list_t *list)
 }
 lap_nn_chunk_t lap_nn_list_chunk(const lap_nn_list_t *list);
 
+/* The micro-batches whose tokens and losses are there at once. */
+static inline size_t lap_nn_micros(const lap_nn_list_t *list)
+{
+    return lap_nn_list_is_stage(list) ? list->plan.cut.micros : 1;
+}
+
 /* Whether it is that of a language model. */
 static inline bool lap_nn_list_is_model(const lap_nn_list_t *list)
 {

@@ -45,10 +45,11 @@ lap_status_t lap_nn_model_start(lap_nn_t *nn)
     lap_device_t *device = nn->engine->device;
     void *memory;
     if (lap_nn_list_is_model(list)) {
-        LAP_TRY(device->ops->alloc_shared(device, list->plan.m * LAP_ID_COLS * sizeof(int32_t),
-                                          &memory));
+        const size_t micros = lap_nn_micros(list);
+        LAP_TRY(device->ops->alloc_shared(
+            device, micros * list->plan.m * LAP_ID_COLS * sizeof(int32_t), &memory));
         nn->ids = memory;
-        LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->entropy), &memory));
+        LAP_TRY(device->ops->alloc_shared(device, micros * sizeof(*nn->entropy), &memory));
         nn->entropy = memory;
         nn->starts = lap_alloc(list->plan.desc.vocab + 1, sizeof(*nn->starts));
         if (!nn->starts)
@@ -93,14 +94,15 @@ static lap_status_t check_tokens(const lap_nn_t *nn, size_t seq, const int32_t *
 }
 
 /* Row s * batch + b is token s of sequence b. The last column is a counting sort of the tokens. */
-static void put_tokens(lap_nn_t *nn, size_t seq, const int32_t *tokens, const int32_t *targets)
+static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *tokens,
+                       const int32_t *targets)
 {
     const size_t batch = nn->list.plan.desc.batch, vocab = nn->list.plan.desc.vocab;
     for (size_t token = 0; token <= vocab; token++)
         nn->starts[token] = 0;
     for (size_t row = 0; row < batch * seq; row++) {
         const size_t from = row % batch * seq + row / batch;
-        int32_t *ids = nn->ids + row * LAP_ID_COLS;
+        int32_t *ids = all + row * LAP_ID_COLS;
         ids[LAP_ID_TOKEN] = tokens[from];
         ids[LAP_ID_TARGET] = targets ? targets[from] : -1;
         nn->starts[tokens[from] + 1]++;
@@ -108,9 +110,19 @@ static void put_tokens(lap_nn_t *nn, size_t seq, const int32_t *tokens, const in
     for (size_t token = 0; token < vocab; token++)
         nn->starts[token + 1] += nn->starts[token];
     for (size_t row = 0; row < batch * seq; row++) {
-        const size_t place = nn->starts[nn->ids[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
-        nn->ids[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
+        const size_t place = nn->starts[all[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
+        all[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
     }
+}
+
+lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const int32_t *tokens,
+                              const int32_t *targets, size_t *counted_p)
+{
+    LAP_TRY(lap_nn_check_seq(nn, seq));
+    LAP_TRY(check_tokens(nn, seq, tokens, targets, counted_p));
+    put_tokens(nn, nn->ids + micro * nn->list.plan.m * LAP_ID_COLS, seq, tokens, targets);
+    nn->entropy[micro] = nn->list.plan.desc.loss_scale / (float)*counted_p;
+    return LAP_OK;
 }
 
 /* ---- passes ---- */
@@ -122,6 +134,9 @@ static lap_status_t check_model(const lap_nn_t *nn, const char *caller)
     if (!lap_nn_list_is_model(&nn->list))
         return lap_error(LAP_ERR_INVALID, "%s: the layers are of kind %s, expected a model", caller,
                          lap_nn_kind_name(nn->list.plan.desc.kind));
+    if (lap_nn_list_is_stage(&nn->list))
+        return lap_error(LAP_ERR_INVALID, "%s: this is a stage of a pipeline, expected lap_pp_step",
+                         caller);
     return LAP_OK;
 }
 
@@ -136,7 +151,7 @@ lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
                          seq * nn->list.plan.desc.batch);
     LAP_TRY(check_tokens(nn, seq, tokens, targets, &counted));
     LAP_TRY(lap_nn_begin_forward(nn, seq));
-    put_tokens(nn, seq, tokens, targets);
+    put_tokens(nn, nn->ids, seq, tokens, targets);
     nn->loss_count = counted;
     *nn->entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
     return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
@@ -251,8 +266,8 @@ static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_
         .ids = lap_nn_tensor(nn, entry->reads[1]).data,
         .stats = lap_nn_tensor(nn, stats ? entry->writes[0] : entry->reads[2]).data,
         .ranks = (size_t)plan->nranks,
-        .scale = nn->entropy,
-        .sum = nn->loss,
+        .scale = nn->entropy + nn->micro,
+        .sum = nn->loss + nn->micro,
     };
     /* What is behind these columns is 0, in logits and in their gradients. */
     entropy.cols = lap_nn_vocab_share(plan, nn->list.rank, &entropy.first);

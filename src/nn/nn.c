@@ -94,7 +94,7 @@ static lap_status_t alloc_all(lap_nn_t *nn)
     const lap_nn_list_t *list = &nn->list;
     void *memory;
     LAP_TRY(device->ops->event_create(device, &nn->end));
-    LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->loss), &memory));
+    LAP_TRY(device->ops->alloc_shared(device, lap_nn_micros(list) * sizeof(*nn->loss), &memory));
     nn->loss = memory;
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->grad_scale), &memory));
     nn->grad_scale = memory;
@@ -143,10 +143,11 @@ static lap_status_t check_memory(const lap_nn_t *nn, const lap_nn_desc_t *desc, 
 }
 
 /* Local: everything that can be found wrong without the other ranks. */
-static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc)
+static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_nn_cut_t *cut)
 {
     lap_nn_plan_t plan = {.nranks = nn->group->size};
-    LAP_TRY(lap_nn_plan_init(desc, nn->group->size, &plan));
+    LAP_TRY(cut ? lap_nn_plan_stage(desc, nn->group->size, cut, &plan)
+                : lap_nn_plan_init(desc, nn->group->size, &plan));
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
     double bytes;
@@ -205,10 +206,12 @@ static lap_status_t make_passes(lap_nn_t *nn)
 
 static lap_status_t fill(lap_nn_t *nn)
 {
-    if (nn->list.plan.desc.debug)
+    const bool stage = lap_nn_list_is_stage(&nn->list);
+    if (nn->list.plan.desc.debug && !stage)
         LAP_TRY(lap_nn_prove_own(nn));
     LAP_TRY(alloc_all(nn));
-    LAP_TRY(make_passes(nn));
+    if (!stage)
+        LAP_TRY(make_passes(nn));
     LAP_TRY(lap_nn_fill_params(nn));
     LAP_TRY(lap_nn_model_start(nn));
     nn->fresh = true;
@@ -222,7 +225,8 @@ static lap_status_t finish(lap_nn_t *nn)
     return lap_nn_wait(nn);
 }
 
-static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn_t **nn_p)
+static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const lap_nn_cut_t *cut,
+                           lap_nn_t **nn_p)
 {
     lap_status_t status = LAP_OK;
     lap_nn_t *nn = lap_alloc(1, sizeof(*nn));
@@ -232,7 +236,7 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
     lap_terms_t terms = {.of = "lap_nn_create"};
     if (status == LAP_OK)
-        status = prepare(nn, desc);
+        status = prepare(nn, desc, cut);
     if (status == LAP_OK)
         lap_nn_list_terms(&nn->list.plan, &terms);
     status = lap_terms_agree(&terms, group, status);
@@ -278,9 +282,15 @@ lap_status_t lap_nn_create(lap_group_t *group, const lap_nn_desc_t *desc, lap_nn
     if (!group || !nn_p)
         return lap_error(LAP_ERR_INVALID, "lap_nn_create: %s is NULL", group ? "nn_p" : "group");
     const char *before = lap_enter(group->world, "lap_nn_create");
-    const lap_status_t status = create(group, desc, nn_p);
+    const lap_status_t status = create(group, desc, NULL, nn_p);
     lap_leave(group->world, before);
     return status;
+}
+
+lap_status_t lap_nn_create_stage(lap_group_t *group, const lap_nn_desc_t *desc,
+                                 const lap_nn_cut_t *cut, lap_nn_t **nn_p)
+{
+    return create(group, desc, cut, nn_p);
 }
 
 static void end(lap_nn_t *nn)

@@ -93,6 +93,7 @@ struct lap_nn {
     lap_nn_ready_t ready;
     void *ready_context;
 
+    uint32_t micro;    /* of a pipeline: the micro-batch whose entry is being issued */
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count; /* and how many elements the whole has; of a model: targets that count */
     int32_t *ids;      /* of a model, shared memory: [rows, LAP_ID_COLS] of the latest pass, */
@@ -123,6 +124,13 @@ struct lap_nn {
     bool has_optimizer;
     lap_optimizer_desc_t optimizer;
 };
+
+/*
+ * As lap_nn_create, of what a rank of a pipeline has of a model: it has no passes of its own, but for
+ * LAP_NN_REFRESH. Collective over `group`, the ranks that share its layers.
+ */
+lap_status_t lap_nn_create_stage(lap_group_t *group, const lap_nn_desc_t *desc,
+                                 const lap_nn_cut_t *cut, lap_nn_t **nn_p);
 
 /* Around the life of what is made for layers: those destroyed before go with the last of it. */
 lap_nn_t *lap_nn_keep(lap_nn_t *nn);
@@ -181,6 +189,13 @@ lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
 /* The memory of tokens, and the angles of rotary positions; nothing where there are none. */
 lap_status_t lap_nn_model_start(lap_nn_t *nn);
+
+/*
+ * Of a pipeline: looks at the tokens and targets of a micro-batch and puts them where its entries find
+ * them. Writes how many targets count.
+ */
+lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const int32_t *tokens,
+                              const int32_t *targets, size_t *counted_p);
 
 /* Issues an entry that only language models have. */
 lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry);

@@ -199,7 +199,10 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
 
 /* ---- a step ---- */
 
-/* The sum of the squares of this rank's gradients; what all ranks have is counted by the first. */
+/*
+ * The sum of the squares of this rank's gradients; what all ranks that share the layers have is counted by
+ * the first of them, and what two stages have by the first of these.
+ */
 static lap_status_t sum_own_squares(lap_optimizer_t *optimizer, double *sum_p)
 {
     lap_engine_t *engine = optimizer->engine;
@@ -215,9 +218,11 @@ static lap_status_t sum_own_squares(lap_optimizer_t *optimizer, double *sum_p)
     }
     LAP_TRY(engine->device->ops->event_record(optimizer->summed, stream));
     LAP_TRY(lap_engine_await(engine, optimizer->summed));
-    for (size_t i = 0; i < nparams; i++)
-        if (!lap_nn_param(optimizer->nn, i)->replicated || optimizer->group->rank == 0)
+    for (size_t i = 0; i < nparams; i++) {
+        const lap_nn_weight_t *weight = &optimizer->nn->list.weights[i];
+        if ((!weight->param.replicated || optimizer->nn->group->rank == 0) && !weight->twin)
             total += optimizer->sums[i];
+    }
     *sum_p = total;
     return LAP_OK;
 }

@@ -224,10 +224,34 @@ static size_t blocks_of(const lap_nn_plan_t *plan, size_t layers)
     return layers * (is_transformer(&plan->desc) ? 2 : 1);
 }
 
-void lap_nn_plan_take(lap_nn_plan_t *plan, const lap_nn_cut_t *cut)
+/*
+ * Where backward is split, gradients of inputs must not wait for a GEMM of weights: dgrad reduces by
+ * itself.
+ */
+lap_status_t lap_nn_plan_stage(const lap_nn_desc_t *given, int nranks, const lap_nn_cut_t *cut,
+                               lap_nn_plan_t *plan_p)
 {
-    plan->cut = *cut;
-    plan->nblocks = lap_nn_plan_begin(plan, cut->nchunks);
+    lap_nn_plan_t plan = {.nranks = nranks};
+    lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+    LAP_TRY(lap_nn_plan_init(given, nranks, &plan));
+    if (plan.desc.kind != LAP_NN_MODEL)
+        return lap_error(LAP_ERR_INVALID,
+                         "the layers are of kind %s, expected a model: only "
+                         "models are cut into the stages of a pipeline",
+                         lap_nn_kind_name(plan.desc.kind));
+    if (plan.desc.fp8 != LAP_FP8_NONE)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "fp8 with a pipeline, expected none: scales are those of one micro-batch");
+    switches.overlap_rs_dgrad = cut->split;
+    if (cut->split) {
+        LAP_TRY(lap_tp_overlap_switch(&plan.overlap, &switches));
+        plan.overlap.rules[LAP_QKV_DGRAD].is_reduce_scatter = 1; /* those that are serial, too */
+        plan.overlap.rules[LAP_FC1_DGRAD].is_reduce_scatter = 1;
+    }
+    plan.cut = *cut;
+    plan.nblocks = lap_nn_plan_begin(&plan, cut->nchunks);
+    *plan_p = plan;
+    return LAP_OK;
 }
 
 uint32_t lap_nn_plan_chunks(const lap_nn_plan_t *plan)

@@ -63,11 +63,12 @@ typedef struct lap_nn_plan {
 /* Checks a description and fills in its defaults: see lap_nn_validate. */
 lap_status_t lap_nn_plan_init(const lap_nn_desc_t *given, int nranks, lap_nn_plan_t *plan_p);
 
+/* The same for a rank of a pipeline. */
+lap_status_t lap_nn_plan_stage(const lap_nn_desc_t *given, int nranks, const lap_nn_cut_t *cut,
+                               lap_nn_plan_t *plan_p);
+
 /* Leaves `layers` of its layers. */
 void lap_nn_plan_cut(lap_nn_plan_t *plan, size_t layers);
-
-/* Leaves the chunks of a rank of a pipeline. */
-void lap_nn_plan_take(lap_nn_plan_t *plan, const lap_nn_cut_t *cut);
 
 /* The number of chunks, at least 1; where the blocks of a chunk begin; what a chunk has. */
 uint32_t lap_nn_plan_chunks(const lap_nn_plan_t *plan);

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parallel/stage_link.h"
+
+#include <string.h>
+
+#include "core/status.h"
+#include "overlap/overlap.h"
+#include "schedule/lower.h"
+#include "schedule/range.h"
+#include "util/alloc.h"
+
+/* ---- items ---- */
+
+static lap_status_t add_item(lap_stage_program_t *program, const lap_stage_item_t *item)
+{
+    lap_stage_item_t *items =
+        lap_grow(program->items, program->nitems, &program->items_room, sizeof(*items));
+    if (!items)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u fragments",
+                         (unsigned)program->nitems + 1);
+    program->items = items;
+    items[program->nitems++] = *item;
+    return LAP_OK;
+}
+
+/* The latest fragment is that of the latest item. */
+static lap_fragment_t *own_fragment(lap_stage_program_t *program)
+{
+    lap_fragment_t *fragment = &program->linked.fragments[program->linked.nfragments - 1];
+    fragment->origin = program->nitems - 1;
+    return fragment;
+}
+
+/* What another rank does. */
+static lap_status_t add_none(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const lap_problem_t problem = {.size = 1};
+    const lap_stage_item_t item = {.kind = LAP_STAGE_NONE};
+    if (!linking->lists)
+        return LAP_OK;
+    LAP_TRY(add_item(program, &item));
+    lap_fragment_t *fragment = lap_link_fragment(&program->linked);
+    if (!fragment)
+        return program->linked.status;
+    lap_schedule_init(&fragment->schedule, &problem, "none");
+    LAP_TRY(fragment->schedule.status);
+    fragment->base = program->linked.rank;
+    (void)own_fragment(program);
+    return LAP_OK;
+}
+
+/* ---- actions ---- */
+
+/* Whether an entry of a slot is a part of an action. */
+static bool is_part(const lap_nn_list_t *list, uint32_t entry, lap_pipe_work_t work)
+{
+    const lap_nn_mode_t mode = {.looks = false};
+    if (!lap_nn_entry_runs(&list->entries[entry], mode))
+        return false;
+    return (work != LAP_PIPE_INPUT_GRAD || !list->entries[entry].weight_grad) &&
+           (work != LAP_PIPE_WEIGHT_GRAD || list->entries[entry].weight_grad);
+}
+
+static lap_status_t add_entry(const lap_stage_linking_t *linking, uint32_t entry,
+                              const lap_pipe_action_t *action, lap_stage_program_t *program)
+{
+    const lap_stage_item_t item = {
+        .kind = LAP_STAGE_ENTRY, .entry = entry, .micro = action->micro, .action = *action};
+    LAP_TRY(add_item(program, &item));
+    LAP_TRY(
+        lap_nn_link_entry(linking->list, entry, linking->seq, linking->source, &program->linked));
+    own_fragment(program)->base = linking->layers_base;
+    return LAP_OK;
+}
+
+static lap_status_t add_action(const lap_stage_linking_t *linking, const lap_stage_action_t *what,
+                               lap_stage_program_t *program)
+{
+    const lap_pipe_action_t *action = &what->action;
+    const bool own = what->rank == linking->rank, forward = action->work == LAP_PIPE_FORWARD;
+    if (!own && !linking->lists)
+        return LAP_OK;
+    const lap_nn_list_t *list = own ? linking->list : linking->lists[what->rank];
+    const lap_nn_slot_t *slot =
+        &list->slots[lap_stages_slot(linking->stages, action->stage, action->micro)];
+    const uint32_t end = forward ? slot->backward : slot->end;
+    for (uint32_t e = forward ? slot->forward : slot->backward; e < end; e++) {
+        if (!is_part(list, e, action->work))
+            continue;
+        LAP_TRY(own ? add_entry(linking, e, action, program) : add_none(linking, program));
+    }
+    return LAP_OK;
+}
+
+/* ---- messages ---- */
+
+static const lap_nn_slot_t *slot_of(const lap_stage_linking_t *linking, uint32_t stage,
+                                    uint32_t micro)
+{
+    return &linking->list->slots[lap_stages_slot(linking->stages, stage, micro)];
+}
+
+static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
+{
+    const lap_nn_region_t *matrix = &list->regions[region];
+    const size_t element = lap_dtype_size(matrix->dtype);
+    return (lap_link_place_t){
+        .region = region, .row_bytes = matrix->cols * element, .stride = matrix->stride * element};
+}
+
+/* The sender has the lower rank of the two, or the higher one. */
+static void add_steps(lap_schedule_t *s, bool sends, uint16_t send, uint16_t receive, size_t rows,
+                      size_t row_bytes)
+{
+    const int own = s->rank, peer = 1 - s->rank;
+    const lap_range_t there =
+        lap_range_packed(LAP_SYMMETRIC, sends ? peer : own, 0, rows, row_bytes);
+    s->symmetric_bytes = rows * row_bytes;
+    if (rows == 0)
+        return;
+    if (sends) {
+        lap_add_wait(s, send, peer, lap_signal_credit(2, peer), 1);
+        lap_expect(s, lap_signal_credit(2, peer));
+        lap_add_put(s, send, peer, lap_signal_data(own),
+                    lap_range_packed(LAP_MOVED, own, 0, rows, row_bytes), there);
+        return;
+    }
+    s->gathered = lap_range_packed(LAP_GATHERED, own, 0, rows, row_bytes);
+    lap_add_raise(s, receive, peer, lap_signal_credit(2, own), 0);
+    lap_add_wait(s, receive, peer, lap_signal_data(peer), 1);
+    lap_expect(s, lap_signal_data(peer));
+    lap_add_copy(s, receive, there, s->gathered);
+}
+
+lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
+                               lap_schedule_t *schedule_p)
+{
+    const bool sends = item->kind == LAP_STAGE_SEND;
+    const uint32_t region = sends ? item->from : item->to;
+    const lap_nn_list_t *list = linking->list;
+    const lap_dtype_t dtype = list->regions[region].dtype;
+    const size_t rows = lap_nn_region_rows(list, region, linking->seq);
+    const lap_stage_pair_t *pair = &linking->stages->pairs[item->pair];
+    const lap_problem_t problem = {.kind = LAP_EXTERNAL_AG,
+                                   .rank = linking->rank == pair->ranks[1],
+                                   .size = 2,
+                                   .m = rows,
+                                   .types = {dtype, dtype, dtype, dtype, dtype}};
+    const lap_stream_set_t set = item->upstream ? LAP_UPSTREAM : LAP_DOWNSTREAM;
+    lap_schedule_init(schedule_p, &problem, "p2p");
+    schedule_p->set = linking->overlap ? set : LAP_FOREGROUND;
+    add_steps(schedule_p, sends,
+              linking->overlap ? lap_stream_of(set, LAP_STREAM_SEND) : LAP_STREAM_COMPUTE,
+              linking->overlap ? lap_stream_of(set, LAP_STREAM_RECEIVE) : LAP_STREAM_COMPUTE, rows,
+              list->regions[region].cols * lap_dtype_size(dtype));
+    LAP_TRY(schedule_p->status);
+    return linking->target ? lap_lower(schedule_p, 1, linking->target, NULL) : LAP_OK;
+}
+
+/* Fragments of two ranks of the pipeline. */
+static void join_pair(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
+                      lap_fragment_t *fragment)
+{
+    const lap_stage_pair_t *pair = &linking->stages->pairs[item->pair];
+    fragment->buffer = lap_stage_buffer(item->pair, item->upstream);
+    fragment->base = linking->base + (int)pair->ranks[0] * linking->stride;
+    fragment->stride = (int)(pair->ranks[1] - pair->ranks[0]) * linking->stride;
+}
+
+static lap_status_t add_message(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
+                                lap_stage_program_t *program)
+{
+    lap_schedule_t schedule = {.nsteps = 0};
+    LAP_TRY(add_item(program, item));
+    const lap_status_t status = lap_stage_message(linking, item, &schedule);
+    lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(&program->linked) : NULL;
+    if (!fragment) {
+        lap_schedule_clear(&schedule);
+        return status == LAP_OK ? program->linked.status : status;
+    }
+    fragment->schedule = schedule;
+    if (item->kind == LAP_STAGE_SEND)
+        fragment->places[LAP_MOVED] = place_of(linking->list, item->from);
+    else
+        fragment->places[LAP_GATHERED] = place_of(linking->list, item->to);
+    join_pair(linking, item, own_fragment(program));
+    return LAP_OK;
+}
+
+static lap_status_t add_copy(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
+                             lap_stage_program_t *program)
+{
+    lap_linked_t *linked = &program->linked;
+    const lap_problem_t problem = {.rank = linking->list->rank, .size = linking->list->plan.nranks};
+    LAP_TRY(add_item(program, item));
+    lap_fragment_t *fragment = lap_link_fragment(linked);
+    if (!fragment)
+        return linked->status;
+    lap_schedule_init(&fragment->schedule, &problem, "stage");
+    (void)lap_add_kernel(&fragment->schedule, LAP_STREAM_COMPUTE, "copy");
+    LAP_TRY(fragment->schedule.status);
+    const uint32_t regions[] = {item->from, item->to};
+    for (int i = 0; i < 2; i++) {
+        const lap_link_place_t place = place_of(linking->list, regions[i]);
+        const lap_range_t range = {
+            .place = (lap_place_t)(LAP_PLACES + place.region),
+            .rank = linked->rank,
+            .rows = lap_nn_region_rows(linking->list, regions[i], linking->seq),
+            .row_bytes = place.row_bytes,
+            .stride = place.stride,
+        };
+        lap_link_access(linked, 0, LAP_NO_STEP, i == 1, range);
+    }
+    own_fragment(program)->base = linking->layers_base;
+    return linked->status;
+}
+
+/* The result of stage `from`, or the gradient of its input, on its way to stage `to`. */
+static lap_status_t move(const lap_stage_linking_t *linking, const lap_pipe_action_t *action,
+                         uint32_t from, uint32_t to, lap_stage_program_t *program)
+{
+    const lap_stages_t *stages = linking->stages;
+    const bool upstream = to < from;
+    const uint32_t sender = stages->rank_of[from], receiver = stages->rank_of[to];
+    lap_stage_item_t item = {
+        .micro = action->micro, .action = *action, .upstream = upstream, .from = LAP_NN_NONE};
+    if (linking->rank == sender) {
+        const lap_nn_slot_t *slot = slot_of(linking, from, action->micro);
+        item.from = upstream ? slot->dx : slot->y;
+    }
+    if (linking->rank == receiver) {
+        const lap_nn_slot_t *slot = slot_of(linking, to, action->micro);
+        item.to = upstream ? slot->dy : slot->x;
+    }
+    if (linking->rank != sender && linking->rank != receiver)
+        return add_none(linking, program);
+    if (sender == receiver) {
+        item.kind = LAP_STAGE_COPY;
+        return add_copy(linking, &item, program);
+    }
+    item.kind = linking->rank == sender ? LAP_STAGE_SEND : LAP_STAGE_RECEIVE;
+    item.pair = lap_stages_pair(stages, sender, receiver, false);
+    return add_message(linking, &item, program);
+}
+
+/* ---- tied weights ---- */
+
+const lap_nn_weight_t *lap_stage_tied(const lap_nn_list_t *list)
+{
+    if (!list->plan.desc.tied)
+        return NULL;
+    for (uint32_t i = 0; i < list->nweights; i++)
+        if (list->weights[i].twin)
+            return &list->weights[i];
+    const bool head = list->blocks[list->plan.nblocks - 1].shape.head;
+    return list->embedding && !head ? list->embedding : NULL;
+}
+
+lap_op_desc_t lap_stage_tied_desc(const lap_nn_list_t *list, lap_stage_kind_t which)
+{
+    const lap_nn_weight_t *weight = lap_stage_tied(list);
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = which == LAP_STAGE_SCATTER ? LAP_EXTERNAL_RS : LAP_EXTERNAL_AG;
+    desc.m = weight->rows;
+    desc.cols = weight->param.cols;
+    desc.dtype = LAP_FLOAT32;
+    desc.method = "direct";
+    desc.background = 1;
+    return desc;
+}
+
+static lap_status_t add_tied_call(const lap_stage_linking_t *linking, lap_stage_kind_t which,
+                                  uint32_t pair, uint32_t sum, lap_stage_program_t *program)
+{
+    const lap_nn_list_t *list = linking->list;
+    const lap_stage_item_t item = {.kind = which, .pair = pair};
+    const bool scatter = which == LAP_STAGE_SCATTER;
+    const lap_link_place_t all = place_of(list, lap_stage_tied(list)->grad);
+    lap_link_place_t own = all;
+    lap_schedule_t schedule = {.nsteps = 0};
+    LAP_TRY(add_item(program, &item));
+    const int rank = linking->rank == linking->stages->pairs[pair].ranks[1];
+    const lap_status_t status = linking->tied(linking->context, list, rank, which, &schedule);
+    lap_fragment_t *fragment = status == LAP_OK ? lap_link_fragment(&program->linked) : NULL;
+    if (!fragment) {
+        lap_schedule_clear(&schedule);
+        return status == LAP_OK ? program->linked.status : status;
+    }
+    own.region = sum;
+    fragment->schedule = schedule;
+    fragment->places[LAP_MOVED] = scatter ? all : own;
+    fragment->places[LAP_GATHERED] = scatter ? own : all;
+    join_pair(linking, &item, own_fragment(program));
+    return LAP_OK;
+}
+
+/* The gradients of tied weights become their sum on both ranks. */
+static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const lap_stages_t *stages = linking->stages;
+    const uint32_t first = stages->rank_of[0], last = stages->rank_of[stages->stages - 1];
+    const uint32_t pair = lap_stages_pair(stages, first, last, true);
+    if (pair == stages->npairs)
+        return LAP_OK;
+    if (linking->rank != first && linking->rank != last) {
+        LAP_TRY(add_none(linking, program));
+        return add_none(linking, program);
+    }
+    const lap_nn_weight_t *weight = lap_stage_tied(linking->list);
+    const uint32_t memory = LAP_NN_MEMORIES + linking->list->nregions + linking->list->nsteps;
+    const uint32_t sum =
+        lap_link_add_region(&program->linked, "sum of tied gradients", memory, 0,
+                            weight->rows * weight->param.cols * sizeof(float), false);
+    LAP_TRY(add_tied_call(linking, LAP_STAGE_SCATTER, pair, sum, program));
+    return add_tied_call(linking, LAP_STAGE_GATHER, pair, sum, program);
+}
+
+/* ---- all of it ---- */
+
+static lap_status_t add_all(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    const lap_stages_t *stages = linking->stages;
+    const lap_pipe_action_t none = {.work = LAP_PIPE_WORKS};
+    LAP_TRY(add_entry(linking, 0, &none, program)); /* gradients become 0 */
+    for (uint32_t i = 0; i < stages->norder; i++) {
+        const lap_pipe_action_t *action = &stages->order[i].action;
+        const bool forward = action->work == LAP_PIPE_FORWARD;
+        if (forward && action->stage > 0)
+            LAP_TRY(move(linking, action, action->stage - 1, action->stage, program));
+        LAP_TRY(add_action(linking, &stages->order[i], program));
+        if (!forward && action->work != LAP_PIPE_WEIGHT_GRAD && action->stage > 0)
+            LAP_TRY(move(linking, action, action->stage, action->stage - 1, program));
+    }
+    return add_tied(linking, program);
+}
+
+lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program)
+{
+    *program =
+        (lap_stage_program_t){.linked.rank = linking->base + (int)linking->rank * linking->stride};
+    lap_nn_link_regions(linking->list, false, &program->linked);
+    LAP_TRY(program->linked.status);
+    LAP_TRY(add_all(linking, program));
+    LAP_TRY(program->linked.status);
+    return lap_link(&program->linked);
+}
+
+void lap_stage_program_clear(lap_stage_program_t *program)
+{
+    lap_linked_clear(&program->linked);
+    lap_free(program->items);
+    *program = (lap_stage_program_t){.nitems = 0};
+}

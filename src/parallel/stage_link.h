@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program of a rank of a pipeline for a whole step: the actions of its row of the table, each the
+ * entries of a slot of its list, and the messages to and from other ranks. Pure.
+ *
+ * A message is a call of two ranks with a buffer for each way: the receiver raises a credit when its
+ * buffer is free, the sender puts a matrix there, and the receiver copies it into the slot. Which of them
+ * runs when follows from ranges: messages have streams of their own, each way, and run at the same time as
+ * computing unless `overlap` is off, when they are in line with it.
+ */
+#ifndef LAP_PARALLEL_STAGE_LINK_H
+#define LAP_PARALLEL_STAGE_LINK_H
+
+#include "nn/program.h"
+#include "parallel/stages.h"
+
+typedef enum lap_stage_kind {
+    LAP_STAGE_NONE = 0, /* another rank does something: there to count fragments alike */
+    LAP_STAGE_ENTRY,    /* of the list */
+    LAP_STAGE_COPY,     /* from a stage of this rank to another */
+    LAP_STAGE_SEND,
+    LAP_STAGE_RECEIVE,
+    LAP_STAGE_SCATTER, /* of the gradients of tied weights: the sum of own rows, */
+    LAP_STAGE_GATHER,  /* and those of both */
+} lap_stage_kind_t;
+
+/* What a fragment of the program is; the origin of a fragment is the number of its item. */
+typedef struct lap_stage_item {
+    lap_stage_kind_t kind;
+    uint32_t entry, micro;
+    lap_pipe_action_t action;
+    uint32_t from, to; /* copy: regions; send: from; receive: to */
+    uint32_t pair;     /* of what two ranks do */
+    bool upstream;     /* a message with gradients */
+} lap_stage_item_t;
+
+typedef struct lap_stage_program {
+    lap_linked_t linked;
+    lap_stage_item_t *items;
+    uint32_t nitems, items_room;
+} lap_stage_program_t;
+
+/* The symmetric buffers of a pair in a program, behind those of layers and of buckets. */
+#define LAP_STAGE_BUFFERS 2u
+static inline uint32_t lap_stage_buffer(uint32_t pair, bool upstream)
+{
+    return 2u + LAP_STAGE_BUFFERS * pair + upstream;
+}
+
+typedef struct lap_stage_linking {
+    const lap_stages_t *stages;
+    uint32_t rank;             /* in the pipeline */
+    const lap_nn_list_t *list; /* what the rank does */
+    /* Of each rank of the pipeline, so that all programs count alike; NULL: only what this rank does. */
+    const lap_nn_list_t *const *lists;
+    int base, stride; /* rank p of the pipeline is rank base + p * stride of the world */
+    int layers_base;  /* rank 0 of those that share the layers */
+    size_t seq;
+    bool overlap;
+    const lap_target_t *target;    /* what messages are lowered for; NULL: as they are built */
+    const lap_nn_source_t *source; /* of the operators of the layers */
+    /* The schedule of the sum of tied gradients, LAP_STAGE_SCATTER or _GATHER; the caller clears it. */
+    lap_status_t (*tied)(void *context, const lap_nn_list_t *list, int rank, lap_stage_kind_t which,
+                         lap_schedule_t *schedule_p);
+    void *context;
+} lap_stage_linking_t;
+
+/* Links it. The caller clears it, also after a failure. */
+lap_status_t lap_stage_link(const lap_stage_linking_t *linking, lap_stage_program_t *program);
+void lap_stage_program_clear(lap_stage_program_t *program);
+
+/* The schedule of a message of this rank, one of two, as it is built. */
+lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
+                               lap_schedule_t *schedule_p);
+
+/* The weight that is tied to that of another rank; NULL: none. */
+const lap_nn_weight_t *lap_stage_tied(const lap_nn_list_t *list);
+
+/* The operator of the sum of its gradients, without a buffer. */
+lap_op_desc_t lap_stage_tied_desc(const lap_nn_list_t *list, lap_stage_kind_t which);
+
+#endif

@@ -47,11 +47,14 @@ class Block(torch.nn.Module):
 def main():
     options = arguments()
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cpu")
+    device, backend = torch.device("cpu"), "gloo"
     if torch.cuda.is_available():
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        # NCCL wants a GPU for each rank. Lapstrake does not: ranks may share one.
+        if int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count():
+            backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend)
     rank, ranks, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
     lap.initialize_ub([options.seq_length * options.batch_size, options.hidden], ranks)
 

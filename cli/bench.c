@@ -4,6 +4,9 @@
  * rank 0 prints.
  */
 #include "bench.h"
+
+#include <math.h>
+
 #include "core/status.h"
 #include "interrupt.h"
 #include "ranks.h"
@@ -32,6 +35,38 @@ static bool judge(const lap_bench_case_t *it, const lap_bench_result_t *result)
     return correct;
 }
 
+/* The fastest method that overlaps; 0: there is none. */
+static size_t find_best(const lap_bench_case_t *it, const lap_bench_result_t *result)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < it->nmethods; i++)
+        if (result->methods[i].ok &&
+            (best == 0 || result->methods[i].total_ms < result->methods[best].total_ms))
+            best = i;
+    return best;
+}
+
+/* Whether a case has the efficiency that was asked for; says what it has if not. */
+static bool is_hidden(const lap_bench_t *bench, const lap_bench_case_t *it,
+                      const lap_bench_result_t *result)
+{
+    const size_t best = find_best(it, result);
+    double value = NAN, noise = NAN;
+    const lap_bench_lack_t lack = lap_bench_efficiency(result, best, &value, &noise);
+    if (lack == LAP_BENCH_TELLS && value >= bench->least_efficiency)
+        return true;
+    fprintf(stderr, "lap bench: --assert-efficiency %g: %s %zu %zu %zu ", bench->least_efficiency,
+            lap_kind_words[it->kind].word, it->m, it->n, it->k);
+    if (best == 0)
+        fprintf(stderr, "has no method that overlaps\n");
+    else if (lack == LAP_BENCH_TELLS)
+        fprintf(stderr, "has an efficiency of %.3f, with %s\n", value, it->methods[best].label);
+    else
+        fprintf(stderr, "has no efficiency that can be told, with %s (%s)\n",
+                it->methods[best].label, lap_bench_lack_name(lack));
+    return false;
+}
+
 static void print(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     if (bench->mode == LAP_BENCH_SWEEP)
@@ -43,12 +78,16 @@ static void print(const lap_bench_t *bench, const lap_bench_result_t *results)
 static int print_cases(const lap_bench_t *bench, const lap_bench_result_t *results)
 {
     print(bench, results);
-    bool correct = !results[0].undrawn;
+    bool correct = !results[0].undrawn && !results[0].unwritten, hidden = true;
     if (bench->timeline && correct && !bench->json)
         printf("\ntimeline: %s\n", bench->timeline);
+    if (bench->trace_path && !results[0].unwritten && !bench->json)
+        printf("\ntrace: %s\n", bench->trace_path);
     for (size_t i = 0; i < bench->ncases; i++)
         correct = judge(&bench->cases[i], &results[i]) && correct;
-    return correct ? LAP_CLI_OK : LAP_CLI_FAILED;
+    for (size_t i = 0; i < bench->ncases && !isnan(bench->least_efficiency); i++)
+        hidden = is_hidden(bench, &bench->cases[i], &results[i]) && hidden;
+    return !correct ? LAP_CLI_FAILED : hidden ? LAP_CLI_OK : LAP_CLI_NOT_HIDDEN;
 }
 
 /* As if no more had been asked for than the `begun` cases, with a remark. */
@@ -150,6 +189,7 @@ int lap_cli_bench(int argc, char **argv)
             .gpus = bench.gpus,
             .device_bytes = lap_bench_device_bytes(&bench, bench.ranks),
             .dtype = bench.desc.dtype,
+            .reported = 1u << LAP_CLI_NOT_HIDDEN,
             .check = check_ranks,
             .run = run_rank,
             .start = bench.baseline ? start_baseline : NULL,

@@ -22,6 +22,7 @@
 #include "schedule/run.h"
 #include "schedule/trace.h"
 #include "stats.h"
+#include "trace_file.h"
 
 typedef enum lap_bench_mode {
     LAP_BENCH_OP,
@@ -69,6 +70,9 @@ typedef struct lap_bench {
     const char *timeline;                     /* NULL: no picture */
     /* Index in the methods of the first case; SIZE_MAX: the best that overlaps. */
     size_t timeline_method;
+    const char *trace_path; /* NULL: no trace is written */
+    lap_trace_format_t trace_format;
+    double least_efficiency; /* NAN: any will do */
     uint64_t seed;
     double timeout_s;
     lap_gpu_mode_t gpus; /* how the ranks to start share GPUs */
@@ -319,8 +323,9 @@ typedef struct lap_bench_result {
     double *gemm_rounds_ms;                       /* two of each round */
     lap_bench_figure_t methods[LAP_LIST_MAX + 2]; /* and, after them, the baseline */
     int interrupted;                              /* the signal that ended them early; 0: none */
-    bool undrawn; /* the timeline could not be written, as was told; known to rank 0 */
-    size_t drawn; /* the method that was drawn, if one was */
+    bool undrawn;   /* the timeline could not be written, as was told; known to rank 0 */
+    size_t drawn;   /* the method that was drawn, if one was */
+    bool unwritten; /* the trace could not be written, as was told; known to rank 0 */
 } lap_bench_result_t;
 
 /* Frees what measuring has left in a result, also in one that is all zero. */
@@ -332,6 +337,24 @@ void lap_bench_result_clear(lap_bench_result_t *result);
  */
 lap_status_t lap_bench_measure(const lap_bench_t *bench, const lap_bench_case_t *it,
                                lap_world_t *world, lap_bench_result_t *result_p);
+
+/* A call that was traced, for bench_trace.c. */
+typedef struct lap_bench_call {
+    const lap_bench_t *bench;
+    const lap_bench_case_t *it;
+    lap_group_t *group;
+    lap_engine_t *engine;
+    lap_buffer_t *buffer;
+    lap_op_t *op, *gemm; /* gemm: that it ran behind, NULL: none */
+    const lap_trace_t *trace;
+    const char *title;
+} lap_bench_call_t;
+
+/*
+ * Writes what --trace asks for; a file that cannot be written is told of in *unwritten_p, on rank 0,
+ * after a sentence. Collective, with the trace of each rank, which has not been gathered.
+ */
+lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p);
 
 typedef struct lap_bench_latency {
     lap_stats_t trip_ns; /* there and back */

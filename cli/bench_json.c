@@ -150,6 +150,7 @@ void lap_bench_print_json(const lap_bench_t *bench, const lap_bench_result_t *re
     lap_bench_json_rounds("serial_rounds_ms", result->methods[0].rounds_ms, result->rounds);
     lap_bench_json_field("gemm_tflops", lap_bench_tflops(&result->shape, result->gemm_ms));
     lap_bench_json_field("gemm_flops", lap_bench_flops(&result->shape));
+    lap_json_text("trace", result->unwritten ? NULL : bench->trace_path);
     lap_json_text("timeline", result->undrawn ? NULL : bench->timeline);
     lap_json_text("timeline_method", bench->timeline ? it->methods[result->drawn].label : NULL);
     lap_bench_json_about(bench, result);

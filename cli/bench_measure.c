@@ -562,8 +562,24 @@ static lap_status_t view_call(const lap_trace_t *trace, lap_bench_traced_t *trac
     return LAP_OK;
 }
 
+/* The same for a file for other programs. */
+static lap_status_t write_trace(runner_t *runner, size_t method, const lap_trace_t *trace,
+                                const char *title)
+{
+    const lap_bench_call_t call = {.bench = runner->bench,
+                                   .it = runner->it,
+                                   .group = runner->group,
+                                   .engine = runner->engine,
+                                   .buffer = runner->buffer,
+                                   .op = runner->ops[method],
+                                   .gemm = runner->gemm,
+                                   .trace = trace,
+                                   .title = title};
+    return lap_bench_write_trace(&call, &runner->result.unwritten);
+}
+
 /* Traces a few calls and looks at the median one: an unlucky one would tell a wrong sentence. */
-static lap_status_t trace_method(runner_t *runner, size_t method, bool draws)
+static lap_status_t trace_method(runner_t *runner, size_t method, bool draws, bool writes)
 {
     lap_bench_progress(runner->shows, "%s %s", draws ? "drawing" : "tracing",
                        runner->it->methods[method].label);
@@ -582,7 +598,10 @@ static lap_status_t trace_method(runner_t *runner, size_t method, bool draws)
         *traced = (lap_bench_traced_t){
             .calls = TRACED_CALLS, .call = (int)call + 1, .total_ms = ns[call] * 1e-6};
         write_title(runner, method, title, sizeof(title));
-        status = lap_trace_gather(traces[call], runner->group);
+        if (writes)
+            status = write_trace(runner, method, traces[call], title);
+        if (status == LAP_OK)
+            status = lap_trace_gather(traces[call], runner->group);
         if (status == LAP_OK && runner->speaks)
             status = view_call(traces[call], traced);
         if (status == LAP_OK && runner->speaks && draws)
@@ -596,11 +615,14 @@ static lap_status_t trace_method(runner_t *runner, size_t method, bool draws)
 /* All methods; a sweep has too many calls for that. The picture is of the first case. */
 static lap_status_t trace_methods(runner_t *runner)
 {
-    const bool draws = runner->bench->timeline && runner->it == &runner->bench->cases[0];
+    const bool first = runner->it == &runner->bench->cases[0];
+    const bool draws = runner->bench->timeline && first;
+    const bool writes = runner->bench->trace_path && first;
     runner->result.drawn = drawn_method(runner);
     const bool traces = runner->bench->trace && runner->bench->mode != LAP_BENCH_SWEEP;
     for (size_t i = 0; i < runner->it->nmethods && traces; i++)
-        LAP_TRY(trace_method(runner, i, draws && i == runner->result.drawn));
+        LAP_TRY(trace_method(runner, i, draws && i == runner->result.drawn,
+                             writes && i == runner->result.drawn));
     return LAP_OK;
 }
 

@@ -5,6 +5,7 @@
  * says is in bench_methods.c.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,6 +38,9 @@ enum {
     TRANSPORT,
     TIMELINE,
     TIMELINE_METHOD,
+    TRACE,
+    TRACE_FORMAT,
+    ASSERT_EFFICIENCY,
     SEED,
     TIMEOUT,
     JSON,
@@ -101,7 +105,13 @@ static const lap_option_t options[NOPTIONS] = {
     [TRANSPORT] = LAP_OPTION_TRANSPORT,
     [TIMELINE] = {0, "timeline", "FILE.svg", "draw one measured call", NULL},
     [TIMELINE_METHOD] = {0, "timeline-method", "NAME",
-                         "the method to draw (default: the best that overlaps)", NULL},
+                         "the method to draw or to write (default: the best that overlaps)", NULL},
+    [TRACE] = LAP_OPTION_TRACE("one measured call of each rank"),
+    [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
+    [ASSERT_EFFICIENCY] = {0, "assert-efficiency", "E",
+                           "end with status 4 unless the best method that overlaps has an "
+                           "efficiency of at least E, such as 0.9",
+                           NULL},
     [SEED] = {0, "seed", "N", "seed of the random matrices", "1"},
     [TIMEOUT] = LAP_OPTION_TIMEOUT,
     [JSON] = LAP_OPTION_JSON,
@@ -168,6 +178,7 @@ const lap_command_t lap_bench_command = {
     .more = lap_bench_knobs,
     .exit_status = "  0        all results are right\n"
                    "  1        a result is wrong, or a rank failed\n"
+                   "  4        the efficiency is not that of --assert-efficiency, or not known\n"
                    "  128 + n  signal n killed a rank, or asked lap bench to end\n"
                    "  2        the command line is wrong",
     .options = options,
@@ -279,13 +290,16 @@ static bool demo_cases(lap_bench_t *bench, const lap_args_t *args)
 /* Options that another mode understands and this one would ignore are mistakes too. */
 static const int *const refused[] = {
     [LAP_BENCH_OP] = (const int[]){SWEEP_M, SWEEP_N, SWEEP_K, NOPTIONS},
-    [LAP_BENCH_LATENCY] = (const int[]){METHOD,   BASELINE,  TIMELINE_METHOD, LINK,    TIMELINE,
-                                        DTYPE,    OUT_DTYPE, WIRE_DTYPE,      LAYOUT,  EPILOGUE,
-                                        SEED,     NUM_SM,    SM_MARGIN,       CALLS,   REST,
-                                        NO_TRACE, SWEEP_M,   SWEEP_N,         SWEEP_K, NOPTIONS},
+    [LAP_BENCH_LATENCY] = (const int[]){METHOD,   BASELINE,  TIMELINE_METHOD, LINK,
+                                        TIMELINE, TRACE,     TRACE_FORMAT,    ASSERT_EFFICIENCY,
+                                        DTYPE,    OUT_DTYPE, WIRE_DTYPE,      LAYOUT,
+                                        EPILOGUE, SEED,      NUM_SM,          SM_MARGIN,
+                                        CALLS,    REST,      NO_TRACE,        SWEEP_M,
+                                        SWEEP_N,  SWEEP_K,   NOPTIONS},
     [LAP_BENCH_DEMO] = (const int[]){METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT, SWEEP_M,
                                      SWEEP_N, SWEEP_K, NOPTIONS},
-    [LAP_BENCH_SWEEP] = (const int[]){TIMELINE, TIMELINE_METHOD, NO_TRACE, NOPTIONS},
+    [LAP_BENCH_SWEEP] =
+        (const int[]){TIMELINE, TIMELINE_METHOD, TRACE, TRACE_FORMAT, NO_TRACE, NOPTIONS},
 };
 
 static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
@@ -454,7 +468,7 @@ static bool parse_baseline(lap_bench_t *bench, const lap_args_t *args, bool rank
  * Before the ranks spend their time: can the picture be written where it should go? It is tried;
  * a file that is there already keeps what it holds until there is something to put in its place.
  */
-static bool check_timeline(const char *path)
+static bool check_output(const char *option, const char *what, const char *path)
 {
     struct stat about, table;
     const char *reason = NULL;
@@ -465,11 +479,34 @@ static bool check_timeline(const char *path)
              about.st_ino == table.st_ino)
         reason = "standard output goes there";
     if (reason)
-        return lap_args_wrong(&lap_bench_command, "--timeline %s cannot be written: %s", path,
+        return lap_args_wrong(&lap_bench_command, "--%s %s cannot be written: %s", option, path,
                               reason);
-    if (lap_output_check("the timeline", path) != LAP_OK)
-        return lap_args_wrong(&lap_bench_command, "--timeline: %s", lap_last_error());
+    if (lap_output_check(what, path) != LAP_OK)
+        return lap_args_wrong(&lap_bench_command, "--%s: %s", option, lap_last_error());
     return true;
+}
+
+/* What --trace and its like say. */
+static bool parse_trace(lap_bench_t *bench, const lap_args_t *args)
+{
+    size_t format = LAP_TRACE_PERFETTO;
+    bench->trace_path = args->values[TRACE];
+    if (args->given[TRACE_FORMAT] && !bench->trace_path)
+        return lap_args_wrong(&lap_bench_command, "--trace-format needs --trace FILE.json");
+    if (args->values[TRACE_FORMAT] &&
+        !lap_arg_choice(&lap_bench_command, "--trace-format", args->values[TRACE_FORMAT],
+                        lap_trace_formats, &format))
+        return false;
+    bench->trace_format = (lap_trace_format_t)format;
+    if (bench->trace_path && !bench->trace)
+        return lap_args_wrong(&lap_bench_command,
+                              "--trace writes a trace; expected no --no-trace with it");
+    bench->least_efficiency = NAN;
+    if (args->values[ASSERT_EFFICIENCY] &&
+        !lap_arg_real(&lap_bench_command, "--assert-efficiency", args->values[ASSERT_EFFICIENCY], 0,
+                      1, &bench->least_efficiency))
+        return false;
+    return !bench->trace_path || check_output("trace", "the trace", bench->trace_path);
 }
 
 static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
@@ -478,16 +515,17 @@ static bool parse_timeline(lap_bench_t *bench, const lap_args_t *args)
     const char *method = args->values[TIMELINE_METHOD], *labels[LAP_LIST_MAX + 2] = {NULL};
     for (size_t i = 0; i < it->nmethods; i++)
         labels[i] = it->methods[i].label;
-    if (method && !bench->timeline)
-        return lap_args_wrong(&lap_bench_command, "--timeline-method %s needs --timeline FILE.svg",
-                              method);
+    if (method && !bench->timeline && !args->given[TRACE])
+        return lap_args_wrong(
+            &lap_bench_command,
+            "--timeline-method %s needs --timeline FILE.svg, or --trace FILE.json", method);
     if (method && !lap_arg_choice(&lap_bench_command, "--timeline-method", method, labels,
                                   &bench->timeline_method))
         return false;
     if (bench->timeline && !bench->trace)
         return lap_args_wrong(&lap_bench_command,
                               "--timeline draws a trace; expected no --no-trace with it");
-    return !bench->timeline || check_timeline(bench->timeline);
+    return !bench->timeline || check_output("timeline", "the timeline", bench->timeline);
 }
 
 /* What became of options that may be left out; where the picture goes is each rank's business. */
@@ -497,6 +535,7 @@ static void settle(const lap_bench_t *bench, lap_args_t *args)
     lap_arg_settle(args, ITERS, "%d", bench->iters);
     lap_arg_settle(args, CALLS, "%d", bench->calls);
     lap_arg_settle(args, TIMELINE, "%s", bench->timeline ? "given" : "not given");
+    lap_arg_settle(args, TRACE, "%s", bench->trace_path ? "given" : "not given");
     lap_arg_settle(args, DEVICE, "%s", bench->device);
     lap_arg_settle(args, TRANSPORT, "%s", bench->transport);
 }
@@ -521,7 +560,8 @@ int lap_bench_parse(int argc, char **argv, bool ranks_exist, lap_bench_t *bench_
         return LAP_CLI_USAGE;
     if ((bench.link_text &&
          !lap_arg_link(&lap_bench_command, "--link", bench.link_text, &bench.link)) ||
-        !parse_timeline(&bench, &args) || !parse_baseline(&bench, &args, ranks_exist) ||
+        !parse_timeline(&bench, &args) || !parse_trace(&bench, &args) ||
+        !parse_baseline(&bench, &args, ranks_exist) ||
         !lap_ranks_suit(&lap_bench_command, args.values[TRANSPORT], bench.transport, bench.ranks))
         return LAP_CLI_USAGE;
     settle(&bench, &args);

@@ -62,6 +62,7 @@ enum {
     LAP_CLI_FAILED = 1,     /* exit status: the work itself failed */
     LAP_CLI_USAGE = 2,      /* exit status: the command line makes no sense */
     LAP_CLI_NOT_FINITE = 3, /* exit status: a loss, or gradients, are not finite */
+    LAP_CLI_NOT_HIDDEN = 4, /* exit status: communication is not as well hidden as was asked for */
 };
 
 typedef struct lap_option {
@@ -166,6 +167,10 @@ bool lap_arg_size(const lap_command_t *command, const char *what, const char *te
 /* A number of seconds from `min` to `max`, such as 3 or 0.25. */
 bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
                      double max, double *value_p);
+
+/* A number from `min`, not below 0, to `max`, such as 0.9. */
+bool lap_arg_real(const lap_command_t *command, const char *what, const char *text, double min,
+                  double max, double *value_p);
 
 /* The seconds of --timeout: what LAP_TIMEOUT_S may be. */
 bool lap_arg_timeout(const lap_command_t *command, const char *text, double *seconds_p);

@@ -242,7 +242,7 @@ static void escalate(job_t *job)
 /* All ranks ended so together, and one of them said why. */
 static bool is_told(const job_t *job)
 {
-    return job->launch->reported_status != 0 && job->result == job->launch->reported_status;
+    return job->result < 32 && job->launch->reported >> job->result & 1;
 }
 
 /* A rank's bad end is told when it is the first; `info` is what waitid says of it. */

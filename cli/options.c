@@ -255,16 +255,28 @@ static bool parse_number(const char *text, double *value_p, char **end_p)
     return true;
 }
 
-bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
-                     double max, double *value_p)
+static bool parse_real(const lap_command_t *command, const char *what, const char *text,
+                       const char *unit, double min, double max, double *value_p)
 {
     double value;
     char *end;
     if (!parse_number(text, &value, &end) || *end != '\0' || value < min || value > max)
-        return lap_args_wrong(command, "%s is '%s'; expected seconds, from %g to %g", what, text,
+        return lap_args_wrong(command, "%s is '%s'; expected %s, from %g to %g", what, text, unit,
                               min, max);
     *value_p = value;
     return true;
+}
+
+bool lap_arg_seconds(const lap_command_t *command, const char *what, const char *text, double min,
+                     double max, double *value_p)
+{
+    return parse_real(command, what, text, "seconds", min, max, value_p);
+}
+
+bool lap_arg_real(const lap_command_t *command, const char *what, const char *text, double min,
+                  double max, double *value_p)
+{
+    return parse_real(command, what, text, "a number", min, max, value_p);
 }
 
 bool lap_arg_timeout(const lap_command_t *command, const char *text, double *seconds_p)

@@ -173,7 +173,7 @@ static int launch_ranks(const lap_ranks_t *job, char *const *argv,
         .grace_s = LAP_LAUNCH_GRACE_S,
         .gpus = job->gpus,
         .gpu_answer = gpu_answer,
-        .reported_status = job->reported_status,
+        .reported = job->reported,
         .needs_reader = true,
     };
     return lap_launch(&launch);

@@ -23,7 +23,7 @@ typedef struct lap_ranks {
     lap_gpu_mode_t gpus;
     double device_bytes; /* that a rank needs at least where its device has its memory */
     lap_dtype_t dtype;   /* of what GEMMs multiply */
-    int reported_status; /* an exit status that all ranks end with together, of which one has told; 0: none */
+    unsigned reported;   /* bits: exit statuses of which a rank has told all there is to say */
     /* Looks at the number of ranks before any starts: LAP_CLI_GO, or an exit status. */
     int (*check)(const void *context, int nranks);
     /* The work of one rank; its exit status. */

@@ -39,6 +39,17 @@
 
 #define LAP_OPTION_TARGET_OF_DEVICE                                                                \
     {0, "target", "NAME", "lower for cpu, cuda or nccl (default: as --device and --transport)", NULL}
+
+/* `of` says what is in the file. */
+#define LAP_OPTION_TRACE(of)                                                                       \
+    {0, "trace", "FILE.json[.gz]",                                                                 \
+     "write the timeline of " of ", for ui.perfetto.dev and lap report; .gz: compressed", NULL}
+
+#define LAP_OPTION_TRACE_FORMAT                                                                    \
+    {0, "trace-format", "NAME",                                                                    \
+     "format of --trace: perfetto, or kineto, a file FILE.RANK.json for each rank as "             \
+     "PyTorch's profiler writes it",                                                               \
+     NULL}
 /* clang-format on */
 
 #endif

@@ -31,25 +31,9 @@ const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
                                                          : "backward";
 }
 
-static const char *name_gemm(const lap_show_train_t *show, const lap_nn_entry_t *entry)
-{
-    static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
-    const lap_tp_gemm_t gemm = show->list->steps[entry->index].gemm;
-    return show->list->blocks[entry->block].shape.head ? head[gemm % 3] : lap_tp_gemm_name(gemm);
-}
-
 void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
 {
-    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
-    const uint32_t origin = show->linked->fragments[fragment].origin;
-    if (!entry)
-        snprintf(text, LAP_SHOW_NAME, "bucket %u",
-                 (unsigned)((origin - lap_nn_bucket_origin(show->list, 0, 0)) /
-                            LAP_NN_BUCKET_FRAGMENTS));
-    else if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE)
-        snprintf(text, LAP_SHOW_NAME, "%s", entry->name);
-    else
-        snprintf(text, LAP_SHOW_NAME, "%s", name_gemm(show, entry));
+    lap_nn_fragment_name(show->list, show->linked->fragments[fragment].origin, text, LAP_SHOW_NAME);
 }
 
 /* Adds a region to a list, unless it is full or has it. */
@@ -102,11 +86,7 @@ void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LA
 
 long lap_show_layer(const lap_show_train_t *show, uint32_t fragment)
 {
-    const lap_nn_entry_t *entry = lap_show_entry(show, fragment);
-    const uint32_t block = entry ? entry->block : LAP_NN_NONE;
-    if (block == LAP_NN_NONE || show->list->blocks[block].shape.head)
-        return -1;
-    return (long)show->list->blocks[block].shape.layer;
+    return lap_nn_fragment_layer(show->list, show->linked->fragments[fragment].origin);
 }
 
 /* ---- links ---- */

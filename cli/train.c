@@ -68,9 +68,12 @@ static lap_status_t run_passes(lap_train_model_t *model, bool says,
         const uint64_t begin = lap_now_ns();
         LAP_TRY(lap_train_begin(model, m, says));
         iteration->issue += seconds_since(begin);
+        lap_train_note(model, "issue", begin);
+        const uint64_t issued = lap_now_ns();
         LAP_TRY(lap_train_wait(model));
         iteration->passes += seconds_since(begin);
         LAP_TRY(lap_train_add_loss(model));
+        lap_train_note(model, "wait for the pass", issued);
         if (m + 1 == count || !iteration->traced)
             continue;
         const uint64_t end = lap_now_ns();
@@ -104,11 +107,17 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     LAP_TRY(lap_group_barrier(model->groups.world));
     const uint64_t begin = lap_now_ns();
     double apart = 0;
+    if (model->timeline && iteration->traced)
+        lap_timeline_reset(model->timeline);
     LAP_TRY(run_passes(model, says, iteration, &apart));
+    const uint64_t passed = lap_now_ns();
     LAP_TRY(lap_train_sync(model, &iteration->loss));
+    lap_train_note(model, "wait for replicas", passed);
     if (isfinite(iteration->loss) || train->goes_on) {
         lap_train_say(train, tp, "|-- Optimizer step");
+        const uint64_t synced = lap_now_ns();
         LAP_TRY(lap_train_step(model, &iteration->norm));
+        lap_train_note(model, "optimizer step", synced);
     }
     iteration->seconds = seconds_since(begin) - apart;
     lap_train_say(train, tp, "|-- Loss: %.9g", iteration->loss);
@@ -185,6 +194,9 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         results[w].peak = lap_train_peak(train, results[w].local_ranks);
         status = prepare(train, groups, &models[w], &results[w]);
     }
+    lap_timeline_t timeline = {.size = 0};
+    if (status == LAP_OK)
+        status = lap_train_timeline_init(&models[0], &timeline);
     int done = 0, interrupted = 0; /* by all ways together */
     lap_train_saver_t saver = {.train = train};
     if (status == LAP_OK)
@@ -220,6 +232,11 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         *end_p = LAP_CLI_FAILED;
     if (status == LAP_OK && lap_group_rank(groups->world) == 0)
         report(train, results, count, interrupted != 0);
+    if (status == LAP_OK)
+        status = lap_train_write_trace(train, groups->world, &results[0], &timeline, end_p);
+    if (status == LAP_OK && *end_p == LAP_CLI_OK && results[0].done > 0 &&
+        !lap_train_is_hidden(train, &results[0], lap_group_rank(groups->world) == 0))
+        *end_p = LAP_CLI_NOT_HIDDEN;
     if (status == LAP_OK && *end_p != LAP_CLI_OK) /* ranks that stop together end together */
         status = lap_group_barrier(groups->world);
     lap_train_saver_clear(&saver);
@@ -228,6 +245,7 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
             lap_train_model_clear(&models[w]);
         lap_free(results[w].iterations);
     }
+    lap_timeline_clear(&timeline); /* passes in flight are added to it when models end */
     return status;
 }
 
@@ -269,7 +287,7 @@ int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world
         .gpus = train->gpus,
         .device_bytes = device_bytes,
         .dtype = train->desc.fp8 == LAP_FP8_NONE ? train->desc.dtype : LAP_FLOAT8_E4M3,
-        .reported_status = LAP_CLI_NOT_FINITE,
+        .reported = 1u << LAP_CLI_NOT_FINITE | 1u << LAP_CLI_NOT_HIDDEN,
         .check = check_ranks,
         .run = run,
         .context = context,

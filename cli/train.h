@@ -19,7 +19,8 @@
 #include "cli.h"
 #include "gpu_share.h"
 #include "parallel/grid.h"
-#include "schedule/trace.h"
+#include "schedule/timeline.h"
+#include "trace_file.h"
 
 /* What is to be done. */
 typedef struct lap_train {
@@ -54,7 +55,10 @@ typedef struct lap_train {
     bool goes_on;  /* when a loss is not finite */
     /* What is printed: how many iterations were asked for, where a signal interrupted them; else 0. */
     int interrupted;
-    bool trace;      /* look at what every GEMM does, */
+    bool trace;             /* look at what every GEMM does, */
+    const char *trace_path; /* NULL: no trace is written */
+    lap_trace_format_t trace_format;
+    double least_hidden; /* per cent; NAN: any will do */
     bool apart;      /* in some iterations only, whose times do not count: it takes time on a GPU */
     lap_args_t args; /* as they were given */
 } lap_train_t;
@@ -119,7 +123,8 @@ typedef struct lap_train_model {
     int micro;      /* the micro-batch in work */
     int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
     bool reported;  /* that one was not */
-    int loaded;     /* the steps of the checkpoint that was loaded; -1: none was */
+    lap_timeline_t *timeline; /* that passes are added to; NULL: none */
+    int loaded;               /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
 /*
@@ -269,8 +274,30 @@ typedef struct lap_train_result {
     lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
 } lap_train_result_t;
 
+/* An iteration of the medians of all figures. */
+lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_train_result_t *result);
+
 /* Tokens of an iteration, of all replicas. */
 double lap_train_tokens(const lap_train_t *train);
+
+/* ---- traces: train_trace.c ---- */
+
+/* Whether a file with the timeline of an iteration is written. */
+bool lap_train_writes_trace(const lap_train_t *train);
+
+/* From now on the model's passes are added to a timeline, if so. The caller clears it. */
+lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline);
+
+/* Adds what the host has done since then, if there is a timeline. */
+void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin);
+
+/* Writes the file; one that cannot be written is an exit status, after a sentence. Collective. */
+lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
+                                   const lap_train_result_t *result, lap_timeline_t *timeline,
+                                   int *end_p);
+
+/* Whether as much was hidden as --assert-hidden asks for; says how much was if not. */
+bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *result, bool speaks);
 
 /* ---- printing ---- */
 

@@ -212,6 +212,26 @@ static bool parse_link(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
+/* What --trace and --assert-hidden say. */
+static bool parse_trace(lap_train_t *train, const lap_args_t *args)
+{
+    size_t format = LAP_TRACE_PERFETTO;
+    const char *hidden = args->values[ASSERT_HIDDEN];
+    train->trace_path = args->values[TRACE];
+    train->least_hidden = NAN;
+    if (args->values[TRACE_FORMAT] &&
+        !lap_arg_choice(args->command, "--trace-format", args->values[TRACE_FORMAT],
+                        lap_trace_formats, &format))
+        return false;
+    train->trace_format = (lap_trace_format_t)format;
+    if (hidden &&
+        !lap_arg_real(args->command, "--assert-hidden", hidden, 0, 100, &train->least_hidden))
+        return false;
+    const lap_trace_file_t file = {.path = train->trace_path};
+    return !train->trace_path || lap_trace_file_check(&file) == LAP_OK ||
+           lap_args_wrong(args->command, "--trace: %s", lap_last_error());
+}
+
 static void settle_rate(lap_args_t *args, int option, float rate)
 {
     char text[LAP_SINGLE_TEXT];
@@ -250,6 +270,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, BUCKET, "%zu", train->bucket);
     lap_arg_settle(args, DEVICE, "%s", train->device);
     lap_arg_settle(args, TRANSPORT, "%s", train->transport);
+    lap_arg_settle(args, TRACE, "%s", train->trace_path ? "given" : "not given");
 }
 
 /* Puts what the file of --config says in front of the arguments. */
@@ -296,7 +317,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !lap_train_kinds(&train, &args) || !lap_train_shape(&train, &args) ||
         !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
-        !parse_overlap(&train, &args) || !parse_link(&train, &args))
+        !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
     train.predicts =

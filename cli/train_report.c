@@ -156,7 +156,7 @@ static void share_causes(const lap_train_result_t *result, int row, lap_train_co
 }
 
 /* The median of every figure; zeros when there is no memory for it. */
-static lap_train_iteration_t typical(const lap_train_t *train, const lap_train_result_t *result)
+lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_train_result_t *result)
 {
     lap_train_iteration_t it = {.traced = train->trace};
     double *room = lap_alloc((size_t)result->done, sizeof(*room));
@@ -238,7 +238,7 @@ static void print_iterations(const lap_train_t *train, const lap_train_result_t 
 
 static void print_rows(const lap_train_t *train, const lap_train_result_t *result)
 {
-    const lap_train_iteration_t it = typical(train, result);
+    const lap_train_iteration_t it = lap_train_typical(train, result);
     const bool several = result->done > 1 && result->iterations[result->done - 2].traced;
     printf("\n%-10s  %-8s  %-8s", "GEMM", "operator", "method");
     print_comm_head(true);
@@ -278,8 +278,8 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
 /* What overlap has hidden of what is exposed without it. */
 static void print_comparison(const lap_train_t *train, const lap_train_result_t *results)
 {
-    const lap_train_iteration_t with = typical(train, &results[0]);
-    const lap_train_iteration_t without = typical(train, &results[1]);
+    const lap_train_iteration_t with = lap_train_typical(train, &results[0]);
+    const lap_train_iteration_t without = lap_train_typical(train, &results[1]);
     bool same = results[0].done ==
                 results[1].done; /* by their bits: what is not a number is not equal to itself */
     for (int i = 0; i < results[1].done; i++)
@@ -359,7 +359,7 @@ static void print_json_rates(const lap_train_t *train, const lap_train_result_t 
 
 static void print_json_result(const lap_train_t *train, const lap_train_result_t *result)
 {
-    const lap_train_iteration_t it = typical(train, result);
+    const lap_train_iteration_t it = lap_train_typical(train, result);
     printf("\"overlap\":%s,\"iterations\":[", result->overlap ? "true" : "false");
     for (int i = 0; i < result->done; i++) {
         const lap_train_iteration_t *own = &result->iterations[i];

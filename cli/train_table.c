@@ -144,6 +144,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               "what a rank can do at most, for MFU (default: by the name of the GPU, where it is "
               "known)",
               NULL},
+    [TRACE] = LAP_OPTION_TRACE("the last iteration of all ranks"),
+    [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
+    [ASSERT_HIDDEN] = {0, "assert-hidden", "PERCENT",
+                       "end with status 4 unless at least so much of the time of communication was "
+                       "hidden, such as 80",
+                       NULL},
     [NO_PREDICT] =
         {0, "no-predict", NULL,
          "do not measure GEMMs and kernels by themselves to predict forward and backward "
@@ -206,7 +212,9 @@ const lap_command_t lap_train_command = {
         "  2        the command line is wrong\n"
         "  3        a loss, or the norm of the gradients, is not finite: standard error names\n"
         "           the first layer and tensor that is not finite, in the order of forward and\n"
-        "           then backward, and what was measured so far is printed",
+        "           then backward, and what was measured so far is printed\n"
+        "  4        less communication was hidden than --assert-hidden asks for, or none was\n"
+        "           traced",
     .options = lap_train_options,
     .noptions = NOPTIONS,
     .own = own,

@@ -307,6 +307,7 @@ static void end(lap_nn_t *nn)
         free_memory(nn);
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
+    lap_free(nn->live_bytes);
     lap_free(nn->starts);
     lap_free(nn->tensors);
     lap_free(nn->reductions);

@@ -11,6 +11,7 @@
 #include "nn/program.h"
 #include "overlap/op.h"
 #include "schedule/execute.h"
+#include "schedule/timeline.h"
 
 /* An operator of a pass, as list.steps has them. */
 typedef struct lap_nn_call {
@@ -44,6 +45,7 @@ typedef struct lap_nn_pass {
     lap_tensor_t given[LAP_NN_GIVEN];
 
     bool background_traced;
+    bool timed; /* kernels are */
 
     bool is_in_flight;
     lap_in_flight_t in_flight[LAP_STREAM_SETS]; /* of the layers, and of replicas */
@@ -113,12 +115,14 @@ struct lap_nn {
     bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
     lap_stream_t *stream;         /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
-    bool fresh;         /* the next backward overwrites gradients */
-    bool accumulates;   /* the next backward is not the last of its step */
-    size_t held;        /* backwards of this step, if the latest was not its last; else 0 */
-    bool joined;        /* with replicas: */
-    lap_nn_sync_t sync; /* ... whose gradients are the sums */
-    size_t seq;         /* of the latest forward; 0: none */
+    lap_timeline_t *timeline; /* NULL: passes are in none */
+    uint64_t *live_bytes;     /* for it, of each entry; NULL until there is one */
+    bool fresh;               /* the next backward overwrites gradients */
+    bool accumulates;         /* the next backward is not the last of its step */
+    size_t held;              /* backwards of this step, if the latest was not its last; else 0 */
+    bool joined;              /* with replicas: */
+    lap_nn_sync_t sync;       /* ... whose gradients are the sums */
+    size_t seq;               /* of the latest forward; 0: none */
 
     lap_group_t *replicas; /* NULL: none have been joined */
     bool has_optimizer;
@@ -235,6 +239,17 @@ void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
 
 /* Waits for what a backward has sent to replicas, if it has. */
 lap_status_t lap_nn_end_background(lap_nn_t *nn);
+
+/* ---- timeline.c ---- */
+
+/*
+ * From the next pass on, what passes do is added to a timeline when they have ended, if they are traced;
+ * NULL: no more. The timeline outlives the layers, or what sets another.
+ */
+lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline);
+
+/* Adds a fragment that has ended; op is NULL for a kernel. */
+void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);
 
 /* ---- issue.c ---- */
 

@@ -34,6 +34,13 @@ typedef struct lap_nn_mode {
     const lap_nn_replicas_t *replicas; /* NULL: they do not */
 } lap_nn_mode_t;
 
+/* What a fragment with that origin is: "qkv_fprop", "norm1" or "bucket 2"; and its layer, -1: of none. */
+void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text, size_t bytes);
+long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin);
+
+/* The bytes of activations that are live while an entry runs. */
+uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin);
+
 /* Whether an entry is a fragment of a program. */
 bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
 

@@ -190,8 +190,9 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
     lap_tensor_t given[LAP_NN_GIVEN];
     list_given(nn, pass->part, given);
     const bool traced = pass->mode.replicas && nn->background->traced;
+    const bool timed = nn->tracing && nn->timeline;
     bool same = pass->bound && pass->traced == nn->tracing && pass->given_looks == nn->looks &&
-                pass->background_traced == traced;
+                pass->background_traced == traced && pass->timed == timed;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         same = same && is_same(&given[i], &pass->given[i]);
     if (same)
@@ -199,11 +200,13 @@ static lap_status_t bind(lap_nn_t *nn, lap_nn_pass_t *pass)
     pass->bound = false;
     LAP_TRY(check_memory(nn, pass->part, given));
     bind_operators(nn, pass->exec);
+    lap_exec_time_kernels(pass->exec, timed);
     LAP_TRY(lap_exec_rebound(pass->exec));
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         pass->given[i] = given[i];
     pass->traced = nn->tracing;
     pass->background_traced = traced;
+    pass->timed = timed;
     pass->given_looks = nn->looks;
     pass->bound = true;
     return LAP_OK;
@@ -228,9 +231,14 @@ static void end_traces(const lap_nn_t *nn, lap_exec_t *exec, lap_stream_set_t se
 {
     for (uint32_t f = 0; f < lap_exec_linked(exec)->nfragments; f++) {
         const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
-        lap_op_args_t args;
-        if (fragment->schedule.set == set && call_of(nn, fragment, &args) && args.trace)
+        lap_op_args_t args = {.trace = NULL};
+        if (fragment->schedule.set != set)
+            continue;
+        const lap_op_t *op = call_of(nn, fragment, &args);
+        if (op && args.trace)
             lap_op_end_trace(lap_exec_program(exec, f), args.trace);
+        if (nn->tracing && nn->timeline && (!op || args.trace))
+            lap_nn_add_to_timeline(nn, exec, f, op);
     }
 }
 

@@ -15,6 +15,7 @@ typedef struct part {
     lap_program_t *program; /* NULL: a kernel */
     lap_binding_t binding;  /* of a program */
     lap_event_t *event;     /* of a kernel: recorded after it; NULL when nobody waits for that */
+    lap_span_t span;        /* of a kernel that is timed */
     lap_graph_t *graph;     /* of the segment that begins here; NULL: none */
     uint32_t graph_end;     /* where that ends */
 } part_t;
@@ -28,6 +29,7 @@ struct lap_exec {
     unsigned streams; /* bits: those that it uses */
     bool graphs;      /* it may be launched as graphs */
     bool uncaptured;  /* there was no room for one */
+    bool timed;       /* kernels are */
     uint64_t issues;  /* since it was bound */
     bool launches;    /* what is being issued goes as graphs */
     unsigned joined;  /* bits: sets that have been put behind all before the program */
@@ -158,6 +160,16 @@ lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment)
     return &exec->parts[fragment].binding;
 }
 
+void lap_exec_time_kernels(lap_exec_t *exec, bool on)
+{
+    exec->timed = on;
+}
+
+const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment)
+{
+    return &exec->parts[fragment].span;
+}
+
 /* Graphs are made anew when they are next needed; those that are there may serve for that. */
 lap_status_t lap_exec_rebound(lap_exec_t *exec)
 {
@@ -201,11 +213,16 @@ static lap_status_t await_links(void *context, uint32_t step, lap_stream_t *stre
 
 static lap_status_t issue_kernel(lap_exec_t *exec, walk_t *walk, uint32_t f)
 {
+    const lap_device_ops_t *ops = exec->engine->device->ops;
     lap_stream_t *stream = exec->engine->streams[walk->fragment->schedule.steps[0].stream];
-    const part_t *part = &exec->parts[f];
+    part_t *part = &exec->parts[f];
     LAP_TRY(await_links(walk, 0, stream));
+    if (exec->timed)
+        LAP_TRY(ops->stamp(stream, &part->span.begin));
     LAP_TRY(exec->kernel(exec->context, walk->fragment->origin, stream));
-    return part->event ? exec->engine->device->ops->event_record(part->event, stream) : LAP_OK;
+    if (exec->timed)
+        LAP_TRY(ops->stamp(stream, &part->span.end));
+    return part->event ? ops->event_record(part->event, stream) : LAP_OK;
 }
 
 static lap_status_t join(const lap_exec_t *exec, lap_stream_set_t set)
@@ -241,8 +258,9 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 }
 
 /* Before a fragment is issued, or launched. */
-static void announce(const part_t *part)
+static void announce(part_t *part)
 {
+    part->span = (lap_span_t){0, 0, 0};
     if (part->program && part->binding.buffer)
         lap_program_announce(part->program, &part->binding, false);
     if (part->program && part->binding.traced)
@@ -308,7 +326,7 @@ static lap_status_t get_graph(lap_exec_t *exec, uint32_t first, uint32_t end)
     if (part->graph_end == end)
         return LAP_OK;
     const lap_status_t status = capture(exec, first, end);
-    bool traced = false;
+    bool traced = exec->timed;
     for (uint32_t f = first; f < end; f++)
         traced = traced || (exec->parts[f].program && exec->parts[f].binding.traced);
     exec->uncaptured = status == LAP_ERR_UNSUPPORTED && traced;

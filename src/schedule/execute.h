@@ -31,6 +31,11 @@ lap_program_t *lap_exec_program(lap_exec_t *exec, uint32_t fragment);
 /* The memory and numbers of a fragment that is a call, for the caller to fill in. */
 lap_binding_t *lap_exec_binding(lap_exec_t *exec, uint32_t fragment);
 
+/* Whether the times of kernels are noted, from the next lap_exec_rebound on; not, unless asked for. */
+void lap_exec_time_kernels(lap_exec_t *exec, bool on);
+/* Those of a kernel in the latest issue, which has ended; all 0 where they were not noted. */
+const lap_span_t *lap_exec_kernel_span(const lap_exec_t *exec, uint32_t fragment);
+
 /* After bindings, or what kernels are given, have changed: nothing of the program is in flight. */
 lap_status_t lap_exec_rebound(lap_exec_t *exec);
 

@@ -482,3 +482,8 @@ void lap_program_read_trace(const lap_program_t *program, lap_trace_t *trace)
     if (trace->nrecords > 0)
         memcpy(trace->records, program->records, trace->nrecords * sizeof(*trace->records));
 }
+
+const lap_trace_record_t *lap_program_records_of(const lap_program_t *program)
+{
+    return program->records;
+}

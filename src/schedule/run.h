@@ -223,6 +223,9 @@ lap_status_t lap_program_wait(lap_program_t *program);
  */
 void lap_program_read_trace(const lap_program_t *program, lap_trace_t *trace);
 
+/* The same records where they are. */
+const lap_trace_record_t *lap_program_records_of(const lap_program_t *program);
+
 /*
  * What issuing and running a step costs when it does next to nothing: `nsteps` tiny copies in turn
  * on all streams.

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A timeline as PyTorch's profiler (Kineto) would have written it, a file for each rank, for tools such
+ * as Holistic Trace Analysis. These tell communication from computation by the names of kernels: what
+ * is on its way is called ncclLapstrake_..., on both ranks, on streams of its own.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "core/status.h"
+#include "trace_file.h"
+#include "util/alloc.h"
+
+enum {
+    COMM_STREAM = 64, /* of the first of those that transfers are on */
+    STREAMS_MOST = 64,
+};
+
+typedef struct writer {
+    FILE *file;
+    const lap_timeline_t *timeline;
+    uint64_t begin;
+    int rank;
+    uint32_t correlation; /* of the latest kernel */
+} writer_t;
+
+/* A kernel, and the call of the host that launched it: some tools look for that. */
+static void put_kernel(writer_t *writer, const char *prefix, const char *name, uint32_t stream,
+                       uint64_t begin, uint64_t end)
+{
+    FILE *file = writer->file;
+    const double ts = (double)(begin - writer->begin) * 1e-3;
+    const uint32_t correlation = ++writer->correlation;
+    fprintf(file,
+            ",\n{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":%d,"
+            "\"tid\":1,\"ts\":%.3f,\"dur\":0.001,\"args\":{\"correlation\":%" PRIu32 "}}",
+            1000 + writer->rank, ts, correlation);
+    fprintf(file, ",\n{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":");
+    char text[80];
+    snprintf(text, sizeof(text), "%s%s", prefix, name);
+    lap_json_string(file, text);
+    fprintf(file,
+            ",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"device\":%d,"
+            "\"context\":1,\"stream\":%" PRIu32 ",\"correlation\":%" PRIu32 "}}",
+            writer->rank, stream, ts, (double)(end - begin) * 1e-3, writer->rank, stream,
+            correlation);
+}
+
+static void put_transfer(writer_t *writer, const lap_timeline_record_t *record, uint64_t *ends)
+{
+    char name[64];
+    uint32_t stream = 0;
+    while (stream + 1 < STREAMS_MOST && ends[stream] > record->sent)
+        stream++;
+    ends[stream] = record->came;
+    snprintf(name, sizeof(name), "%s_%s_%" PRId32 "_to_%" PRId32,
+             lap_traffic_name((lap_traffic_t)record->traffic), record->name, record->rank,
+             record->peer);
+    put_kernel(writer, "ncclLapstrake_", name, COMM_STREAM + stream, record->sent, record->came);
+}
+
+static int by_sent(const void *left, const void *right)
+{
+    const lap_timeline_record_t *const *a = left, *const *b = right;
+    return (*a)->sent < (*b)->sent ? -1 : (*a)->sent > (*b)->sent;
+}
+
+static lap_status_t put_rank(writer_t *writer)
+{
+    const lap_timeline_t *timeline = writer->timeline;
+    const lap_timeline_record_t **list = lap_alloc(timeline->nrecords, sizeof(const void *));
+    size_t count = 0;
+    uint64_t ends[STREAMS_MOST] = {0};
+    if (!list)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records",
+                         timeline->nrecords);
+    fprintf(writer->file,
+            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":%d,"
+            "\"world_size\":%d},\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\","
+            "\"pid\":%d,\"tid\":0,\"ts\":0,\"args\":{\"name\":\"rank %d\"}}",
+            writer->rank, timeline->size, writer->rank, writer->rank);
+    for (size_t i = 0; i < timeline->nrecords; i++) {
+        const lap_timeline_record_t *record = &timeline->records[i];
+        const bool own = record->rank == writer->rank;
+        if (own && lap_record_computes(record) && record->end > record->begin)
+            put_kernel(writer, record->m ? "lap_gemm_" : "lap_", record->name, record->stream + 7,
+                       record->begin, record->end);
+        if ((own || record->peer == writer->rank) && record->came > record->sent &&
+            record->peer != record->rank)
+            list[count++] = record;
+    }
+    qsort(list, count, sizeof(const void *), by_sent);
+    for (size_t i = 0; i < count; i++)
+        put_transfer(writer, list[i], ends);
+    fputs("\n]}\n", writer->file);
+    lap_free(list);
+    return LAP_OK;
+}
+
+/* "step.json.gz" of rank 3 is "step.3.json.gz". */
+static void name_file(const char *path, int rank, char *text, size_t bytes)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *dot = strchr(name, '.');
+    const size_t stem = dot && dot > name ? (size_t)(dot - path) : strlen(path);
+    snprintf(text, bytes, "%.*s.%d%s", (int)stem, path, rank, path + stem);
+}
+
+static lap_status_t write_rank(const lap_trace_file_t *trace, uint64_t begin, int rank)
+{
+    char path[PATH_MAX], *text = NULL;
+    size_t bytes = 0;
+    name_file(trace->path, rank, path, sizeof(path));
+    writer_t writer = {.file = open_memstream(&text, &bytes),
+                       .timeline = trace->measured,
+                       .begin = begin,
+                       .rank = rank};
+    if (!writer.file)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
+    lap_status_t status = put_rank(&writer);
+    const bool full = ferror(writer.file) != 0;
+    if ((fclose(writer.file) != 0 || full) && status == LAP_OK)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
+    if (status == LAP_OK)
+        status = lap_trace_put(path, text, bytes);
+    free(text);
+    return status;
+}
+
+lap_status_t lap_trace_write_kineto(const lap_trace_file_t *trace)
+{
+    const lap_timeline_t *timeline = trace->measured;
+    uint64_t begin = UINT64_MAX;
+    for (size_t i = 0; i < timeline->nrecords; i++) {
+        const lap_timeline_record_t *record = &timeline->records[i];
+        begin = record->begin && record->begin < begin ? record->begin : begin;
+        begin = record->sent && record->sent < begin ? record->sent : begin;
+    }
+    for (int r = 0; r < timeline->size; r++)
+        LAP_TRY(write_rank(trace, begin, r));
+    return LAP_OK;
+}

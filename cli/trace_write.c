@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A timeline as a file of the Trace Event Format, as Perfetto renders it best: a process per rank, a
+ * thread per stream, link and the host, on which slices do not overlap; flows from puts to the waits
+ * that they release; counters; and the critical path as a process of its own, on top. A simulated run
+ * stands behind the measured one, its processes numbered from SIMULATED_PID on. What lap report needs
+ * besides is the member "lapstrake".
+ */
+#include <inttypes.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lap/version.h>
+
+#include "cli.h"
+#include "core/output.h"
+#include "gzip.h"
+#include "trace_file.h"
+#include "util/alloc.h"
+
+enum {
+    SIMULATED_PID = 100000,
+    PATH_PID = 99999, /* of the critical path, behind the ranks of its run */
+    HOST_TID = 1,
+    LANE_TID = 100, /* of the first stream; each has this many for slices that overlap */
+    LINK_TID = 2000,
+    PATH_TID = 1,
+};
+
+const char *const lap_trace_formats[] = {"perfetto", "kineto", NULL};
+
+/* ---- text ---- */
+
+/* Compressed where the name says so. */
+lap_status_t lap_trace_put(const char *path, const char *text, size_t bytes)
+{
+    lap_output_t output;
+    LAP_TRY(lap_output_open("the trace", path, &output));
+    lap_status_t status = LAP_OK;
+    if (lap_has_gzip_name(path))
+        status = lap_gzip(text, bytes, output.file);
+    else
+        fwrite(text, 1, bytes, output.file);
+    const lap_status_t closed = lap_output_close(&output, status == LAP_OK);
+    return status == LAP_OK ? closed : status;
+}
+
+/* ---- a run ---- */
+
+typedef struct run {
+    FILE *file;
+    const lap_trace_file_t *trace;
+    const lap_analysis_t *analysis;
+    int first_pid;
+    uint32_t *tids; /* of each record's slice */
+    bool *any;      /* something was written: a comma comes first */
+} run_t;
+
+static double us(const run_t *run, uint64_t when)
+{
+    return (double)(when - run->analysis->begin) * 1e-3;
+}
+
+static void begin_event(const run_t *run)
+{
+    fputs(*run->any ? ",\n{" : "\n{", run->file);
+    *run->any = true;
+}
+
+static void put_meta(const run_t *run, int pid, int tid, const char *what, const char *name)
+{
+    begin_event(run);
+    fprintf(run->file,
+            "\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", pid, tid,
+            what);
+    lap_json_string(run->file, name);
+    fputs("}}", run->file);
+}
+
+static void put_order(const run_t *run, int pid, int tid, const char *what, int index)
+{
+    begin_event(run);
+    fprintf(run->file,
+            "\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"sort_index\":%d}}", pid,
+            tid, what, index);
+}
+
+static void put_thread(const run_t *run, int pid, int tid, const char *name)
+{
+    put_meta(run, pid, tid, "thread_name", name);
+    put_order(run, pid, tid, "thread_sort_index", tid);
+}
+
+/* ---- slices ---- */
+
+static bool has_slice(const lap_timeline_record_t *record)
+{
+    return record->end != 0 && record->end >= record->begin;
+}
+
+static bool waited(const lap_timeline_record_t *record)
+{
+    return record->kind != LAP_STEP_WAIT && record->ready < record->begin && record->count > 0;
+}
+
+static const char *category(const lap_timeline_record_t *record)
+{
+    static const char *const names[] = {
+        [LAP_STEP_GEMM] = "gemm",     [LAP_STEP_PUT] = "put",       [LAP_STEP_RAISE] = "raise",
+        [LAP_STEP_WAIT] = "wait",     [LAP_STEP_REDUCE] = "reduce", [LAP_STEP_COPY] = "copy",
+        [LAP_STEP_SUMS] = "reduce",   [LAP_STEP_KERNEL] = "kernel", [LAP_STEP_CONSUME] = "raise",
+        [LAP_TIMELINE_HOST] = "host",
+    };
+    return names[record->kind];
+}
+
+static void put_slice(const run_t *run, int pid, uint32_t tid, const char *cat, const char *name,
+                      uint64_t begin, uint64_t end)
+{
+    begin_event(run);
+    fprintf(run->file,
+            "\"ph\":\"X\",\"pid\":%d,\"tid\":%" PRIu32
+            ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f,\"name\":",
+            pid, tid, cat, us(run, begin), (double)(end > begin ? end - begin : 1) * 1e-3);
+    lap_json_string(run->file, name);
+}
+
+/* What it is a part of, and what it was about. */
+static void put_args(const run_t *run, const lap_timeline_record_t *record, uint64_t begin,
+                     uint64_t end)
+{
+    FILE *file = run->file;
+    const double seconds = (double)(end - begin) * 1e-9;
+    fputs(",\"args\":{\"call\":", file);
+    lap_json_string(file, record->name);
+    fputs(",\"op\":", file);
+    lap_json_string(file, record->op);
+    if (record->layer >= 0)
+        fprintf(file, ",\"layer\":%" PRId32, record->layer);
+    if (record->stride != 0)
+        fprintf(file, ",\"step\":%" PRIu32 ",\"kind\":\"%s\"", record->step,
+                lap_traffic_name((lap_traffic_t)record->traffic));
+    if (record->m > 0) {
+        const double flops = 2.0 * record->m * record->n * record->k;
+        fprintf(file, ",\"m\":%" PRIu32 ",\"n\":%" PRIu32 ",\"k\":%" PRIu32, record->m, record->n,
+                record->k);
+        if (seconds > 0)
+            fprintf(file, ",\"tflops\":%.6g", flops / seconds * 1e-12);
+    }
+    if (record->bytes > 0)
+        fprintf(file, ",\"bytes\":%" PRIu64, record->bytes);
+    if (record->bytes > 0 && seconds > 0 && record->kind != LAP_STEP_GEMM)
+        fprintf(file, ",\"gbs\":%.6g", (double)record->bytes / seconds * 1e-9);
+    if (record->peer >= 0)
+        fprintf(file, ",\"peer\":%" PRId32, record->peer);
+    if (record->predicted_us > 0)
+        fprintf(file, ",\"predicted_us\":%.3f", (double)record->predicted_us);
+    fputs("}}", file);
+}
+
+static void put_record(const run_t *run, uint32_t index)
+{
+    const lap_timeline_record_t *record = &run->analysis->timeline->records[index];
+    const int pid = run->first_pid + record->rank;
+    char name[64];
+    if (!has_slice(record))
+        return;
+    if (waited(record)) {
+        snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
+        put_slice(run, pid, run->tids[index], "wait", name, record->ready, record->begin);
+        fprintf(run->file, ",\"args\":{\"call\":");
+        lap_json_string(run->file, record->name);
+        fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
+                lap_traffic_name((lap_traffic_t)record->traffic));
+    }
+    if (record->kind == LAP_STEP_WAIT)
+        snprintf(name, sizeof(name), "wait for rank %" PRId32, record->from);
+    else if (record->kind == LAP_STEP_GEMM || record->kind == LAP_STEP_KERNEL ||
+             record->kind == LAP_TIMELINE_HOST)
+        snprintf(name, sizeof(name), "%s", record->name);
+    else
+        snprintf(name, sizeof(name), "%s %s", category(record), record->name);
+    put_slice(run, pid, run->tids[index], category(record), name,
+              record->kind == LAP_STEP_WAIT ? record->ready : record->begin, record->end);
+    if (record->kind == LAP_STEP_WAIT) {
+        fprintf(run->file, ",\"args\":{\"call\":");
+        lap_json_string(run->file, record->name);
+        fprintf(run->file, ",\"from\":%" PRId32 ",\"kind\":\"%s\"}}", record->from,
+                lap_traffic_name((lap_traffic_t)record->traffic));
+    } else {
+        put_args(run, record, record->begin, record->end);
+    }
+}
+
+/* What was on its way, on the sender's side. */
+static void put_flight(const run_t *run, const lap_timeline_record_t *record, uint32_t tid)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s to rank %" PRId32, record->name, record->peer);
+    put_slice(run, run->first_pid + record->rank, tid, "link", name, record->sent, record->came);
+    put_args(run, record, record->sent, record->came);
+}
+
+/* ---- tracks ---- */
+
+enum { LANES_MOST = 64 }; /* of slices of one track that overlap */
+
+/* The first lane of a track that is free at a moment; it is taken until `end`. */
+static uint32_t take_lane(uint64_t *ends, uint64_t begin, uint64_t end)
+{
+    uint32_t lane = 0;
+    while (lane + 1 < LANES_MOST && ends[lane] > begin)
+        lane++;
+    ends[lane] = end;
+    return lane;
+}
+
+static void name_lanes(const run_t *run, int pid, int first, const char *name, const uint64_t *ends)
+{
+    char text[64];
+    for (int lane = 0; lane < LANES_MOST && ends[lane] > 0; lane++) {
+        snprintf(text, sizeof(text), lane ? "%s (%d)" : "%s", name, lane + 1);
+        put_thread(run, pid, first + lane, text);
+    }
+}
+
+/* Gives all slices of a rank's streams a thread. */
+static void lay_out_streams(const run_t *run, int rank)
+{
+    const lap_analysis_t *analysis = run->analysis;
+    uint64_t ends[LANES_MOST] = {0};
+    const int pid = run->first_pid + rank;
+    for (uint32_t i = analysis->first[rank]; i < analysis->first[rank + 1]; i++) {
+        const uint32_t index = analysis->order[i];
+        const lap_timeline_record_t *record = &analysis->timeline->records[index];
+        const bool host = record->stream == LAP_TIMELINE_HOST_STREAM;
+        const int first = host ? HOST_TID : LANE_TID * (1 + (int)record->stream);
+        if (has_slice(record)) {
+            const uint64_t begin = record->ready < record->begin ? record->ready : record->begin;
+            run->tids[index] = (uint32_t)first + take_lane(ends, begin, record->end);
+        }
+        const uint32_t next = i + 1 < analysis->first[rank + 1] ? analysis->order[i + 1] : 0;
+        if (i + 1 < analysis->first[rank + 1] &&
+            analysis->timeline->records[next].stream == record->stream)
+            continue;
+        name_lanes(run, pid, first, host ? "host" : lap_stream_name((uint16_t)record->stream),
+                   ends);
+        memset(ends, 0, sizeof(ends));
+    }
+}
+
+static int by_sent(const void *left, const void *right)
+{
+    const lap_timeline_record_t *const *a = left, *const *b = right;
+    return (*a)->sent < (*b)->sent ? -1 : (*a)->sent > (*b)->sent;
+}
+
+/* What a rank has sent, in order; the caller frees it. NULL: no memory. */
+static const lap_timeline_record_t **list_flights(const run_t *run, int rank, size_t *count_p)
+{
+    const lap_analysis_t *analysis = run->analysis;
+    const uint32_t first = analysis->first[rank], end = analysis->first[rank + 1];
+    const lap_timeline_record_t **list = lap_alloc(end - first, sizeof(const void *));
+    size_t count = 0;
+    for (uint32_t i = first; list && i < end; i++) {
+        const lap_timeline_record_t *record = &analysis->timeline->records[analysis->order[i]];
+        if (record->came && record->peer != rank)
+            list[count++] = record;
+    }
+    if (list)
+        qsort(list, count, sizeof(const void *), by_sent);
+    *count_p = count;
+    return list;
+}
+
+/* ---- counters ---- */
+
+static void put_counter(const run_t *run, int rank, const char *name, const char *unit,
+                        uint64_t when, double value)
+{
+    begin_event(run);
+    fprintf(run->file,
+            "\"ph\":\"C\",\"pid\":%d,\"name\":\"%s\",\"ts\":%.3f,\"args\":{\"%s\":%.10g}}",
+            run->first_pid + rank, name, us(run, when), unit, value);
+}
+
+typedef struct change {
+    uint64_t when;
+    double bytes;
+} change_t;
+
+static int by_when(const void *left, const void *right)
+{
+    const change_t *a = left, *b = right;
+    return a->when < b->when ? -1 : a->when > b->when;
+}
+
+static lap_status_t put_links(const run_t *run, int rank)
+{
+    size_t count = 0;
+    const lap_timeline_record_t **list = list_flights(run, rank, &count);
+    change_t *changes = lap_alloc(2 * count, sizeof(*changes));
+    uint64_t ends[LANES_MOST] = {0};
+    double bytes = 0;
+    for (size_t i = 0; list && changes && i < count; i++) {
+        put_flight(run, list[i], LINK_TID + take_lane(ends, list[i]->sent, list[i]->came));
+        changes[2 * i] = (change_t){list[i]->sent, (double)list[i]->bytes};
+        changes[2 * i + 1] = (change_t){list[i]->came, -(double)list[i]->bytes};
+    }
+    if (list && changes) {
+        name_lanes(run, run->first_pid + rank, LINK_TID, "link", ends);
+        qsort(changes, 2 * count, sizeof(*changes), by_when);
+    }
+    for (size_t i = 0; list && changes && i < 2 * count; i++) {
+        bytes += changes[i].bytes;
+        if (i + 1 == 2 * count || changes[i + 1].when > changes[i].when)
+            put_counter(run, rank, "bytes in flight", "bytes", changes[i].when, bytes);
+    }
+    const lap_status_t status =
+        list && changes ? LAP_OK
+                        : lap_error(LAP_ERR_NO_MEMORY, "no memory for the transfers of a rank");
+    lap_free(list);
+    lap_free(changes);
+    return status;
+}
+
+static void put_exposed(const run_t *run, int rank)
+{
+    const lap_rank_times_t *times = &run->analysis->ranks[rank];
+    double sum = 0;
+    put_counter(run, rank, "exposed time", "us", run->analysis->begin, 0);
+    for (size_t i = 0; i < times->nexposed; i++) {
+        put_counter(run, rank, "exposed time", "us", times->exposed[i].begin, sum);
+        sum += (double)(times->exposed[i].end - times->exposed[i].begin) * 1e-3;
+        put_counter(run, rank, "exposed time", "us", times->exposed[i].end, sum);
+    }
+}
+
+/* Records of the compute stream are in order; only changes count. */
+static void put_memory(const run_t *run, int rank)
+{
+    const lap_analysis_t *analysis = run->analysis;
+    uint64_t before = 0;
+    for (uint32_t i = analysis->first[rank]; i < analysis->first[rank + 1]; i++) {
+        const lap_timeline_record_t *record = &analysis->timeline->records[analysis->order[i]];
+        if (record->stream != LAP_STREAM_COMPUTE || record->live_bytes == 0 ||
+            record->live_bytes == before)
+            continue;
+        before = record->live_bytes;
+        put_counter(run, rank, "activations", "bytes", record->begin, (double)before);
+    }
+}
+
+/* ---- flows ---- */
+
+/* Within a slice, as near to its end as its length allows. */
+static uint64_t just_before(uint64_t begin, uint64_t end)
+{
+    return end > begin ? end - 1 : begin;
+}
+
+static void put_flow_end(const run_t *run, const char *phase, uint32_t id, int rank, uint32_t tid,
+                         uint64_t when)
+{
+    begin_event(run);
+    fprintf(run->file,
+            "\"ph\":\"%s\",\"cat\":\"signal\",\"name\":\"signal\",\"id\":%" PRIu32
+            ",\"pid\":%d,\"tid\":%" PRIu32 ",\"ts\":%.3f%s}",
+            phase, id + (uint32_t)run->first_pid * 16, run->first_pid + rank, tid, us(run, when),
+            *phase == 'f' ? ",\"bp\":\"e\"" : "");
+}
+
+static void put_flow(const run_t *run, uint32_t index)
+{
+    const lap_timeline_record_t *records = run->analysis->timeline->records;
+    const uint32_t by = run->analysis->released_by[index];
+    const lap_timeline_record_t *record = &records[index];
+    if (by == LAP_NO_STEP || !has_slice(record) || !has_slice(&records[by]))
+        return;
+    const lap_timeline_record_t *sender = &records[by];
+    const bool at_end = sender->kind == LAP_STEP_GEMM;
+    put_flow_end(run, "s", index, sender->rank, run->tids[by],
+                 at_end ? just_before(sender->begin, sender->end) : sender->begin);
+    const uint64_t when = record->kind == LAP_STEP_WAIT ? just_before(record->ready, record->end)
+                          : waited(record)              ? just_before(record->ready, record->begin)
+                                                        : record->begin;
+    put_flow_end(run, "f", index, record->rank, run->tids[index], when);
+}
+
+/* ---- the critical path ---- */
+
+static void put_path(const run_t *run)
+{
+    static const char *const kinds[] = {"run", "link", "idle"};
+    const lap_analysis_t *analysis = run->analysis;
+    const int pid = run->first_pid + PATH_PID;
+    put_meta(run, pid, 0, "process_name",
+             run->first_pid ? "critical path (simulated)" : "critical path");
+    put_order(run, pid, 0, "process_sort_index", run->first_pid ? SIMULATED_PID - 1 : -1);
+    put_thread(run, pid, PATH_TID, "critical path");
+    for (size_t i = 0; i < analysis->npath; i++) {
+        const lap_path_piece_t *piece = &analysis->path[i];
+        const lap_timeline_record_t *record =
+            piece->record == LAP_NO_STEP ? NULL : &analysis->timeline->records[piece->record];
+        char name[96];
+        if (piece->kind == LAP_PATH_FLIGHT)
+            snprintf(name, sizeof(name), "rank %d: %s to rank %" PRId32, piece->rank, record->name,
+                     record->peer);
+        else if (piece->kind == LAP_PATH_RUN)
+            snprintf(name, sizeof(name), "rank %d: %s", piece->rank, record->name);
+        else
+            snprintf(name, sizeof(name), "rank %d: not running", piece->rank);
+        put_slice(run, pid, PATH_TID, "critical", name, piece->begin, piece->end);
+        fprintf(run->file,
+                ",\"args\":{\"rank\":%d,\"what\":\"%s\",\"of\":\"%s\",\"call\":", piece->rank,
+                kinds[piece->kind], record && piece->kind == LAP_PATH_RUN ? category(record) : "");
+        lap_json_string(run->file, record ? record->name : "");
+        fprintf(run->file, ",\"kind\":\"%s\"}}",
+                record ? lap_traffic_name((lap_traffic_t)record->traffic) : "none");
+    }
+}
+
+/* ---- all of it ---- */
+
+static void put_process(const run_t *run, int rank)
+{
+    char name[LAP_PLACE_TEXT + 48], place[LAP_PLACE_TEXT] = "";
+    if (run->trace->place)
+        run->trace->place(run->trace->context, rank, place, sizeof(place));
+    snprintf(name, sizeof(name), "rank %d%s%s%s", rank, *place ? " " : "", place,
+             run->first_pid ? " (simulated)" : "");
+    put_meta(run, run->first_pid + rank, 0, "process_name", name);
+    put_order(run, run->first_pid + rank, 0, "process_sort_index", run->first_pid + rank);
+}
+
+static lap_status_t put_run(FILE *file, const lap_trace_file_t *trace,
+                            const lap_timeline_t *timeline, int first_pid, bool *any,
+                            lap_analysis_t *analysis)
+{
+    run_t run = {.file = file,
+                 .trace = trace,
+                 .analysis = analysis,
+                 .first_pid = first_pid,
+                 .tids = lap_alloc(timeline->nrecords, sizeof(uint32_t)),
+                 .any = any};
+    lap_status_t status = LAP_OK;
+    if (!run.tids)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records",
+                           timeline->nrecords);
+    if (status == LAP_OK)
+        status = lap_analyse(timeline, analysis);
+    if (status == LAP_OK)
+        put_path(&run);
+    for (int r = 0; r < timeline->size && status == LAP_OK; r++) {
+        put_process(&run, r);
+        lay_out_streams(&run, r);
+        for (uint32_t i = analysis->first[r]; i < analysis->first[r + 1]; i++)
+            put_record(&run, analysis->order[i]);
+        status = put_links(&run, r);
+        put_exposed(&run, r);
+        put_memory(&run, r);
+    }
+    for (size_t i = 0; i < timeline->nrecords && status == LAP_OK; i++)
+        put_flow(&run, (uint32_t)i);
+    lap_free(run.tids);
+    return status;
+}
+
+/* How clocks were brought together: "one clock", or by how much each was moved. */
+static void put_clocks(FILE *file, const lap_timeline_t *timeline)
+{
+    fputs(",\"clocks\":[", file);
+    for (int r = 0; timeline->clocks && r < timeline->size; r++)
+        fprintf(file, "%s{\"offset_us\":%.3f,\"bound_us\":%.3f}", r ? "," : "",
+                (double)timeline->clocks[r].ns * 1e-3, (double)timeline->clocks[r].bound * 1e-3);
+    fputs("]", file);
+}
+
+static void put_side(FILE *file, const char *name, const lap_timeline_t *timeline,
+                     const lap_analysis_t *analysis, int first_pid)
+{
+    fprintf(file,
+            ",\"%s\":{\"first_pid\":%d,\"ranks\":%d,\"records\":%zu,\"dropped\":%zu,"
+            "\"emulated_link\":%s,\"ms\":%.6f,\"hidden\":%.6f,\"by_rank\":[",
+            name, first_pid, timeline->size, timeline->nrecords, timeline->dropped,
+            timeline->emulated ? "true" : "false", (double)(analysis->end - analysis->begin) * 1e-6,
+            lap_analysis_hidden(analysis));
+    for (int r = 0; r < timeline->size; r++) {
+        const lap_rank_times_t *times = &analysis->ranks[r];
+        fprintf(file, "%s{\"compute_ms\":%.6f,\"comm_ms\":%.6f,\"exposed_ms\":%.6f}", r ? "," : "",
+                (double)times->busy_ns * 1e-6, (double)times->comm_ns * 1e-6,
+                (double)times->exposed_ns * 1e-6);
+    }
+    fputs("]", file);
+    put_clocks(file, timeline);
+    fputs("}", file);
+}
+
+static lap_status_t put_file(FILE *file, const lap_trace_file_t *trace)
+{
+    lap_analysis_t measured = {.timeline = NULL}, simulated = {.timeline = NULL};
+    bool any = false;
+    lap_status_t status = LAP_OK;
+    fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", file);
+    if (trace->measured)
+        status = put_run(file, trace, trace->measured, 0, &any, &measured);
+    if (trace->simulated && status == LAP_OK)
+        status = put_run(file, trace, trace->simulated, SIMULATED_PID, &any, &simulated);
+    if (status == LAP_OK) {
+        fputs("\n],\"lapstrake\":{\"version\":", file);
+        lap_json_string(file, lap_version_string());
+        fputs(",\"command\":", file);
+        lap_json_string(file, trace->command);
+        fputs(",\"title\":", file);
+        lap_json_string(file, trace->title);
+        if (trace->measured)
+            put_side(file, "measured", trace->measured, &measured, 0);
+        if (trace->simulated)
+            put_side(file, "simulated", trace->simulated, &simulated, SIMULATED_PID);
+        if (trace->more)
+            trace->more(trace->context, file);
+        fputs("}}\n", file);
+    }
+    lap_analysis_clear(&measured);
+    lap_analysis_clear(&simulated);
+    return status;
+}
+
+static lap_status_t write_perfetto(const lap_trace_file_t *trace)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (!file)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
+    lap_status_t status = put_file(file, trace);
+    const bool full = ferror(file) != 0;
+    if ((fclose(file) != 0 || full) && status == LAP_OK)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
+    if (status == LAP_OK)
+        status = lap_trace_put(trace->path, text, bytes);
+    free(text);
+    return status;
+}
+
+lap_status_t lap_trace_file_check(const lap_trace_file_t *trace)
+{
+    if (!*trace->path)
+        return lap_error(LAP_ERR_INVALID, "the path is empty: expected the file to write");
+    return lap_output_check("the trace", trace->path);
+}
+
+/* Numbers in the file have a point, whatever the locale of the program says. */
+lap_status_t lap_trace_file_write(const lap_trace_file_t *trace)
+{
+    locale_t numbers = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    if (!numbers)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to write a trace");
+    locale_t before = uselocale(numbers);
+    const lap_status_t status =
+        trace->format == LAP_TRACE_KINETO ? lap_trace_write_kineto(trace) : write_perfetto(trace);
+    uselocale(before);
+    freelocale(numbers);
+    return status;
+}

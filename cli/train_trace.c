@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The timeline of the last iteration of `lap train` that was traced, as a file for other programs; and
+ * whether its communication was as well hidden as was asked for.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "bench.h"
+#include "core/status.h"
+#include "core/world.h"
+#include "nn/nn.h"
+#include "ranks.h"
+#include "trace_file.h"
+#include "train.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+/* ---- filling ---- */
+
+bool lap_train_writes_trace(const lap_train_t *train)
+{
+    return train->trace_path != NULL;
+}
+
+lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline)
+{
+    const int size = lap_train_ranks(model->train);
+    *timeline = (lap_timeline_t){.size = size, .most = LAP_TIMELINE_MOST / (size_t)size};
+    if (!lap_train_writes_trace(model->train))
+        return LAP_OK;
+    model->timeline = timeline;
+    return lap_nn_set_timeline(model->nn, timeline);
+}
+
+void lap_train_note(const lap_train_model_t *model, const char *what, uint64_t begin)
+{
+    const lap_timeline_call_t call = {.name = what, .layer = -1};
+    const lap_span_t span = {begin, begin, lap_now_ns()};
+    if (model->timeline)
+        lap_timeline_add_span(model->timeline, model->groups.world->world->rank, LAP_TIMELINE_HOST,
+                              LAP_TIMELINE_HOST_STREAM, &call, "host", &span);
+}
+
+/* ---- what lap report reads besides ---- */
+
+typedef struct context {
+    const lap_train_t *train;
+    const lap_train_result_t *result;
+} context_t;
+
+static void put_place(const void *given, int rank, char *text, size_t bytes)
+{
+    const lap_grid_t *grid = &((const context_t *)given)->train->grid;
+    size_t used = 0;
+    *text = '\0';
+    for (int axis = 0; axis < LAP_AXES && used < bytes; axis++)
+        if (axis == LAP_AXIS_TP || lap_grid_size(grid, (lap_axis_t)axis) > 1)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s%d", used ? " " : "",
+                                     lap_axis_name((lap_axis_t)axis),
+                                     lap_grid_at(grid, (lap_axis_t)axis, rank));
+}
+
+static void put_number(FILE *file, const char *key, double value)
+{
+    if (isfinite(value))
+        fprintf(file, ",\"%s\":%.9g", key, value);
+    else
+        fprintf(file, ",\"%s\":null", key);
+}
+
+/* A GEMM of all layers, or the gradients between replicas. */
+static void put_row(FILE *file, const char *name, const char *kind, const char *op,
+                    const lap_train_comm_t *comm)
+{
+    fprintf(file, "{\"name\":\"%s\",\"kind\":\"%s\",\"op\":\"%s\"", name, kind, op);
+    put_number(file, "comm_ms", comm->total * 1e3);
+    put_number(file, "hidden_ms", comm->hidden * 1e3);
+    put_number(file, "exposed_ms", comm->exposed * 1e3);
+    for (int c = 0; c < LAP_CAUSES; c++) {
+        char key[32];
+        snprintf(key, sizeof(key), "%s_ms", lap_cause_name((lap_cause_t)c));
+        put_number(file, key, comm->causes[c] * 1e3);
+    }
+    put_number(file, "bytes", comm->bytes);
+    fputs("}", file);
+}
+
+static void put_more(const void *given, FILE *file)
+{
+    const context_t *context = given;
+    const lap_train_t *train = context->train;
+    const lap_train_result_t *result = context->result;
+    const lap_train_iteration_t it = lap_train_typical(train, result);
+    fprintf(file, ",\"grid\":{\"tp\":%d,\"cp\":%d,\"pp\":%d,\"dp\":%d},\"micro_batches\":%d",
+            train->grid.tp, train->grid.cp, train->grid.pp, train->grid.dp, train->micro);
+    put_number(file, "step_ms", it.seconds * 1e3);
+    put_number(file, "passes_ms", it.passes * 1e3);
+    put_number(file, "predicted_ms", result->predicted > 0 ? result->predicted * 1e3 : NAN);
+    put_number(file, "tokens_per_s", lap_train_tokens(train) / it.seconds);
+    fputs(",\"rows\":[", file);
+    const char *comma = "";
+    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
+        char op[80];
+        if (!result->gemms[g].kind)
+            continue;
+        snprintf(op, sizeof(op), "%s %s", result->gemms[g].kind, result->gemms[g].method);
+        fputs(comma, file);
+        put_row(file, lap_train_row_name(g), "tp", op, &it.rows[g]);
+        comma = ",";
+    }
+    if (train->grid.dp > 1) {
+        fputs(comma, file);
+        put_row(file, "gradients", "dp", "buckets", &it.rows[LAP_TRAIN_GRADIENTS]);
+    }
+    fputs("],\"iterations\":[", file);
+    for (int i = 0; i < result->done; i++) {
+        fprintf(file, "%s{\"step\":%d", i ? "," : "", result->first + i + 1);
+        put_number(file, "loss", result->iterations[i].loss);
+        put_number(file, "ms", result->iterations[i].seconds * 1e3);
+        fputs("}", file);
+    }
+    fputs("]", file);
+}
+
+/* ---- writing ---- */
+
+static void put_title(const lap_train_t *train, const lap_train_result_t *result, char *text,
+                      size_t bytes)
+{
+    char link[64], grid[LAP_GRID_TEXT];
+    lap_bench_link_text(&result->link, link, sizeof(link));
+    lap_grid_text(&train->grid, grid);
+    snprintf(text, bytes, "%s, %s, %s, hidden %zu, seq %zu, batch %zu, layers %zu (%s, %s), %s",
+             train->model ? train->model : lap_nn_kind_name(train->desc.kind), grid,
+             lap_dtype_name(train->desc.dtype), train->desc.hidden, train->desc.seq, train->batch,
+             train->desc.layers, train->device, train->transport, link);
+}
+
+/* Rank 0. A full disk must not cost what was measured: the tables are printed all the same. */
+static bool write_file(const lap_train_t *train, const lap_train_result_t *result,
+                       const lap_timeline_t *timeline)
+{
+    const context_t context = {train, result};
+    char title[512];
+    put_title(train, result, title, sizeof(title));
+    const lap_trace_file_t file = {.path = train->trace_path,
+                                   .format = train->trace_format,
+                                   .command = "lap train",
+                                   .title = title,
+                                   .measured = timeline,
+                                   .place = put_place,
+                                   .more = put_more,
+                                   .context = &context};
+    const lap_status_t status = lap_trace_file_write(&file);
+    if (status != LAP_OK) {
+        lap_ranks_fail(lap_train_command.name, 0, status);
+        return false;
+    }
+    if (timeline->dropped > 0)
+        fprintf(stderr, "%s: the trace lacks %zu records, for which a step has no room\n",
+                lap_train_command.name, timeline->dropped);
+    return true;
+}
+
+lap_status_t lap_train_write_trace(const lap_train_t *train, lap_group_t *world,
+                                   const lap_train_result_t *result, lap_timeline_t *timeline,
+                                   int *end_p)
+{
+    if (!lap_train_writes_trace(train))
+        return LAP_OK;
+    timeline->emulated = result->link.bytes_per_s > 0 || result->link.latency_s > 0;
+    LAP_TRY(lap_timeline_gather(timeline, world));
+    bool written = true;
+    if (lap_group_rank(world) == 0 && timeline->nrecords == 0)
+        fprintf(stderr, "%s: no iteration was traced: no trace is written\n",
+                lap_train_command.name);
+    else if (lap_group_rank(world) == 0)
+        written = write_file(train, result, timeline);
+    void *all; /* ranks end alike */
+    LAP_TRY(lap_group_collect(world, &written, sizeof(written), &all));
+    if (!*(const bool *)all && *end_p == LAP_CLI_OK)
+        *end_p = LAP_CLI_FAILED;
+    lap_free(all);
+    return LAP_OK;
+}
+
+/* ---- assertions ---- */
+
+bool lap_train_is_hidden(const lap_train_t *train, const lap_train_result_t *result, bool speaks)
+{
+    const lap_train_iteration_t it = lap_train_typical(train, result);
+    const lap_train_comm_t *all = &it.rows[LAP_TRAIN_ALL];
+    if (isnan(train->least_hidden))
+        return true;
+    const bool known = it.traced && all->total > 0;
+    const double percent = known ? 100 * all->hidden / all->total : 0;
+    if (known && percent >= train->least_hidden)
+        return true;
+    if (speaks && known)
+        fprintf(stderr,
+                "%s: --assert-hidden %g: %.1f %% of communication was hidden, %.3f of %.3f ms\n",
+                lap_train_command.name, train->least_hidden, percent, all->hidden * 1e3,
+                all->total * 1e3);
+    else if (speaks)
+        fprintf(stderr, "%s: --assert-hidden %g: no communication was traced\n",
+                lap_train_command.name, train->least_hidden);
+    return false;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What passes of layers add to a timeline: names of fragments, and the memory that is live. */
+#include <stdio.h>
+
+#include "core/status.h"
+#include "nn/nn.h"
+#include "nn/program.h"
+#include "overlap/op.h"
+#include "util/alloc.h"
+
+/* ---- names ---- */
+
+void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text, size_t bytes)
+{
+    static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
+    const lap_nn_entry_t *entry = origin < list->nentries ? &list->entries[origin] : NULL;
+    if (!entry) {
+        const uint32_t first = lap_nn_bucket_origin(list, 0, 0);
+        snprintf(text, bytes, "bucket %u", (unsigned)((origin - first) / LAP_NN_BUCKET_FRAGMENTS));
+        return;
+    }
+    if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE) {
+        snprintf(text, bytes, "%s", entry->name);
+        return;
+    }
+    const lap_tp_gemm_t gemm = list->steps[entry->index].gemm;
+    snprintf(text, bytes, "%s",
+             list->blocks[entry->block].shape.head ? head[gemm % 3] : lap_tp_gemm_name(gemm));
+}
+
+long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin)
+{
+    const uint32_t block = origin < list->nentries ? list->entries[origin].block : LAP_NN_NONE;
+    if (block == LAP_NN_NONE || list->blocks[block].shape.head)
+        return -1;
+    return (long)list->blocks[block].shape.layer;
+}
+
+/* ---- memory ---- */
+
+/* Both backwards have the same regions: what the second uses is known by the entries of the first. */
+static uint32_t first_listed(const lap_nn_list_t *list, uint32_t entry)
+{
+    const uint32_t more = list->parts[LAP_NN_BACKWARD_MORE];
+    return entry >= more && entry < list->parts[LAP_NN_BACKWARD_MORE + 1]
+               ? entry - more + list->parts[LAP_NN_BACKWARD]
+               : entry;
+}
+
+uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
+{
+    uint64_t bytes = 0;
+    const uint32_t entry = first_listed(list, origin);
+    for (uint32_t i = 0; i < list->nregions; i++) {
+        const lap_nn_region_t *region = &list->regions[i];
+        if (region->memory == LAP_NN_PRIVATE && region->part_of == LAP_NN_NONE &&
+            region->first <= entry && entry <= region->last)
+            bytes += region->rows * region->cols * lap_dtype_size(region->dtype);
+    }
+    return bytes;
+}
+
+lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline)
+{
+    const lap_nn_list_t *list = &nn->list;
+    if (timeline && !nn->live_bytes) {
+        nn->live_bytes = lap_alloc(list->nentries, sizeof(*nn->live_bytes));
+        if (!nn->live_bytes)
+            return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %u entries",
+                             (unsigned)list->nentries);
+        for (uint32_t i = 0; i < list->nentries; i++)
+            nn->live_bytes[i] = lap_nn_live_bytes(list, i);
+    }
+    nn->timeline = timeline;
+    return LAP_OK;
+}
+
+/* ---- fragments ---- */
+
+void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op)
+{
+    const lap_fragment_t *fragment = &lap_exec_linked(exec)->fragments[f];
+    const lap_group_t *group = op ? op->group : nn->group;
+    const lap_stream_set_t set = fragment->schedule.set;
+    char name[64];
+    lap_nn_fragment_name(&nn->list, fragment->origin, name, sizeof(name));
+    const lap_timeline_call_t call = {
+        .name = name,
+        .layer = (int)lap_nn_fragment_layer(&nn->list, fragment->origin),
+        .base = group->members[0],
+        .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
+        .traffic = set == LAP_BACKGROUND                          ? LAP_TRAFFIC_DP
+                   : set == LAP_DOWNSTREAM || set == LAP_UPSTREAM ? LAP_TRAFFIC_PP
+                   : group == nn->group                           ? LAP_TRAFFIC_TP
+                                                                  : LAP_TRAFFIC_CP,
+        .live_bytes = fragment->origin < nn->list.nentries ? nn->live_bytes[fragment->origin] : 0,
+    };
+    const lap_program_t *program = lap_exec_program(exec, f);
+    if (op)
+        lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
+                              lap_program_records_of(program), lap_program_records(program));
+    else
+        lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL,
+                              fragment->schedule.steps[0].stream, &call,
+                              fragment->schedule.steps[0].name, lap_exec_kernel_span(exec, f));
+}

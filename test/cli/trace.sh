@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The files of --trace: what Perfetto needs of them, that they agree with what was measured, and that they are compressed,
+# refused and written as files of ours are; and what --assert-efficiency says.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+command -v python3 >/dev/null || {
+    echo '1..0 # SKIP there is no python3 to read JSON'
+    exit 77
+}
+
+# lap ARGS...: its output and status are then in $out and $status.
+lap() {
+    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+    out=$(<"$work/out")
+}
+
+# holds NAME FILE CODE: the code, in which `it` is the file, raises nothing.
+holds() {
+    ok "$1" python3 "$(dirname "$0")/trace.py" "$2" "$3" || tail -n 5 "$work/err" | sed 's/^/# /'
+}
+
+# ---- lap bench ----
+
+lap bench ag 96 48 64 --ranks 3 --iters 1 --warmup 0 --method ring --link 1MB/s --trace "$work/ag.json"
+is 'a call of three ranks: status 0' $status 0
+has '... and the table says where it is' "$out" "trace: $work/ag.json"
+holds '... slices of a thread nest, flows begin and end in slices, every rank has a process with a name' "$work/ag.json" '
+check(it)
+assert sorted(ranks) == [0, 1, 2], ranks
+assert names[0] == "rank 0 tp0", names'
+holds '... each rank has its GEMM by blocks, whose sizes and rate are told' "$work/ag.json" '
+for r in ranks:
+    gemms = [e for e in slices(r, "gemm")]
+    assert sum(e["args"]["m"] for e in gemms) == 96 and all(e["args"]["n"] == 16 and e["args"]["k"] == 64 for e in gemms), gemms
+    for e in gemms:
+        flops = 2 * e["args"]["m"] * 16 * 64
+        assert abs(e["args"]["tflops"] - flops / e["dur"] * 1e-6) <= 0.05 * e["args"]["tflops"], e'
+# A ring of three: each rank sends its 32 rows of 64 floats and passes on as many.
+holds '... each transfer is on its link, with its bytes and rate; a counter says how much is in flight' "$work/ag.json" '
+for r in ranks:
+    links = slices(r, "link")
+    assert len(links) == 2 and all(e["args"]["bytes"] == 32 * 64 * 4 and e["args"]["peer"] == (r + 1) % 3 for e in links), links
+    assert all(e["args"]["gbs"] < 0.0015 for e in links), links
+    flying = counter(r, "bytes in flight")
+    assert max(flying) == 8192 and flying[-1] == 0, flying'
+holds '... a flow from each put to the wait that it releases' "$work/ag.json" '
+puts = [e for r in ranks for e in slices(r, "put")]
+assert len(puts) == 6, puts
+for e in puts:
+    ends = [f for s, f in flows if s["pid"] == e["pid"] and e["ts"] <= s["ts"] <= e["ts"] + e["dur"] and s["tid"] == e["tid"]]
+    assert len(ends) >= 1 and all(f["pid"] == e["args"]["peer"] for f in ends), (e, ends)'
+holds '... what the counter of exposed time ends with is what was not hidden' "$work/ag.json" '
+side = it["lapstrake"]["measured"]
+for r in ranks:
+    own = side["by_rank"][r]
+    assert abs(counter(r, "exposed time")[-1] - 1e3 * own["exposed_ms"]) < 0.1, own
+    busy, comm = union(computing(r)), union(flying(r))
+    both = common(busy, comm)
+    assert abs(length(comm) - 1e3 * own["comm_ms"]) < 0.1 and abs(length(comm) - both - 1e3 * own["exposed_ms"]) < 0.1, own
+assert 0 <= side["hidden"] <= 1 and side["dropped"] == 0 and side["emulated_link"], side'
+holds '... the critical path is one chain up to the end, over the slow link' "$work/ag.json" '
+assert path, path
+for a, b in zip(path, path[1:]):
+    assert abs(a["ts"] + a["dur"] - b["ts"]) < 0.002, (a, b)
+work = [e for r in ranks for e in slices(r) if e["cat"] != "host"]
+assert abs(path[-1]["ts"] + path[-1]["dur"] - max(e["ts"] + e["dur"] for e in work)) < 0.002
+assert sum(e["dur"] for e in path if e["args"]["what"] == "link") > 0.5 * sum(e["dur"] for e in path), path'
+
+lap bench external-rs 64 48 32 --ranks 2 --iters 1 --warmup 0 --trace "$work/rs.json.gz" --timeline-method serial --quiet
+is 'a compressed file: status 0' $status 0
+ok '... is one of gzip' gzip -t "$work/rs.json.gz"
+holds '... and holds the GEMM and the collective behind it' "$work/rs.json.gz" '
+check(it)
+assert {e["args"]["call"] for e in slices(0) if e["cat"] != "host"} == {"gemm", "external-rs"}'
+
+lap bench ag 64 64 64 --ranks 2 --iters 1 --trace "$work/k.json" --trace-format kineto
+is 'a file for each rank: status 0' $status 0
+ok '... rank 0' test -s "$work/k.0.json"
+holds '... rank 1, with transfers that tools of PyTorch know as communication' "$work/k.1.json" '
+assert it["distributedInfo"] == {"backend": "nccl", "rank": 1, "world_size": 2}
+kernels = [e for e in it["traceEvents"] if e.get("cat") == "kernel"]
+assert any(e["name"].startswith("ncclLapstrake_tp_ag") for e in kernels) and any("gemm" in e["name"] for e in kernels)
+assert all(e["args"]["stream"] >= 0 and "correlation" in e["args"] for e in kernels)'
+
+# ---- what makes no sense ----
+
+refused() {
+    local name=$1 words=$2
+    shift 2
+    lap "$@"
+    is "$name: status 2" $status 2
+    has '... and says why' "$(<"$work/err")" "$words"
+}
+refused 'a folder that is not there' "$work/none/t.json" bench ag 8 8 8 --ranks 1 --trace "$work/none/t.json"
+refused 'a format that is none' "perfetto or kineto" bench ag 8 8 8 --ranks 1 --trace "$work/t.json" --trace-format csv
+refused 'a format without a file' "needs --trace" bench ag 8 8 8 --ranks 1 --trace-format kineto
+refused 'a trace of nothing' "--no-trace" bench ag 8 8 8 --ranks 1 --trace "$work/t.json" --no-trace
+refused 'a sweep' "no option --trace" bench sweep ag --m 8:8 --n 8 --k 8 --trace "$work/t.json"
+refused 'an efficiency above 1' "from 0 to 1" bench ag 8 8 8 --ranks 1 --assert-efficiency 90
+ok 'nothing was written' test ! -e "$work/t.json"
+
+# ---- assertions ----
+
+# Two ranks that compute next to nothing cannot hide 400 ms.
+lap bench ag 512 2 1024 --ranks 2 --iters 2 --warmup 0 --link 10MB/s --method direct --assert-efficiency 0.9
+is 'communication that cannot be hidden: status 4' $status 4
+has '... and a sentence with what was measured' "$(<"$work/err")" 'lap bench: --assert-efficiency 0.9: ag 512 2 1024 has'
+is '... and nothing else' "$(wc -l <"$work/err")" 1
+lap bench ag 64 64 64 --ranks 2 --iters 2 --method serial --assert-efficiency 0.1
+is 'nothing that overlaps: status 4' $status 4
+has '... and says so' "$(<"$work/err")" 'has no method that overlaps'
+
+# ---- lap train ----
+
+lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 8 --seq 32 --layers 2 --iters 2 --micro-batches 2 --batch 4 \
+    --link 20MB/s --trace "$work/train.json" --assert-hidden 100
+is 'a training that hides less than all: status 4' $status 4
+has '... and says how much it hid' "$(<"$work/err")" 'lap train: --assert-hidden 100: ' ' % of communication was hidden, '
+is '... and nothing else' "$(wc -l <"$work/err")" 1
+holds 'its trace: ranks are named by their place in the grid' "$work/train.json" '
+check(it)
+assert [names[r] for r in ranks] == ["rank 0 tp0 dp0", "rank 1 tp1 dp0", "rank 2 tp0 dp1", "rank 3 tp1 dp1"], names'
+holds '... it has all GEMMs of both micro-batches, kernels, and what the host did' "$work/train.json" '
+for r in ranks:
+    gemms = {(e["args"]["layer"], e["args"]["call"]) for e in slices(r, "gemm") if e["args"]["call"] != "sums"}
+    calls = {p + "_" + g for p in ("qkv", "proj", "fc1", "fc2") for g in ("fprop", "dgrad", "wgrad")}
+    assert gemms == {(layer, call) for layer in (0, 1) for call in calls}, gemms
+    # Three GEMMs of each of four matrices, 32 tokens of each of two sequences, in half of the columns.
+    flops = sum(2 * e["args"]["m"] * e["args"]["n"] * e["args"]["k"] for e in slices(r, "gemm") if e["args"]["call"] != "sums")
+    assert flops == 2 * 3 * 2 * 64 * (3 + 1 + 4 + 4) * 32 * 32 // 2, flops
+    assert len([e for e in slices(r, "kernel") if e["args"]["call"] == "norm1"]) == 8, r
+    assert {e["name"] for e in slices(r, "host")} == {"issue", "wait for the pass", "wait for replicas", "optimizer step"}'
+holds '... communication of both kinds, with a flow to each wait' "$work/train.json" '
+assert {e["args"]["kind"] for r in ranks for e in slices(r, "link")} == {"tp", "dp"}
+assert len(flows) == len([e for r in ranks for e in slices(r, "wait")]) > 100, len(flows)'
+holds '... what lap report needs: GEMMs, losses, live activations' "$work/train.json" '
+about = it["lapstrake"]
+assert about["grid"] == {"tp": 2, "cp": 1, "pp": 1, "dp": 2} and len(about["iterations"]) == 2, about
+assert {row["kind"] for row in about["rows"]} == {"tp", "dp"} and len(about["rows"]) == 13, about["rows"]
+assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0'
+lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 --assert-hidden 0 --trace /dev/full
+is 'a place that is no file: status 2' $status 2
+refused 'an assertion without traces' '--no-trace' train --tp 2 --heads 4 --seq 32 --no-trace --assert-hidden 80
+refused 'an assertion of one rank' 'expected 2 ranks' train --tp 1 --heads 4 --seq 32 --assert-hidden 80
+lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 2 --assert-hidden 0
+is 'an assertion that holds: status 0' $status 0
+finish

@@ -196,7 +196,7 @@ static lap_status_t time_method(runner_t *runner, size_t method, double *ns_p)
 {
     LAP_TRY(lap_group_barrier(runner->group));
     const uint64_t begin = lap_now_ns();
-    const bool in_order = lap_transport_enqueues(runner->buffer->ops, runner->engine->device->ops);
+    const bool in_order = runner->engine->device->ops->takes_streams;
     if (in_order && runner->bench->calls > 1 && !runner->gemm) {
         LAP_TRY(enqueue_round(runner, method));
     } else {

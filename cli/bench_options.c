@@ -403,7 +403,7 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
                           &device, &transport))
         return false;
     bench->device = device->name;
-    if (lap_transport_enqueues(transport, device) && !args->given[CALLS])
+    if (device->takes_streams && !args->given[CALLS])
         bench->calls = CALLS_IN_ORDER;
     if (!lap_ranks_gpus(&lap_bench_command, args->values[GPU_SHARE], bench->device, &bench->gpus))
         return false;
@@ -413,8 +413,9 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
     if (bench->desc.set_sm_margin && bench->desc.num_sm == 0)
         return lap_args_wrong(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
     bench->transport = transport->name;
+    const unsigned can = lap_ranks_span() ? transport->can : lap_transport_can(transport, NULL);
     for (size_t i = 0; i < bench->ncases; i++)
-        lap_bench_leave_out(&bench->cases[i], transport->can, args->values[METHOD]);
+        lap_bench_leave_out(&bench->cases[i], can, args->values[METHOD]);
     return true;
 }
 

@@ -176,6 +176,8 @@ const lap_variable_t lap_variables[] = {
      "bench train"},
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other",
      "bench train info"},
+    {"LAP_NCCL_ADDRESSES",
+     "0: NCCL reaches all ranks as it reaches those of other hosts; for tests", "bench train"},
     {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train info"},
     {NULL, NULL, NULL},
 };

@@ -170,7 +170,6 @@ static void show_build(page_t *page)
     show_mpi(page);
     show_yaml(page);
     fact_optional(page, "CUDA", LAP_HAVE_CUDA, LAP_CUDA_VERSION);
-    fact_optional(page, "NCCL", LAP_HAVE_NCCL, LAP_NCCL_VERSION);
 }
 
 static void show_backends(page_t *page)
@@ -353,8 +352,8 @@ static void show_gpus(page_t *page)
         fact(page, "MPS", "no: %s is not in PATH", LAP_MPS_CONTROL);
     int nccl;
     if (lap_nccl_version(&nccl) == LAP_OK)
-        fact(page, "NCCL", "yes: %d.%d.%d can be loaded", nccl / 10000, nccl % 10000 / 100,
-             nccl % 100);
+        fact(page, "NCCL", "yes: %d.%d.%d, with windows and one-sided puts", nccl / 10000,
+             nccl % 10000 / 100, nccl % 100);
     else
         fact(page, "NCCL", "no: %s", lap_last_error());
 }

@@ -60,6 +60,9 @@ bool lap_ranks_gpus(const lap_command_t *command, const char *given, const char 
 /* How many of that many ranks this machine runs, or would. */
 int lap_ranks_here(int nranks);
 
+/* Whether the launcher has started ranks on several hosts. */
+bool lap_ranks_span(void);
+
 /*
  * The command line to start ranks with: "lap", and argv[0..argc). The caller frees it with
  * lap_free; NULL, after a sentence, when there is no memory.

@@ -88,12 +88,17 @@ bool lap_arg_option(const lap_command_t *command, int option, const char *text,
     return !text || lap_arg_field(command, what, text, table, (int)table->least, of);
 }
 
+bool lap_ranks_span(void)
+{
+    lap_environment_t environment;
+    return lap_environment_read(&environment) == LAP_OK && environment.hosts[0];
+}
+
 /* What a world would choose by itself for ranks where they are. */
 static const char *fitting_transport(const lap_device_ops_t *device)
 {
-    lap_environment_t environment;
     const lap_transport_ops_t *ops;
-    const bool far = lap_environment_read(&environment) == LAP_OK && environment.hosts[0];
+    const bool far = lap_ranks_span();
     if (!device->transport)
         return far && lap_transport_find("hosts", &ops) == LAP_OK ? "hosts" : "shm";
     for (size_t i = 0; far && (ops = lap_transport_at(i)) != NULL; i++)

@@ -91,19 +91,6 @@ if(LAP_CUDA)
   endif()
 endif()
 
-# NCCL: its header, to compile. The library is loaded when a buffer over it is made.
-set(LAP_HAVE_NCCL 0)
-set(LAP_NCCL_VERSION "")
-find_path(LAP_NCCL_INCLUDE nccl.h HINTS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}" ${CUDAToolkit_INCLUDE_DIRS}
-          PATH_SUFFIXES include)
-mark_as_advanced(LAP_NCCL_INCLUDE)
-if(LAP_HAVE_CUDA AND LAP_NCCL_INCLUDE)
-  file(STRINGS "${LAP_NCCL_INCLUDE}/nccl.h" lines REGEX "#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
-  string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
-  set(LAP_HAVE_NCCL 1)
-  list(JOIN numbers "." LAP_NCCL_VERSION)
-endif()
-
 if(LAP_OPENBLAS_LIBRARY)
   lap_loaded(OPENBLAS "${LAP_OPENBLAS_LIBRARY}")
 endif()

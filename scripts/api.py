@@ -87,7 +87,7 @@ def parse(path):
         elif line.startswith("/*"):
             comment, at = take_comment(lines, at)
             entry = None
-        elif not line or line.startswith(("#i", "#e", "#u", "LAP_BEGIN", "LAP_END", "struct CU")):
+        elif not line or line.startswith(("#i", "#e", "#u", "LAP_BEGIN", "LAP_END", "struct CU", "struct nccl")):
             entry, comment = (None, None) if not line else (entry, comment)
             at += 1
         else:

@@ -19,6 +19,7 @@
 LAP_BEGIN_DECLS
 
 struct CUstream_st;
+struct ncclComm;
 
 /*
  * Tells which GPU this rank uses, by its number for cudaSetDevice and cuDeviceGet, so that the
@@ -32,6 +33,19 @@ struct CUstream_st;
  * (another device than "cuda", or no GPU here that it can use), LAP_ERR_NO_MEMORY, LAP_ERR_SYSTEM.
  */
 LAP_API lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p);
+
+/*
+ * Lets the buffers of a group that are of the transport "nccl" use a communicator of the caller's,
+ * an ncclComm_t of NCCL 2.30 or later, instead of one of their own.
+ * Collective over the group, and before its first buffer. The communicator has the ranks of the
+ * group, in their order, on their GPUs. It stays the caller's, who ends it after the group; until
+ * then other threads do not use it. One that was made with blocking = 0 is watched while it is used;
+ * with another, this and the making of buffers wait for a lost peer as long as NCCL does.
+ * Returns LAP_ERR_INVALID (NULL, other ranks, too late), LAP_ERR_UNSUPPORTED (another device than
+ * "cuda"; no NCCL of 2.30 or later here, or none that connects these GPUs), LAP_ERR_NO_MEMORY,
+ * LAP_ERR_SYSTEM, or the failure of another rank.
+ */
+LAP_API lap_status_t lap_group_set_nccl(lap_group_t *group, struct ncclComm *comm);
 
 /*
  * Runs an operator in stream order: after all work that the stream was given before, and before all
@@ -49,11 +63,11 @@ LAP_API lap_status_t lap_world_gpu(lap_world_t *world, int *gpu_p);
  * streams or events, in the same order on all ranks. No other call can be made until the capture
  * has ended.
  * The operator must live as long as the graph is launched. Call it once without a capture before:
- * that loads the libraries and kernels. Calls between threads that share a GPU cannot be captured.
+ * that loads the libraries and kernels. Calls between threads that share a GPU cannot be captured,
+ * nor those of the transport "nccl" between GPUs that NVLink does not connect.
  *
  * Returns LAP_ERR_INVALID (nothing was started or changed; a stream of another GPU, a capture that
- * has failed), LAP_ERR_UNSUPPORTED (another device than "cuda"; the transport "nccl"; a capture
- * that cannot be), LAP_ERR_BUSY when a call of lap_op_begin has not ended or another capture has
+ * has failed), LAP_ERR_UNSUPPORTED (another device than "cuda"; a capture that cannot be), LAP_ERR_BUSY when a call of lap_op_begin has not ended or another capture has
  * not, LAP_ERR_SYSTEM or LAP_ERR_NO_MEMORY, which break the group unless the stream is being
  * captured, or the failure that broke the group earlier, also in an enqueued call. The next
  * lap_world_synchronize, or call of an operator, returns later failures: a peer that is lost, calls

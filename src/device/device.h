@@ -152,7 +152,6 @@ typedef struct lap_stall {
     uint32_t count, come; /* in this call: raises that it waits for, and those that have come */
     uint32_t number;      /* of the wait on its stream */
     bool mismatch;        /* the signal came with the tag of another call; it waits for ever */
-    lap_status_t failed;  /* not LAP_OK, with its sentence: it cannot come any more */
 } lap_stall_t;
 
 /* Whether all signals are there and an emulated link holds them back: no peer is missed then. */
@@ -287,12 +286,10 @@ struct lap_device_ops {
      */
     lap_status_t (*event_synchronize)(lap_event_t *event, const lap_watch_t *watch);
     /*
-     * (this and the next four: of a device that waits_by_itself) Whether a stream waits for a signal
-     * now, or found another call's.
+     * (this and the next three: of a device that waits_by_itself) Whether a stream waits for a signal
+     * now, or found another call's. For any thread.
      */
     bool (*stall)(lap_stream_t *stream, lap_stall_t *stall_p);
-    /* The same of what the stream itself was given, for any thread. */
-    bool (*own_stall)(lap_stream_t *stream, lap_stall_t *stall_p);
     /* For any thread: ends all waits of the device. Behind one that ended so nothing is raised. */
     void (*let_go)(lap_device_t *device);
     /*

@@ -299,7 +299,7 @@ static lap_status_t measure_operators(probe_t *probe)
     for (uint32_t i = 0; i < nn->list.nsteps; i++) {
         const lap_op_desc_t *desc = &nn->calls[i].op->problem.desc;
         size_t n, k;
-        LAP_TRY(lap_auto_gemm(desc, nn->group->size, nn->buffer->ops->can, &n, &k));
+        LAP_TRY(lap_auto_gemm(desc, nn->group->size, lap_buffer_can(nn->buffer), &n, &k));
         LAP_TRY(lap_calibrate(nn->group, nn->engine, nn->buffer->ops->name, desc->dtype, n, k,
                               &probe->costs[i]));
         lap_cost_add_link(&probe->costs[i], &nn->buffer->link);

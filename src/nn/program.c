@@ -519,8 +519,7 @@ static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_tar
 static lap_status_t prove(const lap_nn_programs_t *programs, const lap_target_t *target)
 {
     LAP_TRY(prove_calls(programs, target));
-    return lap_linked_check(programs->list, programs->size,
-                            target->device.shares_queues && lap_target_is_one_sided(target));
+    return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
 }
 
 lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,

@@ -82,7 +82,8 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
         return lap_error(LAP_ERR_INVALID, "lap_op_create: desc is NULL");
     LAP_TRY(lap_read_options(desc, sizeof(*desc), given, "LAP_OP_DESC"));
     LAP_TRY(find_transport(group, desc, &transport));
-    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size, transport->can));
+    LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
+                             lap_transport_can(transport, group)));
     op->problem.rank = group->rank;
     if (!op->builder->build) {
         op->choice = lap_alloc(1, sizeof(*op->choice));
@@ -93,6 +94,7 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_engine_get(group->world, &op->engine));
     lap_device_t *device = op->engine->device;
     op->target = lap_target_of(device->ops, transport);
+    op->target.can = lap_transport_can(transport, group);
     if (op->problem.kind != LAP_EXTERNAL_AG)
         LAP_TRY(device->ops->gemm_check(device, op->problem.types.a, op->problem.types.b));
     return check_given_buffer(group, desc, device->ops, *bytes_p, *nsignals_p);
@@ -327,26 +329,6 @@ static lap_status_t build(const lap_op_t *op, size_t m, lap_schedule_t *schedule
     return lap_build(builder, &problem, schedule);
 }
 
-/* Where messages are matched, the schedules of all ranks say with whom, and when. */
-static lap_status_t create_matched(const lap_op_t *op, size_t m, lap_schedule_t *own,
-                                   lap_program_t **program_p)
-{
-    lap_problem_t problem;
-    const lap_builder_t *builder = find_builder(op, m, &problem);
-    lap_all_ranks_t all = {.schedules = NULL};
-    lap_status_t status = lap_all_ranks_create(problem.size, 1, &all);
-    if (status == LAP_OK)
-        status = lap_all_ranks_build(&all, 0, builder, &problem);
-    if (status == LAP_OK)
-        status = lap_lower(all.schedules, all.size, &op->target, NULL);
-    if (status == LAP_OK)
-        status = lap_program_create_matched(op->engine, own, all.list, program_p);
-    else
-        lap_schedule_clear(own);
-    lap_all_ranks_clear(&all);
-    return status;
-}
-
 lap_status_t lap_op_schedule(const lap_op_t *op, size_t m, int rank, lap_schedule_t *schedule_p)
 {
     lap_problem_t problem;
@@ -364,8 +346,6 @@ lap_status_t lap_op_program(lap_op_t *op, size_t m, lap_program_t **program_p)
         lap_schedule_clear(&schedule);
         return status;
     }
-    if (!lap_target_is_one_sided(&op->target))
-        return create_matched(op, m, &schedule, program_p);
     return lap_program_create(op->engine, &schedule, program_p);
 }
 

@@ -9,15 +9,6 @@
 #include "core/world.h"
 #include "overlap/op.h"
 
-static lap_status_t check_transport(const lap_op_t *op)
-{
-    if (lap_transport_enqueues(op->buffer->ops, op->engine->device->ops))
-        return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED,
-                     "transport %s has no calls in stream order: use lap_op_begin and lap_op_end",
-                     op->buffer->ops->name);
-}
-
 static lap_status_t check_device(const lap_engine_t *engine)
 {
     if (engine->device->ops->takes_streams)
@@ -79,7 +70,6 @@ lap_status_t lap_op_enqueue(lap_op_t *op, const lap_op_args_t *given, struct CUs
     lap_op_args_t args = LAP_OP_ARGS_INIT;
     LAP_TRY(lap_read_options(&args, sizeof(args), given, "LAP_OP_ARGS"));
     LAP_TRY(check_device(op->engine));
-    LAP_TRY(check_transport(op));
     if (args.trace)
         return lap_error(LAP_ERR_INVALID, "trace is set, expected NULL: a call in stream order has "
                                           "no end at which its trace could be read");

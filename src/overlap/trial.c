@@ -141,8 +141,7 @@ static lap_status_t slowest(lap_group_t *group, double *seconds)
 /* Calls in a row, where several can be issued at once, as in a training step. */
 static lap_status_t make_calls(lap_trial_t *trial, lap_op_t *op, int calls)
 {
-    const bool in_order =
-        lap_transport_enqueues(trial->desc.buffer->ops, trial->engine->device->ops);
+    const bool in_order = trial->engine->device->ops->takes_streams;
     for (int i = 0; i < calls; i++)
         LAP_TRY(in_order ? lap_op_enqueue(op, &trial->args, NULL) : lap_op_run(op, &trial->args));
     return in_order ? lap_world_synchronize(trial->group->world, NULL) : LAP_OK;

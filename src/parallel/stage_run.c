@@ -101,11 +101,8 @@ static lap_status_t make_buffers(lap_pp_t *pp)
             LAP_TRY(lap_buffer_create(peer->group, message_bytes(pp), lap_signal_count(2),
                                       pp->options.buffer_options, &peer->buffers[b]));
             pp->target = lap_target_of(pp->nn->engine->device->ops, peer->buffers[b]->ops);
-            if (!lap_target_is_one_sided(&pp->target))
-                return lap_error(LAP_ERR_UNSUPPORTED,
-                                 "the messages of a pipeline need a transport with one-sided puts, "
-                                 "which %s is not",
-                                 peer->buffers[b]->ops->name);
+            if (peer->buffers[b]->in_person)
+                pp->target.device.graphs = false;
         }
     }
     return LAP_OK;

@@ -157,7 +157,7 @@ static void clear_memory(bench_t *bench)
 /* Whether a put goes over a network, and not by a copy into memory that both can address. */
 static bool goes_far(const lap_buffer_t *buffer)
 {
-    return !(buffer->ops->can & LAP_CAN_ADDRESS) && buffer->group->size > 1;
+    return !(lap_buffer_can(buffer) & LAP_CAN_ADDRESS) && buffer->group->size > 1;
 }
 
 /* What is timed; exactly one of them. */
@@ -234,47 +234,6 @@ static lap_status_t time_steps(bench_t *bench, times_t *times)
     times->call = few;
     times->step = fmax(0, many - few) / (STEPS - FEW_STEPS);
     return LAP_OK;
-}
-
-/* One round, in which all send to the next rank and receive from the one before. */
-static lap_status_t time_round(bench_t *bench, size_t bytes, lap_event_t *done, double *seconds_p)
-{
-    lap_buffer_t *buffer = bench->buffer;
-    const int rank = bench->group->rank, size = bench->group->size;
-    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
-    const lap_put_t put = put_of(bench, bytes, next, 1);
-    const lap_receive_t receive = {previous, 0, bytes, 1, bytes};
-    const lap_lack_t lack = {previous, 1, 1};
-    const lap_round_t round = {.sends = &put,
-                               .receives = &receive,
-                               .lacks = &lack,
-                               .nsends = 1,
-                               .nreceives = 1,
-                               .nlacks = 1,
-                               .done = done};
-    LAP_TRY(lap_group_barrier(bench->group));
-    const uint64_t begin = lap_now_ns();
-    lap_status_t status = buffer->ops->exchange(buffer, bench->ops, &round);
-    if (status == LAP_OK)
-        status = lap_engine_await(bench->engine, done);
-    if (status != LAP_OK)
-        lap_engine_fail(bench->engine, status, NULL);
-    *seconds_p = fmin(*seconds_p, seconds_since(begin));
-    return status;
-}
-
-/* Where messages are matched: rounds with and without much to carry. */
-static lap_status_t time_rounds(bench_t *bench, times_t *times)
-{
-    lap_event_t *done;
-    LAP_TRY(bench->ops->event_create(bench->engine->device, &done));
-    times->link = times->signal = INFINITY;
-    lap_status_t status = LAP_OK;
-    for (int i = 0; i < 2 * COPY_ROUNDS && status == LAP_OK; i++)
-        status = time_round(bench, i % 2 ? LINK_BYTES : sizeof(uint64_t), done,
-                            i % 2 ? &times->link : &times->signal);
-    bench->ops->event_destroy(done);
-    return status;
 }
 
 /* How long it takes until a put is there: all send to the next rank and wait for the one before. */
@@ -386,8 +345,6 @@ static lap_status_t measure_times(bench_t *bench, times_t *times)
         status = time_steps(bench, times);
     /* What follows needs both sides. */
     LAP_TRY(lap_group_agree(bench->group, status));
-    if (!(bench->buffer->ops->can & LAP_CAN_ONE_SIDED) && bench->group->size > 1)
-        return lap_group_agree(bench->group, time_rounds(bench, times));
     if (goes_far(bench->buffer))
         LAP_TRY(lap_group_agree(bench->group, time_link(bench, &times->link)));
     status = time_signals(bench, true, &times->signal);

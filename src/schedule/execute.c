@@ -231,12 +231,6 @@ static lap_status_t join(const lap_exec_t *exec, lap_stream_set_t set)
     return lap_engine_take(exec->engine, exec->streams & lap_stream_bits(set));
 }
 
-/* Rounds of matched messages have no links: each call begins behind all before it. */
-static lap_status_t join_matched(const lap_exec_t *exec, uint32_t f)
-{
-    return exec->parts[f].program->matched ? join(exec, set_of(exec, f)) : LAP_OK;
-}
-
 static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
 {
     const part_t *part = &exec->parts[f];
@@ -247,7 +241,6 @@ static lap_status_t issue_fragment(lap_exec_t *exec, uint32_t f)
     lap_binding_t binding = part->binding;
     if (binding.chaos)
         binding.chaos += exec->issues;
-    LAP_TRY(join_matched(exec, f));
     lap_marks_t *marks = exec->engine->marks;
     if (marks)
         lap_marks_push(marks, part->program->label);

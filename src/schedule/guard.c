@@ -38,7 +38,7 @@ static pid_t owner;      /* the process that has them */
 static lap_watcher_t new_watcher(const lap_engine_t *engine)
 {
     return (lap_watcher_t){
-        .engine = engine, .stall = engine->device->ops->own_stall, .in_flight_only = true};
+        .engine = engine, .stall = engine->device->ops->stall, .in_flight_only = true};
 }
 
 static void look(lap_guard_t *guard)

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "schedule/bind.h"
-#include "schedule/matched.h"
 #include "schedule/program.h"
 #include "util/clock.h"
 
@@ -297,8 +296,6 @@ static lap_status_t issue_put(issue_t *issue, uint32_t index, lap_stream_t *stre
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
     put.src = lap_bind_range(issue->binding, &step->src, &put.src_stride);
-    if (issue->program->matched)
-        return lap_matched_put(issue->program, issue->binding, step->stream, &put);
     return buffer->ops->put(buffer, issue->device, stream, &put);
 }
 
@@ -315,8 +312,6 @@ static lap_status_t issue_raise(issue_t *issue, uint32_t index, lap_stream_t *st
         .span = record && step->bytes ? &record->flight : NULL,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
-    if (issue->program->matched)
-        return LAP_OK; /* a credit: this rank's receive says as much */
     return buffer->ops->raise(buffer, issue->device, stream, &raise);
 }
 
@@ -332,8 +327,6 @@ static lap_status_t issue_wait(issue_t *issue, uint32_t index, lap_stream_t *str
         .count = step->count,
         .no_gemm_in_flight = step->no_gemm_in_flight,
     };
-    if (issue->program->matched)
-        return lap_matched_wait(issue->program, stream, &wait);
     return buffer->ops->wait(buffer, issue->device, stream, &wait);
 }
 
@@ -476,8 +469,6 @@ static lap_status_t walk(issue_t *issue)
 {
     lap_program_t *program = issue->program;
     LAP_TRY(set_scale(issue));
-    if (program->matched)
-        LAP_TRY(lap_matched_begin(program, issue->binding));
     for (uint32_t i = 0; i < program->schedule.nsteps; i++)
         LAP_TRY(program->engine->marks ? issue_marked(issue, i) : issue_step(issue, i));
     return LAP_OK;

@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "schedule/rounds.h"
-#include "util/alloc.h"
 #include "util/join.h"
 
 static bool splits_gemms(const lap_target_t *target)
@@ -19,10 +17,9 @@ static bool has_lanes(const lap_target_t *target)
     return target->device.lanes;
 }
 
-/* A wait for a round of matched messages does not keep a queue busy. */
 static bool orders_waits(const lap_target_t *target)
 {
-    return target->device.shares_queues && lap_target_is_one_sided(target);
+    return target->device.shares_queues;
 }
 
 static bool counts_signals(const lap_target_t *target)
@@ -30,10 +27,9 @@ static bool counts_signals(const lap_target_t *target)
     return target->device.counts_signals;
 }
 
-/* What NCCL does for a graph has not been tried. */
 static bool has_graphs(const lap_target_t *target)
 {
-    return target->device.graphs && lap_target_is_one_sided(target);
+    return target->device.graphs;
 }
 
 /* All of the call: no step needs the host. */
@@ -90,29 +86,12 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
     return LAP_OK;
 }
 
-/* One call of a matched target. */
-static lap_status_t check_matched(const lap_schedule_t *const *schedules, int size)
-{
-    lap_rounds_t *parts = lap_alloc((size_t)size, sizeof(*parts));
-    if (!parts)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory to check the rounds of %d ranks", size);
-    lap_status_t status = lap_rounds_plan_all(schedules, size, parts);
-    if (status == LAP_OK)
-        status = lap_check_rounds(schedules, size, parts);
-    for (int rank = 0; rank < size; rank++)
-        lap_rounds_clear(&parts[rank]);
-    lap_free(parts);
-    return status;
-}
-
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target)
 {
     LAP_TRY(lap_schedule_check(schedules, ncalls, size));
-    for (uint32_t call = 0; call < ncalls && !lap_target_is_one_sided(target); call++)
-        LAP_TRY(check_matched(&schedules[(size_t)call * (size_t)size], size));
     for (size_t i = 0; i < (size_t)ncalls * (size_t)size && counts_signals(target); i++)
-        LAP_TRY(lap_check_consume(schedules[i], target));
+        LAP_TRY(lap_check_consume(schedules[i]));
     if (!orders_waits(target))
         return LAP_OK;
     for (size_t i = 0; i < (size_t)ncalls * (size_t)size; i++)

@@ -22,8 +22,7 @@ typedef struct lap_pass {
 const lap_pass_t *lap_pass_at(size_t index);
 
 /*
- * Lowers schedules of one call in place: those of all ranks in their order, or, where the target is
- * one-sided, of any. `after` names the pass to stop after; NULL: all run. Passes that the target
+ * Lowers schedules in place, of any ranks. `after` names the pass to stop after; NULL: all run. Passes that the target
  * does not need change nothing. LAP_ERR_INVALID names the passes there are; LAP_ERR_UNSUPPORTED
  * says what of a method the target cannot do; LAP_ERR_NO_MEMORY. After a failure the schedules can
  * only be cleared.
@@ -33,9 +32,9 @@ lap_status_t lap_lower(lap_schedule_t *schedules, size_t count, const lap_target
 
 /*
  * Proves schedules that were lowered for a target, schedules[call * size + rank]: as
- * lap_schedule_check; where messages are matched, that all rounds are and come to an end; where streams may share queues, as lap_schedule_check_in_line, and that
- * each wait depends on all that is sent before it in the list: then the steps of a rank can run one
- * at a time in any order that their dependencies allow.
+ * lap_schedule_check; where streams may share queues, as lap_schedule_check_in_line, and that each
+ * wait depends on all that is sent before it in the list: then the steps of a rank can run one at a
+ * time in any order that their dependencies allow.
  */
 lap_status_t lap_lowered_check(const lap_schedule_t *const *schedules, uint32_t ncalls, int size,
                                const lap_target_t *target);
@@ -50,6 +49,6 @@ lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *tar
 lap_status_t lap_check_waits(const lap_schedule_t *schedule);
 
 /* LAP_ERR_CHECK when there is not one CONSUME that comes after all signals. */
-lap_status_t lap_check_consume(const lap_schedule_t *schedule, const lap_target_t *target);
+lap_status_t lap_check_consume(const lap_schedule_t *schedule);
 
 #endif

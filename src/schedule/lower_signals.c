@@ -65,12 +65,10 @@ static void insert(lap_schedule_t *schedule, spot_t spot)
                 steps[i].deps[d]++;
 }
 
-/* A matched transport has signals of its own: all of them are over when all rounds are. */
-static void add_consume(lap_schedule_t *schedule, const lap_target_t *target)
+static void add_consume(lap_schedule_t *schedule)
 {
     uint16_t first = LAP_STREAM_COMPUTE;
-    const spot_t spot = lap_target_is_one_sided(target) ? find_spot(schedule)
-                                                        : (spot_t){LAP_NO_STEP, LAP_STREAM_COMPUTE};
+    const spot_t spot = find_spot(schedule);
     for (uint32_t i = 0; i < schedule->nsteps; i++)
         first = i == 0 || schedule->steps[i].stream < first ? schedule->steps[i].stream : first;
     const lap_step_t consume = {
@@ -107,11 +105,11 @@ lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *tar
 {
     lap_pasts_t pasts;
     lap_past_t signals = {{0}};
-    add_consume(schedule, target);
+    (void)target;
+    add_consume(schedule);
     const lap_status_t status = lap_pasts_init(&pasts, schedule);
     for (uint32_t i = 0; i < schedule->nsteps && status == LAP_OK; i++) {
-        const bool ends =
-            schedule->steps[i].kind == LAP_STEP_CONSUME && lap_target_is_one_sided(target);
+        const bool ends = schedule->steps[i].kind == LAP_STEP_CONSUME;
         lap_pasts_take(&pasts, i, ends ? &signals : NULL);
         if (is_signal(schedule, i))
             signals.end[schedule->steps[i].stream] = i + 1;
@@ -124,7 +122,7 @@ lap_status_t lap_lower_signals(lap_schedule_t *schedule, const lap_target_t *tar
 
 /* ---- the proof ---- */
 
-lap_status_t lap_check_consume(const lap_schedule_t *schedule, const lap_target_t *target)
+lap_status_t lap_check_consume(const lap_schedule_t *schedule)
 {
     lap_pasts_t pasts;
     lap_past_t signals = {{0}};
@@ -142,7 +140,7 @@ lap_status_t lap_check_consume(const lap_schedule_t *schedule, const lap_target_
         }
     }
     bool right = count == 1 && (last == LAP_NO_STEP || last < consume);
-    for (int s = 0; s < LAP_STREAMS && right && lap_target_is_one_sided(target); s++)
+    for (int s = 0; s < LAP_STREAMS && right; s++)
         right = signals.end[s] <= pasts.begins[consume].end[s];
     if (status == LAP_OK && !right)
         status = lap_error(LAP_ERR_CHECK,

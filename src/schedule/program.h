@@ -27,7 +27,6 @@ struct lap_program {
     const void **sources;           /* per range: the operands of reductions, and their scales */
     size_t *source_strides;
     lap_finish_t *finishes;      /* per step: what becomes of its results */
-    struct lap_matched *matched; /* where messages are matched: see matched.h; else NULL */
     lap_trace_record_t *records; /* of the latest call that was traced */
     bool sends_scale;            /* some step reads LAP_SCALE */
     unsigned ended;              /* bits: of `ends`, those recorded by the latest call */

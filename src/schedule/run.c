@@ -10,7 +10,6 @@
 
 #include "schedule/bind.h"
 #include "schedule/guard.h"
-#include "schedule/matched.h"
 #include "schedule/program.h"
 #include "util/alloc.h"
 
@@ -66,9 +65,8 @@ static bool sends_scale(const lap_schedule_t *schedule)
     return found;
 }
 
-lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *schedule,
-                                        const lap_schedule_t *const *schedules,
-                                        lap_program_t **program_p)
+lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
+                                lap_program_t **program_p)
 {
     lap_program_t *program = lap_alloc(1, sizeof(*program));
     if (!program) {
@@ -98,8 +96,6 @@ lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *sc
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for a program of %u steps", own->nsteps);
     if (status == LAP_OK)
         status = lap_engine_need_set(engine, own->set);
-    if (status == LAP_OK && schedules)
-        status = lap_matched_create(program, schedules);
     if (status == LAP_OK)
         status = create_events(program);
     if (status != LAP_OK) {
@@ -114,17 +110,10 @@ lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *sc
     return LAP_OK;
 }
 
-lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
-                                lap_program_t **program_p)
-{
-    return lap_program_create_matched(engine, schedule, NULL, program_p);
-}
-
 void lap_program_destroy(lap_program_t *program)
 {
     if (!program)
         return;
-    lap_matched_destroy(program);
     for (uint32_t i = 0; program->events && i < program->schedule.nsteps; i++)
         if (program->events[i])
             program->engine->device->ops->event_destroy(program->events[i]);
@@ -462,7 +451,9 @@ lap_status_t lap_program_enqueue_captured(lap_program_t *program, const lap_bind
     if (!program->schedule.graph)
         return lap_error(
             LAP_ERR_UNSUPPORTED,
-            "calls cannot be captured in a graph where ranks that are threads share a GPU");
+            "calls cannot be captured in a graph where ranks that are threads share a GPU, nor "
+            "where "
+            "NCCL puts to other hosts: there each put of a graph would wait for its receiver");
     LAP_TRY(open_call(program));
     return close_call(program, enqueue_captured(program, binding, foreign));
 }

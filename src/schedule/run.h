@@ -143,10 +143,6 @@ typedef struct lap_program lap_program_t;
  */
 lap_status_t lap_program_create(lap_engine_t *engine, lap_schedule_t *schedule,
                                 lap_program_t **program_p);
-/* The same for a transport that lacks LAP_CAN_ONE_SIDED: schedules[r] is that of rank r. */
-lap_status_t lap_program_create_matched(lap_engine_t *engine, lap_schedule_t *schedule,
-                                        const lap_schedule_t *const *schedules,
-                                        lap_program_t **program_p);
 void lap_program_destroy(lap_program_t *program);
 const lap_schedule_t *lap_program_schedule(const lap_program_t *program);
 /* The number of its latest call among those of the group; 0: it is not counted. */

@@ -15,12 +15,6 @@ typedef struct lap_target {
     lap_device_facts_t device;
 } lap_target_t;
 
-/* Whether a put needs nothing of its receiver; else sends and receives are matched in rounds. */
-static inline bool lap_target_is_one_sided(const lap_target_t *target)
-{
-    return (target->can & LAP_CAN_ONE_SIDED) != 0;
-}
-
 /* The targets that every build knows, by index: cpu, cuda and nccl; NULL past the last one. */
 const lap_target_t *lap_target_at(size_t index);
 

@@ -40,8 +40,6 @@ static lap_status_t look_at_stall(const lap_watcher_t *watcher, lap_stream_t *st
     lap_status_t status = LAP_OK;
     if (!lap_stall_has_come(stall))
         status = stall->mismatch ? LAP_ERR_MISMATCH : watch.watch.look(watch.watch.context);
-    if (status == LAP_OK)
-        status = stall->failed;
     if (status == LAP_OK && lap_deadline_passed(deadline))
         status = LAP_ERR_TIMEOUT;
     if (status == LAP_OK)

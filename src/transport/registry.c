@@ -23,10 +23,7 @@ static const lap_transport_ops_t *const transports[] = {
     &lap_mpi_ops,      &lap_hosts_ops,
 #endif
 #if LAP_HAVE_CUDA
-    &lap_cuda_ipc_ops,
-#endif
-#if LAP_HAVE_NCCL
-    &lap_nccl_ops,
+    &lap_cuda_ipc_ops, &lap_nccl_ops,
 #endif
 };
 
@@ -56,9 +53,9 @@ bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *
     return device->transport ? ops->device && strcmp(ops->device, device->name) == 0 : !ops->device;
 }
 
-bool lap_transport_enqueues(const lap_transport_ops_t *ops, const lap_device_ops_t *device)
+unsigned lap_transport_can(const lap_transport_ops_t *ops, const lap_group_t *group)
 {
-    return device->takes_streams && (ops->can & LAP_CAN_ONE_SIDED);
+    return ops->can | (ops->group_can ? ops->group_can(group) : 0);
 }
 
 bool lap_transport_spans(const lap_group_t *group)

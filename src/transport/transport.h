@@ -116,41 +116,12 @@ typedef struct lap_wait {
     bool no_gemm_in_flight;          /* as in lap_put_t */
 } lap_wait_t;
 
-/* What comes from a peer in a round, and where it goes; rows of `row_bytes` bytes. */
-typedef struct lap_receive {
-    int peer;
-    size_t offset, stride;
-    size_t rows, row_bytes;
-} lap_receive_t;
-
-/* A signal of this rank that a round brings, or that a peer would take what it is sent. */
-typedef struct lap_lack {
-    int peer;
-    uint32_t signal, count; /* as a wait for it would have them */
-} lap_lack_t;
-
-/*
- * For transports on which a peer must take what it is sent: what goes out of a rank, and comes to
- * it, at a time. All ranks have the same list of rounds for a call, of which each leaves out those
- * in which it has no part: see schedule/rounds.h. Nothing of it is looked at after its call has
- * ended.
- */
-typedef struct lap_round {
-    const lap_put_t *sends; /* those to one peer in the order in which it receives them */
-    const lap_receive_t *receives;
-    const lap_lack_t *lacks; /* for the sentence when it does not come to an end */
-    uint32_t nsends, nreceives, nlacks;
-    lap_event_t *const *after; /* what it comes after, besides the rounds before it */
-    uint32_t nafter;
-    lap_event_t *done; /* recorded: when all has gone and come */
-    const lap_wait_reason_t *reason;
-} lap_round_t;
-
 typedef struct lap_transport_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
     const char *device;  /* whose memory it reaches, and no other; NULL: that of hosts */
+    unsigned (*group_can)(const lap_group_t *group); /* (optional) more LAP_CAN_..., of a group */
 
     /*
      * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on
@@ -179,14 +150,6 @@ typedef struct lap_transport_ops {
                          const lap_wait_t *wait);
 
     /*
-     * (instead of the three above where LAP_CAN_ONE_SIDED is missing; a rank still puts into its own
-     * memory with them) Issues a round. Returns at once, but for what connects ranks that have not
-     * met before.
-     */
-    lap_status_t (*exchange)(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                             const lap_round_t *round);
-
-    /*
      * (of a device whose facts say that it counts_signals) When the stream has all signals of a call
      * behind it: word i was raised raised[i] times in it.
      */
@@ -202,11 +165,13 @@ const lap_transport_ops_t *lap_transport_at(size_t index);
 /* Whether a transport reaches the memory of a device. */
 bool lap_transport_fits(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
 
-/*
- * Whether calls over it can be in the order of a caller's stream. Nobody may wait for those, so that
- * their waits must give up by themselves when a peer is lost; a matched message does not.
- */
-bool lap_transport_enqueues(const lap_transport_ops_t *ops, const lap_device_ops_t *device);
+/* What it can do between the ranks of a group: LAP_CAN_... */
+unsigned lap_transport_can(const lap_transport_ops_t *ops, const lap_group_t *group);
+
+static inline unsigned lap_buffer_can(const lap_buffer_t *buffer)
+{
+    return lap_transport_can(buffer->ops, buffer->group);
+}
 
 /* Whether ranks of a group are on several hosts. */
 bool lap_transport_spans(const lap_group_t *group);

@@ -91,6 +91,16 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     has '... and lap info says so' "$out" "NCCL         no: LAP_NCCL is '/nowhere/nccl.so'"
     LAP_NCCL=$FAKE_CUDA/libnccl.so.2 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method ring --iters 1
     is 'one that is there' "$status" 0
+    FAKE_NCCL_VERSION=22809 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl
+    told 'an NCCL that is too old'
+    has '... with what there is, and what is needed' "$err" 'NCCL here is 2.28.9, expected 2.30 or later' cuda_ipc
+    FAKE_NCCL_VERSION=22809 lap info
+    has '... and lap info says so' "$out" 'NCCL         no: NCCL here is 2.28.9, expected 2.30'
+    lap info
+    has 'lap info: which NCCL there is, and what it offers' "$out" 'NCCL         yes: 2.32.3, with windows and one-sided puts'
+    FAKE_NO_WINDOWS=1 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method ring --iters 1
+    told 'GPUs for which NCCL has no symmetric memory'
+    has '... with what to use instead' "$err" 'no symmetric memory' 'cuda_ipc'
     unset FAKE_GPUS
 fi
 

@@ -45,11 +45,8 @@ static void check_transport(const lap_transport_ops_t *ops)
 {
     const size_t count =
         (sizeof(*ops) - offsetof(lap_transport_ops_t, buffer_create)) / sizeof(slot_t);
-    const bool one_sided = (ops->can & LAP_CAN_ONE_SIDED) != 0;
     for (size_t i = 0; i < count; i++) {
         bool expected = true;
-        if (i == SLOT(lap_transport_ops_t, buffer_create, exchange))
-            expected = !one_sided;
         if (i == SLOT(lap_transport_ops_t, buffer_create, end_signals))
             expected = ops->device != NULL;
         tap_ok(is_there(&ops->buffer_create, i) == expected, "transport %s: slot %zu of %zu is %s",

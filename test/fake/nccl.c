@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libnccl.so.2 that sends through memory which the processes of one host share. It is as strict
- * as NCCL may be: a send ends only when it has been received, what a communicator is given runs one
- * group after the other, and nothing is under way before the caller has asked until it is not in
- * progress any more. It looks at what NCCL would take on trust: that a receive has the size, and the
- * number, of the send that it meets. Ranks may share the one fake GPU, which NCCL refuses.
+ * A libnccl.so.2 of 2.32 whose windows are memory of the fake driver, mapped by the processes of one
+ * host. It is as strict as NCCL may be: nothing is under way before the caller has asked until it is
+ * not in progress any more; windows are made by all ranks, in the same order, and so is what the
+ * first put needs. It looks at what NCCL would take on trust or die of: that a put comes from a
+ * window and stays in one, and that its stream is of a primary context and not captured. Ranks may
+ * share the one fake GPU, as with NCCL_MULTI_RANK_GPU_ENABLE=1. The environment says more:
+ *
+ *   FAKE_NCCL_VERSION  what it says that it is; 23203
+ *   FAKE_NVLINK        so many ranks of a communicator, from the first on, are connected by NVLink,
+ *                      and so many after them: only they have each other's addresses; 0: all
+ *   FAKE_NO_WINDOWS=1  these GPUs have no symmetric memory
  */
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -16,28 +22,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <nccl.h>
-
 #include "fake.h"
+#include "transport/nccl/nccl_load.h"
 
 #define RANKS 16
-#define CHUNK 4096
-#define OPS 256 /* of a group */
-#define POLLS 3 /* until something has been done */
+#define WINDOWS 1024 /* that a communicator makes */
+#define POLLS 3      /* until something has been done */
+#define ALIGNMENT 4096u
 
-/* One way between two ranks. */
-typedef struct lane {
-    _Atomic uint32_t full; /* a chunk is there to be taken */
-    uint32_t number;       /* of the message on this lane */
-    uint64_t total;        /* its bytes */
-    uint64_t bytes;        /* of the chunk */
-    char chunk[CHUNK];
-} lane_t;
+/* The memory of a rank, as it is told to the others. */
+typedef struct offer {
+    _Atomic int made;
+    uint64_t bytes;
+    CUipcMemHandle handle;
+} offer_t;
 
 /* What the ranks of a communicator share. */
 typedef struct hall {
-    _Atomic int arrived;
-    lane_t lanes[RANKS][RANKS]; /* [from][to] */
+    _Atomic int arrived, putting; /* ranks that have begun, and that have put or signalled */
+    offer_t offers[WINDOWS][RANKS];
 } hall_t;
 
 /* What travels as an id. */
@@ -45,135 +48,68 @@ typedef struct address {
     int pid, fd;
 } address_t;
 
+struct ncclWindow_vidmem {
+    struct ncclComm *comm;
+    CUdeviceptr memory;
+    size_t bytes;
+    uint32_t number; /* among those of the communicator */
+    CUdeviceptr mapped[RANKS];
+    struct ncclWindow_vidmem *next;
+};
+
 typedef struct op {
     struct ncclComm *comm;
-    bool sends;
-    char *data;
-    size_t bytes, moved;
-    int peer;
-    uint32_t number; /* on its lane */
-    bool done;
+    void *dst;
+    const void *src;
+    size_t bytes;
     CUstream stream;
 } op_t;
-
-typedef struct group {
-    struct ncclComm *comm;
-    uint32_t turn;
-    uint32_t nops;
-    op_t ops[OPS];
-} group_t;
 
 struct ncclComm {
     int rank, size;
     hall_t *hall;
     int polls; /* still to come, before what was told last is done */
-    bool connected;
-    group_t *told; /* a group that waits for these polls */
+    bool connected, puts;
+    ncclWindow_t windows, registering;
+    ncclWindow_t *registered_p; /* where the one that is being made goes */
+    uint32_t nwindows;
+    op_t *ops; /* that wait for these polls */
+    size_t nops, room;
     uint32_t issued;
-    _Atomic uint32_t ended; /* groups */
-    _Atomic int error;
-    _Atomic bool aborted;
-    uint32_t sent[RANKS], received[RANKS];
+    _Atomic uint32_t ended; /* ops */
 };
 
 static _Thread_local int depth;
-static _Thread_local group_t *open_group;
+static _Thread_local struct ncclComm *in_group;
 static _Thread_local char sentence[256];
 
-static void nap(void)
-{
-    nanosleep(&(struct timespec){0, 20000}, NULL);
-}
+static struct {
+    CUresult (*alloc)(CUdeviceptr *memory, size_t bytes);
+    CUresult (*free)(CUdeviceptr memory);
+    CUresult (*get_handle)(CUipcMemHandle *handle, CUdeviceptr memory);
+    CUresult (*open_handle)(CUdeviceptr *memory, CUipcMemHandle handle, unsigned flags);
+    CUresult (*close_handle)(CUdeviceptr memory);
+    CUresult (*context)(CUstream stream, CUcontext *context, CUgreenCtx *green);
+    CUresult (*is_capturing)(CUstream stream, CUstreamCaptureStatus *status);
+} driver;
 
-/* ---- in a stream ---- */
-
-static bool fail(struct ncclComm *comm, const char *what, const op_t *op, const lane_t *lane)
+__attribute__((constructor)) static void find_driver(void)
 {
-    fprintf(stderr,
-            "fake NCCL: rank %d: %s: message %u from rank %d has %llu bytes, expected message %u "
-            "of %zu\n",
-            comm->rank, what, lane->number, op->peer, (unsigned long long)lane->total, op->number,
-            op->bytes);
-    atomic_store(&comm->error, ncclInternalError);
-    return false;
-}
-
-static bool move_send(op_t *op)
-{
-    lane_t *lane = &op->comm->hall->lanes[op->comm->rank][op->peer];
-    if (atomic_load(&lane->full))
-        return false;
-    op->done = op->moved == op->bytes;
-    if (op->done)
-        return true;
-    const size_t left = op->bytes - op->moved, bytes = left < CHUNK ? left : CHUNK;
-    lane->number = op->number;
-    lane->total = op->bytes;
-    lane->bytes = bytes;
-    memcpy(lane->chunk, op->data + op->moved, bytes);
-    op->moved += bytes;
-    atomic_store(&lane->full, 1);
-    return true;
-}
-
-static bool move_receive(op_t *op)
-{
-    lane_t *lane = &op->comm->hall->lanes[op->peer][op->comm->rank];
-    if (!atomic_load(&lane->full))
-        return false;
-    if (lane->number != op->number || lane->total != op->bytes)
-        return fail(op->comm, "a receive meets another send", op, lane);
-    memcpy(op->data + op->moved, lane->chunk, lane->bytes);
-    op->moved += lane->bytes;
-    op->done = op->moved == op->bytes;
-    atomic_store(&lane->full, 0);
-    return true;
-}
-
-/* Messages of one lane go one after the other, all others at once. */
-static bool is_behind(const group_t *group, uint32_t index)
-{
-    const op_t *op = &group->ops[index];
-    for (uint32_t i = 0; i < index; i++)
-        if (!group->ops[i].done && group->ops[i].sends == op->sends &&
-            group->ops[i].peer == op->peer)
-            return true;
-    return false;
-}
-
-/* Returns whether anything is left to do. */
-static bool move(group_t *group)
-{
-    bool left = false, moved = false;
-    for (uint32_t i = 0; i < group->nops; i++) {
-        op_t *op = &group->ops[i];
-        if (op->done)
-            continue;
-        left = true;
-        if (!is_behind(group, i))
-            moved = (op->sends ? move_send(op) : move_receive(op)) || moved;
+    const struct {
+        const char *name;
+        void *field;
+    } calls[] = {{"cuMemAlloc", &driver.alloc},
+                 {"cuMemFree", &driver.free},
+                 {"cuIpcGetMemHandle", &driver.get_handle},
+                 {"cuIpcOpenMemHandle", &driver.open_handle},
+                 {"cuIpcCloseMemHandle", &driver.close_handle},
+                 {"cuStreamGetCtx", &driver.context},
+                 {"cuStreamIsCapturing", &driver.is_capturing}};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        CUdriverProcAddressQueryResult found;
+        (void)cuGetProcAddress(calls[i].name, calls[i].field, 13000, 0, &found);
     }
-    if (left && !moved)
-        nap();
-    return left;
 }
-
-static void run_group(void *args)
-{
-    group_t *group = *(group_t **)args;
-    struct ncclComm *comm = group->comm;
-    while (atomic_load(&comm->ended) != group->turn && !atomic_load(&comm->aborted))
-        nap();
-    while (!atomic_load(&comm->aborted) && !atomic_load(&comm->error) && move(group))
-        ;
-    /* After an error nothing goes on until it is ended, as it would in a kernel. */
-    while (atomic_load(&comm->error) && !atomic_load(&comm->aborted))
-        nap();
-    free(group);
-    atomic_fetch_add(&comm->ended, 1);
-}
-
-/* ---- groups ---- */
 
 static ncclResult_t refuse(const char *text)
 {
@@ -182,86 +118,212 @@ static ncclResult_t refuse(const char *text)
     return ncclInvalidUsage;
 }
 
-static ncclResult_t launch(group_t *group)
+/* ---- memory and windows ---- */
+
+FAKE_EXPORT ncclResult_t ncclMemAlloc(void **memory_p, size_t bytes)
 {
-    group->turn = group->comm->issued++;
-    return fake_issue(group->ops[0].stream, run_group, &group, sizeof(group), true) == CUDA_SUCCESS
-               ? ncclSuccess
-               : ncclUnhandledCudaError;
+    CUdeviceptr memory;
+    if (driver.alloc(&memory, bytes) != CUDA_SUCCESS)
+        return ncclUnhandledCudaError;
+    *memory_p = (void *)(uintptr_t)memory;
+    return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclMemFree(void *memory)
+{
+    return driver.free((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess
+                                                                       : ncclUnhandledCudaError;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
+                                                ncclWindow_t *window_p, int flags)
+{
+    *window_p = NULL;
+    if (comm->polls > 0 || comm->registering)
+        return refuse("a window is registered while something else is in progress");
+    if (!(flags & NCCL_WIN_COLL_SYMMETRIC) || (uintptr_t)memory % ALIGNMENT != 0)
+        return refuse("a window that is not symmetric, or not aligned");
+    if (comm->nwindows == WINDOWS)
+        return refuse("more windows than it has room for");
+    if (fake_number("FAKE_NO_WINDOWS", 0))
+        return ncclSuccess;
+    ncclWindow_t window = calloc(1, sizeof(*window));
+    *window = (struct ncclWindow_vidmem){.comm = comm,
+                                         .memory = (CUdeviceptr)(uintptr_t)memory,
+                                         .bytes = bytes,
+                                         .number = comm->nwindows++};
+    offer_t *offer = &comm->hall->offers[window->number][comm->rank];
+    offer->bytes = bytes;
+    if (driver.get_handle(&offer->handle, window->memory) != CUDA_SUCCESS)
+        return refuse("a window over memory that is not of ncclMemAlloc");
+    atomic_store(&offer->made, 1);
+    comm->registering = window;
+    comm->registered_p = window_p;
+    comm->polls = POLLS;
+    return ncclInProgress;
+}
+
+/* When all ranks have registered theirs. */
+static ncclResult_t map_window(struct ncclComm *comm)
+{
+    ncclWindow_t window = comm->registering;
+    offer_t *offers = comm->hall->offers[window->number];
+    for (int r = 0; r < comm->size; r++)
+        if (!atomic_load(&offers[r].made))
+            return ncclInProgress;
+    for (int r = 0; r < comm->size; r++) {
+        if (offers[r].bytes != window->bytes)
+            return refuse("ranks register windows of different sizes");
+        window->mapped[r] = window->memory;
+        if (r != comm->rank &&
+            driver.open_handle(&window->mapped[r], offers[r].handle, 0) != CUDA_SUCCESS)
+            return ncclUnhandledCudaError;
+    }
+    window->next = comm->windows;
+    comm->windows = *comm->registered_p = window;
+    comm->registering = NULL;
+    return ncclSuccess;
+}
+
+static void unmap_window(ncclWindow_t window)
+{
+    for (int r = 0; r < window->comm->size; r++)
+        if (r != window->comm->rank && window->mapped[r])
+            (void)driver.close_handle(window->mapped[r]);
+    free(window);
+}
+
+FAKE_EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    ncclWindow_t *link = &comm->windows;
+    while (*link && *link != window)
+        link = &(*link)->next;
+    if (!*link)
+        return refuse("a window that is not there is taken away");
+    *link = window->next;
+    unmap_window(window);
+    return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer,
+                                                  void **address_p)
+{
+    const int together = fake_number("FAKE_NVLINK", 0);
+    const bool near = together == 0 || peer / together == window->comm->rank / together;
+    *address_p = near ? (void *)(uintptr_t)(window->mapped[peer] + offset) : NULL;
+    return ncclSuccess;
+}
+
+/* ---- puts ---- */
+
+static void run_put(void *args)
+{
+    const op_t *op = args;
+    if (op->bytes > 0)
+        memcpy(fake_at(op->dst), fake_at(op->src), op->bytes);
+    atomic_thread_fence(memory_order_seq_cst);
+    atomic_fetch_add(&op->comm->ended, 1);
+}
+
+static ncclResult_t launch_all(struct ncclComm *comm)
+{
+    for (size_t i = 0; i < comm->nops; i++) {
+        comm->issued++;
+        if (fake_issue(comm->ops[i].stream, run_put, &comm->ops[i], sizeof(comm->ops[i]), false) !=
+            CUDA_SUCCESS)
+            return ncclUnhandledCudaError;
+    }
+    comm->nops = 0;
+    return ncclSuccess;
+}
+
+static ncclResult_t check_stream(CUstream stream)
+{
+    CUcontext context;
+    CUgreenCtx green = NULL;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (driver.context(stream, &context, &green) != CUDA_SUCCESS || green)
+        return refuse("a put on a stream of a green context: the driver would crash");
+    if (driver.is_capturing(stream, &status) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return refuse("a put in a capture waits for its receiver, who does not know of it");
+    return ncclSuccess;
+}
+
+static ncclResult_t add(const op_t *op)
+{
+    struct ncclComm *comm = op->comm;
+    const ncclResult_t result = check_stream(op->stream);
+    if (result != ncclSuccess)
+        return result;
+    if (comm->polls > 0)
+        return refuse("a put while something else is in progress");
+    if (comm->nops == comm->room) {
+        comm->room = 2 * comm->room + 16;
+        comm->ops = realloc(comm->ops, comm->room * sizeof(*comm->ops));
+    }
+    comm->ops[comm->nops++] = *op;
+    if (!comm->puts)
+        atomic_fetch_add(&comm->hall->putting, 1);
+    comm->puts = true;
+    in_group = comm;
+    if (depth == 0)
+        comm->polls = POLLS;
+    return depth == 0 ? ncclInProgress : ncclSuccess;
 }
 
 FAKE_EXPORT ncclResult_t ncclGroupStart(void)
 {
-    if (depth++ > 0)
-        return ncclSuccess;
-    open_group = calloc(1, sizeof(*open_group));
-    return open_group ? ncclSuccess : ncclSystemError;
+    if (depth++ == 0)
+        in_group = NULL;
+    return ncclSuccess;
 }
 
 FAKE_EXPORT ncclResult_t ncclGroupEnd(void)
 {
     if (depth == 0)
         return refuse("a group ends that was not begun");
-    if (--depth > 0)
+    if (--depth > 0 || !in_group)
         return ncclSuccess;
-    group_t *group = open_group;
-    open_group = NULL;
-    if (group->nops == 0) {
-        free(group);
-        return ncclSuccess;
-    }
-    group->comm->told = group;
-    group->comm->polls = POLLS;
+    in_group->polls = POLLS;
     return ncclInProgress;
 }
 
-static ncclResult_t add(struct ncclComm *comm, bool sends, uintptr_t data, size_t bytes, int peer,
-                        CUstream stream)
+FAKE_EXPORT ncclResult_t ncclPutSignal(const void *source, size_t count, int type, int peer,
+                                       ncclWindow_t window, size_t offset, int signal, int context,
+                                       unsigned flags, ncclComm_t comm, CUstream stream)
 {
-    if (depth == 0)
-        return refuse("a send or receive of its own would wait for its peer: expected a group");
-    if (comm->polls > 0)
-        return refuse("a send or receive while the last group is in progress");
-    if (peer < 0 || peer >= comm->size || peer == comm->rank)
-        return refuse("a send or receive of a rank that is none of the others");
-    if (open_group->nops == OPS)
-        return refuse("more sends and receives in a group than it has room for");
-    if (open_group->nops > 0 && (open_group->comm != comm || open_group->ops[0].stream != stream))
-        return refuse("a group on several streams or communicators");
-    open_group->comm = comm;
-    open_group->ops[open_group->nops++] = (op_t){
-        .comm = comm,
-        .sends = sends,
-        .data = fake_at((void *)data),
-        .bytes = bytes,
-        .peer = peer,
-        .number = sends ? ++comm->sent[peer] : ++comm->received[peer],
-        .stream = stream,
-    };
-    return ncclSuccess;
+    const CUdeviceptr from = (CUdeviceptr)(uintptr_t)source;
+    ncclWindow_t own = comm->windows;
+    while (own && (from < own->memory || from + count > own->memory + own->bytes))
+        own = own->next;
+    if (!own || offset > window->bytes || count > window->bytes - offset)
+        return refuse("a put that does not come from a window, or leaves one");
+    if (type != ncclUint8 || signal != 0 || context != 0 || flags != 0 || peer < 0 ||
+        peer >= comm->size || count == 0)
+        return ncclInvalidArgument;
+    const op_t op = {.comm = comm,
+                     .dst = (void *)(uintptr_t)(window->mapped[peer] + offset),
+                     .src = source,
+                     .bytes = count,
+                     .stream = stream};
+    return add(&op);
 }
 
-FAKE_EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
-                                  ncclComm_t comm, cudaStream_t stream)
+FAKE_EXPORT ncclResult_t ncclSignal(int peer, int signal, int context, unsigned flags,
+                                    ncclComm_t comm, CUstream stream)
 {
-    if (type != ncclUint8)
+    if (signal != 0 || context != 0 || flags != 0 || peer < 0 || peer >= comm->size)
         return ncclInvalidArgument;
-    return add(comm, true, (uintptr_t)data, count, peer, stream);
-}
-
-FAKE_EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer,
-                                  ncclComm_t comm, cudaStream_t stream)
-{
-    if (type != ncclUint8)
-        return ncclInvalidArgument;
-    return add(comm, false, (uintptr_t)data, count, peer, stream);
+    const op_t op = {.comm = comm, .stream = stream};
+    return add(&op);
 }
 
 /* ---- communicators ---- */
 
 FAKE_EXPORT ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    *version = fake_number("FAKE_NCCL_VERSION", 23203);
     return ncclSuccess;
 }
 
@@ -312,31 +374,48 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
     return ncclInProgress;
 }
 
-FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+FAKE_EXPORT ncclResult_t ncclCommCount(ncclComm_t comm, int *size)
 {
-    *result = (ncclResult_t)atomic_load(&comm->error);
-    if (*result != ncclSuccess)
-        return ncclSuccess;
-    if (!comm->connected)
-        comm->connected = atomic_load(&comm->hall->arrived) == comm->size;
-    if (!comm->connected || (comm->polls > 0 && --comm->polls > 0)) {
-        *result = ncclInProgress;
-        return ncclSuccess;
-    }
-    if (comm->told)
-        *result = launch(comm->told);
-    comm->told = NULL;
+    *size = comm->size;
     return ncclSuccess;
 }
 
-/* Ends what is in the streams, and waits until it has ended. */
+FAKE_EXPORT ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)
+{
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+    *result = ncclInProgress;
+    if (!comm->connected)
+        comm->connected = atomic_load(&comm->hall->arrived) == comm->size;
+    if (!comm->connected || (comm->polls > 0 && --comm->polls > 0))
+        return ncclSuccess;
+    if (comm->nops > 0 && atomic_load(&comm->hall->putting) < comm->size)
+        return ncclSuccess;
+    *result = comm->registering ? map_window(comm) : launch_all(comm);
+    return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+    (void)comm;
+    return flags == 0 ? ncclSuccess : ncclInvalidArgument;
+}
+
+/* Waits until what is in the streams has ended. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    atomic_store(&comm->aborted, true);
     while (atomic_load(&comm->ended) != comm->issued)
-        nap();
-    free(comm->told);
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    while (comm->windows)
+        (void)ncclCommWindowDeregister(comm, comm->windows);
+    if (comm->registering)
+        unmap_window(comm->registering);
     munmap(comm->hall, sizeof(hall_t));
+    free(comm->ops);
     free(comm);
     return ncclSuccess;
 }

@@ -141,7 +141,7 @@ static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation
 
 static bool in_line(const lap_target_t *target)
 {
-    return target->device.shares_queues && lap_target_is_one_sided(target);
+    return target->device.shares_queues;
 }
 
 /* As lap_nn_prove does, but of the calls only the one that was changed. */
@@ -396,7 +396,7 @@ int main(void)
                 fused.rules[i].atomic_gemm = fused.rules[i].method == LAP_TP_RING_EXCHANGE ||
                                              fused.rules[i].method == LAP_TP_PIPELINE;
             desc.overlap = &fused;
-            if (lap_target_is_one_sided(target)) /* else there are no such methods */
+            if (target->can & LAP_CAN_ADDRESS) /* else there are no such methods */
                 mutate(&desc, nranks, PASS_MORE, target, sums);
             if (nranks > 3)
                 continue;

@@ -165,9 +165,8 @@ static void build(const lap_op_kind_t kind, const char *method)
         const lap_builder_t *builder;
         lap_schedule_t schedule;
         atomic_store(&countdown, 0);
-        lap_status_t status =
-            lap_problem_init(&problem, &builder, &desc, 5,
-                             LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_ONE_SIDED | LAP_CAN_LANES);
+        lap_status_t status = lap_problem_init(&problem, &builder, &desc, 5,
+                                               LAP_CAN_PUT | LAP_CAN_ADDRESS | LAP_CAN_LANES);
         if (!tap_success(status, "%s", method))
             return;
         atomic_store(&countdown, nth);

@@ -207,7 +207,7 @@ static bool can_address(lap_world_t *world)
 {
     const lap_transport_ops_t *ops = NULL;
     return lap_transport_find(lap_transport_default(lap_world_group(world)), &ops) == LAP_OK &&
-           (ops->can & LAP_CAN_ADDRESS);
+           (lap_transport_can(ops, lap_world_group(world)) & LAP_CAN_ADDRESS);
 }
 
 int test_suite(int argc, char **argv, void (*suite)(lap_group_t *group))

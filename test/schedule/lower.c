@@ -15,9 +15,9 @@ static void test_targets(void)
     tap_success(lap_target_find("nccl", &nccl), "there is a target nccl");
     tap_ok(cpu->device.gemm_signals && !cpu->device.lanes && !cpu->device.graphs,
            "blocks of a GEMM on hosts signal by themselves");
-    tap_ok(cuda->device.lanes && cuda->device.shares_queues && lap_target_is_one_sided(cuda),
-           "GPUs of one host have lanes and put one-sidedly");
-    tap_ok(nccl->device.lanes && !lap_target_is_one_sided(nccl), "messages of NCCL are matched");
+    tap_ok(cuda->device.lanes && cuda->device.shares_queues && (cuda->can & LAP_CAN_ADDRESS),
+           "GPUs of one host have lanes and address each other's memory");
+    tap_ok(nccl->device.lanes && !(nccl->can & LAP_CAN_ADDRESS), "those of several hosts put");
     tap_failure(lap_target_find("abacus", &cpu), LAP_ERR_INVALID, "'abacus'", "cpu, cuda, nccl",
                 NULL);
     tap_failure(lap_target_find(NULL, &cpu), LAP_ERR_INVALID, "cpu, cuda, nccl", NULL);
@@ -133,14 +133,14 @@ static void test_consume(void)
     tap_success(sequence_lower(&sequence, "cuda", NULL), "lowered for a GPU");
     tap_ok(count_steps(s, LAP_STEP_CONSUME, -1) == 1 && s->graph,
            "signals are consumed once, and repeated calls are a graph");
-    tap_success(lap_check_consume(s, lap_target_at(1)), "after all of them");
+    tap_success(lap_check_consume(s), "after all of them");
     lap_step_t *step = s->steps;
     while (step[1].kind != LAP_STEP_CONSUME)
         step++;
     const lap_step_t last = step[0];
     step[0] = step[1];
     step[1] = last;
-    tap_failure(lap_check_consume(s, lap_target_at(1)), LAP_ERR_CHECK, "consumes", "rank 1", NULL);
+    tap_failure(lap_check_consume(s), LAP_ERR_CHECK, "consumes", "rank 1", NULL);
     sequence_clear(&sequence);
     build_fused(&sequence, LAP_AG_GEMM);
     tap_success(sequence_lower(&sequence, "cpu", NULL), "lowered for hosts");

@@ -47,7 +47,7 @@ static void check_new(lap_group_t *group, const lap_buffer_options_t *options, c
     bool zero = true;
     for (int r = 0; r < lap_group_size(group); r++) {
         const unsigned char *data = lap_buffer_data(buffer, r);
-        if (!data && r != lap_group_rank(group) && !(buffer->ops->can & LAP_CAN_ADDRESS))
+        if (!data && r != lap_group_rank(group) && !(lap_buffer_can(buffer) & LAP_CAN_ADDRESS))
             continue;
         for (size_t i = 0; i < 10000; i++)
             zero = zero && data[i] == 0;
@@ -254,7 +254,7 @@ static void check_in_place(lap_group_t *group, const lap_buffer_options_t *optio
     const int size = lap_group_size(group), rank = lap_group_rank(group);
     const int to = (rank + 1) % size, from = (rank + size - 1) % size;
     lap_buffer_t *buffer = new_buffer(group, sizeof(int), 2, options);
-    if (!(buffer->ops->can & LAP_CAN_ADDRESS)) {
+    if (!(lap_buffer_can(buffer) & LAP_CAN_ADDRESS)) {
         tap_skip("%s cannot address a peer's memory", lap_buffer_transport(buffer));
         lap_buffer_destroy(buffer);
         return;

@@ -75,12 +75,11 @@ struct lap_event {
 };
 
 /*
- * A client of the device runs kernels of its own on its streams and may wait for peers there. Its
+ * A client of the device has streams of its own, which those of the device may wait for. Its
  * functions come first in its own struct.
  */
 typedef struct lap_cuda_client {
-    bool (*stall)(struct lap_cuda_client *client, lap_stall_t *stall_p); /* as of a stream */
-    void (*end)(struct lap_cuda_client *client);   /* ends its waits; it is of no use any more */
+    void (*end)(struct lap_cuda_client *client);   /* ends its work; it is of no use any more */
     void (*close)(struct lap_cuda_client *client); /* before the device is closed: it leaves */
     struct lap_cuda_client *next;
 } lap_cuda_client_t;
@@ -164,8 +163,9 @@ typedef struct lap_cuda_device {
     int ordinal;       /* of the GPU */
     int capability;    /* to compute: 90 is 9.0 */
     CUcontext context; /* where all of it runs: the primary one, or that of share.green */
-    bool retained;     /* the primary context */
-    unsigned entered;  /* so often, by the thread whose device it is: it is current */
+    bool retained;     /* the primary context: */
+    CUcontext primary;
+    unsigned entered; /* so often, by the thread whose device it is: it is current */
     CUstreamCaptureMode capture_mode; /* what the thread's mode was before */
     bool capturing;                   /* a graph: times that are asked for are in it */
     bool dead; /* it did not end its work when it had to: nothing waits for it any more */
@@ -356,7 +356,6 @@ lap_status_t lap_cuda_stream_wait_event(lap_stream_t *stream, lap_event_t *event
 lap_status_t lap_cuda_event_synchronize(lap_event_t *event, const lap_watch_t *watch);
 int lap_cuda_gpu(lap_device_t *device);
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p);
-bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p);
 void lap_cuda_let_go(lap_device_t *device);
 bool lap_cuda_gave_up(lap_device_t *device, lap_stall_t *stall_p);
 void lap_cuda_release(lap_device_t *device, lap_event_t *until);

@@ -206,6 +206,7 @@ static lap_status_t choose_context(lap_cuda_device_t *device)
     LAP_TRY(lap_cuda_check(api, api->cuDevicePrimaryCtxRetain(&device->context, device->gpu),
                            "cuDevicePrimaryCtxRetain"));
     device->retained = true;
+    device->primary = device->context;
     LAP_TRY(lap_cuda_check(api,
                            api->cuDeviceGetAttribute(&device->share.sms,
                                                      CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
@@ -639,7 +640,6 @@ const lap_device_ops_t lap_cuda_ops = {
     .event_synchronize = lap_cuda_event_synchronize,
     .gpu = lap_cuda_gpu,
     .stall = lap_cuda_stall,
-    .own_stall = lap_cuda_own_stall,
     .let_go = lap_cuda_let_go,
     .gave_up = lap_cuda_gave_up,
     .release = lap_cuda_release,

@@ -307,19 +307,9 @@ static bool read_slot(const lap_cuda_slot_t *slot, lap_stall_t *stall_p)
 }
 
 /* What a dead GPU tells stays for ever, while what it waited for may be gone. */
-bool lap_cuda_own_stall(lap_stream_t *stream, lap_stall_t *stall_p)
-{
-    return !stream->device->dead && read_slot(&stream->device->board->slots[stream->slot], stall_p);
-}
-
-/* What holds up a client holds up the streams that wait for it. */
 bool lap_cuda_stall(lap_stream_t *stream, lap_stall_t *stall_p)
 {
-    bool found = lap_cuda_own_stall(stream, stall_p);
-    for (lap_cuda_client_t *client = stream->device->clients; client && !found;
-         client = client->next)
-        found = client->stall(client, stall_p);
-    return found;
+    return !stream->device->dead && read_slot(&stream->device->board->slots[stream->slot], stall_p);
 }
 
 void lap_cuda_client_attach(lap_cuda_device_t *device, lap_cuda_client_t *client)

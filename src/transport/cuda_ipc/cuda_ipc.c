@@ -20,7 +20,7 @@
 
 /* ---- by the host ---- */
 
-static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *put)
+lap_status_t lap_part_copy_now(lap_buffer_t *buffer, const lap_put_t *put)
 {
     const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
                              .src = put->src,
@@ -28,8 +28,13 @@ static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *
                              .row_bytes = put->row_bytes,
                              .dst_stride = put->dst_stride,
                              .src_stride = put->src_stride};
+    return lap_cuda_copy_now(lap_part_of(buffer)->device, &copy);
+}
+
+static lap_status_t lap_cuda_ipc_put_now(lap_buffer_t *buffer, const lap_put_t *put)
+{
     const lap_raise_t raise = lap_put_raise(put, 0);
-    LAP_TRY(lap_cuda_copy_now(lap_part_of(buffer)->device, &copy));
+    LAP_TRY(lap_part_copy_now(buffer, put));
     return put->signal == LAP_NO_SIGNAL ? LAP_OK : lap_host_raise_now(buffer, &raise);
 }
 
@@ -71,8 +76,8 @@ static lap_status_t raise_word(lap_buffer_t *buffer, lap_stream_t *stream, const
     return raise->span && !part->paced ? lap_cuda_stamp(stream, &raise->span->end) : LAP_OK;
 }
 
-static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                     lap_stream_t *stream, const lap_put_t *put)
+lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                              lap_stream_t *stream, const lap_put_t *put)
 {
     const bool signals = put->signal != LAP_NO_SIGNAL;
     const lap_copy_t copy = {.dst = buffer->data[put->peer] + put->offset,
@@ -94,16 +99,16 @@ static lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_
     return put->span ? device->stamp(stream, &put->span->end) : LAP_OK;
 }
 
-static lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                       lap_stream_t *stream, const lap_raise_t *raise)
+lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                lap_stream_t *stream, const lap_raise_t *raise)
 {
     if (raise->span)
         LAP_TRY(device->stamp(stream, &raise->span->begin));
     return raise_word(buffer, stream, raise);
 }
 
-static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                      lap_stream_t *stream, const lap_wait_t *wait)
+lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                               lap_stream_t *stream, const lap_wait_t *wait)
 {
     (void)device;
     struct lap_part *part = buffer->backend;
@@ -125,9 +130,8 @@ static lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops
     return lap_cuda_stream_wait(stream, &args, wait->reason != NULL, wait->no_gemm_in_flight);
 }
 
-static lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                                             lap_stream_t *stream, const uint32_t *raised,
-                                             size_t nsignals)
+lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                      lap_stream_t *stream, const uint32_t *raised, size_t nsignals)
 {
     (void)device;
     struct lap_part *part = buffer->backend;

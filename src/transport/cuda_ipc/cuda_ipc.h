@@ -39,6 +39,30 @@ static inline lap_cuda_word_t *lap_part_words(const struct lap_part *part, int r
 /* Slots of the table. */
 lap_status_t lap_cuda_ipc_buffer_create(lap_buffer_t *buffer);
 void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer);
+/* And those that serve any buffer whose backend begins with a struct lap_part. */
+lap_status_t lap_cuda_ipc_put(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                              lap_stream_t *stream, const lap_put_t *put);
+lap_status_t lap_cuda_ipc_raise(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                lap_stream_t *stream, const lap_raise_t *raise);
+lap_status_t lap_cuda_ipc_wait(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                               lap_stream_t *stream, const lap_wait_t *wait);
+lap_status_t lap_cuda_ipc_end_signals(lap_buffer_t *buffer, const lap_device_ops_t *device,
+                                      lap_stream_t *stream, const uint32_t *raised,
+                                      size_t nsignals);
+/* The rows of a put, not its signal, by the calling thread. */
+lap_status_t lap_part_copy_now(lap_buffer_t *buffer, const lap_put_t *put);
+
+/* Where a rank computes, as it tells the others. No padding: it is sent as bytes. */
+typedef struct lap_part_place {
+    int32_t gpu, part, parts;
+} lap_part_place_t;
+
+lap_part_place_t lap_part_place(const lap_cuda_device_t *device);
+/*
+ * Notes what follows from the places of all ranks, that of the next `stride` bytes further: whether
+ * ranks take turns, and whether they are in each other's way. Returns whether two have the same GPU.
+ */
+bool lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride);
 
 /*
  * Memory by VMM. It is zeroed when it is made, and goes when the handle is released and nobody has

@@ -232,7 +232,7 @@ static lap_status_t create_own(lap_buffer_t *buffer)
 /* What a rank tells the others of its memory. No padding: it is sent as bytes. */
 typedef struct offer {
     uint64_t base, context; /* for threads of one process */
-    int32_t gpu, part, parts;
+    lap_part_place_t place;
     int32_t kind, chosen;  /* for processes: lap_cuda_memory_t, and whether it must be */
     int32_t failure;       /* a status: there is none */
     CUipcMemHandle handle; /* for IPC */
@@ -262,7 +262,7 @@ static lap_status_t make_offer(lap_buffer_t *buffer, offer_t *offer)
 static lap_status_t take_of_thread(lap_cuda_device_t *device, const offer_t *offer, char **base_p)
 {
     CUresult result = CUDA_SUCCESS;
-    if (offer->gpu != device->ordinal)
+    if (offer->place.gpu != device->ordinal)
         result = device->api.cuCtxEnablePeerAccess((CUcontext)(uintptr_t)offer->context, 0);
     if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
         LAP_TRY(lap_cuda_check(&device->api, result, "cuCtxEnablePeerAccess"));
@@ -330,6 +330,45 @@ static lap_status_t take_with_fds(lap_buffer_t *buffer, const offer_t *offers)
     return status;
 }
 
+/* ---- who computes where ---- */
+
+lap_part_place_t lap_part_place(const lap_cuda_device_t *device)
+{
+    return (lap_part_place_t){device->ordinal, device->share.part, device->share.parts};
+}
+
+static bool is_on_this_host(const lap_buffer_t *buffer, int rank)
+{
+    const lap_group_t *group = buffer->group;
+    return is_threads(buffer) || rank == group->rank ||
+           group->world->peers[group->members[rank]].heap_fd >= 0;
+}
+
+bool lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride)
+{
+    const lap_group_t *group = buffer->group;
+    struct lap_part *part = buffer->backend;
+    bool share = false, crowded = false;
+    for (int r = 0; r < group->size; r++) {
+        const lap_part_place_t *a =
+            (const lap_part_place_t *)(const void *)((const char *)first + (size_t)r * stride);
+        for (int other = 0; other < r; other++) {
+            const lap_part_place_t *b =
+                (const lap_part_place_t *)(const void *)((const char *)first +
+                                                         (size_t)other * stride);
+            const bool same =
+                a->gpu == b->gpu && is_on_this_host(buffer, r) && is_on_this_host(buffer, other);
+            share = share || same;
+            crowded = crowded || (same && (a->parts != b->parts || a->part == b->part));
+        }
+        /* Of ranks that are not in the group nobody knows, but that parts are made for one each. */
+        crowded = crowded || (a->parts == 1 && group->size < group->world->size);
+    }
+    part->in_turn = buffer->in_person = share && is_threads(buffer);
+    part->device->share.crowded = part->device->share.crowded || crowded;
+    return share;
+}
+
 /* ---- all together ---- */
 
 /* What all offers have in common; the same on every rank. */
@@ -339,8 +378,7 @@ typedef struct overview {
     bool chosen;    /* the kind of one must be what it is */
     bool all_ipc;   /* else descriptors are to be passed */
     bool multicast; /* all want it */
-    bool share;     /* two have the same GPU, */
-    bool crowded;   /* and perhaps the same part of it */
+    bool share;     /* two have the same GPU */
 } overview_t;
 
 static overview_t look_over(const lap_group_t *group, const offer_t *offers)
@@ -352,14 +390,6 @@ static overview_t look_over(const lap_group_t *group, const offer_t *offers)
         view.chosen = view.chosen || offers[r].chosen;
         view.all_ipc = view.all_ipc && offers[r].kind == LAP_CUDA_MEMORY_IPC;
         view.multicast = view.multicast && offers[r].kind == LAP_CUDA_MEMORY_MULTICAST;
-        for (int other = 0; other < r; other++) {
-            const offer_t *a = &offers[r], *b = &offers[other];
-            view.share = view.share || a->gpu == b->gpu;
-            view.crowded =
-                view.crowded || (a->gpu == b->gpu && (a->parts != b->parts || a->part == b->part));
-        }
-        /* Of ranks that are not in the group nobody knows, but that parts are made for one each. */
-        view.crowded = view.crowded || (offers[r].parts == 1 && group->size < group->world->size);
     }
     return view;
 }
@@ -381,9 +411,7 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
 {
     lap_group_t *group = buffer->group;
     struct lap_part *part = buffer->backend;
-    offer_t offer = {.gpu = part->device->ordinal,
-                     .part = part->device->share.part,
-                     .parts = part->device->share.parts,
+    offer_t offer = {.place = lap_part_place(part->device),
                      .kind = (int32_t)part->kinds[group->rank],
                      .chosen = part->chosen};
     void *offers;
@@ -395,10 +423,9 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     if (status != LAP_OK)
         strncpy(sentence, lap_last_error(), sizeof(sentence) - 1);
     LAP_TRY(lap_group_collect(group, &offer, sizeof(offer), &offers));
-    const overview_t view = look_over(group, offers);
+    overview_t view = look_over(group, offers);
+    view.share = lap_part_share(buffer, &((const offer_t *)offers)->place, sizeof(offer_t));
     *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
-    part->in_turn = buffer->in_person = view.share && is_threads(buffer);
-    part->device->share.crowded = part->device->share.crowded || view.crowded;
     if (status != LAP_OK)
         lap_error(status, "%s", sentence);
     else if (!view.failed)

@@ -293,11 +293,10 @@ static lap_status_t lap_hosts_buffer_create(lap_buffer_t *buffer)
 
 /* The two differ in what they map. */
 #define OVER_A_WIRE                                                                                \
-    .can = LAP_CAN_PUT | LAP_CAN_SPAN | LAP_CAN_ONE_SIDED,                                         \
-    .buffer_destroy = lap_mpi_buffer_destroy, .tell_note = lap_mpi_tell_note,                      \
-    .put_now = lap_mpi_put_now, .raise_now = lap_mpi_raise_now, .wait_now = lap_mpi_wait_now,      \
-    .put = lap_host_put, .raise = lap_host_raise, .wait = lap_host_wait,                           \
-    .link_begin = lap_link_begin
+    .can = LAP_CAN_PUT | LAP_CAN_SPAN, .buffer_destroy = lap_mpi_buffer_destroy,                   \
+    .tell_note = lap_mpi_tell_note, .put_now = lap_mpi_put_now, .raise_now = lap_mpi_raise_now,    \
+    .wait_now = lap_mpi_wait_now, .put = lap_host_put, .raise = lap_host_raise,                    \
+    .wait = lap_host_wait, .link_begin = lap_link_begin
 
 const lap_transport_ops_t lap_mpi_ops = {
     .name = "mpi",

@@ -1,93 +1,184 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communicator of a group: how it is made, watched and ended. Calls of NCCL may wait for peers
- * that have died; so it is told not to block, and asked again and again, with a deadline and an eye
- * on the peers. It is always ended by ncclCommAbort, which waits for nobody: when a group ends well,
- * nothing is under way any more.
+ * The communicator of a group: how it is made and ended, and windows of memory. Calls of NCCL may
+ * wait for peers that have died; so it is told not to block, and asked again and again, with a
+ * deadline and an eye on the peers. It is always ended by ncclCommAbort, which waits for nobody:
+ * when a group ends well, nothing is under way any more.
  */
 #include "transport/nccl/nccl_comm.h"
+
+#include <lap/lap_cuda.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "util/alloc.h"
 #include "util/clock.h"
 
 #define NAP_NS 50000u
+#define PROBE_BYTES 4096u
 
-/* ---- watching ---- */
-
-/* The round that the wire is in, and one of its peers that is still there. */
-static bool find_stall(lap_nccl_comm_t *comm, lap_stall_t *stall_p)
+lap_status_t lap_nccl_enter(lap_nccl_comm_t *comm)
 {
-    const uint32_t ended = __atomic_load_n(&comm->progress[1].value, __ATOMIC_ACQUIRE);
-    const uint32_t begun = __atomic_load_n(&comm->progress[0].value, __ATOMIC_ACQUIRE);
-    const lap_nccl_flight_t *flight = &comm->flights[(ended + 1) % LAP_NCCL_FLIGHTS];
-    if (begun == ended || flight->number != ended + 1 || flight->round.nlacks == 0)
-        return false;
-    /* A peer that has left may have done its part of the round: another one is asked for first. */
-    const uint32_t nlacks = flight->round.nlacks;
-    uint32_t at = comm->looks++ % nlacks;
-    for (uint32_t i = 1; i < nlacks; i++) {
-        if (lap_group_look_for(comm->group, flight->round.lacks[at].peer) == LAP_OK)
-            break;
-        at = (at + 1) % nlacks;
+    LAP_TRY(lap_cuda_enter(comm->device));
+    const lap_status_t status = lap_cuda_push(comm->device, comm->device->primary);
+    return status == LAP_OK ? LAP_OK : lap_cuda_leave(comm->device, status);
+}
+
+lap_status_t lap_nccl_leave(lap_nccl_comm_t *comm, lap_status_t status)
+{
+    return lap_cuda_leave(comm->device, lap_cuda_pop(comm->device, status));
+}
+
+/* ---- waiting ---- */
+
+/* Whether what is awaited has ended: LAP_IN_PROGRESS if not. */
+typedef lap_status_t (*lap_nccl_poll_t)(lap_nccl_comm_t *comm, const char *what);
+
+static lap_status_t poll_comm(lap_nccl_comm_t *comm, const char *what)
+{
+    ncclResult_t state = ncclSuccess;
+    LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclCommGetAsyncError(comm->comm, &state),
+                           "ncclCommGetAsyncError"));
+    return state == ncclInProgress ? LAP_IN_PROGRESS : lap_nccl_check(&comm->api, state, what);
+}
+
+static lap_status_t poll_wire(lap_nccl_comm_t *comm, const char *what)
+{
+    const lap_cuda_api_t *api = &comm->device->api;
+    const CUresult result = api->cuStreamQuery(comm->wire);
+    return result == CUDA_ERROR_NOT_READY ? LAP_IN_PROGRESS : lap_cuda_check(api, result, what);
+}
+
+static lap_status_t await(lap_nccl_comm_t *comm, lap_nccl_poll_t poll, const char *what)
+{
+    const lap_world_t *world = comm->group->world;
+    lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
+    const uint64_t begin = deadline.seen;
+    uint64_t next_look = begin + LAP_WATCH_NS;
+    for (;;) {
+        const lap_status_t status = poll(comm, what);
+        if (status != LAP_IN_PROGRESS)
+            return status;
+        const uint64_t now = lap_now_ns();
+        if (now >= next_look) {
+            LAP_TRY(lap_group_look(comm->group));
+            next_look = now + LAP_WATCH_NS;
+        }
+        if (lap_deadline_passed(&deadline))
+            return lap_error(LAP_ERR_TIMEOUT, "%s of NCCL did not end within %g s on rank %d", what,
+                             (double)world->timeout_ns * 1e-9, comm->group->rank);
+        if (now - begin > world->spin_ns)
+            lap_sleep_until_ns(now + NAP_NS);
     }
-    const lap_lack_t *lack = &flight->round.lacks[at];
-    *stall_p = (lap_stall_t){
-        .buffer = flight->buffer,
-        .reason = flight->round.reason,
-        .peer = lack->peer,
-        .signal = lack->signal,
-        .count = lack->count,
-        .come = lack->count - 1,
-        .number = ended + 1,
-    };
-    return true;
 }
 
-static bool client_stall(lap_cuda_client_t *client, lap_stall_t *stall_p)
+lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, ncclResult_t result, const char *what)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
-    ncclResult_t result = ncclSuccess;
-    if (lap_cuda_own_stall(comm->wire, stall_p))
-        return true;
-    if (!comm->comm || !find_stall(comm, stall_p))
-        return false;
-    if (comm->api.ncclCommGetAsyncError(comm->comm, &result) == ncclSuccess)
-        stall_p->failed = lap_nccl_check(&comm->api, result, "a send or receive");
-    return true;
+    LAP_TRY(lap_nccl_check(&comm->api, result, what));
+    return await(comm, poll_comm, what);
 }
 
-/* Between enter and leave. */
-static void abort_comm(lap_nccl_comm_t *comm)
+lap_status_t lap_nccl_await_wire(lap_nccl_comm_t *comm)
 {
-    if (comm->comm)
-        (void)comm->api.ncclCommAbort(comm->comm);
-    comm->comm = NULL;
+    return await(comm, poll_wire, "a put");
 }
 
-static void client_end(lap_cuda_client_t *client)
+/* ---- windows ---- */
+
+static lap_status_t allocate(lap_nccl_comm_t *comm, size_t bytes, void **memory_p)
 {
-    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
-    if (lap_cuda_enter(comm->device) != LAP_OK)
+    size_t left = 0, total;
+    const ncclResult_t result = comm->api.ncclMemAlloc(memory_p, bytes);
+    if (result == ncclSuccess)
+        return lap_cuda_clear(comm->device, (CUdeviceptr)(uintptr_t)*memory_p, bytes);
+    *memory_p = NULL;
+    if (comm->device->api.cuMemGetInfo(&left, &total) == CUDA_SUCCESS && left < bytes)
+        return lap_cuda_no_memory(comm->device, bytes);
+    return lap_nccl_check(&comm->api, result, "ncclMemAlloc");
+}
+
+static lap_status_t register_window(lap_nccl_comm_t *comm, size_t bytes, lap_nccl_window_t *window)
+{
+    LAP_TRY(lap_nccl_await(
+        comm,
+        comm->api.ncclCommWindowRegister(comm->comm, window->memory, bytes, &window->window,
+                                         NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING),
+        "ncclCommWindowRegister"));
+    if (window->window)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED,
+                     "NCCL has no symmetric memory for these GPUs, which it has where NVLink or a "
+                     "network that writes into GPUs connects them: expected transport cuda_ipc, "
+                     "for ranks of one host");
+}
+
+/* Of a step that all ranks take, between enter and leave. */
+static lap_status_t together(lap_nccl_comm_t *comm, size_t bytes, lap_nccl_window_t *window,
+                             bool registers)
+{
+    lap_status_t status = lap_nccl_enter(comm);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(comm, registers ? register_window(comm, bytes, window)
+                                                : allocate(comm, bytes, &window->memory));
+    return lap_group_agree(comm->group, status);
+}
+
+lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
+                                    lap_nccl_window_t *window_p)
+{
+    *window_p = (lap_nccl_window_t){NULL, NULL};
+    lap_status_t status = together(comm, bytes, window_p, false);
+    if (status == LAP_OK)
+        status = together(comm, bytes, window_p, true);
+    if (status != LAP_OK)
+        lap_nccl_window_destroy(comm, window_p);
+    return status;
+}
+
+void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window)
+{
+    if (!window->memory || lap_nccl_enter(comm) != LAP_OK)
         return;
-    abort_comm(comm);
-    (void)lap_cuda_leave(comm->device, LAP_OK);
+    if (window->window && comm->comm)
+        (void)comm->api.ncclCommWindowDeregister(comm->comm, window->window);
+    (void)comm->api.ncclMemFree(window->memory);
+    (void)lap_nccl_leave(comm, LAP_OK);
+    *window = (lap_nccl_window_t){NULL, NULL};
 }
 
 /* ---- ending ---- */
 
+/* What is on its way over a network may wait for a peer that is gone. */
+static void client_end(lap_cuda_client_t *client)
+{
+    lap_nccl_comm_t *comm = (lap_nccl_comm_t *)client;
+    if (comm->all_near || !comm->comm || lap_nccl_enter(comm) != LAP_OK)
+        return;
+    (void)comm->api.ncclCommRevoke(comm->comm, 0);
+    (void)lap_nccl_leave(comm, LAP_OK);
+}
+
+static void free_inside(lap_nccl_comm_t *comm)
+{
+    const lap_cuda_api_t *api = &comm->device->api;
+    if (comm->comm && !comm->borrowed)
+        (void)comm->api.ncclCommAbort(comm->comm);
+    if (comm->wire)
+        (void)api->cuStreamDestroy(comm->wire);
+    if (comm->done)
+        (void)api->cuEventDestroy(comm->done);
+}
+
 static void comm_free(void *context)
 {
     lap_nccl_comm_t *comm = context;
-    lap_cuda_device_t *device = comm->device;
-    client_end(&comm->client);
-    lap_cuda_client_detach(device, &comm->client);
-    if (comm->wire)
-        lap_cuda_stream_destroy(comm->wire);
-    if (comm->mark)
-        lap_cuda_event_destroy(comm->mark);
-    lap_cuda_free_shared(&device->base, comm->progress);
-    lap_cuda_free(&device->base, comm->packed);
-    for (unsigned i = 0; i < comm->noutgrown; i++)
-        lap_cuda_free(&device->base, comm->outgrown[i]);
+    if (lap_nccl_enter(comm) == LAP_OK) {
+        free_inside(comm);
+        (void)lap_nccl_leave(comm, LAP_OK);
+    }
+    lap_cuda_client_detach(comm->device, &comm->client);
+    if (comm->sent)
+        lap_cuda_event_destroy(comm->sent);
     lap_nccl_unload(&comm->api);
     comm->group->channel = NULL;
     lap_free(comm);
@@ -104,68 +195,34 @@ static void client_close(lap_cuda_client_t *client)
 static lap_status_t create_own(lap_group_t *group, lap_nccl_comm_t **comm_p)
 {
     lap_device_t *device;
-    void *progress;
     LAP_TRY(lap_device_of(group->world, &device));
     lap_nccl_comm_t *comm = lap_alloc(1, sizeof(*comm));
     if (!comm)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a communicator of NCCL");
     comm->group = group;
     comm->device = (lap_cuda_device_t *)device;
-    comm->client = (lap_cuda_client_t){client_stall, client_end, client_close, NULL};
+    comm->client = (lap_cuda_client_t){client_end, client_close, NULL};
     lap_cuda_client_attach(comm->device, &comm->client);
     *comm_p = comm;
-    LAP_TRY(lap_nccl_load(&comm->api));
-    LAP_TRY(lap_cuda_stream_create(device, true, &comm->wire));
-    LAP_TRY(lap_cuda_event_create(device, &comm->mark));
-    LAP_TRY(lap_cuda_alloc_shared(device, 2 * sizeof(lap_cuda_word_t), &progress));
-    comm->progress = progress;
-    return LAP_OK;
-}
-
-lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, const char *what)
-{
-    const lap_world_t *world = comm->group->world;
-    lap_deadline_t deadline = lap_deadline_after(world->timeout_ns);
-    const uint64_t begin = deadline.seen;
-    uint64_t next_look = begin + LAP_WATCH_NS;
-    for (;;) {
-        ncclResult_t state = ncclSuccess;
-        LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclCommGetAsyncError(comm->comm, &state),
-                               "ncclCommGetAsyncError"));
-        if (state != ncclInProgress)
-            return lap_nccl_check(&comm->api, state, what);
-        const uint64_t now = lap_now_ns();
-        if (now >= next_look) {
-            LAP_TRY(lap_group_look(comm->group));
-            next_look = now + LAP_WATCH_NS;
-        }
-        if (lap_deadline_passed(&deadline))
-            return lap_error(LAP_ERR_TIMEOUT, "%s of NCCL did not end within %g s on rank %d", what,
-                             (double)world->timeout_ns * 1e-9, comm->group->rank);
-        if (now - begin > world->spin_ns)
-            lap_sleep_until_ns(now + NAP_NS);
-    }
+    return lap_nccl_load(&comm->api);
 }
 
 /* Between enter and leave. */
 static lap_status_t init(lap_nccl_comm_t *comm, const ncclUniqueId *id)
 {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    LAP_TRY(lap_nccl_check(&comm->api,
-                           comm->api.ncclCommInitRankConfig(&comm->comm, comm->group->size, *id,
-                                                            comm->group->rank, &config),
-                           "ncclCommInitRankConfig"));
-    return lap_nccl_await(comm, "ncclCommInitRankConfig");
+    ncclConfig_t config = LAP_NCCL_CONFIG;
+    const ncclResult_t result = comm->api.ncclCommInitRankConfig(&comm->comm, comm->group->size,
+                                                                 *id, comm->group->rank, &config);
+    return lap_nccl_await(comm, result, "ncclCommInitRankConfig");
 }
 
 static lap_status_t make_id(lap_nccl_comm_t *comm, ncclUniqueId *id)
 {
     if (comm->group->rank != 0)
         return LAP_OK;
-    LAP_TRY(lap_cuda_enter(comm->device));
-    return lap_cuda_leave(
-        comm->device, lap_nccl_check(&comm->api, comm->api.ncclGetUniqueId(id), "ncclGetUniqueId"));
+    LAP_TRY(lap_nccl_enter(comm));
+    return lap_nccl_leave(
+        comm, lap_nccl_check(&comm->api, comm->api.ncclGetUniqueId(id), "ncclGetUniqueId"));
 }
 
 /* Every rank takes part in every collective step, also when it has failed. */
@@ -175,32 +232,151 @@ static lap_status_t connect(lap_nccl_comm_t *comm)
     void *ids;
     LAP_TRY(lap_group_agree(comm->group, make_id(comm, &id)));
     LAP_TRY(lap_group_collect(comm->group, &id, sizeof(id), &ids));
-    lap_status_t status = lap_cuda_enter(comm->device);
-    if (status == LAP_OK) {
-        status = init(comm, ids); /* that of rank 0 */
-        if (status != LAP_OK)
-            abort_comm(comm);
-        status = lap_cuda_leave(comm->device, status);
-    }
+    lap_status_t status = lap_nccl_enter(comm);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(comm, init(comm, ids)); /* that of rank 0 */
     lap_free(ids);
     return lap_group_agree(comm->group, status);
 }
 
+/* Whether NCCL gives this rank the address of all others' memory. */
+static lap_status_t look_near(lap_nccl_comm_t *comm, const lap_nccl_window_t *window, bool *near_p)
+{
+    const char *asked = getenv("LAP_NCCL_ADDRESSES");
+    *near_p = !(asked && strcmp(asked, "0") == 0);
+    for (int r = 0; r < comm->group->size && *near_p; r++) {
+        void *address = NULL;
+        LAP_TRY(lap_nccl_check(&comm->api,
+                               comm->api.ncclGetPeerDevicePointer(window->window, 0, r, &address),
+                               "ncclGetPeerDevicePointer"));
+        *near_p = address != NULL;
+    }
+    return LAP_OK;
+}
+
+/* What ranks need that are not near each other. Between enter and leave. */
+static lap_status_t open_wire(lap_nccl_comm_t *comm)
+{
+    lap_cuda_device_t *device = comm->device;
+    const lap_cuda_api_t *api = &device->api;
+    CUkernel kernel;
+    LAP_TRY(lap_cuda_kernel_find(device, LAP_CUDA_KERNEL_raise, &kernel));
+    LAP_TRY(
+        lap_cuda_check(api, api->cuKernelGetFunction(&comm->raise, kernel), "cuKernelGetFunction"));
+    LAP_TRY(lap_cuda_check(api, api->cuFuncLoad(comm->raise), "cuFuncLoad"));
+    LAP_TRY(lap_cuda_check(
+        api,
+        api->cuStreamCreateWithPriority(&comm->wire, CU_STREAM_NON_BLOCKING, device->share.urgent),
+        "cuStreamCreateWithPriority"));
+    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&comm->done, CU_EVENT_DISABLE_TIMING),
+                           "cuEventCreate"));
+    /* NCCL makes what signals need with the first of them, on all ranks together. */
+    const int next = (comm->group->rank + 1) % comm->group->size;
+    LAP_TRY(lap_nccl_await(comm, comm->api.ncclSignal(next, 0, 0, 0, comm->comm, comm->wire),
+                           "ncclSignal"));
+    return lap_nccl_await_wire(comm);
+}
+
+/* Collective: who is near whom, which all ranks must know alike. */
+static lap_status_t find_near(lap_nccl_comm_t *comm)
+{
+    lap_nccl_window_t probe;
+    bool near = false;
+    void *memory;
+    LAP_TRY(lap_nccl_window_create(comm, PROBE_BYTES, &probe));
+    lap_status_t status = lap_nccl_enter(comm);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(comm, look_near(comm, &probe, &near));
+    status = lap_group_agree(comm->group, status);
+    lap_nccl_window_destroy(comm, &probe);
+    LAP_TRY(status);
+    LAP_TRY(lap_group_collect(comm->group, &near, sizeof(near), &memory));
+    const bool *all = memory;
+    comm->all_near = true;
+    for (int r = 0; r < comm->group->size; r++)
+        comm->all_near = comm->all_near && all[r];
+    lap_free(memory);
+    if (comm->all_near)
+        return LAP_OK;
+    status = lap_cuda_event_create(&comm->device->base, &comm->sent);
+    LAP_TRY(lap_group_agree(comm->group, status));
+    status = lap_nccl_enter(comm);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(comm, open_wire(comm));
+    return lap_group_agree(comm->group, status);
+}
+
+/* Local: whether the caller's communicator is that of the group. */
+static lap_status_t take_given(lap_nccl_comm_t *comm, ncclComm_t given)
+{
+    int size = 0, rank = 0;
+    LAP_TRY(lap_nccl_check(&comm->api, comm->api.ncclCommCount(given, &size), "ncclCommCount"));
+    LAP_TRY(
+        lap_nccl_check(&comm->api, comm->api.ncclCommUserRank(given, &rank), "ncclCommUserRank"));
+    if (size != comm->group->size || rank != comm->group->rank)
+        return lap_error(LAP_ERR_INVALID,
+                         "the communicator given has %d ranks, of which this is %d, expected those "
+                         "of the group: %d ranks, of which this is %d",
+                         size, rank, comm->group->size, comm->group->rank);
+    comm->comm = given;
+    comm->borrowed = true;
+    return LAP_OK;
+}
+
+/* Collective. `given` is NULL on all ranks, or on none. */
+static lap_status_t create(lap_group_t *group, ncclComm_t given)
+{
+    lap_nccl_comm_t *comm = NULL;
+    lap_status_t status = create_own(group, &comm);
+    if (status == LAP_OK && given)
+        status = take_given(comm, given);
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK && !given)
+        status = connect(comm);
+    if (status == LAP_OK)
+        status = find_near(comm);
+    if (status != LAP_OK) {
+        if (comm)
+            comm_free(comm);
+        return status;
+    }
+    group->channel = comm;
+    group->channel_free = comm_free;
+    return LAP_OK;
+}
+
 lap_status_t lap_nccl_comm_get(lap_group_t *group, lap_nccl_comm_t **comm_p)
 {
-    lap_nccl_comm_t *comm = group->channel;
-    if (!comm) {
-        lap_status_t status = lap_group_agree(group, create_own(group, &comm));
-        if (status == LAP_OK)
-            status = connect(comm);
-        if (status != LAP_OK) {
-            if (comm)
-                comm_free(comm);
-            return status;
-        }
-        group->channel = comm;
-        group->channel_free = comm_free;
-    }
-    *comm_p = comm;
+    if (!group->channel)
+        LAP_TRY(create(group, NULL));
+    *comm_p = group->channel;
     return LAP_OK;
+}
+
+static lap_status_t check_group(lap_group_t *group, const void *given)
+{
+    lap_device_t *device;
+    if (!given)
+        return lap_error(LAP_ERR_INVALID, "lap_group_set_nccl: comm is NULL");
+    if (group->channel)
+        return lap_error(LAP_ERR_INVALID, "lap_group_set_nccl: the group has a communicator "
+                                          "already: expected to be called before its first buffer");
+    LAP_TRY(lap_device_of(group->world, &device));
+    if (device->ops->gpu(device) < 0)
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "this world has device %s, which has no GPU: expected device cuda",
+                         device->ops->name);
+    return LAP_OK;
+}
+
+lap_status_t lap_group_set_nccl(lap_group_t *group, struct ncclComm *comm)
+{
+    if (!group)
+        return lap_error(LAP_ERR_INVALID, "lap_group_set_nccl: group is NULL");
+    const char *before = lap_enter(group->world, "lap_group_set_nccl");
+    lap_status_t status = lap_group_agree(group, check_group(group, comm));
+    if (status == LAP_OK)
+        status = create(group, comm);
+    lap_leave(group->world, before);
+    return status;
 }

@@ -3,72 +3,79 @@
 #ifndef LAP_TRANSPORT_NCCL_NCCL_COMM_H
 #define LAP_TRANSPORT_NCCL_NCCL_COMM_H
 
-#include "device/cuda/cuda.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
 #include "transport/nccl/nccl_load.h"
-#include "transport/transport.h"
-
-#define LAP_NCCL_FLIGHTS 256 /* rounds that may be in flight and still be told about */
-
-/* A round that was issued. */
-typedef struct lap_nccl_flight {
-    uint32_t number;
-    lap_buffer_t *buffer;
-    lap_round_t round;
-} lap_nccl_flight_t;
 
 /*
- * The communicator of a group, which its buffers share. All that it does is on one stream, the
- * wire, in the order of rounds.
+ * The communicator of a group, which its buffers share. NCCL's own work is on one stream, of the
+ * primary context: on a stream of a green context its copies bring the driver down.
  */
 typedef struct lap_nccl_comm {
     lap_cuda_client_t client; /* of the device; first */
     lap_nccl_api_t api;
-    ncclComm_t comm; /* NULL: not made yet, or ended by a failure */
+    ncclComm_t comm; /* NULL: not made yet */
+    bool borrowed;   /* it is the caller's */
     lap_group_t *group;
     lap_cuda_device_t *device;
-    lap_stream_t *wire;
-    lap_event_t *mark;
-    lap_cuda_word_t *progress; /* pinned: rounds that have begun, and that have ended */
-    uint32_t issued;           /* rounds */
-    unsigned looks;
-    lap_nccl_flight_t flights[LAP_NCCL_FLIGHTS];
-    /* Rows with gaps go and come by way of packed ones. */
-    char *packed;
-    size_t packed_bytes;
-    char *outgrown[LAP_CUDA_OUTGROWN]; /* earlier ones: what was issued may still use them */
-    unsigned noutgrown;
+    bool all_near;     /* NCCL gives the address of every rank's memory to every other */
+    CUstream wire;     /* the rest is for ranks that are not near each other */
+    CUfunction raise;  /* the kernel lap_raise, in the primary context */
+    lap_event_t *sent; /* recorded on a stream of the device, for the wire to wait for, */
+    CUevent done;      /* and the other way round */
 } lap_nccl_comm_t;
 
 /* The communicator of a group, made when first asked for. Collective. */
 lap_status_t lap_nccl_comm_get(lap_group_t *group, lap_nccl_comm_t **comm_p);
 
 /*
- * Waits until what NCCL was told last has been done, as far as the host is concerned. Between
- * lap_cuda_enter and _leave.
+ * Around calls of NCCL: makes the primary context current. Leave returns the status given, or what
+ * went wrong there.
  */
-lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, const char *what);
+lap_status_t lap_nccl_enter(lap_nccl_comm_t *comm);
+lap_status_t lap_nccl_leave(lap_nccl_comm_t *comm, lap_status_t status);
 
 /*
- * What a buffer has in the memory of the GPU: [a word for each peer to be sent | the one that came
- * from each | per peer, calls in which one came, then the number of calls | data]. The word goes
- * ahead of the first rows to a peer in each call, with the tag of the call, so that ranks in
- * different calls do not take each other's rows for their own.
+ * Waits until NCCL has done what it was told last, as far as the host is concerned. Between enter
+ * and leave.
  */
-struct lap_stage {
-    lap_nccl_comm_t *comm;
-    char *memory;
-    lap_cuda_word_t *out, *in;
-    uint32_t *consumed, *calls;
-    uint32_t *word_received; /* host memory, per peer: not 0 when its word has come in this call, */
-    uint32_t *word_sent;     /* and when it has been sent one */
-};
+lap_status_t lap_nccl_await(lap_nccl_comm_t *comm, ncclResult_t result, const char *what);
+/* The same for what the wire was given. */
+lap_status_t lap_nccl_await_wire(lap_nccl_comm_t *comm);
 
-static inline struct lap_stage *lap_nccl_stage_of(const lap_buffer_t *buffer)
+/* Memory that is registered as a window on all ranks. */
+typedef struct lap_nccl_window {
+    void *memory;
+    ncclWindow_t window;
+} lap_nccl_window_t;
+
+/* Collective; leaves nothing behind on failure. The memory is zero. */
+lap_status_t lap_nccl_window_create(lap_nccl_comm_t *comm, size_t bytes,
+                                    lap_nccl_window_t *window_p);
+void lap_nccl_window_destroy(lap_nccl_comm_t *comm, lap_nccl_window_t *window);
+
+/*
+ * What a buffer has: the memory of `cuda_ipc`, in a window. Where not all ranks are near each other
+ * there is more behind the data: a copy of it, where rows begin that NCCL carries, since it takes
+ * them from a window only; and the words that this rank has raised, [rank][signal], which are put
+ * into those of the peer as they are: each word has one rank that raises it.
+ */
+typedef struct lap_nccl_part {
+    struct lap_part part; /* first; bases[r] is NULL where rank r is not near */
+    lap_nccl_comm_t *comm;
+    lap_nccl_window_t window;
+    size_t stage, out; /* where these begin */
+} lap_nccl_part_t;
+
+static inline lap_nccl_part_t *lap_nccl_part_of(const lap_buffer_t *buffer)
 {
     return buffer->backend;
 }
 
-lap_status_t lap_nccl_exchange(lap_buffer_t *buffer, const lap_device_ops_t *device,
-                               const lap_round_t *round);
+/* Puts and raises to ranks that are not near, in the order of a stream; see nccl_far.c. */
+lap_status_t lap_nccl_far_put(lap_buffer_t *buffer, lap_stream_t *stream, const lap_put_t *put);
+lap_status_t lap_nccl_far_raise(lap_buffer_t *buffer, lap_stream_t *stream,
+                                const lap_raise_t *raise);
+/* The rows of a put, not its signal, by the calling thread. */
+lap_status_t lap_nccl_far_put_now(lap_buffer_t *buffer, const lap_put_t *put);
 
 #endif

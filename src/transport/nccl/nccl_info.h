@@ -6,8 +6,8 @@
 #include <lap/status.h>
 
 /*
- * The version of the NCCL that can be loaded here: 22803 is 2.28.3. LAP_ERR_UNSUPPORTED, with a
- * sentence, when there is none, or none in this build. It may stay in the process.
+ * The version of the NCCL that can be loaded here: 23003 is 2.30.3. LAP_ERR_UNSUPPORTED, with a
+ * sentence, when there is none, or an older one, or this build has no CUDA. It may stay in the process.
  */
 lap_status_t lap_nccl_version(int *version_p);
 

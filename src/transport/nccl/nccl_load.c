@@ -15,12 +15,30 @@ static const lap_library_t library = {
     .variable = "LAP_NCCL",
     .names = {"libnccl.so.2"},
     .dir = LAP_CUDA_LIBRARY_DIR,
-    .least = "2.14 or later",
+    .least = "2.30 or later",
 };
+
+/* An older one lacks what is looked for next. */
+static lap_status_t check_version(const lap_nccl_api_t *api)
+{
+    int version = 0;
+    LAP_TRY(lap_nccl_check(api, api->ncclGetVersion(&version), "ncclGetVersion"));
+    if (version >= LAP_NCCL_LEAST)
+        return LAP_OK;
+    return lap_error(
+        LAP_ERR_UNSUPPORTED,
+        "NCCL here is %d.%d.%d, expected 2.30 or later (LAP_NCCL); on one host, cuda_ipc "
+        "needs none",
+        version / 10000, version % 10000 / 100, version % 100);
+}
 
 static lap_status_t find_all(lap_nccl_api_t *api)
 {
-#define FIND(name) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
+#define FIND(name, args) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
+    FIND(ncclGetErrorString, )
+    FIND(ncclGetLastError, )
+    FIND(ncclGetVersion, )
+    LAP_TRY(check_version(api));
     LAP_NCCL_CALLS(FIND)
 #undef FIND
     return LAP_OK;

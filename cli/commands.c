@@ -86,6 +86,20 @@ const lap_subcommand_t lap_subcommands[] = {
             },
     },
     {
+        .name = "plan",
+        .brief = "say how to run a model on a cluster, how long a step takes and whether it fits",
+        .run = lap_cli_plan,
+        .files = "share/lap/machines/*.yaml  machine descriptions for --gpu",
+        .examples =
+            {
+                {"lap plan --model llama-8b --gpus 16 --gpu h100-sxm --global-batch 128 --top 3",
+                 "The three fastest grids of 16 GPUs, and why others were left out."},
+                {"lap plan --model llama-70b --gpus 64 --tp 4 --pp 4 --cp 2 --virtual-pp 5 "
+                 "--explain",
+                 "One grid: where the time of a step goes, and the memory of a GPU."},
+            },
+    },
+    {
         .name = "data",
         .parts = {"tokenize", "info"},
         .brief = "write files of tokens from text, and say what such files hold",

@@ -240,7 +240,7 @@ static void draw_action(FILE *file, const request_t *request, const lap_pipeline
         [LAP_PIPE_WEIGHT_GRAD] = "#e69f00",
     };
     char text[LAP_PIPE_TEXT];
-    const double width = lap_pipe_cost(&request->costs, action->work) * unit;
+    const double width = lap_pipe_cost(&request->costs, action) * unit;
     const double x = LEFT + begin * unit;
     const uint32_t y = TOP + rank * ROW;
     const bool later = action->stage >= pipeline->ranks;

@@ -16,6 +16,7 @@ install(DIRECTORY include/lap TYPE INCLUDE FILES_MATCHING PATTERN "*.h" REGEX ${
 install(FILES LICENSE README.md CHANGELOG.md SECURITY.md TYPE DOC)
 install(DIRECTORY docs TYPE DOC)
 install(DIRECTORY examples TYPE DOC FILES_MATCHING PATTERN "*.c" PATTERN "*.yaml" PATTERN "*.py")
+install(DIRECTORY machines DESTINATION ${CMAKE_INSTALL_DATADIR}/lap)
 install(FILES completions/lap.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lap)
 install(FILES completions/_lap DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 

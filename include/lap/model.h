@@ -46,7 +46,9 @@ LAP_BEGIN_DECLS
  * rope_theta, init_std. All other fields stay as they are. Any of them can be changed afterwards.
  *
  *   gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b    the sizes of GPT-2
- *   llama-tiny, llama-1b, llama-8b, llama-70b     a toy, and sizes of Llama 3 with 8192 tokens
+ *   llama-tiny, llama-1b, llama-8b, llama-70b,    a toy, and sizes of Llama 3 with 8192 tokens
+ *   llama-405b
+ *   gpt3-175b                                     GPT-3
  *   gpt, llama                                    small models of the same make, to be resized
  *
  * Local. Changes *desc on success. Returns LAP_ERR_INVALID with the nearest name for one that there

@@ -37,6 +37,9 @@ static const preset_t presets[] = {
            1),
     LLAMA3("llama-8b", "Llama 3 8B", 32, 4096, 32, 14336, 0),
     LLAMA3("llama-70b", "Llama 3 70B", 80, 8192, 64, 28672, 0),
+    LLAMA3("llama-405b", "Llama 3.1 405B, without its scaling of long positions", 126, 16384, 128,
+           53248, 0),
+    {"gpt3-175b", "GPT-3 175B", false, 96, 12288, 96, 96, 49152, 50257, 2048, 1, 10000},
     {"gpt", "a GPT-2 for bytes", false, 4, 128, 8, 8, 512, 256, 256, 1, 10000},
     {"llama", "the same as llama-tiny", true, 4, 128, 8, 4, 352, 256, 256, 0, 10000},
 };

@@ -75,10 +75,11 @@ lap_status_t lap_pipeline_check(const lap_pipeline_t *pipeline);
 /* The time of each kind of action on a stage, and of a message between two ranks. */
 typedef struct lap_pipe_costs {
     double forward, input_grad, weight_grad, message;
+    const struct lap_pipe_costs *stages; /* of each stage, where they differ; NULL: all are alike */
 } lap_pipe_costs_t;
 
 /* The time of an action. */
-double lap_pipe_cost(const lap_pipe_costs_t *costs, lap_pipe_work_t work);
+double lap_pipe_cost(const lap_pipe_costs_t *costs, const lap_pipe_action_t *action);
 
 /* What a rank does with its time. */
 typedef struct lap_pipe_rank {

@@ -128,9 +128,11 @@ static bool find_needed(const walk_t *walk, const lap_pipe_action_t *action,
     return true;
 }
 
-double lap_pipe_cost(const lap_pipe_costs_t *costs, lap_pipe_work_t work)
+double lap_pipe_cost(const lap_pipe_costs_t *costs, const lap_pipe_action_t *action)
 {
-    switch (work) {
+    if (costs->stages)
+        costs = &costs->stages[action->stage];
+    switch (action->work) {
     case LAP_PIPE_FORWARD:
         return costs->forward;
     case LAP_PIPE_BACKWARD:
@@ -164,7 +166,7 @@ static uint32_t go_on(walk_t *walk, uint32_t rank, lap_pipe_times_t *times)
         const double begin = begin_of(walk, rank, action);
         if (isnan(begin))
             break;
-        const double cost = lap_pipe_cost(&walk->costs, action->work);
+        const double cost = lap_pipe_cost(&walk->costs, action);
         walk->free[rank] = begin + cost;
         if (action->work != LAP_PIPE_WEIGHT_GRAD)
             *end_of(walk, action->work != LAP_PIPE_FORWARD, action->stage, action->micro) =
@@ -301,7 +303,7 @@ lap_status_t lap_pipeline_simulate(const lap_pipeline_t *pipeline, const lap_pip
             continue;
         its->begin = times_p->begins[rank][0];
         its->end = times_p->begins[rank][row->nactions - 1] +
-                   lap_pipe_cost(costs, row->actions[row->nactions - 1].work);
+                   lap_pipe_cost(costs, &row->actions[row->nactions - 1]);
         times_p->span = fmax(times_p->span, its->end);
     }
     return LAP_OK;

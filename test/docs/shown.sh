@@ -20,7 +20,7 @@ prints() {
     command=$(sed -n '1s/^\$ build\/lap //p' "$1")
     test -n "$command" || return 1
     # shellcheck disable=SC2086
-    "$LAP" $command >"$work/out" 2>"$work/err" </dev/null || return 1
+    (cd "$LAP_SOURCE_DIR" && "$LAP" $command) >"$work/out" 2>"$work/err" </dev/null || return 1
     sed 1d "$1" | awk -v out="$work/out" '
         BEGIN { while ((getline line < out) > 0) lines[++n] = line; at = 1 }
         $0 == "..." { any = 1; next }

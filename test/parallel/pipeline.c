@@ -160,6 +160,28 @@ static void test_messages(void)
     lap_pipeline_clear(&pipeline);
 }
 
+/* Stages of 1 + 1 + 1, 2 + 2 + 2 and 5 + 1 + 1: the slowest one sets the pace. */
+static void test_stages(void)
+{
+    const lap_pipe_costs_t stages[] = {{.forward = 1, .input_grad = 1, .weight_grad = 1},
+                                       {.forward = 2, .input_grad = 2, .weight_grad = 2},
+                                       {.forward = 5, .input_grad = 1, .weight_grad = 1}};
+    const lap_pipe_costs_t costs = {.message = 0.25, .stages = stages};
+    const uint32_t micros[] = {1, 4};
+    const double spans[] = {16 + 4 * 0.25, 37 + 4 * 0.25};
+    for (size_t i = 0; i < 2; i++) {
+        lap_pipeline_t pipeline;
+        lap_pipe_times_t times = {.span = 0};
+        lap_status_t status = lap_pipeline_build("1f1b", 3, 1, micros[i], &pipeline);
+        if (status == LAP_OK)
+            status = lap_pipeline_simulate(&pipeline, &costs, &times);
+        tap_ok(status == LAP_OK && times.span == spans[i] && times.ranks[2].busy == 7.0 * micros[i],
+               "%u micro-batches through stages that differ: %g", (unsigned)micros[i], times.span);
+        lap_pipe_times_clear(&times, 3);
+        lap_pipeline_clear(&pipeline);
+    }
+}
+
 /* ---- mistakes ---- */
 
 /* Every table without one of its actions, or with one twice, is refused. */
@@ -293,6 +315,7 @@ int main(void)
     test_span("interleaved", 2, 57);
     test_span("zb-v", 2, 51);
     test_messages();
+    test_stages();
     for (size_t i = 0; lap_pipe_schedules[i]; i++) {
         test_mutants(lap_pipe_schedules[i]);
         test_file(lap_pipe_schedules[i]);

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap plan`: how a model should be run on a cluster, how long a step takes there and whether it
+ * fits. Nothing is run: rates come from a machine description.
+ */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <lap/model.h>
+
+#include "cli.h"
+#include "core/status.h"
+#include "nn/nn_fields.h"
+#include "parallel/pipeline.h"
+#include "shared_options.h"
+#include "util/alloc.h"
+
+enum {
+    MODEL,
+    LAYERS,
+    HIDDEN,
+    FFN,
+    HEADS,
+    KV_HEADS,
+    VOCAB,
+    ACTIVATION,
+    GPU,
+    GPUS,
+    SEQ,
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    PRECISION,
+    TP,
+    PP,
+    CP,
+    DP,
+    VIRTUAL_PP,
+    SCHEDULE,
+    RECOMPUTE,
+    FSDP,
+    NO_OVERLAP,
+    EXPLAIN,
+    TOP,
+    PRICE,
+    POWER,
+    VALIDATE,
+    JSON,
+    NOPTIONS
+};
+
+/* clang-format off */
+static const lap_option_t options[NOPTIONS] = {
+    [MODEL] = {0, "model", "NAME", "a model of lap train, such as llama-70b; see there", NULL},
+    [LAYERS] = {0, "layers", "COUNT", "layers (default: the model's own)", NULL},
+    [HIDDEN] = {0, "hidden", "SIZE", "features between layers (default: the model's own)", NULL},
+    [FFN] = {0, "ffn", "SIZE", "features inside an MLP (default: the model's own)", NULL},
+    [HEADS] = {0, "heads", "COUNT", "heads of attention (default: the model's own)", NULL},
+    [KV_HEADS] = {0, "kv-heads", "COUNT", "heads of keys and values (default: the model's own)", NULL},
+    [VOCAB] = {0, "vocab", "COUNT", "tokens that the model knows (default: the model's own)", NULL},
+    [ACTIVATION] = {0, "activation", "NAME",
+                    "gelu, also for others that have two matrices, or swiglu (default: the model's own)", NULL},
+    [GPU] = {0, "gpu", "NAME", "a machine: a100-sxm, h100-sxm, h200-sxm, b200, gb200, gb300, or FILE.yaml", "h100-sxm"},
+    [GPUS] = {0, "gpus", "COUNT", "GPUs of the cluster", "8"},
+    [SEQ] = {0, "seq", "TOKENS", "tokens of a sequence (default: the model's own)", NULL},
+    [GLOBAL_BATCH] = {0, "global-batch", "COUNT", "sequences of a step", "512"},
+    [MICRO_BATCH] = {0, "micro-batch", "COUNT", "sequences of a micro-batch (default: the best of 1, 2, 4, 8)", NULL},
+    [PRECISION] = {0, "precision", "TYPE", "what GEMMs multiply: fp32, fp16, bf16, fp8, mxfp8 or fp4", "bf16"},
+    [TP] = {0, "tp", "P", "tensor-parallel ranks (default: searched for)", NULL},
+    [PP] = {0, "pp", "P", "pipeline-parallel ranks (default: searched for)", NULL},
+    [CP] = {0, "cp", "P", "context-parallel ranks (default: searched for)", NULL},
+    [DP] = {0, "dp", "P", "replicas (default: what GPUs are left)", NULL},
+    [VIRTUAL_PP] = {0, "virtual-pp", "V", "stages on a rank of the pipeline (default: searched for)", NULL},
+    [SCHEDULE] = {0, "schedule", "NAME",
+                  "of the pipeline: 1f1b, interleaved, zb-h1 or zb-v (default: the best of the first three)", NULL},
+    [RECOMPUTE] = {0, "recompute", "WHAT",
+                   "what backward recomputes: none, selective or full as in lap train, layer: all of a layer's "
+                   "forward (default: searched for)", NULL},
+    [FSDP] = {0, "fsdp", NULL, "weights are sharded over replicas, too, and gathered layer by layer", NULL},
+    [NO_OVERLAP] = {0, "no-overlap", NULL, "communication of all kinds is not overlapped", NULL},
+    [EXPLAIN] = {0, "explain", NULL, "where the time and the memory of the best grid, or of the one given, go", NULL},
+    [TOP] = {0, "top", "COUNT", "grids to show", "10"},
+    [PRICE] = {0, "price", "MONEY", "of a GPU for an hour: what a step and a billion tokens cost", NULL},
+    [POWER] = {0, "power", "WATTS", "of a GPU and its share of the rest: the energy of a step", NULL},
+    [VALIDATE] = {0, "validate", "FILE.csv", "plan published steps instead, and show the errors", NULL},
+    [JSON] = LAP_OPTION_JSON,
+};
+/* clang-format on */
+
+static const lap_command_t command = {
+    .name = "lap plan",
+    .usage = "--model NAME [OPTIONS]",
+    .summary = "Says how to run a model on a cluster, how long a step takes and whether it fits.",
+    .details =
+        "Sizes of the grid that are not given are searched for. A layer is linked and simulated\n"
+        "with the rates of the machine, the pipeline by its table; nothing is run. MFU counts the\n"
+        "FLOPs of matrices, three times forward, attention as half of its scores, and no\n"
+        "recomputation. docs/plan.md has the errors against published steps, and the format of\n"
+        "machine descriptions.",
+    .exit_status = "  0  there is a plan\n"
+                   "  1  nothing fits, or a file could not be read\n"
+                   "  2  the command line is wrong",
+    .options = options,
+    .noptions = NOPTIONS,
+};
+
+/* ---- reading ---- */
+
+static bool parse_model(const lap_args_t *args, lap_plan_request_t *request)
+{
+    static const int sizes[] = {LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, VOCAB, ACTIVATION, SEQ};
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    request->model = args->values[MODEL];
+    if (!request->model)
+        return lap_args_wrong(&command, "--model is not given, expected one, or --validate");
+    if (lap_model_preset(request->model, &desc) != LAP_OK)
+        return lap_args_wrong(&command, "--model: %s", lap_last_error());
+    if (args->given[HEADS] && !args->given[KV_HEADS])
+        desc.kv_heads = 0;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (!lap_arg_option(&command, sizes[i], args->values[sizes[i]], lap_nn_fields,
+                            sizeof(lap_field_t), &desc))
+            return false;
+    if (args->given[HIDDEN] && !args->given[FFN])
+        desc.ffn = 4 * desc.hidden;
+    if (desc.heads == 0 || desc.hidden % desc.heads != 0)
+        return lap_args_wrong(&command, "--hidden is %zu, expected a multiple of the %zu heads",
+                              desc.hidden, desc.heads);
+    desc.kv_heads = desc.kv_heads ? desc.kv_heads : desc.heads;
+    if (desc.heads % desc.kv_heads != 0)
+        return lap_args_wrong(&command, "--kv-heads is %zu, expected a divisor of the %zu heads",
+                              desc.kv_heads, desc.heads);
+    desc.head_dim = desc.hidden / desc.heads;
+    desc.max_positions = desc.positions == LAP_POSITIONS_LEARNED ? desc.seq : 0;
+    request->config = lap_plan_config(&desc);
+    return true;
+}
+
+/* A size of the grid; one that is not given is free. */
+static bool parse_size(const lap_args_t *args, int option, size_t *size_p)
+{
+    char what[24];
+    *size_p = 0;
+    snprintf(what, sizeof(what), "--%s", options[option].name);
+    return !args->values[option] ||
+           lap_arg_size(&command, what, args->values[option], 1, (size_t)1 << 24, size_p);
+}
+
+static bool parse_grid(const lap_args_t *args, lap_plan_config_t *config)
+{
+    return parse_size(args, GPUS, &config->gpus) && parse_size(args, TP, &config->tp) &&
+           parse_size(args, PP, &config->pp) && parse_size(args, CP, &config->cp) &&
+           parse_size(args, DP, &config->dp) && parse_size(args, VIRTUAL_PP, &config->virtual_pp) &&
+           parse_size(args, MICRO_BATCH, &config->micro_batch) &&
+           parse_size(args, GLOBAL_BATCH, &config->global_batch);
+}
+
+static bool parse_ways(const lap_args_t *args, lap_plan_config_t *config)
+{
+    size_t type, recompute = LAP_PLAN_ANY_RECOMPUTE, schedule;
+    if (!lap_arg_choice(&command, "--precision", args->values[PRECISION], lap_plan_type_names,
+                        &type) ||
+        (args->values[RECOMPUTE] &&
+         !lap_arg_choice(&command, "--recompute", args->values[RECOMPUTE], lap_plan_recompute_names,
+                         &recompute)) ||
+        (args->values[SCHEDULE] && !lap_arg_choice(&command, "--schedule", args->values[SCHEDULE],
+                                                   lap_pipe_schedules, &schedule)))
+        return false;
+    config->type = (lap_plan_type_t)type;
+    config->recompute = (lap_plan_recompute_t)recompute;
+    config->schedule = args->values[SCHEDULE];
+    config->fsdp = args->given[FSDP];
+    if (args->given[NO_OVERLAP])
+        config->tp_overlap = config->dp_overlap = config->pp_overlap = false;
+    return true;
+}
+
+static bool parse_rate(const char *what, const char *text, double *value_p)
+{
+    char *end;
+    *value_p = 0;
+    if (!text)
+        return true;
+    *value_p = strtod(text, &end);
+    if (end == text || *end || !(*value_p > 0 && *value_p < 1e9))
+        return lap_args_wrong(&command, "%s is '%s', expected a number above 0", what, text);
+    return true;
+}
+
+static bool parse(const lap_args_t *args, lap_plan_request_t *request)
+{
+    request->gpu = args->values[GPU];
+    request->validate = args->values[VALIDATE];
+    request->explain = args->given[EXPLAIN];
+    request->json = args->given[JSON];
+    if (request->validate)
+        return true;
+    return parse_model(args, request) && parse_grid(args, &request->config) &&
+           parse_ways(args, &request->config) &&
+           lap_arg_int(&command, "--top", args->values[TOP], 1, LAP_PLAN_BEST_MOST,
+                       &request->top) &&
+           parse_rate("--price", args->values[PRICE], &request->price) &&
+           parse_rate("--power", args->values[POWER], &request->power_w);
+}
+
+/* ---- answers ---- */
+
+static lap_status_t validate(const lap_plan_request_t *request, const char *machine)
+{
+    lap_plan_rows_t rows;
+    lap_plan_verdict_t *verdicts = NULL;
+    lap_status_t status = lap_plan_rows_read(request->validate, &rows);
+    if (status == LAP_OK && !(verdicts = lap_alloc(rows.count + 1, sizeof(*verdicts))))
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu rows", rows.count);
+    if (status == LAP_OK)
+        status = lap_plan_validate(&rows, machine, verdicts);
+    if (status == LAP_OK)
+        (request->json ? lap_plan_json_rows : lap_plan_print_rows)(&rows, verdicts);
+    lap_free(verdicts);
+    lap_plan_rows_clear(&rows);
+    return status;
+}
+
+/* A grid with all sizes that is none is an error of its own; others are left out of the search. */
+static lap_status_t check_given(const lap_plan_request_t *request)
+{
+    lap_plan_config_t config = request->config;
+    if (config.tp == 0 || config.pp == 0 || config.cp == 0)
+        return LAP_OK;
+    const size_t ranks = config.tp * config.pp * config.cp;
+    config.dp = config.dp ? config.dp : config.gpus / ranks;
+    config.micro_batch = config.micro_batch ? config.micro_batch : 1;
+    config.virtual_pp = config.virtual_pp ? config.virtual_pp : 1;
+    return lap_plan_check(&config, &request->machine);
+}
+
+static int answer(lap_plan_request_t *request)
+{
+    lap_plan_found_t *found = lap_alloc(1, sizeof(*found));
+    lap_status_t status = lap_machine_load(request->gpu, &request->machine);
+    if (!found)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to search");
+    if (status == LAP_OK)
+        status = check_given(request);
+    if (status == LAP_OK)
+        status = lap_plan_search(&request->config, &request->machine,
+                                 request->explain ? 1 : (size_t)request->top, found);
+    int result = status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
+    if (status == LAP_OK) {
+        if (!request->explain || (found->count == 0 && !found->any_nearest))
+            (request->json ? lap_plan_json_found : lap_plan_print_found)(request, found);
+        else
+            (request->json ? lap_plan_json_one : lap_plan_print_one)(
+                request, found->count ? &found->best[0] : &found->nearest);
+        result = found->count ? LAP_CLI_OK : LAP_CLI_FAILED;
+    }
+    lap_free(found);
+    return result;
+}
+
+int lap_cli_plan(int argc, char **argv)
+{
+    lap_args_t args;
+    lap_plan_request_t request = {.json = false};
+    const int parsed = lap_args_parse(&command, argc, argv, &args);
+    if (parsed != LAP_CLI_GO)
+        return parsed;
+    if (!parse(&args, &request))
+        return LAP_CLI_USAGE;
+    if (!request.validate)
+        return answer(&request);
+    const lap_status_t status = validate(&request, args.given[GPU] ? request.gpu : NULL);
+    return status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
+}

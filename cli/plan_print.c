@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints plans: tables for people, JSON for programs. */
+#include <stdio.h>
+
+#include "cli.h"
+#include "plan.h"
+
+#define GB 1e9
+
+static void print_heading(const lap_plan_request_t *request)
+{
+    const lap_plan_config_t *config = &request->config;
+    printf("%s on %zu x %s, %s, %zu tokens x %zu sequences a step%s\n", request->model,
+           config->gpus, request->machine.name, lap_plan_type_names[config->type],
+           config->model.seq, config->global_batch, config->fsdp ? ", FSDP" : "");
+}
+
+static double percent(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+/* "tp 8, pp 4, cp 2, dp 16" */
+static void print_grid(const lap_plan_config_t *config)
+{
+    printf("tp %zu, pp %zu, cp %zu, dp %zu", config->tp, config->pp, config->cp, config->dp);
+}
+
+/* ---- what it costs ---- */
+
+static double energy_j(const lap_plan_request_t *request, const lap_plan_result_t *result)
+{
+    return request->power_w * (double)request->config.gpus * result->seconds;
+}
+
+static double money(const lap_plan_request_t *request, const lap_plan_result_t *result)
+{
+    return request->price * (double)request->config.gpus * result->seconds / 3600;
+}
+
+static void print_costs(const lap_plan_request_t *request, const lap_plan_result_t *result)
+{
+    const double tokens = result->tokens_per_s * result->seconds;
+    if (request->price > 0)
+        printf("cost      %.2f a step, %.2f a billion tokens\n", money(request, result),
+               money(request, result) / tokens * 1e9);
+    if (request->power_w > 0)
+        printf("energy    %.2f kWh a step, %.1f kWh a billion tokens\n",
+               energy_j(request, result) / 3.6e6, energy_j(request, result) / 3.6e6 / tokens * 1e9);
+}
+
+/* ---- the table ---- */
+
+static void print_choice(const lap_plan_choice_t *choice)
+{
+    const lap_plan_config_t *config = &choice->config;
+    const lap_plan_result_t *result = &choice->result;
+    printf("%4zu %4zu %4zu %6zu %4zu %6zu  %-11s  %-9s  %9.3f  %11.0f  %5.1f  %7.1f  %7.1f\n",
+           config->tp, config->pp, config->cp, config->dp, config->virtual_pp, config->micro_batch,
+           config->schedule, lap_plan_recompute_names[config->recompute], result->seconds,
+           result->tokens_per_s, 100 * result->mfu, result->total_bytes / GB,
+           percent(result->exposed[LAP_PLAN_BUBBLE], result->seconds));
+}
+
+static void print_left_out(const lap_plan_found_t *found)
+{
+    size_t all = 0;
+    for (int i = 0; i < LAP_PLAN_REASONS; i++)
+        all += found->left_out[i];
+    if (all > 0)
+        printf("left out:\n");
+    for (int i = 0; i < LAP_PLAN_REASONS; i++) {
+        if (found->left_out[i] == 0)
+            continue;
+        printf("%8zu  %s, as ", found->left_out[i], lap_plan_reason_names[i]);
+        print_grid(&found->example[i]);
+        printf("\n");
+    }
+}
+
+void lap_plan_print_found(const lap_plan_request_t *request, const lap_plan_found_t *found)
+{
+    print_heading(request);
+    if (found->count > 0)
+        printf("  tp   pp   cp     dp  vpp  micro  schedule     recompute     step s     tokens/s  "
+               "MFU %%   GB/GPU  bubble %%\n");
+    for (size_t i = 0; i < found->count; i++)
+        print_choice(&found->best[i]);
+    if (found->count > 0)
+        print_costs(request, &found->best[0].result);
+    if (found->count == 0 && found->any_nearest) {
+        printf("nothing fits in %.1f GB: the least needs %.1f GB, with ",
+               request->machine.memory_bytes / GB, found->nearest.result.total_bytes / GB);
+        print_grid(&found->nearest.config);
+        printf("\n");
+    } else if (found->count == 0) {
+        printf("there is no such grid\n");
+    }
+    print_left_out(found);
+}
+
+/* ---- one grid ---- */
+
+void lap_plan_print_one(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
+{
+    const lap_plan_config_t *config = &choice->config;
+    const lap_plan_result_t *result = &choice->result;
+    print_heading(request);
+    print_grid(config);
+    printf("; %s, %zu stages a rank, %zu micro-batches of %zu, recompute %s\n\n", config->schedule,
+           config->virtual_pp, result->micro_batches, config->micro_batch,
+           lap_plan_recompute_names[config->recompute]);
+    printf("step      %.3f s: %.0f tokens/s, %.0f a GPU\n", result->seconds, result->tokens_per_s,
+           result->tokens_per_s / (double)config->gpus);
+    printf("MFU       %.1f %% of the %s peak, attention counted causal (%.1f %% counted whole); no "
+           "recomputation counted\n",
+           100 * result->mfu, lap_plan_type_names[config->type], 100 * result->mfu_full);
+    print_costs(request, result);
+    printf("\ntime         exposed s      %%   hidden s\n");
+    for (int i = 0; i < LAP_PLAN_KINDS; i++)
+        printf("%-11s %10.4f  %5.1f %10.4f\n", lap_plan_kind_names[i], result->exposed[i],
+               percent(result->exposed[i], result->seconds), result->hidden[i]);
+    printf("\nmemory of a GPU    GB\n");
+    for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
+        printf("%-13s %8.2f\n", lap_plan_memory_names[i], result->bytes[i] / GB);
+    printf("%-13s %8.2f of %.1f: it %s\n", "all", result->total_bytes / GB,
+           request->machine.memory_bytes / GB, result->fits ? "fits" : "does not fit");
+}
+
+/* ---- JSON ---- */
+
+static void json_choice(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
+{
+    const lap_plan_config_t *config = &choice->config;
+    const lap_plan_result_t *result = &choice->result;
+    printf("{\"tp\":%zu,\"pp\":%zu,\"cp\":%zu,\"dp\":%zu,\"virtual_pp\":%zu,\"micro_batch\":%zu",
+           config->tp, config->pp, config->cp, config->dp, config->virtual_pp, config->micro_batch);
+    lap_json_text("schedule", config->schedule);
+    lap_json_text("recompute", lap_plan_recompute_names[config->recompute]);
+    printf(",\"micro_batches\":%zu,\"step_s\":%.9g,\"tokens_per_s\":%.9g,\"mfu\":%.6g,"
+           "\"mfu_full_attention\":%.6g,\"fits\":%s,\"memory_bytes\":%.0f",
+           result->micro_batches, result->seconds, result->tokens_per_s, result->mfu,
+           result->mfu_full, result->fits ? "true" : "false", result->total_bytes);
+    for (int way = 0; way < 2; way++) {
+        printf(",\"%s_s\":{", way == 0 ? "exposed" : "hidden");
+        for (int i = 0; i < LAP_PLAN_KINDS; i++)
+            printf("%s\"%s\":%.9g", i ? "," : "", lap_plan_kind_names[i],
+                   way == 0 ? result->exposed[i] : result->hidden[i]);
+        printf("}");
+    }
+    printf(",\"memory\":{");
+    for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
+        printf("%s\"%s\":%.0f", i ? "," : "", lap_plan_memory_names[i], result->bytes[i]);
+    printf("}");
+    if (request->price > 0)
+        printf(",\"cost\":%.9g", money(request, result));
+    if (request->power_w > 0)
+        printf(",\"energy_j\":%.9g", energy_j(request, result));
+    printf("}");
+}
+
+static void json_heading(const lap_plan_request_t *request)
+{
+    const lap_plan_config_t *config = &request->config;
+    printf("{\"gpus\":%zu,\"seq\":%zu,\"global_batch\":%zu", config->gpus, config->model.seq,
+           config->global_batch);
+    lap_json_text("model", request->model);
+    lap_json_text("machine", request->machine.name);
+    lap_json_text("precision", lap_plan_type_names[config->type]);
+}
+
+void lap_plan_json_one(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
+{
+    json_heading(request);
+    printf(",\"plan\":");
+    json_choice(request, choice);
+    printf("}\n");
+}
+
+void lap_plan_json_found(const lap_plan_request_t *request, const lap_plan_found_t *found)
+{
+    bool first = true;
+    json_heading(request);
+    printf(",\"tried\":%zu,\"plans\":[", found->tried);
+    for (size_t i = 0; i < found->count; i++) {
+        printf("%s", i ? "," : "");
+        json_choice(request, &found->best[i]);
+    }
+    printf("],\"left_out\":{");
+    for (int i = 0; i < LAP_PLAN_REASONS; i++) {
+        if (found->left_out[i] == 0)
+            continue;
+        printf("%s\"%s\":%zu", first ? "" : ",", lap_plan_reason_names[i], found->left_out[i]);
+        first = false;
+    }
+    printf("}}\n");
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints the errors of the planner against published steps. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "plan.h"
+
+enum { SOURCE_WIDTH = 100 };
+
+static bool same_source(const lap_plan_row_t *a, const lap_plan_row_t *b)
+{
+    return strcmp(a->texts[LAP_ROW_SOURCE], b->texts[LAP_ROW_SOURCE]) == 0;
+}
+
+static void print_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdict)
+{
+    const lap_plan_config_t *config = &verdict->config;
+    char grid[64];
+    if (verdict->class == LAP_PLAN_REFUSED) {
+        printf("  %-32.32s %-9.9s %-8.8s no plan: %s\n", row->texts[LAP_ROW_MODEL],
+               row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], verdict->why);
+        return;
+    }
+    snprintf(grid, sizeof(grid), "%zu = %zu x %zu x %zu x %zu", config->gpus, config->tp,
+             config->pp, config->cp, config->dp);
+    printf("  %-32.32s %-9.9s %-8.8s %-26s %9.3f %9.3f  %+6.1f  %s\n", row->texts[LAP_ROW_MODEL],
+           row->texts[LAP_ROW_GPU], row->texts[LAP_ROW_PRECISION], grid, verdict->published,
+           verdict->result.seconds, 100 * verdict->error, lap_plan_class_names[verdict->class]);
+}
+
+static void print_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
+{
+    static const char *const titles[LAP_PLAN_CLASSES] = {
+        "Megatron, NeMo, Bridge, dgxc; fp16, bf16, FP8; A100, H100", "FSDP",
+        "other GPUs, types and sources", "no plan"};
+    printf(
+        "\nerrors                                                      rows  median %%  90 %% of "
+        "them %%  within 20 %%\n");
+    for (int class = 0; class < LAP_PLAN_REFUSED; class ++) {
+        const lap_plan_errors_t errors =
+            lap_plan_errors(verdicts, rows->count, (lap_plan_class_t) class);
+        if (errors.rows > 0)
+            printf("%-58s  %4zu  %8.1f  %14.1f  %8.0f %%\n", titles[class], errors.rows,
+                   100 * errors.median, 100 * errors.p90, 100 * errors.within);
+    }
+}
+
+void lap_plan_print_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
+{
+    printf("  %-32s %-9s %-8s %-26s %9s %9s  %6s\n", "model", "GPU", "type",
+           "GPUs = tp x pp x cp x dp", "step s", "planned", "error %");
+    for (size_t i = 0; i < rows->count; i++) {
+        if (i == 0 || !same_source(&rows->list[i - 1], &rows->list[i]))
+            printf("%.*s\n", SOURCE_WIDTH, rows->list[i].texts[LAP_ROW_SOURCE]);
+        print_row(&rows->list[i], &verdicts[i]);
+    }
+    print_errors(rows, verdicts);
+}
+
+/* ---- JSON ---- */
+
+static void json_errors(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts,
+                        lap_plan_class_t class)
+{
+    const lap_plan_errors_t errors = lap_plan_errors(verdicts, rows->count, class);
+    printf("\"rows\":%zu,\"median_error\":%.6g,\"p90_error\":%.6g,\"within_20_percent\":%.6g",
+           errors.rows, errors.median, errors.p90, errors.within);
+}
+
+static void json_row(const lap_plan_row_t *row, const lap_plan_verdict_t *verdict)
+{
+    const lap_plan_config_t *config = &verdict->config;
+    const bool refused = verdict->class == LAP_PLAN_REFUSED;
+    printf("{\"line\":%zu", row->line);
+    lap_json_text("source", row->texts[LAP_ROW_SOURCE]);
+    lap_json_text("model", row->texts[LAP_ROW_MODEL]);
+    lap_json_text("gpu", row->texts[LAP_ROW_GPU]);
+    lap_json_text("precision", row->texts[LAP_ROW_PRECISION]);
+    lap_json_text("class", lap_plan_class_names[verdict->class]);
+    if (refused)
+        lap_json_text("why", verdict->why);
+    else
+        printf(",\"gpus\":%zu,\"tp\":%zu,\"pp\":%zu,\"cp\":%zu,\"dp\":%zu,\"virtual_pp\":%zu,"
+               "\"micro_batch\":%zu,\"published_s\":%.9g,\"planned_s\":%.9g,\"error\":%.6g",
+               config->gpus, config->tp, config->pp, config->cp, config->dp, config->virtual_pp,
+               config->micro_batch, verdict->published, verdict->result.seconds, verdict->error);
+    printf("}");
+}
+
+void lap_plan_json_rows(const lap_plan_rows_t *rows, const lap_plan_verdict_t *verdicts)
+{
+    printf("{");
+    json_errors(rows, verdicts, LAP_PLAN_COUNTED);
+    for (int class = LAP_PLAN_SHARDED; class < LAP_PLAN_REFUSED; class ++) {
+        printf(",\"%s\":{", lap_plan_class_names[class]);
+        json_errors(rows, verdicts, (lap_plan_class_t) class);
+        printf("}");
+    }
+    printf(",\"by_row\":[");
+    for (size_t i = 0; i < rows->count; i++) {
+        printf("%s", i ? "," : "");
+        json_row(&rows->list[i], &verdicts[i]);
+    }
+    printf("]}\n");
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads machine descriptions. Every key is a row of a table; a key that is in none is an error. */
+#include "plan/machine.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/yaml.h"
+#include "util/join.h"
+#include "util/nearest.h"
+
+const char *const lap_plan_type_names[LAP_PLAN_TYPES + 1] = {"fp32",  "fp16", "bf16", "fp8",
+                                                             "mxfp8", "fp4",  NULL};
+
+typedef enum key_kind { TEXT, NUMBER, CURVE_SIZES, CURVE_VALUES } key_kind_t;
+
+typedef struct setting {
+    const char *path;
+    key_kind_t kind;
+    size_t offset;
+    double unit;        /* of the struct's, in a unit of the file */
+    double least, most; /* in units of the file */
+    bool optional;
+} setting_t;
+
+#define AT(field) offsetof(lap_machine_t, field)
+#define RATE 1e9
+#define PART 1e-6, 1 /* of 1 */
+
+/* Sizes of a curve come before its values: all curves of GEMMs have the same. */
+static const setting_t keys[] = {
+    {"name", TEXT, AT(name), 1, 0, 0, false},
+    {"gpus_per_node", NUMBER, AT(gpus_per_node), 1, 1, 1e6, false},
+    {"sms", NUMBER, AT(sms), 1, 1, 1e6, false},
+    {"power_w", NUMBER, AT(power_w), 1, 1, 1e6, true},
+    {"kernel_us", NUMBER, AT(kernel_s), 1e-6, 0, 1e6, false},
+    {"memory.capacity_gb", NUMBER, AT(memory_bytes), 1e9, 1e-3, 1e9, false},
+    {"memory.reserved_gb", NUMBER, AT(reserved_bytes), 1e9, 0, 1e9, true},
+    {"memory.gb_per_s", NUMBER, AT(memory_bytes_per_s), RATE, 1e-3, 1e9, false},
+    {"memory.efficiency", NUMBER, AT(memory_efficiency), 1, PART, false},
+    {"peak_tflops.fp32", NUMBER, AT(peak[LAP_PLAN_FP32]), 1e12, 1e-6, 1e9, true},
+    {"peak_tflops.fp16", NUMBER, AT(peak[LAP_PLAN_FP16]), 1e12, 1e-6, 1e9, true},
+    {"peak_tflops.bf16", NUMBER, AT(peak[LAP_PLAN_BF16]), 1e12, 1e-6, 1e9, true},
+    {"peak_tflops.fp8", NUMBER, AT(peak[LAP_PLAN_FP8]), 1e12, 1e-6, 1e9, true},
+    {"peak_tflops.mxfp8", NUMBER, AT(peak[LAP_PLAN_MXFP8]), 1e12, 1e-6, 1e9, true},
+    {"peak_tflops.fp4", NUMBER, AT(peak[LAP_PLAN_FP4]), 1e12, 1e-6, 1e9, true},
+    {"gemm_efficiency.gflop", CURVE_SIZES, 0, 1e9, 1e-9, 1e9, false},
+    {"gemm_efficiency.fp32", CURVE_VALUES, AT(gemm[LAP_PLAN_FP32]), 1, PART, true},
+    {"gemm_efficiency.fp16", CURVE_VALUES, AT(gemm[LAP_PLAN_FP16]), 1, PART, true},
+    {"gemm_efficiency.bf16", CURVE_VALUES, AT(gemm[LAP_PLAN_BF16]), 1, PART, true},
+    {"gemm_efficiency.fp8", CURVE_VALUES, AT(gemm[LAP_PLAN_FP8]), 1, PART, true},
+    {"gemm_efficiency.mxfp8", CURVE_VALUES, AT(gemm[LAP_PLAN_MXFP8]), 1, PART, true},
+    {"gemm_efficiency.fp4", CURVE_VALUES, AT(gemm[LAP_PLAN_FP4]), 1, PART, true},
+    {"attention_efficiency.tokens", CURVE_SIZES, 0, 1, 1, 1e12, false},
+    {"attention_efficiency.forward", CURVE_VALUES, AT(attention_forward), 1, PART, false},
+    {"attention_efficiency.backward", CURVE_VALUES, AT(attention_backward), 1, PART, false},
+    {"nvlink.gb_per_s", NUMBER, AT(nvlink.bytes_per_s), RATE, 1e-3, 1e9, false},
+    {"nvlink.efficiency", NUMBER, AT(nvlink.efficiency), 1, PART, false},
+    {"nvlink.latency_us", NUMBER, AT(nvlink.latency_s), 1e-6, 0, 1e6, false},
+    {"nvlink.sms", NUMBER, AT(nvlink.sms), 1, 0, 1e6, false},
+    {"network.gb_per_s", NUMBER, AT(network.bytes_per_s), RATE, 1e-3, 1e9, false},
+    {"network.efficiency", NUMBER, AT(network.efficiency), 1, PART, false},
+    {"network.latency_us", NUMBER, AT(network.latency_s), 1e-6, 0, 1e6, false},
+    {"network.sms", NUMBER, AT(network.sms), 1, 0, 1e6, false},
+};
+#define KEYS (sizeof(keys) / sizeof(keys[0]))
+
+typedef struct reader {
+    const char *path;
+    lap_machine_t machine;
+    lap_curve_t sizes;  /* of the curves that are read */
+    size_t lines[KEYS]; /* where a key was; 0: it was not */
+} reader_t;
+
+/* ---- values ---- */
+
+static lap_status_t wrong_value(const reader_t *reader, const lap_yaml_entry_t *entry,
+                                const setting_t *key, const char *expected)
+{
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is '%s', expected %s from %g to %g", reader->path,
+                     entry->line, key->path, entry->value, expected, key->least, key->most);
+}
+
+static bool take_number(const char **text, const setting_t *key, double *value_p)
+{
+    char *end;
+    const double value = strtod(*text, &end);
+    if (end == *text || !(value >= key->least && value <= key->most))
+        return false;
+    *text = end;
+    *value_p = value * key->unit;
+    return true;
+}
+
+static lap_status_t read_number(reader_t *reader, const lap_yaml_entry_t *entry,
+                                const setting_t *key)
+{
+    const char *text = entry->value;
+    double value;
+    if (entry->kind != LAP_YAML_SCALAR || !take_number(&text, key, &value) || *text)
+        return wrong_value(reader, entry, key, "a number");
+    memcpy((char *)&reader->machine + key->offset, &value, sizeof(value));
+    return LAP_OK;
+}
+
+static lap_status_t read_curve(reader_t *reader, const lap_yaml_entry_t *entry,
+                               const setting_t *key)
+{
+    const char *text = entry->value;
+    double values[LAP_COST_POINTS];
+    size_t count = 0;
+    bool right = entry->kind == LAP_YAML_LIST && entry->whole;
+    for (bool more = right; more && right; count++) {
+        right = count < LAP_COST_POINTS && take_number(&text, key, &values[count]) &&
+                (*text == ',' || *text == '\0');
+        more = right && *text == ',';
+        text += more;
+    }
+    if (!right || count == 0)
+        return wrong_value(reader, entry, key, "a list of at most 5 numbers");
+    if (key->kind == CURVE_SIZES) {
+        reader->sizes = (lap_curve_t){.count = count};
+        for (size_t i = 0; i < count; i++) {
+            if (i > 0 && values[i] <= values[i - 1])
+                return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is %s, expected ascending numbers",
+                                 reader->path, entry->line, key->path, entry->value);
+            reader->sizes.sizes[i] = values[i];
+        }
+        return LAP_OK;
+    }
+    if (count != reader->sizes.count)
+        return lap_error(LAP_ERR_INVALID,
+                         "%s:%zu: %s has %zu numbers, expected the sizes before it, and as many of "
+                         "them: there are %zu",
+                         reader->path, entry->line, key->path, count, reader->sizes.count);
+    lap_curve_t curve = reader->sizes;
+    memcpy(curve.values, values, count * sizeof(*values));
+    memcpy((char *)&reader->machine + key->offset, &curve, sizeof(curve));
+    return LAP_OK;
+}
+
+static lap_status_t refuse_key(const reader_t *reader, const lap_yaml_entry_t *entry)
+{
+    const char *names[KEYS + 1] = {NULL};
+    for (size_t i = 0; i < KEYS; i++)
+        names[i] = keys[i].path;
+    const char *nearest = lap_nearest(entry->path, names);
+    return lap_error(LAP_ERR_INVALID, "%s:%zu: there is no key '%s'%s%s%s", reader->path,
+                     entry->line, entry->path, nearest ? "; did you mean " : "",
+                     nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static lap_status_t take_entry(void *context, const lap_yaml_entry_t *entry)
+{
+    reader_t *reader = context;
+    size_t i = 0;
+    while (i < KEYS && strcmp(keys[i].path, entry->path) != 0)
+        i++;
+    if (i == KEYS)
+        return refuse_key(reader, entry);
+    if (reader->lines[i] != 0)
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: %s is there twice, first in line %zu",
+                         reader->path, entry->line, entry->path, reader->lines[i]);
+    reader->lines[i] = entry->line;
+    if (keys[i].kind == NUMBER)
+        return read_number(reader, entry, &keys[i]);
+    if (keys[i].kind != TEXT)
+        return read_curve(reader, entry, &keys[i]);
+    if (entry->kind != LAP_YAML_SCALAR || strlen(entry->value) >= sizeof(reader->machine.name))
+        return lap_error(LAP_ERR_INVALID, "%s:%zu: name is '%s', expected at most %zu characters",
+                         reader->path, entry->line, entry->value, sizeof(reader->machine.name) - 1);
+    snprintf(reader->machine.name, sizeof(reader->machine.name), "%s", entry->value);
+    return LAP_OK;
+}
+
+/* ---- all of it ---- */
+
+/* Every type with a peak has a curve, and the other way round. */
+static lap_status_t check_whole(const reader_t *reader)
+{
+    const lap_machine_t *machine = &reader->machine;
+    bool any = false;
+    for (size_t i = 0; i < KEYS; i++)
+        if (!keys[i].optional && reader->lines[i] == 0)
+            return lap_error(LAP_ERR_INVALID, "%s: there is no %s, expected one", reader->path,
+                             keys[i].path);
+    for (int type = 0; type < LAP_PLAN_TYPES; type++) {
+        any = any || machine->peak[type] > 0;
+        if ((machine->peak[type] > 0) != (machine->gemm[type].count > 0))
+            return lap_error(
+                LAP_ERR_INVALID, "%s: %s.%s is there without %s.%s, expected both or none",
+                reader->path, machine->peak[type] > 0 ? "peak_tflops" : "gemm_efficiency",
+                lap_plan_type_names[type],
+                machine->peak[type] > 0 ? "gemm_efficiency" : "peak_tflops",
+                lap_plan_type_names[type]);
+    }
+    if (!any)
+        return lap_error(LAP_ERR_INVALID, "%s: there is no peak_tflops, expected at least one type",
+                         reader->path);
+    return LAP_OK;
+}
+
+static lap_status_t read_machine(const char *path, lap_machine_t *machine_p)
+{
+    reader_t reader = {.path = path};
+    LAP_TRY(lap_yaml_read(path, take_entry, &reader));
+    LAP_TRY(check_whole(&reader));
+    *machine_p = reader.machine;
+    return LAP_OK;
+}
+
+double lap_machine_gemm_s(const lap_machine_t *machine, lap_plan_type_t type, double flops)
+{
+    return flops / (machine->peak[type] * lap_curve_at(&machine->gemm[type], flops));
+}
+
+/* ---- those that are installed ---- */
+
+static const char *const known[] = {"a100-sxm", "h100-sxm", "h200-sxm", "b200",
+                                    "gb200",    "gb300",    NULL};
+
+/* Near the program: in the tree that is installed, or in that of a build. */
+static bool find_installed(const char *name, char path[PATH_MAX])
+{
+    static const char *const places[] = {"../share/lap/machines", "machines"};
+    char program[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    if (length <= 0)
+        return false;
+    program[length] = '\0';
+    *strrchr(program, '/') = '\0';
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        const int bytes = snprintf(path, PATH_MAX, "%s/%s/%s.yaml", program, places[i], name);
+        if (bytes > 0 && bytes < PATH_MAX && access(path, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p)
+{
+    char path[PATH_MAX], list[128] = "";
+    const size_t length = strlen(name);
+    if (strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".yaml") == 0))
+        return read_machine(name, machine_p);
+    if (find_installed(name, path))
+        return read_machine(path, machine_p);
+    const char *nearest = lap_nearest(name, known);
+    for (size_t i = 0; known[i]; i++)
+        lap_join(list, sizeof(list), known[i]);
+    return lap_error(LAP_ERR_INVALID,
+                     "there is no machine '%s'; expected one of %s, or FILE.yaml%s%s%s", name, list,
+                     nearest ? " (did you mean " : "", nearest ? nearest : "", nearest ? "?)" : "");
+}

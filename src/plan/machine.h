@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Machine descriptions: what a GPU and the wires between GPUs can do, as a YAML file says it. The
+ * planner takes every rate from here; nothing is measured.
+ */
+#ifndef LAP_PLAN_MACHINE_H
+#define LAP_PLAN_MACHINE_H
+
+#include <stddef.h>
+
+#include "core/status.h"
+#include "schedule/simulate.h"
+
+/* The types that GEMMs multiply. */
+typedef enum lap_plan_type {
+    LAP_PLAN_FP32 = 0,
+    LAP_PLAN_FP16,
+    LAP_PLAN_BF16,
+    LAP_PLAN_FP8,
+    LAP_PLAN_MXFP8, /* FP8 with a scale per block of 32 */
+    LAP_PLAN_FP4,
+    LAP_PLAN_TYPES
+} lap_plan_type_t;
+
+/* Their names, in their order; NULL at the end. */
+extern const char *const lap_plan_type_names[LAP_PLAN_TYPES + 1];
+
+/* A wire out of one GPU, in one direction. */
+typedef struct lap_plan_wire {
+    double bytes_per_s, efficiency, latency_s;
+    double sms; /* that a collective keeps busy meanwhile */
+} lap_plan_wire_t;
+
+typedef struct lap_machine {
+    char name[64];
+    double gpus_per_node; /* that reach each other by NVLink */
+    double sms, power_w;
+    double memory_bytes, memory_bytes_per_s, memory_efficiency;
+    double reserved_bytes;       /* of the context, libraries and fragmentation */
+    double peak[LAP_PLAN_TYPES]; /* FLOP/s of dense matrices; 0: it cannot multiply the type */
+    /* Parts of the peak, by FLOPs of a GEMM; of attention by tokens of a sequence. */
+    lap_curve_t gemm[LAP_PLAN_TYPES];
+    lap_curve_t attention_forward, attention_backward;
+    lap_plan_wire_t nvlink, network;
+    double kernel_s; /* from the end of a kernel to the beginning of the next */
+} lap_machine_t;
+
+/*
+ * Reads a description: a path of a file, or the name of one of those that are installed, such as
+ * h100-sxm. LAP_ERR_INVALID names file, line, key and value, or the nearest name.
+ */
+lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p);
+
+/* Seconds of a GEMM of so many FLOPs. */
+double lap_machine_gemm_s(const lap_machine_t *machine, lap_plan_type_t type, double flops);
+
+/* Bytes per second that a wire carries of large messages. */
+static inline double lap_wire_rate(const lap_plan_wire_t *wire)
+{
+    return wire->bytes_per_s * wire->efficiency;
+}
+
+#endif

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lap plan: the best grids, one grid explained, published steps, and descriptions that are wrong.
+. "$(dirname "$0")/tap.bash"
+machines=$LAP_SOURCE_DIR/machines
+steps=$LAP_SOURCE_DIR/docs/published_steps.csv
+
+# ---- published steps: the bars of docs/plan.md ----
+
+lap plan --validate "$steps" --json
+cp "$work/out" "$work/validate.json"
+is 'published steps: status 0, and nothing said' "$status$err" 0
+ok 'the errors: a median of 8 %, nine of ten within 20 %, for rows of Megatron, NeMo, Bridge and dgxc' python3 - "$work/out" "$steps" <<'PY'
+import csv, json, statistics, sys
+said, rows = json.load(open(sys.argv[1])), list(csv.DictReader(open(sys.argv[2])))
+assert len(said["by_row"]) == len(rows) > 200
+counted = [r for r in said["by_row"] if r["class"] == "counted"]
+assert said["rows"] == len(counted) >= 60, said["rows"]
+errors = sorted(abs(r["error"]) for r in counted)
+assert abs(statistics.median(errors) - said["median_error"]) < 1e-4
+assert said["median_error"] <= 0.08 and said["within_20_percent"] >= 0.9, said["median_error"]
+assert sum(e <= 0.2 for e in errors) >= 0.9 * len(errors)
+for r, row in zip(said["by_row"], rows):
+    assert r["class"] != "refused", r
+    assert abs(r["planned_s"] / r["published_s"] - 1 - r["error"]) < 1e-4
+    if row["step_time_s"]:
+        assert abs(float(row["step_time_s"]) - r["published_s"]) < 1e-9
+    assert r["tp"] * r["pp"] * r["cp"] * r["dp"] == r["gpus"]
+# Each type and GPU by itself, too.
+for gpu in "A100", "H100":
+    for kind in "fp16", "bf16", "fp8":
+        some = [abs(r["error"]) for r in counted if r["gpu"].startswith(gpu) and r["precision"] == kind]
+        assert not some or statistics.median(some) <= 0.08, (gpu, kind, some)
+PY
+lap plan --validate "$steps"
+has 'the same as a table, by source' "$out" 'dgxc-benchmarking 25.04, Nemotron' 'Megatron SC21' 'within 20 %'
+
+# ---- searching ----
+
+lap plan --model llama-70b --gpus 2048 --seq 8192 --global-batch 512 --top 12 --json
+ok 'the best grids: sorted, all fit, what is exposed adds up to the step' python3 - "$work/out" <<'PY'
+import json, sys
+said = json.load(open(sys.argv[1]))
+plans = said["plans"]
+assert len(plans) == 12 and said["tried"] > 100
+for a, b in zip(plans, plans[1:]):
+    assert a["step_s"] <= b["step_s"]
+for p in plans:
+    assert p["fits"] and p["tp"] * p["pp"] * p["cp"] * p["dp"] == 2048
+    assert abs(sum(p["exposed_s"].values()) - p["step_s"]) < 1e-6 * p["step_s"]
+    assert abs(sum(p["memory"].values()) - p["memory_bytes"]) < 16
+    assert abs(p["tokens_per_s"] * p["step_s"] / (512 * 8192) - 1) < 1e-6
+    assert p["micro_batches"] * p["micro_batch"] * p["dp"] == 512
+    assert 0.3 < p["mfu"] < p["mfu_full_attention"] < 0.65
+assert "does not fit in memory" in said["left_out"], said["left_out"]
+PY
+lap plan --model llama-8b --gpus 16 --global-batch 128
+is 'a table: status 0' "$status$err" 0
+has 'a table says why grids were left out' "$out" 'H100 SXM 80GB' 'MFU %' 'left out:' 'heads are no multiple of tp'
+
+lap plan --model llama-405b --gpus 16384 --global-batch 2048 --tp 8 --pp 16 --cp 1 --json --explain
+ok 'a grid of 16,384 GPUs' python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["plan"]; assert p["dp"] == 128 and p["step_s"] > 1' "$work/out"
+
+# ---- one grid ----
+
+grid="plan --model llama-70b --gpus 64 --global-batch 128 --tp 4 --pp 4 --cp 2 --virtual-pp 5 --micro-batch 1 --recompute none"
+# shellcheck disable=SC2086
+lap $grid --explain --price 2 --power 1000
+has 'one grid: where time and memory go' "$out" 'tp 4, pp 4, cp 2, dp 2; interleaved, 5 stages a rank, 64 micro-batches of 1' \
+    'pp bubble' 'optimizer' 'activations' 'it fits' 'attention counted causal' 'a billion tokens' 'kWh'
+# step_of OPTIONS: the step of that grid.
+step_of() { "$LAP" $grid --explain --json "$@" | python3 -c 'import json, sys; print(json.load(sys.stdin)["plan"]["step_s"])'; }
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && a < b) }'; }
+plain=$(step_of)
+ok 'overlap pays' less "$plain" "$(step_of --no-overlap)"
+ok 'FP8 is faster than bf16' less "$(step_of --precision fp8)" "$plain"
+ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
+ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
+sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
+ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
+lap plan --model llama-405b --gpus 8 --global-batch 8 --explain
+is 'a model that cannot fit: status 1' "$status" 1
+has '... and it is told' "$out" 'does not fit'
+
+# ---- what is wrong ----
+
+# refused NAME SENTENCE ARGUMENTS: status 2 and the sentence.
+refused() {
+    local name=$1 sentence=$2
+    shift 2
+    lap plan "$@"
+    is "$name: status 2" "$status" 2
+    has "... with a sentence" "$err" "$sentence"
+}
+# wrong NAME SED SENTENCE: a description that was changed.
+wrong() {
+    sed "$2" "$machines/h100-sxm.yaml" >"$work/wrong.yaml"
+    refused "$1" "$3" --model llama-8b --gpu "$work/wrong.yaml"
+}
+line_of() { grep -n "$1" "$machines/h100-sxm.yaml" | head -1 | cut -d: -f1; }
+wrong 'a negative rate' 's/gb_per_s: 3350/gb_per_s: -3350/' \
+    "wrong.yaml:$(line_of 'gb_per_s: 3350'): memory.gb_per_s is '-3350', expected a number from"
+wrong 'no number' 's/gb_per_s: 3350/gb_per_s: fast/' "memory.gb_per_s is 'fast', expected a number"
+wrong 'an unknown key' 's/latency_us: 2$/latency: 2/' "there is no key 'nvlink.latency'; did you mean nvlink.latency_us?"
+wrong 'a key that is missing' '/^sms/d' 'there is no sms, expected one'
+wrong 'a key twice' 's/^sms.*/&\nsms: 4/' 'sms is there twice, first in line'
+wrong 'an efficiency above 1' 's/efficiency: 0.8$/efficiency: 1.8/' "efficiency is '1.8', expected a number from 1e-06 to 1"
+wrong 'a curve with too few points' 's/^  bf16: \[.*/  bf16: [0.5]/' 'gemm_efficiency.bf16 has 1 numbers'
+wrong 'sizes that fall' 's/gflop: \[1, 10/gflop: [10, 1/' 'expected ascending numbers'
+wrong 'a type without its curve' '/^  fp8: \[/d' 'peak_tflops.fp8 is there without gemm_efficiency.fp8'
+refused 'an unknown machine' '(did you mean h100-sxm?)' --model llama-8b --gpu h100-sx
+refused 'an unknown model' '(did you mean llama-70b?)' --model lama-70b
+refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' --model llama-8b --gpus 3 --tp 3 --pp 1 --cp 1
+refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
+refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
+refused 'a batch that does not divide' 'global-batch is 7, expected a multiple of dp' --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 1 --global-batch 7
+refused 'no model' '--model is not given' --gpus 8
+refused 'a type that the GPU has not' 'multiplies no fp8' --model llama-8b --gpu a100-sxm --precision fp8 --tp 1 --pp 1 --cp 1
+sed 's/,layers,/,layer,/' "$steps" >"$work/steps.csv"
+refused 'rows without a column' 'there is no column layers' --validate "$work/steps.csv"
+printf '%s\nx,y,1,z\n' "$(head -1 "$steps")" >"$work/steps.csv"
+refused 'a row with too few fields' 'steps.csv:2: ' --validate "$work/steps.csv"
+finish

@@ -10,8 +10,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                "linear, layernorm_linear, layernorm_mlp, attention or transformer", "transformer"},
     [MODEL] = {0, "model", "NAME",
                "a language model instead of layers: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, "
-               "llama-tiny, llama-1b, llama-8b, llama-70b, or gpt or llama, which are small. The "
-               "options that follow change its numbers",
+               "llama-tiny, llama-1b, llama-8b, llama-70b, llama-405b, gpt3-175b, or gpt or llama, "
+               "which are small. The options that follow change its numbers",
                NULL},
     [VOCAB] = {0, "vocab", "COUNT", "tokens that a model knows (default: the model's own)", NULL},
     [POSITIONS] = {0, "positions", "KIND",

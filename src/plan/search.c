@@ -126,10 +126,16 @@ static bool divides(size_t value, size_t divisor)
     return divisor > 0 && value % divisor == 0;
 }
 
-/* Stages have the same layers, or would if embedding and head were one each. */
-static bool stages_divide(const lap_plan_config_t *config)
+/*
+ * Stages have the same layers, or would if embedding and head were one each; and a schedule that is
+ * given has so many of them.
+ */
+static bool stages_divide(const lap_plan_config_t *config, const char *schedule)
 {
-    const size_t stages = config->pp * config->virtual_pp, layers = config->model.layers;
+    const bool v = schedule && strcmp(schedule, "zb-v") == 0;
+    const size_t stages = config->pp * (v ? 2 : config->virtual_pp), layers = config->model.layers;
+    if (schedule && (strcmp(schedule, "interleaved") == 0) != (config->virtual_pp > 1))
+        return false;
     return stages <= layers + 2 && (divides(layers, stages) || divides(layers + 2, stages));
 }
 
@@ -160,7 +166,7 @@ static lap_status_t try_stages(search_t *search, lap_plan_config_t config)
     }
     bool any = false;
     for (config.virtual_pp = 1; config.virtual_pp <= most; config.virtual_pp++)
-        if (stages_divide(&config)) {
+        if (stages_divide(&config, search->given->schedule)) {
             any = true;
             LAP_TRY(try_schedules(search, config));
         }

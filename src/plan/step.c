@@ -56,6 +56,11 @@ lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t
     if (machine->peak[config->type] <= 0)
         return lap_error(LAP_ERR_INVALID, "%s multiplies no %s: it has no peak_tflops of it",
                          machine->name, lap_plan_type_names[config->type]);
+    if (config->gpus == 0 || config->micro_batch == 0 || config->virtual_pp == 0)
+        return lap_error(LAP_ERR_INVALID,
+                         "gpus, micro-batch and virtual-pp are %zu, %zu and %zu, expected at least "
+                         "1 of each",
+                         config->gpus, config->micro_batch, config->virtual_pp);
     if (config->tp * config->pp * config->cp * config->dp != config->gpus)
         return lap_error(LAP_ERR_INVALID,
                          "tp * pp * cp * dp is %zu * %zu * %zu * %zu, expected the %zu GPUs",
@@ -360,7 +365,7 @@ static lap_status_t play_pipeline(step_t *step)
 {
     const double message_s = step->config->pp_overlap ? step->message_s : 0;
     set_stages(step);
-    if (step->config->pp == 1) {
+    if (step->config->pp <= 1) {
         const lap_pipe_costs_t *only = &step->costs[0];
         step->most_live = 1;
         step->span = step->fast_span =

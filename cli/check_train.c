@@ -8,7 +8,9 @@
 #include <lap/lap.h>
 
 #include "about.h"
+#include "core/status.h"
 #include "nn/program.h"
+#include "parallel/stage_prove.h"
 #include "shared_options.h"
 #include "train.h"
 #include "util/clock.h"
@@ -80,6 +82,32 @@ static lap_nn_replication_t replication_of(const lap_train_t *train)
         .replicas = proved_replicas(train), .bucket = train->bucket, .wire = train->grad_dtype};
 }
 
+/* ---- pipelines ---- */
+
+/* Replicas sum their gradients after the step: its proof is that of one of them. */
+static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *desc,
+                                 const lap_target_t *target, lap_nn_proof_t *proof_p)
+{
+    const lap_pp_options_t options = lap_train_stages(train, train->overlap);
+    const lap_stage_proving_t proving = {.desc = desc,
+                                         .tp = train->grid.tp,
+                                         .pp = train->grid.pp,
+                                         .options = &options,
+                                         .target = target};
+    return lap_stage_prove(&proving, proof_p);
+}
+
+static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
+                          const lap_target_t *target, lap_nn_proof_t *proof_p)
+{
+    const lap_nn_replication_t replication = replication_of(train);
+    lap_nn_plan_t plan;
+    if (train->grid.pp > 1)
+        return prove_stages(train, desc, target, proof_p);
+    LAP_TRY(lap_nn_plan_init(desc, train->grid.tp, &plan));
+    return lap_nn_prove_source(&plan, target, NULL, &replication, proof_p);
+}
+
 /* ---- printing ---- */
 
 static void print_text(const lap_train_t *train, const lap_target_t *target,
@@ -88,14 +116,21 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     char replicas[48] = "";
     if (train->grid.dp > 1)
         snprintf(replicas, sizeof(replicas), " in each of %d replicas", train->grid.dp);
+    const int ranks = train->grid.tp * train->grid.pp;
     printf("%s, %zu layer%s, %d rank%s%s, target %s\n", lap_nn_kind_name(train->desc.kind),
-           train->desc.layers, train->desc.layers == 1 ? "" : "s", train->grid.tp,
-           train->grid.tp == 1 ? "" : "s", replicas, target->name);
+           train->desc.layers, train->desc.layers == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
+           replicas, target->name);
+    if (train->grid.pp > 1)
+        printf("pipeline of %d ranks, schedule %s, %d micro-batches\n", train->grid.pp,
+               train->pipeline.schedule, train->micro);
     if (status != LAP_OK) {
         printf("not safe: %s\n", lap_last_error());
         return;
     }
-    printf("forward, loss and backward are proved safe in %.2f s\n", seconds);
+    printf("%s proved safe in %.2f s\n",
+           train->grid.pp > 1 ? "a step with all its messages is"
+                              : "forward, loss and backward are",
+           seconds);
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
@@ -106,7 +141,7 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     for (int i = 0; i < PARTS; i++)
         if (i != BUCKETS || train->grid.dp > 1)
             printf("  %-26s %14zu\n", part_names[i], part_bytes(train, proof, i));
-    if (proved_replicas(train) < train->grid.dp)
+    if (train->grid.pp == 1 && proved_replicas(train) < train->grid.dp)
         printf("replicas: %d of %d are part of the proof\n", proved_replicas(train),
                train->grid.dp);
 }
@@ -114,9 +149,9 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
 static void print_json(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
-    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"target\":\"%s\",\"ok\":%s",
-           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, target->name,
-           status == LAP_OK ? "true" : "false");
+    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"pp\":%d,\"target\":\"%s\",\"ok\":%s",
+           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, train->grid.pp,
+           target->name, status == LAP_OK ? "true" : "false");
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
     printf(
         ",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu",
@@ -137,7 +172,6 @@ static void print_json(const lap_train_t *train, const lap_target_t *target,
 int lap_cli_check_train(int argc, char **argv)
 {
     lap_train_t train;
-    lap_nn_plan_t plan;
     lap_nn_proof_t proof = {.steps = 0};
     const lap_target_t *target;
     const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
@@ -152,14 +186,16 @@ int lap_cli_check_train(int argc, char **argv)
     const char *name = lap_train_own(&train, TARGET);
     if (name && !lap_arg_target(command, name, &target))
         return LAP_CLI_USAGE;
+    const lap_pp_options_t stages = lap_train_stages(&train, train.overlap);
     lap_status_t status = lap_train_target(&train, name, &target);
     if (status == LAP_OK)
-        status = lap_nn_plan_init(&desc, train.grid.tp, &plan);
+        status = lap_nn_validate(&desc, train.grid.tp);
+    if (status == LAP_OK && train.grid.pp > 1)
+        status = lap_pp_validate(&desc, train.grid.tp, train.grid.pp, &stages);
     if (status != LAP_OK)
         return lap_args_refused(command, status, "");
     const uint64_t begin = lap_now_ns();
-    const lap_nn_replication_t replication = replication_of(&train);
-    status = lap_nn_prove_source(&plan, target, NULL, &replication, &proof);
+    status = prove(&train, &desc, target, &proof);
     const double seconds = (double)(lap_now_ns() - begin) * 1e-9;
     if (status != LAP_OK && status != LAP_ERR_CHECK)
         return lap_args_refused(command, status, "");

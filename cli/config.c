@@ -37,8 +37,8 @@ typedef struct row {
 
 static const row_t rows[] = {
     {"tensor_model_parallel_size", COUNT, "tp", NULL},
-    {"pipeline_model_parallel_size", ONLY, NULL, "1"},
-    {"virtual_pipeline_model_parallel_size", ONLY, NULL, "1"},
+    {"pipeline_model_parallel_size", COUNT, "pp", NULL},
+    {"virtual_pipeline_model_parallel_size", COUNT, "virtual-pp", NULL},
     {"context_parallel_size", ONLY, NULL, "1"},
     {"sequence_parallel", ON_FALSE, "no-sequence-parallel", NULL},
     {"vocab_size", COUNT, "vocab", NULL},
@@ -105,7 +105,7 @@ static const row_t rows[] = {
     /* Names that are near to some of these, and mean something else. */
     {"expert_model_parallel_size", ONLY, NULL, "1"},
     {"expert_tensor_parallel_size", ONLY, NULL, "1"},
-    {"overlap_p2p_comm", NO_EFFECT, NULL, NULL},
+    {"overlap_p2p_comm", ON_FALSE, "no-overlap-p2p", NULL},
     {"batch_p2p_comm", NO_EFFECT, NULL, NULL},
     {"tp_comm_split_ag", NO_EFFECT, NULL, NULL},
     {"tp_comm_split_rs", NO_EFFECT, NULL, NULL},

@@ -121,14 +121,57 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
     return status;
 }
 
+/* The same of a step of a pipeline. */
+static lap_status_t show_stage(const request_t *request, const lap_pass_t *pass)
+{
+    const lap_train_t *train = &request->train;
+    const lap_pp_options_t options = lap_train_stages(train, train->overlap);
+    lap_nn_desc_t desc = train->desc;
+    desc.overlap = train->overlap ? &train->rules : &train->serial;
+    const lap_stage_proving_t proving = {.desc = &desc,
+                                         .tp = train->grid.tp,
+                                         .pp = train->grid.pp,
+                                         .options = &options,
+                                         .target = request->target,
+                                         .as_built = !pass,
+                                         .after = pass ? pass->name : NULL};
+    const int rank = request->rank % (train->grid.tp * train->grid.pp);
+    lap_stage_programs_t programs;
+    lap_show_train_t show = {.train = train,
+                             .target = request->target,
+                             .pass = pass,
+                             .programs = &programs.all,
+                             .rank = rank,
+                             .steps = request->steps};
+    lap_status_t status = lap_stage_programs_init(&programs, &proving);
+    if (status == LAP_OK) {
+        show.list = &programs.all.lists[rank];
+        show.linked = &programs.all.programs[rank];
+        show.items = programs.programs[rank].items;
+        status = lap_show_lifetimes(&show);
+    }
+    if (status == LAP_OK && request->svg)
+        status = lap_show_train_svg(&show, request->svg);
+    else if (status == LAP_OK)
+        (train->json ? lap_show_train_json : lap_show_train_print)(&show);
+    lap_free(show.lifetimes);
+    lap_stage_programs_clear(&programs);
+    return status;
+}
+
+static lap_status_t show_pass(const request_t *request, const lap_pass_t *pass)
+{
+    return request->train.grid.pp > 1 ? show_stage(request, pass) : show_after(request, pass, NULL);
+}
+
 static lap_status_t show_each(const request_t *request)
 {
-    LAP_TRY(show_after(request, NULL, NULL));
+    LAP_TRY(show_pass(request, NULL));
     for (size_t i = 0; lap_pass_at(i); i++) {
         if (!lap_pass_at(i)->applies(request->target))
             continue;
         printf("\n");
-        LAP_TRY(show_after(request, lap_pass_at(i), NULL));
+        LAP_TRY(show_pass(request, lap_pass_at(i)));
     }
     return LAP_OK;
 }
@@ -142,9 +185,10 @@ static bool parse(const lap_command_t *command, request_t *request)
     request->predicts = lap_train_own(train, PREDICT) != NULL;
     request->svg = lap_train_own(train, SVG);
     if (request->predicts && (target || lap_train_own(train, AFTER) || request->each ||
-                              request->svg || train->grid.dp > 1))
-        return lap_args_wrong(command, "--predict is for what runs here, of one replica: expected "
-                                       "no --target, --after, --each, --svg or --num-replicas");
+                              request->svg || train->grid.dp > 1 || train->grid.pp > 1))
+        return lap_args_wrong(command,
+                              "--predict is for what runs here, of one replica: expected no "
+                              "--target, --after, --each, --svg, --pp or --num-replicas");
     if (request->predicts && strcmp(train->device, "cuda") == 0)
         return lap_args_wrong(command, "--predict is for CPUs; expected --device cpu or ref");
     return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, lap_train_ranks(train) - 1,
@@ -188,7 +232,7 @@ static lap_status_t show_plan(request_t *request)
     LAP_TRY(lap_nn_plan_init(&desc, request->train.grid.tp, &request->plan));
     if (request->each)
         return show_each(request);
-    return show_after(request, lap_show_find_pass(request->target, request->after), NULL);
+    return show_pass(request, lap_show_find_pass(request->target, request->after));
 }
 
 static int run(const lap_command_t *command, int argc, char **argv, char *const *again)

@@ -4,6 +4,7 @@
 #define LAP_CLI_SHOW_TRAIN_H
 
 #include "nn/program.h"
+#include "parallel/stage_prove.h"
 #include "schedule/lower.h"
 #include "schedule/simulate.h"
 #include "show.h"
@@ -32,6 +33,7 @@ typedef struct lap_show_train {
     size_t nlifetimes;
     size_t most_alive;                /* bytes of regions that live at the same time, */
     uint32_t most_at;                 /* and the fragment at which there are most */
+    const lap_stage_item_t *items;    /* of a pipeline: of each fragment; else NULL */
     double predicted;                 /* seconds; 0: not predicted */
     const lap_fragment_span_t *spans; /* of each fragment, if it is */
 } lap_show_train_t;

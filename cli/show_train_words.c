@@ -26,14 +26,59 @@ bool lap_show_is_kernel(const lap_fragment_t *fragment)
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
 {
     const uint32_t origin = show->linked->fragments[fragment].origin;
+    static const char *const works[LAP_PIPE_WORKS + 1] = {
+        [LAP_PIPE_FORWARD] = "forward",
+        [LAP_PIPE_BACKWARD] = "backward",
+        [LAP_PIPE_INPUT_GRAD] = "input_grad",
+        [LAP_PIPE_WEIGHT_GRAD] = "weight_grad",
+        [LAP_PIPE_WORKS] = "step",
+    };
+    if (show->items) {
+        const lap_stage_kind_t kind = show->items[fragment].kind;
+        const bool tied = kind == LAP_STAGE_SCATTER || kind == LAP_STAGE_GATHER;
+        return works[tied ? LAP_PIPE_WORKS : show->items[fragment].action.work];
+    }
     return origin < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
            : origin < show->list->parts[LAP_NN_BACKWARD] ? "loss"
                                                          : "backward";
 }
 
+/* Of what goes from stage to stage: "send 0F3", the action that made it or takes it. */
+static void name_message(const lap_stage_item_t *item, char text[LAP_SHOW_NAME])
+{
+    static const char *const words[] = {
+        [LAP_STAGE_COPY] = "copy",
+        [LAP_STAGE_SEND] = "send",
+        [LAP_STAGE_RECEIVE] = "receive",
+        [LAP_STAGE_SCATTER] = "tied embedding",
+        [LAP_STAGE_GATHER] = "tied embedding",
+    };
+    char action[LAP_PIPE_TEXT] = "";
+    const bool tied = item->kind == LAP_STAGE_SCATTER || item->kind == LAP_STAGE_GATHER;
+    snprintf(text, LAP_SHOW_NAME, "%s%s%s", words[item->kind], tied ? "" : " ",
+             tied ? "" : lap_pipe_text(&item->action, action));
+}
+
+static void name_entry(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
+{
+    if (!lap_show_entry(show, fragment) && show->items)
+        name_message(&show->items[fragment], text);
+    else
+        lap_nn_fragment_name(show->list, show->linked->fragments[fragment].origin, text,
+                             LAP_SHOW_NAME);
+}
+
+/* In a pipeline each is also that of a micro-batch: "1F3 qkv_fprop". */
 void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
 {
-    lap_nn_fragment_name(show->list, show->linked->fragments[fragment].origin, text, LAP_SHOW_NAME);
+    char own[LAP_SHOW_NAME], action[LAP_PIPE_TEXT];
+    name_entry(show, fragment, own);
+    if (show->items && lap_show_entry(show, fragment) &&
+        show->items[fragment].action.work < LAP_PIPE_WORKS)
+        snprintf(text, LAP_SHOW_NAME, "%.24s %.60s",
+                 lap_pipe_text(&show->items[fragment].action, action), own);
+    else
+        snprintf(text, LAP_SHOW_NAME, "%s", own);
 }
 
 /* Adds a region to a list, unless it is full or has it. */
@@ -77,8 +122,11 @@ void lap_show_regions(const lap_show_train_t *show, uint32_t f, lap_show_regions
 void lap_show_does(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
 {
     const lap_schedule_t *schedule = &show->linked->fragments[fragment].schedule;
+    const bool message = strcmp(schedule->method, "p2p") == 0;
     if (lap_show_is_kernel(&show->linked->fragments[fragment]))
         snprintf(text, LAP_SHOW_NAME, "%s", schedule->steps[0].name);
+    else if (message)
+        snprintf(text, LAP_SHOW_NAME, "message");
     else
         snprintf(text, LAP_SHOW_NAME, "%s %s", lap_kind_words[schedule->kind].title,
                  schedule->method);

@@ -37,6 +37,20 @@ static double flops_of(const lap_train_t *train, const lap_nn_gemm_t *gemm)
            train->grid.tp;
 }
 
+/* As the mean of the ranks of a pipeline, which have other layers. Collective. */
+static lap_status_t average_flops(lap_group_t *pp, double *flops)
+{
+    void *all;
+    if (!pp)
+        return LAP_OK;
+    LAP_TRY(lap_group_collect(pp, flops, sizeof(*flops), &all));
+    *flops = 0;
+    for (int r = 0; r < lap_group_size(pp); r++)
+        *flops += ((const double *)all)[r] / lap_group_size(pp);
+    lap_free(all);
+    return LAP_OK;
+}
+
 /* What each GEMM of the first layer is, and the work of all. */
 static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_t *result)
 {
@@ -48,7 +62,7 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
             result->gemms[row] = gemm;
         result->flops += flops_of(model->train, &gemm);
     }
-    return LAP_OK;
+    return average_flops(model->groups.pp, &result->flops);
 }
 
 static double seconds_since(uint64_t begin)
@@ -63,7 +77,7 @@ static double seconds_since(uint64_t begin)
 static lap_status_t run_passes(lap_train_model_t *model, bool says,
                                lap_train_iteration_t *iteration, double *apart_p)
 {
-    const int count = model->train->micro;
+    const int count = model->pp ? 1 : model->train->micro; /* a pipeline has all of them at once */
     for (int m = 0; m < count; m++) {
         const uint64_t begin = lap_now_ns();
         LAP_TRY(lap_train_begin(model, m, says));

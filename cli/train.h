@@ -15,6 +15,7 @@
 #include <lap/model.h>
 #include <lap/nn.h>
 #include <lap/optimizer.h>
+#include <lap/pipeline.h>
 
 #include "cli.h"
 #include "gpu_share.h"
@@ -22,9 +23,20 @@
 #include "schedule/timeline.h"
 #include "trace_file.h"
 
+/* How a model is cut into the stages of a pipeline. */
+#define LAP_TRAIN_STAGES 1024
+typedef struct lap_train_pipeline {
+    const char *schedule;
+    int virtual_stages; /* of a rank; 0: as many as the schedule needs */
+    size_t layers[LAP_TRAIN_STAGES];
+    size_t nlayers; /* 0: as evenly as can be */
+    bool overlap;   /* messages, with computing */
+} lap_train_pipeline_t;
+
 /* What is to be done. */
 typedef struct lap_train {
     lap_grid_t grid;
+    lap_train_pipeline_t pipeline;
     int iters;
     int log_interval;   /* of how many iterations one says what it does */
     bool quiet;         /* none does, and tables have no remarks */
@@ -77,6 +89,9 @@ typedef struct lap_train_form {
 const lap_command_t *lap_train_extend(lap_train_form_t *form, const lap_option_t *own, size_t nown);
 const char *lap_train_own(const lap_train_t *train, size_t own);
 
+/* The options of a pipeline, with `overlap` as they say it, or without. */
+lap_pp_options_t lap_train_stages(const lap_train_t *train, bool overlap);
+
 /* All ranks of the grid. */
 int lap_train_ranks(const lap_train_t *train);
 
@@ -111,7 +126,8 @@ typedef struct lap_train_model {
     const lap_train_t *train;
     lap_grid_groups_t groups;
     lap_device_t *device;
-    lap_nn_t *nn;
+    lap_pp_t *pp; /* NULL: no pipeline */
+    lap_nn_t *nn; /* of a pipeline: what this rank has of it */
     lap_optimizer_t *optimizer;
     lap_dp_t *dp;              /* NULL: one replica */
     lap_tensor_t x, target;    /* of the first micro-batch; those of the others lie behind */

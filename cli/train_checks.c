@@ -7,6 +7,7 @@
 #include "nn/list.h"
 #include "nn/plan.h"
 #include "parallel/grid.h"
+#include "parallel/stage.h"
 #include "ranks.h"
 #include "schedule/target.h"
 #include "train_options.h"
@@ -30,6 +31,10 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
     const useless_t rows[] = {
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
         {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED, DATA)},
+        {train->grid.pp > 1, "is not there yet for pipelines; expected no --pp with it",
+         LIST(TRACE, TRACE_FORMAT, ASSERT_HIDDEN)},
+        {train->grid.pp == 1, "is for pipelines; expected --pp 2 or more with it",
+         LIST(VIRTUAL_PP, SCHEDULE, STAGE_LAYERS, NO_OVERLAP_P2P)},
         {!train->data, "is for files of tokens; expected --data with it", LIST(DATA_ENDS)},
         {!attends, "is for attention; expected --model, --layer attention or transformer",
          LIST(POSITIONS)},
@@ -79,13 +84,39 @@ lap_status_t lap_train_target(const lap_train_t *train, const char *name,
     return lap_target_find(name ? name : nccl ? "nccl" : cuda ? "cuda" : "cpu", target_p);
 }
 
+/* Of the rank of a pipeline that has most. */
+static lap_status_t stage_bytes(const lap_train_t *train, double moments, double *bytes_p)
+{
+    const lap_pp_options_t options = lap_train_stages(train, true);
+    lap_stages_t stages;
+    lap_status_t status = lap_stage_plan(&train->desc, train->grid.pp, &options, &stages);
+    *bytes_p = 0;
+    for (int r = 0; r < train->grid.pp && status == LAP_OK; r++) {
+        lap_nn_plan_t plan;
+        lap_nn_cut_t cut;
+        double bytes = 0;
+        status = lap_stages_cut(&stages, (uint32_t)r, &cut);
+        if (status == LAP_OK)
+            status = lap_nn_plan_stage(&train->desc, train->grid.tp, &cut, &plan);
+        if (status == LAP_OK)
+            status = lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes);
+        *bytes_p = bytes > *bytes_p ? bytes : *bytes_p;
+    }
+    lap_stages_clear(&stages);
+    return status;
+}
+
 lap_status_t lap_train_device_bytes(const lap_train_t *train, double *bytes_p)
 {
     const double moments = train->optimizer.kind == LAP_SGD ? 4 : 8; /* bytes of a weight */
     lap_nn_plan_t plan;
     double bytes;
-    LAP_TRY(lap_nn_plan_init(&train->desc, train->grid.tp, &plan));
-    LAP_TRY(lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes));
+    if (train->grid.pp > 1)
+        LAP_TRY(stage_bytes(train, moments, &bytes));
+    if (train->grid.pp == 1)
+        LAP_TRY(lap_nn_plan_init(&train->desc, train->grid.tp, &plan));
+    if (train->grid.pp == 1)
+        LAP_TRY(lap_nn_list_bytes(&plan, 0, NULL, moments, &bytes));
     *bytes_p = (train->compare ? 2 : 1) * bytes;
     return LAP_OK;
 }
@@ -115,6 +146,9 @@ int lap_train_check(const lap_train_t *train, int nranks)
     desc.overlap = train->overlap ? &train->rules : &train->serial;
     if (status == LAP_OK)
         status = lap_nn_validate(&desc, train->grid.tp);
+    const lap_pp_options_t options = lap_train_stages(train, true);
+    if (status == LAP_OK && train->grid.pp > 1)
+        status = lap_pp_validate(&desc, train->grid.tp, train->grid.pp, &options);
     if (status == LAP_OK)
         status = lap_optimizer_validate(&train->optimizer);
     if (status == LAP_OK)

@@ -74,6 +74,19 @@ lap_status_t lap_train_trace(lap_train_model_t *model, bool on)
     return lap_nn_trace(model->nn, on);
 }
 
+/* Layers, or what this rank of a pipeline has of a model. */
+static lap_status_t init_layers(lap_train_model_t *model, const lap_nn_desc_t *desc, bool overlap)
+{
+    const lap_grid_groups_t *groups = &model->groups;
+    lap_pp_options_t options = lap_train_stages(model->train, overlap);
+    if (model->train->grid.pp == 1)
+        return lap_nn_create(groups->tp, desc, &model->nn);
+    options.buffer_options = desc->buffer_options;
+    LAP_TRY(lap_pp_create(groups->tp, groups->pp, desc, &options, &model->pp));
+    model->nn = lap_pp_layers(model->pp);
+    return LAP_OK;
+}
+
 lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *train,
                                   const lap_grid_groups_t *groups, bool overlap, bool trace,
                                   lap_link_t link)
@@ -86,7 +99,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     desc.overlap = overlap ? &train->rules : &train->serial;
     desc.buffer_options = &buffer;
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
-    LAP_TRY(lap_nn_create(groups->tp, &desc, &model->nn));
+    LAP_TRY(init_layers(model, &desc, overlap));
     LAP_TRY(lap_optimizer_create(model->nn, groups->model, &train->optimizer, &model->optimizer));
     LAP_TRY(init_replicas(model, overlap, &buffer));
     LAP_TRY(train->model ? alloc_tokens(model) : alloc_tensors(model));
@@ -98,7 +111,10 @@ void lap_train_model_clear(lap_train_model_t *model)
     const lap_tensor_t tensors[] = {model->x, model->y, model->target, model->dx};
     lap_dp_destroy(model->dp);
     lap_optimizer_destroy(model->optimizer);
-    lap_nn_destroy(model->nn);
+    if (model->pp)
+        lap_pp_destroy(model->pp);
+    else
+        lap_nn_destroy(model->nn);
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         if (tensors[i].data)
             model->device->ops->free(model->device, tensors[i].data);
@@ -236,6 +252,11 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
         model->not_finite = -1;
     }
     model->micro = micro;
+    if (model->pp) {
+        lap_train_say(train, says ? model->groups.tp : NULL, "|-- Pipeline of %d micro-batches",
+                      train->micro);
+        return lap_pp_step(model->pp, train->desc.seq, model->tokens, model->targets);
+    }
     lap_nn_accumulate(model->nn, micro + 1 < train->micro);
     if (model->tokens)
         return begin_model(model, micro, says);
@@ -253,14 +274,14 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
 
 lap_status_t lap_train_wait(lap_train_model_t *model)
 {
-    return lap_nn_wait(model->nn);
+    return model->pp ? lap_pp_wait(model->pp) : lap_nn_wait(model->nn);
 }
 
 lap_status_t lap_train_add_loss(lap_train_model_t *model)
 {
     double loss;
-    LAP_TRY(lap_nn_loss_value(model->nn, &loss));
-    model->loss += loss / model->train->micro;
+    LAP_TRY(model->pp ? lap_pp_loss(model->pp, &loss) : lap_nn_loss_value(model->nn, &loss));
+    model->loss += model->pp ? loss : loss / model->train->micro;
     if (!isfinite(loss) && model->not_finite < 0)
         model->not_finite = model->micro;
     return LAP_OK;
@@ -306,7 +327,7 @@ static lap_status_t find_not_finite(lap_train_model_t *model, double loss,
 {
     const int micro = model->not_finite < 0 ? 0 : model->not_finite;
     const lap_tensor_t x = part_of(model->x, micro);
-    if (!isfinite(loss) && model->not_finite < 0)
+    if ((!isfinite(loss) && model->not_finite < 0) || model->pp)
         return LAP_OK;
     if (model->tokens) /* it looks at the latest ones */
         LAP_TRY(lap_model_forward(model->nn, model->train->desc.seq,
@@ -333,6 +354,8 @@ lap_status_t lap_train_tell_not_finite(lap_train_model_t *model, int index, cons
     if (lap_group_rank(model->groups.world) != 0)
         return LAP_OK;
     char where[160] = "all parameters, activations and gradients are finite";
+    if (model->pp)
+        snprintf(where, sizeof(where), "with --pp no tensor is looked for");
     if (found.what != LAP_NN_ALL_FINITE)
         snprintf(where, sizeof(where), "the first tensor that is not finite is %s %s, of rank %d",
                  kinds[found.what], found.name, found.rank);

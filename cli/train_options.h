@@ -21,6 +21,11 @@ enum {
     POSITIONS,
     TIED,
     TP,
+    PP,
+    VIRTUAL_PP,
+    SCHEDULE,
+    STAGE_LAYERS,
+    NO_OVERLAP_P2P,
     REPLICAS,
     ITERS,
     BATCH,
@@ -100,6 +105,11 @@ bool lap_train_count(const lap_args_t *args, int option, const char *otherwise, 
 
 /* A number that is not negative. */
 bool lap_train_rate(const lap_args_t *args, int option, float otherwise, float *rate_p);
+
+/* ---- train_pipeline.c ---- */
+
+/* How a model is cut into stages, once the grid is known. */
+bool lap_train_pipeline(lap_train_t *train, const lap_args_t *args);
 
 /* ---- train_shape.c ---- */
 

@@ -59,6 +59,8 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
     if (args->values[TP] &&
         !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))
         return false;
+    if (!lap_arg_int(args->command, "--pp", args->values[PP], 1, LAP_LAUNCH_MAX, &grid->pp))
+        return false;
     const int64_t others = lap_grid_ranks(grid, LAP_SLICE_WORLD & ~LAP_SLICE_TP);
     if (!args->values[TP] && lap_environment_launched() &&
         lap_environment_read(&environment) == LAP_OK)
@@ -205,6 +207,9 @@ static bool parse_link(lap_train_t *train, const lap_args_t *args)
         return true;
     if (!lap_arg_link(args->command, "--link", text, &train->link))
         return false;
+    if (train->link.ratio > 0 && train->grid.pp > 1)
+        return lap_args_wrong(args->command,
+                              "--link %s is for layers without a pipeline; expected a rate", text);
     if (train->link.ratio > 0 && train->grid.tp == 1)
         return lap_args_wrong(
             args->command,
@@ -243,6 +248,10 @@ static void settle(const lap_train_t *train, lap_args_t *args)
 {
     const lap_nn_desc_t *desc = &train->desc;
     lap_arg_settle(args, TP, "%d", train->grid.tp);
+    lap_arg_settle(args, VIRTUAL_PP, "%d", train->pipeline.virtual_stages);
+    lap_arg_settle(args, SCHEDULE, "%s", train->pipeline.schedule);
+    const char *layers = args->values[STAGE_LAYERS];
+    lap_arg_settle(args, STAGE_LAYERS, "%s", layers ? layers : "even");
     lap_arg_settle(args, BATCH, "%zu", train->batch);
     lap_arg_settle(args, BATCH_SIZE, "%zu", train->batch / (size_t)train->grid.dp);
     lap_arg_settle(args, HIDDEN, "%zu", desc->hidden);
@@ -316,12 +325,14 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     train.desc.debug = train.debug;
     if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
         !lap_train_kinds(&train, &args) || !lap_train_shape(&train, &args) ||
-        !parse_training(&train, &args) || !lap_train_sense(&train, &args, line) ||
-        !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
+        !parse_training(&train, &args) || !lap_train_pipeline(&train, &args) ||
+        !lap_train_sense(&train, &args, line) || !parse_overlap(&train, &args) ||
+        !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
+    train.trace = train.trace && train.grid.pp == 1; /* calls of a pipeline are not traced yet */
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
-    train.predicts =
-        !args.given[NO_PREDICT] && train.grid.dp == 1 && strcmp(train.device, "cuda") != 0;
+    train.predicts = !args.given[NO_PREDICT] && train.grid.dp == 1 && train.grid.pp == 1 &&
+                     strcmp(train.device, "cuda") != 0;
     settle(&train, &args);
     train.args = args;
     *train_p = train;

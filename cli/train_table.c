@@ -26,7 +26,25 @@ const lap_option_t lap_train_options[NOPTIONS] = {
             "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
             "launcher started)",
             NULL},
-    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of P ranks each", "1"},
+    [PP] = {0, "pp", "S",
+            "pipeline-parallel ranks, over which the layers of a model are cut into stages; each "
+            "has P tensor-parallel ranks",
+            "1"},
+    [VIRTUAL_PP] = {0, "virtual-pp", "V",
+                    "stages of each rank of a pipeline (default 2 with --schedule interleaved and "
+                    "zb-v, else 1)",
+                    NULL},
+    [SCHEDULE] = {0, "schedule", "NAME",
+                  "the order in which a pipeline works on micro-batches: 1f1b, interleaved, zb-h1, "
+                  "zb-v, or a table FILE.csv as of PyTorch; see lap show pipeline (default 1f1b; "
+                  "with --virtual-pp 2 or more: interleaved)",
+                  NULL},
+    [STAGE_LAYERS] = {0, "layers-per-stage", "N,N,...",
+                      "the layers of each stage of a pipeline (default: as evenly as can be)",
+                      NULL},
+    [NO_OVERLAP_P2P] = {0, "no-overlap-p2p", NULL,
+                        "ranks of a pipeline compute, then send, then compute", NULL},
+    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of S times P ranks each", "1"},
     [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
     [BATCH] = {0, "batch", "COUNT",
                "sequences per iteration, of all replicas together (default 2, or a sequence for "
@@ -170,9 +188,11 @@ static const int own[] = {RULES, CONFIG, GPU_SHARE,    TIMEOUT, PEAK,
 
 /* The names that TransformerEngine's examples have for them, and other trainers. */
 static const lap_alias_t aliases[] = {
-    {0, "layer-type", LAYER}, {0, "tp-size", TP},      {'i', "num-iters", ITERS},
-    {'s', "seq-length", SEQ}, {0, "num-heads", HEADS}, {0, "save-interval", SAVE_EVERY},
-    {0, "steps", ITERS},      {0, "dp", REPLICAS},     {0, "global-batch", BATCH},
+    {0, "layer-type", LAYER},   {0, "tp-size", TP},
+    {'i', "num-iters", ITERS},  {'s', "seq-length", SEQ},
+    {0, "num-heads", HEADS},    {0, "save-interval", SAVE_EVERY},
+    {0, "steps", ITERS},        {0, "dp", REPLICAS},
+    {0, "global-batch", BATCH}, {0, "no-overlap-p2p-communication", NO_OVERLAP_P2P},
 };
 
 const lap_command_t lap_train_command = {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which tensors the files of a checkpoint have, from the parameters of layers, and which parts of them this
- * rank has. All ranks list the same tensors, at the same places of the files.
+ * rank has. All ranks list the same tensors, at the same places of the files: those of the whole model,
+ * also where it is cut into the stages of a pipeline.
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static void name_tensors(const lap_ckpt_layout_t *layout, lap_ckpt_file_t *file,
         }
 }
 
-static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn, lap_ckpt_file_t *file)
+static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                              const lap_nn_list_t *whole, lap_ckpt_file_t *file)
 {
     static const char *const metadata[] = {"format", "pt", NULL};
     const size_t count = file->nsets * layout->ntensors;
@@ -36,10 +38,11 @@ static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn, lap
     if (!file->tensors)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the names of %zu tensors", count);
     size_t at = 0;
-    for (size_t i = 0; i < lap_nn_params(nn); i++) {
+    for (size_t i = 0; i < whole->nweights; i++) {
+        const lap_nn_param_t *param = &whole->weights[i].param;
         lap_ckpt_tensors_t tensors;
-        lap_ckpt_names(nn, lap_nn_param(nn, i), &tensors);
-        name_tensors(layout, file, lap_nn_param(nn, i), &tensors, at);
+        lap_ckpt_names(nn, param, &tensors);
+        name_tensors(layout, file, param, &tensors, at);
         at += tensors.count;
     }
     LAP_TRY(lap_st_header(file->tensors, count, metadata, &file->header, &file->header_bytes));
@@ -51,14 +54,17 @@ static lap_status_t init_file(lap_ckpt_layout_t *layout, const lap_nn_t *nn, lap
 
 /*
  * Which rank writes a parameter: the replicas take turns, and of one that all ranks of a replica have,
- * these do too.
+ * these do too. Of tied weights that two stages have, the first writes them.
  */
-static bool is_mine(const lap_nn_t *nn, const lap_group_t *replicas, const lap_nn_param_t *param,
-                    size_t index)
+static bool is_mine(const lap_nn_t *nn, const lap_group_t *replicas, const lap_nn_weight_t *weight)
 {
+    const lap_nn_param_t *param = &weight->param;
+    const size_t index = weight->tensor;
     const size_t nreplicas = replicas ? (size_t)replicas->size : 1;
     const size_t replica = replicas ? (size_t)replicas->rank : 0;
     const size_t sharers = (size_t)nn->group->size;
+    if (weight->twin)
+        return false;
     if (!param->replicated)
         return index % nreplicas == replica;
     return index % sharers == (size_t)nn->group->rank && index / sharers % nreplicas == replica;
@@ -89,8 +95,16 @@ static void add_pieces(lap_ckpt_layout_t *layout, const lap_nn_param_t *param,
     }
 }
 
+static size_t count_tensors(const lap_nn_t *nn, const lap_nn_param_t *param)
+{
+    lap_ckpt_tensors_t tensors;
+    lap_ckpt_names(nn, param, &tensors);
+    return tensors.count;
+}
+
+/* The parameters of a stage are in the order of the whole model, but for the twin of tied weights. */
 static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
-                                const lap_group_t *replicas)
+                                const lap_nn_list_t *whole, const lap_group_t *replicas)
 {
     const size_t nparams = lap_nn_params(nn);
     layout->pieces = lap_alloc(nparams * LAP_NN_PARTS, sizeof(*layout->pieces));
@@ -99,33 +113,29 @@ static lap_status_t list_pieces(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
                          layout->ntensors);
     const lap_nn_param_t *first = lap_nn_param(nn, 0);
     size_t tensor = 0;
+    uint32_t next = 0; /* whose first tensor that is */
     for (size_t i = 0; i < nparams; i++) {
-        const lap_nn_param_t *param = lap_nn_param(nn, i);
+        const lap_nn_weight_t *weight = &nn->list.weights[i];
+        for (; next < weight->tensor; next++)
+            tensor += count_tensors(nn, &whole->weights[next].param);
+        const lap_nn_param_t *param = &weight->param;
         const size_t at = (size_t)((float *)param->master.data - (float *)first->master.data);
         lap_ckpt_tensors_t tensors;
         lap_ckpt_names(nn, param, &tensors);
-        add_pieces(layout, param, &tensors, tensor, at, is_mine(nn, replicas, param, i));
-        tensor += tensors.count;
+        add_pieces(layout, param, &tensors, weight->twin ? 0 : tensor, at,
+                   is_mine(nn, replicas, weight));
     }
     return LAP_OK;
 }
 
-static size_t count_tensors(const lap_nn_t *nn)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < lap_nn_params(nn); i++) {
-        lap_ckpt_tensors_t tensors;
-        lap_ckpt_names(nn, lap_nn_param(nn, i), &tensors);
-        count += tensors.count;
-    }
-    return count;
-}
-
-lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
-                                  lap_optimizer_t *optimizer, const lap_group_t *replicas)
+static lap_status_t lay_out(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                            const lap_nn_list_t *whole, lap_optimizer_t *optimizer,
+                            const lap_group_t *replicas)
 {
     size_t count;
-    *layout = (lap_ckpt_layout_t){.ntensors = count_tensors(nn), .nfiles = optimizer ? 2 : 1};
+    for (uint32_t i = 0; i < whole->nweights; i++)
+        layout->ntensors += count_tensors(nn, &whole->weights[i].param);
+    layout->nfiles = optimizer ? 2 : 1;
     const bool two = optimizer && lap_optimizer_moments(optimizer, 1, &count);
     layout->narrays = optimizer ? 2 + two : 1;
     layout->files[LAP_CKPT_MODEL] =
@@ -138,8 +148,28 @@ lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
     };
     (void)lap_ckpt_config(nn, layout->config, sizeof(layout->config));
     for (size_t f = 0; f < layout->nfiles; f++)
-        LAP_TRY(init_file(layout, nn, &layout->files[f]));
-    return list_pieces(layout, nn, replicas);
+        LAP_TRY(init_file(layout, nn, whole, &layout->files[f]));
+    return list_pieces(layout, nn, whole, replicas);
+}
+
+lap_status_t lap_ckpt_layout_init(lap_ckpt_layout_t *layout, const lap_nn_t *nn,
+                                  lap_optimizer_t *optimizer, const lap_group_t *replicas)
+{
+    lap_nn_list_t whole = {.nregions = 0};
+    lap_nn_plan_t plan = {.nranks = nn->list.plan.nranks};
+    *layout = (lap_ckpt_layout_t){.ntensors = 0};
+    if (!lap_nn_list_is_stage(&nn->list))
+        return lay_out(layout, nn, &nn->list, optimizer, replicas);
+    lap_nn_desc_t desc = nn->list.plan.desc;
+    desc.overlap = NULL; /* that of whoever made the layers, which may be gone */
+    desc.buffer_options = NULL;
+    lap_status_t status = lap_nn_plan_init(&desc, plan.nranks, &plan);
+    if (status == LAP_OK)
+        status = lap_nn_list_init(&whole, &plan, nn->list.rank, nn->kernels);
+    if (status == LAP_OK)
+        status = lay_out(layout, nn, &whole, optimizer, replicas);
+    lap_nn_list_clear(&whole);
+    return status;
 }
 
 void lap_ckpt_layout_clear(lap_ckpt_layout_t *layout)

@@ -285,8 +285,7 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
 
 /* ---- programs of all ranks ---- */
 
-/* Those of the device of a target, or of the device cpu where this build has none of them. */
-static const lap_nn_kernels_t *kernels_of(const lap_target_t *target)
+const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target)
 {
     const lap_nn_kernels_t *kernels = NULL;
     if (target->device.graphs && lap_nn_kernels_find("cuda", &kernels) != LAP_OK)
@@ -396,7 +395,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
         programs->list[rank] = linked;
-        LAP_TRY(lap_nn_list_init(list, plan, rank % plan->nranks, kernels_of(linking->target)));
+        LAP_TRY(
+            lap_nn_list_init(list, plan, rank % plan->nranks, lap_nn_kernels_for(linking->target)));
         LAP_TRY(link_rank(list, linking, source, linked));
     }
     return LAP_OK;
@@ -459,6 +459,10 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         size_t bucket_bytes = 0, scratch[LAP_NN_SCRATCHES] = {0};
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
+            if (lap_nn_list_is_stage(list) && schedule->nsteps == 0) {
+                own.fragments--; /* what another rank does */
+                continue;
+            }
             const bool kernel = schedule->nsteps == 1 && schedule->steps[0].kind == LAP_STEP_KERNEL;
             own.kernels += kernel;
             graphs = graphs && (kernel || schedule->graph);
@@ -477,9 +481,11 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
             bucket_bytes += linked->regions[i].bytes;
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);
-        most.fragments = own.fragments;
-        most.kernels = own.kernels;
-        most.launches = graphs ? count_launches(list, linked) : own.fragments;
+        most.fragments = larger(most.fragments, own.fragments);
+        most.kernels = larger(most.kernels, own.kernels);
+        most.launches = larger(most.launches, graphs && !lap_nn_list_is_stage(list)
+                                                  ? count_launches(list, linked)
+                                                  : own.fragments);
         most.steps = larger(most.steps, own.steps);
         most.links = larger(most.links, own.links);
         most.private_bytes = larger(most.private_bytes, list->bytes[LAP_NN_PRIVATE]);
@@ -497,28 +503,43 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
 /* ---- proofs ---- */
 
 /* Each call by itself, for what the target demands of what it is given. */
-static lap_status_t prove_calls(const lap_nn_programs_t *programs, const lap_target_t *target)
+static lap_status_t prove_call(const lap_nn_programs_t *programs, const lap_target_t *target,
+                               uint32_t f, int first, const lap_schedule_t **group)
+{
+    const lap_fragment_t *fragment = &programs->programs[first].fragments[f];
+    const int size = fragment->schedule.size;
+    for (int rank = 0; rank < size; rank++)
+        group[rank] =
+            &programs->programs[fragment->base + rank * fragment->stride].fragments[f].schedule;
+    return lap_lowered_check(group, 1, size, target);
+}
+
+/*
+ * What is a call of some ranks, of which the first is this one. Without a pipeline, those of other replicas
+ * are no others than those of the first.
+ */
+static bool is_call(const lap_nn_programs_t *programs, uint32_t f, int rank)
+{
+    const lap_fragment_t *fragment = &programs->programs[rank].fragments[f];
+    const lap_schedule_t *schedule = &fragment->schedule;
+    const bool stage = lap_nn_list_is_stage(&programs->lists[rank]);
+    if (schedule->nsteps == 0 ? stage : schedule->steps[0].kind == LAP_STEP_KERNEL)
+        return false;
+    return stage ? schedule->rank == 0 : rank == 0;
+}
+
+lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_target_t *target)
 {
     const lap_schedule_t **group = lap_alloc((size_t)programs->size, sizeof(*group));
     lap_status_t status = LAP_OK;
     if (!group)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to check %d ranks", programs->size);
-    for (uint32_t f = 0; f < programs->programs[0].nfragments && status == LAP_OK; f++) {
-        const lap_fragment_t *first = &programs->programs[0].fragments[f];
-        const int size = first->schedule.size;
-        for (int rank = 0; rank < size; rank++)
-            group[rank] =
-                &programs->programs[first->base + rank * first->stride].fragments[f].schedule;
-        if (group[0]->nsteps == 0 || group[0]->steps[0].kind != LAP_STEP_KERNEL)
-            status = lap_lowered_check(group, 1, size, target);
-    }
+    for (uint32_t f = 0; f < programs->programs[0].nfragments; f++)
+        for (int rank = 0; rank < programs->size && status == LAP_OK; rank++)
+            if (is_call(programs, f, rank))
+                status = prove_call(programs, target, f, rank, group);
     lap_free(group);
-    return status;
-}
-
-static lap_status_t prove(const lap_nn_programs_t *programs, const lap_target_t *target)
-{
-    LAP_TRY(prove_calls(programs, target));
+    LAP_TRY(status);
     return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
 }
 
@@ -538,7 +559,7 @@ lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *
         status = lap_nn_programs_init(&programs, plan, &linkings[i]);
         /* All of it is in the first pass, too, unless scales come from passes before. */
         if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
-            status = prove(&programs, target);
+            status = lap_nn_programs_prove(&programs, target);
         if (status == LAP_OK && sets)
             *proof_p = lap_nn_programs_count(&programs);
         lap_nn_programs_clear(&programs);

@@ -154,7 +154,7 @@ lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_sta
               linking->overlap ? lap_stream_of(set, LAP_STREAM_RECEIVE) : LAP_STREAM_COMPUTE, rows,
               list->regions[region].cols * lap_dtype_size(dtype));
     LAP_TRY(schedule_p->status);
-    return linking->target ? lap_lower(schedule_p, 1, linking->target, NULL) : LAP_OK;
+    return linking->target ? lap_lower(schedule_p, 1, linking->target, linking->after) : LAP_OK;
 }
 
 /* Fragments of two ranks of the pipeline. */

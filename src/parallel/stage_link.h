@@ -58,6 +58,7 @@ typedef struct lap_stage_linking {
     size_t seq;
     bool overlap;
     const lap_target_t *target;    /* what messages are lowered for; NULL: as they are built */
+    const char *after;             /* the pass of lowering to stop after; NULL: all run */
     const lap_nn_source_t *source; /* of the operators of the layers */
     /* The schedule of the sum of tied gradients, LAP_STAGE_SCATTER or _GATHER; the caller clears it. */
     lap_status_t (*tied)(void *context, const lap_nn_list_t *list, int rank, lap_stage_kind_t which,

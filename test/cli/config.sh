@@ -100,8 +100,8 @@ yaml '' 'normalization: layernorm1p'
 has 'a word that we do not know' "$status $err" '2 ' "bad.yaml:2: normalization is 'layernorm1p', expected one of layernorm, LayerNorm, rmsnorm, RMSNorm"
 yaml 'sequence_parallel: maybe'
 has 'neither true nor false' "$status $err" '2 ' "sequence_parallel is 'maybe', expected true or false"
-yaml 'pipeline_model_parallel_size: 4'
-has 'what is not there yet' "$status $err" '2 ' "pipeline_model_parallel_size is '4', expected 1: anything else is not there yet"
+yaml 'expert_model_parallel_size: 4'
+has 'what is not there yet' "$status $err" '2 ' "expert_model_parallel_size is '4', expected 1: anything else is not there yet"
 yaml 'optim:' '  betas: 0.9'
 has 'betas that are not two' "$status $err" '2 ' "bad.yaml:2: betas is '0.9', expected two numbers below 1"
 yaml 'hidden_size: ${model.width}'

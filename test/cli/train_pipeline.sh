@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Pipelines of `lap train`: any schedule has the losses and norms of one rank, with tensor-parallel ranks and replicas; tables that are
+# wrong are refused before a rank starts; a rank that is killed is named; checkpoints go from one pipeline to another; and lap check and lap
+# show take the same options.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+small='--model gpt --layers 4 --hidden 24 --heads 6 --vocab 61 --seq 8 --batch 8 --micro-batches 4 --iters 4 --lr 0.002'
+
+# figures ARGUMENTS...: losses and norms of the steps of a run, in $losses and $norms.
+figures() {
+    # shellcheck disable=SC2086
+    lap train --json $small "$@"
+    is "'lap train $*' ends well" "$status$err" 0
+    losses=$(tail -n 1 "$work/out" | grep -oE '"loss":[^,]+' | cut -d: -f2)
+    norms=$(tail -n 1 "$work/out" | grep -oE '"grad_norm":[^,]+' | cut -d: -f2)
+}
+
+refuse() {
+    local words=$1
+    shift
+    # shellcheck disable=SC2086
+    lap train $small "$@"
+    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has '... that says why' "$err" "$words"
+}
+
+# ---- grids ----
+
+figures --tp 1
+alone=$losses alone_norms=$norms
+cat >"$work/table.csv" <<'EOF'
+0F0,0F1,,0F2,0B0,0F3,0B1,,0B2,,0B3
+,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3
+EOF
+for grid in '--tp 1 --pp 2' '--tp 1 --pp 2 --virtual-pp 2' '--tp 2 --pp 2 --dp 2 --schedule zb-h1' '--tp 1 --pp 2 --schedule zb-v' \
+    '--tp 1 --pp 3 --layers-per-stage 2,1,1' "--tp 1 --pp 2 --schedule $work/table.csv"; do
+    # shellcheck disable=SC2086
+    figures $grid
+    ok '... with the losses of one rank' near "$losses" "$alone" 1e-5
+    ok '... and its norms' near "$norms" "$alone_norms" 1e-5
+done
+figures --tp 1 --pp 2 --schedule "$work/table.csv"
+once=$losses$norms
+figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-overlap-p2p
+is 'messages in line with computing: the same bits' "$losses$norms" "$once"
+
+# ---- what is refused ----
+
+printf '0F0,0F1,0F2,0B0,0B1,0B2,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n' >"$work/missing.csv"
+refuse "rank 0, action 6, 0B3: its forward does not come before it" --tp 1 --pp 2 --schedule "$work/missing.csv"
+printf '0F0,0B0,0F1,0F2,0F3,0B1,0B2,0B3\n1F0,1F1,1B0,1B1,1F2,1B2,1F3,1B3\n' >"$work/deadlock.csv"
+refuse "deadlock: rank 0, action 1, 0B0 waits for 1B0" --tp 1 --pp 2 --schedule "$work/deadlock.csv"
+refuse "$work/table.csv is for 2 ranks, expected the 3 of the pipeline" --tp 1 --pp 3 --schedule "$work/table.csv"
+refuse "no pipeline schedule '1f1', expected 1f1b, interleaved, zb-h1 or zb-v; did you mean 1f1b?" --tp 1 --pp 2 --schedule 1f1
+refuse '4 layers are not enough for 5 stages' --tp 1 --pp 5
+refuse 'the stages have 3 layers, expected the 4 of the model' --tp 1 --pp 2 --layers-per-stage 2,1
+refuse "--layers-per-stage is '2,x'; expected numbers of layers" --tp 1 --pp 2 --layers-per-stage 2,x
+refuse 'interleaved has 4 micro-batches, expected a multiple of its 3 ranks' --tp 1 --pp 3 --schedule interleaved --layers 6
+refuse '--schedule is for pipelines; expected --pp 2 or more with it' --tp 1 --schedule 1f1b
+lap train --layer transformer --tp 1 --pp 2
+has 'only models have stages' "$status $err" '2 ' '--pp is 2; expected --model with it'
+
+# ---- proofs and pictures ----
+
+for options in '--pp 2' '--tp 2 --pp 2 --schedule zb-h1' '--pp 2 --schedule zb-v' '--pp 2 --virtual-pp 2 --no-overlap-p2p' '--pp 2 --target cuda'; do
+    # shellcheck disable=SC2086
+    lap check train $small --tp 1 $options
+    has "lap check train $options" "$status $out" '0 ' 'a step with all its messages is proved safe' "pipeline of 2 ranks"
+done
+# shellcheck disable=SC2086
+lap check train $small --tp 1 --pp 2 --schedule "$work/deadlock.csv"
+has 'a deadlock is no proof' "$status $err" '2 ' 'deadlock: rank 0, action 1'
+# shellcheck disable=SC2086
+lap show train $small --tp 1 --pp 2 --rank 1
+has 'lap show train shows a stage with its messages' "$status $out" '0 ' 'receive 1F0' '1F0 qkv_fprop' 'send 1B3' 'slot0.x' 'message'
+
+# ---- checkpoints ----
+
+figures --tp 1 --pp 2 --save "$work/saved" --save-every 2
+rm -r "$work/saved/step-00000004"
+for grid in '--tp 1' '--tp 2 --pp 2' '--tp 1 --pp 3 --layers-per-stage 1,1,2 --schedule zb-h1'; do
+    # shellcheck disable=SC2086
+    figures $grid --load "$work/saved"
+    ok "a checkpoint of two stages goes on with $grid" near "$(tail -n 2 <<<"$losses")" "$(tail -n 2 <<<"$alone")" 1e-5
+done
+figures --tp 1 --save "$work/whole" --save-every 2
+rm -r "$work/whole/step-00000004"
+figures --tp 1 --pp 2 --schedule zb-v --load "$work/whole"
+ok 'one of one rank goes on in a pipeline' near "$(tail -n 2 <<<"$losses")" "$(tail -n 2 <<<"$alone")" 1e-5
+
+# ---- a killed rank ----
+
+# shellcheck disable=SC2086
+"$LAP" train $small --tp 1 --pp 3 --iters 100000 --timeout 60 >"$work/out" 2>"$work/err" &
+launcher=$!
+third_step() { grep -q 'Step 3/' "$work/out"; }
+until_true third_step
+kill -KILL "$(pid_of 2)"
+collect
+is 'a rank of a pipeline is killed: the job ends at once, with the signal' "$status" 137
+has '... and names it' "$err" 'rank 2 (pid' 'killed by signal 9'
+has '... as the other ranks do' "$err" 'rank 0: peer lost' 'rank 1: peer lost' 'has died'
+finish

@@ -14,7 +14,9 @@
 #include "core/status.h"
 #include "nn/nn_fields.h"
 #include "parallel/pipeline.h"
+#include "plan/step_trace.h"
 #include "shared_options.h"
+#include "trace_file.h"
 #include "util/alloc.h"
 
 enum {
@@ -42,6 +44,7 @@ enum {
     FSDP,
     NO_OVERLAP,
     EXPLAIN,
+    TRACE,
     TOP,
     PRICE,
     POWER,
@@ -80,6 +83,7 @@ static const lap_option_t options[NOPTIONS] = {
     [FSDP] = {0, "fsdp", NULL, "weights are sharded over replicas, too, and gathered layer by layer", NULL},
     [NO_OVERLAP] = {0, "no-overlap", NULL, "communication of all kinds is not overlapped", NULL},
     [EXPLAIN] = {0, "explain", NULL, "where the time and the memory of the best grid, or of the one given, go", NULL},
+    [TRACE] = LAP_OPTION_TRACE("that step, a rank for each of the pipeline"),
     [TOP] = {0, "top", "COUNT", "grids to show", "10"},
     [PRICE] = {0, "price", "MONEY", "of a GPU for an hour: what a step and a billion tokens cost", NULL},
     [POWER] = {0, "power", "WATTS", "of a GPU and its share of the rest: the energy of a step", NULL},
@@ -192,7 +196,8 @@ static bool parse(const lap_args_t *args, lap_plan_request_t *request)
 {
     request->gpu = args->values[GPU];
     request->validate = args->values[VALIDATE];
-    request->explain = args->given[EXPLAIN];
+    request->trace = args->values[TRACE];
+    request->explain = args->given[EXPLAIN] || request->trace;
     request->json = args->given[JSON];
     if (request->validate)
         return true;
@@ -235,6 +240,64 @@ static lap_status_t check_given(const lap_plan_request_t *request)
     return lap_plan_check(&config, &request->machine);
 }
 
+/* Where a rank of the pipeline is. */
+static void put_place(const void *context, int rank, char *text, size_t bytes)
+{
+    const lap_plan_config_t *config = context;
+    snprintf(text, bytes, "pp%d of %zu GPUs", rank, config->gpus / config->pp);
+}
+
+static lap_trace_file_t trace_file(const lap_plan_request_t *request,
+                                   const lap_plan_config_t *config, const lap_timeline_t *timeline)
+{
+    return (lap_trace_file_t){.path = request->trace,
+                              .command = "lap plan",
+                              .title = request->model,
+                              .simulated = timeline,
+                              .place = put_place,
+                              .context = config};
+}
+
+static lap_status_t write_trace(const lap_plan_request_t *request, const lap_plan_choice_t *choice)
+{
+    lap_timeline_t timeline = {.size = (int)choice->config.pp, .most = LAP_TIMELINE_MOST};
+    lap_status_t status =
+        lap_plan_timeline(&choice->config, &request->machine, &choice->result, &timeline);
+    const lap_trace_file_t file = trace_file(request, &choice->config, &timeline);
+    if (status == LAP_OK)
+        status = lap_trace_file_write(&file);
+    if (status == LAP_OK && timeline.dropped > 0)
+        fprintf(stderr, "lap plan: the trace lacks %zu records: it has at most %d\n",
+                timeline.dropped, LAP_TIMELINE_MOST);
+    lap_timeline_clear(&timeline);
+    return status;
+}
+
+/* Prints what was found. Returns the exit status. */
+static int tell(const lap_plan_request_t *request, const lap_plan_found_t *found)
+{
+    const lap_plan_choice_t *choice = found->count         ? &found->best[0]
+                                      : found->any_nearest ? &found->nearest
+                                                           : NULL;
+    if (request->trace && choice) {
+        const lap_status_t status = write_trace(request, choice);
+        if (status != LAP_OK)
+            return lap_args_refused(&command, status, "");
+    }
+    if (request->explain && choice)
+        (request->json ? lap_plan_json_one : lap_plan_print_one)(request, choice);
+    else
+        (request->json ? lap_plan_json_found : lap_plan_print_found)(request, found);
+    return found->count ? LAP_CLI_OK : LAP_CLI_FAILED;
+}
+
+static lap_status_t check_trace(const lap_plan_request_t *request)
+{
+    const lap_timeline_t none = {.size = 1};
+    const lap_trace_file_t file = trace_file(request, &request->config, &none);
+    return request->trace ? lap_trace_file_check(&file) : LAP_OK;
+}
+
 static int answer(lap_plan_request_t *request)
 {
     lap_plan_found_t *found = lap_alloc(1, sizeof(*found));
@@ -244,17 +307,13 @@ static int answer(lap_plan_request_t *request)
     if (status == LAP_OK)
         status = check_given(request);
     if (status == LAP_OK)
+        status = check_trace(request);
+    if (status == LAP_OK)
         status = lap_plan_search(&request->config, &request->machine,
                                  request->explain ? 1 : (size_t)request->top, found);
     int result = status == LAP_OK ? LAP_CLI_OK : lap_args_refused(&command, status, "");
-    if (status == LAP_OK) {
-        if (!request->explain || (found->count == 0 && !found->any_nearest))
-            (request->json ? lap_plan_json_found : lap_plan_print_found)(request, found);
-        else
-            (request->json ? lap_plan_json_one : lap_plan_print_one)(
-                request, found->count ? &found->best[0] : &found->nearest);
-        result = found->count ? LAP_CLI_OK : LAP_CLI_FAILED;
-    }
+    if (status == LAP_OK)
+        result = tell(request, found);
     lap_free(found);
     return result;
 }

@@ -336,10 +336,10 @@ static uint32_t last_until(const walk_t *walk, int rank, int stream, uint64_t wh
         const sorted_t *it = &walk->ends[low];
         if (it->index == but || it->record->begin == it->record->end)
             continue; /* nothing of no length is on the path: no circle can be */
+        if (stream >= 0 && when - it->record->end > NEXT_NS)
+            break;
         if (stream < 0 || it->record->stream == (uint32_t)stream)
             return it->index;
-        if (when - it->record->end > NEXT_NS)
-            break;
     }
     return LAP_NO_STEP;
 }

@@ -20,6 +20,7 @@ const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1] = {
     "interleaved wants a multiple of pp micro-batches",
     "slower than the best even without bubbles",
     "does not fit in memory",
+    "its layers cannot be shared so",
     NULL};
 
 typedef struct known_layer {
@@ -102,7 +103,13 @@ static double least_seconds(const lap_plan_config_t *config, const lap_plan_laye
            (layer->layer[LAP_PLAN_FORWARD].seconds + layer->layer[LAP_PLAN_BACKWARD].seconds);
 }
 
-static lap_status_t try_one(search_t *search, const lap_plan_config_t *config)
+/* Whether the caller has said all sizes of the grid: what is wrong with it is an error then. */
+static bool is_one_grid(const lap_plan_config_t *given)
+{
+    return given->tp > 0 && given->pp > 0 && given->cp > 0;
+}
+
+static lap_status_t try_it(search_t *search, const lap_plan_config_t *config)
 {
     const lap_plan_found_t *found = search->found;
     const lap_plan_layer_t *layer = NULL;
@@ -116,6 +123,15 @@ static lap_status_t try_one(search_t *search, const lap_plan_config_t *config)
     }
     LAP_TRY(lap_plan_step(config, search->machine, layer, &choice.result));
     add_choice(search, &choice);
+    return LAP_OK;
+}
+
+static lap_status_t try_one(search_t *search, const lap_plan_config_t *config)
+{
+    const lap_status_t status = try_it(search, config);
+    if (status != LAP_ERR_INVALID || is_one_grid(search->given))
+        return status;
+    leave_out(search, config, LAP_PLAN_SHARES);
     return LAP_OK;
 }
 
@@ -267,6 +283,7 @@ lap_status_t lap_plan_search(const lap_plan_config_t *given, const lap_machine_t
 {
     *found_p = (lap_plan_found_t){.most = most < LAP_PLAN_BEST_MOST ? most : LAP_PLAN_BEST_MOST};
     search_t search = {.given = given, .machine = machine, .found = found_p};
+    LAP_TRY(lap_plan_check_sizes(given));
     const lap_status_t status = try_all(&search);
     lap_free(search.known);
     return status;

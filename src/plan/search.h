@@ -18,6 +18,7 @@ typedef enum lap_plan_reason {
     LAP_PLAN_MICROS, /* the schedule needs a multiple of its ranks */
     LAP_PLAN_SLOW,   /* slower than the best ones, even without a bubble */
     LAP_PLAN_LARGE,  /* it does not fit */
+    LAP_PLAN_SHARES, /* a rank would have nothing of something, or too much to count */
     LAP_PLAN_REASONS
 } lap_plan_reason_t;
 extern const char *const lap_plan_reason_names[LAP_PLAN_REASONS + 1];

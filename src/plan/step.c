@@ -8,9 +8,12 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "parallel/pipeline.h"
-#include "plan/plan.h"
+#include "plan/step.h"
 #include "util/alloc.h"
+
+#define LAYERS_MOST 16384
+#define GPUS_MOST (1 << 20)
+#define BATCH_MOST (1 << 24)
 
 const char *const lap_plan_kind_names[LAP_PLAN_KINDS + 1] = {
     "compute", "tp", "cp", "pp bubble", "pp", "dp", "optimizer", NULL};
@@ -50,17 +53,31 @@ static lap_status_t check_divides(const char *what, size_t value, const char *by
     return LAP_OK;
 }
 
+lap_status_t lap_plan_check_sizes(const lap_plan_config_t *config)
+{
+    const lap_nn_desc_t *model = &config->model;
+    if (model->layers < 1 || model->layers > LAYERS_MOST)
+        return lap_error(LAP_ERR_INVALID, "layers is %zu, expected 1 to %d", model->layers,
+                         LAYERS_MOST);
+    if (config->gpus < 1 || config->gpus > GPUS_MOST)
+        return lap_error(LAP_ERR_INVALID, "gpus is %zu, expected 1 to %d", config->gpus, GPUS_MOST);
+    if (config->global_batch < 1 || config->global_batch > BATCH_MOST)
+        return lap_error(LAP_ERR_INVALID, "global-batch is %zu, expected 1 to %d",
+                         config->global_batch, BATCH_MOST);
+    return LAP_OK;
+}
+
 lap_status_t lap_plan_check(const lap_plan_config_t *config, const lap_machine_t *machine)
 {
     const lap_nn_desc_t *model = &config->model;
+    LAP_TRY(lap_plan_check_sizes(config));
     if (machine->peak[config->type] <= 0)
         return lap_error(LAP_ERR_INVALID, "%s multiplies no %s: it has no peak_tflops of it",
                          machine->name, lap_plan_type_names[config->type]);
-    if (config->gpus == 0 || config->micro_batch == 0 || config->virtual_pp == 0)
+    if (config->micro_batch == 0 || config->virtual_pp == 0)
         return lap_error(LAP_ERR_INVALID,
-                         "gpus, micro-batch and virtual-pp are %zu, %zu and %zu, expected at least "
-                         "1 of each",
-                         config->gpus, config->micro_batch, config->virtual_pp);
+                         "micro-batch and virtual-pp are %zu and %zu, expected at least 1 of each",
+                         config->micro_batch, config->virtual_pp);
     if (config->tp * config->pp * config->cp * config->dp != config->gpus)
         return lap_error(LAP_ERR_INVALID,
                          "tp * pp * cp * dp is %zu * %zu * %zu * %zu, expected the %zu GPUs",
@@ -115,22 +132,6 @@ static void divide_layers(const lap_plan_config_t *config, size_t nstages, size_
     }
 }
 
-/* ---- a step that is being planned ---- */
-
-typedef struct step {
-    const lap_plan_config_t *config;
-    const lap_machine_t *machine;
-    const lap_plan_layer_t *layer;
-    size_t nstages, micros;
-    size_t *layers;          /* of each stage */
-    lap_pipe_costs_t *costs; /* of each stage */
-    double message_s;
-    double span, fast_span;      /* of all micro-batches, and with messages that take no time */
-    size_t rank;                 /* of the pipeline: the one with the most work */
-    size_t most_live;            /* stages' micro-batches that a rank holds at once */
-    double fsdp_s, fsdp_exposed; /* of a step */
-} step_t;
-
 static void add_span(lap_plan_span_t *sum, const lap_plan_span_t *part, double times)
 {
     sum->seconds += times * part->seconds;
@@ -141,204 +142,90 @@ static void add_span(lap_plan_span_t *sum, const lap_plan_span_t *part, double t
     sum->cp_s += times * part->cp_s;
 }
 
-/* A pass of a micro-batch through a stage. */
-static lap_plan_span_t stage_span(const step_t *step, size_t stage, int pass)
+lap_plan_span_t lap_plan_stage_span(const lap_plan_state_t *state, size_t stage, int pass)
 {
     lap_plan_span_t span = {.seconds = 0};
-    add_span(&span, &step->layer->layer[pass], (double)step->layers[stage]);
+    add_span(&span, &state->layer->layer[pass], (double)state->layers[stage]);
     if (stage == 0)
-        add_span(&span, &step->layer->embedding[pass], 1);
-    if (stage + 1 == step->nstages)
-        add_span(&span, &step->layer->head[pass], 1);
+        add_span(&span, &state->layer->embedding[pass], 1);
+    if (stage + 1 == state->nstages)
+        add_span(&span, &state->layer->head[pass], 1);
     return span;
 }
 
-/* The rank of the pipeline that has a stage. */
-static size_t rank_of(const step_t *step, size_t stage)
+size_t lap_plan_rank_of(const lap_plan_state_t *state, size_t stage)
 {
-    const size_t pp = step->config->pp;
-    if (strcmp(step->config->schedule, "zb-v") == 0)
+    const size_t pp = state->config->pp;
+    if (strcmp(state->config->schedule, "zb-v") == 0)
         return stage < pp ? stage : 2 * pp - 1 - stage;
     return stage % pp;
 }
 
-/* The parameters of a rank. */
-static double rank_weights(const step_t *step, size_t rank)
+double lap_plan_rank_weights(const lap_plan_state_t *state, size_t rank)
 {
-    const lap_plan_layer_t *layer = step->layer;
+    const lap_plan_layer_t *layer = state->layer;
     double weights = 0;
-    for (size_t s = 0; s < step->nstages; s++) {
-        if (rank_of(step, s) != rank)
+    for (size_t s = 0; s < state->nstages; s++) {
+        if (lap_plan_rank_of(state, s) != rank)
             continue;
-        weights += (double)step->layers[s] * layer->weights;
+        weights += (double)state->layers[s] * layer->weights;
         weights += s == 0 ? layer->embedding_weights : 0;
-        weights += s + 1 == step->nstages ? layer->head_weights : 0;
+        weights += s + 1 == state->nstages ? layer->head_weights : 0;
         /* Both ends have the table of a model that shares it. */
-        weights += s + 1 == step->nstages && step->nstages > 1 && step->config->model.tied
+        weights += s + 1 == state->nstages && state->nstages > 1 && state->config->model.tied
                        ? layer->embedding_weights
                        : 0;
     }
     return weights;
 }
 
-/* ---- replicas ---- */
-
-/* The ranks that have the same weights: replicas, and parts of sequences. */
-static double group_size(const step_t *step)
-{
-    return (double)(step->config->dp * step->config->cp);
-}
-
-/* Bytes per second of a collective of replicas: NVLink inside a node, all their NICs between nodes. */
-static double group_rate(const step_t *step)
-{
-    const lap_machine_t *machine = step->machine;
-    const double nvlink = lap_wire_rate(&machine->nvlink);
-    const double inside = fmax(1, floor(machine->gpus_per_node / (double)step->config->tp));
-    if (group_size(step) <= inside)
-        return nvlink;
-    return fmin(nvlink, inside * lap_wire_rate(&machine->network));
-}
-
-/* A gather or a reduce-scatter of so many bytes. */
-static double collective_s(const step_t *step, double bytes)
-{
-    const double size = group_size(step);
-    const double latency = step->machine->network.latency_s * 2 * log2(fmax(size, 1));
-    return size > 1 ? bytes * (size - 1) / size / group_rate(step) + latency : 0;
-}
-
-/* A bucket, in elements: as large as Megatron has them. */
-static double bucket_elements(const step_t *step)
-{
-    return fmax(40e6, 1e6 * (double)step->config->dp);
-}
-
-/*
- * What of a collective is exposed, when it is in buckets that run while something else takes
- * `window`: the last bucket begins when that ends, or the first must be there before it begins.
- */
-static double exposed_s(const step_t *step, double elements, double bytes, double window)
-{
-    const double buckets = fmax(1, ceil(elements / bucket_elements(step)));
-    const double all = buckets * collective_s(step, bytes / buckets);
-    if (!step->config->dp_overlap)
-        return all;
-    return fmax(all / buckets, all - window * (buckets - 1) / buckets);
-}
-
-/* Time of the rank's passes in which the last gradients, or the first weights, travel. */
-static double window_s(const step_t *step, int pass)
-{
-    const size_t chunks = step->config->virtual_pp;
-    const double turns =
-        (double)(chunks - 1) *
-            (double)(step->config->pp < step->micros ? step->config->pp : step->micros) +
-        1;
-    return turns * stage_span(step, 0, pass).seconds;
-}
-
-static void add_replicas(const step_t *step, lap_plan_result_t *result)
-{
-    const lap_plan_config_t *config = step->config;
-    const double elements = rank_weights(step, 0);
-    const double weight_bytes =
-        fmax(1, step->layer->weight_bytes > 2 ? 2 : step->layer->weight_bytes);
-    if (group_size(step) <= 1 || config->fsdp)
-        return;
-    const double scatter = elements * config->grad_bytes;
-    const double gather =
-        elements * (config->sharded_optimizer ? weight_bytes : config->grad_bytes);
-    double exposed = exposed_s(step, elements, scatter, window_s(step, LAP_PLAN_BACKWARD));
-    exposed += config->sharded_optimizer
-                   ? exposed_s(step, elements, gather, window_s(step, LAP_PLAN_FORWARD))
-                   : collective_s(step, gather);
-    const double all = collective_s(step, scatter) + collective_s(step, gather);
-    const double hidden = fmax(0, all - exposed);
-    /* Collectives take SMs from what they are hidden under. */
-    exposed += hidden * step->machine->network.sms / step->machine->sms;
-    result->exposed[LAP_PLAN_DP] = exposed;
-    result->hidden[LAP_PLAN_DP] = hidden;
-}
-
-/*
- * With weights sharded too, each layer's are gathered before its forward and before its backward,
- * and its gradients scattered after it, of every micro-batch, while the layer before runs.
- */
-static void add_fsdp(step_t *step)
-{
-    const lap_plan_layer_t *layer = step->layer;
-    const double gather = collective_s(step, 2 * layer->weights);
-    const double scatter = collective_s(step, step->config->grad_bytes * layer->weights);
-    const double layers = (double)step->config->model.layers / (double)step->config->pp;
-    const double sms = step->machine->network.sms / step->machine->sms;
-    const double forward = layer->layer[LAP_PLAN_FORWARD].seconds;
-    const double backward = layer->layer[LAP_PLAN_BACKWARD].seconds;
-    if (!step->config->fsdp || group_size(step) <= 1)
-        return;
-    const double all = layers * (2 * gather + scatter);
-    double exposed = gather + scatter;
-    exposed += layers * (fmax(0, gather - forward) + fmax(0, gather + scatter - backward));
-    exposed += fmax(0, all - exposed) * sms;
-    step->fsdp_s = (double)step->micros * all;
-    step->fsdp_exposed = (double)step->micros * exposed;
-}
-
-/* Adam on this rank's share: gradient, master and two moments, and the copy of the weight. */
-#define OPTIMIZER_BYTES 34.0
-
-static double optimizer_s(const step_t *step)
-{
-    const lap_machine_t *machine = step->machine;
-    const bool sharded = step->config->sharded_optimizer || step->config->fsdp;
-    const double elements = rank_weights(step, 0) / (sharded ? group_size(step) : 1);
-    return elements * OPTIMIZER_BYTES / (machine->memory_bytes_per_s * machine->memory_efficiency);
-}
-
 /* ---- the pipeline ---- */
 
-static double message_seconds(const step_t *step)
+static void set_message(lap_plan_state_t *state)
 {
-    const lap_plan_config_t *config = step->config;
-    const lap_machine_t *machine = step->machine;
-    const double bytes = (double)config->model.seq / (double)config->cp *
-                         (double)config->micro_batch * (double)config->model.hidden /
-                         (double)config->tp * 2;
+    const lap_plan_config_t *config = state->config;
+    const lap_machine_t *machine = state->machine;
     const bool inside = (double)config->gpus <= machine->gpus_per_node;
     const lap_plan_wire_t *wire = inside ? &machine->nvlink : &machine->network;
-    return config->pp > 1 ? bytes / lap_wire_rate(wire) + wire->latency_s : 0;
+    if (config->pp <= 1)
+        return;
+    state->message_bytes = (double)config->model.seq / (double)config->cp *
+                           (double)config->micro_batch * (double)config->model.hidden /
+                           (double)config->tp * 2;
+    state->message_s = state->message_bytes / lap_wire_rate(wire) + wire->latency_s;
 }
 
 /* Messages that are not overlapped take the time of the rank. */
-static void set_stages(step_t *step)
+static void set_stages(lap_plan_state_t *state)
 {
-    const double blocking = step->config->pp_overlap ? 0 : step->message_s;
-    for (size_t s = 0; s < step->nstages; s++) {
-        const double forward = stage_span(step, s, LAP_PLAN_FORWARD).seconds;
-        const double backward = stage_span(step, s, LAP_PLAN_BACKWARD).seconds;
-        const double weights = (double)step->layers[s] * step->layer->weight_grad;
-        step->costs[s] = (lap_pipe_costs_t){.forward = forward + blocking,
-                                            .input_grad = backward - weights + blocking,
-                                            .weight_grad = weights};
+    const double blocking = state->config->pp_overlap ? 0 : state->message_s;
+    for (size_t s = 0; s < state->nstages; s++) {
+        const double forward = lap_plan_stage_span(state, s, LAP_PLAN_FORWARD).seconds;
+        const double backward = lap_plan_stage_span(state, s, LAP_PLAN_BACKWARD).seconds;
+        const double weights = (double)state->layers[s] * state->layer->weight_grad;
+        state->costs[s] = (lap_pipe_costs_t){.forward = forward + blocking,
+                                             .input_grad = backward - weights + blocking,
+                                             .weight_grad = weights};
     }
 }
 
-static lap_status_t run_table(step_t *step, size_t micros, double message_s, double *span_p)
+static lap_status_t run_table(lap_plan_state_t *state, size_t micros, double message_s,
+                              double *span_p)
 {
-    const lap_plan_config_t *config = step->config;
+    const lap_plan_config_t *config = state->config;
     lap_pipeline_t pipeline;
     lap_pipe_times_t times = {.span = 0};
-    const lap_pipe_costs_t costs = {.message = message_s, .stages = step->costs};
+    const lap_pipe_costs_t costs = {.message = message_s, .stages = state->costs};
     lap_status_t status =
         lap_pipeline_build(config->schedule, (uint32_t)config->pp, (uint32_t)config->virtual_pp,
                            (uint32_t)micros, &pipeline);
     if (status == LAP_OK)
         status = lap_pipeline_simulate(&pipeline, &costs, &times);
     for (size_t r = 0; status == LAP_OK && r < config->pp; r++) {
-        if (times.ranks[r].busy > times.ranks[step->rank].busy)
-            step->rank = r;
-        if (times.ranks[r].most_live > step->most_live)
-            step->most_live = times.ranks[r].most_live;
+        if (times.ranks[r].busy > times.ranks[state->rank].busy)
+            state->rank = r;
+        if (times.ranks[r].most_live > state->most_live)
+            state->most_live = times.ranks[r].most_live;
     }
     *span_p = times.span;
     lap_pipe_times_clear(&times, pipeline.ranks);
@@ -347,53 +234,53 @@ static lap_status_t run_table(step_t *step, size_t micros, double message_s, dou
 }
 
 /* In its middle a pipeline repeats itself: of many micro-batches only some are played. */
-static lap_status_t span_of(step_t *step, double message_s, double *span_p)
+static lap_status_t span_of(lap_plan_state_t *state, double message_s, double *span_p)
 {
-    const size_t pp = step->config->pp, few = 2 * pp, more = 3 * pp;
+    const size_t pp = state->config->pp, few = 2 * pp, more = 3 * pp;
     double first, second;
-    if (step->micros <= more + pp)
-        return run_table(step, step->micros, message_s, span_p);
-    if (step->micros % pp != 0 && step->config->virtual_pp > 1)
-        return run_table(step, step->micros, message_s, span_p); /* which says what is wrong */
-    LAP_TRY(run_table(step, few, message_s, &first));
-    LAP_TRY(run_table(step, more, message_s, &second));
-    *span_p = first + (second - first) / (double)pp * (double)(step->micros - few);
+    if (state->micros <= more + pp)
+        return run_table(state, state->micros, message_s, span_p);
+    if (state->micros % pp != 0 && state->config->virtual_pp > 1)
+        return run_table(state, state->micros, message_s, span_p); /* which says what is wrong */
+    LAP_TRY(run_table(state, few, message_s, &first));
+    LAP_TRY(run_table(state, more, message_s, &second));
+    *span_p = first + (second - first) / (double)pp * (double)(state->micros - few);
     return LAP_OK;
 }
 
-static lap_status_t play_pipeline(step_t *step)
+static lap_status_t play_pipeline(lap_plan_state_t *state)
 {
-    const double message_s = step->config->pp_overlap ? step->message_s : 0;
-    set_stages(step);
-    if (step->config->pp <= 1) {
-        const lap_pipe_costs_t *only = &step->costs[0];
-        step->most_live = 1;
-        step->span = step->fast_span =
-            (double)step->micros * (only->forward + only->input_grad + only->weight_grad);
+    const double message_s = state->config->pp_overlap ? state->message_s : 0;
+    if (state->config->pp <= 1) {
+        const lap_pipe_costs_t *only = &state->costs[0];
+        state->most_live = 1;
+        state->span = state->fast_span =
+            (double)state->micros * (only->forward + only->input_grad + only->weight_grad);
         return LAP_OK;
     }
-    LAP_TRY(span_of(step, 0, &step->fast_span));
+    LAP_TRY(span_of(state, 0, &state->fast_span));
     if (message_s > 0)
-        return span_of(step, message_s, &step->span);
-    step->span = step->fast_span;
+        return span_of(state, message_s, &state->span);
+    state->span = state->fast_span;
     return LAP_OK;
 }
 
 /* ---- results ---- */
 
-static void add_passes(const step_t *step, lap_plan_result_t *result)
+static void add_passes(const lap_plan_state_t *state, lap_plan_result_t *result)
 {
     lap_plan_span_t sum = {.seconds = 0};
     double stages = 0;
-    for (size_t s = 0; s < step->nstages; s++)
-        for (int pass = 0; pass < LAP_PLAN_PASSES && rank_of(step, s) == step->rank; pass++) {
-            const lap_plan_span_t span = stage_span(step, s, pass);
-            add_span(&sum, &span, (double)step->micros);
+    for (size_t s = 0; s < state->nstages; s++)
+        for (int pass = 0; pass < LAP_PLAN_PASSES && lap_plan_rank_of(state, s) == state->rank;
+             pass++) {
+            const lap_plan_span_t span = lap_plan_stage_span(state, s, pass);
+            add_span(&sum, &span, (double)state->micros);
             stages++;
         }
-    const double messages = step->message_s * stages * (double)step->micros;
-    const double blocking = step->config->pp_overlap ? 0 : messages;
-    const double waiting = step->span - step->fast_span;
+    const double messages = state->message_s * stages * (double)state->micros;
+    const double blocking = state->config->pp_overlap ? 0 : messages;
+    const double waiting = state->span - state->fast_span;
     result->exposed[LAP_PLAN_COMPUTE] = sum.compute;
     result->exposed[LAP_PLAN_TP] = sum.tp;
     result->exposed[LAP_PLAN_CP] = sum.cp;
@@ -401,35 +288,35 @@ static void add_passes(const step_t *step, lap_plan_result_t *result)
     result->hidden[LAP_PLAN_CP] = fmax(0, sum.cp_s - sum.cp);
     result->exposed[LAP_PLAN_PP] = blocking + waiting;
     result->hidden[LAP_PLAN_PP] = fmax(0, messages - blocking - waiting);
-    result->exposed[LAP_PLAN_BUBBLE] = fmax(0, step->fast_span - sum.seconds - blocking);
+    result->exposed[LAP_PLAN_BUBBLE] = fmax(0, state->fast_span - sum.seconds - blocking);
 }
 
-static void add_memory(const step_t *step, lap_plan_result_t *result)
+static void add_memory(const lap_plan_state_t *state, lap_plan_result_t *result)
 {
-    const lap_plan_config_t *config = step->config;
-    const lap_plan_layer_t *layer = step->layer;
-    const double shards = group_size(step);
+    const lap_plan_config_t *config = state->config;
+    const lap_plan_layer_t *layer = state->layer;
+    const double shards = lap_plan_group_size(state);
     double weights = 0, layers = 0;
     for (size_t r = 0; r < config->pp; r++)
-        weights = fmax(weights, rank_weights(step, r));
-    for (size_t s = 0; s < step->nstages; s++)
-        layers = fmax(layers, (double)step->layers[s]);
+        weights = fmax(weights, lap_plan_rank_weights(state, r));
+    for (size_t s = 0; s < state->nstages; s++)
+        layers = fmax(layers, (double)state->layers[s]);
     double *bytes = result->bytes;
     bytes[LAP_PLAN_WEIGHTS] = weights * layer->weight_bytes / (config->fsdp ? shards : 1);
     bytes[LAP_PLAN_GRADIENTS] = weights * 4 / (config->fsdp ? shards : 1);
     bytes[LAP_PLAN_STATE] = weights * 12 / (config->fsdp || config->sharded_optimizer ? shards : 1);
-    bytes[LAP_PLAN_ACTIVATIONS] = (double)step->most_live * layers * layer->saved_bytes;
+    bytes[LAP_PLAN_ACTIVATIONS] = (double)state->most_live * layers * layer->saved_bytes;
     bytes[LAP_PLAN_WORK] = layer->work_bytes + (config->fsdp ? 4 * layer->weights : 0);
-    bytes[LAP_PLAN_RESERVED] = step->machine->reserved_bytes;
+    bytes[LAP_PLAN_RESERVED] = state->machine->reserved_bytes;
     for (int i = 0; i < LAP_PLAN_MEMORIES; i++)
         result->total_bytes += bytes[i];
-    result->fits = result->total_bytes <= step->machine->memory_bytes;
+    result->fits = result->total_bytes <= state->machine->memory_bytes;
 }
 
-static void add_rates(const step_t *step, lap_plan_result_t *result)
+static void add_rates(const lap_plan_state_t *state, lap_plan_result_t *result)
 {
-    const lap_plan_config_t *config = step->config;
-    const double peak = step->machine->peak[config->type] * (double)config->gpus;
+    const lap_plan_config_t *config = state->config;
+    const double peak = state->machine->peak[config->type] * (double)config->gpus;
     for (int i = 0; i < LAP_PLAN_KINDS; i++)
         result->seconds += result->exposed[i];
     result->tokens_per_s =
@@ -437,47 +324,53 @@ static void add_rates(const step_t *step, lap_plan_result_t *result)
     result->model_flops = lap_plan_flops(config, true);
     result->mfu = result->model_flops / result->seconds / peak;
     result->mfu_full = lap_plan_flops(config, false) / result->seconds / peak;
-    result->micro_batches = step->micros;
-    for (size_t s = 0; s < step->nstages; s++)
-        if (rank_of(step, s) == step->rank)
-            result->layers_most += step->layers[s];
+    result->micro_batches = state->micros;
+    for (size_t s = 0; s < state->nstages; s++)
+        if (lap_plan_rank_of(state, s) == state->rank)
+            result->layers_most += state->layers[s];
 }
 
-static lap_status_t plan(step_t *step, lap_plan_result_t *result_p)
+lap_status_t lap_plan_state_init(lap_plan_state_t *state, const lap_plan_config_t *config,
+                                 const lap_machine_t *machine, const lap_plan_layer_t *layer)
 {
-    lap_plan_result_t result = {.seconds = 0};
-    step->layers = lap_alloc(step->nstages, sizeof(*step->layers));
-    step->costs = lap_alloc(step->nstages, sizeof(*step->costs));
-    if (!step->layers || !step->costs)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu stages", step->nstages);
-    divide_layers(step->config, step->nstages, step->layers);
-    step->message_s = message_seconds(step);
-    LAP_TRY(play_pipeline(step));
-    add_passes(step, &result);
-    add_replicas(step, &result);
-    add_fsdp(step);
-    result.exposed[LAP_PLAN_DP] += step->fsdp_exposed;
-    result.hidden[LAP_PLAN_DP] += fmax(0, step->fsdp_s - step->fsdp_exposed);
-    result.exposed[LAP_PLAN_OPTIMIZER] = optimizer_s(step);
-    add_memory(step, &result);
-    add_rates(step, &result);
-    *result_p = result;
+    *state = (lap_plan_state_t){.config = config, .machine = machine, .layer = layer};
+    state->nstages = config->pp * (strcmp(config->schedule, "zb-v") == 0 ? 2 : config->virtual_pp);
+    state->micros = config->global_batch / config->dp / config->micro_batch;
+    state->layers = lap_alloc(state->nstages, sizeof(*state->layers));
+    state->costs = lap_alloc(state->nstages, sizeof(*state->costs));
+    if (!state->layers || !state->costs)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu stages", state->nstages);
+    divide_layers(config, state->nstages, state->layers);
+    set_message(state);
+    set_stages(state);
     return LAP_OK;
+}
+
+void lap_plan_state_clear(lap_plan_state_t *state)
+{
+    lap_free(state->layers);
+    lap_free(state->costs);
 }
 
 lap_status_t lap_plan_step(const lap_plan_config_t *config, const lap_machine_t *machine,
                            const lap_plan_layer_t *layer, lap_plan_result_t *result_p)
 {
     lap_plan_layer_t own;
-    step_t step = {.config = config, .machine = machine, .layer = layer};
+    lap_plan_state_t state;
+    lap_plan_result_t result = {.seconds = 0};
     LAP_TRY(lap_plan_check(config, machine));
     if (!layer)
         LAP_TRY(lap_plan_layer(config, machine, &own));
-    step.layer = layer ? layer : &own;
-    step.nstages = config->pp * (strcmp(config->schedule, "zb-v") == 0 ? 2 : config->virtual_pp);
-    step.micros = config->global_batch / config->dp / config->micro_batch;
-    const lap_status_t status = plan(&step, result_p);
-    lap_free(step.layers);
-    lap_free(step.costs);
+    lap_status_t status = lap_plan_state_init(&state, config, machine, layer ? layer : &own);
+    if (status == LAP_OK)
+        status = play_pipeline(&state);
+    if (status == LAP_OK) {
+        add_passes(&state, &result);
+        lap_plan_add_replicas(&state, &result);
+        add_memory(&state, &result);
+        add_rates(&state, &result);
+        *result_p = result;
+    }
+    lap_plan_state_clear(&state);
     return status;
 }

@@ -84,6 +84,26 @@ ok 'recomputing a layer takes time' less "$plain" "$(step_of --recompute layer)"
 ok 'a B200 is faster than an H100' less "$(step_of --gpu b200)" "$plain"
 sed 's/^  gb_per_s: 450/  gb_per_s: 45/' "$machines/h100-sxm.yaml" >"$work/slow.yaml"
 ok 'a slower NVLink is slower' less "$plain" "$(step_of --gpu "$work/slow.yaml")"
+# shellcheck disable=SC2086
+lap $grid --trace "$work/step.json" --json
+ok 'a trace: all actions, messages that release them, and the time of the step' python3 - "$work/step.json" "$work/out" <<'PY'
+import json, sys
+trace, plan = (json.load(open(name)) for name in sys.argv[1:])
+events, plan = trace["traceEvents"], plan["plan"]
+slices = [e for e in events if e["ph"] == "X"]
+kernels = [e for e in slices if e["cat"] == "kernel"]
+assert len(kernels) == 4 * (5 * 64 * 2 + 1), len(kernels)
+puts = [e for e in slices if e["cat"] == "put"]
+assert len(puts) == 2 * 64 * (4 * 5 - 1) + 4, len(puts) # between stages, and to replicas
+assert sum(e["ph"] == "f" for e in events) == 2 * 64 * 19
+end = max(e["ts"] + e["dur"] for e in slices)
+assert abs(end / 1e6 / plan["step_s"] - 1) < 1e-3, (end, plan["step_s"])
+path = [e for e in slices if e["cat"] == "critical"]
+idle = sum(e["dur"] for e in path if e["args"]["what"] == "idle")
+assert idle < 0.01 * end and abs(sum(e["dur"] for e in path) / end - 1) < 1e-3, idle / end
+PY
+lap plan --model llama-8b --trace /dev/full
+is 'a trace that cannot be written: status 1 or 2, nothing printed' "$((status > 0))$out" 1
 lap plan --model llama-405b --gpus 8 --global-batch 8 --explain
 is 'a model that cannot fit: status 1' "$status" 1
 has '... and it is told' "$out" 'does not fit'
@@ -120,6 +140,8 @@ refused 'heads that do not divide' 'heads is 32, expected a multiple of tp, 3' -
 refused 'hidden that does not divide' '--hidden is 4096, expected a multiple of the 7 heads' --model llama-8b --heads 7
 refused 'a grid of other GPUs' 'expected the 8 GPUs' --model llama-8b --gpus 8 --tp 2 --pp 2 --cp 1 --dp 4
 refused 'a batch that does not divide' 'global-batch is 7, expected a multiple of dp' --model llama-8b --gpus 4 --tp 1 --pp 1 --cp 1 --global-batch 7
+refused 'too many layers' 'layers is 100000, expected 1 to' --model llama-8b --layers 100000
+refused 'too many GPUs' 'gpus is 16777216, expected 1 to' --model llama-8b --gpus 16M
 refused 'no model' '--model is not given' --gpus 8
 refused 'a type that the GPU has not' 'multiplies no fp8' --model llama-8b --gpu a100-sxm --precision fp8 --tp 1 --pp 1 --cp 1
 sed 's/,layers,/,layer,/' "$steps" >"$work/steps.csv"

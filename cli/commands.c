@@ -100,6 +100,23 @@ const lap_subcommand_t lap_subcommands[] = {
             },
     },
     {
+        .name = "tune",
+        .brief = "find the overlap of each GEMM that makes a layer fastest here",
+        .run = lap_cli_tune,
+        .files = "FILE.yaml       rules for --tp-comm-overlap-cfg; written whole or not at all\n"
+                 "FILE.yaml.part  what was found so far, until FILE.yaml is there",
+        .examples =
+            {
+                {"lap tune -o overlap.yaml --tp 2 --heads 4 --seq 64 --rounds 3 &&\n"
+                 "    lap train --tp 2 --heads 4 --seq 64 --iters 2 --tp-comm-overlap-cfg "
+                 "overlap.yaml",
+                 "Tunes a layer of four heads on two ranks, and trains it with the rules found."},
+                {"lap tune -o mlp.yaml --layer layernorm_mlp --tp 2 --heads 4 --seq 64 --rounds 3 "
+                 "--json",
+                 "The same for an MLP; prints JSON."},
+            },
+    },
+    {
         .name = "data",
         .parts = {"tokenize", "info"},
         .brief = "write files of tokens from text, and say what such files hold",
@@ -158,41 +175,43 @@ const lap_subcommand_t lap_itself = {
 };
 
 const lap_variable_t lap_variables[] = {
-    {"LAP_DEVICE", "the device, where no option names one: cpu, ref or cuda", "bench train"},
+    {"LAP_DEVICE", "the device, where no option names one: cpu, ref or cuda", "bench train tune"},
     {"LAP_TRANSPORT", "the transport, likewise: shm, self, mpi, hosts, cuda_ipc or nccl",
-     "bench train"},
-    {"LAP_TIMEOUT_S", "seconds that a rank waits for another, 60 unless set", "run bench train"},
+     "bench train tune"},
+    {"LAP_TIMEOUT_S", "seconds that a rank waits for another, 60 unless set",
+     "run bench train tune"},
     {"LAP_LOG", "quiet: no warnings on standard error; errors are reported as always", NULL},
     {"LAP_RANK, LAP_SIZE",
      "the number of this rank, and how many ranks there are. lap run sets them for its ranks; "
      "the variables of mpirun, srun and torchrun will do instead",
-     "run bench train"},
+     "run bench train tune"},
     {"LAP_DIR",
      "a directory in which the ranks of a job find each other, for them alone (mode 700). lap run "
      "sets it for its ranks",
-     "run bench train"},
-    {"LAP_JOB", "instead of LAP_DIR: a name that no other running job has", "run bench train"},
+     "run bench train tune"},
+    {"LAP_JOB", "instead of LAP_DIR: a name that no other running job has", "run bench train tune"},
     {"OPENBLAS_NUM_THREADS, OMP_NUM_THREADS",
      "threads of a rank; where they are not set, ranks get their share of the cores",
-     "run bench train"},
-    {"XDG_RUNTIME_DIR, TMPDIR", "where directories of jobs are made", "run bench train"},
-    {"LAP_GPU", "the GPU of a rank; set for the launcher, the GPU of all ranks", "run bench train"},
+     "run bench train tune"},
+    {"XDG_RUNTIME_DIR, TMPDIR", "where directories of jobs are made", "run bench train tune"},
+    {"LAP_GPU", "the GPU of a rank; set for the launcher, the GPU of all ranks",
+     "run bench train tune"},
     {"LAP_GPU_PART", "which part of how many of that GPU a rank has, counted from 0: 1/4",
-     "run bench train"},
+     "run bench train tune"},
     {"LAP_GPU_TUNE",
      "0: GEMMs are done by the kernel that cuBLASLt proposes first, not by the fastest of a few",
-     "bench train"},
+     "bench train tune"},
     {"LAP_GPU_GELU",
      "fast: GELU is done by cuBLASLt inside the GEMM where it can, which approximates it; exact "
      "unless set",
-     "bench train"},
+     "bench train tune"},
     {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc, vmm or multicast",
-     "bench train"},
+     "bench train tune"},
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other",
-     "bench train info"},
+     "bench train tune info"},
     {"LAP_NCCL_ADDRESSES",
-     "0: NCCL reaches all ranks as it reaches those of other hosts; for tests", "bench train"},
-    {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train info"},
+     "0: NCCL reaches all ranks as it reaches those of other hosts; for tests", "bench train tune"},
+    {"CUDA_VISIBLE_DEVICES", "which GPUs there are", "run bench train tune info"},
     {NULL, NULL, NULL},
 };
 

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap tune`: the search. One unit after another, each candidate takes its place in the rules found so
+ * far, and the whole layer is timed with it, in turns with those rules. So neighbours, which share
+ * links and cores, count.
+ */
+#include "tune.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <lap/lap.h>
+
+#include "about.h"
+#include "bench.h"
+#include "core/output.h"
+#include "core/status.h"
+#include "core/world.h"
+#include "interrupt.h"
+#include "nn/predict.h"
+#include "ranks.h"
+#include "stats.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+enum { OUTPUT, ROUNDS, NOPTIONS };
+
+static const lap_option_t own[NOPTIONS] = {
+    [OUTPUT] = {'o', "output", "FILE.yaml", "the file to write, which must be given", NULL},
+    [ROUNDS] = {0, "rounds", "COUNT", "timed rounds of each comparison", "9"},
+};
+
+static lap_train_form_t form = {
+    .command = {
+        .name = "lap tune",
+        .usage = "-o FILE.yaml [OPTIONS]",
+        .summary = "Finds the overlap of each GEMM of a layer that makes the layer fastest here,\n"
+                   "and writes it as a file for --tp-comm-overlap-cfg of lap train.",
+        .details =
+            "The options are those of lap train; of a model one layer is tuned. The search begins\n"
+            "with the rules of these options, or where that is faster without overlap. One GEMM "
+            "after\n"
+            "another, each method and its knobs are tried in the whole forward and backward, in\n"
+            "turns with the best rules so far. Where the costs of GEMMs and copies are known,\n"
+            "methods that a simulation finds 10 % slower are left out. A method is taken if it\n"
+            "was faster in three quarters of the rounds, twice; serial stays where overlap\n"
+            "loses. At the end the rules are timed against the defaults, auto and serial, and\n"
+            "the fastest is written. The file says what each GEMM gained.\n\n"
+            "What was found is kept in FILE.yaml.part after each GEMM: a search that was\n"
+            "interrupted goes on there if it is started with the same options.",
+        .exit_status = "  0        the file was written\n"
+                       "  1        a rank failed, or the file could not be written\n"
+                       "  2        the command line is wrong\n"
+                       "  128 + n  signal n ended it; the same command goes on",
+    }};
+
+#define WARM 2
+#define SLOWER 1.10 /* predicted, of a candidate that is left out */
+#define TIE 0.99    /* of two times that count as equal at the end */
+#define ROUNDS_MOST 1000
+
+/* ---- timing ---- */
+
+/* Rules with the layer that has them. */
+typedef struct contender {
+    lap_train_t train; /* with these rules */
+    lap_train_model_t model;
+} contender_t;
+
+static lap_status_t enter(contender_t *contender, const lap_tune_t *tune,
+                          const lap_tp_overlap_t *rules, const lap_grid_groups_t *groups,
+                          lap_link_t link)
+{
+    memset(contender, 0, sizeof(*contender));
+    contender->train = tune->train;
+    contender->train.rules = *rules;
+    LAP_TRY(lap_train_model_init(&contender->model, &contender->train, groups, true, false, link));
+    return lap_train_generate(&contender->model, 0);
+}
+
+static void leave(contender_t *contender)
+{
+    if (contender->model.train)
+        lap_train_model_clear(&contender->model);
+    memset(contender, 0, sizeof(*contender));
+}
+
+/* Of the slowest rank. Collective. */
+static lap_status_t time_pass(contender_t *contender, double *seconds_p)
+{
+    lap_train_model_t *model = &contender->model;
+    lap_group_t *world = model->groups.world;
+    void *all;
+    LAP_TRY(lap_group_barrier(world));
+    const uint64_t begin = lap_now_ns();
+    LAP_TRY(lap_train_begin(model, 0, false));
+    LAP_TRY(lap_train_wait(model));
+    double seconds = (double)(lap_now_ns() - begin) * 1e-9;
+    LAP_TRY(lap_group_collect(world, &seconds, sizeof(seconds), &all));
+    for (int r = 0; r < lap_group_size(world); r++)
+        if (((const double *)all)[r] > seconds)
+            seconds = ((const double *)all)[r];
+    lap_free(all);
+    *seconds_p = seconds;
+    return LAP_OK;
+}
+
+/* Times all of them in turns: seconds[w * rounds + i]. */
+static lap_status_t time_rounds(contender_t *const *contenders, int count, int rounds,
+                                double *seconds)
+{
+    double unused;
+    for (int i = 0; i < WARM; i++)
+        for (int w = 0; w < count; w++)
+            LAP_TRY(time_pass(contenders[w], &unused));
+    for (int i = 0; i < rounds; i++)
+        for (int n = 0; n < count; n++) {
+            const int w = i % 2 ? count - 1 - n : n; /* nobody is always the first */
+            LAP_TRY(time_pass(contenders[w], &seconds[w * rounds + i]));
+        }
+    return LAP_OK;
+}
+
+/* The time of one over that of another. */
+static lap_status_t compare(contender_t *one, contender_t *other, int rounds, lap_stats_t *ratio_p)
+{
+    contender_t *const both[] = {one, other};
+    double *seconds = lap_alloc(2 * (size_t)rounds, sizeof(*seconds));
+    if (!seconds)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
+    const lap_status_t status = time_rounds(both, 2, rounds, seconds);
+    if (status == LAP_OK) {
+        for (int i = 0; i < rounds; i++)
+            seconds[i] /= seconds[rounds + i];
+        *ratio_p = lap_stats(seconds, (size_t)rounds);
+    }
+    lap_free(seconds);
+    return status;
+}
+
+/* What a pass should take; 0: that is not known here. Collective. */
+static lap_status_t predict(contender_t *contender, double *seconds_p)
+{
+    lap_nn_prediction_t prediction = {.spans = NULL};
+    *seconds_p = 0;
+    if (!contender->train.predicts)
+        return LAP_OK;
+    LAP_TRY(lap_nn_predict(contender->model.nn, &prediction));
+    *seconds_p = prediction.first;
+    return LAP_OK;
+}
+
+/* ---- the search ---- */
+
+typedef struct search {
+    lap_tune_t *tune;
+    const lap_grid_groups_t *groups;
+    lap_link_t link;
+    lap_tp_overlap_t rules; /* the best so far, */
+    contender_t best;       /* with its layer */
+    double predicted;
+    int left_out, tried;
+    uint64_t begin;
+    bool speaks;
+} search_t;
+
+static lap_status_t crown(search_t *search)
+{
+    leave(&search->best);
+    LAP_TRY(enter(&search->best, search->tune, &search->rules, search->groups, search->link));
+    return predict(&search->best, &search->predicted);
+}
+
+/* One candidate against the best so far: fills `ratio_p`, or leaves it out: *timed_p. */
+static lap_status_t try_candidate(search_t *search, const lap_tp_overlap_t *rules,
+                                  lap_stats_t *ratio_p, bool *timed_p)
+{
+    contender_t contender;
+    double predicted = 0;
+    lap_status_t status = enter(&contender, search->tune, rules, search->groups, search->link);
+    if (status == LAP_OK)
+        status = predict(&contender, &predicted);
+    *timed_p = search->predicted <= 0 || predicted <= SLOWER * search->predicted;
+    if (status == LAP_OK && *timed_p)
+        status = compare(&contender, &search->best, search->tune->rounds, ratio_p);
+    if (status == LAP_OK && *timed_p && ratio_p->q3 < 1) /* once more: of many, some are lucky */
+        status = compare(&contender, &search->best, search->tune->rounds, ratio_p);
+    leave(&contender);
+    return status;
+}
+
+/* The rules of a way that needs no search. */
+static lap_status_t plain_rules(int tp, int way, lap_tp_overlap_t *rules_p)
+{
+    lap_tp_switches_t switches = LAP_TP_SWITCHES_INIT;
+    LAP_TRY(lap_tp_overlap_init(tp, rules_p));
+    switches.overlap = way != LAP_TUNE_SERIAL;
+    switches.automatic = way == LAP_TUNE_AUTO;
+    return lap_tp_overlap_switch(rules_p, &switches);
+}
+
+/* Where all overlap loses, the search begins without any. */
+static lap_status_t decide_start(search_t *search)
+{
+    lap_tune_choice_t *choice = &search->tune->choices[LAP_TUNE_START];
+    lap_tp_overlap_t rules;
+    lap_stats_t ratio = {.median = 0};
+    bool timed;
+    LAP_TRY(plain_rules(search->rules.tp, LAP_TUNE_SERIAL, &rules));
+    LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+    const bool wins = timed && ratio.q3 < 1;
+    *choice = (lap_tune_choice_t){.decided = 1, .candidate = wins ? 0 : -1};
+    if (!wins)
+        return LAP_OK;
+    search->rules = rules;
+    return crown(search);
+}
+
+/* All candidates of a unit. What wins is the best from then on. */
+static lap_status_t decide(search_t *search, int u)
+{
+    const lap_tune_unit_t *unit = &lap_tune_units[u];
+    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+    const size_t count = lap_tune_candidates(unit, search->rules.tp, candidates);
+    lap_tune_choice_t choice = {.decided = 1, .candidate = -1};
+    const char *before = "other rules";
+    for (size_t c = 0; c < count; c++)
+        if (lap_tune_has(&search->rules, unit, &candidates[c]))
+            before = candidates[c].text;
+    for (size_t c = 0; c < count; c++) {
+        lap_tp_overlap_t rules = search->rules;
+        lap_stats_t ratio = {.median = 0};
+        bool timed;
+        if (candidates[c].text == before)
+            continue;
+        lap_tune_take(&rules, unit, &candidates[c]);
+        LAP_TRY(try_candidate(search, &rules, &ratio, &timed));
+        search->tried += timed;
+        search->left_out += !timed;
+        const bool wins = timed && ratio.q3 < 1;
+        if (!timed || (choice.candidate >= 0 && !(wins && ratio.median < choice.ratio)) ||
+            (choice.candidate < 0 && !wins && choice.other[0] && ratio.median >= choice.ratio))
+            continue;
+        choice.candidate = wins ? (int)c : -1;
+        choice.ratio = ratio.median;
+        choice.least = ratio.q1;
+        choice.most = ratio.q3;
+        snprintf(choice.other, sizeof(choice.other), "%s", wins ? before : candidates[c].text);
+    }
+    if (choice.candidate >= 0) {
+        lap_tune_take(&search->rules, unit, &candidates[choice.candidate]);
+        LAP_TRY(crown(search));
+    }
+    search->tune->choices[u] = choice;
+    return LAP_OK;
+}
+
+static void say_progress(const search_t *search, int done, int of)
+{
+    const double seconds = (double)(lap_now_ns() - search->begin) * 1e-9;
+    if (done == 0)
+        lap_bench_progress(search->speaks, "%s", "the first GEMM");
+    else
+        lap_bench_progress(search->speaks, "%d of %d: %s; about %.0f s left", done + 1, of,
+                           "next GEMM", seconds / done * (of - done));
+}
+
+/* Takes what an earlier search has decided. */
+static lap_status_t replay(search_t *search)
+{
+    if (search->tune->choices[LAP_TUNE_START].candidate == 0 &&
+        search->tune->choices[LAP_TUNE_START].decided)
+        LAP_TRY(plain_rules(search->rules.tp, LAP_TUNE_SERIAL, &search->rules));
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_choice_t *choice = &search->tune->choices[u];
+        lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+        const size_t count = lap_tune_candidates(&lap_tune_units[u], search->rules.tp, candidates);
+        if (choice->decided && choice->candidate >= 0 && (size_t)choice->candidate < count)
+            lap_tune_take(&search->rules, &lap_tune_units[u], &candidates[choice->candidate]);
+    }
+    return LAP_OK;
+}
+
+static lap_status_t search_all(search_t *search, int *interrupted_p)
+{
+    lap_tune_t *tune = search->tune;
+    int of = 0, done = 0;
+    for (int u = 0; u < LAP_TUNE_UNITS; u++)
+        of += tune->has[u] && !tune->choices[u].decided;
+    search->begin = lap_now_ns();
+    if (!tune->choices[LAP_TUNE_START].decided)
+        LAP_TRY(decide_start(search));
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        if (!tune->has[u] || tune->choices[u].decided)
+            continue;
+        LAP_TRY(lap_interrupt_agree(search->groups->world, interrupted_p));
+        if (*interrupted_p)
+            return LAP_OK;
+        say_progress(search, done++, of);
+        LAP_TRY(decide(search, u));
+        const bool writes = lap_group_rank(search->groups->world) == 0;
+        LAP_TRY(lap_group_agree(search->groups->world, writes ? lap_tune_keep(tune) : LAP_OK));
+    }
+    return LAP_OK;
+}
+
+/* The rules of each way at the end. */
+static lap_status_t rules_of(const search_t *search, int way, lap_tp_overlap_t *rules_p)
+{
+    *rules_p = search->rules;
+    return way == LAP_TUNE_TUNED ? LAP_OK : plain_rules(search->rules.tp, way, rules_p);
+}
+
+/* Times what was found against what there is without a search. */
+static lap_status_t judge(search_t *search, lap_tune_end_t *end)
+{
+    contender_t contenders[LAP_TUNE_WAYS], *list[LAP_TUNE_WAYS];
+    const int rounds = search->tune->rounds;
+    lap_status_t status = LAP_OK;
+    double *seconds = lap_alloc(LAP_TUNE_WAYS * (size_t)rounds, sizeof(*seconds));
+    if (!seconds)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for %d rounds", rounds);
+    status = lap_group_agree(search->groups->world, status);
+    memset(contenders, 0, sizeof(contenders));
+    lap_bench_progress(search->speaks, "the rules against defaults, auto and serial");
+    leave(&search->best); /* its memory */
+    for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++) {
+        lap_tp_overlap_t rules;
+        list[w] = &contenders[w];
+        status = rules_of(search, w, &rules);
+        if (status == LAP_OK)
+            status = enter(&contenders[w], search->tune, &rules, search->groups, search->link);
+    }
+    if (status == LAP_OK)
+        status = time_rounds(list, LAP_TUNE_WAYS, rounds, seconds);
+    for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
+        end->seconds[w] = lap_stats(&seconds[(size_t)w * (size_t)rounds], (size_t)rounds).median;
+    for (int w = 0; w < LAP_TUNE_WAYS && status == LAP_OK; w++)
+        if (end->seconds[w] < end->seconds[end->best] * (end->best == LAP_TUNE_TUNED ? TIE : 1))
+            end->best = w;
+    for (int w = 0; w < LAP_TUNE_WAYS; w++)
+        leave(&contenders[w]);
+    lap_free(seconds);
+    return status;
+}
+
+/* ---- what is printed ---- */
+
+static const char *words_of(const lap_tune_t *tune, int u, const lap_tp_overlap_t *rules,
+                            char text[LAP_TUNE_TEXT])
+{
+    lap_tune_candidate_t candidates[LAP_TUNE_MOST];
+    const size_t count = lap_tune_candidates(&lap_tune_units[u], tune->start.tp, candidates);
+    snprintf(text, LAP_TUNE_TEXT, "as it was given");
+    for (size_t c = 0; c < count; c++)
+        if (lap_tune_has(rules, &lap_tune_units[u], &candidates[c]))
+            memcpy(text, candidates[c].text, LAP_TUNE_TEXT);
+    return text;
+}
+
+static void print_json(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
+                       const lap_tune_end_t *end)
+{
+    printf("{\"file\":");
+    lap_json_string(stdout, tune->output);
+    printf(",\"gemms\":{");
+    const char *comma = "";
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_choice_t *choice = &tune->choices[u];
+        char text[LAP_TUNE_TEXT];
+        if (!tune->has[u])
+            continue;
+        printf("%s\"%s\":{\"rule\":\"%s\",\"changed\":%s,\"ratio\":%.6g}", comma,
+               lap_tune_units[u].name, words_of(tune, u, rules, text),
+               choice->candidate >= 0 ? "true" : "false", choice->ratio);
+        comma = ",";
+    }
+    printf("}");
+    for (int w = 0; w < LAP_TUNE_WAYS; w++)
+        printf(",\"%s_ms\":%.6g", lap_tune_way_names[w], end->seconds[w] * 1e3);
+    printf(",\"written\":\"%s\"", lap_tune_way_names[end->best]);
+    lap_about_json(tune->train.device);
+    printf("}\n");
+}
+
+static void print(const search_t *search, const lap_tp_overlap_t *rules, const lap_tune_end_t *end)
+{
+    const lap_tune_t *tune = search->tune;
+    if (tune->train.json) {
+        print_json(tune, rules, end);
+        return;
+    }
+    printf("%-22s %-28s %s\n", "GEMM", "rule", "the layer with it");
+    for (int u = 0; u < LAP_TUNE_UNITS; u++) {
+        const lap_tune_choice_t *choice = &tune->choices[u];
+        char text[LAP_TUNE_TEXT];
+        if (!tune->has[u])
+            continue;
+        printf("%-22s %-28s ", lap_tune_units[u].name, words_of(tune, u, rules, text));
+        if (choice->candidate >= 0)
+            printf("%.1f %% faster than with %s\n", 100 * (1 / choice->ratio - 1), choice->other);
+        else if (choice->other[0])
+            printf("nearest: %s, %+.1f %%\n", choice->other, 100 * (choice->ratio - 1));
+        else
+            printf("nothing else was timed\n");
+    }
+    printf("\n%d timed, %d left out by simulation. Forward and backward of a layer:\n",
+           search->tried, search->left_out);
+    for (int w = 0; w < LAP_TUNE_WAYS; w++)
+        printf("  %-10s %.4g ms\n", lap_tune_way_names[w], end->seconds[w] * 1e3);
+    printf("%s has the %s rules\n", tune->output, lap_tune_way_names[end->best]);
+}
+
+/* ---- the command ---- */
+
+/* Which units the layer has. */
+static lap_status_t find_units(search_t *search)
+{
+    const lap_nn_t *nn = search->best.model.nn;
+    for (size_t i = 0; i < lap_nn_gemms(nn); i++) {
+        lap_nn_gemm_t gemm;
+        LAP_TRY(lap_nn_gemm(nn, i, &gemm));
+        for (int u = 0; u < LAP_TUNE_UNITS; u++)
+            if (lap_tune_units[u].gemm == gemm.gemm)
+                search->tune->has[u] = true;
+    }
+    return LAP_OK;
+}
+
+/* Rank 0 reads what there is, and all ranks take it. Collective. */
+static lap_status_t go_on(search_t *search)
+{
+    lap_tune_t *tune = search->tune;
+    lap_group_t *world = search->groups->world;
+    int found = 0;
+    void *all;
+    const bool reads = lap_group_rank(world) == 0;
+    LAP_TRY(lap_group_agree(world, reads ? lap_tune_read(tune, &found) : LAP_OK));
+    LAP_TRY(lap_group_collect(world, tune->choices, sizeof(tune->choices), &all));
+    memcpy(tune->choices, all, sizeof(tune->choices));
+    lap_free(all);
+    if (found > 0 && !tune->train.quiet)
+        fprintf(stderr, "lap tune: goes on after %d decisions: %s.part\n", found, tune->output);
+    return replay(search);
+}
+
+static lap_status_t tune_all(search_t *search, int *end_p)
+{
+    lap_tune_end_t end = {.best = LAP_TUNE_TUNED};
+    lap_tp_overlap_t rules;
+    int interrupted = 0;
+    LAP_TRY(lap_train_find_link(&search->tune->train, search->groups, &search->link));
+    LAP_TRY(go_on(search));
+    LAP_TRY(crown(search));
+    LAP_TRY(find_units(search));
+    LAP_TRY(search_all(search, &interrupted));
+    if (interrupted) {
+        lap_bench_progress_end(search->speaks);
+        *end_p = lap_interrupt_status(interrupted);
+        return lap_group_barrier(search->groups->world);
+    }
+    LAP_TRY(judge(search, &end));
+    lap_bench_progress_end(search->speaks);
+    LAP_TRY(rules_of(search, end.best, &rules));
+    const bool first = lap_group_rank(search->groups->world) == 0;
+    LAP_TRY(lap_group_agree(search->groups->world,
+                            first ? lap_tune_write(search->tune, &rules, &end) : LAP_OK));
+    if (first)
+        print(search, &rules, &end);
+    return LAP_OK;
+}
+
+static int run_rank(const void *context, lap_world_t *world)
+{
+    lap_tune_t tune = *(const lap_tune_t *)context; /* ranks may be threads */
+    lap_grid_groups_t groups;
+    search_t search = {.tune = &tune,
+                       .groups = &groups,
+                       .rules = tune.start,
+                       .speaks = lap_world_rank(world) == 0 && !tune.train.quiet};
+    int end = LAP_CLI_OK;
+    lap_status_t status = lap_grid_groups_init(&groups, &tune.train.grid, lap_world_group(world));
+    if (status == LAP_OK)
+        status = tune_all(&search, &end);
+    const int result =
+        status == LAP_OK ? end : lap_ranks_fail(form.command.name, lap_world_rank(world), status);
+    leave(&search.best);
+    lap_grid_groups_clear(&groups);
+    return result;
+}
+
+/* Of a model one layer is tuned. */
+static void take_layer(lap_train_t *train)
+{
+    train->desc.layers = 1;
+    train->micro = 1;
+    if (!train->model)
+        return;
+    train->model = NULL;
+    train->desc.kind = LAP_NN_TRANSFORMER;
+    train->desc.vocab = 0;
+    train->desc.max_positions = 0;
+    train->desc.tied = 0;
+    if (train->desc.positions == LAP_POSITIONS_LEARNED)
+        train->desc.positions = LAP_POSITIONS_NONE;
+}
+
+static int parse(const lap_command_t *command, int argc, char **argv, lap_tune_t *tune)
+{
+    const int parsed = lap_train_parse(command, argc, argv, &tune->train);
+    if (parsed != LAP_CLI_GO)
+        return parsed;
+    const lap_train_t *train = &tune->train;
+    tune->output = lap_train_own(train, OUTPUT);
+    bool right = true;
+    if (!tune->output)
+        right = lap_args_wrong(command, "--output is missing, expected the file to write");
+    else if (train->grid.tp < 2 || lap_train_ranks(train) != train->grid.tp)
+        right = lap_args_wrong(command,
+                               "--tp is %d of %d ranks, expected 2 or more tensor-parallel ranks, "
+                               "and no others: they are what is tuned",
+                               train->grid.tp, lap_train_ranks(train));
+    if (!right)
+        return LAP_CLI_USAGE;
+    if (!lap_arg_int(command, "--rounds", lap_train_own(train, ROUNDS), 3, ROUNDS_MOST,
+                     &tune->rounds))
+        return LAP_CLI_USAGE;
+    const lap_status_t status = lap_output_check("the rules", tune->output);
+    if (status != LAP_OK)
+        return lap_args_refused(command, status, "");
+    tune->start = train->rules;
+    take_layer(&tune->train);
+    return LAP_CLI_GO;
+}
+
+int lap_cli_tune(int argc, char **argv)
+{
+    const lap_command_t *command = lap_train_extend(&form, own, NOPTIONS);
+    char **again = lap_ranks_arguments(command, argc, argv);
+    if (!again)
+        return LAP_CLI_FAILED;
+    lap_tune_t tune = {.output = NULL};
+    int result = parse(command, argc, argv, &tune);
+    if (result == LAP_CLI_GO)
+        result = lap_train_start(&tune.train, run_rank, &tune, again);
+    lap_free(again);
+    return result;
+}

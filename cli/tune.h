@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap tune`: finds the rule of each GEMM of a layer by measuring the whole layer, and writes them as
+ * a file for --tp-comm-overlap-cfg. The candidates are in tune_rules.c, files in tune_file.c, the
+ * search in tune.c.
+ */
+#ifndef LAP_CLI_TUNE_H
+#define LAP_CLI_TUNE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <lap/tp_overlap.h>
+
+#include "train.h"
+
+/*
+ * What is chosen at once: the rule of a GEMM; or of a dgrad with its wgrad, since the one says what
+ * is left for the other.
+ */
+#define LAP_TUNE_UNITS 8
+typedef struct lap_tune_unit {
+    const char *name;
+    lap_tp_gemm_t gemm;
+    bool both; /* its wgrad, which is the next GEMM, too */
+} lap_tune_unit_t;
+extern const lap_tune_unit_t lap_tune_units[LAP_TUNE_UNITS];
+
+#define LAP_TUNE_TEXT 64
+#define LAP_TUNE_MOST 12 /* candidates of a unit */
+
+/* Rules for a unit, and words for them. */
+typedef struct lap_tune_candidate {
+    lap_tp_rule_t rules[2];
+    char text[LAP_TUNE_TEXT];
+} lap_tune_candidate_t;
+
+/* The candidates of a unit for `tp` ranks; returns how many. The first is serial. */
+size_t lap_tune_candidates(const lap_tune_unit_t *unit, int tp,
+                           lap_tune_candidate_t candidates[LAP_TUNE_MOST]);
+
+/* Whether rules have this candidate; and gives it to them. */
+bool lap_tune_has(const lap_tp_overlap_t *rules, const lap_tune_unit_t *unit,
+                  const lap_tune_candidate_t *candidate);
+void lap_tune_take(lap_tp_overlap_t *rules, const lap_tune_unit_t *unit,
+                   const lap_tune_candidate_t *candidate);
+
+/* What was found for a unit. Its time is that of the layer, over the time with the rules before. */
+typedef struct lap_tune_choice {
+    int decided;               /* 1: it was; 0: not yet */
+    int candidate;             /* -1: that before stays */
+    double ratio, least, most; /* median and quartiles; of the one that came nearest, if none won */
+    char other[LAP_TUNE_TEXT]; /* that one; "": nothing else was measured */
+} lap_tune_choice_t;
+
+/* The last choice is the beginning: candidate 0, all serial, or -1, the rules that were given. */
+enum { LAP_TUNE_START = LAP_TUNE_UNITS, LAP_TUNE_CHOICES };
+
+typedef struct lap_tune {
+    lap_train_t train; /* first: see lap_train_start */
+    const char *output;
+    int rounds;
+    lap_tp_overlap_t start; /* the rules that were given */
+    bool has[LAP_TUNE_UNITS];
+    lap_tune_choice_t choices[LAP_TUNE_CHOICES];
+} lap_tune_t;
+
+/* Seconds of the layer at the end, as medians of the same rounds. */
+enum { LAP_TUNE_TUNED, LAP_TUNE_DEFAULT, LAP_TUNE_AUTO, LAP_TUNE_SERIAL, LAP_TUNE_WAYS };
+extern const char *const lap_tune_way_names[LAP_TUNE_WAYS];
+typedef struct lap_tune_end {
+    double seconds[LAP_TUNE_WAYS];
+    int best; /* what the file has */
+} lap_tune_end_t;
+
+/* ---- tune_file.c; on rank 0 ---- */
+
+/* What an interrupted search of the same description left beside the output: fills `choices`. */
+lap_status_t lap_tune_read(lap_tune_t *tune, int *found_p);
+
+/* Keeps what was found so far. */
+lap_status_t lap_tune_keep(const lap_tune_t *tune);
+
+/* Writes the rules, and removes what was kept. */
+lap_status_t lap_tune_write(const lap_tune_t *tune, const lap_tp_overlap_t *rules,
+                            const lap_tune_end_t *end);
+
+#endif

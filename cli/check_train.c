@@ -23,9 +23,10 @@ static lap_train_form_t form = {
     .command = {
         .name = "lap check train",
         .usage = "[OPTIONS]",
-        .summary = "Proves forward, loss and backward of a lap train with the same options, for\n"
-                   "all ranks, and says what a rank launches and needs.",
-        .exit_status = "  0  the pass is safe\n"
+        .summary =
+            "Proves forward, loss, backward and the optimizer's step of a lap train with the\n"
+            "same options, for all ranks, and says what a rank launches and needs.",
+        .exit_status = "  0  they are safe\n"
                        "  1  it is not; the sentence says why\n"
                        "  2  the command line is wrong, or the target cannot do a method",
     }};
@@ -35,22 +36,23 @@ static lap_train_form_t form = {
 enum { ACTIVATIONS, PARAMETERS, SCRATCH, SYMMETRIC, OPTIMIZER, DATA, BUCKETS, PARTS };
 
 static const char *const part_names[PARTS] = {
-    [ACTIVATIONS] = "activations",        [PARAMETERS] = "parameters and gradients",
-    [SCRATCH] = "scratch of operators",   [SYMMETRIC] = "symmetric buffer",
-    [OPTIMIZER] = "moments of optimizer", [DATA] = "x, target, y and dx",
+    [ACTIVATIONS] = "activations",          [PARAMETERS] = "parameters and gradients",
+    [SCRATCH] = "scratch of operators",     [SYMMETRIC] = "symmetric buffer",
+    [OPTIMIZER] = "state of the optimizer", [DATA] = "x, target, y and dx",
     [BUCKETS] = "buckets of gradients",
 };
 
 static size_t part_bytes(const lap_train_t *train, const lap_nn_proof_t *proof, int part)
 {
-    const size_t moments = train->optimizer.kind == LAP_ADAMW ? 2 : 1;
     const size_t micro = (size_t)train->micro;
+    const size_t moments = train->optimizer.kind == LAP_ADAMW ? 2 : 1; /* of a pipeline */
     const size_t bytes[PARTS] = {
         [ACTIVATIONS] = proof->private_bytes,
         [PARAMETERS] = proof->lasting_bytes,
         [SCRATCH] = proof->scratch_bytes,
         [SYMMETRIC] = proof->symmetric_bytes,
-        [OPTIMIZER] = moments * proof->weights * sizeof(float),
+        [OPTIMIZER] =
+            proof->state_bytes > 0 ? proof->state_bytes : moments * proof->weights * sizeof(float),
         /* each micro-batch has an x and a target */
         [DATA] = micro * proof->given_bytes + proof->made_bytes,
         [BUCKETS] = proof->bucket_bytes,
@@ -100,12 +102,13 @@ static lap_status_t prove_stages(const lap_train_t *train, const lap_nn_desc_t *
 static lap_status_t prove(const lap_train_t *train, const lap_nn_desc_t *desc,
                           const lap_target_t *target, lap_nn_proof_t *proof_p)
 {
-    const lap_nn_replication_t replication = replication_of(train);
+    const lap_nn_linking_t how = {
+        .target = target, .replication = replication_of(train), .optimizer = &train->optimizer};
     lap_nn_plan_t plan;
     if (train->grid.pp > 1)
         return prove_stages(train, desc, target, proof_p);
     LAP_TRY(lap_nn_plan_init(desc, train->grid.tp, &plan));
-    return lap_nn_prove_source(&plan, target, NULL, &replication, proof_p);
+    return lap_nn_prove_linking(&plan, &how, proof_p);
 }
 
 /* ---- printing ---- */
@@ -129,13 +132,13 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     }
     printf("%s proved safe in %.2f s\n",
            train->grid.pp > 1 ? "a step with all its messages is"
-                              : "forward, loss and backward are",
+                              : "forward, loss, backward and the optimizer's step are",
            seconds);
     printf("launches per rank: %zu (%zu operators, %zu kernels), of %zu steps with %zu links\n",
            proof->fragments, proof->fragments - proof->kernels, proof->kernels, proof->steps,
            proof->links);
     if (proof->launches < proof->fragments)
-        printf("a pass that is repeated: %zu launches, since it is captured as graphs\n",
+        printf("passes that are repeated: %zu launches, since they are captured as graphs\n",
                proof->launches);
     printf("memory per rank: %zu bytes\n", all_bytes(train, proof));
     for (int i = 0; i < PARTS; i++)

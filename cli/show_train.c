@@ -36,8 +36,8 @@ static lap_train_form_t form = {
     .command = {
         .name = "lap show train",
         .usage = "[OPTIONS]",
-        .summary = "Prints the program of a rank for forward, loss and backward of a lap train\n"
-                   "with the same options: fragments, links between them, and memory.",
+        .summary = "Prints the program of a rank for forward, loss, backward and step of a\n"
+                   "lap train with the same options: fragments, links between them, and memory.",
         .details =
             "A fragment is a kernel or the call of an operator. A link lets a step wait for\n"
             "a step of an earlier fragment on another stream. Activations share memory where\n"
@@ -88,7 +88,8 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                                 .after = pass ? pass->name : NULL,
                                 .replication = {.replicas = request->train.grid.dp,
                                                 .bucket = request->train.bucket,
-                                                .wire = request->train.grad_dtype}};
+                                                .wire = request->train.grad_dtype},
+                                .optimizer = nn ? NULL : &request->train.optimizer};
     if (nn) {
         source = lap_nn_chosen(nn);
         linking.source = &source;

@@ -46,7 +46,7 @@ lap_status_t lap_show_lifetimes(lap_show_train_t *show);
 /* The entry that a fragment was made from; NULL: it is of a bucket of gradients. */
 const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment);
 bool lap_show_is_kernel(const lap_fragment_t *fragment);
-/* "forward", "loss" or "backward". */
+/* "forward", "loss", "backward" or "step". */
 const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment);
 /* "qkv_fprop", or the name of a kernel's part: "norm1"; "bucket 2" of gradients. */
 void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME]);

@@ -117,6 +117,8 @@ static void print_memory(const lap_show_train_t *show)
         "  activations               %12zu  (%zu without sharing; most live in fragment %u: %zu)\n",
         list->bytes[LAP_NN_PRIVATE], all, (unsigned)show->most_at, show->most_alive);
     printf("  parameters and gradients  %12zu\n", list->bytes[LAP_NN_LASTING]);
+    if (sums.state_bytes > 0)
+        printf("  state of the optimizer    %12zu\n", sums.state_bytes);
     printf("  scratch of operators      %12zu\n", sums.scratch_bytes);
     printf("  symmetric buffer          %12zu\n", sums.symmetric_bytes);
     if (show->train->grid.dp > 1)
@@ -158,7 +160,8 @@ static void print_head(const lap_show_train_t *show)
            links);
     const size_t launches = lap_nn_programs_count(show->programs).launches;
     if (launches < linked->nfragments)
-        printf("a pass that is repeated: %zu launches, since it is captured as graphs\n", launches);
+        printf("passes that are repeated: %zu launches, since they are captured as graphs\n",
+               launches);
 }
 
 void lap_show_train_print(const lap_show_train_t *show)

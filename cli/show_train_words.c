@@ -14,7 +14,7 @@
 const lap_nn_entry_t *lap_show_entry(const lap_show_train_t *show, uint32_t fragment)
 {
     const uint32_t origin = show->linked->fragments[fragment].origin;
-    return origin < show->list->nentries ? &show->list->entries[origin] : NULL;
+    return origin < LAP_NN_BUCKET_ORIGIN ? &show->list->entries[origin] : NULL;
 }
 
 bool lap_show_is_kernel(const lap_fragment_t *fragment)
@@ -38,6 +38,8 @@ const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
         const bool tied = kind == LAP_STAGE_SCATTER || kind == LAP_STAGE_GATHER;
         return works[tied ? LAP_PIPE_WORKS : show->items[fragment].action.work];
     }
+    if (origin >= show->list->parts[LAP_NN_REFRESH] && origin < LAP_NN_BUCKET_ORIGIN)
+        return "step";
     return origin < show->list->parts[LAP_NN_LOSS_PART]  ? "forward"
            : origin < show->list->parts[LAP_NN_BACKWARD] ? "loss"
                                                          : "backward";
@@ -211,6 +213,14 @@ void lap_show_why(const lap_show_train_t *show, uint32_t fragment, const lap_lin
 
 /* ---- lifetimes ---- */
 
+static uint32_t last_of_backward(const lap_show_train_t *show)
+{
+    uint32_t last = show->linked->nfragments - 1;
+    while (last > 0 && strcmp(lap_show_part(show, last), "step") == 0)
+        last--;
+    return last;
+}
+
 static void note_use(const lap_show_train_t *show, uint32_t region, uint32_t fragment,
                      uint32_t *places, lap_lifetime_t *lifetimes, size_t *count)
 {
@@ -231,7 +241,7 @@ static void note_use(const lap_show_train_t *show, uint32_t region, uint32_t fra
         places[root] = (uint32_t)++ * count;
     }
     lap_lifetime_t *lifetime = &lifetimes[places[root] - 1];
-    lifetime->last = lifetime->lasts ? show->linked->nfragments - 1 : fragment;
+    lifetime->last = lifetime->lasts ? last_of_backward(show) : fragment;
 }
 
 static void find_most(lap_show_train_t *show)

@@ -231,7 +231,8 @@ LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const
 /*
  * Half the mean square error of y to a target, and its gradient dy, times loss_scale. The mean is
  * over the whole y of all ranks. The three are alike, dy may be y.
- * Local: it is issued after the forward that makes y. Returns LAP_ERR_INVALID.
+ * Local: it is issued, as a pass is, after the forward that makes y. Blocks and returns as
+ * lap_nn_forward; LAP_ERR_INVALID also without a forward before.
  */
 LAP_API lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
                                  const lap_tensor_t *dy);

@@ -78,10 +78,11 @@ LAP_API lap_status_t lap_optimizer_validate(const lap_optimizer_desc_t *desc);
 LAP_API double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step);
 
 /*
- * Makes an optimizer for layers, which belong to `group`. Collective over the group and, once
- * lap_dp_create has joined the layers with their replicas, over these; every rank gives the same
- * description. Writes *optimizer_p on success; the caller destroys it before the layers. Blocks
- * until every rank has come. Returns as lap_optimizer_validate, LAP_ERR_MISMATCH (naming the field,
+ * Makes an optimizer for layers, which belong to `group` and have no other. Collective over the group
+ * and, once lap_dp_create has joined the layers with their replicas, over these; every rank gives the
+ * same description. Writes *optimizer_p on success; the caller destroys it before the layers. Blocks
+ * until every rank has come. Returns as lap_optimizer_validate, LAP_ERR_INVALID (the layers have an
+ * optimizer), LAP_ERR_MISMATCH (naming the field,
  * two ranks and both values), LAP_ERR_UNSUPPORTED (a device without kernels for it),
  * LAP_ERR_NO_MEMORY, LAP_ERR_PEER_LOST, LAP_ERR_TIMEOUT. When one rank fails, all do.
  */
@@ -89,26 +90,28 @@ LAP_API lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                                           const lap_optimizer_desc_t *desc,
                                           lap_optimizer_t **optimizer_p);
 
-/* Ends an optimizer. Local, NULL is fine. */
+/* Ends an optimizer, after its latest step. Local, NULL is fine. */
 LAP_API void lap_optimizer_destroy(lap_optimizer_t *optimizer);
 
 /*
  * One step: changes the masters and updates the copies of the weights. g is the gradients of
  * lap_nn_gradients times `scale`: 1, or the inverse of a factor by which they are too large.
- * Collective over the group with clip_norm, else local. Blocks until the passes have ended and,
- * with clip_norm, until all ranks have their norm; the rest is issued. Writes the norm of the
- * scaled gradients before clipping to *norm_p, which may be NULL; 0 without clip_norm. When that is
- * not finite, nothing is changed.
+ * It is issued, as a pass is, behind those issued before; lap_nn_wait waits for it. The norm is summed
+ * over ranks and compared with clip_norm where the gradients are: the host does not wait for it.
+ * Collective over the group with clip_norm or FP8, else local. `norm_p` may be NULL; else the norm of the
+ * scaled gradients before clipping is written to it, 0 without clip_norm, and with clip_norm the call
+ * blocks until the step has ended. When the norm is not finite, nothing is changed, and the step does not
+ * count.
  * Returns LAP_ERR_INVALID (nothing is changed; the gradients are of a part of a step: see
- * lap_nn_accumulate), the failure of the passes, or as lap_group_allgather.
+ * lap_nn_accumulate), or as lap_nn_forward and, where it blocks, lap_nn_wait.
  */
 LAP_API lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p);
 
 /*
  * What an optimizer keeps, to be written to a checkpoint: moment `which` (0, and with LAP_ADAMW 1) of all
  * masters, which lie as in lap_nn_masters, in the memory of the device; and the steps made so far.
- * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads, and
- * sets all of them before it goes on with those of another.
+ * Local. NULL past the last moment. The caller waits for the latest step (lap_nn_wait) before it reads any
+ * of them, and sets all of them before it goes on with those of another.
  */
 LAP_API float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *count_p);
 LAP_API size_t lap_optimizer_steps(const lap_optimizer_t *optimizer);

@@ -211,11 +211,6 @@ static lap_status_t add_call(const lap_nn_list_t *list, const lap_nn_replicas_t 
     return LAP_OK;
 }
 
-uint32_t lap_nn_bucket_origin(const lap_nn_list_t *list, size_t index, int which)
-{
-    return list->nentries + (uint32_t)index * LAP_NN_BUCKET_FRAGMENTS + (uint32_t)which;
-}
-
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                                 size_t index, lap_linked_t *linked)
 {
@@ -228,7 +223,7 @@ lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas
                      : add_cast(list, replicas, index, which, linked));
         LAP_TRY(linked->status);
         lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
-        fragment->origin = lap_nn_bucket_origin(list, index, which);
+        fragment->origin = lap_nn_bucket_origin(index, which);
         fragment->buffer = LAP_NN_BUCKET_BUFFER;
         fragment->base = replicas->base;
         fragment->stride = replicas->stride;

@@ -63,17 +63,32 @@ typedef struct lap_nn_replicas {
 
 /* The symmetric buffer of buckets among those of a program; 0 is that of the layers. */
 #define LAP_NN_BUCKET_BUFFER 1u
+#define LAP_NN_NORM_BUFFER 2u /* of the norm over a pipeline */
 
 /* Gives a program the memory in which buckets travel, behind all regions of the list. */
 void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                       lap_linked_t *linked);
 
-/*
- * Adds the fragments of a bucket. Their origin is that of lap_nn_bucket_origin: behind the entries of
- * the list.
- */
+/* Adds the fragments of a bucket. Their origin is that of lap_nn_bucket_origin: no entry of a list. */
 lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                                 size_t index, lap_linked_t *linked);
-uint32_t lap_nn_bucket_origin(const lap_nn_list_t *list, size_t index, int which);
+
+#define LAP_NN_BUCKET_ORIGIN 0x80000000u
+
+static inline uint32_t lap_nn_bucket_origin(size_t index, int which)
+{
+    return LAP_NN_BUCKET_ORIGIN + (uint32_t)index * LAP_NN_BUCKET_FRAGMENTS + (uint32_t)which;
+}
+
+/* The bucket and the fragment of it that an origin is; false: it is an entry of a list. */
+static inline bool lap_nn_bucket_of(uint32_t origin, size_t *index_p, int *which_p)
+{
+    const uint32_t number = origin - LAP_NN_BUCKET_ORIGIN;
+    if (origin < LAP_NN_BUCKET_ORIGIN)
+        return false;
+    *index_p = number / LAP_NN_BUCKET_FRAGMENTS;
+    *which_p = (int)(number % LAP_NN_BUCKET_FRAGMENTS);
+    return true;
+}
 
 #endif

@@ -318,6 +318,59 @@ static lap_status_t issue_zero(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
     return nn->kernels->fill_normal(stream, &fill);
 }
 
+/* ---- of an optimizer ---- */
+
+/* What all ranks that share layers have is counted by the first, and what two stages have by one. */
+static lap_status_t issue_squares(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_weight_t *weight = &nn->list.weights[entry->index];
+    const lap_nn_param_t *param = &weight->param;
+    const bool counts = (!param->replicated || nn->list.rank == 0) && !weight->twin;
+    const lap_sum_squares_t squares = {.src = data(nn, entry->reads[0]),
+                                       .count = counts ? param->rows * param->cols : 0,
+                                       .sum = data(nn, entry->writes[0])};
+    return nn->kernels->sum_squares(stream, &squares);
+}
+
+/* A row of the matrix begins with each number. */
+static lap_status_t issue_total(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t numbers = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_total_t total = {.src = numbers.data,
+                               .count = numbers.rows,
+                               .stride = numbers.stride * sizeof(float) / sizeof(double),
+                               .total = data(nn, entry->writes[0])};
+    return nn->kernels->total(stream, &total);
+}
+
+static lap_status_t issue_clip(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_clip_t clip = {.given = &nn->rates[0],
+                             .squares = data(nn, entry->reads[0]),
+                             .most = nn->optimizer.clip_norm,
+                             .rates = data(nn, entry->writes[0]),
+                             .result = &nn->rates[1]};
+    return nn->kernels->clip(stream, &clip);
+}
+
+static lap_status_t issue_update(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_optimizer_desc_t *desc = &nn->optimizer;
+    const lap_update_t update = {.kind = desc->kind,
+                                 .count = nn->tensors[entry->writes[0]].cols,
+                                 .master = data(nn, entry->writes[0]),
+                                 .grad = data(nn, entry->reads[0]),
+                                 .first = data(nn, entry->writes[1]),
+                                 .second = data(nn, entry->writes[2]),
+                                 .rates = data(nn, entry->reads[1]),
+                                 .decay = entry->index ? desc->weight_decay : 0,
+                                 .momentum = desc->momentum,
+                                 .beta1 = desc->beta1,
+                                 .beta2 = desc->beta2,
+                                 .epsilon = desc->epsilon};
+    return nn->kernels->update(stream, &update);
+}
+
 static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
     lap_stream_t *stream;
@@ -348,6 +401,14 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
         return issue_transpose(nn, stream, entry);
     case LAP_NN_LOSS:
         return issue_loss(nn, stream, entry);
+    case LAP_NN_SQUARES:
+        return issue_squares(nn, stream, entry);
+    case LAP_NN_TOTAL:
+        return issue_total(nn, stream, entry);
+    case LAP_NN_CLIP:
+        return issue_clip(nn, stream, entry);
+    case LAP_NN_UPDATE:
+        return issue_update(nn, stream, entry);
     default:
         return lap_nn_issue_tokens(nn, stream, entry);
     }
@@ -377,21 +438,12 @@ lap_status_t lap_nn_issue_kernel(void *context, uint32_t entry, lap_stream_t *st
 {
     lap_nn_t *nn = context;
     const lap_nn_background_t *background = nn->background;
-    if (entry >= nn->list.nentries) {
-        const uint32_t cast = entry - nn->list.nentries;
-        return background->cast(background->context, cast / LAP_NN_BUCKET_FRAGMENTS,
-                                (int)(cast % LAP_NN_BUCKET_FRAGMENTS), stream);
-    }
+    size_t index;
+    int which;
+    if (lap_nn_bucket_of(entry, &index, &which))
+        return background->cast(background->context, index, which, stream);
     nn->stream = stream;
     const lap_status_t status = issue_entry(nn, &nn->list.entries[entry]);
     nn->stream = NULL;
     return status;
-}
-
-lap_status_t lap_nn_issue_part(lap_nn_t *nn, int part)
-{
-    const lap_nn_list_t *list = &nn->list;
-    for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++)
-        LAP_TRY(issue_entry(nn, &list->entries[i]));
-    return LAP_OK;
 }

@@ -193,8 +193,36 @@ typedef struct lap_fp8_scales {
 typedef struct lap_sum_squares {
     const float *src;
     size_t count;
-    double *sum; /* shared memory of the device */
+    double *sum; /* memory of the device, perhaps shared */
 } lap_sum_squares_t;
+
+/* *total = the sum of `count` numbers, each `stride` after the one before, in their order. */
+typedef struct lap_total {
+    const double *src;
+    size_t count, stride;
+    double *total;
+} lap_total_t;
+
+/* What a step of an optimizer takes that is not the same in every step. */
+typedef struct lap_rates {
+    float scale; /* of the gradient */
+    float lr;
+    float correction1, correction2; /* 1 - beta1^t, 1 - beta2^t */
+    double norm;                    /* of the scaled gradients; 0: it is not computed */
+    int32_t made;                   /* 0: the norm is not finite, and nothing changes */
+    int32_t reserved;
+} lap_rates_t;
+
+/*
+ * *rates = *given, with a smaller scale where the norm is larger than `most`: see clip.h. The host
+ * gives them and sees what came of them in memory that it shares with the device.
+ */
+typedef struct lap_clip {
+    const lap_rates_t *given; /* shared memory */
+    const double *squares;    /* the sum over all gradients; NULL: no norm is computed */
+    float most;
+    lap_rates_t *rates, *result; /* both become the same; the result is in shared memory */
+} lap_clip_t;
 
 /* A step of an optimizer on `count` weights; lap/optimizer.h has the formulas. */
 typedef struct lap_update {
@@ -202,11 +230,10 @@ typedef struct lap_update {
     size_t count;
     float *master;
     const float *grad;
-    float *first, *second; /* moments: v of LAP_SGD, m and v of LAP_ADAMW */
-    float scale;           /* of the gradient */
-    float lr, decay;
+    float *first, *second;    /* moments: v of LAP_SGD, m and v of LAP_ADAMW */
+    const lap_rates_t *rates; /* memory of the device */
+    float decay;
     float momentum, beta1, beta2, epsilon;
-    float correction1, correction2; /* 1 - beta1^t, 1 - beta2^t */
 } lap_update_t;
 
 #endif

@@ -28,6 +28,8 @@ typedef struct lap_nn_kernels {
     lap_status_t (*amax)(lap_stream_t *stream, const lap_amax_t *amax);
     lap_status_t (*fp8_scales)(lap_stream_t *stream, const lap_fp8_scales_t *scales);
     lap_status_t (*sum_squares)(lap_stream_t *stream, const lap_sum_squares_t *sum);
+    lap_status_t (*total)(lap_stream_t *stream, const lap_total_t *total);
+    lap_status_t (*clip)(lap_stream_t *stream, const lap_clip_t *clip);
     lap_status_t (*update)(lap_stream_t *stream, const lap_update_t *update);
     /* ---- of language models ---- */
     lap_status_t (*embedding)(lap_stream_t *stream, const lap_embedding_t *embedding);

@@ -368,7 +368,7 @@ static void list_all(lap_nn_list_t *list)
         lap_nn_list_look(list, "gradient", LAP_NN_NONE, list->weights[i].grad);
     parts[LAP_NN_REFRESH] = list->nentries;
     lap_nn_list_refresh(list);
-    parts[LAP_NN_LIST_PARTS] = list->nentries;
+    parts[LAP_NN_STEP] = parts[LAP_NN_LIST_PARTS] = list->nentries;
 }
 
 /* ---- memory ---- */
@@ -496,6 +496,17 @@ static lap_status_t lay_out(lap_nn_list_t *list)
     }
     lap_free(order);
     return LAP_OK;
+}
+
+void lap_nn_lay_out_state(lap_nn_list_t *list)
+{
+    for (uint32_t i = list->own_regions; i < list->nregions; i++) {
+        lap_nn_region_t *region = &list->regions[i];
+        if (region->part_of != LAP_NN_NONE || region->memory != LAP_NN_STATE)
+            continue;
+        region->offset = list->bytes[LAP_NN_STATE];
+        list->bytes[LAP_NN_STATE] += bytes_of(region);
+    }
 }
 
 /* ---- all of it ---- */

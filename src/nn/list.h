@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one rank does in a forward, a loss and a backward, as data: a list of entries, each a kernel
+ * What one rank does in a forward, a loss, a backward and a step of an optimizer, as data: a list of entries, each a kernel
  * or the call of an operator, over named regions of memory. It is a pure function of a plan and a
  * rank: no device, no pointers. Which operators there are, the memory that layers need and where
  * each matrix lies in it, what is issued and what is proved: all follow from this list.
@@ -17,6 +17,7 @@ typedef enum lap_nn_memory {
     LAP_NN_EXTERNAL = 0, /* the caller's: x, y, dy, dx, the target of a loss */
     LAP_NN_LASTING,      /* lives as long as the layers: parameters, gradients, scales */
     LAP_NN_PRIVATE,      /* lives from its first use to its last one */
+    LAP_NN_STATE,        /* lives as long as the optimizer: moments, and what its step computes */
     LAP_NN_MEMORIES
 } lap_nn_memory_t;
 
@@ -39,7 +40,8 @@ typedef struct lap_nn_region {
     size_t rows, cols, stride; /* rows: the most that a pass can have */
     uint32_t part_of;          /* LAP_NN_NONE: of none */
     uint32_t scale, amax;      /* FP8: the slot of its scale, and its magnitude; else LAP_NN_NONE */
-    bool made;                 /* lasting: the first pass, or what is before it, writes it */
+    bool made;                 /* lasting: the first pass, or what is before it, writes it; of an
+                                  optimizer: each step does */
     uint32_t slot;             /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
     bool kept;                 /* of a pipeline: outlives the action that uses it first */
     uint32_t first, last;      /* private: the first and the last entry that use it */
@@ -62,6 +64,10 @@ typedef enum lap_nn_work {
     LAP_NN_TRANSPOSE, /* the FP8 copy of a weight */
     LAP_NN_ADD,       /* grad += a gradient of one backward, or = */
     LAP_NN_LOSS,
+    LAP_NN_SQUARES, /* the sum of the squares of a gradient */
+    LAP_NN_TOTAL,   /* of several sums: one */
+    LAP_NN_CLIP,    /* the rates of a step, by the norm of all gradients */
+    LAP_NN_UPDATE,
     LAP_NN_EMBED, /* these six are issued by model_pass.c */
     LAP_NN_EMBED_BACKWARD,
     LAP_NN_ROPE,
@@ -99,8 +105,8 @@ typedef struct lap_nn_entry {
     uint32_t reads[LAP_NN_READS];
     uint32_t writes[LAP_NN_WRITES];
     /*
-     * operator: its call; ready: the parameter; look, add, activate: a number among those; scale: how
-     * many of the first ones are e4m3
+     * operator: its call; ready, squares: the parameter; look, add, activate: a number among those;
+     * scale: how many of the first ones are e4m3; update: whether weights decay
      */
     uint32_t index;
     lap_nn_when_t when;
@@ -164,6 +170,7 @@ enum {
     LAP_NN_BACKWARD_MORE, /* gradients are added to those before */
     LAP_NN_LOOK_GRADIENTS,
     LAP_NN_REFRESH, /* the copies of weights, before the first forward and whenever they change */
+    LAP_NN_STEP,    /* of an optimizer, if there is one; the copies of weights follow it */
     LAP_NN_LIST_PARTS
 };
 
@@ -219,11 +226,13 @@ typedef struct lap_nn_list {
     lap_nn_weight_t *embedding, *positions; /* NULL: none */
     uint32_t masters, grads;                /* of all parameters, as one array each */
     uint32_t sums, sums_r, sums_all;        /* gradients of norms: here, own rows, of all */
-    uint32_t scales;               /* P floats: where gathers put those of what they gather */
-    uint32_t fp8_scales, fp8_amax; /* a slot and a float for each of the nfp8 */
-    uint32_t fp8_history;          /* delayed scaling: the magnitudes of all ranks before */
-    uint32_t renew;                /* the entry that renews delayed scales: first of forward */
-    size_t bytes[LAP_NN_MEMORIES]; /* of each kind of memory; the caller's: 0 */
+    uint32_t scales;                 /* P floats: where gathers put those of what they gather */
+    uint32_t fp8_scales, fp8_amax;   /* a slot and a float for each of the nfp8 */
+    uint32_t fp8_history;            /* delayed scaling: the magnitudes of all ranks before */
+    uint32_t renew;                  /* the entry that renews delayed scales: first of forward */
+    uint32_t moments[2], rates;      /* of an optimizer; LAP_NN_NONE: no second moment */
+    uint32_t own_regions, own_steps; /* without those of an optimizer */
+    size_t bytes[LAP_NN_MEMORIES];   /* of each kind of memory; the caller's: 0 */
 } lap_nn_list_t;
 
 /*
@@ -321,6 +330,22 @@ void lap_nn_list_renew_end(lap_nn_list_t *list);
 
 /* The copies of all weights. */
 void lap_nn_list_refresh(lap_nn_list_t *list);
+
+/* ---- step.c ---- */
+
+/*
+ * Adds the step of an optimizer to a list that is made and has none, or takes it out again, also after
+ * a failure. What was in the list before keeps its place. `nranks` have parts of the norm: those that
+ * share the layers and, of a pipeline, those of all its stages.
+ */
+lap_status_t lap_nn_list_step(lap_nn_list_t *list, const lap_optimizer_desc_t *desc, int nranks);
+void lap_nn_list_drop_step(lap_nn_list_t *list);
+
+/* The operator that gathers the sums of squares of so many ranks, without a buffer. */
+lap_op_desc_t lap_nn_norm_desc(int nranks);
+
+/* Lays out the memory of an optimizer: list.c. */
+void lap_nn_lay_out_state(lap_nn_list_t *list);
 
 /* ---- param.c ---- */
 

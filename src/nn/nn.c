@@ -15,10 +15,12 @@
 
 static lap_status_t buffer_size(const lap_nn_list_t *list, size_t *bytes_p, size_t *nsignals_p)
 {
+    const lap_op_desc_t norm = lap_nn_norm_desc(list->plan.nranks); /* of an optimizer to come */
     size_t most_bytes = 0, most_signals = 0;
-    for (uint32_t i = 0; i < list->nsteps; i++) {
+    for (uint32_t i = 0; i <= list->nsteps; i++) {
+        const lap_op_desc_t *desc = i < list->nsteps ? &list->steps[i].desc : &norm;
         size_t bytes, nsignals;
-        LAP_TRY(lap_op_buffer_size(&list->steps[i].desc, list->plan.nranks, &bytes, &nsignals));
+        LAP_TRY(lap_op_buffer_size(desc, list->plan.nranks, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
         most_signals = nsignals > most_signals ? nsignals : most_signals;
     }
@@ -45,11 +47,11 @@ lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *b
 
 /* ---- memory ---- */
 
-/* Where each region lies. */
-static void bind_regions(lap_nn_t *nn)
+/* Where each region lies, from one on. */
+static void bind_regions(lap_nn_t *nn, uint32_t first)
 {
     const lap_nn_list_t *list = &nn->list;
-    for (uint32_t i = 0; i < list->nregions; i++) {
+    for (uint32_t i = first; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
@@ -58,6 +60,11 @@ static void bind_regions(lap_nn_t *nn)
             (lap_tensor_t){memory ? memory + list->regions[root].offset + offset : NULL,
                            region->dtype, region->rows, region->cols, region->stride};
     }
+}
+
+static void bind_params(lap_nn_t *nn)
+{
+    const lap_nn_list_t *list = &nn->list;
     for (uint32_t i = 0; i < list->nweights; i++) {
         const lap_nn_weight_t *weight = &list->weights[i];
         lap_nn_param_t *param = &nn->list.weights[i].param;
@@ -107,7 +114,8 @@ static lap_status_t alloc_all(lap_nn_t *nn)
     for (int i = 0; i < LAP_NN_MEMORIES; i++)
         if (list->bytes[i] > 0)
             LAP_TRY(device->ops->alloc(device, list->bytes[i], &nn->memory[i]));
-    bind_regions(nn);
+    bind_regions(nn, 0);
+    bind_params(nn);
     bind_reductions(nn);
     return LAP_OK;
 }
@@ -161,18 +169,29 @@ static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_n
 }
 
 /* Collective. */
+static lap_status_t create_call(lap_nn_t *nn, size_t index)
+{
+    lap_nn_call_t *call = &nn->calls[index];
+    lap_op_desc_t desc = nn->list.steps[index].desc;
+    size_t nsignals;
+    LAP_TRY(lap_op_buffer_size(&desc, nn->group->size, &call->bytes, &nsignals));
+    desc.buffer = nn->buffer;
+    return lap_op_create_sharing(nn->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
+                                 &call->op);
+}
+
 static lap_status_t create_calls(lap_nn_t *nn)
 {
-    for (size_t i = 0; i < nn->ncalls; i++) {
-        lap_nn_call_t *call = &nn->calls[i];
-        lap_op_desc_t desc = nn->list.steps[i].desc;
-        size_t nsignals;
-        LAP_TRY(lap_op_buffer_size(&desc, nn->group->size, &call->bytes, &nsignals));
-        desc.buffer = nn->buffer;
-        LAP_TRY(
-            lap_op_create_sharing(nn->group, &desc, &nn->scratch[i % LAP_NN_SCRATCHES], &call->op));
-    }
+    for (size_t i = 0; i < nn->ncalls; i++)
+        LAP_TRY(create_call(nn, i));
     return LAP_OK;
+}
+
+static void destroy_call(lap_nn_t *nn, size_t index)
+{
+    lap_op_destroy(nn->calls[index].op);
+    lap_trace_destroy(nn->calls[index].trace);
+    nn->calls[index] = (lap_nn_call_t){.op = NULL};
 }
 
 /* Collective. */
@@ -197,8 +216,7 @@ static lap_status_t make_passes(lap_nn_t *nn)
     for (int first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED; first >= 0; first--) {
         const lap_nn_mode_t mode = {.first = first};
         LAP_TRY(lap_nn_get_pass(nn, LAP_NN_FORWARD, seq, mode, &pass));
-        if (lap_nn_list_is_model(&nn->list))
-            LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, seq, mode, &pass));
+        LAP_TRY(lap_nn_get_pass(nn, LAP_NN_LOSS_PART, seq, mode, &pass));
         LAP_TRY(lap_nn_get_pass(nn, LAP_NN_BACKWARD, seq, mode, &pass));
     }
     return LAP_OK;
@@ -299,10 +317,8 @@ static void end(lap_nn_t *nn)
         (void)lap_nn_wait(nn);
     (void)lap_nn_end_background(nn);
     lap_nn_free_passes(nn);
-    for (size_t i = 0; nn->calls && i < nn->ncalls; i++) {
-        lap_op_destroy(nn->calls[i].op);
-        lap_trace_destroy(nn->calls[i].trace);
-    }
+    for (size_t i = 0; nn->calls && i < nn->ncalls; i++)
+        destroy_call(nn, i);
     if (nn->engine)
         free_memory(nn);
     if (nn->owns_buffer)
@@ -340,6 +356,101 @@ void lap_nn_let_go(lap_nn_t *nn)
 {
     if (nn && --nn->keepers == 0 && nn->is_destroyed)
         lap_nn_destroy(nn);
+}
+
+/* ---- the step of an optimizer ---- */
+
+/* More regions and operators have the same places as before. */
+static lap_status_t grow(lap_nn_t *nn)
+{
+    const lap_nn_list_t *list = &nn->list;
+    lap_tensor_t *tensors =
+        lap_realloc(nn->tensors, list->own_regions, list->nregions, sizeof(*tensors));
+    nn->tensors = tensors ? tensors : nn->tensors;
+    lap_nn_call_t *calls = lap_realloc(nn->calls, nn->ncalls, list->nsteps, sizeof(*calls));
+    nn->calls = calls ? calls : nn->calls;
+    return tensors && calls ? LAP_OK
+                            : lap_error(LAP_ERR_NO_MEMORY, "no memory for a step of %u entries",
+                                        (unsigned)(list->nentries - list->parts[LAP_NN_STEP]));
+}
+
+static bool is_same_group(const lap_group_t *a, const lap_group_t *b)
+{
+    bool same = a->size == b->size;
+    for (int r = 0; r < a->size && same; r++)
+        same = a->members[r] == b->members[r];
+    return same;
+}
+
+lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimizer_desc_t *desc)
+{
+    lap_device_t *device = nn->engine->device;
+    lap_stream_t *stream;
+    void *memory;
+    nn->norm_group = is_same_group(group, nn->group) ? NULL : group;
+    LAP_TRY(lap_nn_list_step(&nn->list, desc, group->size));
+    LAP_TRY(grow(nn));
+    LAP_TRY(device->ops->alloc_shared(device, 2 * sizeof(*nn->rates), &memory));
+    nn->rates = memory;
+    const size_t bytes = nn->list.bytes[LAP_NN_STATE], floats = bytes / sizeof(float);
+    LAP_TRY(device->ops->alloc(device, bytes, &nn->memory[LAP_NN_STATE]));
+    bind_regions(nn, nn->list.own_regions);
+    const lap_fill_normal_t zeros = {.dtype = LAP_FLOAT32,
+                                     .rows = 1,
+                                     .cols = floats,
+                                     .stride = floats,
+                                     .out = nn->memory[LAP_NN_STATE]};
+    LAP_TRY(lap_nn_stream(nn, &stream));
+    return nn->kernels->fill_normal(stream, &zeros);
+}
+
+/* The sum of squares over a pipeline, over what the layers work in. Collective. */
+static lap_status_t create_norm(lap_nn_t *nn)
+{
+    lap_op_desc_t desc = lap_nn_norm_desc(nn->norm_group->size);
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    lap_nn_call_t *call = &nn->calls[nn->ncalls];
+    size_t nsignals;
+    options.transport = nn->buffer->ops->name;
+    options.link = nn->buffer->link;
+    LAP_TRY(lap_op_buffer_size(&desc, nn->norm_group->size, &call->bytes, &nsignals));
+    LAP_TRY(lap_buffer_create(nn->norm_group, call->bytes, nsignals, &options, &nn->norm_buffer));
+    desc.buffer = nn->norm_buffer;
+    return lap_op_create(nn->norm_group, &desc, &call->op);
+}
+
+lap_status_t lap_nn_start_step(lap_nn_t *nn)
+{
+    const lap_nn_mode_t mode = {.first = false};
+    lap_nn_pass_t *pass;
+    for (; nn->ncalls < nn->list.nsteps; nn->ncalls++)
+        LAP_TRY(nn->norm_group ? create_norm(nn) : create_call(nn, nn->ncalls));
+    const bool proves = nn->list.plan.desc.debug && !nn->norm_group;
+    lap_status_t status = proves ? lap_nn_prove_own(nn) : LAP_OK;
+    if (status == LAP_OK)
+        status = lap_nn_get_pass(nn, LAP_NN_STEP, 0, mode, &pass);
+    return lap_group_agree(nn->norm_group ? nn->norm_group : nn->group, status);
+}
+
+void lap_nn_drop_step(lap_nn_t *nn)
+{
+    lap_device_t *device = nn->engine->device;
+    (void)lap_nn_wait(nn);
+    lap_nn_free_part(nn, LAP_NN_STEP);
+    for (size_t i = nn->list.own_steps; i < nn->list.nsteps; i++)
+        destroy_call(nn, i);
+    nn->ncalls = nn->list.own_steps;
+    if (nn->memory[LAP_NN_STATE])
+        device->ops->free(device, nn->memory[LAP_NN_STATE]);
+    if (nn->rates)
+        device->ops->free_shared(device, nn->rates);
+    nn->memory[LAP_NN_STATE] = NULL;
+    nn->rates = NULL;
+    nn->has_optimizer = false;
+    lap_buffer_destroy(nn->norm_buffer);
+    nn->norm_buffer = NULL;
+    nn->norm_group = NULL;
+    lap_nn_list_drop_step(&nn->list);
 }
 
 /* ---- what there is to see ---- */

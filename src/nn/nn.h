@@ -49,10 +49,11 @@ typedef struct lap_nn_pass {
 
     bool is_in_flight;
     lap_in_flight_t in_flight[LAP_STREAM_SETS]; /* of the layers, and of replicas */
+    lap_in_flight_t norm_in_flight;             /* of a step whose norm has a buffer of its own */
     uint32_t failures_before;                   /* engine->failures when it began */
 } lap_nn_pass_t;
 
-#define LAP_NN_PASSES 8 /* that layers keep */
+#define LAP_NN_PASSES 12 /* that layers keep */
 
 /*
  * What replicas add to the last backward of a step. The functions are given `context`, the number of a
@@ -107,8 +108,8 @@ struct lap_nn {
 
     lap_event_t *end; /* of the compute stream, when all is waited for */
     lap_nn_pass_t cache[LAP_NN_PASSES];
-    uint64_t npasses;            /* so far */
-    lap_nn_pass_t *in_flight[4]; /* passes that have not ended: one of each part at most */
+    uint64_t npasses;                            /* so far */
+    lap_nn_pass_t *in_flight[LAP_NN_LIST_PARTS]; /* that have not ended: one of each part at most */
     size_t nin_flight;
     const lap_nn_background_t *background; /* NULL: backward sends nothing to replicas */
     lap_nn_pass_t *in_background;          /* a backward whose buckets have not been ended */
@@ -127,6 +128,9 @@ struct lap_nn {
     lap_group_t *replicas; /* NULL: none have been joined */
     bool has_optimizer;
     lap_optimizer_desc_t optimizer;
+    lap_rates_t *rates;      /* shared memory: of its next step, and what came of the latest one */
+    lap_group_t *norm_group; /* of a pipeline: the ranks of all stages, whose norms are summed in */
+    lap_buffer_t *norm_buffer; /* ... memory of its own; NULL: those of the layers serve */
 };
 
 /*
@@ -139,6 +143,18 @@ lap_status_t lap_nn_create_stage(lap_group_t *group, const lap_nn_desc_t *desc,
 /* Around the life of what is made for layers: those destroyed before go with the last of it. */
 lap_nn_t *lap_nn_keep(lap_nn_t *nn);
 void lap_nn_let_go(lap_nn_t *nn);
+
+/* ---- nn.c ---- */
+
+/*
+ * The step of an optimizer: its part of the list, its memory and then, once all ranks have that, its
+ * operators and its program. The second is collective over `group`: the ranks of the layers, or of all
+ * stages of a pipeline. lap_nn_drop_step undoes both, also after a
+ * failure.
+ */
+lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimizer_desc_t *desc);
+lap_status_t lap_nn_start_step(lap_nn_t *nn);
+void lap_nn_drop_step(lap_nn_t *nn);
 
 /* ---- nn_terms.c ---- */
 
@@ -189,6 +205,9 @@ lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last);
 /* A backward whose matrices are known. */
 lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
+/* The step of an optimizer whose rates are set. */
+lap_status_t lap_nn_run_step(lap_nn_t *nn);
+
 /* ---- model_pass.c ---- */
 
 /* The memory of tokens, and the angles of rotary positions; nothing where there are none. */
@@ -221,12 +240,17 @@ lap_status_t lap_nn_prove_own(lap_nn_t *nn);
 lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t mode,
                              lap_nn_pass_t **pass_p);
 void lap_nn_free_passes(lap_nn_t *nn);
+/* Frees the programs of a part, of which nothing is in flight. */
+void lap_nn_free_part(lap_nn_t *nn, int part);
 
-/* Issues a pass: LAP_NN_REFRESH, LAP_NN_FORWARD, LAP_NN_BACKWARD or LAP_NN_BACKWARD_MORE. */
+/* Issues a pass: a part of the list. */
 lap_status_t lap_nn_run(lap_nn_t *nn, int part);
 
-/* Whether a pass of this kind has been issued and not been ended; both backwards are one. */
+/* Whether a pass of this part has been issued and not been ended; both backwards are one. */
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part);
+
+/* Ends the pass of this part, if it is in flight, and those issued before it. */
+lap_status_t lap_nn_end_part(lap_nn_t *nn, int part);
 
 /* Ends all passes in flight, in their order; the first failure is that of all. */
 lap_status_t lap_nn_end_passes(lap_nn_t *nn);
@@ -252,9 +276,6 @@ lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline);
 void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, const lap_op_t *op);
 
 /* ---- issue.c ---- */
-
-/* Issues a part that has only kernels, behind all that was issued before. */
-lap_status_t lap_nn_issue_part(lap_nn_t *nn, int part);
 
 /* The arguments of the call of an operator; as lap_exec_kernel_t, all other entries, and casts. */
 lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers: the norm of all gradients, and a step on all weights. What is done to the numbers is
- * the device's (kernels.h); here is which of them, and in which order.
+ * Optimizers: the rates of each step, which is a pass of the layers (step.c), and the count of steps.
+ * Whether a step was made is found on the device, so the latest one is counted when it has ended.
  */
 #include <lap/optimizer.h>
 
@@ -12,27 +12,15 @@
 #include "core/world.h"
 #include "nn/nn.h"
 #include "nn/nn_fields.h"
-#include "schedule/run.h"
 #include "util/alloc.h"
-
-/* Parameters that lie side by side and are treated alike. */
-typedef struct segment {
-    size_t begin, count; /* floats */
-    bool decays;
-} segment_t;
 
 struct lap_optimizer {
     lap_nn_t *nn;
     lap_group_t *group;
-    lap_engine_t *engine;
-    const lap_nn_kernels_t *kernels;
     lap_optimizer_desc_t desc;
-    segment_t *segments;
-    size_t nsegments;
-    float *moments; /* the first ones of all weights, then the second ones, if there are any */
-    double *sums;   /* of squares, per parameter; shared with the streams */
-    lap_event_t *summed;
-    size_t steps; /* made so far */
+    bool added;   /* its step is a part of the layers' list */
+    size_t steps; /* made so far, */
+    bool issued;  /* but for the latest one, of which the rates of the layers tell */
 };
 
 /* ---- descriptions ---- */
@@ -82,68 +70,21 @@ double lap_optimizer_rate(const lap_optimizer_desc_t *desc, size_t step)
 
 /* ---- making one ---- */
 
-static size_t offset_of(const lap_optimizer_t *optimizer, const lap_nn_param_t *param)
+/* Local. */
+static lap_status_t fill_in(lap_optimizer_t *optimizer, const lap_optimizer_desc_t *desc)
 {
-    size_t count;
-    return (size_t)((float *)param->grad.data - lap_nn_gradients(optimizer->nn, &count));
-}
-
-/* Joins parameters that are treated alike, with the zeros between them. */
-static lap_status_t find_segments(lap_optimizer_t *optimizer)
-{
-    const size_t nparams = lap_nn_params(optimizer->nn);
-    optimizer->segments = lap_alloc(nparams, sizeof(*optimizer->segments));
-    if (!optimizer->segments)
-        return lap_error(LAP_ERR_NO_MEMORY, "no memory for an optimizer of %zu parameters",
-                         nparams);
-    for (size_t i = 0; i < nparams; i++) {
-        const lap_nn_param_t *param = lap_nn_param(optimizer->nn, i);
-        const size_t begin = offset_of(optimizer, param);
-        const size_t end = begin + param->rows * param->cols;
-        const bool decays = !param->vector;
-        segment_t *last = &optimizer->segments[optimizer->nsegments];
-        if (i > 0 && last[-1].decays == decays)
-            last[-1].count = end - last[-1].begin;
-        else
-            optimizer->segments[optimizer->nsegments++] =
-                (segment_t){.begin = begin, .count = end - begin, .decays = decays};
-    }
-    return LAP_OK;
-}
-
-/* Moments begin with zeros. */
-static lap_status_t alloc_moments(lap_optimizer_t *optimizer, size_t count)
-{
-    const lap_device_ops_t *ops = optimizer->engine->device->ops;
-    const size_t all = optimizer->desc.kind == LAP_ADAMW ? 2 * count : count;
-    void *memory;
-    LAP_TRY(ops->alloc(optimizer->engine->device, all * sizeof(float), &memory));
-    optimizer->moments = memory;
-    const lap_fill_normal_t zeros = {
-        .dtype = LAP_FLOAT32, .rows = 1, .cols = all, .stride = all, .out = memory};
-    return optimizer->kernels->fill_normal(optimizer->engine->streams[LAP_STREAM_COMPUTE], &zeros);
-}
-
-static lap_status_t fill_in(lap_optimizer_t *optimizer)
-{
-    size_t count;
-    LAP_TRY(lap_engine_get(optimizer->group->world, &optimizer->engine));
-    lap_device_t *device = optimizer->engine->device;
-    LAP_TRY(lap_nn_kernels_of(device, &optimizer->kernels));
-    LAP_TRY(find_segments(optimizer));
-    (void)lap_nn_masters(optimizer->nn, &count);
-    LAP_TRY(alloc_moments(optimizer, count));
-    void *sums;
-    LAP_TRY(
-        device->ops->alloc_shared(device, lap_nn_params(optimizer->nn) * sizeof(double), &sums));
-    optimizer->sums = sums;
-    return device->ops->event_create(device, &optimizer->summed);
+    LAP_TRY(read_desc(desc, &optimizer->desc));
+    if (optimizer->nn->has_optimizer)
+        return lap_error(LAP_ERR_INVALID,
+                         "lap_optimizer_create: the layers have an optimizer already, expected "
+                         "lap_optimizer_destroy of it before");
+    optimizer->added = true;
+    return lap_nn_add_step(optimizer->nn, optimizer->group, &optimizer->desc);
 }
 
 lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                                   const lap_optimizer_desc_t *desc, lap_optimizer_t **optimizer_p)
 {
-    lap_optimizer_desc_t known;
     if (!nn || !group || !optimizer_p)
         return lap_error(LAP_ERR_INVALID, "%s is NULL, expected %s",
                          !nn      ? "nn"
@@ -152,18 +93,20 @@ lap_status_t lap_optimizer_create(lap_nn_t *nn, lap_group_t *group,
                          !nn      ? "layers"
                          : !group ? "their group"
                                   : "a pointer to write it to");
-    lap_status_t status = read_desc(desc, &known);
     lap_optimizer_t *optimizer = lap_alloc(1, sizeof(*optimizer));
-    if (status == LAP_OK && !optimizer)
+    lap_status_t status = LAP_OK;
+    if (optimizer) {
+        optimizer->nn = lap_nn_keep(nn);
+        optimizer->group = lap_group_keep(group);
+        status = fill_in(optimizer, desc);
+    } else {
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for an optimizer");
-    if (status == LAP_OK) {
-        *optimizer =
-            (lap_optimizer_t){.nn = lap_nn_keep(nn), .group = lap_group_keep(group), .desc = known};
-        status = fill_in(optimizer);
     }
     /* A rank that cannot go on says so, instead of leaving the others to wait. */
     const char *before = lap_enter(group->world, "lap_optimizer_create");
-    status = lap_nn_take_optimizer(nn, group, &known, status);
+    status = lap_nn_take_optimizer(nn, group, optimizer ? &optimizer->desc : NULL, status);
+    if (status == LAP_OK)
+        status = lap_nn_start_step(nn);
     lap_leave(group->world, before);
     if (status != LAP_OK) {
         lap_optimizer_destroy(optimizer);
@@ -179,19 +122,10 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
     if (!optimizer)
         return;
     lap_error_save(&saved);
-    if (optimizer->engine) {
-        lap_device_t *device = optimizer->engine->device;
-        (void)device->ops->stream_synchronize(optimizer->engine->streams[LAP_STREAM_COMPUTE]);
-        if (optimizer->summed)
-            device->ops->event_destroy(optimizer->summed);
-        if (optimizer->sums)
-            device->ops->free_shared(device, optimizer->sums);
-        if (optimizer->moments)
-            device->ops->free(device, optimizer->moments);
-    }
+    if (optimizer->added)
+        lap_nn_drop_step(optimizer->nn);
     lap_nn_let_go(optimizer->nn);
     lap_group_t *group = optimizer->group;
-    lap_free(optimizer->segments);
     lap_free(optimizer);
     lap_group_let_go(group);
     lap_error_restore(&saved);
@@ -199,77 +133,27 @@ void lap_optimizer_destroy(lap_optimizer_t *optimizer)
 
 /* ---- a step ---- */
 
-/*
- * The sum of the squares of this rank's gradients; what all ranks that share the layers have is counted by
- * the first of them, and what two stages have by the first of these.
- */
-static lap_status_t sum_own_squares(lap_optimizer_t *optimizer, double *sum_p)
+/* The steps that were made; of one that is in flight nobody knows yet. */
+static size_t count_steps(const lap_optimizer_t *optimizer)
 {
-    lap_engine_t *engine = optimizer->engine;
-    lap_stream_t *stream = engine->streams[LAP_STREAM_COMPUTE];
-    const size_t nparams = lap_nn_params(optimizer->nn);
-    double total = 0;
-    for (size_t i = 0; i < nparams; i++) {
-        const lap_nn_param_t *param = lap_nn_param(optimizer->nn, i);
-        const lap_sum_squares_t sum = {.src = param->grad.data,
-                                       .count = param->rows * param->cols,
-                                       .sum = &optimizer->sums[i]};
-        LAP_TRY(optimizer->kernels->sum_squares(stream, &sum));
-    }
-    LAP_TRY(engine->device->ops->event_record(optimizer->summed, stream));
-    LAP_TRY(lap_engine_await(engine, optimizer->summed));
-    for (size_t i = 0; i < nparams; i++) {
-        const lap_nn_weight_t *weight = &optimizer->nn->list.weights[i];
-        if ((!weight->param.replicated || optimizer->nn->group->rank == 0) && !weight->twin)
-            total += optimizer->sums[i];
-    }
-    *sum_p = total;
-    return LAP_OK;
+    return optimizer->steps + (optimizer->issued && optimizer->nn->rates[1].made);
 }
 
-/* The norm over all parameters, the same bits on every rank of the group. Collective. */
-static lap_status_t find_norm(lap_optimizer_t *optimizer, double *norm_p)
-{
-    double mine, total = 0;
-    void *all;
-    LAP_TRY(sum_own_squares(optimizer, &mine));
-    LAP_TRY(lap_group_collect(optimizer->group, &mine, sizeof(mine), &all));
-    for (int r = 0; r < optimizer->group->size; r++)
-        total += ((const double *)all)[r];
-    lap_free(all);
-    *norm_p = sqrt(total);
-    return LAP_OK;
-}
-
-static lap_status_t update(lap_optimizer_t *optimizer, float scale)
+/* What the next step takes: nothing of a step is in flight. */
+static void set_rates(lap_optimizer_t *optimizer, float scale)
 {
     const lap_optimizer_desc_t *desc = &optimizer->desc;
-    const double t = (double)++optimizer->steps;
-    size_t count;
-    float *masters = lap_nn_masters(optimizer->nn, &count);
-    const float *gradients = lap_nn_gradients(optimizer->nn, &count);
-    for (size_t i = 0; i < optimizer->nsegments; i++) {
-        const segment_t *segment = &optimizer->segments[i];
-        const lap_update_t step = {
-            .kind = desc->kind,
-            .count = segment->count,
-            .master = masters + segment->begin,
-            .grad = gradients + segment->begin,
-            .first = optimizer->moments + segment->begin,
-            .second = desc->kind == LAP_ADAMW ? optimizer->moments + count + segment->begin : NULL,
-            .scale = scale,
-            .lr = (float)lap_optimizer_rate(desc, optimizer->steps),
-            .decay = segment->decays ? desc->weight_decay : 0,
-            .momentum = desc->momentum,
-            .beta1 = desc->beta1,
-            .beta2 = desc->beta2,
-            .epsilon = desc->epsilon,
-            .correction1 = (float)(1 - pow(desc->beta1, t)),
-            .correction2 = (float)(1 - pow(desc->beta2, t)),
-        };
-        LAP_TRY(optimizer->kernels->update(optimizer->engine->streams[LAP_STREAM_COMPUTE], &step));
-    }
-    return lap_nn_refresh(optimizer->nn);
+    lap_rates_t *rates = optimizer->nn->rates;
+    optimizer->steps = count_steps(optimizer);
+    const size_t step = optimizer->steps + 1;
+    rates[0] = (lap_rates_t){
+        .scale = scale,
+        .lr = (float)lap_optimizer_rate(desc, step),
+        .correction1 = (float)(1 - pow(desc->beta1, (double)step)),
+        .correction2 = (float)(1 - pow(desc->beta2, (double)step)),
+    };
+    rates[1] = (lap_rates_t){.made = 0};
+    optimizer->issued = true;
 }
 
 /* A step on the gradients of a part of the data would be a wrong one. */
@@ -285,25 +169,21 @@ static lap_status_t check_gradients(const lap_nn_t *nn)
 
 lap_status_t lap_optimizer_step(lap_optimizer_t *optimizer, float scale, double *norm_p)
 {
-    double norm = 0;
     if (!optimizer)
         return lap_error(LAP_ERR_INVALID, "lap_optimizer_step: optimizer is NULL");
     if (!(scale > 0) || !isfinite(scale))
         return lap_error(LAP_ERR_INVALID, "scale is %g, expected a finite number above 0",
                          (double)scale);
-    LAP_TRY(check_gradients(optimizer->nn));
-    LAP_TRY(lap_nn_wait(optimizer->nn));
-    const double clip = optimizer->desc.clip_norm;
-    if (clip > 0) {
-        LAP_TRY(find_norm(optimizer, &norm));
-        norm *= scale;
-        if (norm > clip)
-            scale = (float)(scale * (clip / (norm + 1e-6)));
-    }
-    if (isfinite(norm))
-        LAP_TRY(update(optimizer, scale));
-    if (norm_p)
-        *norm_p = norm;
+    lap_nn_t *nn = optimizer->nn;
+    LAP_TRY(check_gradients(nn));
+    LAP_TRY(lap_nn_end_part(nn, LAP_NN_STEP));
+    set_rates(optimizer, scale);
+    LAP_TRY(lap_nn_run_step(nn));
+    if (!norm_p)
+        return LAP_OK;
+    if (optimizer->desc.clip_norm > 0)
+        LAP_TRY(lap_nn_end_part(nn, LAP_NN_STEP));
+    *norm_p = optimizer->desc.clip_norm > 0 ? nn->rates[1].norm : 0;
     return LAP_OK;
 }
 
@@ -313,17 +193,20 @@ float *lap_optimizer_moments(lap_optimizer_t *optimizer, size_t which, size_t *c
 {
     if (!optimizer || which >= (optimizer->desc.kind == LAP_ADAMW ? 2u : 1u))
         return NULL;
-    (void)lap_nn_masters(optimizer->nn, count_p);
-    return optimizer->moments + which * *count_p;
+    const lap_tensor_t moments = lap_nn_tensor(optimizer->nn, optimizer->nn->list.moments[which]);
+    *count_p = moments.cols;
+    return moments.data;
 }
 
 size_t lap_optimizer_steps(const lap_optimizer_t *optimizer)
 {
-    return optimizer ? optimizer->steps : 0;
+    return optimizer ? count_steps(optimizer) : 0;
 }
 
 void lap_optimizer_set_steps(lap_optimizer_t *optimizer, size_t steps)
 {
-    if (optimizer)
-        optimizer->steps = steps;
+    if (!optimizer)
+        return;
+    optimizer->steps = steps;
+    optimizer->issued = false;
 }

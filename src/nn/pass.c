@@ -116,7 +116,7 @@ static lap_status_t check_layers(const lap_nn_t *nn, const char *caller)
 
 lap_status_t lap_nn_begin_forward(lap_nn_t *nn, size_t seq)
 {
-    if (lap_nn_is_in_flight(nn, LAP_NN_FORWARD))
+    if (lap_nn_is_in_flight(nn, LAP_NN_FORWARD) || lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
         LAP_TRY(lap_nn_wait(nn));
     nn->seq = seq;
     return LAP_OK;
@@ -153,6 +153,11 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     if (lap_nn_is_in_flight(nn, LAP_NN_REFRESH))
         LAP_TRY(lap_nn_wait(nn));
     return finish(nn, lap_nn_run(nn, LAP_NN_REFRESH));
+}
+
+lap_status_t lap_nn_run_step(lap_nn_t *nn)
+{
+    return finish(nn, lap_nn_run(nn, LAP_NN_STEP));
 }
 
 /* ---- steps of several backwards ---- */
@@ -236,15 +241,19 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
                          const lap_tensor_t *dy)
 {
     LAP_TRY(check_layers(nn, "lap_nn_loss"));
+    if (nn->seq == 0)
+        return lap_error(LAP_ERR_INVALID, "lap_nn_loss: there was no forward");
     const lap_nn_part_t output = lap_nn_output(nn, nn->seq);
     LAP_TRY(check_tensor(nn, "y", y, &output));
     LAP_TRY(check_tensor(nn, "target", target, &output));
     LAP_TRY(check_tensor(nn, "dy", dy, &output));
+    if (lap_nn_is_in_flight(nn, LAP_NN_LOSS_PART))
+        LAP_TRY(lap_nn_wait(nn));
     nn->loss_count = output.all_rows * output.all_cols;
     nn->tensors[nn->list.y] = *y;
     nn->tensors[nn->list.target] = *target;
     nn->tensors[nn->list.dy] = *dy;
-    return lap_nn_issue_part(nn, LAP_NN_LOSS_PART);
+    return finish(nn, lap_nn_run(nn, LAP_NN_LOSS_PART));
 }
 
 lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)

@@ -64,7 +64,9 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
     for (uint32_t i = 0; i < list->nregions; i++) {
         const lap_nn_region_t *region = &list->regions[i];
         const bool given = is_given(list, i);
-        const bool filled = region->memory == LAP_NN_LASTING && !(first && region->made);
+        const bool filled = region->memory == LAP_NN_LASTING
+                                ? !(first && region->made)
+                                : region->memory == LAP_NN_STATE && !region->made;
         char name[64];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
@@ -186,6 +188,10 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_TRANSPOSE] = "transpose",
         [LAP_NN_ADD] = "add",
         [LAP_NN_LOSS] = "loss",
+        [LAP_NN_SQUARES] = "sum_squares",
+        [LAP_NN_TOTAL] = "total",
+        [LAP_NN_CLIP] = "clip",
+        [LAP_NN_UPDATE] = "update",
         [LAP_NN_EMBED] = "embedding",
         [LAP_NN_EMBED_BACKWARD] = "embedding_backward",
         [LAP_NN_ROPE] = "rope",
@@ -283,6 +289,14 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
     return LAP_OK;
 }
 
+lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *source,
+                              lap_linked_t *linked)
+{
+    const lap_nn_mode_t mode = {.first = false};
+    LAP_TRY(lap_nn_link_part(list, LAP_NN_STEP, 0, mode, source, linked));
+    return lap_nn_link_part(list, LAP_NN_REFRESH, 0, mode, source, linked);
+}
+
 /* ---- programs of all ranks ---- */
 
 const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target)
@@ -348,8 +362,10 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
     mode.replicas = replicas;
     LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
                              mode, source, linked));
+    if (linking->optimizer)
+        LAP_TRY(lap_nn_link_step(list, source, linked));
     for (uint32_t f = 0; f < linked->nfragments; f++)
-        if (linked->fragments[f].origin < list->nentries)
+        if (linked->fragments[f].origin < LAP_NN_BUCKET_ORIGIN)
             linked->fragments[f].base = linked->rank / nranks * nranks;
     return lap_link(linked);
 }
@@ -397,6 +413,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         programs->list[rank] = linked;
         LAP_TRY(
             lap_nn_list_init(list, plan, rank % plan->nranks, lap_nn_kernels_for(linking->target)));
+        if (linking->optimizer)
+            LAP_TRY(lap_nn_list_step(list, linking->optimizer, plan->nranks));
         LAP_TRY(link_rank(list, linking, source, linked));
     }
     return LAP_OK;
@@ -436,15 +454,28 @@ static size_t made_bytes(const lap_nn_list_t *list)
     return y->memory == LAP_NN_EXTERNAL ? bytes_of(y) + bytes_of(dx) : 0;
 }
 
-/* The loss is issued kernel by kernel. */
+/* The part of the list whose program a fragment is in: the copies of weights belong to the step. */
+static int part_of(const lap_nn_list_t *list, const lap_fragment_t *fragment)
+{
+    const uint32_t origin = fragment->origin;
+    if (origin >= LAP_NN_BUCKET_ORIGIN)
+        return LAP_NN_BACKWARD;
+    if (origin >= list->parts[LAP_NN_REFRESH])
+        return LAP_NN_STEP;
+    return origin < list->parts[LAP_NN_LOSS_PART]  ? LAP_NN_FORWARD
+           : origin < list->parts[LAP_NN_BACKWARD] ? LAP_NN_LOSS_PART
+                                                   : LAP_NN_BACKWARD;
+}
+
+/* Each program is a graph; where the background takes turns with the rest, there are several. */
 static size_t count_launches(const lap_nn_list_t *list, const lap_linked_t *linked)
 {
-    const lap_nn_mode_t later = {.first = false};
-    size_t count = 2; /* forward and backward */
-    for (uint32_t i = list->parts[LAP_NN_LOSS_PART]; i < list->parts[LAP_NN_LOSS_PART + 1]; i++)
-        count += lap_nn_entry_runs(&list->entries[i], later);
-    for (uint32_t f = 1; f < linked->nfragments; f++) /* the background takes turns with the rest */
-        count += linked->fragments[f].schedule.set != linked->fragments[f - 1].schedule.set;
+    size_t count = 1;
+    for (uint32_t f = 1; f < linked->nfragments; f++) {
+        const lap_fragment_t *fragment = &linked->fragments[f];
+        count += fragment->schedule.set != fragment[-1].schedule.set ||
+                 part_of(list, fragment) != part_of(list, &fragment[-1]);
+    }
     return count;
 }
 
@@ -496,6 +527,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         most.given_bytes = larger(most.given_bytes, given_bytes(list));
         most.made_bytes = larger(most.made_bytes, made_bytes(list));
         most.weights = larger(most.weights, list->regions[list->masters].cols);
+        most.state_bytes = larger(most.state_bytes, list->bytes[LAP_NN_STATE]);
     }
     return most;
 }
@@ -543,23 +575,20 @@ lap_status_t lap_nn_programs_prove(const lap_nn_programs_t *programs, const lap_
     return lap_linked_check(programs->list, programs->size, target->device.shares_queues);
 }
 
-lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
-                                 const lap_nn_source_t *source,
-                                 const lap_nn_replication_t *replication, lap_nn_proof_t *proof_p)
+lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
+                                  lap_nn_proof_t *proof_p)
 {
-    lap_nn_linking_t linkings[] = {{.first = true}, {.more = false}, {.more = true}};
     lap_status_t status = LAP_OK;
-    for (size_t i = 0; i < sizeof(linkings) / sizeof(linkings[0]) && status == LAP_OK; i++) {
-        const bool sets = !linkings[i].first && !linkings[i].more;
+    for (int i = 0; i < 3 && status == LAP_OK; i++) {
+        const bool sets = i == 1;
         lap_nn_programs_t programs;
-        linkings[i].target = target;
-        linkings[i].source = source;
-        if (replication)
-            linkings[i].replication = *replication;
-        status = lap_nn_programs_init(&programs, plan, &linkings[i]);
+        lap_nn_linking_t linking = *how;
+        linking.first = i == 0;
+        linking.more = i == 2;
+        status = lap_nn_programs_init(&programs, plan, &linking);
         /* All of it is in the first pass, too, unless scales come from passes before. */
         if (status == LAP_OK && (!sets || plan->desc.fp8 == LAP_FP8_DELAYED))
-            status = lap_nn_programs_prove(&programs, target);
+            status = lap_nn_programs_prove(&programs, how->target);
         if (status == LAP_OK && sets)
             *proof_p = lap_nn_programs_count(&programs);
         lap_nn_programs_clear(&programs);
@@ -570,7 +599,8 @@ lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p)
 {
-    return lap_nn_prove_source(plan, target, NULL, NULL, proof_p);
+    const lap_nn_linking_t how = {.target = target};
+    return lap_nn_prove_linking(plan, &how, proof_p);
 }
 
 /* Layers of a kind repeat the same calls: two of them show all neighbours that calls can have. */

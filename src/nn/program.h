@@ -61,9 +61,13 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
 lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
                                const lap_nn_source_t *source, lap_linked_t *linked);
 
+/* Adds those of a step of an optimizer, which the list has, and of the copies of weights after it. */
+lap_status_t lap_nn_link_step(const lap_nn_list_t *list, const lap_nn_source_t *source,
+                              lap_linked_t *linked);
+
 /*
- * The programs of all ranks that share weights, for a forward, a loss and a backward; with replicas
- * those of all replicas, one after the other.
+ * The programs of all ranks that share weights, for a forward, a loss, a backward and perhaps a step of
+ * an optimizer; with replicas those of all replicas, one after the other.
  */
 typedef struct lap_nn_programs {
     int size;
@@ -88,6 +92,7 @@ typedef struct lap_nn_linking {
     const char *after;             /* the pass of lowering to stop after; NULL: all run */
     const lap_nn_source_t *source; /* of schedules; NULL: those that the plan describes */
     lap_nn_replication_t replication;
+    const lap_optimizer_desc_t *optimizer; /* NULL: there is no step */
 } lap_nn_linking_t;
 
 /*
@@ -107,13 +112,14 @@ const lap_nn_kernels_t *lap_nn_kernels_for(const lap_target_t *target);
 /* What was proved: of the rank that has most. */
 typedef struct lap_nn_proof {
     size_t fragments, kernels, steps, links;
-    size_t launches;                     /* of a pass that is repeated */
+    size_t launches;                     /* of passes that are repeated */
     size_t private_bytes, lasting_bytes; /* of the device */
     size_t given_bytes, made_bytes;      /* the caller's: x and the target; y and dx */
     size_t scratch_bytes;                /* of all operators */
     size_t symmetric_bytes;              /* of the buffer */
     size_t bucket_bytes;                 /* of gradients on their way to replicas */
     size_t weights;                      /* that an optimizer works on */
+    size_t state_bytes;                  /* of the optimizer; 0: its step is not linked */
 } lap_nn_proof_t;
 lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
 
@@ -123,9 +129,8 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs);
  */
 lap_status_t lap_nn_prove(const lap_nn_plan_t *plan, const lap_target_t *target,
                           lap_nn_proof_t *proof_p);
-/* The same with schedules of a source, NULL: of the plan, and with replicas, NULL: none. */
-lap_status_t lap_nn_prove_source(const lap_nn_plan_t *plan, const lap_target_t *target,
-                                 const lap_nn_source_t *source,
-                                 const lap_nn_replication_t *replication, lap_nn_proof_t *proof_p);
+/* The same of passes that are linked as `how` says, but for `more` and `first`. */
+lap_status_t lap_nn_prove_linking(const lap_nn_plan_t *plan, const lap_nn_linking_t *how,
+                                  lap_nn_proof_t *proof_p);
 
 #endif

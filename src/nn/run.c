@@ -18,7 +18,9 @@ static lap_status_t build_chosen(void *context, const lap_nn_list_t *list, uint3
                                  lap_schedule_t *schedule_p)
 {
     const lap_nn_t *nn = context;
-    return lap_op_schedule(nn->calls[step].op, m, list->rank, schedule_p);
+    const lap_op_t *op = nn->calls[step].op;
+    return lap_op_schedule(op, m, op->group == nn->group ? list->rank : op->group->rank,
+                           schedule_p);
 }
 
 lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
@@ -29,8 +31,11 @@ lap_nn_source_t lap_nn_chosen(lap_nn_t *nn)
 lap_status_t lap_nn_prove_own(lap_nn_t *nn)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
+    const lap_nn_linking_t how = {.target = &nn->calls[0].op->target,
+                                  .source = &source,
+                                  .optimizer = nn->has_optimizer ? &nn->optimizer : NULL};
     lap_nn_proof_t proof;
-    return lap_nn_prove_source(&nn->list.plan, &nn->calls[0].op->target, &source, NULL, &proof);
+    return lap_nn_prove_linking(&nn->list.plan, &how, &proof);
 }
 
 /* The operator that a fragment is a call of, and the arguments of the call; NULL: it is a kernel. */
@@ -39,11 +44,10 @@ static lap_op_t *call_of(const lap_nn_t *nn, const lap_fragment_t *fragment, lap
     const lap_nn_background_t *background = nn->background;
     if (fragment->schedule.nsteps > 0 && fragment->schedule.steps[0].kind == LAP_STEP_KERNEL)
         return NULL;
-    if (fragment->origin >= nn->list.nentries) {
-        const uint32_t call = fragment->origin - nn->list.nentries;
-        return background->call(background->context, call / LAP_NN_BUCKET_FRAGMENTS,
-                                (int)(call % LAP_NN_BUCKET_FRAGMENTS), args_p);
-    }
+    size_t index;
+    int which;
+    if (lap_nn_bucket_of(fragment->origin, &index, &which))
+        return background->call(background->context, index, which, args_p);
     const lap_nn_entry_t *entry = &nn->list.entries[fragment->origin];
     *args_p = lap_nn_args_of(nn, entry);
     return nn->calls[entry->index].op;
@@ -83,6 +87,22 @@ static lap_status_t make_exec(lap_nn_t *nn, lap_linked_t *linked, lap_exec_t **e
     return status;
 }
 
+/* The norm over a pipeline has a group and a buffer of its own. */
+static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_linked_t *linked)
+{
+    LAP_TRY(lap_nn_link_step(&nn->list, source, linked));
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        lap_fragment_t *fragment = &linked->fragments[f];
+        lap_op_args_t args;
+        const lap_op_t *op = nn->norm_group ? call_of(nn, fragment, &args) : NULL;
+        if (!op || op->group != nn->norm_group)
+            continue;
+        fragment->buffer = LAP_NN_NORM_BUFFER;
+        fragment->base = linked->rank - op->group->rank;
+    }
+    return LAP_OK;
+}
+
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
@@ -91,7 +111,9 @@ static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
     if (pass->mode.replicas)
         lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
     lap_status_t status =
-        lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->mode, &source, &linked);
+        pass->part == LAP_NN_STEP
+            ? link_step(nn, &source, &linked)
+            : lap_nn_link_part(&nn->list, pass->part, pass->seq, pass->mode, &source, &linked);
     if (status == LAP_OK)
         status = lap_link(&linked);
     if (status == LAP_OK)
@@ -110,6 +132,13 @@ void lap_nn_free_passes(lap_nn_t *nn)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
         free_pass(&nn->cache[i]);
+}
+
+void lap_nn_free_part(lap_nn_t *nn, int part)
+{
+    for (int i = 0; i < LAP_NN_PASSES; i++)
+        if (nn->cache[i].part == part)
+            free_pass(&nn->cache[i]);
 }
 
 static bool is_pass(const lap_nn_pass_t *pass, int part, size_t seq, lap_nn_mode_t mode)
@@ -144,18 +173,20 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t m
 
 /* ---- binding ---- */
 
-/* What the caller gives a pass: matrices of forward and backward. */
+/* What the caller gives a pass: matrices of forward, the loss and backward. */
 static void list_given(const lap_nn_t *nn, int part, lap_tensor_t given[LAP_NN_GIVEN])
 {
     const lap_nn_list_t *list = &nn->list;
-    const bool forward = part == LAP_NN_FORWARD;
+    const bool model = lap_nn_list_is_model(list);
+    const uint32_t forward[] = {list->x, list->y, list->x};
+    const uint32_t loss[] = {list->y, list->target, list->dy};
+    const uint32_t backward[] = {list->x, list->dy, list->dx};
+    const uint32_t *regions = part == LAP_NN_FORWARD     ? forward
+                              : part == LAP_NN_LOSS_PART ? loss
+                                                         : backward;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
-        given[i] = (lap_tensor_t){.data = NULL};
-    if (part == LAP_NN_REFRESH)
-        return;
-    given[0] = nn->tensors[list->x];
-    given[1] = nn->tensors[forward ? list->y : list->dy];
-    given[2] = forward ? given[0] : nn->tensors[list->dx];
+        given[i] = model || part >= LAP_NN_LOOK_GRADIENTS ? (lap_tensor_t){.data = NULL}
+                                                          : nn->tensors[regions[i]];
 }
 
 static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)
@@ -165,12 +196,14 @@ static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)
 
 static lap_status_t check_memory(const lap_nn_t *nn, int part, const lap_tensor_t *given)
 {
-    static const char *const names[2][LAP_NN_GIVEN] = {{"x", "y", "x"}, {"x", "dy", "dx"}};
+    static const char *const names[][LAP_NN_GIVEN] = {[LAP_NN_FORWARD] = {"x", "y", "x"},
+                                                      [LAP_NN_LOSS_PART] = {"y", "target", "dy"},
+                                                      [LAP_NN_BACKWARD] = {"x", "dy", "dx"},
+                                                      [LAP_NN_BACKWARD_MORE] = {"x", "dy", "dx"}};
     lap_device_t *device = nn->engine->device;
     for (int i = 0; i < LAP_NN_GIVEN; i++)
         if (given[i].rows > 0)
-            LAP_TRY(
-                device->ops->check_memory(device, names[part != LAP_NN_FORWARD][i], given[i].data));
+            LAP_TRY(device->ops->check_memory(device, names[part][i], given[i].data));
     return LAP_OK;
 }
 
@@ -267,10 +300,10 @@ static lap_status_t issue_entries(lap_nn_t *nn, const lap_nn_pass_t *pass)
             LAP_TRY(call_ready(nn, entry->index));
         }
         next += lap_nn_entry_runs(entry, pass->mode);
-        while (next < linked->nfragments && linked->fragments[next].origin >= list->nentries)
+        while (next < linked->nfragments && linked->fragments[next].origin >= LAP_NN_BUCKET_ORIGIN)
             next++; /* the bucket that the entry has completed */
     }
-    return lap_exec_issue(pass->exec, first, next);
+    return lap_exec_issue(pass->exec, first, linked->nfragments);
 }
 
 static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
@@ -289,18 +322,22 @@ static lap_status_t issue(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 /* ---- in flight ---- */
 
-/* The loss of a model is a part of its forward, and both backwards are one kind of pass. */
+/* Both backwards are one kind of pass. */
 static int kind_of(int part)
 {
-    return part == LAP_NN_LOSS_PART       ? LAP_NN_FORWARD
-           : part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD
-                                          : part;
+    return part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part;
 }
 
 static const char *name_of(const lap_nn_pass_t *pass)
 {
-    const int kind = kind_of(pass->part);
-    return kind == LAP_NN_REFRESH ? "refresh" : kind == LAP_NN_FORWARD ? "forward" : "backward";
+    static const char *const names[LAP_NN_LIST_PARTS] = {[LAP_NN_FORWARD] = "forward",
+                                                         [LAP_NN_LOSS_PART] = "loss",
+                                                         [LAP_NN_BACKWARD] = "backward",
+                                                         [LAP_NN_BACKWARD_MORE] = "backward",
+                                                         [LAP_NN_LOOK_GRADIENTS] = "look",
+                                                         [LAP_NN_REFRESH] = "refresh",
+                                                         [LAP_NN_STEP] = "step"};
+    return names[pass->part];
 }
 
 /* The ranks and the memory of a set: those of the layers, or of replicas. */
@@ -338,6 +375,12 @@ static lap_status_t find_cause(const lap_nn_t *nn, const lap_nn_pass_t *pass, la
     return lap_engine_find_cause(nn->engine, status, doing);
 }
 
+/* The group of the norm of a step, where that has a buffer of its own; else NULL. */
+static lap_group_t *norm_group_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
+{
+    return pass->part == LAP_NN_STEP && nn->norm_buffer ? nn->norm_group : NULL;
+}
+
 /* The sets of streams that a pass uses, as the last of them. */
 static lap_stream_set_t last_set(const lap_nn_pass_t *pass)
 {
@@ -355,6 +398,10 @@ static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
             return lap_error(LAP_ERR_PEER_LOST,
                              "an earlier call on the buffer of these layers failed");
     }
+    if (norm_group_of(nn, pass)) {
+        LAP_TRY(lap_engine_check_group(nn->engine, nn->norm_group));
+        LAP_TRY(lap_group_broken(nn->norm_group));
+    }
     return lap_engine_check_free(nn->engine);
 }
 
@@ -366,6 +413,12 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
             (lap_in_flight_t){.group = group_of(nn, set), .buffer = buffer_of(nn, set)};
         lap_engine_add_in_flight(nn->engine, &pass->in_flight[set]);
         buffer_of(nn, set)->in_flight++;
+    }
+    if (norm_group_of(nn, pass)) {
+        pass->norm_in_flight =
+            (lap_in_flight_t){.group = nn->norm_group, .buffer = nn->norm_buffer};
+        lap_engine_add_in_flight(nn->engine, &pass->norm_in_flight);
+        nn->norm_buffer->in_flight++;
     }
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
@@ -381,6 +434,16 @@ static lap_status_t break_set(lap_nn_t *nn, lap_stream_set_t set, lap_status_t s
     lap_error_save(&saved);
     buffer_of(nn, set)->broken = true;
     lap_group_fail_here(group_of(nn, set), status, lap_last_error());
+    lap_error_restore(&saved);
+    return status;
+}
+
+static lap_status_t break_norm(lap_nn_t *nn, lap_status_t status)
+{
+    lap_saved_error_t saved;
+    lap_error_save(&saved);
+    nn->norm_buffer->broken = true;
+    lap_group_fail_here(nn->norm_group, status, lap_last_error());
     lap_error_restore(&saved);
     return status;
 }
@@ -410,7 +473,12 @@ static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t 
 static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     pass->is_in_flight = pass == nn->in_background;
-    return end_set(nn, pass, LAP_FOREGROUND);
+    const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
+    if (!norm_group_of(nn, pass))
+        return status;
+    lap_engine_remove_in_flight(nn->engine, &pass->norm_in_flight);
+    nn->norm_buffer->in_flight--;
+    return status == LAP_OK ? LAP_OK : break_norm(nn, status);
 }
 
 lap_status_t lap_nn_end_background(lap_nn_t *nn)
@@ -434,21 +502,37 @@ void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
     nn->background = background;
 }
 
-lap_status_t lap_nn_end_passes(lap_nn_t *nn)
+/* The first `count` of those in flight. */
+static lap_status_t end_first(lap_nn_t *nn, size_t count)
 {
     lap_status_t status = LAP_OK;
     lap_saved_error_t saved;
-    for (size_t i = 0; i < nn->nin_flight; i++) {
+    for (size_t i = 0; i < count; i++) {
         const lap_status_t ended = end_pass(nn, nn->in_flight[i]);
         if (ended == LAP_OK || status != LAP_OK)
             continue;
         status = ended;
         lap_error_save(&saved);
     }
-    nn->nin_flight = 0;
+    for (size_t i = count; i < nn->nin_flight; i++)
+        nn->in_flight[i - count] = nn->in_flight[i];
+    nn->nin_flight -= count;
     if (status != LAP_OK)
         lap_error_restore(&saved);
     return status;
+}
+
+lap_status_t lap_nn_end_passes(lap_nn_t *nn)
+{
+    return end_first(nn, nn->nin_flight);
+}
+
+lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
+{
+    size_t count = nn->nin_flight;
+    while (count > 0 && kind_of(nn->in_flight[count - 1]->part) != kind_of(part))
+        count--;
+    return end_first(nn, count);
 }
 
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
@@ -461,7 +545,7 @@ bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 
 lap_status_t lap_nn_run(lap_nn_t *nn, int part)
 {
-    const size_t seq = part == LAP_NN_REFRESH ? 0 : nn->seq;
+    const size_t seq = part >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
     bool *seen = &nn->seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
     const bool backward = part == LAP_NN_BACKWARD || part == LAP_NN_BACKWARD_MORE;
     const bool sends = backward && nn->background && nn->held == 0;
@@ -483,6 +567,8 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
     status = find_cause(nn, pass, status);
     for (int i = 0; i <= (int)last_set(pass); i++)
         (void)break_set(nn, (lap_stream_set_t)i, status);
+    if (norm_group_of(nn, pass))
+        (void)break_norm(nn, status);
     lap_saved_error_t saved;
     lap_error_save(&saved);
     lap_engine_fail(nn->engine, status, NULL);

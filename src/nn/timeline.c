@@ -13,12 +13,13 @@
 void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text, size_t bytes)
 {
     static const char *const head[] = {"head_fprop", "head_dgrad", "head_wgrad"};
-    const lap_nn_entry_t *entry = origin < list->nentries ? &list->entries[origin] : NULL;
-    if (!entry) {
-        const uint32_t first = lap_nn_bucket_origin(list, 0, 0);
-        snprintf(text, bytes, "bucket %u", (unsigned)((origin - first) / LAP_NN_BUCKET_FRAGMENTS));
+    size_t index;
+    int which;
+    if (lap_nn_bucket_of(origin, &index, &which)) {
+        snprintf(text, bytes, "bucket %zu", index);
         return;
     }
+    const lap_nn_entry_t *entry = &list->entries[origin];
     if (entry->work != LAP_NN_OPERATOR || entry->block == LAP_NN_NONE) {
         snprintf(text, bytes, "%s", entry->name);
         return;
@@ -30,7 +31,8 @@ void lap_nn_fragment_name(const lap_nn_list_t *list, uint32_t origin, char *text
 
 long lap_nn_fragment_layer(const lap_nn_list_t *list, uint32_t origin)
 {
-    const uint32_t block = origin < list->nentries ? list->entries[origin].block : LAP_NN_NONE;
+    const uint32_t block =
+        origin < LAP_NN_BUCKET_ORIGIN ? list->entries[origin].block : LAP_NN_NONE;
     if (block == LAP_NN_NONE || list->blocks[block].shape.head)
         return -1;
     return (long)list->blocks[block].shape.layer;
@@ -63,12 +65,13 @@ uint64_t lap_nn_live_bytes(const lap_nn_list_t *list, uint32_t origin)
 lap_status_t lap_nn_set_timeline(lap_nn_t *nn, lap_timeline_t *timeline)
 {
     const lap_nn_list_t *list = &nn->list;
+    const uint32_t count = list->parts[LAP_NN_STEP]; /* the step has no activations */
     if (timeline && !nn->live_bytes) {
-        nn->live_bytes = lap_alloc(list->nentries, sizeof(*nn->live_bytes));
+        nn->live_bytes = lap_alloc(count, sizeof(*nn->live_bytes));
         if (!nn->live_bytes)
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for a timeline of %u entries",
-                             (unsigned)list->nentries);
-        for (uint32_t i = 0; i < list->nentries; i++)
+                             (unsigned)count);
+        for (uint32_t i = 0; i < count; i++)
             nn->live_bytes[i] = lap_nn_live_bytes(list, i);
     }
     nn->timeline = timeline;
@@ -93,7 +96,8 @@ void lap_nn_add_to_timeline(const lap_nn_t *nn, lap_exec_t *exec, uint32_t f, co
                    : set == LAP_DOWNSTREAM || set == LAP_UPSTREAM ? LAP_TRAFFIC_PP
                    : group == nn->group                           ? LAP_TRAFFIC_TP
                                                                   : LAP_TRAFFIC_CP,
-        .live_bytes = fragment->origin < nn->list.nentries ? nn->live_bytes[fragment->origin] : 0,
+        .live_bytes =
+            fragment->origin < nn->list.parts[LAP_NN_STEP] ? nn->live_bytes[fragment->origin] : 0,
     };
     const lap_program_t *program = lap_exec_program(exec, f);
     if (op)

@@ -110,15 +110,15 @@ lap check train --tp 2 --device cuda --fp8 --recompute full --json
 is 'for a GPU that need not be there: status 0' "$status$err" 0
 has 'JSON' "$out" '"target":"cuda"' '"ok":true,"error":null' '"activation_bytes":'
 lap check train --tp 2 --target cuda --layers 4
-has 'a pass that is repeated is a graph forward, a loss and a graph backward' "$out" 'launches per rank: 99 (' 'a pass that is repeated: 3 launches'
+has 'passes that are repeated are a graph each: forward, loss, backward, step' "$out" 'launches per rank: 184 (' 'passes that are repeated: 4 launches'
 for recipe in delayed current; do
     lap check train --tp 2 --target cuda --fp8=$recipe
-    has "... with FP8, too: $recipe scales stay on the device" "$out" 'a pass that is repeated: 3 launches'
+    has "... with FP8, too: $recipe scales stay on the device" "$out" 'passes that are repeated: 4 launches'
 done
 lap check train --tp 2 --target cuda --num-replicas 2 --json
-has '... and with replicas a graph for each bucket, and for what is between them' "$out" '"launches":41,"repeated_launches":14,'
+has '... and with replicas a graph for each bucket, and for what is between them' "$out" '"launches":66,"repeated_launches":15,'
 lap check train --tp 2 --json
-has 'without graphs every launch is repeated' "$out" '"launches":27,"repeated_launches":27,'
+has 'without graphs every launch is repeated' "$out" '"launches":52,"repeated_launches":52,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel
 has 'for NCCL' "$out" '2 layers, 2 ranks, target nccl' 'proved safe'
 bytes() { lap check train --tp 2 --json "$@" && sed -n 's/.*"activation_bytes":\([0-9]*\).*/\1/p' "$work/out"; }

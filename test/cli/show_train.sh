@@ -7,7 +7,7 @@ small=(--tp 2 --heads 4 --seq 16)
 lap show train "${small[@]}"
 is 'status 0, and nothing said' "$status$err" 0
 has 'a line for each fragment: part, layer, name, operator and method, regions, what it comes after' "$out" \
-    'rank 0: 27 fragments (14 operators, 13 kernels)' 'forward       0  qkv_fprop               AG+GEMM ring' \
+    'rank 0: 52 fragments (15 operators, 37 kernels)' 'forward       0  qkv_fprop               AG+GEMM ring' \
     'block0.norm_out, layer0.qkv.weight, layer0.qkv.bias -> block0.pre   [after 0]' \
     'backward      0  attention               attention_backward' 'layer0.fc2.weight.grad, layer0.fc2.bias.grad' \
     'block0.dx_part -> layer0.qkv.weight.grad, block0.dnorm'
@@ -87,7 +87,8 @@ lap show train "${small[@]}" --target cuda --after build --steps
 is 'as built no signals are consumed' "$(grep -c CONSUME "$work/out")" 0
 lap show train "${small[@]}" --target cuda --steps
 ok 'lowered they are' grep -q CONSUME "$work/out"
-has 'and a pass is captured' "$out" 'a pass that is repeated: 3 launches'
+has 'and passes are captured' "$out" 'passes that are repeated: 4 launches'
+has 'the step of the optimizer is shown' "$out" 'layer0.qkv.weight.grad -> squares' 'squares_r -> squares_ranks' 'gradients, rates, masters, first_moments, second_moments -> masters, first_moments, second_moments'
 
 lap show train "${small[@]}" --layers 2 --svg "$work/pass.svg"
 is 'a picture: status 0, and nothing said' "$status$out$err" 0

@@ -8,6 +8,7 @@
 
 #include "core/convert.h"
 #include "fake.h"
+#include "nn/clip.h"
 #include "nn/cuda/nn_cuda_kernels.h"
 #include "nn/fp8_scale.h"
 #include "util/random.h"
@@ -356,7 +357,21 @@ static void run_sum_squares(void *args)
         return;
     for (size_t i = 0; i < s->count; i++)
         sum += (double)src[i] * (double)src[i];
-    *s->sum = sum;
+    *(double *)fake_at(s->sum) = sum;
+}
+
+static void run_total(void *args)
+{
+    lap_total_t total = *(const lap_total_t *)args;
+    total.src = fake_at(total.src);
+    *(double *)fake_at(total.total) = lap_total_of(&total);
+}
+
+static void run_clip(void *args)
+{
+    lap_clip_t clip = *(const lap_clip_t *)args;
+    clip.squares = clip.squares ? fake_at(clip.squares) : NULL;
+    *(lap_rates_t *)fake_at(clip.rates) = *clip.result = lap_clip_rates(&clip);
 }
 
 static void run_update(void *args)
@@ -365,21 +380,24 @@ static void run_update(void *args)
     const lap_update_t *u = &update->update;
     float *w = fake_at(u->master), *first = fake_at(u->first), *second = fake_at(u->second);
     const float *grad = fake_at(u->grad);
+    const lap_rates_t *r = fake_at(u->rates);
+    if (!r->made)
+        return;
     if (update->aligned &&
         ((uintptr_t)w | (uintptr_t)first | (uintptr_t)second | (uintptr_t)grad) % 16 != 0)
         return;
     for (size_t i = 0; i < u->count; i++) {
-        const float g = grad[i] * u->scale;
+        const float g = grad[i] * r->scale;
         if (u->kind == LAP_SGD) {
             first[i] = u->momentum * first[i] + (g + u->decay * w[i]);
-            w[i] -= u->lr * first[i];
+            w[i] -= r->lr * first[i];
             continue;
         }
         first[i] = u->beta1 * first[i] + (1 - u->beta1) * g;
         second[i] = u->beta2 * second[i] + (1 - u->beta2) * (g * g);
-        w[i] = w[i] * (1 - u->lr * u->decay) -
-               u->lr / u->correction1 *
-                   (first[i] / (sqrtf(second[i]) / sqrtf(u->correction2) + u->epsilon));
+        w[i] = w[i] * (1 - r->lr * u->decay) -
+               r->lr / r->correction1 *
+                   (first[i] / (sqrtf(second[i]) / sqrtf(r->correction2) + u->epsilon));
     }
 }
 
@@ -400,6 +418,8 @@ const fake_kernel_t fake_nn_kernels[] = {
     {"lap_amax", run_amax, sizeof(lap_nn_cuda_amax_t), false},
     {"lap_fp8_scales", run_fp8_scales, sizeof(lap_fp8_scales_t), false},
     {"lap_sum_squares", run_sum_squares, sizeof(lap_nn_cuda_sum_squares_t), false},
+    {"lap_total", run_total, sizeof(lap_total_t), false},
+    {"lap_clip", run_clip, sizeof(lap_clip_t), false},
     {"lap_update", run_update, sizeof(lap_nn_cuda_update_t), false},
     {NULL, NULL, 0, false},
 };

@@ -254,10 +254,53 @@ static void run_broken(lap_group_t *group)
     lap_nn_destroy(nn);
 }
 
+/* Three steps whose norms nobody asks for, and what they leave; `broken`: a bad one before each. */
+static float *run_steps(lap_group_t *group, bool broken, size_t *steps_p, size_t *count_p)
+{
+    lap_optimizer_desc_t desc = LAP_OPTIMIZER_DESC_INIT;
+    lap_nn_t *nn = make_layers(group);
+    lap_optimizer_t *optimizer = NULL, *other = NULL;
+    lap_status_t status = LAP_OK;
+    desc.clip_norm = 0.1f;
+    desc.warmup = 5;
+    tap_success(lap_optimizer_create(nn, group, &desc, &optimizer), "an optimizer");
+    tap_failure(lap_optimizer_create(nn, group, &desc, &other), LAP_ERR_INVALID,
+                "the layers have an optimizer already", NULL);
+    for (int i = 0; i < 6 && status == LAP_OK; i++) {
+        if (i % 2 == 0 && !broken)
+            continue;
+        give_gradients(nn, i / 2 + 1, i % 2 == 0);
+        status = lap_optimizer_step(optimizer, 0.5f, NULL);
+    }
+    tap_success(status == LAP_OK ? lap_nn_wait(nn) : status, "steps that are not waited for");
+    *steps_p = lap_optimizer_steps(optimizer);
+    (void)lap_nn_masters(nn, count_p);
+    float *masters = copy_masters(nn);
+    lap_optimizer_destroy(optimizer);
+    tap_success(lap_optimizer_create(nn, group, &desc, &other), "another one after it");
+    lap_optimizer_destroy(other);
+    lap_nn_destroy(nn);
+    return masters;
+}
+
+/* Whether a step counts is known on the device: the rates of the next one are the right ones. */
+static void run_skipped(lap_group_t *group)
+{
+    size_t steps[2], count;
+    float *with = run_steps(group, true, &steps[0], &count);
+    float *without = run_steps(group, false, &steps[1], &count);
+    tap_ok(steps[0] == 3 && steps[1] == 3 && memcmp(with, without, count * sizeof(float)) == 0,
+           "steps without a norm are skipped, and leave nothing: %zu and %zu count", steps[0],
+           steps[1]);
+    free(with);
+    free(without);
+}
+
 static void run_rank(lap_world_t *world, void *arg)
 {
     (void)arg;
     lap_group_t *group = lap_world_group(world);
+    run_skipped(group);
     for (size_t i = 0; i < sizeof(trials) / sizeof(trials[0]); i++)
         run_trial(group, &trials[i]);
     run_broken(group);

@@ -4,8 +4,9 @@
  * single link, WAIT, RAISE, PUT, signal of a PUT, wait or raise of a block and dependency is
  * taken out of a program, on one rank or on all: the proof must object each time. So it misses
  * nothing, and linking adds no link that is not needed. Lowering may leave a dependency that others
- * imply, and linking one to what was sent from scratch memory; then that is shown. Of the first pass each kernel that makes a scale or a copy of a weight is
- * taken out, too: what it would have written is read.
+ * imply, and linking one to what was sent from scratch memory; then that is shown. Of the first pass each
+ * kernel that makes a scale or a copy of a weight is taken out, too, and of later ones each that makes the
+ * rates of the optimizer's step: what it would have written is read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +30,9 @@ typedef enum mutation {
 } mutation_t;
 
 static const char *const mutation_names[MUTATIONS] = {
-    "a link taken out",         "a WAIT, RAISE or PUT taken out", "a PUT without its signal",
-    "a dependency taken out",   "a block without its wait",       "a block without its raise",
-    "a scale or copy not made",
+    "a link taken out",       "a WAIT, RAISE or PUT taken out", "a PUT without its signal",
+    "a dependency taken out", "a block without its wait",       "a block without its raise",
+    "a kernel taken out",
 };
 
 /* A later pass, one whose gradients are added to those before, and the first. */
@@ -97,17 +98,22 @@ static bool drop_link(lap_fragment_t *fragment, uint32_t index, uint32_t item)
     return false;
 }
 
-/* Whether a step is a kernel that makes what only the first pass has not. */
-static bool makes(const lap_step_t *step)
+/*
+ * Whether a step is a kernel that makes what is not there before it: scales and copies of weights only
+ * in the first pass, which is linked without a step of an optimizer.
+ */
+static bool makes(const lap_step_t *step, bool first)
 {
-    static const char *const names[] = {"amax", "scale", "cast", "transpose"};
-    for (size_t i = 0; step->kind == LAP_STEP_KERNEL && i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(step->name, names[i]) == 0)
+    static const char *const names[2][4] = {{"sum_squares", "total", "clip", "clip"},
+                                            {"amax", "scale", "cast", "transpose"}};
+    for (size_t i = 0; step->kind == LAP_STEP_KERNEL && i < 4; i++)
+        if (strcmp(step->name, names[first][i]) == 0)
             return true;
     return false;
 }
 
-static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation, uint32_t item)
+static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation, uint32_t item,
+                   bool is_first)
 {
     if (index >= fragment->schedule.nsteps)
         return false;
@@ -130,7 +136,7 @@ static bool change(lap_fragment_t *fragment, uint32_t index, mutation_t mutation
     case DROP_BLOCK_WAIT:
         return block && drop_block_signal(&block->wait_signal);
     case DROP_KERNEL:
-        if (item > 0 || !makes(step))
+        if (item > 0 || !makes(step, is_first))
             return false;
         fragment->naccesses = 0;
         return true;
@@ -205,8 +211,9 @@ static bool is_implied(const lap_nn_programs_t *programs, uint32_t f, int first,
 }
 
 /* Changes a step on one rank, or on all with rank -1, and sees whether the proof objects. */
-static void try_mutant(lap_nn_programs_t *programs, const lap_target_t *target, uint32_t f,
-                       int rank, uint32_t index, mutation_t mutation, uint32_t item, tally_t *tally)
+static void try_mutant(lap_nn_programs_t *programs, variant_t variant, const lap_target_t *target,
+                       uint32_t f, int rank, uint32_t index, mutation_t mutation, uint32_t item,
+                       tally_t *tally)
 {
     const int first = rank < 0 ? 0 : rank, end = rank < 0 ? programs->size : rank + 1;
     saved_t saved[16];
@@ -215,7 +222,7 @@ static void try_mutant(lap_nn_programs_t *programs, const lap_target_t *target, 
         lap_fragment_t *fragment = &programs->programs[r].fragments[f];
         const bool there = index < fragment->schedule.nsteps;
         saved[r] = save(fragment, there ? index : 0);
-        changed |= change(fragment, index, mutation, item);
+        changed |= change(fragment, index, mutation, item, variant == PASS_FIRST);
     }
     if (changed) {
         tally->mutants++;
@@ -247,12 +254,6 @@ static uint32_t most_steps(const lap_nn_programs_t *programs, uint32_t f)
     return most;
 }
 
-/* Passes after the first find scales and copies of before. */
-static bool is_tried(variant_t variant, mutation_t mutation)
-{
-    return mutation != DROP_KERNEL || variant == PASS_FIRST;
-}
-
 static void try_all(lap_nn_programs_t *programs, variant_t variant, const lap_target_t *target,
                     tally_t *tallies)
 {
@@ -260,10 +261,9 @@ static void try_all(lap_nn_programs_t *programs, variant_t variant, const lap_ta
         for (int rank = -1; rank < programs->size; rank++)
             for (uint32_t i = 0; i < most_steps(programs, f); i++)
                 for (int mutation = 0; mutation < MUTATIONS; mutation++)
-                    for (uint32_t item = 0; item < 8 && is_tried(variant, (mutation_t)mutation);
-                         item++)
-                        try_mutant(programs, target, f, rank, i, (mutation_t)mutation, item,
-                                   &tallies[mutation]);
+                    for (uint32_t item = 0; item < 8; item++)
+                        try_mutant(programs, variant, target, f, rank, i, (mutation_t)mutation,
+                                   item, &tallies[mutation]);
 }
 
 static lap_nn_desc_t describe(lap_nn_kind_t kind)
@@ -284,13 +284,16 @@ static lap_nn_desc_t describe(lap_nn_kind_t kind)
 }
 
 static lap_nn_replication_t replication; /* of what follows */
+static lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+static bool has_step = true;
 
 static lap_nn_linking_t linking_of(const lap_target_t *target, variant_t variant)
 {
     return (lap_nn_linking_t){.target = target,
                               .more = variant == PASS_MORE,
                               .first = variant == PASS_FIRST,
-                              .replication = replication};
+                              .replication = replication,
+                              .optimizer = has_step && variant != PASS_FIRST ? &optimizer : NULL};
 }
 
 /* False, and a failed check, where it is not proved. */
@@ -326,6 +329,8 @@ static void prove_all(void)
                     desc.activation = way < 3 ? LAP_GELU : LAP_SWIGLU;
                     desc.sequence_parallel = way != 4;
                     desc.row_parallel = kind == LAP_NN_LINEAR && way == 5;
+                    optimizer.kind = way % 2 ? LAP_SGD : LAP_ADAMW;
+                    optimizer.clip_norm = way % 3 ? 1 : 0;
                     (void)prove(&desc, nranks, (variant_t)((way + way / 3) % 3), target,
                                 lap_nn_kind_name((lap_nn_kind_t)kind));
                 }
@@ -384,6 +389,8 @@ int main(void)
     const lap_target_t *target;
     tally_t sums[MUTATIONS] = {{0, 0, 0}};
     prove_all();
+    optimizer = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
+    optimizer.clip_norm = 1;
     for (size_t t = 0; (target = lap_target_at(t)); t++)
         try_replicas(target, sums);
     for (size_t t = 0; (target = lap_target_at(t)); t++)
@@ -400,6 +407,7 @@ int main(void)
                 mutate(&desc, nranks, PASS_MORE, target, sums);
             if (nranks > 3)
                 continue;
+            has_step = false; /* what follows another backward is no news */
             desc = describe(LAP_NN_TRANSFORMER);
             desc.recompute = LAP_RECOMPUTE_FULL;
             desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_NONE;
@@ -412,6 +420,7 @@ int main(void)
             desc = describe(LAP_NN_LAYERNORM_MLP);
             desc.fp8 = nranks == 2 ? LAP_FP8_DELAYED : LAP_FP8_CURRENT;
             mutate(&desc, nranks, PASS_FIRST, target, sums);
+            has_step = true;
         }
     for (int i = 0; i < MUTATIONS; i++)
         tap_ok(sums[i].mutants > 0 && sums[i].survivors == 0,

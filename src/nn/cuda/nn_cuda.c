@@ -344,6 +344,18 @@ static lap_status_t sum_squares(lap_stream_t *stream, const lap_sum_squares_t *s
     return lap_cuda_code_launch(stream, &code, KERNEL_sum_squares, grid, &args);
 }
 
+static lap_status_t total(lap_stream_t *stream, const lap_total_t *total)
+{
+    const lap_cuda_grid_t grid = {.x = 1, .threads = LAP_NN_CUDA_THREADS};
+    return lap_cuda_code_launch(stream, &code, KERNEL_total, grid, total);
+}
+
+static lap_status_t clip(lap_stream_t *stream, const lap_clip_t *clip)
+{
+    const lap_cuda_grid_t grid = {.x = 1, .threads = 1};
+    return lap_cuda_code_launch(stream, &code, KERNEL_clip, grid, clip);
+}
+
 static lap_status_t update(lap_stream_t *stream, const lap_update_t *update)
 {
     const lap_nn_cuda_update_t args = {
@@ -375,5 +387,7 @@ const lap_nn_kernels_t lap_nn_cuda_kernels = {
     .amax = amax,
     .fp8_scales = fp8_scales,
     .sum_squares = sum_squares,
+    .total = total,
+    .clip = clip,
     .update = update,
 };

@@ -22,7 +22,9 @@
     X(embedding)                                                                                   \
     X(embedding_backward)                                                                          \
     X(rope)                                                                                        \
-    X(logit_stats) X(cross_entropy) X(fill_normal) X(amax) X(fp8_scales) X(sum_squares) X(update)
+    X(logit_stats)                                                                                 \
+    X(cross_entropy)                                                                               \
+    X(fill_normal) X(amax) X(fp8_scales) X(sum_squares) X(total) X(clip) X(update)
 
 #define LAP_NN_CUDA_VECTOR 8u    /* elements that a thread takes at a time where it can */
 #define LAP_NN_CUDA_THREADS 256u /* of a block of all but the norms */

@@ -7,6 +7,7 @@
  */
 #include "nn/cuda/nn_blocks.cuh"
 #include "nn/cuda/tokens.cuh"
+#include "nn/clip.h"
 #include "nn/fp8_scale.h"
 #include "util/random.h"
 
@@ -431,22 +432,23 @@ __device__ void put_four(float *array, size_t at, const float (&x)[four])
 }
 
 /* One weight w with its gradient and its moments. */
-__device__ void sgd(const lap_update_t &u, float &w, float grad, float &v)
+__device__ void sgd(const lap_update_t &u, const lap_rates_t &r, float &w, float grad, float &v)
 {
-    v = u.momentum * v + (grad * u.scale + u.decay * w);
-    w -= u.lr * v;
+    v = u.momentum * v + (grad * r.scale + u.decay * w);
+    w -= r.lr * v;
 }
 
-__device__ void adamw(const lap_update_t &u, float &w, float grad, float &m, float &v)
+__device__ void adamw(const lap_update_t &u, const lap_rates_t &r, float &w, float grad, float &m,
+                      float &v)
 {
-    const float keep = 1.0f - u.lr * u.decay, rate = u.lr / u.correction1;
-    const float g = grad * u.scale;
+    const float keep = 1.0f - r.lr * u.decay, rate = r.lr / r.correction1;
+    const float g = grad * r.scale;
     m = u.beta1 * m + (1.0f - u.beta1) * g;
     v = u.beta2 * v + (1.0f - u.beta2) * (g * g);
-    w = w * keep - rate * (m / (sqrtf(v) / sqrtf(u.correction2) + u.epsilon));
+    w = w * keep - rate * (m / (sqrtf(v) / sqrtf(r.correction2) + u.epsilon));
 }
 
-__device__ void update_four(const lap_update_t &u, size_t at)
+__device__ void update_four(const lap_update_t &u, const lap_rates_t &r, size_t at)
 {
     float w[four], grad[four], m[four], v[four];
     take_four(u.master, at, true, w);
@@ -454,23 +456,23 @@ __device__ void update_four(const lap_update_t &u, size_t at)
     take_four(u.first, at, true, m);
     if (u.kind == LAP_SGD) {
         for (unsigned i = 0; i < four; i++)
-            sgd(u, w[i], grad[i], m[i]);
+            sgd(u, r, w[i], grad[i], m[i]);
     } else {
         take_four(u.second, at, true, v);
         for (unsigned i = 0; i < four; i++)
-            adamw(u, w[i], grad[i], m[i], v[i]);
+            adamw(u, r, w[i], grad[i], m[i], v[i]);
         put_four(u.second, at, v);
     }
     put_four(u.first, at, m);
     put_four(u.master, at, w);
 }
 
-__device__ void update_one(const lap_update_t &u, size_t at)
+__device__ void update_one(const lap_update_t &u, const lap_rates_t &r, size_t at)
 {
     if (u.kind == LAP_SGD)
-        sgd(u, u.master[at], u.grad[at], u.first[at]);
+        sgd(u, r, u.master[at], u.grad[at], u.first[at]);
     else
-        adamw(u, u.master[at], u.grad[at], u.first[at], u.second[at]);
+        adamw(u, r, u.master[at], u.grad[at], u.first[at], u.second[at]);
 }
 
 } // namespace
@@ -494,14 +496,44 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     finish_sum(args.parts, sum, args.sum.sum);
 }
 
+/* Loads go on side by side; one thread adds, in the order of the numbers. */
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS) lap_total(const lap_total_t args)
+{
+    __shared__ double room[LAP_NN_CUDA_THREADS];
+    double sum = 0;
+    for (size_t first = 0; first < args.count; first += blockDim.x) {
+        const size_t left = args.count - first;
+        const size_t count = left < blockDim.x ? left : blockDim.x;
+        if (threadIdx.x < count)
+            room[threadIdx.x] = args.src[(first + threadIdx.x) * args.stride];
+        __syncthreads();
+        if (threadIdx.x == 0)
+            for (size_t i = 0; i < count; i++)
+                sum += room[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *args.total = sum;
+}
+
+extern "C" __global__ void lap_clip(const lap_clip_t args)
+{
+    const lap_rates_t rates = lap_clip_rates(&args);
+    *args.rates = rates;
+    *args.result = rates;
+}
+
 extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     lap_update(const lap_nn_cuda_update_t args)
 {
+    const lap_rates_t rates = *args.update.rates;
+    if (!rates.made)
+        return;
     const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
     const size_t first = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     const size_t fours = args.aligned ? args.update.count / four : 0;
     for (size_t i = first; i < fours; i += step)
-        update_four(args.update, i * four);
+        update_four(args.update, rates, i * four);
     for (size_t i = fours * four + first; i < args.update.count; i += step)
-        update_one(args.update, i);
+        update_one(args.update, rates, i);
 }

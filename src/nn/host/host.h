@@ -26,6 +26,8 @@ lap_status_t lap_host_fill_normal(lap_stream_t *stream, const lap_fill_normal_t 
 lap_status_t lap_host_amax(lap_stream_t *stream, const lap_amax_t *amax);
 lap_status_t lap_host_fp8_scales(lap_stream_t *stream, const lap_fp8_scales_t *scales);
 lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t *sum);
+lap_status_t lap_host_total(lap_stream_t *stream, const lap_total_t *total);
+lap_status_t lap_host_clip(lap_stream_t *stream, const lap_clip_t *clip);
 lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 
 /* As a table has them: those of language models, and the others. */
@@ -40,7 +42,7 @@ lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
     .swiglu_forward = lap_host_swiglu_forward, .swiglu_backward = lap_host_swiglu_backward,        \
     .square_loss = lap_host_square_loss, .fill_normal = lap_host_fill_normal,                      \
     .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, .sum_squares = lap_host_sum_squares, \
-    .update = lap_host_update
+    .total = lap_host_total, .clip = lap_host_clip, .update = lap_host_update
 
 /* Attention of one head of sequence `b`: forward of queries, backward of keys and values. */
 typedef void (*lap_host_head_t)(const lap_attention_t *attention, size_t b, size_t head);

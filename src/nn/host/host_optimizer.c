@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "device/host/host.h"
+#include "nn/clip.h"
 #include "nn/host/host.h"
 
 #define LANES 8 /* sums that go on side by side, so that no addition waits for the last one */
@@ -31,24 +32,48 @@ lap_status_t lap_host_sum_squares(lap_stream_t *stream, const lap_sum_squares_t 
     return lap_host_stream_call(stream, run_sum_squares, sum, sizeof(*sum));
 }
 
-static void sgd(const lap_update_t *u)
+static lap_status_t run_total(void *arg)
+{
+    const lap_total_t *total = arg;
+    *total->total = lap_total_of(total);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_total(lap_stream_t *stream, const lap_total_t *total)
+{
+    return lap_host_stream_call(stream, run_total, total, sizeof(*total));
+}
+
+static lap_status_t run_clip(void *arg)
+{
+    const lap_clip_t *clip = arg;
+    *clip->rates = *clip->result = lap_clip_rates(clip);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_clip(lap_stream_t *stream, const lap_clip_t *clip)
+{
+    return lap_host_stream_call(stream, run_clip, clip, sizeof(*clip));
+}
+
+static void sgd(const lap_update_t *u, lap_rates_t rates)
 {
     float *restrict w = u->master, *restrict v = u->first;
     const float *restrict grad = u->grad;
     for (size_t i = 0; i < u->count; i++) {
-        v[i] = u->momentum * v[i] + (grad[i] * u->scale + u->decay * w[i]);
-        w[i] -= u->lr * v[i];
+        v[i] = u->momentum * v[i] + (grad[i] * rates.scale + u->decay * w[i]);
+        w[i] -= rates.lr * v[i];
     }
 }
 
-static void adamw(const lap_update_t *u)
+static void adamw(const lap_update_t *u, lap_rates_t rates)
 {
     float *restrict w = u->master, *restrict m = u->first, *restrict v = u->second;
     const float *restrict grad = u->grad;
-    const float keep = 1 - u->lr * u->decay, rate = u->lr / u->correction1;
-    const float root = sqrtf(u->correction2);
+    const float keep = 1 - rates.lr * u->decay, rate = rates.lr / rates.correction1;
+    const float root = sqrtf(rates.correction2);
     for (size_t i = 0; i < u->count; i++) {
-        const float g = grad[i] * u->scale;
+        const float g = grad[i] * rates.scale;
         m[i] = u->beta1 * m[i] + (1 - u->beta1) * g;
         v[i] = u->beta2 * v[i] + (1 - u->beta2) * (g * g);
         w[i] = w[i] * keep - rate * (m[i] / (sqrtf(v[i]) / root + u->epsilon));
@@ -58,7 +83,8 @@ static void adamw(const lap_update_t *u)
 static lap_status_t run_update(void *arg)
 {
     const lap_update_t *update = arg;
-    (update->kind == LAP_SGD ? sgd : adamw)(update);
+    if (update->rates->made)
+        (update->kind == LAP_SGD ? sgd : adamw)(update, *update->rates);
     return LAP_OK;
 }
 

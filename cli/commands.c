@@ -205,7 +205,7 @@ const lap_variable_t lap_variables[] = {
      "fast: GELU is done by cuBLASLt inside the GEMM where it can, which approximates it; exact "
      "unless set",
      "bench train tune"},
-    {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc, vmm or multicast",
+    {"LAP_CUDA_MEMORY", "how ranks map each other's memory on GPUs: ipc or vmm",
      "bench train tune"},
     {"LAP_OPENBLAS, LAP_MPI, LAP_CUBLASLT, LAP_NCCL", "the file of that library, and no other",
      "bench train tune info"},

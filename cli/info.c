@@ -321,15 +321,12 @@ static void show_each_gpu(page_t *page, const lap_cuda_info_t *info)
     fact_all_gpus(page, "IPC", info, offsetof(lap_cuda_gpu_t, ipc), "memory that ranks share");
     fact_all_gpus(page, "VMM", info, offsetof(lap_cuda_gpu_t, vmm),
                   "memory that ranks share by file descriptors, where IPC does not work");
-    fact_all_gpus(page, "multicast", info, offsetof(lap_cuda_gpu_t, multicast),
-                  "one address for the memory of all GPUs of an NVLink switch, if "
-                  "LAP_CUDA_MEMORY=multicast; this has never been run");
 }
 
 /* What GPUs could do has the same answer where there are none. */
 static void show_no_gpu(page_t *page, const char *why)
 {
-    static const char *const keys[] = {"IPC", "VMM", "multicast"};
+    static const char *const keys[] = {"IPC", "VMM"};
     fact(page, "why none", "%s", why);
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         fact(page, keys[i], "no: %s", why);

@@ -79,7 +79,7 @@ told 'a cuBLASLt that is not there'
 has '... which names it' "$err" "LAP_CUBLASLT is '/nowhere/lt.so', expected the library cuBLASLt"
 LAP_CUDA_MEMORY=nonsense lap bench ag 48 32 16 --device cuda --ranks 2
 told 'a kind of memory that is not known'
-has '... which names it' "$err" "LAP_CUDA_MEMORY is 'nonsense', expected ipc, vmm or multicast"
+has '... which names it' "$err" "LAP_CUDA_MEMORY is 'nonsense', expected ipc or vmm"
 LAP_CUBLASLT=$FAKE_CUDA/libcublasLt.so.13 lap bench ag 48 32 16 --device cuda --ranks 2 --method ring --iters 1
 is 'one that is there' "$status" 0
 if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
@@ -99,8 +99,7 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     lap info
     has 'lap info: which NCCL there is, and what it offers' "$out" 'NCCL         yes: 2.32.3, with windows and one-sided puts'
     FAKE_NO_WINDOWS=1 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method ring --iters 1
-    told 'GPUs for which NCCL has no symmetric memory'
-    has '... with what to use instead' "$err" 'no symmetric memory' 'cuda_ipc'
+    has 'GPUs for which NCCL has no symmetric memory: what to use instead' "$status $err" '1 lap bench' 'no symmetric memory' 'cuda_ipc'
     unset FAKE_GPUS
 fi
 

@@ -212,12 +212,12 @@ ok 'and starts nothing' test ! -e "$FAKE_RECORD"
 FAKE_GPUS=2 lap info
 has 'lap info: GPUs' "$out" '  GPUs         2' 'CUDA 13.0' \
     '  GPU 1        Fake GPU, 132 SMs, compute capability 9.0, 1.5 GiB' '  IPC          yes' \
-    '  VMM          no: GPU 0 does not offer it' '  multicast    no: GPU 0' \
+    '  VMM          no: GPU 0 does not offer it' \
     "  MPS          yes, for several ranks on one GPU: $fake/nvidia-cuda-mps-control"
 FAKE_GPUS=0 lap info
 has 'lap info: why there is none' "$out" '  GPUs         0' \
     '  why none     the NVIDIA driver is here, but cuInit fails: no CUDA-capable device is detected'
-for able in 'IPC      ' 'VMM      ' multicast; do
+for able in 'IPC      ' 'VMM      '; do
     has "... and so no ${able%% *}" "$out" "  $able    no: the NVIDIA driver is here, but cuInit fails: no CUDA-capable"
 done
 PATH=$real_path lap info

@@ -16,7 +16,7 @@ has 'methods' "$out" 'AG+GEMM' 'GEMM+RS' 'bulk AG' 'bulk RS' 'external AG' \
     '  serial ' '  ring '
 has 'what the machine offers' "$out" "  cores        $(nproc)" memory memfd futex pidfd \
     "  directory    $TMPDIR" "$(uname -r)"
-has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  IPC ' '  VMM ' '  multicast ' \
+has 'GPUs, or why there are none' "$out" 'GPUs of NVIDIA' '  GPUs ' '  IPC ' '  VMM ' \
     '  MPS ' '  NCCL '
 is 'no line is longer than a wide page' "$(awk 'length > 120' "$work/out")" ''
 is 'the directory that was tried is gone' "$(ls -A "$TMPDIR")" ''
@@ -36,7 +36,7 @@ assert machine["cores"] == len(os.sched_getaffinity(0)) and machine["memory_gib"
 assert machine["memfd"] is True and machine["futex"] is True
 gpu = info["gpu"]
 assert gpu["gpus"] > 0 and gpu["gpu_0"] or gpu["gpus"] == 0 and gpu["ipc"] == "no: " + gpu["why_none"]
-for able in "ipc", "vmm", "multicast", "mps", "nccl":
+for able in "ipc", "vmm", "mps", "nccl":
     assert gpu[able].split()[0] in ("yes,", "yes:", "no:")
 ' "$work/out"
 finish

@@ -77,9 +77,6 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
         *value = 1;
         return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: /* or as a driver that does not know of it */
-        *value = fake_number("FAKE_MULTICAST", 0);
-        return *value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default:
         *value = 0;
         return CUDA_SUCCESS;

@@ -15,7 +15,6 @@
  *   FAKE_SHARED_FATE=1 when a process whose memory is mapped here dies, every call fails, as it may
  *                      for clients of one MPS server
  *   FAKE_NO_IPC        1: memory has no handle for other processes; 2: they cannot open it
- *   FAKE_MULTICAST=1   every GPU is at a switch that offers it
  *   FAKE_GRAPHS        a file to which each graph that is made adds how many kernels it has of
  *                      lap_wait, lap_raise, lap_stamp, and others, how often it sets memory, how
  *                      much comes behind its lap_advance, and how much may run beside that

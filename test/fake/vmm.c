@@ -16,7 +16,7 @@
 
 #define GRANULE ((size_t)2 << 20)
 
-/* Memory, or a multicast of it. It goes when it has neither a handle nor a mapping any more. */
+/* Memory. It goes when it has neither a handle nor a mapping any more. */
 typedef struct memory {
     CUmemGenericAllocationHandle handle; /* never used again, so that a second release shows */
     int file;
@@ -98,17 +98,16 @@ static void drop_unused(memory_t *memory)
     free(memory);
 }
 
-/* `counted`: of what the process has left. */
-static CUresult create_file(CUmemGenericAllocationHandle *handle_p, size_t bytes, size_t counted)
+static CUresult create_file(CUmemGenericAllocationHandle *handle_p, size_t bytes)
 {
-    if (!fake_take(counted))
+    if (!fake_take(bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const int file = memfd_create("fake VMM", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)bytes) != 0) {
-        fake_give(counted);
+        fake_give(bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *handle_p = add_memory(file, counted);
+    *handle_p = add_memory(file, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -119,16 +118,7 @@ static CUresult create(CUmemGenericAllocationHandle *handle_p, size_t bytes,
     if (bytes == 0 || bytes % GRANULE != 0 ||
         properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
-    return create_file(handle_p, bytes, bytes);
-}
-
-/* It has no memory of its own. */
-static CUresult create_multicast(CUmemGenericAllocationHandle *handle_p,
-                                 const CUmulticastObjectProp *given)
-{
-    if (given->size == 0 || given->size % GRANULE != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    return create_file(handle_p, given->size, 0);
+    return create_file(handle_p, bytes);
 }
 
 static CUresult release(CUmemGenericAllocationHandle handle)
@@ -247,11 +237,6 @@ static CUresult set_access(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult succeed(void)
-{
-    return CUDA_SUCCESS;
-}
-
 /* The last thing that a process does. */
 __attribute__((destructor)) static void tell_rest(void)
 {
@@ -277,9 +262,5 @@ const fake_call_t fake_vmm_calls[] = {
     FAKE_CALL("cuMemMap", map),
     FAKE_CALL("cuMemUnmap", unmap),
     FAKE_CALL("cuMemSetAccess", set_access),
-    FAKE_CALL("cuMulticastGetGranularity", granularity),
-    FAKE_CALL("cuMulticastCreate", create_multicast),
-    FAKE_CALL("cuMulticastAddDevice", succeed),
-    FAKE_CALL("cuMulticastBindMem", succeed),
     {NULL, NULL},
 };

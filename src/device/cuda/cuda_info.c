@@ -84,7 +84,6 @@ static lap_status_t look_at(const driver_t *driver, int index, lap_cuda_gpu_t *g
     gpu->vmm =
         attribute(driver, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
         attribute(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
-    gpu->multicast = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
     return LAP_OK;
 }
 

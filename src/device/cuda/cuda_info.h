@@ -21,7 +21,6 @@ typedef struct lap_cuda_gpu {
     size_t memory;    /* bytes */
     bool ipc;         /* cuIpcGetMemHandle */
     bool vmm;         /* cuMemCreate, with file descriptors for other processes */
-    bool multicast;   /* of an NVLink switch */
 } lap_cuda_gpu_t;
 
 typedef struct lap_cuda_info {

@@ -56,10 +56,6 @@
     X(cuMemGetAllocationGranularity, 10020)                                                        \
     X(cuMemExportToShareableHandle, 10020)                                                         \
     X(cuMemImportFromShareableHandle, 10020)                                                       \
-    X(cuMulticastCreate, 12010)                                                                    \
-    X(cuMulticastAddDevice, 12010)                                                                 \
-    X(cuMulticastBindMem, 12010)                                                                   \
-    X(cuMulticastGetGranularity, 12010)                                                            \
     X(cuIpcGetMemHandle, 4010)                                                                     \
     X(cuIpcOpenMemHandle, 11000)                                                                   \
     X(cuIpcCloseMemHandle, 4010)                                                                   \

@@ -21,7 +21,6 @@ struct lap_part {
     bool chosen;                /* this rank's, by LAP_CUDA_MEMORY */
     CUmemGenericAllocationHandle handle; /* of this rank's memory, while the buffer is made; or 0 */
     int fd;                              /* and a descriptor; or -1 */
-    char *multicast;                     /* one address for the memory of all; NULL: none */
     struct lap_paced *paced;             /* with an emulated link; else NULL */
     bool in_turn;                        /* ranks share a process and a GPU: see cuda_ipc.c */
 };
@@ -60,9 +59,9 @@ typedef struct lap_part_place {
 lap_part_place_t lap_part_place(const lap_cuda_device_t *device);
 /*
  * Notes what follows from the places of all ranks, that of the next `stride` bytes further: whether
- * ranks take turns, and whether they are in each other's way. Returns whether two have the same GPU.
+ * ranks take turns, and whether they are in each other's way.
  */
-bool lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride);
+void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride);
 
 /*
  * Memory by VMM. It is zeroed when it is made, and goes when the handle is released and nobody has
@@ -79,9 +78,6 @@ lap_status_t lap_vmm_map(lap_cuda_device_t *device, size_t bytes,
                          CUmemGenericAllocationHandle handle, char **base_p);
 void lap_vmm_unmap(lap_cuda_device_t *device, size_t bytes, char *base);
 void lap_vmm_release(lap_cuda_device_t *device, CUmemGenericAllocationHandle handle);
-
-/* Makes part->multicast of memory by VMM. Collective; every rank has a GPU of its own. */
-lap_status_t lap_multicast_map(lap_buffer_t *buffer);
 
 /* An emulated link on the GPU, instead of the one of hosts. */
 lap_status_t lap_cuda_ipc_link_begin(lap_buffer_t *buffer);

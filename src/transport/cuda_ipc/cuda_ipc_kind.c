@@ -9,15 +9,14 @@
 
 lap_status_t lap_cuda_memory_chosen(lap_cuda_memory_t *kind_p, bool *chosen_p)
 {
-    static const char *const names[] = {"ipc", "vmm", "multicast"};
+    static const char *const names[] = {"ipc", "vmm"};
     const char *given = getenv("LAP_CUDA_MEMORY");
     int kind = LAP_CUDA_MEMORY_IPC;
     *chosen_p = given && *given;
-    while (*chosen_p && kind <= LAP_CUDA_MEMORY_MULTICAST && strcmp(given, names[kind]) != 0)
+    while (*chosen_p && kind <= LAP_CUDA_MEMORY_VMM && strcmp(given, names[kind]) != 0)
         kind++;
-    if (kind > LAP_CUDA_MEMORY_MULTICAST)
-        return lap_error(LAP_ERR_INVALID, "LAP_CUDA_MEMORY is '%s', expected ipc, vmm or multicast",
-                         given);
+    if (kind > LAP_CUDA_MEMORY_VMM)
+        return lap_error(LAP_ERR_INVALID, "LAP_CUDA_MEMORY is '%s', expected ipc or vmm", given);
     *kind_p = (lap_cuda_memory_t)kind;
     return LAP_OK;
 }

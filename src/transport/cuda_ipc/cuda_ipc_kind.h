@@ -10,7 +10,6 @@
 typedef enum lap_cuda_memory {
     LAP_CUDA_MEMORY_IPC,
     LAP_CUDA_MEMORY_VMM,
-    LAP_CUDA_MEMORY_MULTICAST, /* VMM, and one address for the memory of all ranks besides */
 } lap_cuda_memory_t;
 
 /* What LAP_CUDA_MEMORY says, and whether it says anything; LAP_ERR_INVALID: nothing that is known. */

@@ -139,7 +139,6 @@ void lap_cuda_ipc_buffer_destroy(lap_buffer_t *buffer)
     if (part) {
         lap_paced_free(part);
         close_handles(part);
-        lap_vmm_unmap(part->device, part->bytes, part->multicast);
         if (part->bases && part->users && part->kinds) {
             unmap_peers(buffer);
             give_up_own(buffer);
@@ -165,19 +164,9 @@ static lap_status_t choose_kind(lap_buffer_t *buffer)
 {
     struct lap_part *part = buffer->backend;
     lap_cuda_memory_t *kind = &part->kinds[buffer->group->rank];
-    int offered = 0;
     if (is_threads(buffer))
         return LAP_OK;
-    LAP_TRY(lap_cuda_memory_chosen(kind, &part->chosen));
-    if (*kind != LAP_CUDA_MEMORY_MULTICAST)
-        return LAP_OK;
-    (void)part->device->api.cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
-                                                 part->device->gpu);
-    if (!offered)
-        return lap_error(LAP_ERR_UNSUPPORTED,
-                         "LAP_CUDA_MEMORY is multicast, which GPU %d does not offer",
-                         part->device->ordinal);
-    return LAP_OK;
+    return lap_cuda_memory_chosen(kind, &part->chosen);
 }
 
 /* Everything but the memory itself. */
@@ -344,7 +333,7 @@ static bool is_on_this_host(const lap_buffer_t *buffer, int rank)
            group->world->peers[group->members[rank]].heap_fd >= 0;
 }
 
-bool lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride)
+void lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t stride)
 {
     const lap_group_t *group = buffer->group;
     struct lap_part *part = buffer->backend;
@@ -366,7 +355,6 @@ bool lap_part_share(lap_buffer_t *buffer, const lap_part_place_t *first, size_t 
     }
     part->in_turn = buffer->in_person = share && is_threads(buffer);
     part->device->share.crowded = part->device->share.crowded || crowded;
-    return share;
 }
 
 /* ---- all together ---- */
@@ -377,30 +365,18 @@ typedef struct overview {
     bool no_memory; /* for want of memory */
     bool chosen;    /* the kind of one must be what it is */
     bool all_ipc;   /* else descriptors are to be passed */
-    bool multicast; /* all want it */
-    bool share;     /* two have the same GPU */
 } overview_t;
 
 static overview_t look_over(const lap_group_t *group, const offer_t *offers)
 {
-    overview_t view = {.all_ipc = true, .multicast = true};
+    overview_t view = {.all_ipc = true};
     for (int r = 0; r < group->size; r++) {
         view.failed = view.failed || offers[r].failure != LAP_OK;
         view.no_memory = view.no_memory || offers[r].failure == LAP_ERR_NO_MEMORY;
         view.chosen = view.chosen || offers[r].chosen;
         view.all_ipc = view.all_ipc && offers[r].kind == LAP_CUDA_MEMORY_IPC;
-        view.multicast = view.multicast && offers[r].kind == LAP_CUDA_MEMORY_MULTICAST;
     }
     return view;
-}
-
-static lap_status_t check_multicast(const lap_buffer_t *buffer, const overview_t *view)
-{
-    if (lap_part_of(buffer)->kinds[buffer->group->rank] != LAP_CUDA_MEMORY_MULTICAST ||
-        (view->multicast && !view->share))
-        return LAP_OK;
-    return lap_error(LAP_ERR_UNSUPPORTED, "LAP_CUDA_MEMORY is multicast, which needs a GPU of its "
-                                          "own for every rank, and the same setting on every rank");
 }
 
 /*
@@ -423,19 +399,15 @@ static lap_status_t share_memory(lap_buffer_t *buffer, bool *again_p)
     if (status != LAP_OK)
         strncpy(sentence, lap_last_error(), sizeof(sentence) - 1);
     LAP_TRY(lap_group_collect(group, &offer, sizeof(offer), &offers));
-    overview_t view = look_over(group, offers);
-    view.share = lap_part_share(buffer, &((const offer_t *)offers)->place, sizeof(offer_t));
+    const overview_t view = look_over(group, offers);
+    lap_part_share(buffer, &((const offer_t *)offers)->place, sizeof(offer_t));
     *again_p = view.all_ipc && !view.chosen && !view.no_memory && !is_threads(buffer);
     if (status != LAP_OK)
         lap_error(status, "%s", sentence);
-    else if (!view.failed)
-        status = check_multicast(buffer, &view);
     if (status == LAP_OK && !view.failed)
         status = view.all_ipc ? take_offers(buffer, offers, NULL) : take_with_fds(buffer, offers);
     lap_free(offers);
     status = lap_group_agree(group, status);
-    if (status == LAP_OK && view.multicast)
-        status = lap_multicast_map(buffer);
     close_handles(part);
     return status;
 }

@@ -105,7 +105,7 @@ static lap_status_t find_sharing(lap_buffer_t *buffer)
     const lap_part_place_t own = lap_part_place(part->device);
     void *places;
     LAP_TRY(lap_group_collect(buffer->group, &own, sizeof(own), &places));
-    (void)lap_part_share(buffer, places, sizeof(own));
+    lap_part_share(buffer, places, sizeof(own));
     lap_free(places);
     /* Over a network, what is issued must be issued anew: see nccl_far.c. */
     buffer->in_person = buffer->in_person || !lap_nccl_part_of(buffer)->comm->all_near;

@@ -56,6 +56,7 @@ int lap_cli_data(int argc, char **argv);
 int lap_cli_plan(int argc, char **argv);
 int lap_cli_tune(int argc, char **argv);
 int lap_cli_show_train(int argc, char **argv); /* lap show train; argv[-1] is "show" */
+int lap_cli_report(int argc, char **argv);
 int lap_cli_info(int argc, char **argv);
 
 enum {

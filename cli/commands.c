@@ -42,7 +42,9 @@ const lap_subcommand_t lap_subcommands[] = {
         .name = "train",
         .brief = "train layers with their communication hidden, and say what it cost",
         .run = lap_cli_train,
-        .files = "share/doc/lap/examples/overlap/*.yaml  files for --tp-comm-overlap-cfg",
+        .files = "share/doc/lap/examples/overlap/*.yaml  files for --tp-comm-overlap-cfg\n"
+                 "FILE.json                              the timeline of --trace\n"
+                 "FILE.html                              the page of --report",
         .examples =
             {
                 {"lap train --tp 2 --heads 4 --seq 64 --iters 3",
@@ -130,6 +132,23 @@ const lap_subcommand_t lap_subcommands[] = {
                 {"printf 'to be' | lap data tokenize --bytes -o corpus.bin --force /dev/stdin &&\n"
                  "    lap data info corpus.bin",
                  "Says how many tokens a file holds, and how much their frequencies tell."},
+            },
+    },
+    {
+        .name = "report",
+        .brief = "make a page of what overlapped, and what did not, from traces",
+        .run = lap_cli_report,
+        .files = "FILE.html  the page; it is written whole or not at all",
+        .examples =
+            {
+                {"lap train --tp 2 --heads 4 --seq 64 --iters 3 --trace a.json.gz &&\n"
+                 "    lap report -o a.html a.json.gz",
+                 "A page about the last iteration of a training."},
+                {"lap bench ag 256 512 256 --ranks 2 --iters 2 --trace b.json --quiet &&\n"
+                 "    lap bench ag 256 512 256 --ranks 2 --iters 2 --timeline-method serial "
+                 "--quiet\n"
+                 "    --trace c.json && lap report -o bc.html b.json c.json",
+                 "Compares the best method with serial."},
             },
     },
     {

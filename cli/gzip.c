@@ -451,8 +451,8 @@ static void take_blocks(reader_t *reader)
     reader->count = 0;
 }
 
-lap_status_t lap_gunzip(const void *data, size_t bytes, size_t most, char **text_p,
-                        size_t *length_p)
+lap_status_t lap_gunzip(const char *path, const void *data, size_t bytes, size_t most,
+                        char **text_p, size_t *length_p)
 {
     reader_t reader = {.data = data, .bytes = bytes, .most = most};
     take_head(&reader);
@@ -471,8 +471,8 @@ lap_status_t lap_gunzip(const void *data, size_t bytes, size_t most, char **text
     if (reader.wrong) {
         lap_free(reader.out);
         return reader.no_memory
-                   ? lap_error(LAP_ERR_NO_MEMORY, "no memory to decompress a file")
-                   : lap_error(LAP_ERR_INVALID, "the compressed file is damaged: %s", reader.wrong);
+                   ? lap_error(LAP_ERR_NO_MEMORY, "no memory to decompress %s", path)
+                   : lap_error(LAP_ERR_INVALID, "%s is damaged: %s", path, reader.wrong);
     }
     *text_p = (char *)reader.out;
     *length_p = reader.length;

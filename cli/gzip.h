@@ -21,9 +21,9 @@ lap_status_t lap_gzip(const void *data, size_t bytes, FILE *file);
 
 /*
  * What such a file holds, in memory that the caller frees with lap_free; one more byte, 0, follows it.
- * LAP_ERR_INVALID: it is damaged, or holds more than `most` bytes. LAP_ERR_NO_MEMORY.
+ * `path` is for sentences. LAP_ERR_INVALID: it is damaged, or holds more than `most` bytes. LAP_ERR_NO_MEMORY.
  */
-lap_status_t lap_gunzip(const void *data, size_t bytes, size_t most, char **text_p,
-                        size_t *length_p);
+lap_status_t lap_gunzip(const char *path, const void *data, size_t bytes, size_t most,
+                        char **text_p, size_t *length_p);
 
 #endif

@@ -74,7 +74,8 @@ typedef enum lap_trace_format { LAP_TRACE_PERFETTO = 0, LAP_TRACE_KINETO } lap_t
 extern const char *const lap_trace_formats[]; /* their names; NULL at the end */
 
 typedef struct lap_trace_file {
-    const char *path;
+    const char *path;   /* NULL: no trace */
+    const char *report; /* of the page about it; NULL: none */
     lap_trace_format_t format;
     const char *command; /* "lap train" */
     const char *title;

@@ -2,7 +2,7 @@
 /*
  * A timeline as PyTorch's profiler (Kineto) would have written it, a file for each rank, for tools such
  * as Holistic Trace Analysis. These tell communication from computation by the names of kernels: what
- * is on its way is called ncclLapstrake_..., on both ranks, on streams of its own.
+ * is on its way is called ncclKernel_Lapstrake_..., on both ranks, on streams of its own.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -59,7 +59,8 @@ static void put_transfer(writer_t *writer, const lap_timeline_record_t *record, 
     snprintf(name, sizeof(name), "%s_%s_%" PRId32 "_to_%" PRId32,
              lap_traffic_name((lap_traffic_t)record->traffic), record->name, record->rank,
              record->peer);
-    put_kernel(writer, "ncclLapstrake_", name, COMM_STREAM + stream, record->sent, record->came);
+    put_kernel(writer, "ncclKernel_Lapstrake_", name, COMM_STREAM + stream, record->sent,
+               record->came);
 }
 
 static int by_sent(const void *left, const void *right)
@@ -78,7 +79,7 @@ static lap_status_t put_rank(writer_t *writer)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for a trace of %zu records",
                          timeline->nrecords);
     fprintf(writer->file,
-            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"nccl\",\"rank\":%d,"
+            "{\"schemaVersion\":1,\"distributedInfo\":{\"backend\":\"nccl\",\"rank\": %d,"
             "\"world_size\":%d},\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\","
             "\"pid\":%d,\"tid\":0,\"ts\":0,\"args\":{\"name\":\"rank %d\"}}",
             writer->rank, timeline->size, writer->rank, writer->rank);

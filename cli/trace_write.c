@@ -16,6 +16,7 @@
 #include "cli.h"
 #include "core/output.h"
 #include "gzip.h"
+#include "report.h"
 #include "trace_file.h"
 #include "util/alloc.h"
 
@@ -527,28 +528,41 @@ static lap_status_t put_file(FILE *file, const lap_trace_file_t *trace)
     return status;
 }
 
-static lap_status_t write_perfetto(const lap_trace_file_t *trace)
+/* The caller frees the text. */
+static lap_status_t make_text(const lap_trace_file_t *trace, char **text_p, size_t *bytes_p)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file = open_memstream(text_p, bytes_p);
     if (!file)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
     lap_status_t status = put_file(file, trace);
     const bool full = ferror(file) != 0;
     if ((fclose(file) != 0 || full) && status == LAP_OK)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the text of a trace");
-    if (status == LAP_OK)
+    return status;
+}
+
+/* The trace, and the page about it. */
+static lap_status_t write_perfetto(const lap_trace_file_t *trace)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    lap_status_t status = make_text(trace, &text, &bytes);
+    if (status == LAP_OK && trace->path)
         status = lap_trace_put(trace->path, text, bytes);
+    const lap_report_trace_t whole = {text, bytes};
+    if (status == LAP_OK && trace->report)
+        status = lap_report_write(trace->report, &whole, 1);
     free(text);
     return status;
 }
 
 lap_status_t lap_trace_file_check(const lap_trace_file_t *trace)
 {
-    if (!*trace->path)
+    if (trace->path && !*trace->path)
         return lap_error(LAP_ERR_INVALID, "the path is empty: expected the file to write");
-    return lap_output_check("the trace", trace->path);
+    if (trace->report)
+        LAP_TRY(lap_report_check(trace->report));
+    return trace->path ? lap_output_check("the trace", trace->path) : LAP_OK;
 }
 
 /* Numbers in the file have a point, whatever the locale of the program says. */
@@ -558,8 +572,15 @@ lap_status_t lap_trace_file_write(const lap_trace_file_t *trace)
     if (!numbers)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to write a trace");
     locale_t before = uselocale(numbers);
-    const lap_status_t status =
-        trace->format == LAP_TRACE_KINETO ? lap_trace_write_kineto(trace) : write_perfetto(trace);
+    lap_trace_file_t page = *trace;
+    lap_status_t status = LAP_OK;
+    if (trace->format == LAP_TRACE_KINETO) {
+        if (trace->path)
+            status = lap_trace_write_kineto(trace);
+        page.path = NULL;
+    }
+    if (status == LAP_OK && (page.path || page.report))
+        status = write_perfetto(&page);
     uselocale(before);
     freelocale(numbers);
     return status;

@@ -69,6 +69,7 @@ typedef struct lap_train {
     int interrupted;
     bool trace;             /* look at what every GEMM does, */
     const char *trace_path; /* NULL: no trace is written */
+    const char *report;     /* NULL: no page is */
     lap_trace_format_t trace_format;
     double least_hidden; /* per cent; NAN: any will do */
     bool apart;      /* in some iterations only, whose times do not count: it takes time on a GPU */

@@ -59,7 +59,7 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
         {!args->given[TRACE], "needs a file; expected --trace FILE.json with it",
          LIST(TRACE_FORMAT)},
         {args->given[NO_TRACE], "needs traces; expected no --no-trace with it",
-         LIST(TRACE, ASSERT_HIDDEN)},
+         LIST(TRACE, REPORT, ASSERT_HIDDEN)},
         {args->given[COMPARE], "is for one training; expected no --compare with it",
          LIST(SAVE, LOAD)},
         {args->given[NO_SEQUENCE_PARALLEL],

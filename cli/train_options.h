@@ -84,6 +84,7 @@ enum {
     PEAK,
     TRACE,
     TRACE_FORMAT,
+    REPORT,
     ASSERT_HIDDEN,
     NO_PREDICT,
     DEBUG,

@@ -223,6 +223,7 @@ static bool parse_trace(lap_train_t *train, const lap_args_t *args)
     size_t format = LAP_TRACE_PERFETTO;
     const char *hidden = args->values[ASSERT_HIDDEN];
     train->trace_path = args->values[TRACE];
+    train->report = args->values[REPORT];
     train->least_hidden = NAN;
     if (args->values[TRACE_FORMAT] &&
         !lap_arg_choice(args->command, "--trace-format", args->values[TRACE_FORMAT],
@@ -232,9 +233,11 @@ static bool parse_trace(lap_train_t *train, const lap_args_t *args)
     if (hidden &&
         !lap_arg_real(args->command, "--assert-hidden", hidden, 0, 100, &train->least_hidden))
         return false;
-    const lap_trace_file_t file = {.path = train->trace_path};
-    return !train->trace_path || lap_trace_file_check(&file) == LAP_OK ||
-           lap_args_wrong(args->command, "--trace: %s", lap_last_error());
+    const lap_trace_file_t file = {.path = train->trace_path}, page = {.report = train->report};
+    if (lap_trace_file_check(&file) != LAP_OK)
+        return lap_args_wrong(args->command, "--trace: %s", lap_last_error());
+    return lap_trace_file_check(&page) == LAP_OK ||
+           lap_args_wrong(args->command, "--report: %s", lap_last_error());
 }
 
 static void settle_rate(lap_args_t *args, int option, float rate)
@@ -280,6 +283,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, DEVICE, "%s", train->device);
     lap_arg_settle(args, TRANSPORT, "%s", train->transport);
     lap_arg_settle(args, TRACE, "%s", train->trace_path ? "given" : "not given");
+    lap_arg_settle(args, REPORT, "%s", train->report ? "given" : "not given");
 }
 
 /* Puts what the file of --config says in front of the arguments. */

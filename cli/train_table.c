@@ -164,6 +164,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               NULL},
     [TRACE] = LAP_OPTION_TRACE("the last iteration of all ranks"),
     [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
+    [REPORT] = {0, "report", "FILE.html",
+                "write a page about the last iteration, as lap report does", NULL},
     [ASSERT_HIDDEN] = {0, "assert-hidden", "PERCENT",
                        "end with status 4 unless at least so much of the time of communication was "
                        "hidden, such as 80",

@@ -20,7 +20,7 @@
 
 bool lap_train_writes_trace(const lap_train_t *train)
 {
-    return train->trace_path != NULL;
+    return train->trace_path || train->report;
 }
 
 lap_status_t lap_train_timeline_init(lap_train_model_t *model, lap_timeline_t *timeline)
@@ -145,6 +145,7 @@ static bool write_file(const lap_train_t *train, const lap_train_result_t *resul
     char title[512];
     put_title(train, result, title, sizeof(title));
     const lap_trace_file_t file = {.path = train->trace_path,
+                                   .report = train->report,
                                    .format = train->trace_format,
                                    .command = "lap train",
                                    .title = title,

@@ -48,6 +48,12 @@ has_venv()
     python3 -c 'import ensurepip, venv' 2>/dev/null
 }
 
+# Something that shows pages without a screen.
+has_browser()
+{
+    has chromium-headless-shell || has chromium || has google-chrome
+}
+
 # clang with its libFuzzer.
 has_fuzzer()
 {
@@ -78,6 +84,7 @@ look()
     [ "$1" = test ] && need python3 "Python 3" has python3
     [ "$1" = test ] && need python3-venv "Python's venv" has_venv
     [ "$1" = test ] && need zsh "zsh" has zsh
+    [ "$1" = test ] && need chromium-headless-shell "Chromium" has_browser
     [ "$1" = test ] && need mandoc "mandoc" has mandoc
     [ "$1" = test ] && need "libopenmpi-dev openmpi-bin" "MPI" has_mpi
     [ -z "$missing" ]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A strict reader of JSON: see json.h. It leaves out what nobody here writes: fractions, true, null. */
+/* A strict reader of JSON: see json.h. Of fractions, true, false and null it only knows what they look like. */
 #include "util/json.h"
 
 #include <string.h>
@@ -128,6 +128,108 @@ bool lap_json_take_number(lap_json_t *json, uint64_t *number_p)
     if (json->at == begin || (json->text[begin] == '0' && json->at > begin + 1))
         return lap_json_fail(json, "expected a whole number");
     *number_p = number;
+    return true;
+}
+
+/* ---- values that nobody wants ---- */
+
+static bool skip_string(lap_json_t *json)
+{
+    for (json->at++; json->at < json->bytes && json->text[json->at] != '"'; json->at++) {
+        if ((unsigned char)json->text[json->at] < 0x20)
+            return lap_json_fail(json, "expected a string of printable characters");
+        json->at += json->text[json->at] == '\\' && json->at + 1 < json->bytes;
+    }
+    if (json->at == json->bytes)
+        return lap_json_fail(json, "expected the end of a string");
+    json->at++;
+    return true;
+}
+
+static bool skip_digits(lap_json_t *json)
+{
+    const size_t begin = json->at;
+    while (json->at < json->bytes && json->text[json->at] >= '0' && json->text[json->at] <= '9')
+        json->at++;
+    return json->at > begin || lap_json_fail(json, "expected a digit");
+}
+
+static bool take_one(lap_json_t *json, const char *characters)
+{
+    const bool found =
+        json->at < json->bytes && json->text[json->at] && strchr(characters, json->text[json->at]);
+    json->at += found;
+    return found;
+}
+
+/* A number, or one of three words. */
+static bool skip_plain(lap_json_t *json)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const size_t length = strlen(words[i]);
+        if (json->bytes - json->at >= length &&
+            memcmp(json->text + json->at, words[i], length) == 0) {
+            json->at += length;
+            return true;
+        }
+    }
+    (void)take_one(json, "-");
+    if (json->at == json->bytes || json->text[json->at] < '0' || json->text[json->at] > '9')
+        return lap_json_fail(json, "expected a value");
+    (void)skip_digits(json);
+    if (take_one(json, ".") && !skip_digits(json))
+        return false;
+    if (!take_one(json, "eE"))
+        return true;
+    (void)take_one(json, "+-");
+    return skip_digits(json);
+}
+
+/* Into the next value: what it opens is on the stack. False: a failure. */
+static bool skip_into(lap_json_t *json, char *stack, size_t *depth)
+{
+    skip_space(json);
+    const char c = json->at < json->bytes ? json->text[json->at] : '\0';
+    if (c != '{' && c != '[')
+        return c == '"' ? skip_string(json) : skip_plain(json);
+    if (*depth == LAP_JSON_DEPTH)
+        return lap_json_fail(json, "expected objects and lists that are not so deep");
+    const char end = c == '{' ? '}' : ']';
+    if (lap_json_open(json, c))
+        stack[(*depth)++] = end;
+    return !json->wrong;
+}
+
+static bool skip_key(lap_json_t *json)
+{
+    skip_space(json);
+    if (json->at == json->bytes || json->text[json->at] != '"')
+        return lap_json_fail(json, "expected a string");
+    return skip_string(json) && (take(json, ':') || lap_json_fail(json, "expected :"));
+}
+
+/* A key stands before each value of an object. */
+bool lap_json_skip(lap_json_t *json)
+{
+    char stack[LAP_JSON_DEPTH];
+    size_t depth = 0;
+    if (json->wrong || !skip_into(json, stack, &depth))
+        return false;
+    bool fresh = depth > 0; /* what is on top of the stack has just been opened */
+    while (depth > 0) {
+        const char end = stack[depth - 1];
+        if (!fresh && !lap_json_next(json, end)) {
+            if (json->wrong)
+                return false;
+            depth--;
+            continue;
+        }
+        const size_t before = depth;
+        if ((end == '}' && !skip_key(json)) || !skip_into(json, stack, &depth))
+            return false;
+        fresh = depth > before;
+    }
     return true;
 }
 

@@ -33,6 +33,10 @@ bool lap_json_take_key(lap_json_t *json, char *key, size_t room);
 bool lap_json_take_string(lap_json_t *json, char *text, size_t room);
 bool lap_json_take_number(lap_json_t *json, uint64_t *number_p);
 
+/* Any value, which is looked at and left out; LAP_JSON_DEPTH objects and lists deep at most. */
+#define LAP_JSON_DEPTH 64
+bool lap_json_skip(lap_json_t *json);
+
 /* Fails with what was expected, at the place of what was read last. Returns false. */
 bool lap_json_fail(lap_json_t *json, const char *expected);
 

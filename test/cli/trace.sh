@@ -82,7 +82,7 @@ ok '... rank 0' test -s "$work/k.0.json"
 holds '... rank 1, with transfers that tools of PyTorch know as communication' "$work/k.1.json" '
 assert it["distributedInfo"] == {"backend": "nccl", "rank": 1, "world_size": 2}
 kernels = [e for e in it["traceEvents"] if e.get("cat") == "kernel"]
-assert any(e["name"].startswith("ncclLapstrake_tp_ag") for e in kernels) and any("gemm" in e["name"] for e in kernels)
+assert any(e["name"].startswith("ncclKernel_Lapstrake_tp_ag") for e in kernels) and any("gemm" in e["name"] for e in kernels)
 assert all(e["args"]["stream"] >= 0 and "correlation" in e["args"] for e in kernels)'
 
 # ---- what makes no sense ----

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `lap report`: traces as one page of HTML that needs nothing else. The page, with its style and its
+ * script, is report.html; what is said of a trace is found there, and the traces are in it, compressed.
+ */
+#ifndef LAP_CLI_REPORT_H
+#define LAP_CLI_REPORT_H
+
+#include <stddef.h>
+
+#include <lap/status.h>
+
+#define LAP_REPORT_TRACES 8
+
+/* The text of a trace, or what gzip has made of it. */
+typedef struct lap_report_trace {
+    const char *data;
+    size_t bytes;
+} lap_report_trace_t;
+
+/*
+ * Writes the page of 1 to LAP_REPORT_TRACES traces, whole or not at all; two are compared.
+ * LAP_ERR_SYSTEM naming the path, LAP_ERR_NO_MEMORY.
+ */
+lap_status_t lap_report_write(const char *path, const lap_report_trace_t *traces, size_t count);
+
+/* Whether it could be written. */
+lap_status_t lap_report_check(const char *path);
+
+/*
+ * Whether a text is a trace of ours: LAP_OK, or LAP_ERR_INVALID with the byte and what was expected
+ * there. `path` is for the sentence.
+ */
+lap_status_t lap_report_judge(const char *path, const char *text, size_t bytes);
+
+#endif

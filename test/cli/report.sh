@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The page of `lap report` in a browser: it loads without an error, says what the trace says, and can be used with a keyboard, in
+# light and dark, of one rank and of 64; and what is no trace is refused.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+for browser in chromium-headless-shell chromium google-chrome ''; do
+    command -v "$browser" >/dev/null 2>&1 && break
+done
+if [ -z "$browser" ] || ! command -v python3 >/dev/null; then
+    echo '1..0 # SKIP there is no Chromium to show pages, or no python3 to look at them'
+    exit 77
+fi
+
+lap() {
+    timeout 120 "$LAP" "$@" >"$work/out" 2>"$work/err" </dev/null
+    status=$?
+}
+
+# What is done with a page once it is there: keys on its timeline, and what comes of them as attributes of the page.
+cat >"$work/use.html" <<'USE'
+<script>
+(async () => {
+  const main = document.getElementById('main'), note = (key, value) => { document.documentElement.dataset[key] = value; };
+  while (main.getAttribute('aria-busy') !== 'false') await new Promise(done => setTimeout(done, 20));
+  const canvas = document.querySelector('#timeline canvas'), detail = document.querySelector('.detail');
+  const key = name => canvas.dispatchEvent(new KeyboardEvent('keydown', {key: name, bubbles: true}));
+  note('background', getComputedStyle(document.body).backgroundColor);
+  if (!canvas) return note('used', 'no');
+  canvas.focus();
+  note('focused', String(document.activeElement === canvas));
+  ['n', 'n'].forEach(key);
+  note('second', detail.textContent);
+  ['ArrowDown', '+', '+', 'ArrowRight'].forEach(key);
+  note('other', detail.textContent);
+  const pressed = document.querySelector('.tools button[aria-pressed]').getAttribute('aria-pressed');
+  key('a');
+  note('toggled', String(pressed !== document.querySelector('.tools button[aria-pressed]').getAttribute('aria-pressed')));
+  await new Promise(done => setTimeout(done, 100));
+  const g = canvas.getContext('2d'), data = g.getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
+  for (let i = 0; i < data.length; i += 4 * 37) colours.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+  note('colours', String(colours.size));
+  note('used', 'yes');
+})();
+</script>
+USE
+
+# page FILE [dark]: loads it, uses it, and leaves what it is then in $work/dom.
+page() {
+    local scheme=1
+    [ "${2:-}" = dark ] && scheme=0
+    cat "$1" "$work/use.html" >"$work/page.html"
+    timeout 100 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --window-size=1300,1000 \
+        --virtual-time-budget=20000 --blink-settings=preferredColorScheme=$scheme --enable-logging=stderr --dump-dom \
+        "file://$work/page.html" >"$work/dom" 2>"$work/console"
+}
+
+# holds NAME CODE: the code, in which `dom` is the page as it was drawn, raises nothing.
+holds() {
+    ok "$1" python3 -c "
+import re, sys
+dom = open(sys.argv[1], encoding='utf-8').read()
+dom = re.sub(r'<script.*?</script>', '', dom, flags=re.S)
+console = [line for line in open(sys.argv[2], errors='replace') if 'CONSOLE' in line]
+root = dict(re.findall(r'data-(\w+)=\"([^\"]*)\"', re.search(r'<html[^>]*>', dom)[0]))
+def text(id): # of a section
+    return re.sub(r'\s+', ' ', re.sub(r'<[^>]*>', ' ', re.search(r'<section id=\"' + id + r'\".*?</section>', dom, re.S)[0]))
+def loads():
+    assert 'failed' not in root and not console, (root, console)
+    assert root.get('used') == 'yes' and root['focused'] == 'true' and root['toggled'] == 'true', root
+    assert int(root['colours']) > 5, root
+$2" "$work/dom" "$work/console" || grep CONSOLE "$work/console" | head -n 5 | sed 's/^/# /'
+}
+
+lap train --tp 2 --num-replicas 2 --heads 4 --head-dim 8 --seq 32 --layers 2 --iters 3 --batch 4 --link 20MB/s \
+    --trace "$work/a.json.gz" --report "$work/run.html"
+is 'a training with a page of it: status 0' $status 0
+lap report -o "$work/a.html" "$work/a.json.gz"
+is 'a page of its trace: status 0' $status 0
+ok '... is the same page' cmp "$work/run.html" "$work/a.html"
+ok '... and needs nothing from elsewhere' test "$(grep -cE '(src|href)=|@import|url\(|fetch\(' "$work/a.html")" = 0
+page "$work/a.html"
+holds '... it loads without an error and can be used with a keyboard' 'loads()'
+holds '... says what cost most, in three sentences with advice' '
+costs = re.findall(r"<li>(.*?)</li>", dom, re.S)
+assert len(costs) == 3 and all("ms" in c and c.count(".") >= 2 for c in costs), costs'
+holds '... has communication of both kinds and of all GEMMs that have any' '
+assert "tp: tensor parallel" in text("kinds") and "dp: gradients between replicas" in text("kinds")
+for name in ("qkv_fprop ag_gemm", "fc2_fprop gemm_rs", "fc1_wgrad bulk_rs", "gradients buckets"):
+    assert name in text("gemms"), text("gemms")'
+holds '... who waited for whom, the critical path, contention, memory and the loss' '
+assert "rank 3 tp1 dp1" in text("waits")
+assert "on a link" in text("path") and "GEMM" in text("path")
+assert text("contention")
+for chart in ("memory", "loss"):
+    assert re.search(r"<section id=.%s.*?<path d=.M[0-9. ]+" % chart, dom, re.S), chart'
+holds '... a slice tells its time, and that of another lane something else' '
+assert " ms from " in root["second"] and " ms from " in root["other"] and root["second"] != root["other"], root'
+light=$(grep -o 'data-background="[^"]*"' "$work/dom")
+page "$work/a.html" dark
+holds 'dark: it loads' 'loads()'
+ok '... and is another page than in the light' test "$light" != "$(grep -o 'data-background="[^"]*"' "$work/dom")"
+
+lap bench ag 64 64 64 --ranks 2 --iters 1 --warmup 0 --link 10MB/s --trace "$work/b.json" --timeline-method serial
+lap report --output "$work/b.html" "$work/b.json"
+page "$work/b.html"
+holds 'a page of a call of lap bench loads, without what it has not' '
+loads()
+assert "id=\"loss\"" not in dom and "AG+GEMM serial" in dom'
+lap bench ag 64 64 64 --ranks 2 --iters 1 --warmup 0 --link 20MB/s --trace "$work/c.json" --timeline-method ring --method ring
+lap report --output "$work/bc.html" "$work/b.json" "$work/c.json"
+is 'two traces: status 0' $status 0
+page "$work/bc.html"
+holds '... are compared' '
+loads()
+assert "Two traces compared" in dom and "exposed, tensor parallel" in text("costs")
+assert "AG+GEMM serial" in dom and "AG+GEMM ring" in dom'
+
+# 64 ranks with 1500 slices each.
+python3 - "$work/many.json" <<'EOP'
+import json, sys
+events = [{"ph": "M", "pid": 99999, "tid": 0, "name": "process_name", "args": {"name": "critical path"}}]
+for r in range(64):
+    events.append({"ph": "M", "pid": r, "tid": 0, "name": "process_name", "args": {"name": "rank %d tp%d" % (r, r)}})
+    for tid, name in ((100, "compute"), (300, "receive"), (2000, "link")):
+        events.append({"ph": "M", "pid": r, "tid": tid, "name": "thread_name", "args": {"name": name}})
+    for i in range(500):
+        about = {"call": "qkv_fprop", "op": "ag_gemm ring", "kind": "tp", "peer": (r + 1) % 64}
+        events.append({"ph": "X", "pid": r, "tid": 100, "cat": "gemm", "name": "qkv_fprop", "ts": 10 * i, "dur": 8 - i % 2,
+                       "args": dict(about, m=64, n=64, k=64, tflops=.07 + .001 * (i % 2))})
+        events.append({"ph": "X", "pid": r, "tid": 2000, "cat": "link", "name": "put", "ts": 10 * i + 5, "dur": 4,
+                       "args": dict(about, bytes=4096, gbs=1)})
+        events.append({"ph": "X", "pid": r, "tid": 300, "cat": "wait", "name": "wait", "ts": 10 * i, "dur": 6,
+                       "args": {"call": "qkv_fprop", "from": (r + 1) % 64, "kind": "tp"}})
+about = {"version": "0", "command": "lap train", "title": "64 ranks", "measured": {"ranks": 64, "dropped": 7, "clocks": []}}
+json.dump({"traceEvents": events, "lapstrake": about}, open(sys.argv[1], "w"))
+EOP
+lap report -o "$work/many.html" "$work/many.json"
+page "$work/many.html"
+holds '64 ranks: the page loads, and says that records were dropped' '
+loads()
+assert "7 records had no room" in dom and "id=\"heat\"" in dom and "tp0" in text("waits")'
+
+# ---- what is no trace ----
+
+refused() {
+    local name=$1 words=$2
+    shift 2
+    lap report -o "$work/no.html" "$@"
+    is "$name: refused" "$status $([ -e "$work/no.html" ] && echo written)" '2 '
+    has '... and says why' "$(<"$work/err")" "$words"
+}
+echo '{"traceEvents": []}' >"$work/other.json"
+refused 'a trace of others' 'has no member "lapstrake"' "$work/other.json"
+echo '{"traceEvents": [1, 2' >"$work/cut.json"
+refused 'a file that was cut' 'byte 22: expected , or ]' "$work/cut.json"
+head -c 2000 "$work/a.json.gz" >"$work/cut.json.gz"
+refused 'a compressed file that was cut' 'is damaged: it ends too early' "$work/cut.json.gz"
+refused 'a folder' "$work" "$work"
+finish

@@ -130,7 +130,7 @@ static lap_status_t find_order(lap_stages_t *stages, const lap_pipeline_t *pipel
     for (uint32_t r = 0; r < pipeline->ranks && status == LAP_OK; r++)
         for (uint32_t i = 0; i < pipeline->rows[r].nactions; i++)
             all[count++] = (timed_t){times.begins[r][i], i, {r, pipeline->rows[r].actions[i]}};
-    if (status == LAP_OK)
+    if (status == LAP_OK && all)
         qsort(all, count, sizeof(*all), compare_times);
     for (uint32_t i = 0; i < count && status == LAP_OK; i++)
         stages->order[i] = all[i].what;

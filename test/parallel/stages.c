@@ -4,16 +4,15 @@
  * norms of gradients of 20 steps are those of one rank, whatever the schedule; overlapped or not, and each
  * time that they run, they are the same bits. Ranks are threads.
  *
- *     stages gpt|llama [cpu|ref|cuda]
+ *     stages gpt|llama [cpu|ref|cuda [CASE]]
  */
 #include <lap/data_parallel.h>
 #include <lap/model.h>
 #include <lap/pipeline.h>
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "nn/memory.h"
 #include "parallel/grid.h"
@@ -241,9 +240,11 @@ static const struct {
     {{1, 1, 4, 1}, "zb-v", 8, 0},        {{2, 1, 2, 2}, "zb-v", 4, 0},
 };
 
-static void test_grids(const char *device, bool llama)
+static void test_grids(const char *device, bool llama, size_t only)
 {
     const char *name = llama ? "llama" : "gpt";
+    /* A GPU multiplies parts of a matrix in other ways. */
+    const double bound = strcmp(device, "cuda") == 0 ? 1e-4 : 1e-5;
     trial_t one = {.device = device,
                    .llama = llama,
                    .grid = LAP_GRID_INIT,
@@ -255,6 +256,8 @@ static void test_grids(const char *device, bool llama)
            name, one.losses[0], one.losses[STEPS - 1]);
     for (size_t i = llama; i < sizeof(cases) / sizeof(cases[0]); i += llama ? 3 : 1) {
         trial_t grid = one, serial;
+        if (only < sizeof(cases) / sizeof(cases[0]) && i != only)
+            continue;
         char text[LAP_GRID_TEXT];
         grid.grid = cases[i].grid;
         grid.schedule = cases[i].schedule;
@@ -264,7 +267,7 @@ static void test_grids(const char *device, bool llama)
         serial.overlap = 0;
         lap_grid_text(&grid.grid, text);
         run(&grid);
-        tap_ok(difference(&grid, &one) <= 1e-5, "%s, %s, %s: as on one rank, up to %.2g", name,
+        tap_ok(difference(&grid, &one) <= bound, "%s, %s, %s: as on one rank, up to %.2g", name,
                grid.schedule, text, difference(&grid, &one));
         run(&serial);
         tap_ok(same_bits(&grid, &serial), "%s, %s, %s: the same bits without overlap", name,
@@ -280,6 +283,7 @@ static void test_grids(const char *device, bool llama)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "gpt", *device = argc > 2 ? argv[2] : "cpu";
-    test_grids(device, strcmp(what, "llama") == 0);
+    test_grids(device, strcmp(what, "llama") == 0,
+               argc > 3 ? strtoul(argv[3], NULL, 10) : SIZE_MAX);
     return tap_done();
 }

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps of pipelines are proved, for every schedule, on every target, with messages during computing or in
+ * line with it. Then each wait, credit and signal of a message is taken out, and each link by which a message
+ * waits for what it sends, or an action for what came: the proof must object each time.
+ */
+#include <lap/model.h>
+
+#include <string.h>
+
+#include "../schedule/drop.h"
+#include "parallel/stage_prove.h"
+#include "tap.h"
+
+static const struct {
+    int tp, pp;
+    const char *schedule;
+    size_t micro, virtual_stages;
+} cases[] = {
+    {1, 2, "1f1b", 3, 0},  {2, 2, "1f1b", 2, 0},  {1, 3, "1f1b", 4, 0}, {1, 2, "interleaved", 2, 2},
+    {1, 3, "zb-h1", 3, 0}, {2, 2, "zb-h1", 2, 0}, {1, 2, "zb-v", 3, 0}, {1, 4, "zb-v", 4, 0},
+};
+enum { CASES = sizeof(cases) / sizeof(cases[0]) };
+
+static lap_nn_desc_t describe(size_t layers, int tied)
+{
+    lap_nn_desc_t desc = LAP_NN_DESC_INIT;
+    (void)lap_model_preset("gpt", &desc);
+    desc.layers = layers;
+    desc.seq = 4;
+    desc.batch = 1;
+    desc.hidden = 16;
+    desc.heads = desc.kv_heads = 2;
+    desc.head_dim = 8;
+    desc.ffn = 16;
+    desc.vocab = 12;
+    desc.max_positions = 4;
+    desc.tied = tied;
+    return desc;
+}
+
+static lap_stage_proving_t proving_of(size_t i, const lap_nn_desc_t *desc,
+                                      lap_pp_options_t *options, const lap_target_t *target)
+{
+    *options = (lap_pp_options_t)LAP_PP_OPTIONS_INIT;
+    options->schedule = cases[i].schedule;
+    options->micro_batches = cases[i].micro;
+    options->virtual_stages = cases[i].virtual_stages;
+    return (lap_stage_proving_t){.desc = desc,
+                                 .tp = cases[i].tp,
+                                 .pp = cases[i].pp,
+                                 .options = options,
+                                 .target = target,
+                                 .aligned = true};
+}
+
+static void prove_all(void)
+{
+    const lap_target_t *target;
+    for (size_t t = 0; (target = lap_target_at(t)); t++)
+        for (size_t i = 0; i < CASES; i++)
+            for (int way = 0; way < 2; way++) {
+                const lap_nn_desc_t desc = describe((size_t)cases[i].pp * 2, (int)i % 2);
+                lap_pp_options_t options;
+                lap_nn_proof_t proof;
+                const lap_stage_proving_t proving = proving_of(i, &desc, &options, target);
+                options.overlap = way;
+                tap_success(lap_stage_prove(&proving, &proof), "%s, tp %d, pp %d%s on %s is proved",
+                            cases[i].schedule, cases[i].tp, cases[i].pp,
+                            way ? "" : ", messages in line", target->name);
+            }
+}
+
+typedef struct tally {
+    size_t mutants, survivors;
+} tally_t;
+
+static bool objects(const lap_stage_programs_t *programs)
+{
+    return lap_linked_check(programs->all.list, programs->all.size, false) == LAP_ERR_CHECK;
+}
+
+static void count(const lap_stage_programs_t *programs, int rank, uint32_t f, const char *what,
+                  tally_t *tally)
+{
+    tally->mutants++;
+    if (!objects(programs) && tally->survivors++ < 4)
+        tap_note("survived: %s, fragment %u of rank %d", what, (unsigned)f, rank);
+}
+
+static bool is_message(const lap_stage_item_t *item)
+{
+    return item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE;
+}
+
+/* Each step of a message but its copy, and the signal of a put. */
+static void mutate_steps(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
+{
+    lap_schedule_t *schedule = &programs->all.programs[rank].fragments[f].schedule;
+    for (uint32_t i = 0; i < schedule->nsteps; i++) {
+        const lap_step_t step = schedule->steps[i];
+        if (step.kind == LAP_STEP_COPY)
+            continue;
+        if (drop_signal(&schedule->steps[i]))
+            count(programs, rank, f, "a put without its signal", tally);
+        schedule->steps[i] = step;
+        make_idle(&schedule->steps[i], schedule->rank);
+        count(programs, rank, f, "a step of a message", tally);
+        schedule->steps[i] = step;
+    }
+}
+
+/* A link that says when something may be read: to what is sent, or to what came. */
+static void mutate_links(lap_stage_programs_t *programs, int rank, uint32_t f, tally_t *tally)
+{
+    const lap_stage_item_t *items = programs->programs[rank].items;
+    lap_fragment_t *fragment = &programs->all.programs[rank].fragments[f];
+    for (uint32_t i = 0; i < fragment->nlinks; i++) {
+        const lap_link_dep_t link = fragment->links[i];
+        const bool sent = items[f].kind == LAP_STAGE_SEND && !is_message(&items[link.fragment]);
+        const bool came =
+            items[f].kind == LAP_STAGE_ENTRY && items[link.fragment].kind == LAP_STAGE_RECEIVE;
+        if (!sent && !came)
+            continue;
+        fragment->links[i].step = UINT32_MAX; /* of no step */
+        count(programs, rank, f, "a link", tally);
+        fragment->links[i] = link;
+    }
+}
+
+static void mutate(size_t i)
+{
+    const lap_nn_desc_t desc = describe((size_t)cases[i].pp * (cases[i].virtual_stages ? 2 : 1) *
+                                            (strcmp(cases[i].schedule, "zb-v") == 0 ? 2 : 1),
+                                        0);
+    tally_t steps = {0, 0}, links = {0, 0};
+    lap_pp_options_t options;
+    lap_stage_programs_t programs;
+    const lap_stage_proving_t proving = proving_of(i, &desc, &options, lap_target_at(0));
+    tap_success(lap_stage_programs_init(&programs, &proving), "%s is linked", cases[i].schedule);
+    for (int rank = 0; rank < programs.all.size; rank++)
+        for (uint32_t f = 0; f < programs.all.programs[rank].nfragments; f++) {
+            if (is_message(&programs.programs[rank].items[f]))
+                mutate_steps(&programs, rank, f, &steps);
+            mutate_links(&programs, rank, f, &links);
+        }
+    tap_ok(steps.mutants > 0 && steps.survivors == 0,
+           "%s, pp %d: %zu steps of messages taken out are missed, %zu are not", cases[i].schedule,
+           cases[i].pp, steps.mutants, steps.survivors);
+    tap_ok(links.mutants > 0 && links.survivors == 0,
+           "%s, pp %d: %zu links taken out are missed, %zu are not", cases[i].schedule, cases[i].pp,
+           links.mutants, links.survivors);
+    lap_stage_programs_clear(&programs);
+}
+
+int main(void)
+{
+    prove_all();
+    mutate(0);
+    mutate(2);
+    mutate(3);
+    mutate(6);
+    return tap_done();
+}

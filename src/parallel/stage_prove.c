@@ -68,13 +68,12 @@ static lap_status_t make_lists(lap_stage_programs_t *programs, const lap_stage_p
 }
 
 /* Origins of entries become their numbers, those of others come behind. */
-static void set_origins(const lap_nn_list_t *list, const lap_stage_program_t *program,
-                        lap_linked_t *linked)
+static void set_origins(const lap_stage_program_t *program, lap_linked_t *linked)
 {
     for (uint32_t f = 0; f < linked->nfragments; f++) {
         const lap_stage_item_t *item = &program->items[f];
         linked->fragments[f].origin =
-            item->kind == LAP_STAGE_ENTRY ? item->entry : list->nentries + f;
+            item->kind == LAP_STAGE_ENTRY ? item->entry : LAP_NN_BUCKET_ORIGIN + f;
     }
 }
 
@@ -107,7 +106,7 @@ static lap_status_t link_rank(lap_stage_programs_t *programs, const lap_stage_pr
     program->linked = (lap_linked_t){.rank = rank};
     programs->all.list[rank] = &programs->all.programs[rank];
     if (status == LAP_OK)
-        set_origins(list, program, &programs->all.programs[rank]);
+        set_origins(program, &programs->all.programs[rank]);
     return status;
 }
 

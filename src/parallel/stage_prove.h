@@ -9,7 +9,7 @@
 
 /*
  * Rank p of the pipeline and rank t of those that share its layers are rank p * tp + t. The origin of a
- * fragment is the number of its entry, or behind all entries that of its item.
+ * fragment is the number of its entry, or behind all entries (LAP_NN_BUCKET_ORIGIN) that of its item.
  */
 typedef struct lap_stage_programs {
     lap_nn_programs_t all;

@@ -117,7 +117,8 @@ static const row_t rows[] = {
     {"fp8_e4m3", NO_EFFECT, NULL, NULL},
     {"max_epochs", NO_EFFECT, NULL, NULL},
     {"max_time", NO_EFFECT, NULL, NULL},
-    {"hidden_dropout", NO_EFFECT, NULL, NULL},
+    {"hidden_dropout", NUMBER, "hidden-dropout", NULL},
+    {"attention_dropout", NUMBER, "attention-dropout", NULL},
     {"bucket_cap_mb", NO_EFFECT, NULL, NULL},
     {"make_vocab_size_divisible_by", NO_EFFECT, NULL, NULL},
 };

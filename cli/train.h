@@ -137,6 +137,7 @@ typedef struct lap_train_model {
     lap_data_t *data;          /* where they come from; NULL: from the seed */
     uint64_t sample;           /* the first of this iteration */
     double loss;    /* of this iteration so far: a part of the mean of all micro-batches */
+    int iteration;  /* that the data are of, from 0 */
     int micro;      /* the micro-batch in work */
     int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
     bool reported;  /* that one was not */

@@ -30,7 +30,8 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
     const bool mlp = kind == LAP_NN_LAYERNORM_MLP || transformer;
     const useless_t rows[] = {
         {model, "has no effect on a model; expected no --model with it", LIST(LAYER)},
-        {!model, "is for language models; expected --model with it", LIST(VOCAB, TIED, DATA)},
+        {!model, "is for language models; expected --model with it",
+         LIST(VOCAB, TIED, DATA, ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
         {train->grid.pp > 1, "is not there yet for pipelines; expected no --pp with it",
          LIST(TRACE, TRACE_FORMAT, ASSERT_HIDDEN)},
         {train->grid.pp == 1, "is for pipelines; expected --pp 2 or more with it",
@@ -50,6 +51,9 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(GRAD_DTYPE, BUCKET)},
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
          LIST(COMPARE, LINK, ASSERT_HIDDEN)},
+        {train->grid.cp > 1 || train->grid.pp > 1,
+         "is for ranks that have all layers and whole sequences; expected no --cp and no --pp",
+         LIST(ATTENTION_DROPOUT, HIDDEN_DROPOUT)},
         {train->optimizer.kind == LAP_SGD, "is for AdamW; expected --optimizer adamw",
          LIST(BETA1, BETA2)},
         {train->optimizer.lr_decay == LAP_LR_CONSTANT,

@@ -82,11 +82,11 @@ static float adamw_rate(const lap_nn_desc_t *desc)
 }
 
 /* Less than 1. */
-static bool parse_beta(const lap_args_t *args, int option, float *beta_p)
+static bool parse_part(const lap_args_t *args, int option, float *part_p)
 {
-    if (!lap_train_rate(args, option, 0, beta_p))
+    if (!lap_train_rate(args, option, 0, part_p))
         return false;
-    return *beta_p < 1 || lap_args_wrong(args->command, "--%s is '%s'; expected less than 1",
+    return *part_p < 1 || lap_args_wrong(args->command, "--%s is '%s'; expected less than 1",
                                          lap_train_options[option].name, args->values[option]);
 }
 
@@ -98,7 +98,7 @@ static bool parse_decay(lap_train_t *train, const lap_args_t *args)
                         lap_lr_decay_names, &kind) ||
         (args->values[LR_DECAY_ITERS] && !lap_train_count(args, LR_DECAY_ITERS, "", &steps)) ||
         !lap_train_rate(args, MIN_LR, 0, &optimizer->min_lr) ||
-        !parse_beta(args, BETA1, &optimizer->beta1) || !parse_beta(args, BETA2, &optimizer->beta2))
+        !parse_part(args, BETA1, &optimizer->beta1) || !parse_part(args, BETA2, &optimizer->beta2))
         return false;
     optimizer->lr_decay = (lap_lr_decay_t)kind;
     /* By default the decay ends with the run, which may be over before its warm-up is. */
@@ -137,6 +137,11 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                          &train->bucket))
         return false;
+    if (!parse_part(args, ATTENTION_DROPOUT, &train->desc.attention_dropout) ||
+        !parse_part(args, HIDDEN_DROPOUT, &train->desc.hidden_dropout))
+        return false;
+    if (!train->model) /* as a file of --config may have it */
+        train->desc.attention_dropout = train->desc.hidden_dropout = 0;
     optimizer->kind = (lap_optimizer_kind_t)kind;
     if (lap_dtype_parse(args->values[GRAD_DTYPE], &train->grad_dtype) == LAP_OK &&
         (train->grad_dtype == LAP_FLOAT32 || train->grad_dtype == LAP_BFLOAT16))
@@ -277,6 +282,8 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, LR_DECAY_ITERS, "%zu", train->optimizer.lr_decay_steps);
     settle_rate(args, BETA1, train->optimizer.beta1);
     settle_rate(args, BETA2, train->optimizer.beta2);
+    settle_rate(args, ATTENTION_DROPOUT, desc->attention_dropout);
+    settle_rate(args, HIDDEN_DROPOUT, desc->hidden_dropout);
     settle_rate(args, CLIP, train->optimizer.clip_norm);
     lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
     lap_arg_settle(args, BUCKET, "%zu", train->bucket);

@@ -88,6 +88,14 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [ACTIVATION] = {0, "activation", "KIND", "gelu or swiglu", "gelu"},
     [RECOMPUTE] = {0, "recompute", "WHAT",
                    "activations that backward recomputes: none, selective or full", "none"},
+    [ATTENTION_DROPOUT] = {0, "attention-dropout", "PART",
+                           "of a model: of the probabilities of attention, the part that becomes 0 "
+                           "in training",
+                           "0"},
+    [HIDDEN_DROPOUT] = {0, "hidden-dropout", "PART",
+                        "the same of embeddings, and of what attention and MLP add to them. Masks "
+                        "are those of the seed, on any ranks",
+                        "0"},
     [NO_SEQUENCE_PARALLEL] = {0, "no-sequence-parallel", NULL,
                               "every rank has all rows, and sums are all-reduced", NULL},
     [DTYPE] = {0, "dtype", "TYPE", "float32, bfloat16 or float16 (default float32; cuda: bfloat16)",

@@ -72,6 +72,15 @@ LAP_API lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *
                                        const int32_t *targets);
 
 /*
+ * For dropout: the number of the first sequence of the next forward with targets, among all that the
+ * model is trained on; sequence b of it has `first` + b, and the forward after it goes on from there.
+ * Masks are a function of the seed and of that number, so that ranks that share the sequences in another way
+ * have the same masks if they have the same numbers. They begin with 0. Local. Returns
+ * LAP_ERR_INVALID (NULL, no model).
+ */
+LAP_API lap_status_t lap_model_samples(lap_nn_t *nn, uint64_t first);
+
+/*
  * Computes the gradients of the weights from the latest forward, which had targets. They are added
  * up as in lap_nn_backward. Collective. Blocks and returns as lap_nn_backward.
  */

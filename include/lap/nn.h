@@ -137,6 +137,12 @@ typedef struct lap_nn_desc {
     lap_positions_t positions; /* of layers with attention */
     int tied;                  /* LAP_NN_MODEL: embeddings are the weights of the logits, too */
     float rope_theta;          /* LAP_POSITIONS_ROPE */
+    /*
+     * LAP_NN_MODEL, in forwards with targets: the part, from 0 to less than 1, of what becomes 0: of
+     * the probabilities of attention; of embeddings, and of what attention and MLP add to them. The
+     * masks are those of `seed` and of the sequences: see lap_model_samples.
+     */
+    float attention_dropout, hidden_dropout;
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -144,7 +150,7 @@ typedef struct lap_nn_desc {
     {                                                                                              \
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
-            NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f               \
+            NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0         \
     }
 
 /* ---- making them ---- */

@@ -231,14 +231,29 @@ static void middle_forward(lap_nn_list_t *list, uint32_t b, int when)
     entry->writes[0] = block->mid[when];
     entry->writes[1] = attention ? block->lse : LAP_NN_NONE;
     entry->writes[2] = room;
+    if (attention && list->plan.desc.attention_dropout > 0)
+        entry->reads[1] = list->ids;
+    entry->index = LAP_MASK_ATTENTION(b);
 }
 
-/* The row-parallel GEMM. Where x is to be added it is put into y first: it is rounded once. */
+/* Whether what a block adds to its input is masked. */
+static bool drops(const lap_nn_list_t *list, uint32_t b)
+{
+    return list->blocks[b].shape.residual && list->plan.desc.hidden_dropout > 0;
+}
+
+/*
+ * The row-parallel GEMM. Where x is to be added it is put into y first: it is rounded once. With dropout
+ * x is added to what the mask leaves.
+ */
 static void multiply_row(lap_nn_list_t *list, uint32_t b)
 {
     const lap_nn_block_t *block = &list->blocks[b];
+    const bool dropped = drops(list, b);
     lap_op_desc_t desc;
-    if (block->shape.residual) {
+    const uint32_t out =
+        dropped ? matrix(list, "added", b, LAP_NN_OWN_ROWS, block->shape.out) : block->y;
+    if (block->shape.residual && !dropped) {
         lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_COPY, "residual", b);
         entry->reads[0] = block->x;
         entry->writes[0] = block->y;
@@ -249,8 +264,10 @@ static void multiply_row(lap_nn_list_t *list, uint32_t b)
     entry->reads[LAP_NN_A] = a;
     entry->reads[LAP_NN_B] = block->row->copy;
     entry->reads[LAP_NN_BIAS] = copy_region(block->row_bias);
-    entry->writes[LAP_NN_D] = block->y;
-    entry->beta = block->shape.residual ? 1.0f : 0.0f;
+    entry->writes[LAP_NN_D] = out;
+    entry->beta = block->shape.residual && !dropped ? 1.0f : 0.0f;
+    if (dropped)
+        lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(b), out, block->x, block->y);
 }
 
 void lap_nn_list_look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region)
@@ -424,7 +441,10 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
     if (attention) {
         entry->reads[2] = block->mid[IN_BACKWARD];
         entry->reads[3] = block->lse;
+        entry->index = LAP_MASK_ATTENTION(b);
     }
+    if (attention && list->plan.desc.attention_dropout > 0)
+        entry->reads[4] = list->ids;
     entry->writes[0] = dpre;
     entry->writes[1] = room;
     if (attention)
@@ -501,7 +521,12 @@ uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy)
         dpre = matrix(list, "dpre", b, LAP_NN_ALL_ROWS, pre_of(list, shape));
         const uint32_t dmid =
             gelu ? dpre : matrix(list, "dmid", b, LAP_NN_ALL_ROWS, mid_of(list, shape));
-        row_backward(list, b, dy, dmid);
+        uint32_t masked = dy;
+        if (drops(list, b)) {
+            masked = matrix(list, "dadded", b, LAP_NN_OWN_ROWS, shape->out);
+            lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(b), dy, LAP_NN_NONE, masked);
+        }
+        row_backward(list, b, masked, dmid);
         middle_backward(list, b, dmid, dpre);
     }
     if (shape->norm)

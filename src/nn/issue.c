@@ -99,6 +99,12 @@ lap_op_args_t lap_nn_args_of(const lap_nn_t *nn, const lap_nn_entry_t *entry)
 
 /* ---- kernels ---- */
 
+lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, const lap_nn_entry_t *entry, uint32_t ids, float rate)
+{
+    return (lap_mask_t){
+        .rate = rate, .site = entry->index, .seed = nn->list.plan.desc.seed, .ids = data(nn, ids)};
+}
+
 static lap_status_t issue_norm(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
 {
     const lap_tensor_t x = lap_nn_tensor(nn, entry->reads[0]);
@@ -169,9 +175,11 @@ static lap_status_t issue_attention(lap_nn_t *nn, lap_stream_t *stream, const la
         .qkv = data(nn, entry->reads[0]),
         .out = out.data,
         .lse = data(nn, backward ? entry->reads[3] : entry->writes[1]),
-        .dout = data(nn, entry->reads[1]),
+        .dout = backward ? data(nn, entry->reads[1]) : NULL,
         .dqkv = backward ? data(nn, entry->writes[0]) : NULL,
         .scratch = data(nn, backward ? entry->writes[1] : entry->writes[2]),
+        .mask = lap_nn_mask_of(nn, entry, entry->reads[backward ? 4 : 1], desc->attention_dropout),
+        .first_head = desc->heads / ranks * (size_t)nn->list.rank,
     };
     return backward ? nn->kernels->attention_backward(stream, &attention)
                     : nn->kernels->attention_forward(stream, &attention);

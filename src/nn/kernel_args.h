@@ -9,6 +9,8 @@
 #include <lap/nn.h>
 #include <lap/optimizer.h>
 
+#include "nn/mask.h"
+
 /*
  * y = (x - mean) rstd gamma + beta for each row, with its mean and rstd = 1 / sqrt(variance +
  * epsilon); LAP_RMSNORM: mean is 0 and there is no beta. Both are kept for backward.
@@ -58,7 +60,22 @@ typedef struct lap_attention {
     const void *dout; /* backward */
     void *dqkv;       /* backward: the result */
     void *scratch;    /* of attention_scratch bytes */
+    lap_mask_t mask;  /* of probabilities: row (first_head + head) * seq + query, column key */
+    size_t first_head;
 } lap_attention_t;
+
+/*
+ * out = x times its mask, plus `skip` where there is one. Row i is token (first_row + i) / batch of
+ * sequence (first_row + i) % batch: the row of its mask. out may be x, with its stride.
+ */
+typedef struct lap_dropout {
+    lap_dtype_t dtype;
+    size_t rows, cols, batch, first_row;
+    size_t x_stride, skip_stride, out_stride;
+    const void *x, *skip; /* skip: NULL for none */
+    void *out;
+    lap_mask_t mask;
+} lap_dropout_t;
 
 /*
  * SwiGLU. A row of pre holds `cols` elements g, then as many u; out = g / (1 + e^-g) u. Backward
@@ -84,10 +101,9 @@ typedef struct lap_square_loss {
 } lap_square_loss_t;
 
 /*
- * The tokens of a pass: LAP_ID_COLS numbers for each row of activations, in the order of rows. The
- * last column is a list of its own: all rows, ordered by their token, those of one token ascending.
+ * The tokens of a pass: LAP_ID_COLS numbers for each row of activations, in the order of rows.
+ * LAP_ID_BY_TOKEN is a list of its own: all rows, ordered by their token, those of one token ascending.
  */
-enum { LAP_ID_TOKEN = 0, LAP_ID_TARGET, LAP_ID_BY_TOKEN, LAP_ID_COLS };
 
 /*
  * Row i of out = the row of `table` of its token, plus the row i / batch of `positions` where there

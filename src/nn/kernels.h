@@ -35,6 +35,7 @@ typedef struct lap_nn_kernels {
     lap_status_t (*embedding)(lap_stream_t *stream, const lap_embedding_t *embedding);
     lap_status_t (*embedding_backward)(lap_stream_t *stream, const lap_embedding_backward_t *back);
     lap_status_t (*rope)(lap_stream_t *stream, const lap_rope_t *rope);
+    lap_status_t (*dropout)(lap_stream_t *stream, const lap_dropout_t *dropout);
     lap_status_t (*logit_stats)(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
     lap_status_t (*cross_entropy)(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 } lap_nn_kernels_t;

@@ -68,10 +68,11 @@ typedef enum lap_nn_work {
     LAP_NN_TOTAL,   /* of several sums: one */
     LAP_NN_CLIP,    /* the rates of a step, by the norm of all gradients */
     LAP_NN_UPDATE,
-    LAP_NN_EMBED, /* these six are issued by model_pass.c */
+    LAP_NN_EMBED, /* these seven are issued by model_pass.c */
     LAP_NN_EMBED_BACKWARD,
     LAP_NN_ROPE,
     LAP_NN_ROPE_BACKWARD,
+    LAP_NN_DROPOUT,
     LAP_NN_LOGIT_STATS,
     LAP_NN_CROSS_ENTROPY,
     LAP_NN_READY, /* a gradient is complete: calls what lap_nn_on_gradient was given */
@@ -106,7 +107,8 @@ typedef struct lap_nn_entry {
     uint32_t writes[LAP_NN_WRITES];
     /*
      * operator: its call; ready, squares: the parameter; look, add, activate: a number among those;
-     * scale: how many of the first ones are e4m3; update: whether weights decay
+     * scale: how many of the first ones are e4m3; update: whether weights decay;
+     * dropout, attend: where in the model, see mask.h
      */
     uint32_t index;
     lap_nn_when_t when;
@@ -311,6 +313,10 @@ void lap_nn_list_tokens(lap_nn_list_t *list);
 void lap_nn_list_embedding(lap_nn_list_t *list);
 void lap_nn_list_entropy(lap_nn_list_t *list);
 void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx);
+
+/* out = x times its mask, plus `skip` unless that is LAP_NN_NONE; rows are this rank's. */
+void lap_nn_list_dropout(lap_nn_list_t *list, uint32_t b, uint32_t site, uint32_t x, uint32_t skip,
+                         uint32_t out);
 
 /* ---- fp8.c ---- */
 

@@ -89,6 +89,17 @@ static void move(lap_nn_list_t *list, const char *name, lap_op_kind_t kind, uint
     entry->writes[LAP_NN_SECOND] = to;
 }
 
+void lap_nn_list_dropout(lap_nn_list_t *list, uint32_t b, uint32_t site, uint32_t x, uint32_t skip,
+                         uint32_t out)
+{
+    lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_DROPOUT, "dropout", b);
+    entry->reads[0] = x;
+    entry->reads[1] = skip;
+    entry->reads[2] = list->ids;
+    entry->writes[0] = out;
+    entry->index = site;
+}
+
 /* ---- forward ---- */
 
 static void embed(lap_nn_list_t *list, uint32_t out)
@@ -127,6 +138,8 @@ void lap_nn_list_embedding(lap_nn_list_t *list)
         if (!desc->sequence_parallel)
             move(list, "embedding", LAP_EXTERNAL_AG, own, list->x);
     }
+    if (desc->hidden_dropout > 0)
+        lap_nn_list_dropout(list, LAP_NN_NONE, LAP_MASK_EMBEDDING, list->x, LAP_NN_NONE, list->x);
     lap_nn_list_look(list, "embedding", LAP_NN_NONE, list->x);
 }
 
@@ -167,6 +180,8 @@ void lap_nn_list_embedding_backward(lap_nn_list_t *list, uint32_t dx)
 {
     const lap_nn_desc_t *desc = &list->plan.desc;
     uint32_t full = dx;
+    if (desc->hidden_dropout > 0)
+        lap_nn_list_dropout(list, LAP_NN_NONE, LAP_MASK_EMBEDDING, dx, LAP_NN_NONE, dx);
     if (list->plan.nranks > 1 && desc->sequence_parallel) {
         full = private(list, "dx_full", LAP_NN_ALL_ROWS, desc->dtype, desc->hidden);
         move(list, "embedding", LAP_EXTERNAL_AG, dx, full);

@@ -93,7 +93,7 @@ static lap_status_t check_tokens(const lap_nn_t *nn, size_t seq, const int32_t *
     return LAP_OK;
 }
 
-/* Row s * batch + b is token s of sequence b. The last column is a counting sort of the tokens. */
+/* Row s * batch + b is token s of sequence b. LAP_ID_BY_TOKEN is a counting sort of the tokens. */
 static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *tokens,
                        const int32_t *targets)
 {
@@ -105,6 +105,8 @@ static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *to
         int32_t *ids = all + row * LAP_ID_COLS;
         ids[LAP_ID_TOKEN] = tokens[from];
         ids[LAP_ID_TARGET] = targets ? targets[from] : -1;
+        ids[LAP_ID_SAMPLE] =
+            targets ? (int32_t)((nn->sample + row % batch) & (uint64_t)INT32_MAX) : -1;
         nn->starts[tokens[from] + 1]++;
     }
     for (size_t token = 0; token < vocab; token++)
@@ -113,6 +115,7 @@ static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *to
         const size_t place = nn->starts[all[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
         all[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
     }
+    nn->sample += targets ? batch : 0;
 }
 
 lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const int32_t *tokens,
@@ -155,6 +158,13 @@ lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
     nn->loss_count = counted;
     *nn->entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
     return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
+}
+
+lap_status_t lap_model_samples(lap_nn_t *nn, uint64_t first)
+{
+    LAP_TRY(check_model(nn, "lap_model_samples"));
+    nn->sample = first;
+    return LAP_OK;
 }
 
 lap_status_t lap_model_again(lap_nn_t *nn)
@@ -253,6 +263,33 @@ static lap_status_t issue_rope(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
     return nn->kernels->rope(stream, &rope);
 }
 
+/* Rows are those of x, which ranks share if they do. */
+static lap_status_t issue_dropout(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_plan_t *plan = &nn->list.plan;
+    const lap_tensor_t x = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t skip = lap_nn_tensor(nn, entry->reads[1]);
+    const lap_tensor_t out = lap_nn_tensor(nn, entry->writes[0]);
+    size_t first = 0;
+    if (plan->desc.sequence_parallel)
+        (void)lap_shard(nn->seq * plan->desc.batch, plan->nranks, nn->list.rank, &first);
+    const lap_dropout_t dropout = {
+        .dtype = x.dtype,
+        .rows = x.rows,
+        .cols = x.cols,
+        .batch = plan->desc.batch,
+        .first_row = first,
+        .x_stride = x.stride,
+        .skip_stride = skip.stride,
+        .out_stride = out.stride,
+        .x = x.data,
+        .skip = skip.data,
+        .out = out.data,
+        .mask = lap_nn_mask_of(nn, entry, entry->reads[2], plan->desc.hidden_dropout),
+    };
+    return nn->kernels->dropout(stream, &dropout);
+}
+
 static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
 {
     const lap_nn_plan_t *plan = &nn->list.plan;
@@ -285,6 +322,8 @@ lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_n
     case LAP_NN_ROPE:
     case LAP_NN_ROPE_BACKWARD:
         return issue_rope(nn, stream, entry);
+    case LAP_NN_DROPOUT:
+        return issue_dropout(nn, stream, entry);
     default:
         return issue_entropy(nn, stream, entry);
     }

@@ -99,6 +99,7 @@ struct lap_nn {
     uint32_t micro;    /* of a pipeline: the micro-batch whose entry is being issued */
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count; /* and how many elements the whole has; of a model: targets that count */
+    uint64_t sample;   /* of a model: the number of the first sequence of the next forward */
     int32_t *ids;      /* of a model, shared memory: [rows, LAP_ID_COLS] of the latest pass, */
     float *entropy;    /* shared memory, of a model: what gradients of logits are multiplied by, */
     size_t *starts;    /* and where each token begins among them when they are sorted */
@@ -221,6 +222,10 @@ lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const in
                               const int32_t *targets, size_t *counted_p);
 
 /* Issues an entry that only language models have. */
+/* The mask of an entry that has one; ids is NULL without. */
+lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, const lap_nn_entry_t *entry, uint32_t ids,
+                          float rate);
+
 lap_status_t lap_nn_issue_tokens(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry);
 
 /* Forward of the latest tokens once more, without a loss. */

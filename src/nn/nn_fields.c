@@ -55,6 +55,8 @@ const lap_field_t lap_nn_fields[] = {
     {NN(positions, CHOICE), .words = lap_positions_names, .prefix = "LAP_POSITIONS_", FUNCTION},
     {NN(tied, FLAG), FUNCTION},
     {NN(rope_theta, POSITIVE), FUNCTION},
+    {NN(attention_dropout, SINGLE), .least = 0, .most = 1},
+    {NN(hidden_dropout, SINGLE), .least = 0, .most = 1},
     {.name = NULL},
 };
 

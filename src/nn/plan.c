@@ -150,6 +150,12 @@ static lap_status_t check_model(const lap_nn_desc_t *desc, int nranks)
     LAP_TRY(check_positions(desc));
     if (desc->kind == LAP_NN_MODEL)
         return check_shared("vocab", desc->vocab, nranks);
+    if (desc->attention_dropout != 0 || desc->hidden_dropout != 0)
+        return lap_error(
+            LAP_ERR_INVALID, "%s is %g with %s, expected 0: only models have it",
+            desc->attention_dropout != 0 ? "attention_dropout" : "hidden_dropout",
+            (double)(desc->attention_dropout != 0 ? desc->attention_dropout : desc->hidden_dropout),
+            lap_nn_kind_name(desc->kind));
     if (desc->vocab != 0 || desc->tied)
         return lap_error(LAP_ERR_INVALID, "%s is %zu with %s, expected 0: only models have it",
                          desc->vocab ? "vocab" : "tied", desc->vocab ? desc->vocab : 1,
@@ -239,6 +245,11 @@ lap_status_t lap_nn_plan_stage(const lap_nn_desc_t *given, int nranks, const lap
                          "the layers are of kind %s, expected a model: only "
                          "models are cut into the stages of a pipeline",
                          lap_nn_kind_name(plan.desc.kind));
+    if (plan.desc.attention_dropout > 0 || plan.desc.hidden_dropout > 0)
+        return lap_error(
+            LAP_ERR_UNSUPPORTED,
+            "dropout with a pipeline, expected none: stages do not know the numbers of "
+            "sequences");
     if (plan.desc.fp8 != LAP_FP8_NONE)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "fp8 with a pipeline, expected none: scales are those of one micro-batch");

@@ -183,6 +183,7 @@ static bool is_measured(lap_nn_work_t work)
     case LAP_NN_LOSS:
     case LAP_NN_ROPE:
     case LAP_NN_ROPE_BACKWARD:
+    case LAP_NN_DROPOUT:
     case LAP_NN_CAST:
     case LAP_NN_AMAX:
     case LAP_NN_TRANSPOSE:

@@ -196,6 +196,7 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_EMBED_BACKWARD] = "embedding_backward",
         [LAP_NN_ROPE] = "rope",
         [LAP_NN_ROPE_BACKWARD] = "rope_backward",
+        [LAP_NN_DROPOUT] = "dropout",
         [LAP_NN_LOGIT_STATS] = "logit_stats",
         [LAP_NN_CROSS_ENTROPY] = "cross_entropy",
         [LAP_NN_READY] = "ready",

@@ -30,7 +30,7 @@ options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-.
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
 declare -A train=(
     [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--tp]=1 [--pp]=2 [--virtual-pp]=2 [--schedule]=zb-h1 [--layers-per-stage]=1,3 [--no-overlap-p2p]=- [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
-    [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--recompute]=full [--no-sequence-parallel]=-
+    [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--attention-dropout]=0.5 [--hidden-dropout]=0.5 [--recompute]=full [--no-sequence-parallel]=-
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
     [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
     [--save-every]=1 [--load]="$work/load" [--weight-decay]=0.5 [--clip-grad]=0
@@ -59,7 +59,7 @@ for option in $(options train); do
     --pp) common='train --model gpt --layers 4 --tp 2' value='2 --tp 1' ;;
     --virtual-pp | --schedule | --layers-per-stage | --no-overlap-p2p) common='train --model gpt --layers 4 --tp 1 --pp 2 --micro-batches 2' ;;
     --batch | --micro-batch) common='train --batch 2' ;;
-    --vocab) common='train --model gpt' ;;
+    --vocab | --attention-dropout | --hidden-dropout) common='train --model gpt' ;;
     --tied) common='train --model llama' ;;
     --data | --no-data-wrap) common="train --model gpt --data $work/a.bin" ;;
     --lr-decay-iters | --min-lr) common='train --lr-decay-style linear' ;;

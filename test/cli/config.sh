@@ -54,7 +54,7 @@ lap train --config model.yaml --json
 is 'a file of NeMo: status 0' "$status" 0
 config=$(losses)
 is '... its keys without effect are listed once' "$err" \
-    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files, model.hidden_dropout, model.tp_comm_split_ag'
+    'lap train: model.yaml: without effect: trainer.devices, exp_manager.name, exp_manager.resume_if_exists, exp_manager.files, model.tp_comm_split_ag'
 lap train --tp 2 --layers 2 --hidden 32 --ffn 48 --heads 4 --kv-heads 2 --seq 16 --batch 4 --norm rmsnorm --activation swiglu --dtype bf16 \
     --disable-tp-comm-bulk-wgrad --recompute selective --optimizer adamw --lr 0.002 --adam-beta1 0.8 --adam-beta2 0.95 --iters 3 \
     --lr-decay-style cosine --lr-warmup-iters 1 --min-lr 0.0001 --clip-grad 0.5 --json

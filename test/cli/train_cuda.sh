@@ -58,6 +58,11 @@ ok '... and with those of overlap' near "$losses" "$two" 1e-6
 same 1e-3 --dtype bf16 --tp 2 --layers 2 --optimizer sgd
 same 1e-3 --dtype bf16 --tp 2 --head-dim 64
 same 1e-2 --dtype bf16 --tp 2 --fp8
+# Heads of 64 columns go to tensor cores, unless something is dropped.
+for type in '1e-5 --dtype fp32 --recompute full' '1e-2 --dtype bf16 --hidden 128 --heads 2 --head-dim 64'; do
+    # shellcheck disable=SC2086
+    same ${type%% *} --model gpt --layers 2 --hidden 48 --tp 2 --attention-dropout 0.3 --hidden-dropout 0.2 ${type#* }
+done
 # Micro-batches: test/cli/train_micro.sh has the bounds.
 for more in '1e-5 --dtype fp32 --tp 2 --num-replicas 2' '5e-3 --dtype bf16 --tp 3' '5e-2 --dtype bf16 --fp8 --tp 2'; do
     # shellcheck disable=SC2086

@@ -51,6 +51,23 @@ done
 has 'a run says what the model is' "$out" '"layer":"model"' '"model":"llama-tiny"' '"vocab":256' '"positions":"rope"' '"tied":false' \
     '"kv_heads":6'
 
+# ---- dropout ----
+
+small='--model gpt --hidden 48 --heads 6 --vocab 300 --layers 2 --seq 16 --batch 4 --iters 4 --lr 0.001 --attention-dropout 0.2 --hidden-dropout 0.1'
+# shellcheck disable=SC2086
+{
+    numbers loss $small --tp 1
+    alone=$numbers
+    numbers loss ${small% --attention*} --tp 1
+    ok 'dropout changes losses' test "$alone" != "$numbers"
+    for grid in '--tp 2 --num-replicas 2 --micro-batches 2' '--tp 3 --no-sequence-parallel --transport self' '--tp 1 --num-replicas 4 --transport self'; do
+        numbers loss $small $grid
+        ok "... $grid: the losses of one rank, with its masks" near "$numbers" "$alone" 1e-5
+    done
+}
+refuse '--hidden-dropout is for language models' --hidden-dropout 0.1
+refuse "--attention-dropout is '1'; expected less than 1" --model gpt --attention-dropout 1
+
 # ---- numbers ----
 
 lap train --model gpt2-124m --layers 1 --hidden 128 --seq 8 --vocab 99 --tp 1 --iters 1 --json

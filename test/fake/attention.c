@@ -87,6 +87,16 @@ static double *new_sums(const lap_cuda_attention_t *a)
     return calloc((size_t)a->seq * (size_t)a->dim + 1, sizeof(double));
 }
 
+/* What the mask multiplies the probability of key j for query i with. */
+static double mask(const lap_cuda_attention_t *a, int b, int query, int i, int j)
+{
+    lap_mask_t own = a->mask;
+    own.ids = own.ids ? fake_at(own.ids) : NULL;
+    return (double)lap_mask_at(&own, lap_mask_sample(&own, (size_t)b),
+                               (uint64_t)(a->first_head + query) * (uint64_t)a->seq + (uint64_t)i,
+                               (uint64_t)a->seq, (uint64_t)j);
+}
+
 static void attend(const lap_cuda_attention_t *a, int b, int query)
 {
     head_t head = take_head(a, b, query);
@@ -102,7 +112,7 @@ static void attend(const lap_cuda_attention_t *a, int b, int query)
             sum += exp(scores[j] - most);
         const double lse = most + log(sum);
         for (int j = 0; j <= i; j++)
-            add(a, out, i, exp(scores[j] - lse), head.v, j);
+            add(a, out, i, mask(a, b, query, i, j) * exp(scores[j] - lse), head.v, j);
         head.lse[i] = (float)lse;
     }
     close_head(a, out, 1, a->out, a->out_stride, b, query);
@@ -131,13 +141,13 @@ static void run_delta(void *args)
     }
 }
 
-/* The probability of key j for query i, and in *ds_p the gradient of the score. */
-static double turn_score(const lap_cuda_attention_t *a, const head_t *head, int i, int j,
-                         double *ds_p)
+/* The probability of key j for query i, masked, and in *ds_p the gradient of the score. */
+static double turn_score(const lap_cuda_attention_t *a, const head_t *head, double factor, int i,
+                         int j, double *ds_p)
 {
     const double p = exp((double)a->scale * dot(a, head->q, i, head->k, j) - (double)head->lse[i]);
-    *ds_p = p * (dot(a, head->dout, i, head->v, j) - (double)head->delta[i]);
-    return p;
+    *ds_p = p * (factor * dot(a, head->dout, i, head->v, j) - (double)head->delta[i]);
+    return factor * p;
 }
 
 static void run_queries(void *args)
@@ -149,7 +159,7 @@ static void run_queries(void *args)
         double *dq = new_sums(a), ds;
         for (int i = 0; i < a->seq; i++)
             for (int j = 0; j <= i; j++) {
-                turn_score(a, &head, i, j, &ds);
+                turn_score(a, &head, mask(a, b, query, i, j), i, j, &ds);
                 add(a, dq, i, ds, head.k, j);
             }
         close_head(a, dq, (double)a->scale, a->dqkv, a->qkv_stride, b, query);
@@ -165,7 +175,8 @@ static void turn_keys(const lap_cuda_attention_t *a, int b, int kv)
         head_t head = take_head(a, b, query);
         for (int i = 0; i < a->seq; i++)
             for (int j = 0; j <= i; j++) {
-                add(a, dv, j, turn_score(a, &head, i, j, &ds), head.dout, i);
+                const double factor = mask(a, b, query, i, j);
+                add(a, dv, j, turn_score(a, &head, factor, i, j, &ds), head.dout, i);
                 add(a, dk, j, ds, head.q, i);
             }
         leave_head(&head);

@@ -239,6 +239,27 @@ static void run_rope(void *args)
         }
 }
 
+static void run_dropout(void *args)
+{
+    const lap_nn_cuda_dropout_t *dropout = args;
+    const lap_dropout_t *d = &dropout->dropout;
+    lap_mask_t mask = d->mask;
+    mask.ids = fake_at(mask.ids);
+    if (!fits(dropout->span.vector, d->dtype, d->x, d->rows, d->x_stride) ||
+        !fits(dropout->span.vector, d->dtype, d->out, d->rows, d->out_stride))
+        return;
+    for (size_t i = 0; i < d->rows; i++) {
+        const size_t row = d->first_row + i;
+        const int32_t sample = lap_mask_sample(&mask, row % d->batch);
+        for (size_t c = 0; c < d->cols; c++) {
+            const double factor = (double)lap_mask_at(&mask, sample, row / d->batch, d->cols, c);
+            set(d->dtype, d->out, d->out_stride, i, c,
+                at(d->dtype, d->x, d->x_stride, i, c) * factor +
+                    (d->skip ? at(d->dtype, d->skip, d->skip_stride, i, c) : 0));
+        }
+    }
+}
+
 static void run_logit_stats(void *args)
 {
     const lap_nn_cuda_cross_entropy_t *entropy = args;
@@ -412,6 +433,7 @@ const fake_kernel_t fake_nn_kernels[] = {
     {"lap_embedding", run_embedding, sizeof(lap_nn_cuda_embedding_t), false},
     {"lap_embedding_backward", run_embedding_backward, sizeof(lap_embedding_backward_t), false},
     {"lap_rope", run_rope, sizeof(lap_nn_cuda_rope_t), false},
+    {"lap_dropout", run_dropout, sizeof(lap_nn_cuda_dropout_t), false},
     {"lap_logit_stats", run_logit_stats, sizeof(lap_nn_cuda_cross_entropy_t), false},
     {"lap_cross_entropy", run_cross_entropy, sizeof(lap_nn_cuda_cross_entropy_t), false},
     {"lap_fill_normal", run_fill_normal, sizeof(lap_nn_cuda_fill_normal_t), false},

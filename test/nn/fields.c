@@ -40,6 +40,9 @@ static void test_bounds(void)
     REFUSED(positions, LAP_POSITIONS_LEARNED, LAP_ERR_INVALID, "positions is learned with");
     REFUSED(max_positions, 3, LAP_ERR_INVALID,
             "max_positions is 3, expected 0 where positions are not learned");
+    REFUSED(hidden_dropout, 0.5f, LAP_ERR_INVALID, "hidden_dropout is 0.5 with transformer");
+    REFUSED(hidden_dropout, -0.5f, LAP_ERR_INVALID, "hidden_dropout is -0.5");
+    REFUSED(attention_dropout, 1, LAP_ERR_INVALID, "attention_dropout is 1, expected");
     REFUSED(rope_theta, 0, LAP_ERR_INVALID, "rope_theta is 0, expected a finite number above 0");
     REFUSED(norm, (lap_norm_t)2, LAP_ERR_INVALID,
             "norm is 2, expected one of LAP_LAYERNORM (0), LAP_RMSNORM (1)");

@@ -209,6 +209,8 @@ static const change_t nn_changes[] = {
     NN(positions, ALL, "rank 0 says positions = none, rank 1 says positions = rope",
        LAP_POSITIONS_ROPE),
     NN(tied, LAP_NN_MODEL, "rank 0 says tied = 0, rank 1 says tied = 1", 1),
+    NN(attention_dropout, LAP_NN_MODEL, "rank 1 says attention_dropout = 0.5", 0.5f),
+    NN(hidden_dropout, LAP_NN_MODEL, "rank 1 says hidden_dropout = 0.25", 0.25f),
     NN(rope_theta, ALL, "rank 1 says rope_theta = 500000", 500000.0f),
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention on a GPU: which kernels do it, and how many blocks they get. Heads of 64 or 128 columns
- * of a 16-bit type go to tensor cores when rows can be read in pieces of 16 bytes, and all others
- * to plain kernels. The bits of a result do not change from call to call.
+ * of a 16-bit type go to tensor cores when rows can be read in pieces of 16 bytes and nothing is
+ * dropped, and all others to plain kernels. The bits of a result do not change from call to call.
  */
 #include "nn/cuda/attention_kernels.h"
 
@@ -54,9 +54,10 @@ static bool fits_tiles(const lap_attention_t *a, const void *data, size_t stride
 /* The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. */
 static bool uses_tiles(const lap_attention_t *a)
 {
-    return a->dtype != LAP_FLOAT32 && (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
-           fits_tiles(a, a->qkv, a->qkv_stride) && fits_tiles(a, a->out, a->out_stride) &&
-           fits_tiles(a, a->dout, a->out_stride) && fits_tiles(a, a->dqkv, a->qkv_stride);
+    return a->dtype != LAP_FLOAT32 && a->mask.rate == 0 && (a->dim == 64 || a->dim == 128) &&
+           a->scale > 0 && fits_tiles(a, a->qkv, a->qkv_stride) &&
+           fits_tiles(a, a->out, a->out_stride) && fits_tiles(a, a->dout, a->out_stride) &&
+           fits_tiles(a, a->dqkv, a->qkv_stride);
 }
 
 /* The kernels count in 32 bits, and grids have their limits. */
@@ -109,6 +110,8 @@ static lap_cuda_attention_t arguments(const lap_attention_t *a)
         .kv_heads = (int32_t)a->kv_heads,
         .dim = (int32_t)a->dim,
         .vector = uses_tiles(a) ? LAP_CUDA_VECTOR : 1,
+        .first_head = (int32_t)a->first_head,
+        .mask = a->mask,
     };
 }
 

@@ -198,6 +198,14 @@ __device__ void store_plain(const plain &p, const float (&sums)[plain_columns], 
             store(p.a.dtype, matrix, to + c * 32 + p.lane, sums[c] * factor);
 }
 
+/* What the mask of dropout multiplies the probability of a key for a query with. */
+__device__ float mask_of(const lap_cuda_attention_t &a, int32_t sample, int head, int query,
+                         int key)
+{
+    return lap_mask_at(&a.mask, sample, static_cast<uint64_t>(a.first_head + head) * a.seq + query,
+                       a.seq, key);
+}
+
 __device__ float warp_max(float x)
 {
     for (int other = 16; other > 0; other /= 2)
@@ -216,6 +224,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     const int head = blockIdx.x % a.heads, b = blockIdx.x / a.heads;
     const int kv = head / (a.heads / a.kv_heads);
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * plain_rows;
+    const int32_t sample = lap_mask_sample(&a.mask, b);
     plain_sums o = {};
     float sum[plain_own] = {}, most[plain_own];
     for (int i = 0; i < plain_own; i++)
@@ -238,6 +247,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
             sum[i] = fmaf(sum[i], factor, s[i]);
             for (int c = 0; c < plain_columns; c++)
                 o[i][c] *= factor;
+            s[i] *= mask_of(a, sample, head, query0 + p.own + i, key0 + p.lane);
         }
         add_plain(p, o, s, v);
     }
@@ -261,6 +271,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     const int kv = head / (a.heads / a.kv_heads);
     const int query0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * plain_rows;
     const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
+    const int32_t sample = lap_mask_sample(&a.mask, b);
     plain_sums dq = {};
     load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0);
     load_plain(p, d, a.dout, a.out_stride, b, head, query0);
@@ -275,6 +286,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
         for (int i = 0; i < plain_own; i++) {
             const int query = query0 + p.own + i;
             const bool seen = query < a.seq && key0 + p.lane <= query;
+            dp[i] *= mask_of(a, sample, head, query, key0 + p.lane);
             s[i] =
                 seen ? expf(s[i] * a.scale - a.lse[sums + query]) * (dp[i] - a.delta[sums + query])
                      : 0;
@@ -296,6 +308,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     const int kv = blockIdx.x % a.kv_heads, b = blockIdx.x / a.kv_heads;
     const int key0 = blockIdx.y * plain_rows, group = a.heads / a.kv_heads;
     const int k_head = a.heads + kv, v_head = k_head + a.kv_heads;
+    const int32_t sample = lap_mask_sample(&a.mask, b);
     plain_sums dk = {}, dv = {};
     load_plain(p, k, a.qkv, a.qkv_stride, b, k_head, key0);
     load_plain(p, v, a.qkv, a.qkv_stride, b, v_head, key0);
@@ -314,8 +327,10 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
             multiply_plain(p, v, d, dp);
             for (int i = 0; i < plain_own; i++) {
                 const bool seen = query < a.seq && key0 + p.own + i <= query;
+                const float factor = mask_of(a, sample, head, query, key0 + p.own + i);
                 s[i] = seen ? expf(s[i] * a.scale - lse) : 0;
-                dp[i] = s[i] * (dp[i] - delta);
+                dp[i] = s[i] * (factor * dp[i] - delta);
+                s[i] *= factor;
             }
             add_plain(p, dv, s, d);
             add_plain(p, dk, dp, q);

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nn/mask.h"
+
 #define LAP_CUDA_ATTENTION_THREADS 128 /* of a block of the kernels for tensor cores */
 #define LAP_CUDA_ATTENTION_TILE 64     /* keys or queries that such a block takes at a time, */
 #define LAP_CUDA_ATTENTION_ROWS 128    /* and the queries that are a block's own in forward */
@@ -59,6 +61,8 @@ typedef struct lap_cuda_attention {
     int32_t dtype;
     int32_t seq, batch, heads, kv_heads, dim;
     int32_t vector; /* attention_delta: elements of a thread at a time, 1 or 8 */
+    int32_t first_head;
+    lap_mask_t mask; /* the plain kernels */
 } lap_cuda_attention_t;
 
 #endif

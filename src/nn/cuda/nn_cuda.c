@@ -278,6 +278,20 @@ static lap_status_t rope(lap_stream_t *stream, const lap_rope_t *rope)
                                 &args);
 }
 
+static lap_status_t dropout(lap_stream_t *stream, const lap_dropout_t *dropout)
+{
+    LAP_TRY(lap_device_check_dtype("dropout", dropout->dtype));
+    const operand_t operands[] = {{dropout->x, dropout->x_stride},
+                                  {dropout->out, dropout->out_stride},
+                                  {dropout->skip, dropout->skip_stride}, /* perhaps NULL: the end */
+                                  {NULL, 0}};
+    const uint32_t vector = vector_of(dropout->dtype, dropout->rows, dropout->cols, operands);
+    const lap_nn_cuda_dropout_t args = {.dropout = *dropout,
+                                        .span = span_of(dropout->rows, dropout->cols, vector)};
+    return lap_cuda_code_launch(stream, &code, KERNEL_dropout, grid_of(&args.span, busy(stream)),
+                                &args);
+}
+
 /* The rows of a block depend on their number alone: so does the order of the sum of losses. */
 static lap_status_t launch_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy,
                                    size_t kernel, size_t blocks)
@@ -381,6 +395,7 @@ const lap_nn_kernels_t lap_nn_cuda_kernels = {
     .embedding = embedding,
     .embedding_backward = embedding_backward,
     .rope = rope,
+    .dropout = dropout,
     .logit_stats = logit_stats,
     .cross_entropy = cross_entropy,
     .fill_normal = fill_normal,

@@ -22,6 +22,7 @@
     X(embedding)                                                                                   \
     X(embedding_backward)                                                                          \
     X(rope)                                                                                        \
+    X(dropout)                                                                                     \
     X(logit_stats)                                                                                 \
     X(cross_entropy)                                                                               \
     X(fill_normal) X(amax) X(fp8_scales) X(sum_squares) X(total) X(clip) X(update)
@@ -84,6 +85,11 @@ typedef struct lap_nn_cuda_rope {
     lap_rope_t rope;
     lap_nn_cuda_span_t span;
 } lap_nn_cuda_rope_t;
+
+typedef struct lap_nn_cuda_dropout {
+    lap_dropout_t dropout;
+    lap_nn_cuda_span_t span;
+} lap_nn_cuda_dropout_t;
 
 /* A block takes a row at a time. */
 typedef struct lap_nn_cuda_cross_entropy {

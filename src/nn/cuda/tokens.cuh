@@ -114,6 +114,42 @@ extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
     with_type(args.rope.dtype, args.span.vector, [&](auto type) { rotate<type.dtype>(args); });
 }
 
+/* ---- dropout ---- */
+
+namespace
+{
+
+template <int fixed> __device__ void drop(const lap_nn_cuda_dropout_t &args)
+{
+    const lap_dropout_t &d = args.dropout;
+    constexpr int count = fixed == ANY ? 1 : width;
+    walk(args.span, [&](size_t i, size_t col) {
+        const size_t row = d.first_row + i;
+        const int32_t sample = lap_mask_sample(&d.mask, row % d.batch);
+        float x[count], skip[count] = {};
+        take<fixed>(d.dtype, d.x, i * d.x_stride + col, x);
+        if (d.skip)
+            take<fixed>(d.dtype, d.skip, i * d.skip_stride + col, skip);
+        lap_u32x4_t words = {};
+        for (int c = 0; c < count && sample >= 0; c++) {
+            if (c % 4 == 0) /* pieces of several begin at multiples of 4 */
+                words = lap_mask_words(&d.mask, sample, row / d.batch, d.cols, col + c);
+            x[c] *= lap_mask_factor(&d.mask, words.word[(col + c) % 4]);
+        }
+        for (int c = 0; c < count; c++)
+            x[c] += skip[c];
+        put<fixed>(d.dtype, d.out, i * d.out_stride + col, x);
+    });
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(LAP_NN_CUDA_THREADS)
+    lap_dropout(const lap_nn_cuda_dropout_t args)
+{
+    with_type(args.dropout.dtype, args.span.vector, [&](auto type) { drop<type.dtype>(args); });
+}
+
 /* ---- cross-entropy ---- */
 
 namespace

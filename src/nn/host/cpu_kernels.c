@@ -112,6 +112,22 @@ static void soften(block_t block, view_t scores, float *lse)
     }
 }
 
+/* Multiplies what a block has for a head, those of probabilities or their gradients, with its mask. */
+static void mask(const lap_attention_t *a, block_t block, view_t matrix, size_t b, size_t query)
+{
+    const int32_t sample = lap_mask_sample(&a->mask, b);
+    for (size_t i = 0; sample >= 0 && i < block.rows; i++) {
+        const uint64_t row = (a->first_head + query) * a->seq + block.first + i;
+        float *values = row_of(matrix, i);
+        lap_u32x4_t words = {{0}};
+        for (size_t j = 0; j <= block.first + i; j++) {
+            if (j % 4 == 0)
+                words = lap_mask_words(&a->mask, sample, row, a->seq, j);
+            values[j] *= lap_mask_factor(&a->mask, words.word[j % 4]);
+        }
+    }
+}
+
 static void attend(const lap_attention_t *a, size_t b, size_t query)
 {
     const size_t kv = query / (a->heads / a->kv_heads), col = lap_query_col(a, query);
@@ -123,6 +139,7 @@ static void attend(const lap_attention_t *a, size_t b, size_t query)
         const block_t block = block_at(a, first);
         const view_t p = score(a, block, q, k), rows = {row_of(out, first), out.stride};
         soften(block, p, a->lse + (query * a->batch + b) * a->seq);
+        mask(a, block, p, b, query);
         multiply(CblasNoTrans, CblasNoTrans, block.rows, a->dim, block.keys, 1, p, v, 0, rows);
     }
     close_view(a, out, a->out, a->out_stride, b, col);
@@ -156,16 +173,19 @@ typedef struct head {
     view_t views[VIEWS];
 } head_t;
 
-static void turn_block(const lap_attention_t *a, const head_t *head, block_t block,
-                       const float *lse)
+static void turn_block(const lap_attention_t *a, const head_t *head, block_t block, size_t b,
+                       size_t query)
 {
+    const float *lse = a->lse + (query * a->batch + b) * a->seq;
     const view_t *v = head->views;
     const view_t q = {row_of(v[Q], block.first), v[Q].stride};
     const view_t dq = {row_of(v[DQ], block.first), v[DQ].stride};
     const view_t dout = {row_of(v[DOUT], block.first), v[DOUT].stride};
     const view_t p = score(a, block, v[Q], v[K]), dp = {scores_of(a, 1), (blasint)block.keys};
     multiply(CblasNoTrans, CblasTrans, block.rows, block.keys, a->dim, 1, dout, v[V], 0, dp);
+    mask(a, block, dp, b, query);
     turn_scores(a, block, p, dp, lse, v[OUT], v[DOUT]);
+    mask(a, block, p, b, query);
     multiply(CblasTrans, CblasNoTrans, block.keys, a->dim, block.rows, 1, p, dout, 1, v[DV]);
     multiply(CblasNoTrans, CblasNoTrans, block.rows, a->dim, block.keys, a->scale, dp, v[K], 0, dq);
     multiply(CblasTrans, CblasNoTrans, block.keys, a->dim, block.rows, a->scale, dp, q, 1, v[DK]);
@@ -197,7 +217,7 @@ static void turn(const lap_attention_t *a, size_t b, size_t kv)
         v[DOUT] = open_view(a, DOUT, a->dout, a->out_stride, b, col, true);
         v[DQ] = open_view(a, DQ, a->dqkv, a->qkv_stride, b, col, false);
         for (size_t first = 0; first < a->seq; first += BLOCK)
-            turn_block(a, &head, block_at(a, first), a->lse + (query * a->batch + b) * a->seq);
+            turn_block(a, &head, block_at(a, first), b, query);
         close_view(a, v[DQ], a->dqkv, a->qkv_stride, b, col);
     }
     close_view(a, v[DK], a->dqkv, a->qkv_stride, b, k_col);

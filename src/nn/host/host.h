@@ -13,6 +13,7 @@ lap_status_t lap_host_embedding(lap_stream_t *stream, const lap_embedding_t *emb
 lap_status_t lap_host_embedding_backward(lap_stream_t *stream,
                                          const lap_embedding_backward_t *back);
 lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope);
+lap_status_t lap_host_dropout(lap_stream_t *stream, const lap_dropout_t *dropout);
 lap_status_t lap_host_logit_stats(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 lap_status_t lap_host_cross_entropy(lap_stream_t *stream, const lap_cross_entropy_t *entropy);
 lap_status_t lap_host_prepare(lap_device_t *device);
@@ -33,7 +34,7 @@ lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
 /* As a table has them: those of language models, and the others. */
 #define LAP_NN_HOST_TOKEN_SLOTS                                                                    \
     .embedding = lap_host_embedding, .embedding_backward = lap_host_embedding_backward,            \
-    .rope = lap_host_rope, .logit_stats = lap_host_logit_stats,                                    \
+    .rope = lap_host_rope, .dropout = lap_host_dropout, .logit_stats = lap_host_logit_stats,       \
     .cross_entropy = lap_host_cross_entropy
 
 #define LAP_NN_HOST_SLOTS                                                                          \

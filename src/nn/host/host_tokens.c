@@ -143,6 +143,49 @@ lap_status_t lap_host_rope(lap_stream_t *stream, const lap_rope_t *rope)
     return lap_host_stream_call(stream, run_rope, rope, sizeof(*rope));
 }
 
+/* ---- dropout ---- */
+
+static void drop_row(const lap_dropout_t *d, size_t i)
+{
+    const size_t row = d->first_row + i;
+    const int32_t sample = lap_mask_sample(&d->mask, row % d->batch);
+    char *out = lap_row_of(d->dtype, d->out, d->out_stride, i);
+    float x_room[TILE], skip_room[TILE], result[TILE];
+    for (size_t begin = 0; begin < d->cols; begin += TILE) {
+        const size_t count = lap_tile_of(d->cols, begin);
+        const float *x =
+            lap_as_float(d->dtype, at(d->dtype, lap_row_of(d->dtype, d->x, d->x_stride, i), begin),
+                         x_room, count);
+        lap_u32x4_t words = {{0}};
+        for (size_t c = 0; c < count; c++) {
+            if (sample >= 0 && c % 4 == 0) /* tiles begin at multiples of 4 */
+                words = lap_mask_words(&d->mask, sample, row / d->batch, d->cols, begin + c);
+            result[c] = sample >= 0 ? x[c] * lap_mask_factor(&d->mask, words.word[c % 4]) : x[c];
+        }
+        if (d->skip) {
+            const float *skip = lap_as_float(
+                d->dtype, at(d->dtype, lap_row_of(d->dtype, d->skip, d->skip_stride, i), begin),
+                skip_room, count);
+            for (size_t c = 0; c < count; c++)
+                result[c] += skip[c];
+        }
+        lap_from_float(d->dtype, result, at(d->dtype, out, begin), count);
+    }
+}
+
+static lap_status_t run_dropout(void *arg)
+{
+    const lap_dropout_t *dropout = arg;
+    for (size_t i = 0; i < dropout->rows; i++)
+        drop_row(dropout, i);
+    return LAP_OK;
+}
+
+lap_status_t lap_host_dropout(lap_stream_t *stream, const lap_dropout_t *dropout)
+{
+    return lap_host_stream_call(stream, run_dropout, dropout, sizeof(*dropout));
+}
+
 /* ---- cross-entropy ---- */
 
 static float largest(const lap_cross_entropy_t *e, const void *row)

@@ -93,6 +93,13 @@ static void load(const lap_attention_t *a, const head_t *head, size_t b, size_t 
     widen(a, a->qkv, a->qkv_stride, b, lap_value_col(a, kv), head->v);
 }
 
+/* What the mask multiplies the probability of key j for query i with. */
+static double mask(const lap_attention_t *a, size_t b, size_t query, size_t i, size_t j)
+{
+    return (double)lap_mask_at(&a->mask, lap_mask_sample(&a->mask, b),
+                               (a->first_head + query) * a->seq + i, a->seq, j);
+}
+
 static void attend(const lap_attention_t *a, size_t b, size_t query)
 {
     const head_t head = cut(a);
@@ -101,7 +108,8 @@ static void attend(const lap_attention_t *a, size_t b, size_t query)
         const double lse = score(a, &head, i);
         memset(head.row, 0, a->dim * sizeof(double));
         for (size_t j = 0; j <= i; j++)
-            add(head.row, exp(head.p[j] - lse), head.v + j * a->dim, a->dim);
+            add(head.row, mask(a, b, query, i, j) * exp(head.p[j] - lse), head.v + j * a->dim,
+                a->dim);
         a->lse[(query * a->batch + b) * a->seq + i] = (float)lse;
         lap_from_double(a->dtype, head.row,
                         lap_head_of(a, a->out, a->out_stride, i, b, lap_query_col(a, query)),
@@ -110,14 +118,15 @@ static void attend(const lap_attention_t *a, size_t b, size_t query)
 }
 
 /* Query `i`: its gradient, and what it adds to those of the keys and values. */
-static void turn_query(const lap_attention_t *a, const head_t *head, size_t i)
+static void turn_query(const lap_attention_t *a, const head_t *head, size_t b, size_t query,
+                       size_t i)
 {
     const double *q = head->q + i * a->dim, *dout = head->dout + i * a->dim;
     const double lse = score(a, head, i);
     double mean = 0; /* of dp, weighted with p */
     for (size_t j = 0; j <= i; j++) {
         head->p[j] = exp(head->p[j] - lse);
-        head->dp[j] = dot(dout, head->v + j * a->dim, a->dim);
+        head->dp[j] = mask(a, b, query, i, j) * dot(dout, head->v + j * a->dim, a->dim);
         mean += head->p[j] * head->dp[j];
     }
     memset(head->row, 0, a->dim * sizeof(double));
@@ -125,7 +134,7 @@ static void turn_query(const lap_attention_t *a, const head_t *head, size_t i)
         const double ds = (double)a->scale * head->p[j] * (head->dp[j] - mean);
         add(head->row, ds, head->k + j * a->dim, a->dim);
         add(head->dk + j * a->dim, ds, q, a->dim);
-        add(head->dv + j * a->dim, head->p[j], dout, a->dim);
+        add(head->dv + j * a->dim, mask(a, b, query, i, j) * head->p[j], dout, a->dim);
     }
 }
 
@@ -141,7 +150,7 @@ static void turn(const lap_attention_t *a, size_t b, size_t kv)
         load(a, &head, b, query);
         widen(a, a->dout, a->out_stride, b, col, head.dout);
         for (size_t i = 0; i < a->seq; i++) {
-            turn_query(a, &head, i);
+            turn_query(a, &head, b, query, i);
             lap_from_double(a->dtype, head.row, lap_head_of(a, a->dqkv, a->qkv_stride, i, b, col),
                             a->dim);
         }

@@ -311,7 +311,7 @@ lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
     if (model->dp)
         LAP_TRY(lap_dp_wait(model->dp));
     LAP_TRY(average_loss(model, &loss));
-    *loss_p = loss;
+    *loss_p = isnan(loss) ? (double)NAN : loss; /* without a sign, which some processors give it */
     return LAP_OK;
 }
 

@@ -89,7 +89,7 @@ about+="\"version\":\"[0-9.]+\",\"commit\":\"[^\"]+\",\"date\":\"20[0-9-]+T[0-9:
 figures="\"gemm_ms\":$number,\"serial_ms\":$number,\"methods\":\[$method(,$method)*\],"
 figures+="\"best\":$label,\"rounds\":[0-9]+,\"calls\":[0-9]+,\"rest_ms\":[0-9]+,\"gemm_noise_pct\":($number|null),"
 figures+="\"gemm_rounds_ms\":$times,\"serial_rounds_ms\":$times,\"gemm_tflops\":$number,\"gemm_flops\":$number,"
-figures+="\"timeline\":null,\"timeline_method\":null,$about"
+figures+="\"trace\":null,\"timeline\":null,\"timeline_method\":null,$about"
 
 # report OP M N K RANKS DEVICE TRANSPORT LINK [DTYPE]: the last run ended well, with one line of that form,
 # all results right.

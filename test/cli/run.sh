@@ -8,7 +8,7 @@ mkdir "$TMPDIR"
 
 lap run -n 3 sh -c 'echo "rank $LAP_RANK of $LAP_SIZE"'
 is 'ranks that end well: status 0' "$status" 0
-is 'every rank has its number' "$(sort "$work/out")" \
+is 'every rank has its number' "$(LC_ALL=C sort "$work/out")" \
     "$(printf '[%d] rank %d of 3\n' 0 0 1 1 2 2)"
 is 'and nothing is said' "$err" ''
 
@@ -24,7 +24,7 @@ lap run -n 2 sh -c 'echo $LAP_JOB'
 ok 'the next job has another name' test "$first" != "$out"
 
 lap run -n 11 sh -c 'test $LAP_RANK = 3 && echo three; test $LAP_RANK = 10 && echo ten; true'
-is 'prefixes are as wide as the largest rank' "$(sort "$work/out")" \
+is 'prefixes are as wide as the largest rank' "$(LC_ALL=C sort "$work/out")" \
     "$(printf '[ 3] three\n[10] ten')"
 lap run -n 1 sh -c 'printf "a\n\nb"; printf err >&2'
 is 'empty lines stay, the last line is completed' "$out" "$(printf '[0] a\n[0] \n[0] b')"

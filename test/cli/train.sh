@@ -143,13 +143,13 @@ is '... but of no GEMM that is not there' "$(grep -c qkv "$work/out")" 0
 number='-?[0-9.]+(e[-+][0-9]+)?'
 comm="\"comm_ms\":$number,\"exposed_ms\":$number,\"hidden_ms\":$number,"
 comm+="\"exposed_wire_ms\":$number,\"exposed_late_ms\":$number,\"exposed_core_ms\":$number"
-rates="\"tokens_per_s\":$number,\"tflops\":$number,\"wire_gbps\":$number"
+rates="\"tokens_per_s\":$number,\"tflops\":$number,\"mfu\":null,\"wire_gbps\":$number"
 iteration="\{\"loss\":$number,\"grad_norm\":$number,\"ms\":$number,$comm,\"passes_ms\":$number,\"issue_ms\":$number,\"traced\":true,$rates\}"
 gemm="\{\"gemm\":\"[a-z0-9_]+\",\"op\":\"[a-z_]+\",\"method\":\"[a-z]+\",\"bytes\":[0-9]+,$comm\}"
 train --layer attention --tp 2 --json --no-comm-overlap --link 1GB/s,5us
 is 'JSON: one line, nothing else' "$status$err $(wc -l <"$work/out")" '0 1'
 form="^\{\"layer\":\"attention\",\"tp\":2,\"dp\":1,\"dtype\":\"float32\",\"device\":\"cpu\",\"overlap\":false,"
-form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"gradients\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
+form+="\"iterations\":\[$iteration,$iteration,$iteration\],\"gemms\":\[($gemm,){5}$gemm\],\"collectives\":\{$comm\},\"gradients\":\{$comm\},\"predicted_ms\":$number,\"passes_ms\":$number,$rates,"
 form+="\"fp8\":\"none\",\"hidden\":48,\"seq\":12,\"batch\":2,\"micro_batches\":1,\"layers\":1,\"transport\":\"shm\",\"heads\":12,\"kv_heads\":12,"
 form+="\"head_dim\":4,\"ffn\":192,\"activation\":\"gelu\",\"norm\":\"layernorm\",\"optimizer\":\"adamw\",\"lr\":0.00100000005,\"link\":\{.*\"emulated\":true\},"
 form+="\"tokens\":24,\"gemm_flops\":$number,\"seed\":1234,\"cores\":[0-9]+,\"local_ranks\":2,\"host\":.*,\"date\":\"[^\"]*\"\}\$"

@@ -116,7 +116,7 @@ static void check_presets(void)
         tap_success(lap_model_preset(name, &preset), "%s is %s", name, summary);
         tap_success(lap_nn_validate(&preset, 1), "... and can be made");
     }
-    tap_ok(count == 10, "there are %zu presets", count);
+    tap_ok(count == 12, "there are %zu presets", count);
     tap_failure(lap_model_preset("gpt2-1.5", &desc), LAP_ERR_INVALID, "no model 'gpt2-1.5'",
                 "did you mean gpt2-1.5b?", NULL);
     tap_failure(lap_model_preset(NULL, &desc), LAP_ERR_INVALID, "name is NULL", NULL);

@@ -18,10 +18,18 @@ report() { # held text
     if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; failed=1; fi
 }
 
-# Nothing runs the program any more; what mpirun has just ended may take a moment to go.
+# Processes of the program that are ours: other tests may run it, too.
+ours() {
+    local pid
+    for pid in $(pgrep -f "^$faults "); do
+        grep -qaF "TMPDIR=$base" "/proc/$pid/environ" 2>/dev/null && echo "$pid"
+    done
+}
+
+# Nothing runs it any more; what mpirun has just ended may take a moment to go.
 all_gone() {
     for _ in $(seq 100); do
-        pgrep -f "^$faults " >/dev/null || return 0
+        [ -z "$(ours)" ] && return 0
         sleep 0.05
     done
     return 1

@@ -54,6 +54,7 @@ int lap_cli_show_pipeline(int argc, char **argv);
 int lap_cli_show(int argc, char **argv);
 int lap_cli_data(int argc, char **argv);
 int lap_cli_plan(int argc, char **argv);
+int lap_cli_calibrate(int argc, char **argv);
 int lap_cli_tune(int argc, char **argv);
 int lap_cli_show_train(int argc, char **argv); /* lap show train; argv[-1] is "show" */
 int lap_cli_report(int argc, char **argv);

@@ -218,6 +218,69 @@ double lap_machine_gemm_s(const lap_machine_t *machine, lap_plan_type_t type, do
     return flops / (machine->peak[type] * lap_curve_at(&machine->gemm[type], flops));
 }
 
+/* ---- writing ---- */
+
+/* Whether a key has nothing to say: an optional one that is 0. */
+static bool is_empty(const lap_machine_t *machine, const setting_t *key)
+{
+    const char *at = (const char *)machine + key->offset;
+    double number;
+    lap_curve_t curve;
+    memcpy(&number, at, sizeof(number));
+    if (key->kind == CURVE_VALUES) {
+        memcpy(&curve, at, sizeof(curve));
+        return key->optional && curve.count == 0;
+    }
+    return key->kind == NUMBER && key->optional && number == 0;
+}
+
+static void write_list(FILE *file, const double *values, size_t count, double unit)
+{
+    for (size_t i = 0; i < count; i++)
+        fprintf(file, "%s%.5g", i ? ", " : "[", values[i] / unit);
+    fprintf(file, "]\n");
+}
+
+/* Sizes are those of the first curve after them. */
+static void write_value(const lap_machine_t *machine, const setting_t *key, FILE *file)
+{
+    const char *at = (const char *)machine + key->offset;
+    lap_curve_t curve = {.count = 0};
+    double number;
+    if (key->kind == TEXT) {
+        fprintf(file, "'%s'\n", at);
+        return;
+    }
+    if (key->kind == NUMBER) {
+        memcpy(&number, at, sizeof(number));
+        fprintf(file, "%.6g\n", number / key->unit);
+        return;
+    }
+    for (const setting_t *with = key; with < keys + KEYS && curve.count == 0; with++)
+        if (with->kind == CURVE_VALUES)
+            memcpy(&curve, (const char *)machine + with->offset, sizeof(curve));
+    const bool sizes = key->kind == CURVE_SIZES;
+    write_list(file, sizes ? curve.sizes : curve.values, curve.count, key->unit);
+}
+
+void lap_machine_write(const lap_machine_t *machine, const char *comment, FILE *file)
+{
+    const char *group = "";
+    fprintf(file, "%s", comment);
+    for (size_t i = 0; i < KEYS; i++) {
+        const setting_t *key = &keys[i];
+        const char *dot = strchr(key->path, '.');
+        const int length = dot ? (int)(dot - key->path) : 0;
+        if (is_empty(machine, key))
+            continue;
+        if (dot && strncmp(group, key->path, (size_t)length + 1) != 0)
+            fprintf(file, "%.*s:\n", length, key->path);
+        group = dot ? key->path : "";
+        fprintf(file, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : key->path);
+        write_value(machine, key, file);
+    }
+}
+
 /* ---- those that are installed ---- */
 
 static const char *const known[] = {"a100-sxm", "h100-sxm", "h200-sxm", "b200",

@@ -7,6 +7,7 @@
 #define LAP_PLAN_MACHINE_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "core/status.h"
 #include "schedule/simulate.h"
@@ -50,6 +51,9 @@ typedef struct lap_machine {
  * h100-sxm. LAP_ERR_INVALID names file, line, key and value, or the nearest name.
  */
 lap_status_t lap_machine_load(const char *name, lap_machine_t *machine_p);
+
+/* Writes a description that lap_machine_load reads, after `comment`, lines that begin with #. */
+void lap_machine_write(const lap_machine_t *machine, const char *comment, FILE *file);
 
 /* Seconds of a GEMM of so many FLOPs. */
 double lap_machine_gemm_s(const lap_machine_t *machine, lap_plan_type_t type, double flops);

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `lap calibrate`: a machine description for `lap plan`, measured by ranks on this machine. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "core/environment.h"
+#include "core/output.h"
+#include "core/status.h"
+#include "plan/measure.h"
+#include "ranks.h"
+#include "shared_options.h"
+#include "util/alloc.h"
+
+enum { RANKS, OUT, NAME, DEVICE, TRANSPORT, GPU_SHARE, TIMEOUT, NOPTIONS };
+
+static const lap_option_t options[NOPTIONS] = {
+    [RANKS] = {'n', "ranks", "P", "ranks that measure at once; each is a GPU to the planner", "2"},
+    [OUT] = {'o', "output", "FILE.yaml", "write it into a file (default: standard output)", NULL},
+    [NAME] = {0, "name", "TEXT", "what the machine is called (default: this host)", NULL},
+    [DEVICE] = LAP_OPTION_DEVICE,
+    [TRANSPORT] = LAP_OPTION_TRANSPORT,
+    [GPU_SHARE] = LAP_OPTION_GPU_SHARE,
+    [TIMEOUT] = LAP_OPTION_TIMEOUT,
+};
+
+static const int own[] = {RANKS, OUT, NAME, TIMEOUT, GPU_SHARE};
+
+static const lap_command_t command = {
+    .name = "lap calibrate",
+    .usage = "[OPTIONS]",
+    .summary = "Measures this machine and writes a machine description, for lap plan --gpu.",
+    .details =
+        "GEMMs of several sizes and types, attention, memory, copies between ranks and signals "
+        "are\n"
+        "measured while all ranks do the same, which takes seconds. Peaks are the best rates that\n"
+        "were measured, so efficiencies are parts of these. What is written can be changed by "
+        "hand:\n"
+        "docs/plan.md explains the keys.",
+    .exit_status = "  0  the description is written\n"
+                   "  1  it could not be measured or written\n"
+                   "  2  the command line is wrong",
+    .options = options,
+    .noptions = NOPTIONS,
+    .own = own,
+    .nown = sizeof(own) / sizeof(own[0]),
+};
+
+typedef struct request {
+    const char *output;
+    char name[64];
+    const char *device, *transport;
+    lap_gpu_mode_t gpus;
+    int ranks;
+    double timeout_s;
+} request_t;
+
+/* A name is one line between quotes of YAML. */
+static bool parse_name(const char *given, request_t *request)
+{
+    char host[sizeof(request->name)] = "";
+    if (!given && gethostname(host, sizeof(host) - 1) != 0)
+        host[0] = '\0';
+    const char *name = given ? given : *host ? host : "this machine";
+    bool plain = strlen(name) < sizeof(request->name);
+    for (const char *at = name; *at && plain; at++)
+        plain = *at >= ' ' && *at <= '~' && *at != '\'';
+    if (!plain)
+        return lap_args_wrong(&command, "--name is '%s', expected at most %zu plain characters",
+                              name, sizeof(request->name) - 1);
+    snprintf(request->name, sizeof(request->name), "%s", name);
+    return true;
+}
+
+static bool parse(const lap_args_t *args, request_t *request)
+{
+    const lap_device_ops_t *device;
+    const lap_transport_ops_t *transport;
+    request->output = args->values[OUT];
+    if (!lap_arg_int(&command, "--ranks", args->values[RANKS], 1, 1024, &request->ranks) ||
+        !parse_name(args->values[NAME], request) ||
+        !lap_arg_backends(&command, args->values[DEVICE], args->values[TRANSPORT], &device,
+                          &transport))
+        return false;
+    request->device = device->name;
+    request->transport = transport->name;
+    if (lap_environment_launched() && !args->given[RANKS])
+        request->ranks = 0;
+    return lap_ranks_gpus(&command, args->values[GPU_SHARE], request->device, &request->gpus) &&
+           (!args->values[TIMEOUT] ||
+            lap_arg_timeout(&command, args->values[TIMEOUT], &request->timeout_s)) &&
+           lap_ranks_suit(&command, args->values[TRANSPORT], request->transport, request->ranks);
+}
+
+static lap_status_t write_machine(const request_t *request, const lap_machine_t *machine,
+                                  int nranks)
+{
+    lap_output_t output;
+    char comment[160];
+    snprintf(comment, sizeof(comment),
+             "# Measured by lap calibrate: %d ranks at once, device %s, transport %s.\n", nranks,
+             request->device, request->transport);
+    if (!request->output) {
+        lap_machine_write(machine, comment, stdout);
+        return LAP_OK;
+    }
+    LAP_TRY(lap_output_open("the machine description", request->output, &output));
+    lap_machine_write(machine, comment, output.file);
+    return lap_output_close(&output, true);
+}
+
+static int run_rank(const void *context, lap_world_t *world)
+{
+    const request_t *request = context;
+    lap_machine_t machine;
+    lap_status_t status = lap_machine_measure(world, &machine);
+    if (status == LAP_OK && lap_world_rank(world) == 0) {
+        snprintf(machine.name, sizeof(machine.name), "%s", request->name);
+        status = write_machine(request, &machine, lap_world_size(world));
+    }
+    return status == LAP_OK ? LAP_CLI_OK
+                            : lap_ranks_fail(command.name, lap_world_rank(world), status);
+}
+
+static int check_ranks(const void *context, int nranks)
+{
+    (void)context;
+    (void)nranks;
+    return LAP_CLI_GO;
+}
+
+int lap_cli_calibrate(int argc, char **argv)
+{
+    lap_args_t args;
+    request_t request = {.ranks = 0};
+    char **again = lap_ranks_arguments(&command, argc, argv);
+    if (!again)
+        return LAP_CLI_FAILED;
+    int result = lap_args_parse(&command, argc, argv, &args);
+    if (result == LAP_CLI_GO && !parse(&args, &request))
+        result = LAP_CLI_USAGE;
+    if (result == LAP_CLI_GO && request.output &&
+        lap_output_check("the machine description", request.output) != LAP_OK)
+        result = lap_args_refused(&command, LAP_ERR_SYSTEM, "");
+    if (result == LAP_CLI_GO) {
+        const lap_ranks_t job = {.name = command.name,
+                                 .nranks = request.ranks,
+                                 .timeout_s = request.timeout_s,
+                                 .device = request.device,
+                                 .transport = request.transport,
+                                 .gpus = request.gpus,
+                                 .dtype = LAP_BFLOAT16,
+                                 .check = check_ranks,
+                                 .run = run_rank,
+                                 .context = &request,
+                                 .command = &command,
+                                 .args = &args};
+        result = lap_ranks_run(&job, again);
+    }
+    lap_free(again);
+    return result;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring a machine description: GEMMs, copies, sums and signals are those of lap_calibrate,
+ * attention is timed here. Peaks are the best rates that were measured, so that the efficiency of
+ * the fastest GEMM is 1.
+ */
+#include "plan/measure.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "core/group.h"
+#include "core/world.h"
+#include "device/cuda/cuda_info.h"
+#include "nn/kernels.h"
+#include "schedule/calibrate.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+#define ROUNDS 3
+#define LEAST_PART 1e-6 /* of a peak, that a description can have */
+
+/* What is measured on a host, and on a device that has memory of its own. */
+typedef struct extent {
+    size_t gemms[LAP_COST_POINTS];  /* m = n = k */
+    size_t tokens[LAP_COST_POINTS]; /* of a sequence; 0: no more */
+    size_t heads, dim;
+    lap_plan_type_t attention; /* the type of its elements */
+} extent_t;
+
+static const extent_t host = {{64, 128, 256, 512, 1024}, {64, 128, 256, 512}, 2, 64, LAP_PLAN_FP32};
+static const extent_t far = {
+    {512, 1024, 2048, 4096, 8192}, {1024, 2048, 4096, 8192}, 16, 128, LAP_PLAN_BF16};
+
+typedef struct measuring {
+    lap_group_t *group;
+    lap_engine_t *engine;
+    const extent_t *extent;
+    lap_machine_t *machine;
+} measuring_t;
+
+static const lap_dtype_t dtypes[LAP_PLAN_TYPES] = {
+    [LAP_PLAN_FP32] = LAP_FLOAT32,
+    [LAP_PLAN_FP16] = LAP_FLOAT16,
+    [LAP_PLAN_BF16] = LAP_BFLOAT16,
+    [LAP_PLAN_FP8] = LAP_FLOAT8_E4M3,
+};
+
+/* ---- GEMMs, and what comes with them ---- */
+
+static void take_wires(const measuring_t *measuring, const lap_cost_t *cost)
+{
+    lap_machine_t *machine = measuring->machine;
+    const double copied = cost->copy.values[cost->copy.count - 1];
+    const lap_plan_wire_t wire = {
+        .bytes_per_s = cost->link.bytes_per_s > 0 ? fmin(copied, cost->link.bytes_per_s) : copied,
+        .efficiency = 1,
+        .latency_s = cost->signal_s + cost->link.latency_s};
+    machine->nvlink = machine->network = wire;
+    machine->memory_bytes_per_s = cost->reduce;
+    machine->memory_efficiency = 1;
+    machine->kernel_s = cost->step_s;
+}
+
+static lap_status_t measure_gemms(const measuring_t *measuring, lap_plan_type_t type)
+{
+    lap_machine_t *machine = measuring->machine;
+    lap_curve_t curve = {.count = LAP_COST_POINTS};
+    double peak = 0;
+    for (size_t i = 0; i < LAP_COST_POINTS; i++) {
+        const size_t size = measuring->extent->gemms[i];
+        lap_cost_t cost;
+        LAP_TRY(lap_calibrate(measuring->group, measuring->engine, NULL, dtypes[type], size, size,
+                              &cost));
+        const double flops = 2 * pow((double)size, 3);
+        const double rate = 2 * lap_curve_at(&cost.gemm, (double)size);
+        curve.sizes[i] = flops;
+        curve.values[i] = rate;
+        peak = fmax(peak, rate);
+        take_wires(measuring, &cost);
+    }
+    for (size_t i = 0; i < curve.count; i++)
+        curve.values[i] = fmax(LEAST_PART, curve.values[i] / peak);
+    machine->peak[type] = peak;
+    machine->gemm[type] = curve;
+    return LAP_OK;
+}
+
+/* FP8 only where the device multiplies it; elsewhere it would be an emulation. */
+static lap_status_t measure_types(const measuring_t *measuring)
+{
+    const lap_plan_type_t last =
+        measuring->extent == &far && measuring->machine->peak[LAP_PLAN_FP8] > 0 ? LAP_PLAN_FP8
+                                                                                : LAP_PLAN_BF16;
+    for (int type = 0; type <= (int)last; type++)
+        LAP_TRY(measure_gemms(measuring, (lap_plan_type_t)type));
+    return LAP_OK;
+}
+
+/* ---- attention ---- */
+
+typedef struct attending {
+    const lap_nn_kernels_t *kernels;
+    lap_stream_t *stream;
+    lap_attention_t attention;
+    char *memory;
+} attending_t;
+
+static lap_status_t attend(const attending_t *attending, bool backward)
+{
+    const lap_nn_kernels_t *kernels = attending->kernels;
+    return (backward ? kernels->attention_backward
+                     : kernels->attention_forward)(attending->stream, &attending->attention);
+}
+
+/* Memory for all matrices of attention, with numbers in it. */
+static lap_status_t place(const measuring_t *measuring, attending_t *attending, size_t tokens)
+{
+    const extent_t *extent = measuring->extent;
+    lap_device_t *device = measuring->engine->device;
+    const lap_dtype_t dtype = dtypes[extent->attention];
+    const size_t width = extent->heads * extent->dim, out = tokens * width, qkv = 3 * out;
+    lap_attention_t attention = {.dtype = dtype,
+                                 .scale = 1.0f / sqrtf((float)extent->dim),
+                                 .seq = tokens,
+                                 .batch = 1,
+                                 .heads = extent->heads,
+                                 .kv_heads = extent->heads,
+                                 .dim = extent->dim,
+                                 .qkv_stride = 3 * width,
+                                 .out_stride = width};
+    const size_t element = lap_dtype_size(dtype), lse = extent->heads * tokens * sizeof(float);
+    const size_t scratch = attending->kernels->attention_scratch(&attention);
+    const size_t all = 2 * (qkv + out) * element;
+    void *memory;
+    LAP_TRY(device->ops->alloc(device, all + lse + scratch, &memory));
+    attending->memory = memory;
+    LAP_TRY(device->ops->fill(attending->stream, dtype, memory, 2 * (qkv + out), 1));
+    attention.qkv = attending->memory;
+    attention.dqkv = attending->memory + qkv * element;
+    attention.out = attending->memory + 2 * qkv * element;
+    attention.dout = attending->memory + (2 * qkv + out) * element;
+    attention.lse = (float *)(void *)(attending->memory + all);
+    attention.scratch = attending->memory + all + lse;
+    attending->attention = attention;
+    LAP_TRY(attend(attending, false));
+    return device->ops->stream_synchronize(attending->stream);
+}
+
+/* The best of any rank, while all are at it. Collective, also after a failure of this rank. */
+static lap_status_t time_pass(const measuring_t *measuring, const attending_t *attending,
+                              bool backward, lap_status_t status, double *seconds_p)
+{
+    double best = INFINITY;
+    for (int i = 0; i < ROUNDS; i++) {
+        LAP_TRY(lap_group_barrier(measuring->group));
+        const uint64_t begin = lap_now_ns();
+        if (status == LAP_OK)
+            status = attend(attending, backward);
+        if (status == LAP_OK)
+            status = measuring->engine->device->ops->stream_synchronize(attending->stream);
+        best = fmin(best, (double)(lap_now_ns() - begin) * 1e-9);
+    }
+    LAP_TRY(lap_group_agree(measuring->group, status));
+    void *all;
+    LAP_TRY(lap_group_collect(measuring->group, &best, sizeof(best), &all));
+    for (int r = 0; r < measuring->group->size; r++)
+        best = fmin(best, ((const double *)all)[r]);
+    lap_free(all);
+    *seconds_p = fmax(best, 1e-9);
+    return LAP_OK;
+}
+
+/* FLOPs as the planner counts them: half of the scores, two products forward and five backward. */
+static lap_status_t measure_tokens(const measuring_t *measuring, attending_t *attending,
+                                   size_t index)
+{
+    const extent_t *extent = measuring->extent;
+    lap_machine_t *machine = measuring->machine;
+    lap_device_t *device = measuring->engine->device;
+    const size_t tokens = extent->tokens[index];
+    const double scores = (double)tokens * (double)tokens * (double)extent->heads;
+    lap_status_t status = place(measuring, attending, tokens);
+    for (int backward = 0; backward < 2; backward++) {
+        lap_curve_t *curve = backward ? &machine->attention_backward : &machine->attention_forward;
+        const double flops = (backward ? 5 : 2) * scores * (double)extent->dim;
+        double seconds = 1;
+        const lap_status_t timed = time_pass(measuring, attending, backward, status, &seconds);
+        status = status == LAP_OK ? timed : status;
+        curve->count = index + 1;
+        curve->sizes[index] = (double)tokens;
+        curve->values[index] =
+            fmin(1, fmax(LEAST_PART, flops / seconds / machine->peak[extent->attention]));
+    }
+    if (attending->memory)
+        device->ops->free(device, attending->memory);
+    attending->memory = NULL;
+    return status;
+}
+
+static lap_status_t measure_attention(const measuring_t *measuring)
+{
+    lap_device_t *device = measuring->engine->device;
+    attending_t attending = {.memory = NULL};
+    lap_status_t status = lap_nn_kernels_of(device, &attending.kernels);
+    if (status == LAP_OK)
+        status = device->ops->stream_create(device, false, &attending.stream);
+    LAP_TRY(lap_group_agree(measuring->group, status));
+    for (size_t i = 0; i < LAP_COST_POINTS && measuring->extent->tokens[i] && status == LAP_OK; i++)
+        status = measure_tokens(measuring, &attending, i);
+    device->ops->stream_destroy(attending.stream);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+/* What no clock is needed for. */
+static void take_facts(const measuring_t *measuring)
+{
+    lap_machine_t *machine = measuring->machine;
+    const double ranks = (double)measuring->group->size;
+    lap_cuda_info_t info;
+    machine->gpus_per_node = ranks;
+    machine->sms = 1;
+    machine->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / ranks;
+    if (measuring->extent != &far || lap_cuda_info(&info) != LAP_OK)
+        return;
+    const lap_cuda_gpu_t *gpu = &info.gpus[0];
+    const double sharing = fmax(1, ceil(ranks / info.count));
+    machine->sms = fmax(1, floor(gpu->sms / sharing));
+    machine->memory_bytes = (double)gpu->memory / sharing;
+    machine->peak[LAP_PLAN_FP8] = gpu->major * 10 + gpu->minor >= LAP_CUDA_FP8_FROM;
+}
+
+lap_status_t lap_machine_measure(lap_world_t *world, lap_machine_t *machine_p)
+{
+    lap_machine_t machine = {.name = ""};
+    measuring_t measuring = {.group = lap_world_group(world), .machine = &machine};
+    LAP_TRY(lap_engine_get(world, &measuring.engine));
+    measuring.extent = measuring.engine->device->ops->transport ? &far : &host;
+    take_facts(&measuring);
+    LAP_TRY(measure_types(&measuring));
+    LAP_TRY(measure_attention(&measuring));
+    *machine_p = machine;
+    return LAP_OK;
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lap calibrate: what it writes is a machine that lap plan takes; files that cannot be written are told before anything is measured.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+lap calibrate --ranks 2 --name 'two ranks' -o "$work/two.yaml"
+is 'two ranks: status 0, and nothing said' "$status$out$err" 0
+ok 'rates are those of a computer, efficiencies parts of 1' python3 - "$work/two.yaml" <<'PY'
+import re, sys
+text = open(sys.argv[1]).read()
+number = lambda key: float(re.search(rf"^ *{key}: ([0-9.e+-]+)$", text, re.M)[1])
+assert "name: 'two ranks'" in text and text.startswith("# Measured by lap calibrate: 2 ranks at once, device cpu")
+assert number("gpus_per_node") == 2 and 1e-4 < number("fp32") < 1e3 and 0.01 < number("gb_per_s") < 1e5
+curves = re.findall(r"^  (\w+): \[(.*)\]$", text, re.M)
+assert len(curves) == 7, curves
+for name, values in curves:
+    values = [float(v) for v in values.split(",")]
+    if name in ("gflop", "tokens"):
+        assert values == sorted(values)
+    else:
+        assert all(0 < v <= 1 for v in values)
+        assert name in ("forward", "backward") or max(values) == 1
+PY
+lap plan --model llama-tiny --gpu "$work/two.yaml" --gpus 2 --tp 2 --global-batch 4 --precision fp32 --explain
+is 'lap plan takes it' "$status$err" 0
+has '... and plans with it' "$out" 'llama-tiny on 2 x two ranks, fp32' 'it fits'
+
+lap calibrate --ranks 1 --transport self
+is 'one rank, a thread: status 0' "$status$err" 0
+has '... printed' "$out" 'peak_tflops:' 'gpus_per_node: 1' 'attention_efficiency:'
+
+lap calibrate -o "$work/nowhere/this.yaml"
+is 'a folder that is not there: status 1' "$status" 1
+has '... is named' "$err" nowhere
+lap calibrate --name "it's"
+is 'a name with a quote: status 2' "$status" 2
+has '... is named' "$err" "--name is 'it's', expected"
+lap calibrate --ranks 0
+is 'no ranks: status 2' "$status" 2
+finish

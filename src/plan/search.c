@@ -103,7 +103,7 @@ static double least_seconds(const lap_plan_config_t *config, const lap_plan_laye
            (layer->layer[LAP_PLAN_FORWARD].seconds + layer->layer[LAP_PLAN_BACKWARD].seconds);
 }
 
-/* Whether the caller has said all sizes of the grid: what is wrong with it is an error then. */
+/* Whether the caller has given all sizes of the grid: what is wrong with it is an error then. */
 static bool is_one_grid(const lap_plan_config_t *given)
 {
     return given->tp > 0 && given->pp > 0 && given->cp > 0;

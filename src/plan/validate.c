@@ -110,7 +110,7 @@ static size_t number(const lap_plan_row_t *row, int which)
     return (size_t)row->numbers[which];
 }
 
-/* Three matrices of an MLP make a model larger than two: which is nearer to what it is said to be? */
+/* Three matrices of an MLP make a model larger than two: which is nearer to its published size? */
 static bool is_gated(const lap_plan_row_t *row)
 {
     const double h = row->numbers[LAP_ROW_HIDDEN], ffn = row->numbers[LAP_ROW_FFN];

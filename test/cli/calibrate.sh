@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lap calibrate: what it writes is a machine that lap plan takes; files that cannot be written are told before anything is measured.
+# lap calibrate: what it writes is a machine that lap plan takes; files that cannot be written are named before anything is measured.
 . "$(dirname "$0")/tap.bash"
 unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 lap calibrate --ranks 2 --name 'two ranks' -o "$work/two.yaml"
-is 'two ranks: status 0, and nothing said' "$status$out$err" 0
+is 'two ranks: status 0, and nothing printed' "$status$out$err" 0
 ok 'rates are those of a computer, efficiencies parts of 1' python3 - "$work/two.yaml" <<'PY'
 import re, sys
 text = open(sys.argv[1]).read()

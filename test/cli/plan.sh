@@ -9,18 +9,18 @@ steps=$LAP_SOURCE_DIR/docs/published_steps.csv
 
 lap plan --validate "$steps" --json
 cp "$work/out" "$work/validate.json"
-is 'published steps: status 0, and nothing said' "$status$err" 0
+is 'published steps: status 0, and nothing on standard error' "$status$err" 0
 ok 'the errors: a median of 8 %, nine of ten within 20 %, for rows of Megatron, NeMo, Bridge and dgxc' python3 - "$work/out" "$steps" <<'PY'
 import csv, json, statistics, sys
-said, rows = json.load(open(sys.argv[1])), list(csv.DictReader(open(sys.argv[2])))
-assert len(said["by_row"]) == len(rows) > 200
-counted = [r for r in said["by_row"] if r["class"] == "counted"]
-assert said["rows"] == len(counted) >= 60, said["rows"]
+answer, rows = json.load(open(sys.argv[1])), list(csv.DictReader(open(sys.argv[2])))
+assert len(answer["by_row"]) == len(rows) > 200
+counted = [r for r in answer["by_row"] if r["class"] == "counted"]
+assert answer["rows"] == len(counted) >= 60, answer["rows"]
 errors = sorted(abs(r["error"]) for r in counted)
-assert abs(statistics.median(errors) - said["median_error"]) < 1e-4
-assert said["median_error"] <= 0.08 and said["within_20_percent"] >= 0.9, said["median_error"]
+assert abs(statistics.median(errors) - answer["median_error"]) < 1e-4
+assert answer["median_error"] <= 0.08 and answer["within_20_percent"] >= 0.9, answer["median_error"]
 assert sum(e <= 0.2 for e in errors) >= 0.9 * len(errors)
-for r, row in zip(said["by_row"], rows):
+for r, row in zip(answer["by_row"], rows):
     assert r["class"] != "refused", r
     assert abs(r["planned_s"] / r["published_s"] - 1 - r["error"]) < 1e-4
     if row["step_time_s"]:
@@ -41,9 +41,9 @@ has 'the same as a table, by source' "$out" 'dgxc-benchmarking 25.04, Nemotron' 
 lap plan --model llama-70b --gpus 256 --seq 8192 --global-batch 256 --top 12 --json
 ok 'the best grids: sorted, all fit, what is exposed adds up to the step' python3 - "$work/out" <<'PY'
 import json, sys
-said = json.load(open(sys.argv[1]))
-plans = said["plans"]
-assert len(plans) == 12 and said["tried"] > 100
+answer = json.load(open(sys.argv[1]))
+plans = answer["plans"]
+assert len(plans) == 12 and answer["tried"] > 100
 for a, b in zip(plans, plans[1:]):
     assert a["step_s"] <= b["step_s"]
 for p in plans:
@@ -53,7 +53,7 @@ for p in plans:
     assert abs(p["tokens_per_s"] * p["step_s"] / (256 * 8192) - 1) < 1e-6
     assert p["micro_batches"] * p["micro_batch"] * p["dp"] == 256
     assert 0.3 < p["mfu"] < p["mfu_full_attention"] < 0.65
-assert "does not fit in memory" in said["left_out"], said["left_out"]
+assert "does not fit in memory" in answer["left_out"], answer["left_out"]
 PY
 lap plan --model llama-8b --gpus 16 --global-batch 128
 is 'a table: status 0' "$status$err" 0
@@ -106,7 +106,7 @@ lap plan --model llama-8b --trace /dev/full
 is 'a trace that cannot be written: status 1 or 2, nothing printed' "$((status > 0))$out" 1
 lap plan --model llama-405b --gpus 8 --global-batch 8 --explain
 is 'a model that cannot fit: status 1' "$status" 1
-has '... and it is told' "$out" 'does not fit'
+has '... with the reason' "$out" 'does not fit'
 
 # ---- what is wrong ----
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How well `lap train` predicts forward and backward on CPUs: a row for each shape, as Markdown.
+"""How well `lap train` predicts forward and backward: a row for each shape, as Markdown.
 
-    bench/predict.py build/lap [--runs 3] [--iters 9] [--with 'chrt -r 10']
+    bench/predict.py build/lap [--gpu] [--runs 3] [--iters 9] [--with 'chrt -r 10']
 
 Each run of a row calibrates anew. Measured: the median of all iterations but the first of each run; noise: half the distance of
 their quartiles; least: the shortest of them. Predicted: the median of the runs, and how far it is off both.
@@ -26,11 +26,25 @@ ROWS = [(tp, hidden, seq, "") for tp in (1, 2) for hidden, seq in SHAPES] + [
     (2, 512, 256, "--micro-batches 2"),
     (2, 512, 256, "--link 1GB/s"),
 ]
+LAYER = "--dtype bf16 --head-dim 128 --batch 2"
+PACED = "--link 112.5GB/s"
+GPU_ROWS = [
+    (1, 768, 1024, "--dtype bf16 --head-dim 64 --layers 12 --batch 16"),
+    (1, 768, 1024, "--model gpt2-124m --batch 16"),
+    (1, 4096, 2048, LAYER),
+    (2, 4096, 2048, LAYER),
+    (4, 4096, 2048, LAYER),
+    (4, 4096, 2048, f"{LAYER} {PACED}"),
+    (2, 4096, 2048, f"{LAYER} --num-replicas 2"),
+    (2, 4096, 2048, f"{LAYER} --num-replicas 2 {PACED}"),
+]
 
 
 def run(given, tp, hidden, seq, more):
+    shape = ["--hidden", str(hidden), "--seq", str(seq)]
+    shape += ["--device", "cuda", "--no-trace"] if given.gpu else ["--head-dim", "32"]
     command = [*shlex.split(given.prefix), given.lap, "train", "--json", "--iters", str(given.iters), "--tp", str(tp),
-               "--hidden", str(hidden), "--head-dim", "32", "--seq", str(seq), *more.split()]
+               *shape, *more.split()]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return [iteration["passes_ms"] for iteration in found["iterations"][1:]], found["predicted_ms"]
 
@@ -38,13 +52,14 @@ def run(given, tp, hidden, seq, more):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lap")
+    parser.add_argument("--gpu", action="store_true", help="ranks share a GPU")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--iters", type=int, default=9)
     parser.add_argument("--with", dest="prefix", default="", help="a command that lap is started with")
     given = parser.parse_args()
     print("| tp | hidden | seq | options | measured ms | noise | least | predicted ms | off | off the least |")
     print("| ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for tp, hidden, seq, more in ROWS:
+    for tp, hidden, seq, more in GPU_ROWS if given.gpu else ROWS:
         runs = [run(given, tp, hidden, seq, more) for _ in range(given.runs)]
         times = sorted(time for measured, _ in runs for time in measured)
         low, middle, high = statistics.quantiles(times, n=4)

@@ -71,7 +71,7 @@ static lap_status_t predict(lap_nn_t *nn, lap_status_t status, lap_show_train_t 
     LAP_TRY(lap_group_agree(nn->group, status));
     lap_nn_prediction_t prediction = {.spans = *spans_p, .rank = show->rank};
     LAP_TRY(lap_nn_predict(nn, &prediction));
-    show->predicted = prediction.first;
+    show->predicted = prediction.seconds[0][0];
     show->spans = *spans_p;
     return LAP_OK;
 }
@@ -190,8 +190,6 @@ static bool parse(const lap_command_t *command, request_t *request)
         return lap_args_wrong(command,
                               "--predict is for what runs here, of one replica: expected no "
                               "--target, --after, --each, --svg, --pp or --num-replicas");
-    if (request->predicts && strcmp(train->device, "cuda") == 0)
-        return lap_args_wrong(command, "--predict is for CPUs; expected --device cpu or ref");
     return lap_arg_int(command, "--rank", lap_train_own(train, RANK), 0, lap_train_ranks(train) - 1,
                        &request->rank) &&
            (!target || lap_arg_target(command, target, &request->target)) &&

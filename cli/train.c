@@ -154,8 +154,14 @@ static lap_status_t predict(const lap_train_model_t *model, lap_train_result_t *
     lap_nn_prediction_t prediction = {.spans = NULL};
     if (!model->train->predicts)
         return LAP_OK;
-    LAP_TRY(lap_nn_predict(model->nn, &prediction));
-    result->predicted = prediction.first + (model->train->micro - 1) * prediction.more;
+    const int micro = model->train->micro;
+    const lap_status_t status = lap_nn_predict(model->nn, &prediction);
+    if (status == LAP_ERR_NO_MEMORY) /* on all ranks: they train without */
+        return LAP_OK;
+    LAP_TRY(status);
+    const double(*seconds)[2] = (const double(*)[2])prediction.seconds;
+    result->predicted =
+        micro == 1 ? seconds[0][1] : seconds[0][0] + (micro - 2) * seconds[1][0] + seconds[1][1];
     return LAP_OK;
 }
 

@@ -342,8 +342,7 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
         return LAP_CLI_USAGE;
     train.trace = train.trace && train.grid.pp == 1; /* calls of a pipeline are not traced yet */
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
-    train.predicts = !args.given[NO_PREDICT] && train.grid.dp == 1 && train.grid.pp == 1 &&
-                     strcmp(train.device, "cuda") != 0;
+    train.predicts = !args.given[NO_PREDICT] && train.grid.pp == 1;
     settle(&train, &args);
     train.args = args;
     *train_p = train;

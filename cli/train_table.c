@@ -180,8 +180,7 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                        NULL},
     [NO_PREDICT] =
         {0, "no-predict", NULL,
-         "do not measure GEMMs and kernels by themselves to predict forward and backward "
-         "(on GPUs and with replicas nothing is predicted)",
+         "do not measure GEMMs, kernels and copies by themselves to predict forward and backward",
          NULL},
     [DEBUG] = {0, "debug", NULL, "prove the calls of a pass safe before it runs; show norms", NULL},
     [QUIET] = {0, "quiet", NULL, "tables only: no progress, no explanations", NULL},

@@ -146,7 +146,7 @@ static lap_status_t predict(contender_t *contender, double *seconds_p)
     if (!contender->train.predicts)
         return LAP_OK;
     LAP_TRY(lap_nn_predict(contender->model.nn, &prediction));
-    *seconds_p = prediction.first;
+    *seconds_p = prediction.seconds[0][0];
     return LAP_OK;
 }
 

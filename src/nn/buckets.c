@@ -56,6 +56,7 @@ lap_status_t lap_nn_buckets_init(lap_nn_buckets_t *buckets, const lap_nn_list_t 
     *buckets = (lap_nn_buckets_t){.replicas = replicas, .replica = replica, .wire = wire};
     if (elements == 0)
         elements = LAP_NN_BUCKET_ELEMENTS;
+    buckets->elements = elements;
     buckets->list = lap_alloc(list->nweights, sizeof(*buckets->list));
     if (!buckets->list)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for buckets of %u parameters",

@@ -29,6 +29,7 @@ enum {
 /* How gradients are summed over replicas. */
 typedef struct lap_nn_buckets {
     int replicas, replica; /* how many there are, and which this is */
+    size_t elements;       /* that a bucket was to have */
     lap_dtype_t wire;      /* the type of what travels */
     lap_nn_bucket_t *list;
     size_t count;

@@ -8,11 +8,14 @@
 
 /* Seconds of a forward, a loss and a backward. */
 typedef struct lap_nn_prediction {
-    double first; /* of which gradients replace those before */
-    double more;  /* of which they are added to those before */
     /*
-     * Given: room for when `rank` is at each fragment of the first, on rank 0 of the group, which
-     * alone writes it; NULL: not asked for.
+     * [1][]: gradients are added to those before, [0][]: they replace them. [][1]: they go to replicas
+     * as they are completed, if there are any; what is then still on its way does not count.
+     */
+    double seconds[2][2];
+    /*
+     * Given: room for when `rank` is at each fragment of [0][0], on rank 0 of the group, which alone
+     * writes it; NULL: not asked for.
      */
     lap_fragment_span_t *spans;
     int rank;
@@ -20,9 +23,9 @@ typedef struct lap_nn_prediction {
 
 /*
  * Measures what GEMMs, copies, signals, epilogues and kernels of these layers cost, each by itself
- * and on all ranks at once, and simulates the programs of all ranks with that. Gradients on their
- * way to replicas are left out. The layers are as they were; nothing of them is in flight.
- * Collective over their group: all ranks get the same. LAP_ERR_NO_MEMORY and what a group's
+ * and on all ranks at once, and simulates the programs of all ranks, and of their replicas, with
+ * that. The layers are as they were; nothing of them is in flight. Collective over their group and the
+ * replicas: all ranks of a group get the same. LAP_ERR_NO_MEMORY and what a group's
  * collectives return; when one rank fails, all do.
  */
 lap_status_t lap_nn_predict(lap_nn_t *nn, lap_nn_prediction_t *prediction);

@@ -214,6 +214,7 @@ static lap_cost_t cost_of(const coster_t *coster, uint32_t f, bool fast)
         .reduce = memory_rate(machine),
         .step_s = machine->kernel_s,
         .signal_s = NO_TIME,
+        .event_s = NO_TIME,
         .cores = (double)coster->config->tp,
         .gemm_cores = 1,
         .link = {.bytes_per_s = fast ? FAST : lap_wire_rate(wire),
@@ -251,11 +252,11 @@ static void set_costs(coster_t *coster, bool fast)
 
 static lap_status_t play(coster_t *coster, const lap_nn_programs_t *programs)
 {
-    double seconds;
+    lap_simulated_t simulated;
     for (int fast = 0; fast < 2; fast++) {
         set_costs(coster, fast);
-        LAP_TRY(lap_linked_simulate(programs->list, programs->size, coster->fragments, &seconds, 0,
-                                    coster->spans[fast]));
+        LAP_TRY(lap_linked_simulate(programs->list, programs->size, coster->fragments, &simulated,
+                                    0, coster->spans[fast]));
     }
     return LAP_OK;
 }

@@ -542,6 +542,7 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
     lap_cost_t cost = {
         .step_s = times->step,
         .signal_s = times->signal,
+        .event_s = device->ops->facts.graphs ? times->step : times->signal,
         .spin_s = device->ops->transport ? 0 : (double)world->spin_ns * 1e-9,
         .call_s = times->call,
         /* Ranks of the world that are not in the group have their share, too. */
@@ -549,8 +550,11 @@ static lap_cost_t model(const lap_group_t *group, lap_device_t *device, const ti
         .gemm_cores = device->ops->gemm_threads(device),
     };
     /* What moves data there takes nothing of what multiplies. */
-    if (device->ops->transport)
-        cost.cores = (double)LAP_STREAM_KINDS * group->size;
+    if (device->ops->transport) {
+        cost.cores = (double)LAP_STREAMS * group->size;
+        cost.rank_cores = 1;
+        cost.moves_alone = true;
+    }
     /*
      * With more ranks than cores the best figure is that of a rank which had a core to itself while
      * the other cores were busy, too. GEMMs of several threads each were in each other's way.
@@ -623,25 +627,27 @@ lap_status_t lap_calibrate(lap_group_t *group, lap_engine_t *engine, const char 
                      .engine = engine,
                      .ops = engine->device->ops,
                      .extent = *extent_of(engine->device)};
+    const gemm_entry_t none = {.n = 0};
     gemm_entry_t *entry = costs->gemms;
     while (entry && (entry->dtype != dtype || entry->n != n || entry->k != k))
         entry = entry->next;
     /* All ranks of a group have the same history, and so measure together or not at all. */
     lap_status_t status = LAP_OK;
-    if (costs->transport != ops || !entry)
+    const bool multiplies = n > 0 && !entry;
+    if (costs->transport != ops || multiplies)
         status =
             lap_group_agree(group, bench.ops->stream_create(engine->device, false, &bench.stream));
     if (status == LAP_OK && costs->transport != ops) {
         status = calibrate_times(&bench, ops, costs);
         clear_memory(&bench);
     }
-    if (status == LAP_OK && !entry)
+    if (status == LAP_OK && multiplies)
         status = add_gemm(&bench, dtype, n, k, costs, &entry);
     clear_memory(&bench);
     if (bench.stream)
         bench.ops->stream_destroy(bench.stream);
     lap_buffer_destroy(bench.buffer);
     LAP_TRY(status);
-    *cost_p = model(group, engine->device, &costs->times, entry);
+    *cost_p = model(group, engine->device, &costs->times, entry ? entry : &none);
     return LAP_OK;
 }

@@ -7,7 +7,7 @@
 #include "schedule/simulate.h"
 
 /*
- * The cost model for GEMMs of n columns and a sum over k, without an emulated link. Copies, sums,
+ * The cost model for GEMMs of n columns and a sum over k, 0: for none, without an emulated link. Copies, sums,
  * signals, steps and the network, if the transport goes over one, are measured by the first call in
  * a group (and again for another transport), GEMMs by the first call for a type, n and k; the group
  * keeps both. All ranks measure at once and get the same figures.

@@ -59,9 +59,11 @@ typedef struct simulation {
     int size;
     uint32_t nfragments;
     double now;
-    double next;   /* the earliest arrival that somebody waits for */
-    lane_t *lanes; /* [rank][stream] */
-    double *ends;  /* of each step, negative before */
+    double next;       /* the earliest arrival that somebody waits for */
+    double foreground; /* when the last step outside of the background ended */
+    double *wanted;    /* by what is at work on each rank: cores */
+    lane_t *lanes;     /* [rank][stream] */
+    double *ends;      /* of each step, negative before */
     bool *block_done;
     double *arrivals; /* of each raise of each word of each call, in order */
     uint32_t *raised; /* so far, of each word of each call */
@@ -85,6 +87,7 @@ static void simulation_clear(simulation_t *sim)
     lap_free(sim->first_word);
     lap_free(sim->first_arrival);
     lap_free(sim->link_free);
+    lap_free(sim->wanted);
 }
 
 static const lap_schedule_t *schedule_of(const simulation_t *sim, int rank, uint32_t fragment)
@@ -153,8 +156,10 @@ static lap_status_t simulation_init(simulation_t *sim)
     sim->first_block = lap_alloc(count, sizeof(size_t));
     sim->first_word = lap_alloc(count, sizeof(size_t));
     sim->link_free = lap_alloc(size, sizeof(double));
+    sim->wanted = lap_alloc(size, sizeof(double));
     sim->lanes = lap_alloc(size * LAP_STREAMS, sizeof(lane_t));
-    if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free || !sim->lanes)
+    if (!sim->first_step || !sim->first_block || !sim->first_word || !sim->link_free ||
+        !sim->wanted || !sim->lanes)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", sim->size);
     const size_t nwords = count_parts(sim, &nsteps, &nblocks);
     sim->first_arrival = lap_alloc(nwords + 1, sizeof(size_t));
@@ -239,7 +244,7 @@ static bool has_ended(simulation_t *sim, int rank, uint32_t fragment, uint32_t s
                       const lap_cost_t *cost)
 {
     const double end = sim->ends[sim->first_step[index_of(sim, rank, fragment)] + step];
-    return end >= 0 && has_come(sim, end + cost->signal_s);
+    return end >= 0 && has_come(sim, end + cost->event_s);
 }
 
 static bool deps_ended(simulation_t *sim, int rank, const lane_t *lane)
@@ -291,13 +296,34 @@ static void wait_on(simulation_t *sim, lane_t *lane)
     lane->spins = !has_come(sim, lane->since + sim->costs[lane->fragment].cost->spin_s);
 }
 
-static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
+/* The present step of a stream, if it was measured; else NULL. */
+static const lap_step_cost_t *measured(const simulation_t *sim, const lane_t *lane)
 {
+    const lap_fragment_cost_t *costs = &sim->costs[lane->fragment];
+    const lap_step_cost_t *step =
+        costs->steps && lane->step < costs->nsteps ? &costs->steps[lane->step] : NULL;
+    return step && step->seconds >= 0 ? step : NULL;
+}
+
+/* A task; what was measured of its step, which has `parts` such tasks, is taken instead. */
+static void start_part(const simulation_t *sim, lane_t *lane, double work, double cores,
+                       uint32_t parts)
+{
+    const lap_step_cost_t *step = measured(sim, lane);
+    if (step) {
+        work = step->seconds / parts;
+        cores = step->cores;
+    }
     lane->busy = true;
     lane->waits = lane->spins = false;
     lane->begin = sim->now;
     lane->work = work;
     lane->cores = cores;
+}
+
+static void start(const simulation_t *sim, lane_t *lane, double work, double cores)
+{
+    start_part(sim, lane, work, cores, 1);
 }
 
 static bool *block_done(const simulation_t *sim, int rank, uint32_t fragment, uint32_t block)
@@ -345,10 +371,10 @@ static void start_block(simulation_t *sim, int rank, lane_t *lane)
         return;
     }
     const lap_block_t *block = &schedule->blocks[lane->block];
-    start(sim, lane,
-          begin + gemm_seconds(costs->cost, lap_block_shape(schedule, step, block)) +
-              finish_seconds(costs, &block->d),
-          costs->cost->gemm_cores);
+    start_part(sim, lane,
+               begin + gemm_seconds(costs->cost, lap_block_shape(schedule, step, block)) +
+                   finish_seconds(costs, &block->d),
+               costs->cost->gemm_cores, step->count);
 }
 
 /* Starts the next task of a stream if what it waits for has come. */
@@ -358,6 +384,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
     const lap_cost_t *cost = costs->cost;
     const lap_schedule_t *schedule = schedule_of(sim, rank, lane->fragment);
     const lap_step_t *step = &schedule->steps[lane->step];
+    const double mover = cost->moves_alone ? 0 : 1;
     if (!deps_ended(sim, rank, lane))
         return;
     switch (step->kind) {
@@ -366,7 +393,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         break;
     case LAP_STEP_WAIT:
         if (signal_came(sim, rank, lane->fragment, step->signal, step->count))
-            start(sim, lane, cost->step_s, 1);
+            start(sim, lane, cost->step_s, mover);
         else
             wait_on(sim, lane);
         break;
@@ -381,13 +408,13 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
         break;
     case LAP_STEP_PUT:
     case LAP_STEP_COPY:
-        start(sim, lane, cost->step_s + copy_seconds(cost, &step->src), 1);
+        start(sim, lane, cost->step_s + copy_seconds(cost, &step->src), mover);
         break;
     case LAP_STEP_KERNEL:
         start(sim, lane, cost->step_s + costs->kernel_s, 1);
         break;
     default:
-        start(sim, lane, cost->step_s, 1);
+        start(sim, lane, cost->step_s, mover);
         break;
     }
 }
@@ -420,6 +447,8 @@ static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
             return LAP_OK;
     }
     sim->ends[sim->first_step[index_of(sim, rank, f)] + lane->step] = sim->now;
+    if (schedule->set != LAP_BACKGROUND)
+        sim->foreground = sim->now;
     lane->blocks_done = 0;
     lane->step++;
     find_next(sim, rank, step->stream, lane);
@@ -433,33 +462,50 @@ static double start_all(simulation_t *sim)
 {
     double wanted = 0;
     sim->next = INFINITY;
+    for (int r = 0; r < sim->size; r++)
+        sim->wanted[r] = 0;
     for (int i = 0; i < sim->size * LAP_STREAMS; i++) {
         lane_t *lane = &sim->lanes[i];
         const int rank = i / LAP_STREAMS;
         if (!lane->busy && lane->fragment < sim->nfragments)
             try_start(sim, rank, lane);
-        wanted += lane->busy ? lane->cores : lane->spins ? 1 : 0;
+        sim->wanted[rank] += lane->busy ? lane->cores : lane->spins ? 1 : 0;
     }
+    for (int r = 0; r < sim->size; r++)
+        wanted += sim->wanted[r];
     return wanted;
+}
+
+/* What is left of full speed for the tasks of a rank. */
+static double speed_of(const simulation_t *sim, int rank, double wanted)
+{
+    const lap_cost_t *cost = sim->costs[0].cost;
+    const double all = wanted > cost->cores ? cost->cores / wanted : 1;
+    const double own = sim->wanted[rank];
+    return cost->rank_cores > 0 && own > cost->rank_cores ? fmin(all, cost->rank_cores / own) : all;
+}
+
+static bool is_idle(const simulation_t *sim)
+{
+    bool idle = isinf(sim->next);
+    for (int i = 0; i < sim->size * LAP_STREAMS; i++)
+        idle = idle && !sim->lanes[i].busy;
+    return idle;
 }
 
 /* Moves the clock to the next thing that happens, and ends the tasks that are done then. */
 static lap_status_t advance(simulation_t *sim, double wanted)
 {
-    const double cores = sim->costs[0].cost->cores;
-    const double speed = wanted > cores ? cores / wanted : 1;
     const int nlanes = sim->size * LAP_STREAMS;
-    double least = INFINITY;
+    double least = INFINITY; /* seconds until a task is done */
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy)
-            least = fmin(least, sim->lanes[i].work);
-    const double by_task = sim->now + least / speed;
-    const bool task_first = by_task <= sim->next;
-    const double done = task_first ? least : (sim->next - sim->now) * speed;
-    sim->now = task_first ? by_task : sim->next;
+            least = fmin(least, sim->lanes[i].work / speed_of(sim, i / LAP_STREAMS, wanted));
+    const double passed = fmin(least, sim->next - sim->now);
+    sim->now = sim->now + least <= sim->next ? sim->now + least : sim->next;
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy)
-            sim->lanes[i].work -= done;
+            sim->lanes[i].work -= passed * speed_of(sim, i / LAP_STREAMS, wanted);
     for (int i = 0; i < nlanes; i++)
         if (sim->lanes[i].busy && sim->lanes[i].work <= WORK_EPSILON)
             LAP_TRY(finish(sim, i / LAP_STREAMS, &sim->lanes[i]));
@@ -482,8 +528,8 @@ static lap_status_t conclude(const simulation_t *sim)
 }
 
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
-                                 const lap_fragment_cost_t *costs, double *seconds_p, int rank,
-                                 lap_fragment_span_t *spans)
+                                 const lap_fragment_cost_t *costs, lap_simulated_t *simulated_p,
+                                 int rank, lap_fragment_span_t *spans)
 {
     simulation_t sim = {.programs = programs,
                         .costs = costs,
@@ -494,20 +540,21 @@ lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
     for (uint32_t f = 0; spans && f < sim.nfragments; f++)
         spans[f] = (lap_fragment_span_t){INFINITY, 0};
     if (sim.nfragments == 0) {
-        *seconds_p = 0;
+        *simulated_p = (lap_simulated_t){0, 0};
         return LAP_OK;
     }
     lap_status_t status = simulation_init(&sim);
     while (status == LAP_OK) {
         const double wanted = start_all(&sim);
-        if (wanted == 0 && isinf(sim.next))
+        if (is_idle(&sim))
             break;
         status = advance(&sim, wanted);
     }
     if (status == LAP_OK)
         status = conclude(&sim);
+    const double call = costs[0].cost->call_s;
     if (status == LAP_OK)
-        *seconds_p = sim.now + costs[0].cost->call_s;
+        *simulated_p = (lap_simulated_t){sim.now + call, sim.foreground + call};
     simulation_clear(&sim);
     return status;
 }
@@ -520,6 +567,7 @@ lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int s
     lap_fragment_t *fragments = lap_alloc((size_t)size, sizeof(*fragments));
     lap_linked_t *programs = lap_alloc((size_t)size, sizeof(*programs));
     const lap_linked_t **list = lap_alloc((size_t)size, sizeof(*list));
+    lap_simulated_t simulated;
     lap_status_t status = LAP_OK;
     if (!fragments || !programs || !list)
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %d ranks", size);
@@ -529,7 +577,9 @@ lap_status_t lap_schedule_simulate(const lap_schedule_t *const *schedules, int s
         list[r] = &programs[r];
     }
     if (status == LAP_OK)
-        status = lap_linked_simulate(list, size, &costs, seconds_p, 0, NULL);
+        status = lap_linked_simulate(list, size, &costs, &simulated, 0, NULL);
+    if (status == LAP_OK)
+        *seconds_p = simulated.seconds;
     lap_free(fragments);
     lap_free(programs);
     lap_free(list);

@@ -33,22 +33,33 @@ typedef struct lap_cost {
     lap_curve_t copy;    /* bytes per second of a put or copy, by bytes */
     double reduce;       /* bytes read and written per second by a sum */
     double step_s;       /* of every step: issuing it and taking it from its queue */
-    double signal_s;     /* until a raise, or the end of a step of another stream, is noticed */
+    double signal_s;     /* until a raise is noticed */
+    double event_s;      /* until the end of a step of another stream is noticed */
     double spin_s;       /* a wait for a signal keeps a core busy for so long before it sleeps */
     double call_s;       /* beginning and ending a call */
-    double cores;        /* that all ranks share */
+    double cores;        /* that all ranks share, */
+    double rank_cores;   /* and that a rank has for itself, such as its part of a GPU: 1; 0: none */
     double gemm_cores;   /* that one GEMM keeps busy */
+    bool moves_alone;    /* copies and signals need no core: engines of their own do them */
     lap_link_t link;     /* out of each rank, a network or an emulated one; both 0: none */
 } lap_cost_t;
 
 /* A link that comes after the one in the model: the slower one counts, the latencies add up. */
 void lap_cost_add_link(lap_cost_t *cost, const lap_link_t *link);
 
+/* A step that was measured by itself, as it is issued. */
+typedef struct lap_step_cost {
+    double seconds; /* negative: it was not */
+    double cores;   /* that it wants meanwhile */
+} lap_step_cost_t;
+
 /* What a fragment of a program costs, on every rank. */
 typedef struct lap_fragment_cost {
-    const lap_cost_t *cost; /* with the rates of its GEMMs; all have the same cores */
-    double kernel_s;        /* a kernel */
-    double finish;          /* seconds of its epilogue per byte of the result */
+    const lap_cost_t *cost;       /* with the rates of its GEMMs; all have the same cores */
+    const lap_step_cost_t *steps; /* of each of its steps; NULL: they follow from the rates */
+    uint32_t nsteps;
+    double kernel_s; /* a kernel */
+    double finish;   /* seconds of its epilogue per byte of the result */
 } lap_fragment_cost_t;
 
 /* When a rank is at a fragment: from the beginning of its first step to the end of its last one. */
@@ -56,15 +67,20 @@ typedef struct lap_fragment_span {
     double begin, end;
 } lap_fragment_span_t;
 
+/* From the beginning on all ranks at once to the end of the slowest. */
+typedef struct lap_simulated {
+    double seconds;    /* of all, */
+    double foreground; /* and of all but the fragments in the background */
+} lap_simulated_t;
+
 /*
- * The time of the programs of all ranks of a world, from their beginning on all at once to the end
- * of the slowest. costs[f] is of fragment f. Writes *seconds_p on success, and the spans of all
- * fragments of `rank`, unless `spans` is NULL. LAP_ERR_CHECK with a step that would wait forever;
+ * The time of the programs of all ranks of a world. costs[f] is of fragment f. Writes *simulated_p on
+ * success, and the spans of all fragments of `rank`, unless `spans` is NULL. LAP_ERR_CHECK with a step that would wait forever;
  * LAP_ERR_NO_MEMORY.
  */
 lap_status_t lap_linked_simulate(const lap_linked_t *const *programs, int size,
-                                 const lap_fragment_cost_t *costs, double *seconds_p, int rank,
-                                 lap_fragment_span_t *spans);
+                                 const lap_fragment_cost_t *costs, lap_simulated_t *simulated_p,
+                                 int rank, lap_fragment_span_t *spans);
 
 /*
  * The time of one call, from its beginning on all ranks at once to the end of the slowest. Writes

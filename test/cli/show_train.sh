@@ -129,7 +129,7 @@ PY
 done
 lap show train "${small[@]}" --predict
 has 'as text' "$status $out" '0 ' 'begin ms' 'as they run here' 'predicted: '
-for wrong in '--target cuda' '--each' '--svg x' '--num-replicas 2' '--device cuda'; do
+for wrong in '--target cuda' '--each' '--svg x' '--num-replicas 2'; do
     # shellcheck disable=SC2086
     lap show train "${small[@]}" --predict $wrong
     has "no prediction with $wrong" "$status $err" '2 ' '--predict is for'

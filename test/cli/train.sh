@@ -174,8 +174,11 @@ for more in '' '--micro-batches 2' '--fp8' '--activation swiglu --recompute sele
 done
 train --tp 2 --compare
 is 'predicted and measured, for both ways' "$(grep -cE '^passes [0-9.]+ ms, predicted [0-9.]+ ms \([+-][0-9]+ %\)$' "$work/out")" 2
-train --tp 2 --num-replicas 2 --json --iters 1
-has 'with replicas nothing is predicted' "$status $out" '0 ' '"predicted_ms":null'
+for more in '--tp 2' '--tp 1 --micro-batches 3 --grad-sync-dtype bf16' '--tp 1 --no-comm-overlap'; do
+    # shellcheck disable=SC2086
+    train --num-replicas 2 --json --iters 1 $more
+    ok "with replicas, too: $more" grep -qE '"predicted_ms":[0-9.]*[1-9]' "$work/out"
+done
 
 train --layer layernorm_mlp --tp 2 --compare --link ratio:0.4
 is '--compare ends well' "$status$err" 0

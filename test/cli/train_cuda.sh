@@ -9,7 +9,7 @@ unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
 
 # losses ARGUMENTS...: what the iterations of a run with tiny layers ended with, in $losses; one line each.
 losses() {
-    lap train --json --seq 12 --heads 12 --head-dim 4 --iters 3 "$@"
+    lap train --json --no-predict --seq 12 --heads 12 --head-dim 4 --iters 3 "$@"
     is "'lap train $*' ends well" "$status$err" 0
     losses=$(grep -oE '"loss":[^,]+' "$work/out" | cut -d: -f2)
 }
@@ -89,4 +89,21 @@ is 'of three one is traced: that counts' "$(grep -c 'without the first' <<<"$out
 lap train --device cuda --tp 2 --seq 12 --heads 12 --head-dim 4 --iters 4 --compare
 is '--compare ends well' "$status$err" 0
 has '... and says what counts' "$out" 'without the first' 'their times do not count' ' forward and backward, in which communication takes '
+# Steps of operators are measured as they are issued, on all ranks at once; those of replicas, too. It changes nothing.
+small=(--device cuda --json --seq 12 --heads 12 --head-dim 4 --iters 2)
+for more in '--tp 3' '--tp 2 --fp8 --link 1GB/s' '--tp 2 --num-replicas 2 --micro-batches 2 --grad-sync-dtype bf16' \
+    '--model gpt2-124m --hidden 48 --vocab 96 --layers 2 --batch 1 --tp 2'; do
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" $more
+    ok "a pass is predicted: $more" grep -qE '"predicted_ms":[0-9.]*[1-9]' "$work/out"
+    before=$(grep -oE '"loss":[^,]+' "$work/out")
+    # shellcheck disable=SC2086
+    lap train "${small[@]}" --no-predict $more
+    is '... which changes no bit' "$(grep -oE '"loss":[^,]+' "$work/out")" "$before"
+done
+lap show train "${small[@]:0:3}" --seq 12 --heads 12 --head-dim 4 --tp 2 --predict
+ok 'lap show train --predict says when fragments would run' python3 -c '
+import json, sys
+show = json.load(open(sys.argv[1]))
+assert show["predicted_ms"] > 0 and all(0 <= f["begin_ms"] <= f["end_ms"] for f in show["fragments"])' "$work/out"
 finish

@@ -154,6 +154,21 @@ static void test_cores(void)
     add_copy(0, LAP_STREAM_SEND, 2);
     /* Demand 3 on 2 cores until the copy ends at 3; the GEMM has done 2 of 4 by then. */
     pair_takes(&cost, 5, "a copy takes time from a GEMM that wants all cores");
+
+    cost = unit_cost();
+    cost.rank_cores = 1;
+    for (int alone = 0; alone < 2; alone++) {
+        cost.moves_alone = alone;
+        pair_init();
+        for (int r = 0; r < RANKS; r++) {
+            add_gemm(r, false);
+            add_block(r, 4);
+        }
+        add_copy(0, LAP_STREAM_SEND, 2);
+        pair_takes(&cost, alone ? 4 : 6,
+                   alone ? "what moves data by itself takes nothing from a GEMM"
+                         : "the streams of a rank share what it has for itself");
+    }
 }
 
 static void test_signals(void)
@@ -227,16 +242,24 @@ enum { FRAGMENTS = 3 };
  * Three fragments of each rank: a GEMM on the compute stream, a copy on another stream, a kernel. The
  * copy is linked to the GEMM or not; the kernel follows the GEMM by its stream.
  */
+static const lap_step_cost_t *copy_cost; /* of the copy, if it was measured */
+static lap_stream_set_t copy_set;        /* whose streams it is on */
+static double event_s;
+static lap_simulated_t simulated;
+
 static double play(bool linked, double finish, lap_fragment_span_t *spans)
 {
-    const lap_cost_t cost = unit_cost(), fast = {.gemm = flat(2),
-                                                 .columns = flat(1),
-                                                 .copy = flat(1),
-                                                 .reduce = 1,
-                                                 .cores = 1000,
-                                                 .gemm_cores = 1};
-    const lap_fragment_cost_t costs[FRAGMENTS] = {
-        {.cost = &fast, .finish = finish}, {.cost = &cost}, {.cost = &cost, .kernel_s = 5}};
+    lap_cost_t cost = unit_cost();
+    cost.event_s = event_s;
+    const lap_cost_t fast = {.gemm = flat(2),
+                             .columns = flat(1),
+                             .copy = flat(1),
+                             .reduce = 1,
+                             .cores = 1000,
+                             .gemm_cores = 1};
+    const lap_fragment_cost_t costs[FRAGMENTS] = {{.cost = &fast, .finish = finish},
+                                                  {.cost = &cost, .steps = copy_cost, .nsteps = 1},
+                                                  {.cost = &cost, .kernel_s = 5}};
     lap_linked_t programs[RANKS];
     const lap_linked_t *list[RANKS];
     double seconds = -1;
@@ -254,13 +277,18 @@ static double play(bool linked, double finish, lap_fragment_span_t *spans)
                      bytes_of(LAP_WEIGHT, r, sizeof(float)), false);
         lap_gemm_rows(&fragments[0].schedule, lap_range_packed(LAP_INPUT, r, 0, 8, sizeof(float)),
                       lap_range_packed(LAP_OUTPUT, r, 0, 8, sizeof(float)));
-        lap_add_copy(&fragments[1].schedule, LAP_STREAM_SEND, bytes_of(LAP_INPUT, r, 7),
-                     bytes_of(LAP_OUTPUT, r, 7));
+        fragments[1].schedule.set = copy_set;
+        lap_add_copy(&fragments[1].schedule, lap_stream_of(copy_set, LAP_STREAM_SEND),
+                     bytes_of(LAP_INPUT, r, 7), bytes_of(LAP_OUTPUT, r, 7));
         lap_add_kernel(&fragments[2].schedule, LAP_STREAM_COMPUTE, "norm");
         static lap_link_dep_t link = {.step = 0, .fragment = 0, .dep = 0};
         fragments[1].links = &link;
         fragments[1].nlinks = linked;
-        if (r + 1 == RANKS && lap_linked_simulate(list, RANKS, costs, &seconds, 1, spans) != LAP_OK)
+        if (r + 1 < RANKS)
+            continue;
+        if (lap_linked_simulate(list, RANKS, costs, &simulated, 1, spans) == LAP_OK)
+            seconds = simulated.seconds;
+        else
             tap_note("%s", lap_last_error());
     }
     for (int r = 0; r < RANKS; r++) {
@@ -282,6 +310,23 @@ static void test_programs(void)
                spans[2].begin == 4 && spans[2].end == 9,
            "and says when each fragment runs");
     tap_ok(finished == 19, "an epilogue of 32 bytes takes 8 s more: %g s", finished);
+    copy_set = LAP_BACKGROUND;
+    const double behind = play(true, 0, NULL);
+    tap_ok(behind == 11 && simulated.foreground == 9,
+           "the foreground ends before the background: %g and %g s", simulated.foreground, behind);
+    copy_set = LAP_FOREGROUND;
+    event_s = 0.5;
+    const double noticed = play(true, 0, NULL);
+    tap_ok(noticed == 11.5, "the end of a step is noticed by another stream: %g s", noticed);
+    event_s = 0;
+    const lap_step_cost_t measured = {3, 0.5}, unknown = {-1, 1};
+    copy_cost = &measured;
+    const double known = play(true, 0, spans);
+    tap_ok(known == 9 && spans[1].end == 7, "a step that was measured takes what it took: %g s",
+           known);
+    copy_cost = &unknown;
+    tap_ok(play(true, 0, NULL) == 11, "and one that was not what the rates say");
+    copy_cost = NULL;
 }
 
 static void test_link(void)
@@ -369,7 +414,7 @@ static lap_cost_t plain_cost(double link_bytes_per_s)
     cost.copy = flat(1e10);
     cost.reduce = 1e10;
     cost.step_s = 1e-6;
-    cost.signal_s = 5e-6;
+    cost.signal_s = cost.event_s = 5e-6;
     cost.link.bytes_per_s = link_bytes_per_s;
     return cost;
 }

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measuring kernels and epilogues of a pass. GEMMs, copies and signals are those of lap_calibrate,
+ * or, where the device wants it so, those of probe_steps.c.
+ */
+#include "nn/probe.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "overlap/auto.h"
+#include "overlap/op.h"
+#include "schedule/calibrate.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+#include "util/sorted.h"
+
+enum { ROUNDS = 5 };
+#define ROUND_S 1e-3 /* what a kernel is repeated for */
+#define REPEATS_MOST 64
+#define ALIGN 256u
+#define FINISHED_ROWS 256u           /* of the matrix that an epilogue is measured with */
+#define SETS_BYTES ((size_t)1 << 27) /* more than the cache of a GPU: repeats take turns in it, */
+#define SETS_MOST 16                 /* with so many sets of memory at most */
+
+/* ---- all ranks at once ---- */
+
+const lap_nn_background_t *lap_probe_replicas(const lap_probe_t *probe)
+{
+    return probe->nn->background;
+}
+
+static lap_status_t barrier(const lap_probe_t *probe)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    LAP_TRY(lap_group_barrier(probe->nn->group));
+    return replicas ? lap_group_barrier(replicas->group) : LAP_OK;
+}
+
+lap_status_t lap_probe_agree(const lap_probe_t *probe, lap_status_t status)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    status = lap_group_agree(probe->nn->group, status);
+    return replicas ? lap_group_agree(replicas->group, status) : status;
+}
+
+/* The least or the most of what the ranks of a group have. Collective. */
+static lap_status_t gather(lap_group_t *group, bool least, double *seconds)
+{
+    void *memory;
+    LAP_TRY(lap_group_collect(group, seconds, sizeof(*seconds), &memory));
+    const double *all = memory;
+    for (int r = 0; r < group->size; r++)
+        *seconds = least ? fmin(*seconds, all[r]) : fmax(*seconds, all[r]);
+    lap_free(memory);
+    return LAP_OK;
+}
+
+lap_status_t lap_probe_most(const lap_probe_t *probe, double *number)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    LAP_TRY(gather(probe->nn->group, false, number));
+    return replicas ? gather(replicas->group, false, number) : LAP_OK;
+}
+
+lap_status_t lap_probe_time(lap_probe_t *probe, lap_probe_run_t run, void *what,
+                            lap_status_t status, double *seconds_p)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    const bool least = !probe->nn->engine->device->ops->tries_methods;
+    double rounds[ROUNDS] = {0};
+    for (int i = 0; i < ROUNDS; i++) {
+        LAP_TRY(barrier(probe));
+        const uint64_t begin = lap_now_ns();
+        if (status == LAP_OK)
+            status = run(probe, what);
+        lap_sorted_add(rounds, i, (double)(lap_now_ns() - begin) * 1e-9);
+    }
+    LAP_TRY(lap_probe_agree(probe, status));
+    *seconds_p = rounds[least ? 0 : ROUNDS / 2];
+    LAP_TRY(gather(probe->nn->group, least, seconds_p));
+    return replicas ? gather(replicas->group, least, seconds_p) : LAP_OK;
+}
+
+/* ---- repeats ---- */
+
+/* Issues what is timed, for the turn-th time. */
+typedef lap_status_t (*issue_t)(lap_probe_t *probe, const void *what, int turn);
+
+/* Repeats in a row: as a graph, where the device has such, as in a pass. */
+typedef struct repeats {
+    issue_t issue;
+    const void *what;
+    int count;
+    lap_graph_t *graph; /* NULL: none */
+} repeats_t;
+
+static lap_status_t issue_repeats(lap_probe_t *probe, const repeats_t *repeats)
+{
+    for (int i = 0; i < repeats->count; i++)
+        LAP_TRY(repeats->issue(probe, repeats->what, i));
+    return LAP_OK;
+}
+
+static lap_status_t run_repeats(lap_probe_t *probe, void *what)
+{
+    const lap_device_ops_t *ops = probe->nn->engine->device->ops;
+    const repeats_t *repeats = what;
+    if (repeats->graph)
+        LAP_TRY(ops->graph_launch(repeats->graph, probe->stream));
+    else
+        LAP_TRY(issue_repeats(probe, repeats));
+    return ops->stream_synchronize(probe->stream);
+}
+
+static lap_status_t capture(lap_probe_t *probe, repeats_t *repeats)
+{
+    const lap_device_ops_t *ops = probe->nn->engine->device->ops;
+    lap_saved_error_t saved;
+    LAP_TRY(ops->graph_begin(&probe->stream, 1));
+    const lap_status_t status = issue_repeats(probe, repeats);
+    lap_error_save(&saved);
+    const lap_status_t ended = ops->graph_end(&probe->stream, 1, &repeats->graph);
+    if (status == LAP_OK)
+        return ended;
+    lap_error_restore(&saved);
+    return status;
+}
+
+/* What is not the repeats': to launch a graph, and to wait for it. */
+static double overhead_of(const lap_probe_t *probe)
+{
+    return probe->nn->engine->device->ops->facts.graphs ? probe->costs[0].call_s : 0;
+}
+
+/* The seconds of what is issued, by itself. Collective, also after a failure of this rank. */
+static lap_status_t time_work(lap_probe_t *probe, issue_t issue, const void *what,
+                              lap_status_t status, double *seconds_p)
+{
+    const lap_device_ops_t *ops = probe->nn->engine->device->ops;
+    repeats_t repeats = {.issue = issue, .what = what, .count = 1};
+    double one = 0;
+    if (status == LAP_OK) /* what must be found or loaded */
+        status = run_repeats(probe, &repeats);
+    LAP_TRY(lap_probe_time(probe, run_repeats, &repeats, status, &one));
+    repeats.count = (int)fmax(1, fmin(REPEATS_MOST, ROUND_S / fmax(one, 1e-9)));
+    if (ops->facts.graphs)
+        status = capture(probe, &repeats);
+    status = lap_probe_time(probe, run_repeats, &repeats, status, seconds_p);
+    if (repeats.graph)
+        ops->graph_destroy(repeats.graph);
+    *seconds_p = fmax(0, *seconds_p - overhead_of(probe)) / repeats.count;
+    return status;
+}
+
+/* ---- memory ---- */
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+lap_status_t lap_probe_alloc(lap_probe_t *probe, size_t bytes)
+{
+    lap_device_t *device = probe->nn->engine->device;
+    void *memory;
+    LAP_TRY(device->ops->alloc(device, bytes, &memory));
+    probe->memory = memory;
+    return LAP_OK;
+}
+
+/* What an entry does not name, such as the scale of an operand, is read where it is. */
+static void restore_tensors(lap_probe_t *probe)
+{
+    if (probe->shadow.tensors)
+        memcpy(probe->shadow.tensors, probe->nn->tensors,
+               probe->nn->list.nregions * sizeof(*probe->nn->tensors));
+}
+
+void lap_probe_free(lap_probe_t *probe)
+{
+    lap_device_t *device = probe->nn->engine->device;
+    if (probe->memory)
+        device->ops->free(device, probe->memory);
+    probe->memory = NULL;
+    restore_tensors(probe);
+}
+
+/* Numbers that look random: pages that nobody has written would be too fast. */
+static lap_status_t fill(lap_probe_t *probe, lap_dtype_t dtype, void *data, size_t count)
+{
+    const lap_device_ops_t *ops = probe->nn->engine->device->ops;
+    LAP_TRY(ops->fill(probe->stream, dtype, data, count, 1));
+    return ops->stream_synchronize(probe->stream);
+}
+
+/* ---- kernels ---- */
+
+static uint32_t region_of(const lap_nn_entry_t *entry, int i)
+{
+    return i < LAP_NN_READS ? entry->reads[i] : entry->writes[i - LAP_NN_READS];
+}
+
+enum { REGIONS = LAP_NN_READS + LAP_NN_WRITES };
+
+static size_t region_bytes(const lap_nn_list_t *list, uint32_t region)
+{
+    const lap_nn_region_t *matrix = &list->regions[region];
+    return matrix->rows * matrix->stride * lap_dtype_size(matrix->dtype);
+}
+
+static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < REGIONS; i++)
+        if (region_of(entry, i) != LAP_NN_NONE)
+            bytes += padded(region_bytes(list, region_of(entry, i)));
+    return bytes;
+}
+
+/* The sets of memory that the repeats of an entry take in turn: arguments are read when they run. */
+static size_t count_sets(const lap_probe_t *probe, const lap_nn_entry_t *entry)
+{
+    const size_t bytes = entry_bytes(&probe->nn->list, entry);
+    const size_t sets = SETS_BYTES / (bytes + 1) + 1;
+    if (!probe->nn->engine->device->ops->facts.graphs || bytes == 0)
+        return 1;
+    return sets < SETS_MOST ? sets : SETS_MOST;
+}
+
+/* Tokens are what they are in a pass; other numbers do not matter. */
+static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    const lap_tensor_t *tensor = &probe->shadow.tensors[index];
+    const size_t bytes = region_bytes(list, index);
+    const lap_copy_t copy = {.dst = tensor->data,
+                             .src = probe->ids,
+                             .rows = 1,
+                             .row_bytes = bytes,
+                             .dst_stride = bytes,
+                             .src_stride = bytes};
+    const lap_device_ops_t *ops = probe->nn->engine->device->ops;
+    if (!probe->ids || (index != list->tokens && index != list->ids))
+        return fill(probe, tensor->dtype, tensor->data, tensor->rows * tensor->stride);
+    LAP_TRY(ops->copy(probe->stream, &copy));
+    return ops->stream_synchronize(probe->stream);
+}
+
+/* As bind_reductions of nn.c. */
+static void place_reduction(lap_probe_t *probe, const lap_nn_entry_t *entry)
+{
+    const lap_tensor_t *src = &probe->shadow.tensors[entry->reads[0]];
+    const bool add = entry->work == LAP_NN_ADD;
+    probe->shadow.reductions[entry->index] = (lap_nn_reduction_t){
+        .src = src->data,
+        .src_stride = src->stride * lap_dtype_size(src->dtype),
+        .scale = add ? probe->nn->grad_scale : NULL,
+        .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
+                   .scale = 1,
+                   .beta = entry->beta},
+    };
+}
+
+/* The regions of an entry in a set of the memory. */
+static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    char *at = probe->memory + set * entry_bytes(list, entry);
+    for (int i = 0; i < REGIONS; i++) {
+        const uint32_t index = region_of(entry, i);
+        if (index == LAP_NN_NONE)
+            continue;
+        const lap_nn_region_t *region = &list->regions[index];
+        probe->shadow.tensors[index] =
+            (lap_tensor_t){at, region->dtype, region->rows, region->cols, region->stride};
+        at += padded(region_bytes(list, index));
+    }
+    if (entry->work == LAP_NN_ADD || entry->work == LAP_NN_ACTIVATE)
+        place_reduction(probe, entry);
+}
+
+static lap_status_t place_sets(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t sets)
+{
+    LAP_TRY(lap_probe_alloc(probe, sets * entry_bytes(&probe->nn->list, entry)));
+    for (size_t set = sets; set-- > 0;) {
+        use_set(probe, entry, set);
+        for (int i = 0; i < REGIONS; i++)
+            if (region_of(entry, i) != LAP_NN_NONE)
+                LAP_TRY(fill_region(probe, region_of(entry, i)));
+    }
+    return LAP_OK;
+}
+
+lap_status_t lap_probe_place(lap_probe_t *probe, const lap_nn_entry_t *entry)
+{
+    return place_sets(probe, entry, 1);
+}
+
+static lap_status_t issue_kernel(lap_probe_t *probe, const void *what, int turn)
+{
+    const lap_nn_entry_t *entry = what;
+    const size_t sets = count_sets(probe, entry);
+    if (sets > 1)
+        use_set(probe, entry, (size_t)turn % sets);
+    return lap_nn_issue_kernel(&probe->shadow, (uint32_t)(entry - probe->nn->list.entries),
+                               probe->stream);
+}
+
+/* Whether an entry is a kernel that a pass issues by itself. */
+static bool is_measured(lap_nn_work_t work)
+{
+    return work != LAP_NN_OPERATOR && work != LAP_NN_READY && work != LAP_NN_LOOK &&
+           work != LAP_NN_ZERO;
+}
+
+bool lap_probe_is_alike(const lap_nn_list_t *list, const lap_nn_entry_t *a, const lap_nn_entry_t *b)
+{
+    bool alike = a->work == b->work && (a->beta != 0) == (b->beta != 0);
+    for (int i = 0; i < REGIONS && alike; i++) {
+        const uint32_t one = region_of(a, i), other = region_of(b, i);
+        alike = (one == LAP_NN_NONE) == (other == LAP_NN_NONE);
+        if (!alike || one == LAP_NN_NONE)
+            continue;
+        const lap_nn_region_t *x = &list->regions[one], *y = &list->regions[other];
+        alike = x->rows == y->rows && x->cols == y->cols && x->stride == y->stride &&
+                x->dtype == y->dtype;
+    }
+    return alike;
+}
+
+static lap_status_t measure_entry(lap_probe_t *probe, const lap_nn_entry_t *entry,
+                                  double *seconds_p)
+{
+    lap_status_t status = place_sets(probe, entry, count_sets(probe, entry));
+    status = time_work(probe, issue_kernel, entry, status, seconds_p);
+    lap_probe_free(probe);
+    return status;
+}
+
+static lap_status_t measure_kernels(lap_probe_t *probe)
+{
+    const lap_nn_list_t *list = &probe->nn->list;
+    const bool graphs = probe->nn->engine->device->ops->facts.graphs;
+    for (uint32_t i = 0; i < list->nentries; i++) {
+        const lap_nn_entry_t *entry = &list->entries[i];
+        lap_step_cost_t *cost = &probe->kernels[i];
+        *cost = (lap_step_cost_t){-1, 1};
+        if (!is_measured(entry->work) || i >= list->parts[LAP_NN_LOOK_GRADIENTS])
+            continue;
+        for (uint32_t j = 0; j < i && cost->seconds < 0; j++)
+            if (probe->kernels[j].seconds >= 0 &&
+                lap_probe_is_alike(list, &list->entries[j], entry))
+                *cost = probe->kernels[j];
+        if (cost->seconds >= 0)
+            continue;
+        LAP_TRY(measure_entry(probe, entry, &cost->seconds));
+        if (!graphs) /* a node of a graph includes what it takes to begin it */
+            cost->seconds += probe->costs[0].step_s;
+    }
+    return LAP_OK;
+}
+
+/* ---- operators ---- */
+
+static lap_status_t issue_reduce(lap_probe_t *probe, const void *what, int turn)
+{
+    (void)turn;
+    return probe->nn->engine->device->ops->reduce(probe->stream, what);
+}
+
+/*
+ * The epilogue as the last part of a sum of one matrix, which costs little more. The matrix, a bias
+ * and an aux lie one after the other.
+ */
+static lap_status_t measure_finish(lap_probe_t *probe, const lap_problem_t *problem, size_t cols,
+                                   double *per_byte_p)
+{
+    const lap_dtype_t dtype = problem->types.out;
+    const size_t row = cols * lap_dtype_size(dtype), bytes = FINISHED_ROWS * row;
+    const void *src = NULL;
+    lap_finish_t finish = {
+        .epilogue = problem->epilogue, .scale = 1, .bias_dtype = dtype, .aux_dtype = dtype};
+    lap_reduce_t reduce = {.from = dtype, .to = dtype, .nsrc = 1, .cols = cols, .finish = &finish};
+    lap_status_t status = lap_probe_alloc(probe, 3 * bytes);
+    if (status == LAP_OK)
+        status = fill(probe, dtype, probe->memory, 3 * bytes / lap_dtype_size(dtype));
+    if (status == LAP_OK) {
+        src = reduce.dst = probe->memory;
+        finish.bias = probe->memory + bytes;
+        reduce.aux = probe->memory + 2 * bytes;
+        finish.aux_stride = reduce.dst_stride = row;
+        reduce.srcs = &src;
+        reduce.src_strides = &row;
+        reduce.rows = FINISHED_ROWS;
+    }
+    double seconds = 0;
+    status = time_work(probe, issue_reduce, &reduce, status, &seconds);
+    lap_probe_free(probe);
+    *per_byte_p = seconds / (double)bytes;
+    return status;
+}
+
+/* The epilogue of a call, unless an operator before has the same. */
+static lap_status_t find_finish(lap_probe_t *probe, uint32_t step)
+{
+    const lap_problem_t *own = &probe->nn->calls[step].op->problem;
+    const unsigned finishes = LAP_EPILOGUE_BIAS | LAP_EPILOGUE_GELU | LAP_EPILOGUE_DGELU;
+    probe->finishes[step] = 0;
+    if ((own->epilogue & finishes) == 0)
+        return LAP_OK;
+    for (uint32_t i = 0; i < step; i++) {
+        const lap_problem_t *other = &probe->nn->calls[i].op->problem;
+        if ((other->epilogue & finishes) == (own->epilogue & finishes) &&
+            other->types.out == own->types.out && other->n == own->n) {
+            probe->finishes[step] = probe->finishes[i];
+            return LAP_OK;
+        }
+    }
+    return measure_finish(probe, own, own->n, &probe->finishes[step]);
+}
+
+/* With replicas all their ranks have a part of the cores. */
+static lap_status_t calibrate(const lap_probe_t *probe, lap_group_t *group,
+                              const lap_buffer_t *buffer, lap_dtype_t dtype, size_t n, size_t k,
+                              lap_cost_t *cost_p)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    const lap_nn_t *nn = probe->nn;
+    const int ranks = nn->group->size * (replicas ? replicas->group->size : 1);
+    LAP_TRY(lap_calibrate(group, nn->engine, buffer->ops->name, dtype, n, k, cost_p));
+    lap_cost_add_link(cost_p, &buffer->link);
+    cost_p->cores *= (double)ranks / group->size;
+    return LAP_OK;
+}
+
+static lap_status_t measure_operators(lap_probe_t *probe)
+{
+    const lap_nn_t *nn = probe->nn;
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    for (uint32_t i = 0; i < nn->list.nsteps; i++) {
+        const lap_op_desc_t *desc = &nn->calls[i].op->problem.desc;
+        size_t n, k;
+        LAP_TRY(lap_auto_gemm(desc, nn->group->size, lap_buffer_can(nn->buffer), &n, &k));
+        if (nn->engine->device->ops->tries_methods) /* its GEMMs are measured as they are */
+            n = k = 0;
+        LAP_TRY(calibrate(probe, nn->group, nn->buffer, desc->dtype, n, k, &probe->costs[i]));
+        if (n > 0)
+            LAP_TRY(find_finish(probe, i));
+    }
+    if (!replicas)
+        return LAP_OK;
+    return calibrate(probe, replicas->group, replicas->buffer, LAP_FLOAT32, 0, 0,
+                     &probe->bucket_cost);
+}
+
+static lap_status_t issue_cast(lap_probe_t *probe, const void *what, int turn)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    (void)what;
+    (void)turn;
+    return replicas->cast(replicas->context, 0, LAP_NN_BUCKET_CAST, probe->stream);
+}
+
+/* Gradients to the type in which they travel: what is there stays. */
+static lap_status_t measure_cast(lap_probe_t *probe)
+{
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    double seconds;
+    if (!replicas || replicas->replicas.buckets->wire == LAP_FLOAT32)
+        return LAP_OK;
+    LAP_TRY(time_work(probe, issue_cast, NULL, LAP_OK, &seconds));
+    probe->cast = seconds / (double)replicas->replicas.buckets->list[0].count;
+    return LAP_OK;
+}
+
+/* ---- all of it ---- */
+
+/* Tokens and targets at random, in the order of rows and sorted. */
+static lap_status_t make_ids(lap_probe_t *probe)
+{
+    const lap_nn_desc_t *desc = &probe->nn->list.plan.desc;
+    const size_t count = probe->nn->list.plan.m;
+    lap_device_t *device = probe->nn->engine->device;
+    size_t counted;
+    void *memory;
+    LAP_TRY(device->ops->alloc_shared(device, count * LAP_ID_COLS * sizeof(int32_t), &memory));
+    probe->ids = probe->shadow.ids = memory;
+    int32_t *tokens = lap_alloc(count, sizeof(*tokens));
+    if (!tokens)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count);
+    for (size_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(i * 2654435761u % desc->vocab);
+    const lap_status_t status =
+        lap_nn_put_micro(&probe->shadow, 0, desc->seq, tokens, tokens, &counted);
+    lap_free(tokens);
+    return status;
+}
+
+lap_status_t lap_probe_init(lap_probe_t *probe, lap_nn_t *nn)
+{
+    lap_device_t *device = nn->engine->device;
+    const lap_nn_list_t *list = &nn->list;
+    const size_t calls = (size_t)list->nsteps + 1;
+    void *loss;
+    *probe = (lap_probe_t){.nn = nn, .shadow = *nn};
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    const size_t buckets = 2 * (replicas ? replicas->replicas.buckets->count : 0) + 1;
+    probe->shadow.tracing = false;
+    probe->shadow.tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
+    probe->shadow.reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
+    probe->kernels = lap_alloc(list->nentries, sizeof(*probe->kernels));
+    probe->costs = lap_alloc(calls, sizeof(*probe->costs));
+    probe->finishes = lap_alloc(calls, sizeof(*probe->finishes));
+    probe->calls = lap_alloc(calls, sizeof(*probe->calls));
+    probe->buckets = lap_alloc(buckets, sizeof(*probe->buckets));
+    if (!probe->shadow.tensors || !probe->shadow.reductions || !probe->kernels || !probe->costs ||
+        !probe->finishes || !probe->calls || !probe->buckets)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory to predict a pass of %u entries",
+                         (unsigned)list->nentries);
+    restore_tensors(probe);
+    LAP_TRY(device->ops->alloc_shared(device, sizeof(*probe->loss), &loss));
+    probe->loss = probe->shadow.loss = loss;
+    probe->shadow.loss_count = 1;
+    probe->shadow.seq = list->plan.desc.seq;
+    if (lap_nn_list_is_model(list))
+        LAP_TRY(make_ids(probe));
+    return device->ops->stream_create(device, false, &probe->stream);
+}
+
+void lap_probe_clear(lap_probe_t *probe)
+{
+    lap_device_t *device = probe->nn->engine->device;
+    const lap_nn_background_t *replicas = lap_probe_replicas(probe);
+    if (probe->stream)
+        device->ops->stream_destroy(probe->stream);
+    if (probe->loss)
+        device->ops->free_shared(device, probe->loss);
+    if (probe->ids)
+        device->ops->free_shared(device, probe->ids);
+    lap_probe_free(probe);
+    for (uint32_t i = 0; probe->calls && i < probe->nn->list.nsteps; i++)
+        lap_free(probe->calls[i].shared ? NULL : probe->calls[i].steps);
+    for (size_t i = 0; replicas && probe->buckets && i < 2 * replicas->replicas.buckets->count; i++)
+        lap_free(probe->buckets[i].shared ? NULL : probe->buckets[i].steps);
+    lap_free(probe->shadow.tensors);
+    lap_free(probe->shadow.reductions);
+    lap_free(probe->kernels);
+    lap_free(probe->costs);
+    lap_free(probe->finishes);
+    lap_free(probe->calls);
+    lap_free(probe->buckets);
+}
+
+lap_status_t lap_probe_measure(lap_probe_t *probe)
+{
+    LAP_TRY(measure_operators(probe));
+    LAP_TRY(measure_kernels(probe));
+    LAP_TRY(measure_cast(probe));
+    return probe->nn->engine->device->ops->tries_methods ? lap_probe_steps(probe) : LAP_OK;
+}

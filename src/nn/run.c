@@ -3,12 +3,11 @@
  * Running passes: a part of the list becomes a linked program, made when it is first needed and then
  * issued again and again. A pass is one thing in flight: checked, registered and ended once.
  */
-#include <stdio.h>
-
 #include "core/status.h"
 #include "nn/nn.h"
 #include "nn/program.h"
 #include "overlap/op.h"
+#include "schedule/flight.h"
 #include "util/alloc.h"
 
 /* ---- making ---- */
@@ -328,16 +327,18 @@ static int kind_of(int part)
     return part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part;
 }
 
-static const char *name_of(const lap_nn_pass_t *pass)
+/* What this rank is in, for sentences. */
+static lap_flight_t flight_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
-    static const char *const names[LAP_NN_LIST_PARTS] = {[LAP_NN_FORWARD] = "forward",
-                                                         [LAP_NN_LOSS_PART] = "loss",
-                                                         [LAP_NN_BACKWARD] = "backward",
-                                                         [LAP_NN_BACKWARD_MORE] = "backward",
-                                                         [LAP_NN_LOOK_GRADIENTS] = "look",
-                                                         [LAP_NN_REFRESH] = "refresh",
-                                                         [LAP_NN_STEP] = "step"};
-    return names[pass->part];
+    static const char *const names[LAP_NN_LIST_PARTS] = {
+        [LAP_NN_FORWARD] = "a forward of layers",
+        [LAP_NN_LOSS_PART] = "a loss of layers",
+        [LAP_NN_BACKWARD] = "a backward of layers",
+        [LAP_NN_BACKWARD_MORE] = "a backward of layers",
+        [LAP_NN_LOOK_GRADIENTS] = "a look of layers",
+        [LAP_NN_REFRESH] = "a refresh of layers",
+        [LAP_NN_STEP] = "a step of layers"};
+    return (lap_flight_t){.engine = nn->engine, .group = nn->group, .what = names[pass->part]};
 }
 
 /* The ranks and the memory of a set: those of the layers, or of replicas. */
@@ -349,30 +350,6 @@ static lap_group_t *group_of(const lap_nn_t *nn, lap_stream_set_t set)
 static lap_buffer_t *buffer_of(const lap_nn_t *nn, lap_stream_set_t set)
 {
     return set == LAP_BACKGROUND ? nn->background->buffer : nn->buffer;
-}
-
-/* Whether the group is whole; `when` tells in the sentence what this rank did. */
-static lap_status_t check_group(const lap_nn_t *nn, const lap_nn_pass_t *pass, lap_stream_set_t set,
-                                const char *when)
-{
-    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    const lap_status_t broken = lap_group_broken(group_of(nn, set));
-    if (broken == LAP_OK)
-        return LAP_OK;
-    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
-    return lap_error(broken, "%s; %s %s a %s of layers", sentence,
-                     lap_group_name(nn->group, nn->group->rank, name), when, name_of(pass));
-}
-
-/* The same of what this rank was in when something failed: see lap_engine_find_cause. */
-static lap_status_t find_cause(const lap_nn_t *nn, const lap_nn_pass_t *pass, lap_status_t status)
-{
-    char doing[160], name[LAP_RANK_TEXT];
-    if (status == LAP_OK)
-        return LAP_OK;
-    snprintf(doing, sizeof(doing), "%s was in a %s of layers",
-             lap_group_name(nn->group, nn->group->rank, name), name_of(pass));
-    return lap_engine_find_cause(nn->engine, status, doing);
 }
 
 /* The group of the norm of a step, where that has a buffer of its own; else NULL. */
@@ -389,19 +366,15 @@ static lap_stream_set_t last_set(const lap_nn_pass_t *pass)
 
 static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
+    const lap_flight_t flight = flight_of(nn, pass);
     for (int i = 0; i <= (int)last_set(pass); i++) {
         const lap_stream_set_t set = (lap_stream_set_t)i;
-        LAP_TRY(lap_engine_check_group(nn->engine, group_of(nn, set)));
-        LAP_TRY(check_group(nn, pass, set, "was about to begin"));
-        if (buffer_of(nn, set)->broken) /* only when the board could not be written: another rank
-                                           died at it */
-            return lap_error(LAP_ERR_PEER_LOST,
-                             "an earlier call on the buffer of these layers failed");
+        LAP_TRY(lap_flight_check_usable(&flight, group_of(nn, set), buffer_of(nn, set),
+                                        "was about to begin"));
     }
-    if (norm_group_of(nn, pass)) {
-        LAP_TRY(lap_engine_check_group(nn->engine, nn->norm_group));
-        LAP_TRY(lap_group_broken(nn->norm_group));
-    }
+    if (norm_group_of(nn, pass))
+        LAP_TRY(lap_flight_check_usable(&flight, nn->norm_group, nn->norm_buffer,
+                                        "was about to begin"));
     return lap_engine_check_free(nn->engine);
 }
 
@@ -409,17 +382,10 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     for (int i = 0; i <= (int)last_set(pass); i++) {
         const lap_stream_set_t set = (lap_stream_set_t)i;
-        pass->in_flight[set] =
-            (lap_in_flight_t){.group = group_of(nn, set), .buffer = buffer_of(nn, set)};
-        lap_engine_add_in_flight(nn->engine, &pass->in_flight[set]);
-        buffer_of(nn, set)->in_flight++;
+        lap_flight_enter(nn->engine, &pass->in_flight[set], group_of(nn, set), buffer_of(nn, set));
     }
-    if (norm_group_of(nn, pass)) {
-        pass->norm_in_flight =
-            (lap_in_flight_t){.group = nn->norm_group, .buffer = nn->norm_buffer};
-        lap_engine_add_in_flight(nn->engine, &pass->norm_in_flight);
-        nn->norm_buffer->in_flight++;
-    }
+    if (norm_group_of(nn, pass))
+        lap_flight_enter(nn->engine, &pass->norm_in_flight, nn->norm_group, nn->norm_buffer);
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
     nn->in_flight[nn->nin_flight++] = pass;
@@ -427,42 +393,26 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
         nn->in_background = pass;
 }
 
-/* A failure after a pass began leaves its signals uncounted. */
 static lap_status_t break_set(lap_nn_t *nn, lap_stream_set_t set, lap_status_t status)
 {
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    buffer_of(nn, set)->broken = true;
-    lap_group_fail_here(group_of(nn, set), status, lap_last_error());
-    lap_error_restore(&saved);
-    return status;
-}
-
-static lap_status_t break_norm(lap_nn_t *nn, lap_status_t status)
-{
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    nn->norm_buffer->broken = true;
-    lap_group_fail_here(nn->norm_group, status, lap_last_error());
-    lap_error_restore(&saved);
-    return status;
+    return lap_flight_break(group_of(nn, set), buffer_of(nn, set), status);
 }
 
 static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t set)
 {
+    const lap_flight_t flight = flight_of(nn, pass);
     lap_world_t *world = nn->group->world;
     uint64_t first, last;
     lap_exec_numbers(pass->exec, set, &first, &last);
     lap_await_begin(world, buffer_of(nn, set), first, last);
-    lap_status_t status = find_cause(nn, pass, lap_exec_wait(pass->exec, set));
+    lap_status_t status = lap_flight_find_cause(&flight, lap_exec_wait(pass->exec, set));
     lap_await_end(world);
     /* As in lap_op_end: if the group is whole now, nothing of this pass was touched. */
     if (status == LAP_OK && nn->engine->device->ops->waits_by_itself)
-        status = check_group(nn, pass, set, "was in");
+        status = lap_flight_check(&flight, group_of(nn, set), "was in");
     if (status != LAP_OK)
         lap_engine_fail(nn->engine, status, NULL); /* for all calls in flight */
-    lap_engine_remove_in_flight(nn->engine, &pass->in_flight[set]);
-    buffer_of(nn, set)->in_flight--;
+    lap_flight_leave(nn->engine, &pass->in_flight[set], buffer_of(nn, set));
     end_traces(nn, pass->exec, set);
     if (nn->engine->failures != pass->failures_before)
         return break_set(nn, set, lap_error(nn->engine->status, "%s", nn->engine->text));
@@ -476,9 +426,8 @@ static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
     const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
     if (!norm_group_of(nn, pass))
         return status;
-    lap_engine_remove_in_flight(nn->engine, &pass->norm_in_flight);
-    nn->norm_buffer->in_flight--;
-    return status == LAP_OK ? LAP_OK : break_norm(nn, status);
+    lap_flight_leave(nn->engine, &pass->norm_in_flight, nn->norm_buffer);
+    return status == LAP_OK ? LAP_OK : lap_flight_break(nn->norm_group, nn->norm_buffer, status);
 }
 
 lap_status_t lap_nn_end_background(lap_nn_t *nn)
@@ -564,11 +513,12 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
         return LAP_OK;
     }
     /* Steps that were issued may wait for peers: they are let go. */
-    status = find_cause(nn, pass, status);
+    const lap_flight_t flight = flight_of(nn, pass);
+    status = lap_flight_find_cause(&flight, status);
     for (int i = 0; i <= (int)last_set(pass); i++)
         (void)break_set(nn, (lap_stream_set_t)i, status);
     if (norm_group_of(nn, pass))
-        (void)break_norm(nn, status);
+        (void)lap_flight_break(nn->norm_group, nn->norm_buffer, status);
     lap_saved_error_t saved;
     lap_error_save(&saved);
     lap_engine_fail(nn->engine, status, NULL);

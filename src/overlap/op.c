@@ -6,13 +6,13 @@
  */
 #include "overlap/op.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/options.h"
 #include "core/terms.h"
 #include "overlap/auto.h"
 #include "overlap/knobs.h"
+#include "schedule/flight.h"
 #include "schedule/lower.h"
 #include "schedule/run.h"
 #include "util/alloc.h"
@@ -459,50 +459,32 @@ lap_status_t lap_op_ready(lap_op_t *op, const lap_op_args_t *args, lap_op_entry_
     return LAP_OK;
 }
 
-/* A failure after a call began leaves its signals uncounted. */
 lap_status_t lap_op_break(lap_op_t *op, lap_status_t status)
 {
-    lap_saved_error_t saved;
-    lap_error_save(&saved);
-    op->buffer->broken = true;
-    lap_group_fail_here(op->group, status, lap_last_error());
-    lap_error_restore(&saved);
-    return status;
+    return lap_flight_break(op->group, op->buffer, status);
 }
 
-/* Whether the group is whole; `when` tells in the sentence what this rank did. */
-static lap_status_t check_group(const lap_op_t *op, const char *when)
+/* What this rank is in, for sentences. */
+static lap_flight_t flight_of(const lap_op_t *op)
 {
-    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    const lap_status_t broken = lap_group_broken(op->group);
-    if (broken == LAP_OK)
-        return LAP_OK;
-    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
-    return lap_error(broken, "%s; %s %s %s (%s)", sentence,
-                     lap_group_name(op->group, op->group->rank, name), when,
-                     lap_op_kind_name(op->problem.kind), op->builder->name);
+    return (lap_flight_t){.engine = op->engine,
+                          .group = op->group,
+                          .what = lap_op_kind_name(op->problem.kind),
+                          .method = op->builder->name};
 }
 
 lap_status_t lap_op_check_usable(lap_op_t *op)
 {
+    const lap_flight_t flight = flight_of(op);
     if (op->program)
         return lap_error(LAP_ERR_BUSY, "the last call of this operator has not been ended");
-    LAP_TRY(lap_engine_check_group(op->engine, op->group));
-    LAP_TRY(check_group(op, "was about to call"));
-    if (op->buffer->broken) /* only when the board could not be written: another rank died at it */
-        return lap_error(LAP_ERR_PEER_LOST, "an earlier call on this buffer failed");
-    return LAP_OK;
+    return lap_flight_check_usable(&flight, op->group, op->buffer, "was about to call");
 }
 
 lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 {
-    char doing[160], name[LAP_RANK_TEXT];
-    if (status == LAP_OK)
-        return LAP_OK;
-    snprintf(doing, sizeof(doing), "%s was in %s (%s)",
-             lap_group_name(op->group, op->group->rank, name), lap_op_kind_name(op->problem.kind),
-             op->builder->name);
-    return lap_engine_find_cause(op->engine, status, doing);
+    const lap_flight_t flight = flight_of(op);
+    return lap_flight_find_cause(&flight, status);
 }
 
 void lap_op_enter_flight(lap_op_t *op)
@@ -596,8 +578,9 @@ lap_status_t lap_op_end(lap_op_t *op)
      * A rank that fails lets its streams run out, into memory of its peers, after it has broken the
      * group: if that is whole now, nothing of this call was touched.
      */
+    const lap_flight_t flight = flight_of(op);
     if (status == LAP_OK && op->engine->device->ops->waits_by_itself)
-        status = check_group(op, "was in");
+        status = lap_flight_check(&flight, op->group, "was in");
     if (status != LAP_OK)
         lap_engine_fail(op->engine, status, NULL); /* for all calls in flight */
     if (!op->stays_in_flight)

@@ -13,6 +13,7 @@
 #include "parallel/stage.h"
 #include "parallel/stage_link.h"
 #include "schedule/execute.h"
+#include "schedule/flight.h"
 #include "util/alloc.h"
 
 /* Another rank, and the memory that messages of both go through. */
@@ -413,35 +414,25 @@ static lap_status_t each_buffer(lap_pp_t *pp, each_buffer_t each)
     return LAP_OK;
 }
 
-/* Whether a group is whole; `when` tells in the sentence what this rank did. */
-static lap_status_t check_group(const lap_pp_t *pp, lap_group_t *group, const char *when)
+/* What this rank is in, for sentences. */
+static lap_flight_t flight_of(const lap_pp_t *pp)
 {
-    char sentence[LAP_ERROR_TEXT], name[LAP_RANK_TEXT];
-    const lap_status_t broken = lap_group_broken(group);
-    if (broken == LAP_OK)
-        return LAP_OK;
-    snprintf(sentence, sizeof(sentence), "%s", lap_last_error());
-    return lap_error(broken, "%s; %s %s a step of a pipeline", sentence,
-                     lap_group_name(pp->pipeline, pp->pipeline->rank, name), when);
+    return (lap_flight_t){
+        .engine = pp->nn->engine, .group = pp->pipeline, .what = "a step of a pipeline"};
 }
 
 static lap_status_t check_usable(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
                                  lap_in_flight_t *in_flight)
 {
+    const lap_flight_t flight = flight_of(pp);
     (void)in_flight;
-    LAP_TRY(lap_engine_check_group(pp->nn->engine, group));
-    LAP_TRY(check_group(pp, group, "was about to begin"));
-    return buffer->broken
-               ? lap_error(LAP_ERR_PEER_LOST, "an earlier call on a buffer of this pipeline failed")
-               : LAP_OK;
+    return lap_flight_check_usable(&flight, group, buffer, "was about to begin");
 }
 
 static lap_status_t enter_flight(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
                                  lap_in_flight_t *in_flight)
 {
-    *in_flight = (lap_in_flight_t){.group = group, .buffer = buffer};
-    lap_engine_add_in_flight(pp->nn->engine, in_flight);
-    buffer->in_flight++;
+    lap_flight_enter(pp->nn->engine, in_flight, group, buffer);
     return LAP_OK;
 }
 
@@ -449,37 +440,26 @@ static lap_status_t leave_flight(lap_pp_t *pp, lap_group_t *group, lap_buffer_t 
                                  lap_in_flight_t *in_flight)
 {
     (void)group;
-    lap_engine_remove_in_flight(pp->nn->engine, in_flight);
-    buffer->in_flight--;
+    lap_flight_leave(pp->nn->engine, in_flight, buffer);
     return LAP_OK;
 }
 
-/* A failure leaves signals uncounted: nothing may use the buffer any more, on any rank. */
+/* The engine's failure is the sentence in lap_last_error. */
 static lap_status_t break_buffer(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
                                  lap_in_flight_t *in_flight)
 {
     (void)in_flight;
-    buffer->broken = true;
-    lap_group_fail_here(group, pp->nn->engine->status, pp->nn->engine->text);
+    (void)lap_flight_break(group, buffer, pp->nn->engine->status);
     return LAP_OK;
 }
 
 static lap_status_t look_at_group(lap_pp_t *pp, lap_group_t *group, lap_buffer_t *buffer,
                                   lap_in_flight_t *in_flight)
 {
+    const lap_flight_t flight = flight_of(pp);
     (void)buffer;
     (void)in_flight;
-    return check_group(pp, group, "was in");
-}
-
-static lap_status_t find_cause(const lap_pp_t *pp, lap_status_t status)
-{
-    char doing[160], name[LAP_RANK_TEXT];
-    if (status == LAP_OK)
-        return LAP_OK;
-    snprintf(doing, sizeof(doing), "%s was in a step of a pipeline",
-             lap_group_name(pp->pipeline, pp->pipeline->rank, name));
-    return lap_engine_find_cause(pp->nn->engine, status, doing);
+    return lap_flight_check(&flight, group, "was in");
 }
 
 static lap_status_t put_tokens(lap_pp_t *pp, size_t seq, const int32_t *tokens,
@@ -507,7 +487,8 @@ static lap_status_t issue(lap_pp_t *pp)
 /* After a failure nothing of the step runs any more, here or on the ranks that wait for it. */
 static lap_status_t fail(lap_pp_t *pp, lap_status_t status)
 {
-    status = find_cause(pp, status);
+    const lap_flight_t flight = flight_of(pp);
+    status = lap_flight_find_cause(&flight, status);
     lap_engine_fail(pp->nn->engine, status, NULL);
     return status;
 }
@@ -563,8 +544,9 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
     pp->begun = false;
     if (engine->failures == pp->failures_before)
         return LAP_OK;
+    const lap_status_t failed = lap_error(engine->status, "%s", engine->text);
     (void)each_buffer(pp, break_buffer);
-    return lap_error(engine->status, "%s", engine->text);
+    return failed;
 }
 
 lap_status_t lap_pp_loss(lap_pp_t *pp, double *loss_p)

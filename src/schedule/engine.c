@@ -337,9 +337,11 @@ lap_status_t lap_engine_find_cause(const lap_engine_t *engine, lap_status_t stat
 
 void lap_engine_guard(lap_engine_t *engine, const lap_group_t *group)
 {
-    if (engine->guard || !engine->device->ops->waits_by_itself || !has_peers(group))
+    if (engine->guard || engine->unguarded || !engine->device->ops->waits_by_itself ||
+        !has_peers(group))
         return;
     engine->guard = lap_guard_start(engine);
+    engine->unguarded = !engine->guard;
 }
 
 void lap_engine_add_in_flight(lap_engine_t *engine, lap_in_flight_t *op)

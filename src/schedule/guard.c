@@ -16,6 +16,17 @@
 
 #define INTERVAL_NS 100000000u
 
+/*
+ * What the C library calls when the process exits, or this library is unloaded. It cannot be taken
+ * back: it outlives the guard, and whoever is last frees it.
+ */
+typedef struct exit_call {
+    pthread_mutex_t mutex;
+    lap_guard_t *guard; /* NULL: it has been stopped */
+    bool over;          /* it has been called */
+    pid_t owner;        /* the process that has the thread; one that was forked has none */
+} exit_call_t;
+
 struct lap_guard {
     lap_engine_t *engine;
     pthread_t thread;
@@ -23,15 +34,11 @@ struct lap_guard {
     pthread_cond_t end;
     bool ends;
     bool joined;
+    exit_call_t *exit_call;
     lap_watcher_t watcher;
     _Atomic int status; /* a lap_status_t: why it has let the waits go; LAP_OK: it has not */
     char text[LAP_ERROR_TEXT];
-    lap_guard_t *next;
 };
-
-static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
-static lap_guard_t *all; /* guards that there are */
-static pid_t owner;      /* the process that has them */
 
 /* ---- the thread ---- */
 
@@ -104,49 +111,74 @@ static bool lock_soon(pthread_mutex_t *mutex)
     return pthread_mutex_timedlock(mutex, &until) == 0;
 }
 
+/* As atexit of the C library has it, which takes no argument: so there is no list of guards. */
+extern int __cxa_atexit(void (*call)(void *), void *argument, void *dso);
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+static void exit_call_free(exit_call_t *call)
+{
+    pthread_mutex_destroy(&call->mutex);
+    lap_free(call);
+}
+
 /*
  * A program that exits without having ended its worlds takes their memory away from the guards, and
- * one that unloads the library their code. A process that was forked has none.
+ * one that unloads the library their code.
  */
-static void end_all(void)
+static void end_at_exit(void *argument)
 {
-    if (getpid() != owner || !lock_soon(&all_mutex))
+    exit_call_t *call = argument;
+    if (getpid() != call->owner || !lock_soon(&call->mutex))
         return;
-    for (lap_guard_t *guard = all; guard; guard = guard->next)
-        if (lock_soon(&guard->mutex)) {
-            tell_to_end(guard);
-            pthread_mutex_unlock(&guard->mutex);
-            guard->joined = pthread_join(guard->thread, NULL) == 0;
-        }
-    pthread_mutex_unlock(&all_mutex);
-}
-
-static void add_to_all(lap_guard_t *guard)
-{
-    pthread_mutex_lock(&all_mutex);
-    if (owner != getpid()) {
-        all = NULL; /* those of whoever forked this process */
-        (void)atexit(end_all);
+    lap_guard_t *guard = call->guard;
+    if (guard && lock_soon(&guard->mutex)) {
+        tell_to_end(guard);
+        pthread_mutex_unlock(&guard->mutex);
+        guard->joined = pthread_join(guard->thread, NULL) == 0;
     }
-    owner = getpid();
-    guard->next = all;
-    all = guard;
-    pthread_mutex_unlock(&all_mutex);
+    call->over = true;
+    pthread_mutex_unlock(&call->mutex);
+    if (!guard)
+        exit_call_free(call);
 }
 
-static void remove_from_all(lap_guard_t *guard)
+/* The guard is stopped by its owner. */
+static void forget_exit_call(exit_call_t *call)
 {
-    pthread_mutex_lock(&all_mutex);
-    lap_guard_t **link = &all;
-    while (*link != guard)
-        link = &(*link)->next;
-    *link = guard->next;
-    pthread_mutex_unlock(&all_mutex);
+    pthread_mutex_lock(&call->mutex);
+    const bool over = call->over;
+    call->guard = NULL;
+    pthread_mutex_unlock(&call->mutex);
+    if (over)
+        exit_call_free(call);
+}
+
+static bool add_exit_call(lap_guard_t *guard)
+{
+    exit_call_t *call = lap_alloc(1, sizeof(*call));
+    if (!call)
+        return false;
+    pthread_mutex_init(&call->mutex, NULL);
+    call->guard = guard;
+    call->owner = getpid();
+    guard->exit_call = call;
+    if (__cxa_atexit(end_at_exit, call, __dso_handle) == 0)
+        return true;
+    exit_call_free(call);
+    return false;
+}
+
+static void end_thread(lap_guard_t *guard)
+{
+    lap_guard_hold(guard);
+    tell_to_end(guard);
+    lap_guard_go(guard);
+    if (!guard->joined)
+        pthread_join(guard->thread, NULL);
 }
 
 lap_guard_t *lap_guard_start(lap_engine_t *engine)
 {
-    static atomic_flag warned = ATOMIC_FLAG_INIT;
     lap_guard_t *guard = lap_alloc(1, sizeof(*guard));
     if (!guard)
         goto err_none;
@@ -155,15 +187,17 @@ lap_guard_t *lap_guard_start(lap_engine_t *engine)
     init_locks(guard);
     if (lap_thread_start(&guard->thread, "lap-guard", keep_watch, guard) != 0)
         goto err_guard;
-    add_to_all(guard);
+    if (!add_exit_call(guard))
+        goto err_thread;
     return guard;
 
+err_thread:
+    end_thread(guard);
 err_guard:
     guard_free(guard);
 err_none:
-    if (!atomic_flag_test_and_set(&warned))
-        lap_warn("cannot start the thread that watches calls in a caller's stream: "
-                 "cudaStreamSynchronize and the like wait for a lost peer until the timeout");
+    lap_warn("cannot start the thread that watches calls in a caller's stream: "
+             "cudaStreamSynchronize and the like wait for a lost peer until the timeout");
     return NULL;
 }
 
@@ -171,12 +205,8 @@ void lap_guard_stop(lap_guard_t *guard)
 {
     if (!guard)
         return;
-    remove_from_all(guard);
-    lap_guard_hold(guard);
-    tell_to_end(guard);
-    lap_guard_go(guard);
-    if (!guard->joined)
-        pthread_join(guard->thread, NULL);
+    forget_exit_call(guard->exit_call);
+    end_thread(guard);
     guard_free(guard);
 }
 

@@ -14,7 +14,7 @@
 
 #include "schedule/run.h"
 
-/* Guards the engine; NULL, after one warning: there is no guard to be had. */
+/* Guards the engine; NULL, after a warning: there is no guard to be had. */
 lap_guard_t *lap_guard_start(lap_engine_t *engine);
 void lap_guard_stop(lap_guard_t *guard); /* NULL is fine, as for the following */
 

@@ -45,7 +45,8 @@ struct lap_engine {
     uint32_t failures;   /* of the streams so far; calls in flight share them */
     lap_status_t status; /* of the latest failure */
     char text[LAP_ERROR_TEXT];
-    lap_guard_t *guard; /* NULL: nothing is to be guarded yet, or nobody can */
+    lap_guard_t *guard; /* NULL: nothing is to be guarded yet, or nobody can: */
+    bool unguarded;     /* that has been said */
 };
 
 /* The engine of a world, made when first asked for; it ends with the world. */

@@ -20,7 +20,8 @@ lap_tensor_t lap_nn_tensor(const lap_nn_t *nn, uint32_t region)
     if (nn->list.regions[region].memory != LAP_NN_EXTERNAL || lap_nn_list_is_stage(&nn->list))
         tensor.rows = lap_nn_region_rows(&nn->list, region, nn->seq);
     if (nn->list.regions[region].memory == LAP_NN_EXTERNAL && lap_nn_list_is_stage(&nn->list))
-        tensor.data = nn->ids + (size_t)nn->micro * nn->list.plan.m * LAP_ID_COLS; /* tokens */
+        tensor.data =
+            nn->tokens.ids + (size_t)nn->micro * nn->list.plan.m * LAP_ID_COLS; /* tokens */
     return tensor;
 }
 

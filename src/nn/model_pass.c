@@ -48,14 +48,14 @@ lap_status_t lap_nn_model_start(lap_nn_t *nn)
         const size_t micros = lap_nn_micros(list);
         LAP_TRY(device->ops->alloc_shared(
             device, micros * list->plan.m * LAP_ID_COLS * sizeof(int32_t), &memory));
-        nn->ids = memory;
-        LAP_TRY(device->ops->alloc_shared(device, micros * sizeof(*nn->entropy), &memory));
-        nn->entropy = memory;
-        nn->starts = lap_alloc(list->plan.desc.vocab + 1, sizeof(*nn->starts));
-        if (!nn->starts)
+        nn->tokens.ids = memory;
+        LAP_TRY(device->ops->alloc_shared(device, micros * sizeof(*nn->tokens.entropy), &memory));
+        nn->tokens.entropy = memory;
+        nn->tokens.starts = lap_alloc(list->plan.desc.vocab + 1, sizeof(*nn->tokens.starts));
+        if (!nn->tokens.starts)
             return lap_error(LAP_ERR_NO_MEMORY, "no memory for a vocabulary of %zu tokens",
                              list->plan.desc.vocab);
-        nn->tensors[list->tokens].data = nn->ids;
+        nn->tensors[list->tokens].data = nn->tokens.ids;
     }
     if (list->rope == LAP_NN_NONE)
         return LAP_OK;
@@ -99,7 +99,7 @@ static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *to
 {
     const size_t batch = nn->list.plan.desc.batch, vocab = nn->list.plan.desc.vocab;
     for (size_t token = 0; token <= vocab; token++)
-        nn->starts[token] = 0;
+        nn->tokens.starts[token] = 0;
     for (size_t row = 0; row < batch * seq; row++) {
         const size_t from = row % batch * seq + row / batch;
         int32_t *ids = all + row * LAP_ID_COLS;
@@ -107,12 +107,12 @@ static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *to
         ids[LAP_ID_TARGET] = targets ? targets[from] : -1;
         ids[LAP_ID_SAMPLE] =
             targets ? (int32_t)((nn->sample + row % batch) & (uint64_t)INT32_MAX) : -1;
-        nn->starts[tokens[from] + 1]++;
+        nn->tokens.starts[tokens[from] + 1]++;
     }
     for (size_t token = 0; token < vocab; token++)
-        nn->starts[token + 1] += nn->starts[token];
+        nn->tokens.starts[token + 1] += nn->tokens.starts[token];
     for (size_t row = 0; row < batch * seq; row++) {
-        const size_t place = nn->starts[all[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
+        const size_t place = nn->tokens.starts[all[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
         all[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
     }
     nn->sample += targets ? batch : 0;
@@ -123,8 +123,8 @@ lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const in
 {
     LAP_TRY(lap_nn_check_seq(nn, seq));
     LAP_TRY(check_tokens(nn, seq, tokens, targets, counted_p));
-    put_tokens(nn, nn->ids + micro * nn->list.plan.m * LAP_ID_COLS, seq, tokens, targets);
-    nn->entropy[micro] = nn->list.plan.desc.loss_scale / (float)*counted_p;
+    put_tokens(nn, nn->tokens.ids + micro * nn->list.plan.m * LAP_ID_COLS, seq, tokens, targets);
+    nn->tokens.entropy[micro] = nn->list.plan.desc.loss_scale / (float)*counted_p;
     return LAP_OK;
 }
 
@@ -154,9 +154,9 @@ lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
                          seq * nn->list.plan.desc.batch);
     LAP_TRY(check_tokens(nn, seq, tokens, targets, &counted));
     LAP_TRY(lap_nn_begin_forward(nn, seq));
-    put_tokens(nn, nn->ids, seq, tokens, targets);
+    put_tokens(nn, nn->tokens.ids, seq, tokens, targets);
     nn->loss_count = counted;
-    *nn->entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
+    *nn->tokens.entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
     return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
 }
 
@@ -303,7 +303,7 @@ static lap_status_t issue_entropy(lap_nn_t *nn, lap_stream_t *stream, const lap_
         .ids = lap_nn_tensor(nn, entry->reads[1]).data,
         .stats = lap_nn_tensor(nn, stats ? entry->writes[0] : entry->reads[2]).data,
         .ranks = (size_t)plan->nranks,
-        .scale = nn->entropy + nn->micro,
+        .scale = nn->tokens.entropy + nn->micro,
         .sum = nn->loss + nn->micro,
     };
     /* What is behind these columns is 0, in logits and in their gradients. */

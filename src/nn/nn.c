@@ -287,10 +287,10 @@ static void free_memory(lap_nn_t *nn)
         device->ops->free_shared(device, nn->loss);
     if (nn->grad_scale)
         device->ops->free_shared(device, nn->grad_scale);
-    if (nn->ids)
-        device->ops->free_shared(device, nn->ids);
-    if (nn->entropy)
-        device->ops->free_shared(device, nn->entropy);
+    if (nn->tokens.ids)
+        device->ops->free_shared(device, nn->tokens.ids);
+    if (nn->tokens.entropy)
+        device->ops->free_shared(device, nn->tokens.entropy);
     if (nn->end)
         device->ops->event_destroy(nn->end);
 }
@@ -324,7 +324,7 @@ static void end(lap_nn_t *nn)
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->live_bytes);
-    lap_free(nn->starts);
+    lap_free(nn->tokens.starts);
     lap_free(nn->tensors);
     lap_free(nn->reductions);
     lap_free(nn->calls);

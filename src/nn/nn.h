@@ -77,6 +77,23 @@ typedef enum lap_nn_sync {
     LAP_NN_SUMMED,  /* of all replicas */
 } lap_nn_sync_t;
 
+/* The programs of layers, and which of them are in flight: run.c's. */
+typedef struct lap_nn_passes {
+    lap_nn_pass_t cache[LAP_NN_PASSES];
+    uint64_t count;                              /* that were asked for so far */
+    lap_nn_pass_t *in_flight[LAP_NN_LIST_PARTS]; /* that have not ended: one of each part at most */
+    size_t nin_flight;
+    lap_nn_pass_t *in_background; /* a backward whose buckets have not been ended */
+    bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
+} lap_nn_passes_t;
+
+/* The tokens of a model, in shared memory: model_pass.c's. */
+typedef struct lap_nn_tokens {
+    int32_t *ids;   /* [rows, LAP_ID_COLS] of the latest pass */
+    float *entropy; /* what gradients of logits are multiplied by */
+    size_t *starts; /* memory of the host: where each token begins when they are sorted */
+} lap_nn_tokens_t;
+
 struct lap_nn {
     lap_nn_list_t list;
     lap_group_t *group;
@@ -100,22 +117,15 @@ struct lap_nn {
     double *loss;      /* shared memory: the sum of squares of the latest loss here, */
     size_t loss_count; /* and how many elements the whole has; of a model: targets that count */
     uint64_t sample;   /* of a model: the number of the first sequence of the next forward */
-    int32_t *ids;      /* of a model, shared memory: [rows, LAP_ID_COLS] of the latest pass, */
-    float *entropy;    /* shared memory, of a model: what gradients of logits are multiplied by, */
-    size_t *starts;    /* and where each token begins among them when they are sorted */
+    lap_nn_tokens_t tokens;
     float *grad_scale; /* shared memory: 1 / loss_scale */
     float
         *looks; /* shared memory: largest magnitudes of what finite.c looks at; NULL: it does not */
 
     lap_event_t *end; /* of the compute stream, when all is waited for */
-    lap_nn_pass_t cache[LAP_NN_PASSES];
-    uint64_t npasses;                            /* so far */
-    lap_nn_pass_t *in_flight[LAP_NN_LIST_PARTS]; /* that have not ended: one of each part at most */
-    size_t nin_flight;
+    lap_nn_passes_t passes;
     const lap_nn_background_t *background; /* NULL: backward sends nothing to replicas */
-    lap_nn_pass_t *in_background;          /* a backward whose buckets have not been ended */
-    bool seen[LAP_NN_LIST_PARTS]; /* parts that have run: the next is not their first pass */
-    lap_stream_t *stream;         /* of the entry of a pass that is being issued; NULL: none is */
+    lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     lap_timeline_t *timeline; /* NULL: passes are in none */
     uint64_t *live_bytes;     /* for it, of each entry; NULL until there is one */

@@ -486,7 +486,7 @@ static lap_status_t make_ids(lap_probe_t *probe)
     size_t counted;
     void *memory;
     LAP_TRY(device->ops->alloc_shared(device, count * LAP_ID_COLS * sizeof(int32_t), &memory));
-    probe->ids = probe->shadow.ids = memory;
+    probe->ids = probe->shadow.tokens.ids = memory;
     int32_t *tokens = lap_alloc(count, sizeof(*tokens));
     if (!tokens)
         return lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count);

@@ -130,14 +130,14 @@ static void free_pass(lap_nn_pass_t *pass)
 void lap_nn_free_passes(lap_nn_t *nn)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
-        free_pass(&nn->cache[i]);
+        free_pass(&nn->passes.cache[i]);
 }
 
 void lap_nn_free_part(lap_nn_t *nn, int part)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (nn->cache[i].part == part)
-            free_pass(&nn->cache[i]);
+        if (nn->passes.cache[i].part == part)
+            free_pass(&nn->passes.cache[i]);
 }
 
 static bool is_pass(const lap_nn_pass_t *pass, int part, size_t seq, lap_nn_mode_t mode)
@@ -151,7 +151,7 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t m
 {
     lap_nn_pass_t *found = NULL, *oldest = NULL;
     for (int i = 0; i < LAP_NN_PASSES && !found; i++) {
-        lap_nn_pass_t *pass = &nn->cache[i];
+        lap_nn_pass_t *pass = &nn->passes.cache[i];
         if (is_pass(pass, part, seq, mode))
             found = pass;
         else if (!pass->is_in_flight && (!oldest || pass->used < oldest->used))
@@ -165,7 +165,7 @@ lap_status_t lap_nn_get_pass(lap_nn_t *nn, int part, size_t seq, lap_nn_mode_t m
         LAP_TRY(make_pass(nn, oldest));
         found = oldest;
     }
-    found->used = ++nn->npasses;
+    found->used = ++nn->passes.count;
     *pass_p = found;
     return LAP_OK;
 }
@@ -388,9 +388,9 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
         lap_flight_enter(nn->engine, &pass->norm_in_flight, nn->norm_group, nn->norm_buffer);
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
-    nn->in_flight[nn->nin_flight++] = pass;
+    nn->passes.in_flight[nn->passes.nin_flight++] = pass;
     if (pass->mode.replicas)
-        nn->in_background = pass;
+        nn->passes.in_background = pass;
 }
 
 static lap_status_t break_set(lap_nn_t *nn, lap_stream_set_t set, lap_status_t status)
@@ -422,7 +422,7 @@ static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t 
 /* What it has sent to replicas may go on. */
 static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
-    pass->is_in_flight = pass == nn->in_background;
+    pass->is_in_flight = pass == nn->passes.in_background;
     const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
     if (!norm_group_of(nn, pass))
         return status;
@@ -432,13 +432,13 @@ static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 
 lap_status_t lap_nn_end_background(lap_nn_t *nn)
 {
-    lap_nn_pass_t *pass = nn->in_background;
+    lap_nn_pass_t *pass = nn->passes.in_background;
     if (!pass)
         return LAP_OK;
-    nn->in_background = NULL;
+    nn->passes.in_background = NULL;
     pass->is_in_flight = false;
-    for (size_t i = 0; i < nn->nin_flight; i++)
-        pass->is_in_flight = pass->is_in_flight || nn->in_flight[i] == pass;
+    for (size_t i = 0; i < nn->passes.nin_flight; i++)
+        pass->is_in_flight = pass->is_in_flight || nn->passes.in_flight[i] == pass;
     return end_set(nn, pass, LAP_BACKGROUND);
 }
 
@@ -446,8 +446,8 @@ lap_status_t lap_nn_end_background(lap_nn_t *nn)
 void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background)
 {
     for (int i = 0; i < LAP_NN_PASSES; i++)
-        if (nn->cache[i].mode.replicas)
-            free_pass(&nn->cache[i]);
+        if (nn->passes.cache[i].mode.replicas)
+            free_pass(&nn->passes.cache[i]);
     nn->background = background;
 }
 
@@ -457,15 +457,15 @@ static lap_status_t end_first(lap_nn_t *nn, size_t count)
     lap_status_t status = LAP_OK;
     lap_saved_error_t saved;
     for (size_t i = 0; i < count; i++) {
-        const lap_status_t ended = end_pass(nn, nn->in_flight[i]);
+        const lap_status_t ended = end_pass(nn, nn->passes.in_flight[i]);
         if (ended == LAP_OK || status != LAP_OK)
             continue;
         status = ended;
         lap_error_save(&saved);
     }
-    for (size_t i = count; i < nn->nin_flight; i++)
-        nn->in_flight[i - count] = nn->in_flight[i];
-    nn->nin_flight -= count;
+    for (size_t i = count; i < nn->passes.nin_flight; i++)
+        nn->passes.in_flight[i - count] = nn->passes.in_flight[i];
+    nn->passes.nin_flight -= count;
     if (status != LAP_OK)
         lap_error_restore(&saved);
     return status;
@@ -473,21 +473,21 @@ static lap_status_t end_first(lap_nn_t *nn, size_t count)
 
 lap_status_t lap_nn_end_passes(lap_nn_t *nn)
 {
-    return end_first(nn, nn->nin_flight);
+    return end_first(nn, nn->passes.nin_flight);
 }
 
 lap_status_t lap_nn_end_part(lap_nn_t *nn, int part)
 {
-    size_t count = nn->nin_flight;
-    while (count > 0 && kind_of(nn->in_flight[count - 1]->part) != kind_of(part))
+    size_t count = nn->passes.nin_flight;
+    while (count > 0 && kind_of(nn->passes.in_flight[count - 1]->part) != kind_of(part))
         count--;
     return end_first(nn, count);
 }
 
 bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 {
-    for (size_t i = 0; i < nn->nin_flight; i++)
-        if (kind_of(nn->in_flight[i]->part) == kind_of(part))
+    for (size_t i = 0; i < nn->passes.nin_flight; i++)
+        if (kind_of(nn->passes.in_flight[i]->part) == kind_of(part))
             return true;
     return false;
 }
@@ -495,7 +495,7 @@ bool lap_nn_is_in_flight(const lap_nn_t *nn, int part)
 lap_status_t lap_nn_run(lap_nn_t *nn, int part)
 {
     const size_t seq = part >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
-    bool *seen = &nn->seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
+    bool *seen = &nn->passes.seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
     const bool backward = part == LAP_NN_BACKWARD || part == LAP_NN_BACKWARD_MORE;
     const bool sends = backward && nn->background && nn->held == 0;
     /* Only delayed scaling tells the first pass from others. */

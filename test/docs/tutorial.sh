@@ -91,6 +91,10 @@ if [ "$built" = 1 ]; then
     ok 'the method is proved in mixtures with the others' test "$status" = 0
 
     runs '--debug'
+    runs '--trace pass'
+    ok 'the kernel is in the timeline, of both ranks' test "$(grep -oE '"name":"clamp"' pass.json | wc -l)" -ge 4
+    lap show train --layer transformer --tp 2 --seq 32 --predict
+    has 'and in lap show, with its time' "$status $out" '0 ' ' clamp ' 'predicted: '
     before=$("$first" check train --layer transformer --tp 2 | grep -oE '[0-9]+ kernels')
     lap check train --layer transformer --tp 2
     is 'a transformer layer has two kernels more' "$(grep -oE '[0-9]+ kernels' <<<"$out")" "$((${before% kernels} + 2)) kernels"

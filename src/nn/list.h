@@ -48,6 +48,12 @@ typedef struct lap_nn_region {
     size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;
 
+/* With the gaps between its rows. */
+static inline size_t lap_nn_region_bytes(const lap_nn_region_t *region)
+{
+    return region->rows * region->stride * lap_dtype_size(region->dtype);
+}
+
 typedef enum lap_nn_work {
     LAP_NN_OPERATOR = 0,
     LAP_NN_NORM,

@@ -75,24 +75,20 @@ static void bind_params(lap_nn_t *nn)
     }
 }
 
-/* What reductions are given; the gradients of vectors are scaled, those of GEMMs by their alpha. */
-static void bind_reductions(lap_nn_t *nn)
+void lap_nn_bind_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
-    for (uint32_t i = 0; i < nn->list.nentries; i++) {
-        const lap_nn_entry_t *entry = &nn->list.entries[i];
-        const bool add = entry->work == LAP_NN_ADD;
-        if (!add && entry->work != LAP_NN_ACTIVATE)
-            continue;
-        const lap_tensor_t *src = &nn->tensors[entry->reads[0]];
-        nn->reductions[entry->index] = (lap_nn_reduction_t){
-            .src = src->data,
-            .src_stride = src->stride * lap_dtype_size(src->dtype),
-            .scale = add ? nn->grad_scale : NULL,
-            .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
-                       .scale = 1,
-                       .beta = entry->beta},
-        };
-    }
+    const bool add = entry->work == LAP_NN_ADD;
+    if (!add && entry->work != LAP_NN_ACTIVATE)
+        return;
+    const lap_tensor_t *src = &nn->tensors[entry->reads[0]];
+    nn->reductions[entry->index] = (lap_nn_reduction_t){
+        .src = src->data,
+        .src_stride = src->stride * lap_dtype_size(src->dtype),
+        .scale = add ? nn->grad_scale : NULL,
+        .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
+                   .scale = 1,
+                   .beta = entry->beta},
+    };
 }
 
 static lap_status_t alloc_all(lap_nn_t *nn)
@@ -116,7 +112,8 @@ static lap_status_t alloc_all(lap_nn_t *nn)
             LAP_TRY(device->ops->alloc(device, list->bytes[i], &nn->memory[i]));
     bind_regions(nn, 0);
     bind_params(nn);
-    bind_reductions(nn);
+    for (uint32_t i = 0; i < list->nentries; i++)
+        lap_nn_bind_reduction(nn, &list->entries[i]);
     return LAP_OK;
 }
 

@@ -167,6 +167,12 @@ lap_status_t lap_nn_add_step(lap_nn_t *nn, lap_group_t *group, const lap_optimiz
 lap_status_t lap_nn_start_step(lap_nn_t *nn);
 void lap_nn_drop_step(lap_nn_t *nn);
 
+/*
+ * What the reduction of an entry is given, if it is one, once its regions have memory. The gradients of
+ * vectors are scaled, those of GEMMs by their alpha.
+ */
+void lap_nn_bind_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry);
+
 /* ---- nn_terms.c ---- */
 
 /* Lists all of a description that the ranks of a group must have alike. */

@@ -204,18 +204,12 @@ static uint32_t region_of(const lap_nn_entry_t *entry, int i)
 
 enum { REGIONS = LAP_NN_READS + LAP_NN_WRITES };
 
-static size_t region_bytes(const lap_nn_list_t *list, uint32_t region)
-{
-    const lap_nn_region_t *matrix = &list->regions[region];
-    return matrix->rows * matrix->stride * lap_dtype_size(matrix->dtype);
-}
-
 static size_t entry_bytes(const lap_nn_list_t *list, const lap_nn_entry_t *entry)
 {
     size_t bytes = 0;
     for (int i = 0; i < REGIONS; i++)
         if (region_of(entry, i) != LAP_NN_NONE)
-            bytes += padded(region_bytes(list, region_of(entry, i)));
+            bytes += padded(lap_nn_region_bytes(&list->regions[region_of(entry, i)]));
     return bytes;
 }
 
@@ -234,7 +228,7 @@ static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
 {
     const lap_nn_list_t *list = &probe->nn->list;
     const lap_tensor_t *tensor = &probe->shadow.tensors[index];
-    const size_t bytes = region_bytes(list, index);
+    const size_t bytes = lap_nn_region_bytes(&list->regions[index]);
     const lap_copy_t copy = {.dst = tensor->data,
                              .src = probe->ids,
                              .rows = 1,
@@ -246,21 +240,6 @@ static lap_status_t fill_region(lap_probe_t *probe, uint32_t index)
         return fill(probe, tensor->dtype, tensor->data, tensor->rows * tensor->stride);
     LAP_TRY(ops->copy(probe->stream, &copy));
     return ops->stream_synchronize(probe->stream);
-}
-
-/* As bind_reductions of nn.c. */
-static void place_reduction(lap_probe_t *probe, const lap_nn_entry_t *entry)
-{
-    const lap_tensor_t *src = &probe->shadow.tensors[entry->reads[0]];
-    const bool add = entry->work == LAP_NN_ADD;
-    probe->shadow.reductions[entry->index] = (lap_nn_reduction_t){
-        .src = src->data,
-        .src_stride = src->stride * lap_dtype_size(src->dtype),
-        .scale = add ? probe->nn->grad_scale : NULL,
-        .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
-                   .scale = 1,
-                   .beta = entry->beta},
-    };
 }
 
 /* The regions of an entry in a set of the memory. */
@@ -275,10 +254,9 @@ static void use_set(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t set)
         const lap_nn_region_t *region = &list->regions[index];
         probe->shadow.tensors[index] =
             (lap_tensor_t){at, region->dtype, region->rows, region->cols, region->stride};
-        at += padded(region_bytes(list, index));
+        at += padded(lap_nn_region_bytes(&list->regions[index]));
     }
-    if (entry->work == LAP_NN_ADD || entry->work == LAP_NN_ACTIVATE)
-        place_reduction(probe, entry);
+    lap_nn_bind_reduction(&probe->shadow, entry);
 }
 
 static lap_status_t place_sets(lap_probe_t *probe, const lap_nn_entry_t *entry, size_t sets)

@@ -22,11 +22,6 @@ static uint32_t memory_of(const lap_nn_list_t *list, uint32_t region)
     return memory == LAP_NN_EXTERNAL ? LAP_NN_MEMORIES + region : (uint32_t)memory;
 }
 
-static size_t bytes_of(const lap_nn_region_t *region)
-{
-    return region->rows * region->stride * lap_dtype_size(region->dtype);
-}
-
 /* All regions of a parameter have its name in the list: those that are not its master say what they are. */
 static void rename_region(lap_linked_t *linked, const lap_nn_weight_t *weight, uint32_t region,
                           const char *suffix)
@@ -79,7 +74,7 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         else
             snprintf(name, sizeof(name), "%sblock%u.%s", slot, (unsigned)named->block, named->name);
         (void)lap_link_add_region(linked, name, memory_of(list, root),
-                                  list->regions[root].offset + offset, bytes_of(region),
+                                  list->regions[root].offset + offset, lap_nn_region_bytes(region),
                                   filled || given);
     }
     name_weights(list, linked);
@@ -108,7 +103,7 @@ static lap_link_place_t vector_of(const lap_nn_list_t *list, uint32_t region)
 {
     lap_link_place_t place = place_of(list, region);
     if (region != LAP_NN_NONE)
-        place.row_bytes = place.stride = bytes_of(&list->regions[region]);
+        place.row_bytes = place.stride = lap_nn_region_bytes(&list->regions[region]);
     return place;
 }
 
@@ -444,7 +439,7 @@ static size_t given_bytes(const lap_nn_list_t *list)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < list->nregions; i++)
-        bytes += is_given(list, i) ? bytes_of(&list->regions[i]) : 0;
+        bytes += is_given(list, i) ? lap_nn_region_bytes(&list->regions[i]) : 0;
     return bytes;
 }
 
@@ -452,7 +447,7 @@ static size_t given_bytes(const lap_nn_list_t *list)
 static size_t made_bytes(const lap_nn_list_t *list)
 {
     const lap_nn_region_t *y = &list->regions[list->y], *dx = &list->regions[list->dx];
-    return y->memory == LAP_NN_EXTERNAL ? bytes_of(y) + bytes_of(dx) : 0;
+    return y->memory == LAP_NN_EXTERNAL ? lap_nn_region_bytes(y) + lap_nn_region_bytes(dx) : 0;
 }
 
 /* The part of the list whose program a fragment is in: the copies of weights belong to the step. */

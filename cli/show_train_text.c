@@ -145,10 +145,10 @@ static void print_head(const lap_show_train_t *show)
     char replicas[48] = "";
     if (show->train->grid.dp > 1)
         snprintf(replicas, sizeof(replicas), " in each of %d replicas", show->train->grid.dp);
+    const int ranks = show->train->grid.tp * show->train->grid.pp;
     printf("%s, %zu layer%s, hidden %zu, seq %zu, batch %zu, %d rank%s%s, target %s: %s%s\n",
            lap_nn_kind_name(desc->kind), desc->layers, desc->layers == 1 ? "" : "s", desc->hidden,
-           desc->seq, desc->batch, show->train->grid.tp, show->train->grid.tp == 1 ? "" : "s",
-           replicas, show->target->name,
+           desc->seq, desc->batch, ranks, ranks == 1 ? "" : "s", replicas, show->target->name,
            show->pass    ? "after pass "
            : show->spans ? "as they run here"
                          : "operators as built",

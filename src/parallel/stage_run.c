@@ -12,6 +12,7 @@
 #include "overlap/op.h"
 #include "parallel/stage.h"
 #include "parallel/stage_link.h"
+#include "parallel/stage_prove.h"
 #include "schedule/execute.h"
 #include "schedule/flight.h"
 #include "util/alloc.h"
@@ -322,6 +323,18 @@ static lap_status_t get_program(lap_pp_t *pp, size_t seq)
 
 /* ---- create, destroy ---- */
 
+/* A step of all ranks, for this device and transport; methods that were chosen by trial are taken as serial. */
+static lap_status_t prove(const lap_pp_t *pp, const lap_nn_desc_t *desc)
+{
+    const lap_stage_proving_t proving = {.desc = desc,
+                                         .tp = pp->nn->list.plan.nranks,
+                                         .pp = pp->pipeline->size,
+                                         .options = &pp->options,
+                                         .target = &pp->target};
+    lap_nn_proof_t proof;
+    return pp->target.name ? lap_stage_prove(&proving, &proof) : LAP_OK; /* no name: no messages */
+}
+
 static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *desc,
                          const lap_nn_cut_t *cut)
 {
@@ -329,6 +342,7 @@ static lap_status_t fill(lap_pp_t *pp, lap_group_t *group, const lap_nn_desc_t *
     LAP_TRY(split_pairs(pp));
     LAP_TRY(lap_group_agree(pp->pipeline, make_buffers(pp)));
     LAP_TRY(lap_group_agree(pp->pipeline, make_tied(pp)));
+    LAP_TRY(lap_group_agree(pp->pipeline, desc->debug ? prove(pp, desc) : LAP_OK));
     return lap_group_agree(pp->pipeline, get_program(pp, pp->nn->list.plan.desc.seq));
 }
 

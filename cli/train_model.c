@@ -258,6 +258,8 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     if (model->pp) {
         lap_train_say(train, says ? model->groups.tp : NULL, "|-- Pipeline of %d micro-batches",
                       train->micro);
+        LAP_TRY(lap_model_samples(model->nn, (uint64_t)model->iteration * train->batch +
+                                                 first_sequence(model, 0)));
         return lap_pp_step(model->pp, train->desc.seq, model->tokens, model->targets);
     }
     lap_nn_accumulate(model->nn, micro + 1 < train->micro);

@@ -87,7 +87,8 @@ LAP_API lap_status_t lap_pp_create(lap_group_t *group, lap_group_t *pipeline,
 LAP_API void lap_pp_destroy(lap_pp_t *pp);
 
 /*
- * The layers that this rank has, for an optimizer, replicas and checkpoints. They belong to pp. An
+ * The layers that this rank has, for an optimizer, replicas and checkpoints, and for lap_model_samples
+ * before a step with dropout: micro-batches count on from there. They belong to pp. An
  * optimizer is made over all ranks that have parts of the model: those of all stages.
  */
 LAP_API lap_nn_t *lap_pp_layers(lap_pp_t *pp);

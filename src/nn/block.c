@@ -233,7 +233,7 @@ static void middle_forward(lap_nn_list_t *list, uint32_t b, int when)
     entry->writes[2] = room;
     if (attention && list->plan.desc.attention_dropout > 0)
         entry->reads[1] = list->ids;
-    entry->index = LAP_MASK_ATTENTION(b);
+    entry->index = LAP_MASK_ATTENTION(lap_nn_plan_block(&list->plan, b));
 }
 
 /* Whether what a block adds to its input is masked. */
@@ -267,7 +267,8 @@ static void multiply_row(lap_nn_list_t *list, uint32_t b)
     entry->writes[LAP_NN_D] = out;
     entry->beta = block->shape.residual && !dropped ? 1.0f : 0.0f;
     if (dropped)
-        lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(b), out, block->x, block->y);
+        lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(lap_nn_plan_block(&list->plan, b)), out,
+                            block->x, block->y);
 }
 
 void lap_nn_list_look(lap_nn_list_t *list, const char *name, uint32_t b, uint32_t region)
@@ -441,7 +442,7 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
     if (attention) {
         entry->reads[2] = block->mid[IN_BACKWARD];
         entry->reads[3] = block->lse;
-        entry->index = LAP_MASK_ATTENTION(b);
+        entry->index = LAP_MASK_ATTENTION(lap_nn_plan_block(&list->plan, b));
     }
     if (attention && list->plan.desc.attention_dropout > 0)
         entry->reads[4] = list->ids;
@@ -524,7 +525,8 @@ uint32_t lap_nn_list_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy)
         uint32_t masked = dy;
         if (drops(list, b)) {
             masked = matrix(list, "dadded", b, LAP_NN_OWN_ROWS, shape->out);
-            lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(b), dy, LAP_NN_NONE, masked);
+            lap_nn_list_dropout(list, b, LAP_MASK_HIDDEN(lap_nn_plan_block(&list->plan, b)), dy,
+                                LAP_NN_NONE, masked);
         }
         row_backward(list, b, masked, dmid);
         middle_backward(list, b, dmid, dpre);

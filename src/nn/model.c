@@ -113,8 +113,10 @@ static void embed(lap_nn_list_t *list, uint32_t out)
 
 void lap_nn_list_tokens(lap_nn_list_t *list)
 {
+    const lap_nn_desc_t *desc = &list->plan.desc;
     const lap_nn_chunk_t chunk = lap_nn_list_chunk(list);
-    if (!chunk.embedding && !chunk.head)
+    const bool masks = desc->attention_dropout > 0 || desc->hidden_dropout > 0;
+    if (!chunk.embedding && !chunk.head && !(masks && lap_nn_list_is_model(list)))
         return;
     lap_nn_entry_t *entry = lap_nn_add_entry(list, LAP_NN_COPY, "tokens", LAP_NN_NONE);
     entry->reads[0] = list->tokens;

@@ -137,17 +137,24 @@ static lap_status_t check_model(const lap_nn_t *nn, const char *caller)
     if (!lap_nn_list_is_model(&nn->list))
         return lap_error(LAP_ERR_INVALID, "%s: the layers are of kind %s, expected a model", caller,
                          lap_nn_kind_name(nn->list.plan.desc.kind));
-    if (lap_nn_list_is_stage(&nn->list))
-        return lap_error(LAP_ERR_INVALID, "%s: this is a stage of a pipeline, expected lap_pp_step",
-                         caller);
     return LAP_OK;
+}
+
+/* That has passes of its own. */
+static lap_status_t check_whole(const lap_nn_t *nn, const char *caller)
+{
+    LAP_TRY(check_model(nn, caller));
+    return lap_nn_list_is_stage(&nn->list)
+               ? lap_error(LAP_ERR_INVALID,
+                           "%s: this is a stage of a pipeline, expected lap_pp_step", caller)
+               : LAP_OK;
 }
 
 lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
                                const int32_t *targets)
 {
     size_t counted = 0;
-    LAP_TRY(check_model(nn, "lap_model_forward"));
+    LAP_TRY(check_whole(nn, "lap_model_forward"));
     LAP_TRY(lap_nn_check_seq(nn, seq));
     if (!tokens)
         return lap_error(LAP_ERR_INVALID, "tokens is NULL, expected %zu of them",
@@ -180,7 +187,7 @@ lap_status_t lap_model_again(lap_nn_t *nn)
 
 lap_status_t lap_model_backward(lap_nn_t *nn)
 {
-    LAP_TRY(check_model(nn, "lap_model_backward"));
+    LAP_TRY(check_whole(nn, "lap_model_backward"));
     if (nn->seq == 0 || nn->loss_count == 0)
         return lap_error(LAP_ERR_INVALID,
                          "lap_model_backward: expected a lap_model_forward with targets before");
@@ -189,7 +196,7 @@ lap_status_t lap_model_backward(lap_nn_t *nn)
 
 lap_status_t lap_model_logits(lap_nn_t *nn, lap_tensor_t *logits_p, size_t *first_p)
 {
-    LAP_TRY(check_model(nn, "lap_model_logits"));
+    LAP_TRY(check_whole(nn, "lap_model_logits"));
     if (!logits_p)
         return lap_error(LAP_ERR_INVALID, "lap_model_logits: logits_p is NULL");
     if (nn->seq == 0 || nn->loss_count > 0)

@@ -245,11 +245,6 @@ lap_status_t lap_nn_plan_stage(const lap_nn_desc_t *given, int nranks, const lap
                          "the layers are of kind %s, expected a model: only "
                          "models are cut into the stages of a pipeline",
                          lap_nn_kind_name(plan.desc.kind));
-    if (plan.desc.attention_dropout > 0 || plan.desc.hidden_dropout > 0)
-        return lap_error(
-            LAP_ERR_UNSUPPORTED,
-            "dropout with a pipeline, expected none: stages do not know the numbers of "
-            "sequences");
     if (plan.desc.fp8 != LAP_FP8_NONE)
         return lap_error(LAP_ERR_UNSUPPORTED,
                          "fp8 with a pipeline, expected none: scales are those of one micro-batch");
@@ -293,8 +288,7 @@ size_t lap_nn_plan_total(const lap_nn_plan_t *plan)
     return blocks_of(plan, plan->desc.layers) + (plan->desc.kind == LAP_NN_MODEL);
 }
 
-/* The block of the whole model that a block of the plan is. */
-static size_t block_of(const lap_nn_plan_t *plan, size_t own)
+size_t lap_nn_plan_block(const lap_nn_plan_t *plan, size_t own)
 {
     uint32_t chunk = 0;
     while (own >= lap_nn_plan_begin(plan, chunk + 1))
@@ -306,7 +300,7 @@ static size_t block_of(const lap_nn_plan_t *plan, size_t own)
 bool lap_nn_plan_has(const lap_nn_plan_t *plan, size_t block, size_t *own_p)
 {
     size_t own = 0;
-    while (own < plan->nblocks && block_of(plan, own) != block)
+    while (own < plan->nblocks && lap_nn_plan_block(plan, own) != block)
         own++;
     *own_p = own;
     return own < plan->nblocks;
@@ -444,7 +438,7 @@ static lap_nn_shape_t shape_of(const lap_nn_plan_t *plan, size_t block)
 
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block)
 {
-    return shape_of(plan, block_of(plan, block));
+    return shape_of(plan, lap_nn_plan_block(plan, block));
 }
 
 static size_t pre_parts(const lap_nn_shape_t *shape)

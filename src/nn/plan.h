@@ -75,6 +75,9 @@ uint32_t lap_nn_plan_chunks(const lap_nn_plan_t *plan);
 size_t lap_nn_plan_begin(const lap_nn_plan_t *plan, uint32_t chunk);
 lap_nn_chunk_t lap_nn_plan_chunk(const lap_nn_plan_t *plan, uint32_t chunk);
 
+/* The block of the whole model that a block of the plan is. */
+size_t lap_nn_plan_block(const lap_nn_plan_t *plan, size_t own);
+
 lap_nn_shape_t lap_nn_plan_shape(const lap_nn_plan_t *plan, size_t block);
 
 /* The parameters that a block of the whole model adds to those before; and whether a rank has it. */

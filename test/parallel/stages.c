@@ -32,6 +32,7 @@ typedef struct trial {
     size_t nlayers;
     int overlap, tied;
     lap_recompute_t recompute;
+    float dropout;
     double losses[STEPS], norms[STEPS];
 } trial_t;
 
@@ -51,6 +52,7 @@ static lap_nn_desc_t describe(const trial_t *trial, lap_tp_overlap_t *overlap)
     desc.max_positions = trial->llama ? 0 : SEQ;
     desc.tied = trial->tied;
     desc.recompute = trial->recompute;
+    desc.attention_dropout = desc.hidden_dropout = trial->dropout;
     desc.init_std = 0.1f;
     switches.overlap = trial->overlap;
     (void)lap_tp_overlap_init(trial->grid.tp, overlap);
@@ -146,15 +148,15 @@ static lap_status_t step(rank_t *rank, const lap_nn_desc_t *desc, int index, dou
     double all[2] = {0};
     for (size_t b = 0; b < own; b++)
         fill_tokens(index, first + b, tokens + b * SEQ, targets + b * SEQ);
-    lap_status_t status = LAP_OK;
-    if (rank->pp) {
+    lap_status_t status = lap_model_samples(rank->nn, (uint64_t)index * SEQUENCES + first);
+    if (status == LAP_OK && rank->pp) {
         status = lap_pp_step(rank->pp, SEQ, tokens, targets);
         memset(tokens, 0xff, sizeof(tokens)); /* the call has taken what it needs */
         if (status == LAP_OK)
             status = lap_pp_wait(rank->pp);
         if (status == LAP_OK)
             status = lap_pp_loss(rank->pp, loss_p);
-    } else {
+    } else if (status == LAP_OK) {
         status = run_passes(rank, desc->batch * SEQ, tokens, targets, loss_p);
     }
     if (status == LAP_OK && rank->replicas) {
@@ -280,10 +282,52 @@ static void test_grids(const char *device, bool llama, size_t only)
     }
 }
 
+/* Of one of each kind: what is listed, or cut, in another way. */
+static void test_ways(const char *device)
+{
+    static const size_t uneven[] = {3, 1, 4};
+    for (int i = 0; i < 4; i++) {
+        trial_t one = {
+            .device = device, .grid = LAP_GRID_INIT, .micro = 4, .overlap = 1, .tied = i % 2};
+        const char *what = "";
+        trial_t grid = one;
+        grid.grid = (lap_grid_t){1, 1, 3, 1};
+        grid.schedule = i % 2 ? "zb-h1" : "1f1b";
+        switch (i) {
+        case 0:
+            what = "dropout, not tied";
+            one.dropout = grid.dropout = 0.1f;
+            grid.grid = (lap_grid_t){2, 1, 2, 2};
+            break;
+        case 1:
+            what = "dropout, recomputed, backward in two parts";
+            one.dropout = grid.dropout = 0.1f;
+            grid.recompute = LAP_RECOMPUTE_FULL;
+            break;
+        case 2:
+            what = "layers as given, selective recomputation";
+            grid.layers = uneven;
+            grid.nlayers = 3;
+            grid.recompute = LAP_RECOMPUTE_SELECTIVE;
+            break;
+        default:
+            what = "layers as given, backward in two parts";
+            grid.layers = uneven;
+            grid.nlayers = 3;
+        }
+        run(&one);
+        run(&grid);
+        tap_ok(difference(&grid, &one) <= 1e-5, "%s: as on one rank, up to %.2g", what,
+               difference(&grid, &one));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "gpt", *device = argc > 2 ? argv[2] : "cpu";
     test_grids(device, strcmp(what, "llama") == 0,
                argc > 3 ? strtoul(argv[3], NULL, 10) : SIZE_MAX);
+    if (argc <= 3 && strcmp(device, "cuda") != 0)
+        test_ways(device);
     return tap_done();
 }

@@ -72,6 +72,7 @@ typedef struct lap_bench {
     size_t timeline_method;
     const char *trace_path; /* NULL: no trace is written */
     lap_trace_format_t trace_format;
+    bool trace_simulated;    /* and a simulated call beside the measured one */
     double least_efficiency; /* NAN: any will do */
     uint64_t seed;
     double timeout_s;

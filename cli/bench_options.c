@@ -40,6 +40,7 @@ enum {
     TIMELINE_METHOD,
     TRACE,
     TRACE_FORMAT,
+    TRACE_SIMULATED,
     ASSERT_EFFICIENCY,
     SEED,
     TIMEOUT,
@@ -108,6 +109,8 @@ static const lap_option_t options[NOPTIONS] = {
                          "the method to draw or to write (default: the best that overlaps)", NULL},
     [TRACE] = LAP_OPTION_TRACE("one measured call of each rank"),
     [TRACE_FORMAT] = LAP_OPTION_TRACE_FORMAT,
+    [TRACE_SIMULATED] = {0, "trace-simulated", NULL,
+                         "simulate the call that --trace writes, too: both are in the file", NULL},
     [ASSERT_EFFICIENCY] = {0, "assert-efficiency", "E",
                            "end with status 4 unless the best method that overlaps has an "
                            "efficiency of at least E, such as 0.9",
@@ -290,16 +293,18 @@ static bool demo_cases(lap_bench_t *bench, const lap_args_t *args)
 /* Options that another mode understands and this one would ignore are mistakes too. */
 static const int *const refused[] = {
     [LAP_BENCH_OP] = (const int[]){SWEEP_M, SWEEP_N, SWEEP_K, NOPTIONS},
-    [LAP_BENCH_LATENCY] = (const int[]){METHOD,   BASELINE,  TIMELINE_METHOD, LINK,
-                                        TIMELINE, TRACE,     TRACE_FORMAT,    ASSERT_EFFICIENCY,
-                                        DTYPE,    OUT_DTYPE, WIRE_DTYPE,      LAYOUT,
-                                        EPILOGUE, SEED,      NUM_SM,          SM_MARGIN,
-                                        CALLS,    REST,      NO_TRACE,        SWEEP_M,
-                                        SWEEP_N,  SWEEP_K,   NOPTIONS},
+    [LAP_BENCH_LATENCY] = (const int[]){METHOD,       BASELINE,        TIMELINE_METHOD,
+                                        LINK,         TIMELINE,        TRACE,
+                                        TRACE_FORMAT, TRACE_SIMULATED, ASSERT_EFFICIENCY,
+                                        DTYPE,        OUT_DTYPE,       WIRE_DTYPE,
+                                        LAYOUT,       EPILOGUE,        SEED,
+                                        NUM_SM,       SM_MARGIN,       CALLS,
+                                        REST,         NO_TRACE,        SWEEP_M,
+                                        SWEEP_N,      SWEEP_K,         NOPTIONS},
     [LAP_BENCH_DEMO] = (const int[]){METHOD, BASELINE, TIMELINE_METHOD, JSON, LAYOUT, SWEEP_M,
                                      SWEEP_N, SWEEP_K, NOPTIONS},
-    [LAP_BENCH_SWEEP] =
-        (const int[]){TIMELINE, TIMELINE_METHOD, TRACE, TRACE_FORMAT, NO_TRACE, NOPTIONS},
+    [LAP_BENCH_SWEEP] = (const int[]){TIMELINE, TIMELINE_METHOD, TRACE, TRACE_FORMAT,
+                                      TRACE_SIMULATED, NO_TRACE, NOPTIONS},
 };
 
 static bool refuse_others(const lap_bench_t *bench, const lap_args_t *args)
@@ -492,8 +497,14 @@ static bool parse_trace(lap_bench_t *bench, const lap_args_t *args)
 {
     size_t format = LAP_TRACE_PERFETTO;
     bench->trace_path = args->values[TRACE];
-    if (args->given[TRACE_FORMAT] && !bench->trace_path)
-        return lap_args_wrong(&lap_bench_command, "--trace-format needs --trace FILE.json");
+    bench->trace_simulated = args->given[TRACE_SIMULATED];
+    if ((args->given[TRACE_FORMAT] || bench->trace_simulated) && !bench->trace_path)
+        return lap_args_wrong(&lap_bench_command, "--%s needs --trace FILE.json",
+                              args->given[TRACE_FORMAT] ? "trace-format" : "trace-simulated");
+    if (bench->trace_simulated &&
+        (strcmp(bench->device, "cuda") == 0 || !lap_kind_multiplies(bench->cases[0].kind)))
+        return lap_args_wrong(&lap_bench_command,
+                              "--trace-simulated is for operators with a GEMM, on CPUs");
     if (args->values[TRACE_FORMAT] &&
         !lap_arg_choice(&lap_bench_command, "--trace-format", args->values[TRACE_FORMAT],
                         lap_trace_formats, &format))

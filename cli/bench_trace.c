@@ -3,8 +3,12 @@
 #include "bench.h"
 #include "core/status.h"
 #include "core/world.h"
+#include "overlap/auto.h"
 #include "overlap/op.h"
 #include "ranks.h"
+#include "schedule/calibrate.h"
+#include "schedule/simulate.h"
+#include "util/alloc.h"
 
 /* The records of one operator, which are `number` among those that the trace has joined. */
 static lap_status_t add_op(const lap_bench_call_t *call, const lap_op_t *op, uint32_t number,
@@ -45,15 +49,104 @@ static void put_place(const void *context, int rank, char *text, size_t bytes)
     snprintf(text, bytes, "tp%d", rank);
 }
 
+/* ---- the same call, simulated ---- */
+
+typedef struct player {
+    const lap_linked_t *programs; /* of each rank */
+    lap_timeline_call_t words;
+    lap_timeline_t *timeline;
+} player_t;
+
+static uint64_t ns_of(double seconds)
+{
+    return (uint64_t)(seconds * 1e9) + 1; /* 0 is no time */
+}
+
+static void add_step(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t block,
+                     const lap_step_times_t *times)
+{
+    const player_t *player = context;
+    const lap_schedule_t *schedule = &player->programs[rank].fragments[fragment].schedule;
+    lap_timeline_record_t record = lap_timeline_describe(&player->words, 0, schedule, step, block);
+    record.ready = ns_of(times->ready);
+    record.begin = ns_of(times->begin);
+    record.end = ns_of(times->end);
+    record.sent = times->came > 0 ? ns_of(times->sent) : 0;
+    record.came = times->came > 0 ? ns_of(times->came) : 0;
+    lap_timeline_add(player->timeline, &record);
+}
+
+/* A call by itself is a program of one fragment. */
+static lap_status_t play(const lap_bench_call_t *call, const lap_cost_t *cost,
+                         lap_timeline_t *timeline)
+{
+    const size_t size = (size_t)call->group->size;
+    lap_fragment_t *fragments = lap_alloc(size, sizeof(*fragments));
+    lap_linked_t *programs = lap_alloc(size, sizeof(*programs));
+    const lap_linked_t **list = lap_alloc(size, sizeof(*list));
+    player_t player = {programs,
+                       {.name = lap_kind_words[call->it->kind].word,
+                        .layer = -1,
+                        .stride = 1,
+                        .traffic = LAP_TRAFFIC_TP},
+                       timeline};
+    const lap_step_watch_t watch = {add_step, &player};
+    lap_status_t status = LAP_OK;
+    size_t made = 0;
+    lap_simulated_t simulated;
+    if (!fragments || !programs || !list)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory to simulate %zu ranks", size);
+    while (made < size && status == LAP_OK) {
+        fragments[made].stride = 1;
+        programs[made] = (lap_linked_t){
+            .rank = (int)made, .fragments = &fragments[made], .nfragments = 1, .watch = &watch};
+        list[made] = &programs[made];
+        status = lap_op_schedule(call->op, call->it->m, (int)made, &fragments[made].schedule);
+        made++;
+    }
+    const lap_fragment_cost_t costs = {.cost = cost};
+    if (status == LAP_OK)
+        status = lap_linked_simulate(list, (int)size, &costs, &simulated, 0, NULL);
+    while (made > 0)
+        lap_schedule_clear(&fragments[--made].schedule);
+    lap_free(fragments);
+    lap_free(programs);
+    lap_free(list);
+    return status;
+}
+
+/* Measures what things cost here; rank 0 plays, and gives measured records the times that it finds. */
+static lap_status_t simulate(const lap_bench_call_t *call, lap_timeline_t *measured,
+                             lap_timeline_t *timeline)
+{
+    const lap_op_desc_t *desc = &call->op->problem.desc;
+    const lap_transport_ops_t *transport = call->buffer->ops;
+    lap_cost_t cost;
+    size_t n, k;
+    LAP_TRY(lap_auto_gemm(desc, call->group->size, transport->can, &n, &k));
+    LAP_TRY(lap_calibrate(call->group, call->engine, transport->name, desc->dtype, n, k, &cost));
+    lap_cost_add_link(&cost, &call->buffer->link);
+    lap_status_t status = LAP_OK;
+    if (call->group->rank == 0)
+        status = play(call, &cost, timeline);
+    if (call->group->rank == 0 && status == LAP_OK)
+        status = lap_timeline_predict(measured, timeline);
+    timeline->emulated = measured->emulated;
+    return lap_group_agree(call->group, status);
+}
+
+/* ---- the file ---- */
+
 /* A full disk must not cost what was measured. */
 static void write_file(const lap_bench_call_t *call, const lap_timeline_t *timeline,
-                       bool *unwritten_p)
+                       const lap_timeline_t *simulated, bool *unwritten_p)
 {
     const lap_trace_file_t file = {.path = call->bench->trace_path,
                                    .format = call->bench->trace_format,
                                    .command = "lap bench",
                                    .title = call->title,
                                    .measured = timeline,
+                                   .simulated = call->bench->trace_simulated ? simulated : NULL,
                                    .place = put_place};
     const lap_status_t status = lap_trace_file_write(&file);
     *unwritten_p = status != LAP_OK;
@@ -69,12 +162,15 @@ static void write_file(const lap_bench_call_t *call, const lap_timeline_t *timel
 
 lap_status_t lap_bench_write_trace(const lap_bench_call_t *call, bool *unwritten_p)
 {
-    lap_timeline_t timeline = {.size = call->group->size};
+    lap_timeline_t timeline = {.size = call->group->size}, simulated = timeline;
     lap_status_t status = lap_group_agree(call->group, fill(call, &timeline));
     if (status == LAP_OK)
         status = lap_timeline_gather(&timeline, call->group);
+    if (status == LAP_OK && call->bench->trace_simulated)
+        status = simulate(call, &timeline, &simulated);
     if (status == LAP_OK && call->group->rank == 0)
-        write_file(call, &timeline, unwritten_p);
+        write_file(call, &timeline, &simulated, unwritten_p);
     lap_timeline_clear(&timeline);
+    lap_timeline_clear(&simulated);
     return status;
 }

@@ -473,7 +473,7 @@ static int compare_what(const lap_timeline_record_t *a, const lap_timeline_recor
 {
     int order = compare_numbers((uint64_t)a->rank, (uint64_t)b->rank);
     if (order == 0)
-        order = compare_numbers((uint64_t)(a->layer + 1), (uint64_t)(b->layer + 1));
+        order = a->layer < b->layer ? -1 : a->layer > b->layer;
     if (order == 0)
         order = strcmp(a->name, b->name);
     if (order == 0)

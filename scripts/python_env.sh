@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # python_env.sh FOLDER: makes the Python environment of the tests there, with what test/python/requirements.txt lists; does nothing
-# when it is there. LAP_TEST_PYTHON, if set, is a python with PyTorch to use instead, such as the one with CUDA of a machine with GPUs.
+# when it is there. python_env.sh FOLDER holistic: that of Holistic Trace Analysis, with requirements_holistic.txt.
+# LAP_TEST_PYTHON, if set, is a python with PyTorch to use instead, such as the one with CUDA of a machine with GPUs.
 set -u
 folder=$1
 root=$(cd "$(dirname "$0")/.." && pwd)
-requirements=$root/test/python/requirements.txt
+requirements=$root/test/python/requirements${2:+_$2}.txt
 
 fail()
 {
@@ -13,7 +14,7 @@ fail()
     exit 1
 }
 
-if [ -n "${LAP_TEST_PYTHON:-}" ]; then
+if [ -n "${LAP_TEST_PYTHON:-}" ] && [ -z "${2:-}" ]; then
     "$LAP_TEST_PYTHON" -c 'import torch' 2>/dev/null || fail "LAP_TEST_PYTHON is '$LAP_TEST_PYTHON', expected a python that has torch"
     # No link: a python of an environment finds its packages by the folder it is started from.
     mkdir -p "$folder/bin" && rm -f "$folder/bin/python" &&
@@ -26,11 +27,13 @@ rm -rf "$folder"
 python3 -m venv "$folder" || fail "python3 cannot make an environment in $folder: install python3-venv"
 # PyPI has small builds without CUDA for ARM only. Byte code is made, and stored by the tests, when it is used.
 index=
-[ "$(uname -m)" = x86_64 ] && index="--index-url https://download.pytorch.org/whl/cpu"
+what=PyTorch hint=", or LAP_TEST_PYTHON must name a python that has torch"
+[ -n "${2:-}" ] && index=--no-deps what="Holistic Trace Analysis" hint=
+[ -z "${2:-}" ] && [ "$(uname -m)" = x86_64 ] && index="--index-url https://download.pytorch.org/whl/cpu"
 log=$folder/pip.log
 echo "python_env: installing $(grep -v '^#' "$requirements" | tr '\n' ' ')into $folder"
 # shellcheck disable=SC2086
 "$folder/bin/python" -m pip install --quiet --no-compile --retries 2 --disable-pip-version-check $index \
     -r "$requirements" >"$log" 2>&1 ||
-    fail "PyTorch for the tests cannot be installed ($(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")); the machine must reach PyPI, or LAP_TEST_PYTHON must name a python that has torch"
+    fail "$what for the tests cannot be installed ($(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")); the machine must reach PyPI$hint"
 cp "$requirements" "$folder/complete"

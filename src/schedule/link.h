@@ -61,13 +61,27 @@ typedef struct lap_fragment {
     uint32_t nlinks, links_room;
 } lap_fragment_t;
 
+/* When a simulated step, or a block of a GEMM step, was: in seconds. */
+typedef struct lap_step_times {
+    double ready, begin, end; /* as in lap_span_t */
+    double sent, came;        /* what it raised with bytes was on its way; both 0: nothing was */
+} lap_step_times_t;
+
+/* Is told of each of them as it ends; block: index in the schedule's blocks, or LAP_NO_STEP. */
+typedef struct lap_step_watch {
+    void (*step)(void *context, int rank, uint32_t fragment, uint32_t step, uint32_t block,
+                 const lap_step_times_t *times);
+    void *context;
+} lap_step_watch_t;
+
 typedef struct lap_linked {
     int rank; /* in the world */
     lap_link_region_t *regions;
     uint32_t nregions, regions_room;
     lap_fragment_t *fragments;
     uint32_t nfragments, fragments_room;
-    lap_status_t status; /* the first failure: nothing is added after it */
+    lap_status_t status;           /* the first failure: nothing is added after it */
+    const lap_step_watch_t *watch; /* (optional) of a simulation of it */
 } lap_linked_t;
 
 /* A new region; returns its index. */

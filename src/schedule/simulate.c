@@ -49,6 +49,7 @@ typedef struct lane {
     bool waits, spins; /* for a signal; and keeps a core busy meanwhile */
     double since;      /* when it began to wait */
     double begin;      /* of the task */
+    double ended;      /* when the task before did */
     double work;       /* left of it, in seconds at full speed */
     double cores;      /* that it wants */
 } lane_t;
@@ -73,6 +74,7 @@ typedef struct simulation {
     double *link_free;          /* of each rank */
     lap_fragment_span_t *spans; /* of the fragments of `spans_rank`; NULL: not asked for */
     int spans_rank;
+    double sent, came; /* of what the task that ends has raised; 0: nothing with bytes */
 } simulation_t;
 
 static void simulation_clear(simulation_t *sim)
@@ -212,6 +214,10 @@ static lap_status_t raise_word(simulation_t *sim, int rank, uint32_t f, int peer
                          "rank %d raises signal %u of rank %d more than the %u times "
                          "that its schedule expects",
                          rank, signal, to, sim->raised[word]);
+    if (bytes > 0) {
+        sim->sent = begin;
+        sim->came = due;
+    }
     due += cost->signal_s;
     /* Raises of one word arrive in the order in which they were made. */
     if (sim->raised[word] > 0)
@@ -420,7 +426,7 @@ static void try_start(simulation_t *sim, int rank, lane_t *lane)
 }
 
 /* The task of a stream is done: what it raises is raised, and the stream goes on. */
-static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
+static lap_status_t end_task(simulation_t *sim, int rank, lane_t *lane)
 {
     const uint32_t f = lane->fragment;
     const lap_schedule_t *schedule = schedule_of(sim, rank, f);
@@ -452,6 +458,23 @@ static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
     lane->blocks_done = 0;
     lane->step++;
     find_next(sim, rank, step->stream, lane);
+    return LAP_OK;
+}
+
+/* The same, and who watches is told. */
+static lap_status_t finish(simulation_t *sim, int rank, lane_t *lane)
+{
+    const lap_step_watch_t *watch = sim->programs[rank]->watch;
+    const lane_t was = *lane;
+    sim->sent = sim->came = 0;
+    lane->ended = sim->now;
+    LAP_TRY(end_task(sim, rank, lane));
+    if (!watch)
+        return LAP_OK;
+    const bool waited = was.since >= was.ended && was.since < was.begin;
+    const lap_step_times_t times = {waited ? was.since : was.begin, was.begin, sim->now, sim->sent,
+                                    sim->came};
+    watch->step(watch->context, rank, was.fragment, was.step, was.block, &times);
     return LAP_OK;
 }
 

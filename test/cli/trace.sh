@@ -76,6 +76,21 @@ holds '... and holds the GEMM and the collective behind it' "$work/rs.json.gz" '
 check(it)
 assert {e["args"]["call"] for e in slices(0) if e["cat"] != "host"} == {"gemm", "external-rs"}'
 
+lap bench rs 96 48 64 --ranks 3 --iters 1 --warmup 0 --method pipeline:num_splits=1 --link 1MB/s --trace "$work/both.json" --trace-simulated
+is 'a measured call and a simulated one: status 0' $status 0
+holds '... are both in the file, with the same steps, and measured ones know what was predicted' "$work/both.json" '
+check(it)
+played = [pid for pid in names if sim <= pid < sim + end_of_path]
+assert len(played) == 3 and names[sim] == "rank 0 tp0 (simulated)", names
+for r in ranks:
+    for cat in ("gemm", "put", "reduce", "link"):
+        assert len(slices(r, cat)) == len(slices(sim + r, cat)) > 0, (r, cat)
+    assert all(e["args"]["predicted_us"] > 0 for e in slices(r, "gemm")), r
+both = it["lapstrake"]
+# On so slow a link both are little more than what it takes: 32 rows of 48 floats to each of two ranks.
+assert both["simulated"]["ms"] > 12 and both["measured"]["ms"] > 12, both
+assert abs(both["simulated"]["ms"] - 12.3) < 3, both'
+
 lap bench ag 64 64 64 --ranks 2 --iters 1 --trace "$work/k.json" --trace-format kineto
 is 'a file for each rank: status 0' $status 0
 ok '... rank 0' test -s "$work/k.0.json"
@@ -97,6 +112,7 @@ refused() {
 refused 'a folder that is not there' "$work/none/t.json" bench ag 8 8 8 --ranks 1 --trace "$work/none/t.json"
 refused 'a format that is none' "perfetto or kineto" bench ag 8 8 8 --ranks 1 --trace "$work/t.json" --trace-format csv
 refused 'a format without a file' "needs --trace" bench ag 8 8 8 --ranks 1 --trace-format kineto
+refused 'a simulation without a file' 'needs --trace' bench ag 8 8 8 --ranks 1 --trace-simulated
 refused 'a trace of nothing' "--no-trace" bench ag 8 8 8 --ranks 1 --trace "$work/t.json" --no-trace
 refused 'a sweep' "no option --trace" bench sweep ag --m 8:8 --n 8 --k 8 --trace "$work/t.json"
 refused 'an efficiency above 1' "from 0 to 1" bench ag 8 8 8 --ranks 1 --assert-efficiency 90

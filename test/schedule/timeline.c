@@ -18,7 +18,8 @@ static void fill_and_gather(lap_world_t *world, void *arg)
     const int rank = lap_world_rank(world);
     lap_timeline_t timeline = {.size = RANKS, .most = ROOM};
     for (int i = 0; i < 150 - 50 * rank; i++) {
-        const lap_timeline_record_t record = record_of(rank, (uint64_t)(1000 * rank + i + 1));
+        const lap_timeline_record_t record =
+            record_of(rank, 1000u * (unsigned)rank + (unsigned)i + 1);
         lap_timeline_add(&timeline, &record);
     }
     const size_t dropped = timeline.dropped;

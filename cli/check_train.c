@@ -9,6 +9,7 @@
 
 #include "about.h"
 #include "core/status.h"
+#include "nn/nn_fields.h"
 #include "nn/program.h"
 #include "parallel/stage_prove.h"
 #include "shared_options.h"
@@ -119,10 +120,12 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
     char replicas[48] = "";
     if (train->grid.dp > 1)
         snprintf(replicas, sizeof(replicas), " in each of %d replicas", train->grid.dp);
-    const int ranks = train->grid.tp * train->grid.pp;
+    const int ranks = train->grid.tp * train->grid.cp * train->grid.pp;
     printf("%s, %zu layer%s, %d rank%s%s, target %s\n", lap_nn_kind_name(train->desc.kind),
            train->desc.layers, train->desc.layers == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
            replicas, target->name);
+    if (train->grid.cp > 1)
+        printf("context of %d ranks, %s\n", train->grid.cp, lap_cp_comm_names[train->desc.cp_comm]);
     if (train->grid.pp > 1)
         printf("pipeline of %d ranks, schedule %s, %d micro-batches\n", train->grid.pp,
                train->pipeline.schedule, train->micro);
@@ -152,9 +155,10 @@ static void print_text(const lap_train_t *train, const lap_target_t *target,
 static void print_json(const lap_train_t *train, const lap_target_t *target,
                        const lap_nn_proof_t *proof, lap_status_t status, double seconds)
 {
-    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"pp\":%d,\"target\":\"%s\",\"ok\":%s",
-           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, train->grid.pp,
-           target->name, status == LAP_OK ? "true" : "false");
+    printf("{\"layer\":\"%s\",\"layers\":%zu,\"tp\":%d,\"cp\":%d,\"pp\":%d,\"target\":\"%s\","
+           "\"ok\":%s",
+           lap_nn_kind_name(train->desc.kind), train->desc.layers, train->grid.tp, train->grid.cp,
+           train->grid.pp, target->name, status == LAP_OK ? "true" : "false");
     lap_json_text("error", status == LAP_OK ? NULL : lap_last_error());
     printf(
         ",\"launches\":%zu,\"repeated_launches\":%zu,\"kernels\":%zu,\"steps\":%zu,\"links\":%zu",
@@ -186,6 +190,7 @@ int lap_cli_check_train(int argc, char **argv)
                 train.config_unused);
     lap_nn_desc_t desc = train.desc;
     desc.overlap = train.overlap ? &train.rules : &train.serial;
+    desc.cp_overlap = train.overlap;
     const char *name = lap_train_own(&train, TARGET);
     if (name && !lap_arg_target(command, name, &target))
         return LAP_CLI_USAGE;

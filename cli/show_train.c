@@ -228,6 +228,7 @@ static lap_status_t show_plan(request_t *request)
 {
     lap_nn_desc_t desc = request->train.desc;
     desc.overlap = request->train.overlap ? &request->train.rules : &request->train.serial;
+    desc.cp_overlap = request->train.overlap;
     LAP_TRY(lap_nn_plan_init(&desc, request->train.grid.tp, &request->plan));
     if (request->each)
         return show_each(request);

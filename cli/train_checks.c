@@ -46,7 +46,13 @@ bool lap_train_sense(const lap_train_t *train, const lap_args_t *args, const boo
          LIST(ACTIVATION, FFN, EXPANSION)},
         {kind == LAP_NN_LINEAR, "has no effect on --layer linear; expected another layer",
          LIST(NORM, RECOMPUTE)},
-        {train->grid.dp == 1,
+        {!model, "is for language models, whose sequences ranks share; expected --model with it",
+         LIST(CP, CP_COMM, CP_A2A)},
+        {train->grid.cp == 1, "is for context parallel; expected --cp 2 or more",
+         LIST(CP_COMM, CP_A2A)},
+        {train->desc.cp_comm != LAP_CP_A2A_P2P,
+         "is for --cp-comm-type a2a+p2p; expected that with it", LIST(CP_A2A)},
+        {train->grid.dp * train->grid.cp == 1,
          "is for gradients sent to other replicas; expected --num-replicas 2 or more",
          LIST(GRAD_DTYPE, BUCKET)},
         {lap_train_ranks(train) == 1, "is for ranks that communicate; expected 2 ranks or more",
@@ -147,6 +153,7 @@ int lap_train_check(const lap_train_t *train, int nranks)
     lap_nn_desc_t desc = train->desc;
     lap_status_t status = lap_grid_check(&train->grid, nranks);
     desc.overlap = train->overlap ? &train->rules : &train->serial;
+    desc.cp_overlap = train->overlap;
     if (status == LAP_OK)
         status = lap_nn_validate(&desc, train->grid.tp);
     const lap_pp_options_t options = lap_train_stages(train, true);

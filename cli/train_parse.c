@@ -55,6 +55,8 @@ static bool parse_ranks(lap_train_t *train, const lap_args_t *args)
     if (!lap_arg_int(args->command, "--num-replicas", args->values[REPLICAS], 1, LAP_LAUNCH_MAX,
                      &grid->dp))
         return false;
+    if (!lap_arg_int(args->command, "--cp", args->values[CP], 1, LAP_LAUNCH_MAX, &grid->cp))
+        return false;
     grid->tp = 4;
     if (args->values[TP] &&
         !lap_arg_int(args->command, "--tp", args->values[TP], 1, LAP_LAUNCH_MAX, &grid->tp))
@@ -148,6 +150,20 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         return true;
     return lap_args_wrong(args->command, "--grad-sync-dtype is '%s'; expected fp32 or bf16",
                           args->values[GRAD_DTYPE]);
+}
+
+/* How the ranks of a context attend to each other. */
+static bool parse_context(lap_train_t *train, const lap_args_t *args)
+{
+    lap_nn_desc_t *desc = &train->desc;
+    size_t way;
+    if (!lap_arg_choice(args->command, "--cp-comm-type", args->values[CP_COMM], lap_cp_comm_names,
+                        &way) ||
+        (args->values[CP_A2A] && !lap_train_count(args, CP_A2A, "", &desc->cp_a2a)))
+        return false;
+    desc->cp = (size_t)train->grid.cp;
+    desc->cp_comm = (lap_cp_comm_t)way;
+    return true;
 }
 
 static bool parse_backends(lap_train_t *train, const lap_args_t *args)
@@ -256,6 +272,7 @@ static void settle(const lap_train_t *train, lap_args_t *args)
 {
     const lap_nn_desc_t *desc = &train->desc;
     lap_arg_settle(args, TP, "%d", train->grid.tp);
+    lap_arg_settle(args, CP_A2A, "%zu", desc->cp_a2a);
     lap_arg_settle(args, VIRTUAL_PP, "%d", train->pipeline.virtual_stages);
     lap_arg_settle(args, SCHEDULE, "%s", train->pipeline.schedule);
     const char *layers = args->values[STAGE_LAYERS];
@@ -334,15 +351,15 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
     train.goes_on = args.given[CONTINUE];
     train.trace = !args.given[NO_TRACE];
     train.desc.debug = train.debug;
-    if (!parse_ranks(&train, &args) || !parse_backends(&train, &args) ||
-        !lap_train_kinds(&train, &args) || !lap_train_shape(&train, &args) ||
-        !parse_training(&train, &args) || !lap_train_pipeline(&train, &args) ||
-        !lap_train_sense(&train, &args, line) || !parse_overlap(&train, &args) ||
-        !parse_link(&train, &args) || !parse_trace(&train, &args))
+    if (!parse_ranks(&train, &args) || !parse_context(&train, &args) ||
+        !parse_backends(&train, &args) || !lap_train_kinds(&train, &args) ||
+        !lap_train_shape(&train, &args) || !parse_training(&train, &args) ||
+        !lap_train_pipeline(&train, &args) || !lap_train_sense(&train, &args, line) ||
+        !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
     train.trace = train.trace && train.grid.pp == 1; /* calls of a pipeline are not traced yet */
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
-    train.predicts = !args.given[NO_PREDICT] && train.grid.pp == 1;
+    train.predicts = !args.given[NO_PREDICT] && train.grid.pp == 1 && train.grid.cp == 1;
     settle(&train, &args);
     train.args = args;
     *train_p = train;

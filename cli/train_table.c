@@ -26,6 +26,18 @@ const lap_option_t lap_train_options[NOPTIONS] = {
             "tensor-parallel ranks, over which weights are sharded (default 4, or the ranks that a "
             "launcher started)",
             NULL},
+    [CP] = {0, "cp", "C",
+            "context-parallel ranks, which share each sequence of a model: each has two chunks of "
+            "it, one from either end",
+            "1"},
+    [CP_COMM] = {0, "cp-comm-type", "WAY",
+                 "how they attend to the tokens of each other: p2p, keys and values around a ring "
+                 "during attention; all_gather, before it; a2a, heads are exchanged against "
+                 "tokens; or a2a+p2p, this among neighbours and a ring of these",
+                 "p2p"},
+    [CP_A2A] = {0, "cp-a2a", "N",
+                "with a2a+p2p, how many neighbours exchange heads (default: the most that can)",
+                NULL},
     [PP] = {0, "pp", "S",
             "pipeline-parallel ranks, over which the layers of a model are cut into stages; each "
             "has P tensor-parallel ranks",
@@ -44,7 +56,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                       NULL},
     [NO_OVERLAP_P2P] = {0, "no-overlap-p2p", NULL,
                         "ranks of a pipeline compute, then send, then compute", NULL},
-    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of S times P ranks each", "1"},
+    [REPLICAS] = {0, "num-replicas", "N", "data-parallel replicas, of S times C times P ranks each",
+                  "1"},
     [ITERS] = {0, "iters", "COUNT", "iterations", "5"},
     [BATCH] = {0, "batch", "COUNT",
                "sequences per iteration, of all replicas together (default 2, or a sequence for "

@@ -99,6 +99,17 @@ typedef enum lap_fp8_recipe {
     LAP_FP8_CURRENT = 2, /* from the matrix itself: ranks exchange a number before each such GEMM */
 } lap_fp8_recipe_t;
 
+/*
+ * Context parallel: how the ranks that share a sequence attend to the tokens of each other. Rank r of
+ * cp has the r-th and the r-th last of 2 cp chunks of each sequence, so that all have as much to do.
+ */
+typedef enum lap_cp_comm {
+    LAP_CP_P2P = 0,        /* keys and values travel around a ring while attention runs */
+    LAP_CP_ALL_GATHER = 1, /* those of all ranks are gathered before attention */
+    LAP_CP_A2A = 2,        /* heads are exchanged against tokens: attention of some heads to all */
+    LAP_CP_A2A_P2P = 3, /* heads among cp_a2a neighbours, keys and values around a ring of these */
+} lap_cp_comm_t;
+
 /* The description of layers: the same on every rank. */
 typedef struct lap_nn_desc {
     size_t size; /* sizeof(lap_nn_desc_t), set by LAP_NN_DESC_INIT */
@@ -143,6 +154,11 @@ typedef struct lap_nn_desc {
      * masks are those of `seed` and of the sequences: see lap_model_samples.
      */
     float attention_dropout, hidden_dropout;
+    size_t cp;                 /* LAP_NN_MODEL: ranks that share each sequence; 0: 1 */
+    lap_cp_comm_t cp_comm;     /* how attention sees the tokens of all of them */
+    size_t cp_a2a;             /* LAP_CP_A2A_P2P: of cp, those that exchange heads; 0: chosen */
+    int cp_overlap;            /* 0: attention waits for all that travels */
+    lap_group_t *cp_group;     /* they, in the order of their parts of a sequence; cp 1: NULL */
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -150,7 +166,8 @@ typedef struct lap_nn_desc {
     {                                                                                              \
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
-            NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0         \
+            NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0, 0,     \
+            LAP_CP_P2P, 0, 1, NULL                                                                 \
     }
 
 /* ---- making them ---- */

@@ -135,6 +135,9 @@ typedef struct lap_op_desc {
     lap_sharded_t sharded;  /* of the kinds whose GEMM is local; others: as the kind has it */
     size_t shard_parts;     /* the sharded n or k is so many matrices side by side, each with shares
                                of its own, as the two halves of SwiGLU are; 0: 1 */
+    int alltoall;           /* external: each rank has rows of its own for every other. AG: x is
+                               [P m_r, cols], rows c m_r and so on are for rank c. RS, the way back:
+                               y is [P m_r, cols], the parts of all ranks and not their sum */
 } lap_op_desc_t;
 
 /* A description in which all but kind, m, n and k can stay as it is. */
@@ -142,7 +145,7 @@ typedef struct lap_op_desc {
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0                                     \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0, 0                                  \
     }
 
 /*

@@ -204,6 +204,7 @@ class OpDesc(Struct):
         ("background", c_int),
         ("sharded", c_int),
         ("shard_parts", c_size_t),
+        ("alltoall", c_int),
     ]
 
 

@@ -361,7 +361,7 @@ struct lap_device_ops {
     bool (*is_capturing)(lap_stream_t *stream);
 };
 
-#define LAP_STREAM_ARG_BYTES 192
+#define LAP_STREAM_ARG_BYTES 320
 
 /* A copy in the calling thread, between memories of this host. */
 void lap_copy_now(const lap_copy_t *copy);

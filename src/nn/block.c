@@ -5,6 +5,7 @@
  * all-gather that mirrors each reduce-scatter. Runs nothing.
  */
 #include "core/status.h"
+#include "nn/context.h"
 #include "nn/list.h"
 
 enum { FPROP, DGRAD, WGRAD };
@@ -117,7 +118,10 @@ void lap_nn_list_block(lap_nn_list_t *list, uint32_t b)
     if (shape->middle == LAP_MIDDLE_ATTENTION)
         block->lse =
             lap_nn_add_region(list, "lse", b, LAP_NN_PRIVATE, LAP_NN_FIXED, LAP_FLOAT32,
-                              desc->heads / (size_t)list->plan.nranks * desc->batch, desc->seq);
+                              desc->heads / (size_t)list->plan.nranks / desc->cp_a2a * desc->batch,
+                              lap_nn_group_tokens(desc, desc->seq, 0));
+    if (shape->middle == LAP_MIDDLE_ATTENTION && desc->cp > 1)
+        lap_nn_list_context_regions(list, b, keeps);
     if (shape->column) {
         block->input8 = copy_of(list, "input8", b, LAP_NN_OWN_ROWS, LAP_FLOAT8_E4M3, shape->width);
         add_full(list, b);
@@ -224,6 +228,11 @@ static void middle_forward(lap_nn_list_t *list, uint32_t b, int when)
     const bool attention = block->shape.middle == LAP_MIDDLE_ATTENTION;
     if (!attention && block->shape.middle != LAP_MIDDLE_SWIGLU)
         return;
+    if (attention && list->plan.desc.cp > 1) {
+        lap_nn_list_context_keys(list, b, when);
+        lap_nn_list_context_forward(list, b, when);
+        return;
+    }
     const uint32_t room = attention ? scratch(list, b, attention_scratch(list)) : LAP_NN_NONE;
     lap_nn_entry_t *entry = lap_nn_add_entry(list, attention ? LAP_NN_ATTEND : LAP_NN_GATE,
                                              attention ? "attention" : "swiglu", b);
@@ -421,6 +430,13 @@ static void row_backward(lap_nn_list_t *list, uint32_t b, uint32_t dy, uint32_t 
         gather_to(list, entry, full);
         gradient = full;
     }
+    /*
+     * Keys travel while wgrad runs, behind what dgrad has received: that would wait for them on its
+     * stream. Where attention is computed again they are here already.
+     */
+    if (shape->middle == LAP_MIDDLE_ATTENTION && list->plan.desc.cp > 1 &&
+        list->plan.desc.recompute == LAP_RECOMPUTE_NONE)
+        lap_nn_list_context_keys(list, b, IN_BACKWARD);
     (void)call_wgrad(list, b, false, gradient, input);
     ready(list, block->row_bias);
     ready(list, block->row);
@@ -433,6 +449,11 @@ static void middle_backward(lap_nn_list_t *list, uint32_t b, uint32_t dmid, uint
     const bool attention = block->shape.middle == LAP_MIDDLE_ATTENTION;
     if (block->shape.middle == LAP_MIDDLE_GELU)
         return;
+    if (attention && list->plan.desc.cp > 1) {
+        lap_nn_list_context_backward(list, b, dmid, dpre);
+        rotate(list, b, dpre, LAP_NN_ROPE_BACKWARD);
+        return;
+    }
     const uint32_t room = attention ? scratch(list, b, attention_scratch(list)) : LAP_NN_NONE;
     lap_nn_entry_t *entry =
         lap_nn_add_entry(list, attention ? LAP_NN_ATTEND_BACKWARD : LAP_NN_GATE_BACKWARD,

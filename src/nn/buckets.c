@@ -2,6 +2,7 @@
 #include "nn/buckets.h"
 
 #include "core/status.h"
+#include "nn/context.h"
 #include "util/alloc.h"
 
 #define ALIGNED 16u     /* floats: parameters begin at multiples of it */
@@ -225,7 +226,7 @@ lap_status_t lap_nn_link_bucket(const lap_nn_list_t *list, const lap_nn_replicas
         LAP_TRY(linked->status);
         lap_fragment_t *fragment = &linked->fragments[linked->nfragments - 1];
         fragment->origin = lap_nn_bucket_origin(index, which);
-        fragment->buffer = LAP_NN_BUCKET_BUFFER;
+        fragment->buffer = LAP_NN_BY_REPLICAS;
         fragment->base = replicas->base;
         fragment->stride = replicas->stride;
     }

@@ -62,10 +62,6 @@ typedef struct lap_nn_replicas {
     void *context;
 } lap_nn_replicas_t;
 
-/* The symmetric buffer of buckets among those of a program; 0 is that of the layers. */
-#define LAP_NN_BUCKET_BUFFER 1u
-#define LAP_NN_NORM_BUFFER 2u /* of the norm over a pipeline */
-
 /* Gives a program the memory in which buckets travel, behind all regions of the list. */
 void lap_nn_link_wire(const lap_nn_list_t *list, const lap_nn_replicas_t *replicas,
                       lap_linked_t *linked);

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "core/status.h"
+#include "nn/context.h"
 #include "nn/nn.h"
 #include "nn/program.h"
 #include "overlap/op.h"
@@ -160,7 +161,7 @@ static lap_status_t issue_norm_backward(lap_nn_t *nn, lap_stream_t *stream,
 static lap_status_t issue_attention(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
 {
     const lap_nn_desc_t *desc = &nn->list.plan.desc;
-    const size_t ranks = (size_t)nn->list.plan.nranks;
+    const size_t ranks = (size_t)nn->list.plan.nranks * desc->cp_a2a; /* that share heads */
     const bool backward = entry->work == LAP_NN_ATTEND_BACKWARD;
     const lap_tensor_t out = lap_nn_tensor(nn, backward ? entry->reads[2] : entry->writes[0]);
     const lap_attention_t attention = {
@@ -184,6 +185,58 @@ static lap_status_t issue_attention(lap_nn_t *nn, lap_stream_t *stream, const la
     };
     return backward ? nn->kernels->attention_backward(stream, &attention)
                     : nn->kernels->attention_forward(stream, &attention);
+}
+
+/* Attention to the keys of one group of the context, or to all: see context.h. */
+static lap_status_t issue_block(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const size_t shared = (size_t)nn->list.plan.nranks * desc->cp_a2a;
+    const size_t ring = lap_nn_ring(desc), own = (size_t)nn->list.cp_rank / desc->cp_a2a;
+    const bool backward = entry->work == LAP_NN_ATTEND_BLOCK_BACKWARD, all = entry->index == ring;
+    const lap_tensor_t qkv = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t out = lap_nn_tensor(nn, backward ? entry->reads[3] : entry->writes[0]);
+    const lap_tensor_t sums = lap_nn_tensor(nn, entry->writes[0]);
+    const size_t width = 2 * (desc->kv_heads / shared) * desc->head_dim;
+    size_t first = 0;
+    lap_attention_t block = {
+        .dtype = desc->dtype,
+        .scale = (float)(1 / sqrt((double)desc->head_dim)),
+        .seq = lap_nn_group_tokens(desc, nn->seq, own),
+        .batch = desc->batch,
+        .heads = desc->heads / shared,
+        .kv_heads = desc->kv_heads / shared,
+        .dim = desc->head_dim,
+        .qkv_stride = qkv.stride,
+        .out_stride = out.stride,
+        .qkv = qkv.data,
+        .out = out.data,
+        .lse = data(nn, backward ? entry->reads[4] : entry->writes[1]),
+        .dout = backward ? data(nn, entry->reads[2]) : NULL,
+        .dqkv = backward ? sums.data : NULL,
+        .dq_stride = sums.stride,
+        .scratch = data(nn, entry->writes[2]),
+        .keys = all ? nn->seq : lap_shard(nn->seq, (int)ring, (int)entry->index, &first),
+        .queries_at = lap_nn_context_halves(desc, nn->seq, own * desc->cp_a2a, desc->cp_a2a),
+        .kv_stride = width,
+        .dkv_stride = width,
+        .merges = entry->beta != 0,
+    };
+    const size_t skip = first * desc->batch * width;
+    if (!all)
+        block.keys_at =
+            lap_nn_context_halves(desc, nn->seq, entry->index * desc->cp_a2a, desc->cp_a2a);
+    if (entry->reads[1] != LAP_NN_NONE) {
+        block.kv = (const char *)data(nn, entry->reads[1]) + skip * lap_dtype_size(desc->dtype);
+    } else {
+        block.kv =
+            (const char *)qkv.data + block.heads * desc->head_dim * lap_dtype_size(desc->dtype);
+        block.kv_stride = qkv.stride;
+    }
+    if (backward)
+        block.dkv = (float *)data(nn, entry->writes[1]) + skip;
+    return backward ? nn->kernels->attention_backward(stream, &block)
+                    : nn->kernels->attention_forward(stream, &block);
 }
 
 static lap_status_t issue_swiglu(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
@@ -215,7 +268,8 @@ static lap_status_t issue_reduction(lap_nn_t *nn, lap_stream_t *stream, const la
         .from = src.dtype,
         .to = dst.dtype,
         .dst = dst.data,
-        .dst_stride = src.cols * lap_dtype_size(dst.dtype),
+        .dst_stride =
+            (entry->work == LAP_NN_CONVERT ? dst.stride : src.cols) * lap_dtype_size(dst.dtype),
         .srcs = &reduction->src,
         .src_strides = &reduction->src_stride,
         .scales = reduction->scale ? &reduction->scale : NULL,
@@ -241,6 +295,84 @@ static lap_status_t issue_copy(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
         .src_stride = src.stride * element,
     };
     return nn->engine->device->ops->copy(stream, &copy);
+}
+
+/*
+ * Tokens of several ranks, which have their early half and then their late one, in the order of
+ * positions: all early halves, and then the late ones from the last rank on. Or back.
+ */
+static lap_status_t issue_reorder(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const bool all = nn->list.regions[entry->reads[0]].extent == LAP_NN_SEQ_TOKENS;
+    const size_t heads = desc->cp_a2a, width = all ? heads : 1;
+    const size_t begin = all ? 0 : (size_t)nn->list.cp_rank / heads * heads;
+    const lap_tensor_t src = lap_nn_tensor(nn, entry->reads[0]);
+    const lap_tensor_t dst = lap_nn_tensor(nn, entry->writes[0]);
+    const size_t row = src.stride * lap_dtype_size(src.dtype);
+    const lap_halves_t group = lap_nn_context_halves(desc, nn->seq, begin, all ? desc->cp : heads);
+    size_t by_rank = 0; /* tokens before */
+    for (size_t r = begin; r < begin + (all ? desc->cp : heads); r += width) {
+        const lap_halves_t own = lap_nn_context_halves(desc, nn->seq, r, width);
+        const size_t count = all ? lap_nn_group_tokens(desc, nn->seq, r / heads)
+                                 : lap_nn_context_tokens(desc, nn->seq, r);
+        const size_t places[] = {own.first - group.first, own.second - group.second + group.split};
+        const size_t counts[] = {own.split, count - own.split};
+        for (int half = 0; half < 2; half++) {
+            const size_t from = entry->index ? places[half] : by_rank;
+            const size_t to = entry->index ? by_rank : places[half];
+            const lap_copy_t copy = {.dst = (char *)dst.data + to * row,
+                                     .src = (const char *)src.data + from * row,
+                                     .rows = counts[half],
+                                     .row_bytes = row,
+                                     .dst_stride = row,
+                                     .src_stride = row};
+            if (counts[half] > 0)
+                LAP_TRY(nn->engine->device->ops->copy(stream, &copy));
+            by_rank += counts[half];
+        }
+    }
+    return LAP_OK;
+}
+
+/* Columns of a matrix of heads, and where they are in the part of a rank. */
+static lap_status_t copy_heads(lap_nn_t *nn, lap_stream_t *stream, const lap_tensor_t *all,
+                               size_t col, char *part, size_t part_col, size_t width, size_t cols,
+                               bool back)
+{
+    const size_t element = lap_dtype_size(all->dtype);
+    char *heads = (char *)all->data + col * element, *own = part + part_col * element;
+    const lap_copy_t copy = {
+        .dst = back ? heads : own,
+        .src = back ? own : heads,
+        .rows = all->rows,
+        .row_bytes = cols * element,
+        .dst_stride = (back ? all->stride : width) * element,
+        .src_stride = (back ? width : all->stride) * element,
+    };
+    return nn->engine->device->ops->copy(stream, &copy);
+}
+
+/* Queries, and with them keys and values if the matrix has them: of each rank its share of heads. */
+static lap_status_t issue_pack(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_entry_t *entry)
+{
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    const bool back = entry->index != 0;
+    const lap_tensor_t all = lap_nn_tensor(nn, back ? entry->writes[0] : entry->reads[0]);
+    const lap_tensor_t parts = lap_nn_tensor(nn, back ? entry->reads[0] : entry->writes[0]);
+    const size_t ranks = desc->cp_a2a, nranks = (size_t)nn->list.plan.nranks;
+    const size_t queries = desc->heads / nranks * desc->head_dim;
+    const size_t keys = desc->kv_heads / nranks * desc->head_dim;
+    const bool has_keys = all.cols > queries;
+    for (size_t r = 0; r < ranks && all.rows > 0; r++) {
+        char *part = (char *)parts.data + r * all.rows * parts.stride * lap_dtype_size(parts.dtype);
+        const size_t q = queries / ranks, k = keys / ranks;
+        LAP_TRY(copy_heads(nn, stream, &all, r * q, part, 0, parts.stride, q, back));
+        for (size_t i = 0; i < 2 && has_keys; i++)
+            LAP_TRY(copy_heads(nn, stream, &all, queries + i * keys + r * k, part, q + i * k,
+                               parts.stride, k, back));
+    }
+    return LAP_OK;
 }
 
 /* The copy of a matrix in another type, which is packed; the elements of a vector are one row. */
@@ -392,10 +524,18 @@ static lap_status_t issue_kernel(lap_nn_t *nn, const lap_nn_entry_t *entry)
     case LAP_NN_ATTEND:
     case LAP_NN_ATTEND_BACKWARD:
         return issue_attention(nn, stream, entry);
+    case LAP_NN_ATTEND_BLOCK:
+    case LAP_NN_ATTEND_BLOCK_BACKWARD:
+        return issue_block(nn, stream, entry);
+    case LAP_NN_REORDER:
+        return issue_reorder(nn, stream, entry);
+    case LAP_NN_PACK:
+        return issue_pack(nn, stream, entry);
     case LAP_NN_GATE:
     case LAP_NN_GATE_BACKWARD:
         return issue_swiglu(nn, stream, entry);
     case LAP_NN_ACTIVATE:
+    case LAP_NN_CONVERT:
     case LAP_NN_ADD:
         return issue_reduction(nn, stream, entry);
     case LAP_NN_COPY:

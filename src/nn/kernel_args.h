@@ -11,6 +11,34 @@
 
 #include "nn/mask.h"
 
+#ifdef __CUDACC__
+#define LAP_ON_BOTH __host__ __device__
+#else
+#define LAP_ON_BOTH
+#endif
+
+/*
+ * Where the tokens of a matrix are in their sequences: the first `split` of them at `first` and so on,
+ * the others at `second` and so on. All 0: token s is at position s.
+ */
+typedef struct lap_halves {
+    size_t split, first, second;
+} lap_halves_t;
+
+LAP_ON_BOTH static inline size_t lap_position(lap_halves_t halves, size_t token)
+{
+    return token < halves.split ? halves.first + token : halves.second + (token - halves.split);
+}
+
+/* Of `count` tokens, in the order of their positions, those at positions up to `last`. */
+LAP_ON_BOTH static inline size_t lap_tokens_until(lap_halves_t halves, size_t count, size_t last)
+{
+    const size_t split = halves.split < count ? halves.split : count;
+    const size_t early = last < halves.first ? 0 : last - halves.first + 1;
+    const size_t late = last < halves.second ? 0 : last - halves.second + 1;
+    return (early < split ? early : split) + (late < count - split ? late : count - split);
+}
+
 /*
  * y = (x - mean) rstd gamma + beta for each row, with its mean and rstd = 1 / sqrt(variance +
  * epsilon); LAP_RMSNORM: mean is 0 and there is no beta. Both are kept for backward.
@@ -48,6 +76,14 @@ typedef struct lap_norm_backward {
  * of `dim` columns; query head i uses key and value head i / (heads / kv_heads). A row of out holds
  * the results of the heads. lse is [heads * batch, seq]: the logarithm of the sum of the
  * exponentials of each row of scores, for backward.
+ *
+ * With `keys` it is attention to a block of them, of which each query sees those up to its position.
+ * The block has rows of its own, of kv_heads keys and then as many values. Forward makes a result in
+ * float32 of these keys alone, or, with `merges`, of these and those before: then out and lse have
+ * the results of those. A query that sees no key leaves them as they are; without `merges` its result
+ * is 0 and its lse is minus infinity. Backward takes lse and out of all keys, whose blocks then add
+ * up: dqkv is the gradient of the queries alone, in float32, and with `merges` it is added to what is
+ * there; dkv is that of the block, in float32.
  */
 typedef struct lap_attention {
     lap_dtype_t dtype;
@@ -62,7 +98,38 @@ typedef struct lap_attention {
     void *scratch;    /* of attention_scratch bytes */
     lap_mask_t mask;  /* of probabilities: row (first_head + head) * seq + query, column key */
     size_t first_head;
+    /* Of a block of keys. */
+    size_t keys; /* tokens of each sequence; 0: keys and values are those of qkv */
+    lap_halves_t queries_at, keys_at;
+    const void *kv;
+    void *dkv;
+    size_t kv_stride, dq_stride, dkv_stride;
+    lap_dtype_t sum_dtype; /* of out, dqkv and dkv as they are written: LAP_FLOAT32 */
+    int merges;
+    int whole; /* lap_attention_as_block: the keys are all that there are */
 } lap_attention_t;
+
+/* All attention as attention to a block: that of qkv to itself is to one of all keys. */
+static inline lap_attention_t lap_attention_as_block(const lap_attention_t *given)
+{
+    lap_attention_t block = *given;
+    if (given->keys > 0)
+        return block;
+    const size_t skip = given->heads * given->dim * lap_dtype_size(given->dtype);
+    block.keys = given->seq;
+    block.kv = (const char *)given->qkv + skip;
+    block.dkv = given->dqkv ? (char *)given->dqkv + skip : NULL;
+    block.kv_stride = block.dq_stride = block.dkv_stride = given->qkv_stride;
+    block.sum_dtype = given->dtype;
+    block.whole = 1;
+    return block;
+}
+
+/* The keys that a query sees: the first ones. */
+static inline size_t lap_keys_seen(const lap_attention_t *block, size_t query)
+{
+    return lap_tokens_until(block->keys_at, block->keys, lap_position(block->queries_at, query));
+}
 
 /*
  * out = x times its mask, plus `skip` where there is one. Row i is token (first_row + i) / batch of
@@ -106,8 +173,8 @@ typedef struct lap_square_loss {
  */
 
 /*
- * Row i of out = the row of `table` of its token, plus the row i / batch of `positions` where there
- * are any, rounded once. `table` has rows [first, first + count) of the vocabulary: other tokens
+ * Row i of out = the row of `table` of its token, plus the row of `positions` of the position of
+ * token i / batch where there are any, rounded once. `table` has rows [first, first + count) of the vocabulary: other tokens
  * give zeros.
  */
 typedef struct lap_embedding {
@@ -117,12 +184,13 @@ typedef struct lap_embedding {
     size_t first, count;
     const float *table, *positions; /* [count, cols], and perhaps NULL */
     void *out;
+    lap_halves_t at;
 } lap_embedding_t;
 
 /*
  * grad = beta grad + alpha times the sums of the rows of dy that have the same token, in the order
- * of rows. beta 0: tokens that no row has get 0. Without ids row i has the number i / batch: the
- * gradient of positions.
+ * of rows. beta 0: tokens that no row has get 0. Without ids row i has the number of the
+ * position of token i / batch: the gradient of positions.
  */
 typedef struct lap_embedding_backward {
     lap_dtype_t dtype; /* of dy */
@@ -132,11 +200,12 @@ typedef struct lap_embedding_backward {
     const void *dy;
     float *grad; /* [count, cols] */
     float alpha, beta;
+    lap_halves_t at;
 } lap_embedding_backward_t;
 
 /*
  * Rotates the first `heads` heads of each row, in place, by the angles of its position: with the
- * halves a and b of a head, a cos - b sin and b cos + a sin. Row i has position i / batch; a row of
+ * halves a and b of a head, a cos - b sin and b cos + a sin. Row i has the position of token i / batch; a row of
  * `table` has dim / 2 cosines and then as many sines. Backward turns the other way.
  */
 typedef struct lap_rope {
@@ -145,6 +214,7 @@ typedef struct lap_rope {
     void *x;
     const float *table;
     int backward;
+    lap_halves_t at;
 } lap_rope_t;
 
 /*

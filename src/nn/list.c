@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "nn/context.h"
 #include "util/alloc.h"
 
 #define REGION_ALIGN 256u
@@ -43,7 +44,9 @@ static uint32_t add_region(lap_nn_list_t *list, const lap_nn_region_t *region)
 
 size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq)
 {
-    const size_t m = seq * list->plan.desc.batch;
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const size_t m = lap_nn_tokens(list, seq) * desc->batch;
+    const size_t group = lap_nn_group_tokens(desc, seq, (size_t)list->cp_rank / desc->cp_a2a);
     switch (list->regions[region].extent) {
     case LAP_NN_ALL_ROWS:
         return m;
@@ -54,6 +57,16 @@ size_t lap_nn_region_rows(const lap_nn_list_t *list, uint32_t region, size_t seq
         return lap_shard(m, list->plan.nranks, list->rank, NULL);
     case LAP_NN_RANKS_ROWS:
         return m * (size_t)list->plan.nranks;
+    case LAP_NN_GROUP_ROWS:
+        return group * desc->batch;
+    case LAP_NN_GROUP_TOKENS:
+        return group;
+    case LAP_NN_SEQ_TOKENS:
+        return seq;
+    case LAP_NN_PARTS_ROWS:
+        return m * desc->cp_a2a;
+    case LAP_NN_PARTS_TOKENS:
+        return m / desc->batch * desc->cp_a2a;
     default:
         return list->regions[region].rows;
     }
@@ -517,7 +530,10 @@ void lap_nn_lay_out_state(lap_nn_list_t *list)
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,
                               const lap_nn_kernels_t *kernels)
 {
-    *list = (lap_nn_list_t){.plan = *plan, .rank = rank, .kernels = kernels};
+    *list = (lap_nn_list_t){.plan = *plan,
+                            .rank = rank % plan->nranks,
+                            .cp_rank = rank / plan->nranks,
+                            .kernels = kernels};
     if (!kernels)
         LAP_TRY(lap_nn_kernels_find("cpu", &list->kernels));
     list->blocks = lap_alloc(plan->nblocks, sizeof(*list->blocks));

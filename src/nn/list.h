@@ -28,6 +28,12 @@ typedef enum lap_nn_extent {
     LAP_NN_OWN_ROWS,    /* this rank's, or all without sequence parallelism */
     LAP_NN_SHARED_ROWS, /* this rank's */
     LAP_NN_RANKS_ROWS,  /* all, once for each rank */
+    /* Context parallel: of tokens of all sequences, and so of rows of `batch` times as many columns. */
+    LAP_NN_GROUP_ROWS,   /* those of ranks that exchange heads, */
+    LAP_NN_GROUP_TOKENS, /* ... as tokens, */
+    LAP_NN_SEQ_TOKENS,   /* all tokens of a sequence, */
+    LAP_NN_PARTS_ROWS,   /* and those here, once for each rank that exchanges heads, */
+    LAP_NN_PARTS_TOKENS, /* ... as tokens */
 } lap_nn_extent_t;
 
 /* A matrix with a name. One that is part of another lives in its memory. */
@@ -40,12 +46,13 @@ typedef struct lap_nn_region {
     size_t rows, cols, stride; /* rows: the most that a pass can have */
     uint32_t part_of;          /* LAP_NN_NONE: of none */
     uint32_t scale, amax;      /* FP8: the slot of its scale, and its magnitude; else LAP_NN_NONE */
-    bool made;                 /* lasting: the first pass, or what is before it, writes it; of an
-                                  optimizer: each step does */
-    uint32_t slot;             /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
-    bool kept;                 /* of a pipeline: outlives the action that uses it first */
-    uint32_t first, last;      /* private: the first and the last entry that use it */
-    size_t offset;             /* in bytes: in the memory of its kind, or in what it is part of */
+    bool view;            /* a part in another shape: it is what it is part of to the checker */
+    bool made;            /* lasting: the first pass, or what is before it, writes it; of an
+                             optimizer: each step does */
+    uint32_t slot;        /* of a pipeline: the slot that it belongs to; else LAP_NN_NONE */
+    bool kept;            /* of a pipeline: outlives the action that uses it first */
+    uint32_t first, last; /* private: the first and the last entry that use it */
+    size_t offset;        /* in bytes: in the memory of its kind, or in what it is part of */
 } lap_nn_region_t;
 
 /* With the gaps between its rows. */
@@ -60,7 +67,12 @@ typedef enum lap_nn_work {
     LAP_NN_NORM_BACKWARD,
     LAP_NN_ATTEND,
     LAP_NN_ATTEND_BACKWARD,
-    LAP_NN_GATE, /* SwiGLU */
+    LAP_NN_ATTEND_BLOCK, /* to the keys of a group of ranks: see context.h */
+    LAP_NN_ATTEND_BLOCK_BACKWARD,
+    LAP_NN_REORDER, /* tokens in the order of ranks become tokens in that of positions, or back */
+    LAP_NN_CONVERT, /* to another type */
+    LAP_NN_PACK,    /* heads as a matrix for each rank that exchanges them, or back */
+    LAP_NN_GATE,    /* SwiGLU */
     LAP_NN_GATE_BACKWARD,
     LAP_NN_ACTIVATE, /* GELU where no GEMM does it */
     LAP_NN_COPY,
@@ -112,9 +124,10 @@ typedef struct lap_nn_entry {
     uint32_t reads[LAP_NN_READS];
     uint32_t writes[LAP_NN_WRITES];
     /*
-     * operator: its call; ready, squares: the parameter; look, add, activate: a number among those;
-     * scale: how many of the first ones are e4m3; update: whether weights decay;
-     * dropout, attend: where in the model, see mask.h
+     * operator: its call; ready, squares: the parameter; look, add, activate, convert: a number among
+     * those; scale: how many of the first ones are e4m3; update: whether weights decay; attention to a
+     * block: the group whose keys it has, and behind the last for those of all; reorder, pack:
+     * 1 for back; dropout, attend: where in the model, see mask.h
      */
     uint32_t index;
     lap_nn_when_t when;
@@ -134,6 +147,7 @@ typedef struct lap_nn_step {
     lap_tp_gemm_t gemm;     /* of a block; of the sums: 0 reduces, 1 gathers */
     lap_op_desc_t desc;     /* without a buffer */
     lap_nn_extent_t extent; /* of m */
+    int group;              /* whose call it is: see context.h */
 } lap_nn_step_t;
 
 /*
@@ -161,13 +175,15 @@ typedef struct lap_nn_block {
     lap_nn_shape_t shape;
     lap_nn_weight_t *gamma, *beta, *column, *column_bias, *row, *row_bias; /* NULL: none */
     uint32_t x, y;
-    uint32_t norm_out[2];  /* [m_r, width] */
-    uint32_t full[2];      /* [m, width]: x or norm_out of all ranks */
-    uint32_t pre[2];       /* [m, this rank's share of pre] */
-    uint32_t mid[2];       /* [m, this rank's share of mid] */
-    uint32_t mean, rstd;   /* [m_r] */
-    uint32_t lse;          /* [heads / P * batch, seq] */
-    uint32_t input8, mid8; /* what the two fprops take in FP8 */
+    uint32_t norm_out[2];      /* [m_r, width] */
+    uint32_t full[2];          /* [m, width]: x or norm_out of all ranks */
+    uint32_t pre[2];           /* [m, this rank's share of pre] */
+    uint32_t mid[2];           /* [m, this rank's share of mid] */
+    uint32_t mean, rstd;       /* [m_r] */
+    uint32_t lse;              /* [heads / P * batch, seq], of the queries here */
+    uint32_t input8, mid8;     /* what the two fprops take in FP8 */
+    uint32_t qkv[2], out[2];   /* context parallel: what attention takes and makes, */
+    uint32_t kv[2], kv_all[2]; /* ... keys and values here, and of all ranks */
 } lap_nn_block_t;
 
 /* The parts of the list, each a range of entries. */
@@ -194,7 +210,8 @@ typedef struct lap_nn_slot {
 
 typedef struct lap_nn_list {
     lap_nn_plan_t plan;
-    int rank;
+    int rank;                        /* among those that share weights */
+    int cp_rank;                     /* among those that share sequences */
     const lap_nn_kernels_t *kernels; /* for the sizes of their scratch memory */
     lap_status_t status;             /* the first failure: nothing is added after it */
     /*
@@ -244,7 +261,8 @@ typedef struct lap_nn_list {
 } lap_nn_list_t;
 
 /*
- * Lists what `rank` does. `kernels` of NULL: those of the device cpu. The caller clears the list,
+ * Lists what `rank` does, of plan.nranks ranks, or of as many for each that shares sequences: those
+ * that share weights are neighbours. `kernels` of NULL: those of the device cpu. The caller clears the list,
  * also after a failure.
  */
 lap_status_t lap_nn_list_init(lap_nn_list_t *list, const lap_nn_plan_t *plan, int rank,

@@ -78,7 +78,8 @@ static void move(lap_nn_list_t *list, const char *name, lap_op_kind_t kind, uint
     const lap_nn_region_t *whole = &list->regions[scatters ? from : to];
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
     desc.kind = kind;
-    desc.m = whole->rows;
+    /* The capacity of all ranks that share sequences, of which this one may have less. */
+    desc.m = list->plan.m * (whole->extent == LAP_NN_RANKS_ROWS ? (size_t)list->plan.nranks : 1);
     desc.cols = whole->cols;
     desc.dtype = whole->dtype;
     const lap_nn_extent_t extent = whole->extent;

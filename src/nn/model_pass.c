@@ -93,15 +93,20 @@ static lap_status_t check_tokens(const lap_nn_t *nn, size_t seq, const int32_t *
     return LAP_OK;
 }
 
-/* Row s * batch + b is token s of sequence b. LAP_ID_BY_TOKEN is a counting sort of the tokens. */
+/*
+ * Row s * batch + b is token s of sequence b, of those that are here. LAP_ID_BY_TOKEN is a counting
+ * sort of the tokens.
+ */
 static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *tokens,
                        const int32_t *targets)
 {
     const size_t batch = nn->list.plan.desc.batch, vocab = nn->list.plan.desc.vocab;
+    const size_t rows = lap_nn_tokens(&nn->list, seq) * batch;
+    const lap_halves_t halves = lap_nn_halves(&nn->list, seq);
     for (size_t token = 0; token <= vocab; token++)
         nn->tokens.starts[token] = 0;
-    for (size_t row = 0; row < batch * seq; row++) {
-        const size_t from = row % batch * seq + row / batch;
+    for (size_t row = 0; row < rows; row++) {
+        const size_t from = row % batch * seq + lap_position(halves, row / batch);
         int32_t *ids = all + row * LAP_ID_COLS;
         ids[LAP_ID_TOKEN] = tokens[from];
         ids[LAP_ID_TARGET] = targets ? targets[from] : -1;
@@ -111,7 +116,7 @@ static void put_tokens(lap_nn_t *nn, int32_t *all, size_t seq, const int32_t *to
     }
     for (size_t token = 0; token < vocab; token++)
         nn->tokens.starts[token + 1] += nn->tokens.starts[token];
-    for (size_t row = 0; row < batch * seq; row++) {
+    for (size_t row = 0; row < rows; row++) {
         const size_t place = nn->tokens.starts[all[row * LAP_ID_COLS + LAP_ID_TOKEN]]++;
         all[place * LAP_ID_COLS + LAP_ID_BY_TOKEN] = (int32_t)row;
     }
@@ -225,6 +230,7 @@ static lap_status_t issue_embedding(lap_nn_t *nn, lap_stream_t *stream, const la
         .table = lap_nn_tensor(nn, entry->reads[1]).data,
         .positions = lap_nn_tensor(nn, entry->reads[2]).data,
         .out = out.data,
+        .at = lap_nn_halves(&nn->list, nn->seq),
     };
     return nn->kernels->embedding(stream, &embedding);
 }
@@ -248,6 +254,7 @@ static lap_status_t issue_embedding_backward(lap_nn_t *nn, lap_stream_t *stream,
         .grad = lap_nn_tensor(nn, entry->writes[0]).data,
         .alpha = entry->alpha,
         .beta = entry->beta,
+        .at = lap_nn_halves(&nn->list, nn->seq),
     };
     return nn->kernels->embedding_backward(stream, &back);
 }
@@ -266,6 +273,7 @@ static lap_status_t issue_rope(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
         .x = qkv.data,
         .table = lap_nn_tensor(nn, entry->reads[1]).data,
         .backward = entry->work == LAP_NN_ROPE_BACKWARD,
+        .at = lap_nn_halves(&nn->list, nn->seq),
     };
     return nn->kernels->rope(stream, &rope);
 }

@@ -8,19 +8,25 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "nn/context.h"
 #include "overlap/overlap.h"
 #include "util/alloc.h"
 
 /* ---- before there are ranks ---- */
 
-static lap_status_t buffer_size(const lap_nn_list_t *list, size_t *bytes_p, size_t *nsignals_p)
+/* Of a group of the list: see context.h. */
+static lap_status_t buffer_size(const lap_nn_list_t *list, int group, size_t *bytes_p,
+                                size_t *nsignals_p)
 {
     const lap_op_desc_t norm = lap_nn_norm_desc(list->plan.nranks); /* of an optimizer to come */
+    const int size = lap_nn_slice(list, group).size;
     size_t most_bytes = 0, most_signals = 0;
     for (uint32_t i = 0; i <= list->nsteps; i++) {
         const lap_op_desc_t *desc = i < list->nsteps ? &list->steps[i].desc : &norm;
         size_t bytes, nsignals;
-        LAP_TRY(lap_op_buffer_size(desc, list->plan.nranks, &bytes, &nsignals));
+        if (i < list->nsteps ? list->steps[i].group != group : group != LAP_NN_BY_LAYERS)
+            continue;
+        LAP_TRY(lap_op_buffer_size(desc, size, &bytes, &nsignals));
         most_bytes = bytes > most_bytes ? bytes : most_bytes;
         most_signals = nsignals > most_signals ? nsignals : most_signals;
     }
@@ -40,7 +46,7 @@ lap_status_t lap_nn_buffer_size(const lap_nn_desc_t *desc, int nranks, size_t *b
     LAP_TRY(lap_nn_plan_init(desc, nranks, &plan));
     lap_status_t status = lap_nn_list_init(&list, &plan, 0, NULL);
     if (status == LAP_OK)
-        status = buffer_size(&list, bytes_p, nsignals_p);
+        status = buffer_size(&list, LAP_NN_BY_LAYERS, bytes_p, nsignals_p);
     lap_nn_list_clear(&list);
     return status;
 }
@@ -77,15 +83,15 @@ static void bind_params(lap_nn_t *nn)
 
 void lap_nn_bind_reduction(lap_nn_t *nn, const lap_nn_entry_t *entry)
 {
-    const bool add = entry->work == LAP_NN_ADD;
-    if (!add && entry->work != LAP_NN_ACTIVATE)
+    const bool add = entry->work == LAP_NN_ADD, gelu = entry->work == LAP_NN_ACTIVATE;
+    if (!add && !gelu && entry->work != LAP_NN_CONVERT)
         return;
     const lap_tensor_t *src = &nn->tensors[entry->reads[0]];
     nn->reductions[entry->index] = (lap_nn_reduction_t){
         .src = src->data,
         .src_stride = src->stride * lap_dtype_size(src->dtype),
         .scale = add ? nn->grad_scale : NULL,
-        .finish = {.epilogue = add ? LAP_EPILOGUE_NONE : LAP_EPILOGUE_GELU,
+        .finish = {.epilogue = gelu ? LAP_EPILOGUE_GELU : LAP_EPILOGUE_NONE,
                    .scale = 1,
                    .beta = entry->beta},
     };
@@ -147,18 +153,34 @@ static lap_status_t check_memory(const lap_nn_t *nn, const lap_nn_desc_t *desc, 
                      here == 1 ? "" : "s", room);
 }
 
+static lap_status_t check_context(const lap_nn_t *nn, const lap_nn_plan_t *plan)
+{
+    const size_t given = nn->context ? (size_t)nn->context->size : 1;
+    if (given == plan->desc.cp)
+        return LAP_OK;
+    return lap_error(LAP_ERR_INVALID, "cp is %zu, expected the %zu rank%s of cp_group%s",
+                     plan->desc.cp, given, given == 1 ? "" : "s",
+                     nn->context ? "" : ", which is NULL");
+}
+
 /* Local: everything that can be found wrong without the other ranks. */
 static lap_status_t prepare(lap_nn_t *nn, const lap_nn_desc_t *desc, const lap_nn_cut_t *cut)
 {
     lap_nn_plan_t plan = {.nranks = nn->group->size};
     LAP_TRY(cut ? lap_nn_plan_stage(desc, nn->group->size, cut, &plan)
                 : lap_nn_plan_init(desc, nn->group->size, &plan));
+    LAP_TRY(check_context(nn, &plan));
+    if (cut && plan.desc.cp > 1)
+        return lap_error(LAP_ERR_UNSUPPORTED, "cp is %zu for a stage of a pipeline, expected 1",
+                         plan.desc.cp);
     LAP_TRY(lap_engine_get(nn->group->world, &nn->engine));
     LAP_TRY(lap_nn_kernels_of(nn->engine->device, &nn->kernels));
+    const int context = nn->context ? nn->context->rank : 0;
+    const int rank = context * plan.nranks + nn->group->rank;
     double bytes;
-    LAP_TRY(lap_nn_list_bytes(&plan, nn->group->rank, nn->kernels, 0, &bytes));
+    LAP_TRY(lap_nn_list_bytes(&plan, rank, nn->kernels, 0, &bytes));
     LAP_TRY(check_memory(nn, &plan.desc, bytes));
-    LAP_TRY(lap_nn_list_init(&nn->list, &plan, nn->group->rank, nn->kernels));
+    LAP_TRY(lap_nn_list_init(&nn->list, &plan, rank, nn->kernels));
     nn->ncalls = nn->list.nsteps;
     nn->calls = lap_alloc(nn->ncalls, sizeof(*nn->calls));
     return nn->calls ? LAP_OK
@@ -171,9 +193,10 @@ static lap_status_t create_call(lap_nn_t *nn, size_t index)
     lap_nn_call_t *call = &nn->calls[index];
     lap_op_desc_t desc = nn->list.steps[index].desc;
     size_t nsignals;
-    LAP_TRY(lap_op_buffer_size(&desc, nn->group->size, &call->bytes, &nsignals));
-    desc.buffer = nn->buffer;
-    return lap_op_create_sharing(nn->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
+    const lap_nn_wire_t *wire = &nn->wires[nn->list.steps[index].group];
+    LAP_TRY(lap_op_buffer_size(&desc, wire->group->size, &call->bytes, &nsignals));
+    desc.buffer = wire->buffer;
+    return lap_op_create_sharing(wire->group, &desc, &nn->scratch[index % LAP_NN_SCRATCHES],
                                  &call->op);
 }
 
@@ -198,11 +221,44 @@ static lap_status_t create_buffer(lap_nn_t *nn)
     nn->buffer = nn->list.plan.desc.buffer;
     if (nn->buffer)
         return LAP_OK;
-    LAP_TRY(buffer_size(&nn->list, &bytes, &nsignals));
+    LAP_TRY(buffer_size(&nn->list, LAP_NN_BY_LAYERS, &bytes, &nsignals));
     LAP_TRY(lap_buffer_create(nn->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
                               &nn->buffer));
     nn->owns_buffer = true;
     return LAP_OK;
+}
+
+/* The groups of the context, each with a buffer of its own. Collective over it. */
+static lap_status_t create_context(lap_nn_t *nn)
+{
+    static const int groups[] = {LAP_NN_BY_RING, LAP_NN_BY_HEADS};
+    nn->wires[LAP_NN_BY_LAYERS] = (lap_nn_wire_t){nn->group, nn->buffer, false};
+    for (int i = 0; nn->context && i < 2; i++) {
+        const lap_nn_slice_t slice = lap_nn_slice(&nn->list, groups[i]);
+        lap_nn_wire_t *wire = &nn->wires[groups[i]];
+        size_t bytes, nsignals;
+        if (slice.size == 1)
+            continue;
+        wire->owns_group = slice.size != nn->context->size;
+        wire->group = nn->context;
+        if (wire->owns_group)
+            LAP_TRY(lap_group_split(
+                nn->context, nn->context->rank - slice.rank * slice.stride / nn->list.plan.nranks,
+                slice.rank, &wire->group));
+        LAP_TRY(buffer_size(&nn->list, groups[i], &bytes, &nsignals));
+        LAP_TRY(lap_buffer_create(wire->group, bytes, nsignals, nn->list.plan.desc.buffer_options,
+                                  &wire->buffer));
+    }
+    return LAP_OK;
+}
+
+static void destroy_context(lap_nn_t *nn)
+{
+    for (int i = LAP_NN_BY_RING; i <= LAP_NN_BY_HEADS; i++) {
+        lap_buffer_destroy(nn->wires[i].buffer);
+        if (nn->wires[i].owns_group)
+            lap_group_destroy(nn->wires[i].group);
+    }
 }
 
 /* What a pass of the capacity needs is there before the first one. */
@@ -245,23 +301,33 @@ static lap_status_t create(lap_group_t *group, const lap_nn_desc_t *desc, const 
 {
     lap_status_t status = LAP_OK;
     lap_nn_t *nn = lap_alloc(1, sizeof(*nn));
-    if (nn)
+    if (nn) {
         nn->group = lap_group_keep(group);
-    else
+        nn->context = desc && desc->cp_group ? lap_group_keep(desc->cp_group) : NULL;
+    } else
         status = lap_error(LAP_ERR_NO_MEMORY, "no memory for layers");
     lap_terms_t terms = {.of = "lap_nn_create"};
     if (status == LAP_OK)
         status = prepare(nn, desc, cut);
     if (status == LAP_OK)
         lap_nn_list_terms(&nn->list.plan, &terms);
+    lap_group_t *context = nn ? nn->context : NULL;
     status = lap_terms_agree(&terms, group, status);
+    if (context)
+        status = lap_terms_agree(&terms, context, status);
     lap_terms_clear(&terms);
     if (status == LAP_OK)
         status = create_buffer(nn);
+    if (context)
+        status = lap_group_agree(context, status);
+    if (status == LAP_OK)
+        status = create_context(nn);
     if (status == LAP_OK)
         status = create_calls(nn);
     if (status == LAP_OK)
         status = lap_group_agree(group, fill(nn));
+    if (context)
+        status = lap_group_agree(context, status);
     if (status == LAP_OK)
         status = finish(nn);
     if (status != LAP_OK) {
@@ -318,6 +384,7 @@ static void end(lap_nn_t *nn)
         destroy_call(nn, i);
     if (nn->engine)
         free_memory(nn);
+    destroy_context(nn);
     if (nn->owns_buffer)
         lap_buffer_destroy(nn->buffer);
     lap_free(nn->live_bytes);
@@ -326,8 +393,9 @@ static void end(lap_nn_t *nn)
     lap_free(nn->reductions);
     lap_free(nn->calls);
     lap_nn_list_clear(&nn->list);
-    lap_group_t *group = nn->group;
+    lap_group_t *group = nn->group, *context = nn->context;
     lap_free(nn);
+    lap_group_let_go(context);
     lap_group_let_go(group);
 }
 
@@ -456,7 +524,8 @@ void lap_nn_drop_step(lap_nn_t *nn)
 static lap_nn_part_t part_of(const lap_nn_t *nn, size_t seq, bool own_rows, size_t cols,
                              bool own_cols)
 {
-    const size_t m = (seq ? seq : nn->list.plan.desc.seq) * nn->list.plan.desc.batch;
+    const size_t m =
+        lap_nn_tokens(&nn->list, seq ? seq : nn->list.plan.desc.seq) * nn->list.plan.desc.batch;
     lap_nn_part_t part = {.rows = m, .cols = cols, .all_rows = m, .all_cols = cols};
     if (own_rows && nn->list.plan.desc.sequence_parallel)
         part.rows = lap_shard(m, nn->list.plan.nranks, nn->group->rank, &part.first_row);

@@ -7,6 +7,7 @@
 
 #include "core/terms.h"
 #include "core/world.h"
+#include "nn/context.h"
 #include "nn/kernels.h"
 #include "nn/program.h"
 #include "overlap/op.h"
@@ -48,9 +49,8 @@ typedef struct lap_nn_pass {
     bool timed; /* kernels are */
 
     bool is_in_flight;
-    lap_in_flight_t in_flight[LAP_STREAM_SETS]; /* of the layers, and of replicas */
-    lap_in_flight_t norm_in_flight;             /* of a step whose norm has a buffer of its own */
-    uint32_t failures_before;                   /* engine->failures when it began */
+    lap_in_flight_t in_flight[LAP_NN_GROUPS];
+    uint32_t failures_before; /* engine->failures when it began */
 } lap_nn_pass_t;
 
 #define LAP_NN_PASSES 12 /* that layers keep */
@@ -94,9 +94,18 @@ typedef struct lap_nn_tokens {
     size_t *starts; /* memory of the host: where each token begins when they are sorted */
 } lap_nn_tokens_t;
 
+/* A group of ranks whose calls a list has, and the buffer that these work in: see context.h. */
+typedef struct lap_nn_wire {
+    lap_group_t *group;
+    lap_buffer_t *buffer;
+    bool owns_group;
+} lap_nn_wire_t;
+
 struct lap_nn {
     lap_nn_list_t list;
     lap_group_t *group;
+    lap_group_t *context;               /* of ranks that share sequences; NULL: none */
+    lap_nn_wire_t wires[LAP_NN_GROUPS]; /* without a group: there is none; of replicas: never */
     lap_engine_t *engine;
     const lap_nn_kernels_t *kernels;
     lap_buffer_t *buffer;

@@ -13,6 +13,7 @@ const char *const lap_norm_names[] = {"layernorm", "rmsnorm", NULL};
 const char *const lap_activation_names[] = {"gelu", "swiglu", NULL};
 static const char *const recomputes[] = {"none", "selective", "full", NULL};
 const char *const lap_fp8_recipe_names[] = {"none", "delayed", "current", NULL};
+const char *const lap_cp_comm_names[] = {"p2p", "all_gather", "a2a", "a2a+p2p", NULL};
 const char *const lap_optimizer_names[] = {"sgd", "adamw", NULL};
 const char *const lap_lr_decay_names[] = {"constant", "linear", "cosine", NULL};
 
@@ -57,6 +58,11 @@ const lap_field_t lap_nn_fields[] = {
     {NN(rope_theta, POSITIVE), FUNCTION},
     {NN(attention_dropout, SINGLE), .least = 0, .most = 1},
     {NN(hidden_dropout, SINGLE), .least = 0, .most = 1},
+    {NN(cp, UNSIGNED)},
+    {NN(cp_comm, CHOICE), .words = lap_cp_comm_names},
+    {NN(cp_a2a, UNSIGNED)},
+    {NN(cp_overlap, FLAG)},
+    {NN(cp_group, SKIPPED)},
     {.name = NULL},
 };
 

@@ -10,6 +10,7 @@
 
 /* The words of some of them, by value; NULL at the end. */
 extern const char *const lap_nn_kind_names[];
+extern const char *const lap_cp_comm_names[];
 extern const char *const lap_norm_names[];
 extern const char *const lap_activation_names[];
 extern const char *const lap_positions_names[];

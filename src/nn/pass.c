@@ -10,7 +10,7 @@
 
 size_t lap_nn_rows(const lap_nn_t *nn)
 {
-    return nn->seq * nn->list.plan.desc.batch;
+    return lap_nn_tokens(&nn->list, nn->seq) * nn->list.plan.desc.batch;
 }
 
 /* ---- waiting ---- */
@@ -96,9 +96,10 @@ static lap_status_t check_apart(const char *name, const lap_tensor_t *result, co
 
 lap_status_t lap_nn_check_seq(const lap_nn_t *nn, size_t seq)
 {
-    if (seq < 1 || seq > nn->list.plan.desc.seq)
-        return lap_error(LAP_ERR_INVALID, "seq is %zu, expected 1 to the capacity %zu", seq,
-                         nn->list.plan.desc.seq);
+    const lap_nn_desc_t *desc = &nn->list.plan.desc;
+    if (seq < desc->cp || seq > desc->seq)
+        return lap_error(LAP_ERR_INVALID, "seq is %zu, expected %zu to the capacity %zu", seq,
+                         desc->cp, desc->seq);
     return LAP_OK;
 }
 
@@ -256,6 +257,19 @@ lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t
     return finish(nn, lap_nn_run(nn, LAP_NN_LOSS_PART));
 }
 
+/* The losses of all ranks that share sequences, in their order. Collective over them. */
+static lap_status_t add_contexts(lap_nn_t *nn, double *sum_p)
+{
+    void *memory;
+    LAP_TRY(lap_group_collect(nn->context, sum_p, sizeof(*sum_p), &memory));
+    const double *all = memory;
+    *sum_p = all[0];
+    for (int r = 1; r < nn->context->size; r++)
+        *sum_p += all[r];
+    lap_free(memory);
+    return LAP_OK;
+}
+
 lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
 {
     if (!nn || !loss_p)
@@ -275,6 +289,8 @@ lap_status_t lap_nn_loss_value(lap_nn_t *nn, double *loss_p)
     for (int r = 1; r < nn->list.plan.nranks && !whole; r++)
         sum += all[r];
     lap_free(memory);
+    if (nn->context)
+        LAP_TRY(add_contexts(nn, &sum));
     *loss_p = (model ? 1 : 0.5) * sum / (double)nn->loss_count;
     return LAP_OK;
 }

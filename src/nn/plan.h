@@ -53,7 +53,7 @@ typedef struct lap_nn_plan {
     lap_nn_desc_t desc; /* with its defaults filled in */
     lap_tp_overlap_t overlap;
     int nranks;
-    size_t m;       /* the capacity: seq * batch */
+    size_t m;       /* the capacity: rows of seq * batch that a rank has at most */
     size_t nblocks; /* all layers', or those of the chunks, one chunk after the other */
     lap_nn_cut_t cut;
 } lap_nn_plan_t;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "nn/context.h"
 #include "overlap/overlap.h"
 #include "schedule/lower.h"
 #include "util/alloc.h"
@@ -65,7 +66,7 @@ void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *li
         char name[64];
         size_t offset;
         const uint32_t root = lap_nn_region_root(list, i, &offset);
-        const lap_nn_region_t *named = region->made ? &list->regions[root] : region;
+        const lap_nn_region_t *named = region->made || region->view ? &list->regions[root] : region;
         char slot[24] = "";
         if (named->slot != LAP_NN_NONE && named->memory != LAP_NN_LASTING)
             snprintf(slot, sizeof(slot), "slot%u.", (unsigned)named->slot);
@@ -92,7 +93,8 @@ static lap_link_place_t place_of(const lap_nn_list_t *list, uint32_t region)
     const lap_nn_region_t *matrix = &list->regions[region];
     const size_t element = lap_dtype_size(matrix->dtype);
     /* Who makes a region may write all of it and who reads a part: it is one to the checker. */
-    place.region = matrix->made ? lap_nn_region_root(list, region, &place.offset) : region;
+    place.region =
+        matrix->made || matrix->view ? lap_nn_region_root(list, region, &place.offset) : region;
     place.row_bytes = matrix->cols * element;
     place.stride = matrix->stride * element;
     return place;
@@ -147,21 +149,23 @@ static void bind(const lap_nn_list_t *list, const lap_nn_entry_t *entry, lap_lin
     lap_link_epilogue(linked, &epilogue);
 }
 
-/* All of a region that a pass with `seq` active tokens uses. */
-static void use(const lap_nn_list_t *list, size_t seq, lap_linked_t *linked, uint32_t region,
-                bool write)
+/* All of a region that an entry of a pass with `seq` active tokens uses. */
+static void use(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
+                lap_linked_t *linked, uint32_t region, bool write)
 {
     if (region == LAP_NN_NONE)
         return;
+    size_t first;
     const lap_link_place_t place = place_of(list, region);
-    const lap_range_t range = {
+    lap_range_t range = {
         .place = (lap_place_t)(LAP_PLACES + place.region),
         .rank = linked->rank,
         .offset = place.offset,
-        .rows = lap_nn_region_rows(list, region, seq),
+        .rows = lap_nn_entry_rows(list, entry, region, seq, &first),
         .row_bytes = place.row_bytes,
         .stride = place.stride,
     };
+    range.offset += first * place.stride;
     lap_link_access(linked, 0, LAP_NO_STEP, write, range);
 }
 
@@ -173,6 +177,11 @@ static const char *kernel_name(lap_nn_work_t work)
         [LAP_NN_NORM_BACKWARD] = "norm_backward",
         [LAP_NN_ATTEND] = "attention",
         [LAP_NN_ATTEND_BACKWARD] = "attention_backward",
+        [LAP_NN_ATTEND_BLOCK] = "attention_block",
+        [LAP_NN_ATTEND_BLOCK_BACKWARD] = "attention_block_backward",
+        [LAP_NN_REORDER] = "reorder",
+        [LAP_NN_CONVERT] = "convert",
+        [LAP_NN_PACK] = "pack",
         [LAP_NN_GATE] = "swiglu",
         [LAP_NN_GATE_BACKWARD] = "swiglu_backward",
         [LAP_NN_ACTIVATE] = "gelu",
@@ -213,11 +222,11 @@ static void add_kernel(const lap_nn_list_t *list, size_t seq, const lap_nn_entry
     if (linked->status == LAP_OK)
         linked->status = fragment->schedule.status;
     for (int i = 0; i < LAP_NN_READS; i++)
-        use(list, seq, linked, entry->reads[i], false);
+        use(list, seq, entry, linked, entry->reads[i], false);
     if (entry->beta != 0)
-        use(list, seq, linked, entry->writes[0], false);
+        use(list, seq, entry, linked, entry->writes[0], false);
     for (int i = 0; i < LAP_NN_WRITES; i++)
-        use(list, seq, linked, entry->writes[i], true);
+        use(list, seq, entry, linked, entry->writes[i], true);
 }
 
 static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn_entry_t *entry,
@@ -238,10 +247,15 @@ static lap_status_t add_call(const lap_nn_list_t *list, size_t seq, const lap_nn
 
 size_t lap_nn_step_rows(const lap_nn_list_t *list, uint32_t step, size_t seq)
 {
-    const size_t m = seq * list->plan.desc.batch;
+    const lap_nn_desc_t *desc = &list->plan.desc;
+    const size_t m = lap_nn_tokens(list, seq) * desc->batch;
     switch (list->steps[step].extent) {
     case LAP_NN_FIXED:
         return list->steps[step].desc.m;
+    case LAP_NN_GROUP_TOKENS:
+        return lap_nn_group_tokens(desc, seq, (size_t)list->cp_rank / desc->cp_a2a);
+    case LAP_NN_SEQ_TOKENS:
+        return seq;
     case LAP_NN_RANKS_ROWS:
         return m * (size_t)list->plan.nranks;
     default:
@@ -256,6 +270,20 @@ bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode)
     return entry->work != LAP_NN_READY && (mode.looks || entry->work != LAP_NN_LOOK);
 }
 
+/* The call of an entry: the groups of a list are slices of the world. */
+static void join_group(const lap_nn_list_t *list, uint32_t index, lap_fragment_t *fragment,
+                       int rank)
+{
+    const lap_nn_entry_t *entry = &list->entries[index];
+    const int group =
+        entry->work == LAP_NN_OPERATOR ? list->steps[entry->index].group : LAP_NN_BY_LAYERS;
+    const lap_nn_slice_t slice = lap_nn_slice(list, group);
+    fragment->origin = index;
+    fragment->buffer = (uint32_t)group;
+    fragment->base = rank - slice.rank * slice.stride;
+    fragment->stride = slice.stride;
+}
+
 lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t seq,
                                const lap_nn_source_t *source, lap_linked_t *linked)
 {
@@ -265,7 +293,7 @@ lap_status_t lap_nn_link_entry(const lap_nn_list_t *list, uint32_t index, size_t
     else
         add_kernel(list, seq, entry, linked);
     LAP_TRY(linked->status);
-    linked->fragments[linked->nfragments - 1].origin = index;
+    join_group(list, index, &linked->fragments[linked->nfragments - 1], linked->rank);
     return LAP_OK;
 }
 
@@ -313,8 +341,9 @@ static lap_status_t build_described(void *context, const lap_nn_list_t *list, ui
     const lap_builder_t *builder;
     if (desc.method && strcmp(desc.method, LAP_AUTO) == 0)
         desc.method = "serial";
-    LAP_TRY(lap_problem_init(&problem, &builder, &desc, list->plan.nranks, linking->target->can));
-    problem.rank = list->rank;
+    const lap_nn_slice_t slice = lap_nn_slice(list, list->steps[step].group);
+    LAP_TRY(lap_problem_init(&problem, &builder, &desc, slice.size, linking->target->can));
+    problem.rank = slice.rank;
     problem.m = m;
     LAP_TRY(lap_build(builder, &problem, schedule_p));
     return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
@@ -340,13 +369,11 @@ static lap_status_t build_bucket(void *context, size_t index, int which, lap_sch
     return linking->as_built ? LAP_OK : lap_lower(schedule_p, 1, linking->target, linking->after);
 }
 
-/* The ranks that share weights follow one another in the world. */
 static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t *linking,
                                const lap_nn_source_t *source, const lap_nn_replicas_t *replicas,
                                lap_linked_t *linked)
 {
     const size_t seq = list->plan.desc.seq;
-    const int nranks = list->plan.nranks;
     lap_nn_mode_t mode = {.first = linking->first};
     lap_nn_link_regions(list, linking->first, linked);
     if (replicas)
@@ -360,9 +387,6 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
                              mode, source, linked));
     if (linking->optimizer)
         LAP_TRY(lap_nn_link_step(list, source, linked));
-    for (uint32_t f = 0; f < linked->nfragments; f++)
-        if (linked->fragments[f].origin < LAP_NN_BUCKET_ORIGIN)
-            linked->fragments[f].base = linked->rank / nranks * nranks;
     return lap_link(linked);
 }
 
@@ -377,11 +401,11 @@ static lap_status_t link_rank(const lap_nn_list_t *list, const lap_nn_linking_t 
                                         .stride = nranks,
                                         .build = build_bucket,
                                         .context = &buckets};
-    if (replication->replicas <= 1)
+    const int sharers = replication->replicas * (int)list->plan.desc.cp;
+    if (sharers <= 1)
         return link_parts(list, linking, source, NULL, linked);
-    lap_status_t status =
-        lap_nn_buckets_init(&buckets.buckets, list, replication->bucket, replication->wire,
-                            replication->replicas, linked->rank / nranks);
+    lap_status_t status = lap_nn_buckets_init(&buckets.buckets, list, replication->bucket,
+                                              replication->wire, sharers, linked->rank / nranks);
     if (status == LAP_OK)
         status = link_parts(list, linking, source, &replicas, linked);
     lap_nn_buckets_clear(&buckets.buckets);
@@ -395,7 +419,8 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
     const lap_nn_source_t described = {build_described, &known};
     const lap_nn_source_t *source = linking->source ? linking->source : &described;
     const int replicas = linking->replication.replicas > 1 ? linking->replication.replicas : 1;
-    const size_t size = (size_t)plan->nranks * (size_t)replicas;
+    const int place = plan->nranks * (int)plan->desc.cp; /* ranks of a replica */
+    const size_t size = (size_t)place * (size_t)replicas;
     *programs = (lap_nn_programs_t){.size = (int)size};
     programs->lists = lap_alloc(size, sizeof(*programs->lists));
     programs->programs = lap_alloc(size, sizeof(*programs->programs));
@@ -407,8 +432,7 @@ lap_status_t lap_nn_programs_init(lap_nn_programs_t *programs, const lap_nn_plan
         lap_linked_t *linked = &programs->programs[rank];
         linked->rank = rank;
         programs->list[rank] = linked;
-        LAP_TRY(
-            lap_nn_list_init(list, plan, rank % plan->nranks, lap_nn_kernels_for(linking->target)));
+        LAP_TRY(lap_nn_list_init(list, plan, rank % place, lap_nn_kernels_for(linking->target)));
         if (linking->optimizer)
             LAP_TRY(lap_nn_list_step(list, linking->optimizer, plan->nranks));
         LAP_TRY(link_rank(list, linking, source, linked));
@@ -483,7 +507,7 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
         const lap_nn_list_t *list = &programs->lists[rank];
         lap_nn_proof_t own = {.fragments = linked->nfragments};
         bool graphs = true;
-        size_t bucket_bytes = 0, scratch[LAP_NN_SCRATCHES] = {0};
+        size_t bytes[LAP_NN_GROUPS] = {0}, scratch[LAP_NN_SCRATCHES] = {0};
         for (uint32_t f = 0; f < linked->nfragments; f++) {
             const lap_schedule_t *schedule = &linked->fragments[f].schedule;
             if (lap_nn_list_is_stage(list) && schedule->nsteps == 0) {
@@ -496,15 +520,18 @@ lap_nn_proof_t lap_nn_programs_count(const lap_nn_programs_t *programs)
             own.steps += schedule->nsteps;
             own.links += linked->fragments[f].nlinks;
             if (linked->fragments[f].origin < list->nentries) {
-                size_t *bytes =
+                size_t *room =
                     &scratch[list->entries[linked->fragments[f].origin].index % LAP_NN_SCRATCHES];
-                *bytes = larger(*bytes, schedule->scratch_bytes);
+                *room = larger(*room, schedule->scratch_bytes);
             }
-            if (linked->fragments[f].buffer == LAP_NN_BUCKET_BUFFER)
-                bucket_bytes = larger(bucket_bytes, schedule->symmetric_bytes);
-            else
-                most.symmetric_bytes = larger(most.symmetric_bytes, schedule->symmetric_bytes);
+            const uint32_t buffer = linked->fragments[f].buffer; /* or one of a pipeline */
+            size_t *most_bytes = &bytes[buffer < LAP_NN_GROUPS ? buffer : LAP_NN_BY_LAYERS];
+            *most_bytes = larger(*most_bytes, schedule->symmetric_bytes);
         }
+        size_t bucket_bytes = bytes[LAP_NN_BY_REPLICAS];
+        most.symmetric_bytes =
+            larger(most.symmetric_bytes,
+                   bytes[LAP_NN_BY_LAYERS] + bytes[LAP_NN_BY_RING] + bytes[LAP_NN_BY_HEADS]);
         for (uint32_t i = list->nregions + list->nsteps; i < linked->nregions; i++)
             bucket_bytes += linked->regions[i].bytes;
         most.bucket_bytes = larger(most.bucket_bytes, bucket_bytes);

@@ -18,7 +18,9 @@ static lap_status_t build_chosen(void *context, const lap_nn_list_t *list, uint3
 {
     const lap_nn_t *nn = context;
     const lap_op_t *op = nn->calls[step].op;
-    return lap_op_schedule(op, m, op->group == nn->group ? list->rank : op->group->rank,
+    const int group = list->steps[step].group;
+    const bool of_norm = group == LAP_NN_BY_LAYERS && op->group != nn->group;
+    return lap_op_schedule(op, m, of_norm ? op->group->rank : lap_nn_slice(list, group).rank,
                            schedule_p);
 }
 
@@ -96,7 +98,7 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_l
         const lap_op_t *op = nn->norm_group ? call_of(nn, fragment, &args) : NULL;
         if (!op || op->group != nn->norm_group)
             continue;
-        fragment->buffer = LAP_NN_NORM_BUFFER;
+        fragment->buffer = LAP_NN_BY_NORM;
         fragment->base = linked->rank - op->group->rank;
     }
     return LAP_OK;
@@ -105,7 +107,7 @@ static lap_status_t link_step(lap_nn_t *nn, const lap_nn_source_t *source, lap_l
 static lap_status_t make_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     const lap_nn_source_t source = lap_nn_chosen(nn);
-    lap_linked_t linked = {.rank = nn->list.rank};
+    lap_linked_t linked = {.rank = lap_nn_list_place(&nn->list)};
     lap_nn_link_regions(&nn->list, pass->mode.first, &linked);
     if (pass->mode.replicas)
         lap_nn_link_wire(&nn->list, pass->mode.replicas, &linked);
@@ -341,51 +343,52 @@ static lap_flight_t flight_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
     return (lap_flight_t){.engine = nn->engine, .group = nn->group, .what = names[pass->part]};
 }
 
-/* The ranks and the memory of a set: those of the layers, or of replicas. */
-static lap_group_t *group_of(const lap_nn_t *nn, lap_stream_set_t set)
+/* The ranks and the memory of a group: see context.h. */
+static lap_group_t *group_of(const lap_nn_t *nn, int group)
 {
-    return set == LAP_BACKGROUND ? nn->background->group : nn->group;
+    return group == LAP_NN_BY_REPLICAS ? nn->background->group
+           : group == LAP_NN_BY_NORM   ? nn->norm_group
+                                       : nn->wires[group].group;
 }
 
-static lap_buffer_t *buffer_of(const lap_nn_t *nn, lap_stream_set_t set)
+static lap_buffer_t *buffer_of(const lap_nn_t *nn, int group)
 {
-    return set == LAP_BACKGROUND ? nn->background->buffer : nn->buffer;
+    return group == LAP_NN_BY_REPLICAS ? nn->background->buffer
+           : group == LAP_NN_BY_NORM   ? nn->norm_buffer
+                                       : nn->wires[group].buffer;
 }
 
-/* The group of the norm of a step, where that has a buffer of its own; else NULL. */
-static lap_group_t *norm_group_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
+/* Whether a pass has calls of a group in a set of streams: those of replicas are in the background. */
+static bool has_group(const lap_nn_t *nn, const lap_nn_pass_t *pass, int group,
+                      lap_stream_set_t set)
 {
-    return pass->part == LAP_NN_STEP && nn->norm_buffer ? nn->norm_group : NULL;
+    if (group == LAP_NN_BY_REPLICAS)
+        return set == LAP_BACKGROUND && pass->mode.replicas;
+    if (group == LAP_NN_BY_NORM)
+        return set == LAP_FOREGROUND && pass->part == LAP_NN_STEP && nn->norm_buffer;
+    return set == LAP_FOREGROUND && nn->wires[group].group;
 }
 
-/* The sets of streams that a pass uses, as the last of them. */
-static lap_stream_set_t last_set(const lap_nn_pass_t *pass)
+static bool has_any(const lap_nn_t *nn, const lap_nn_pass_t *pass, int group)
 {
-    return pass->mode.replicas ? LAP_BACKGROUND : LAP_FOREGROUND;
+    return has_group(nn, pass, group, LAP_FOREGROUND) || has_group(nn, pass, group, LAP_BACKGROUND);
 }
 
 static lap_status_t check_usable(lap_nn_t *nn, const lap_nn_pass_t *pass)
 {
     const lap_flight_t flight = flight_of(nn, pass);
-    for (int i = 0; i <= (int)last_set(pass); i++) {
-        const lap_stream_set_t set = (lap_stream_set_t)i;
-        LAP_TRY(lap_flight_check_usable(&flight, group_of(nn, set), buffer_of(nn, set),
-                                        "was about to begin"));
-    }
-    if (norm_group_of(nn, pass))
-        LAP_TRY(lap_flight_check_usable(&flight, nn->norm_group, nn->norm_buffer,
-                                        "was about to begin"));
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (has_any(nn, pass, i))
+            LAP_TRY(lap_flight_check_usable(&flight, group_of(nn, i), buffer_of(nn, i),
+                                            "was about to begin"));
     return lap_engine_check_free(nn->engine);
 }
 
 static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
-    for (int i = 0; i <= (int)last_set(pass); i++) {
-        const lap_stream_set_t set = (lap_stream_set_t)i;
-        lap_flight_enter(nn->engine, &pass->in_flight[set], group_of(nn, set), buffer_of(nn, set));
-    }
-    if (norm_group_of(nn, pass))
-        lap_flight_enter(nn->engine, &pass->norm_in_flight, nn->norm_group, nn->norm_buffer);
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (has_any(nn, pass, i))
+            lap_flight_enter(nn->engine, &pass->in_flight[i], group_of(nn, i), buffer_of(nn, i));
     pass->failures_before = nn->engine->failures;
     pass->is_in_flight = true;
     nn->passes.in_flight[nn->passes.nin_flight++] = pass;
@@ -393,29 +396,46 @@ static void enter_flight(lap_nn_t *nn, lap_nn_pass_t *pass)
         nn->passes.in_background = pass;
 }
 
-static lap_status_t break_set(lap_nn_t *nn, lap_stream_set_t set, lap_status_t status)
+/* A failure after a pass began leaves its signals uncounted. */
+static lap_status_t break_set(lap_nn_t *nn, const lap_nn_pass_t *pass, lap_stream_set_t set,
+                              lap_status_t status)
 {
-    return lap_flight_break(group_of(nn, set), buffer_of(nn, set), status);
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (has_group(nn, pass, i, set))
+            (void)lap_flight_break(group_of(nn, i), buffer_of(nn, i), status);
+    return status;
+}
+
+/* As in lap_op_end: if the groups are whole now, nothing of this pass was touched. */
+static lap_status_t check_set(const lap_nn_t *nn, const lap_nn_pass_t *pass, lap_stream_set_t set)
+{
+    const lap_flight_t flight = flight_of(nn, pass);
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (has_group(nn, pass, i, set))
+            LAP_TRY(lap_flight_check(&flight, group_of(nn, i), "was in"));
+    return LAP_OK;
 }
 
 static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t set)
 {
     const lap_flight_t flight = flight_of(nn, pass);
     lap_world_t *world = nn->group->world;
+    const int group = set == LAP_BACKGROUND ? LAP_NN_BY_REPLICAS : LAP_NN_BY_LAYERS;
     uint64_t first, last;
-    lap_exec_numbers(pass->exec, set, &first, &last);
-    lap_await_begin(world, buffer_of(nn, set), first, last);
+    lap_exec_numbers(pass->exec, (uint32_t)group, &first, &last);
+    lap_await_begin(world, buffer_of(nn, group), first, last);
     lap_status_t status = lap_flight_find_cause(&flight, lap_exec_wait(pass->exec, set));
     lap_await_end(world);
-    /* As in lap_op_end: if the group is whole now, nothing of this pass was touched. */
     if (status == LAP_OK && nn->engine->device->ops->waits_by_itself)
-        status = lap_flight_check(&flight, group_of(nn, set), "was in");
+        status = check_set(nn, pass, set);
     if (status != LAP_OK)
         lap_engine_fail(nn->engine, status, NULL); /* for all calls in flight */
-    lap_flight_leave(nn->engine, &pass->in_flight[set], buffer_of(nn, set));
+    for (int i = 0; i < LAP_NN_GROUPS; i++)
+        if (has_group(nn, pass, i, set))
+            lap_flight_leave(nn->engine, &pass->in_flight[i], buffer_of(nn, i));
     end_traces(nn, pass->exec, set);
     if (nn->engine->failures != pass->failures_before)
-        return break_set(nn, set, lap_error(nn->engine->status, "%s", nn->engine->text));
+        return break_set(nn, pass, set, lap_error(nn->engine->status, "%s", nn->engine->text));
     return LAP_OK;
 }
 
@@ -423,11 +443,7 @@ static lap_status_t end_set(lap_nn_t *nn, lap_nn_pass_t *pass, lap_stream_set_t 
 static lap_status_t end_pass(lap_nn_t *nn, lap_nn_pass_t *pass)
 {
     pass->is_in_flight = pass == nn->passes.in_background;
-    const lap_status_t status = end_set(nn, pass, LAP_FOREGROUND);
-    if (!norm_group_of(nn, pass))
-        return status;
-    lap_flight_leave(nn->engine, &pass->norm_in_flight, nn->norm_buffer);
-    return status == LAP_OK ? LAP_OK : lap_flight_break(nn->norm_group, nn->norm_buffer, status);
+    return end_set(nn, pass, LAP_FOREGROUND);
 }
 
 lap_status_t lap_nn_end_background(lap_nn_t *nn)
@@ -515,10 +531,8 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
     /* Steps that were issued may wait for peers: they are let go. */
     const lap_flight_t flight = flight_of(nn, pass);
     status = lap_flight_find_cause(&flight, status);
-    for (int i = 0; i <= (int)last_set(pass); i++)
-        (void)break_set(nn, (lap_stream_set_t)i, status);
-    if (norm_group_of(nn, pass))
-        (void)lap_flight_break(nn->norm_group, nn->norm_buffer, status);
+    for (int i = 0; i < LAP_STREAM_SETS; i++)
+        (void)break_set(nn, pass, (lap_stream_set_t)i, status);
     lap_saved_error_t saved;
     lap_error_save(&saved);
     lap_engine_fail(nn->engine, status, NULL);

@@ -56,6 +56,29 @@ static void build_direct(const lap_problem_t *p, lap_schedule_t *s)
     add_own_sum(p, s, LAP_STREAM_RECEIVE);
 }
 
+/*
+ * Rows go to the rank before this one first, and to that after it last: as shards come around a ring,
+ * so that what is made of the first that came leaves first.
+ */
+static void build_ring(const lap_problem_t *p, lap_schedule_t *s)
+{
+    const lap_columns_t all = lap_all_columns(p);
+    begin_schedule(p, s);
+    for (int i = 1; i < p->size && lap_rows_of(p, p->rank) > 0; i++) {
+        const int peer = lap_peer_at(p, i);
+        lap_add_raise(s, LAP_STREAM_SEND, peer, lap_signal_credit(p->size, p->rank), 0);
+        lap_expect(s, lap_signal_data(peer));
+    }
+    for (int i = 1; i < p->size; i++) {
+        const int owner = lap_peer_at(p, -i);
+        if (lap_rows_of(p, owner) == 0)
+            continue;
+        lap_await_credit(p, s, LAP_STREAM_SEND, owner);
+        (void)lap_add_part(p, s, LAP_STREAM_SEND, owner, all, lap_partial_of(p, owner, all));
+    }
+    add_own_sum(p, s, LAP_STREAM_RECEIVE);
+}
+
 const lap_builder_t lap_bulk_rs_builders[] = {
     {"serial", "send and sum, then the GEMM: nothing overlaps", LAP_CAN_PUT, 0, build_serial},
     {"direct", "every rank sends its rows of x to their owners during the GEMM", LAP_CAN_PUT, 0,
@@ -65,6 +88,9 @@ const lap_builder_t lap_bulk_rs_builders[] = {
 
 const lap_builder_t lap_external_rs_builders[] = {
     {"serial", "send and sum, in line with the GEMMs", LAP_CAN_PUT, 0, build_serial},
+    {"ring",
+     "every rank sends its rows of x to their owners, to those before it first, as they are made",
+     LAP_CAN_PUT, 0, build_ring},
     {"direct", "every rank sends its rows of x to their owners, during GEMMs already begun",
      LAP_CAN_PUT, 0, build_direct},
     {NULL, NULL, 0, 0, NULL},

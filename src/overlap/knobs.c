@@ -140,6 +140,8 @@ const lap_op_field_t lap_op_fields[] = {
     {ROW(background, FLAG)},
     {CHOICE(sharded, sharded, "LAP_SHARDED_")},
     {ROW(shard_parts, UNSIGNED)},
+    {ROW(alltoall, FLAG), .kinds = 1 << LAP_EXTERNAL_AG | 1 << LAP_EXTERNAL_RS,
+     .why = "only external operators can be an all-to-all"},
     {.field = {.name = NULL}},
 };
 

@@ -99,8 +99,10 @@ static tensors_t list_tensors(const lap_problem_t *p, const lap_op_args_t *args)
     if (p->kind == LAP_AG_GEMM && p->gather_input)
         expect(&tensors, SECOND, &args->gathered, "gathered", p->types.a, m, k);
     if (lap_kind_moves(p->kind)) {
-        expect(&tensors, X, &args->x, "x", p->types.wire, rs ? m : m_r, cols);
-        expect(&tensors, SECOND, &args->y, "y", p->types.y, rs ? m_r : m, cols);
+        const extent_t parts = {(size_t)p->size * m_r.size, "this rank's share of m for each rank"};
+        const extent_t own = p->desc.alltoall ? parts : m_r;
+        expect(&tensors, X, &args->x, "x", p->types.wire, rs ? m : own, cols);
+        expect(&tensors, SECOND, &args->y, "y", p->types.y, rs ? own : m, cols);
     }
     return tensors;
 }

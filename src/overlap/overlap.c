@@ -271,6 +271,10 @@ lap_status_t lap_problem_init(lap_problem_t *problem, const lap_builder_t **buil
     LAP_TRY(check_sizes(&desc, size));
     LAP_TRY(check_shards(&desc));
     LAP_TRY(check_sms(&desc));
+    if (desc.alltoall) {
+        LAP_TRY(check_not_fp8(&desc, "wire_dtype", desc.wire_dtype));
+        LAP_TRY(check_fixed(&desc, "y_dtype", desc.y_dtype, desc.wire_dtype));
+    }
     LAP_TRY(find_builder(desc.kind, desc.method, can, &builder));
     LAP_TRY(lap_knobs_settle(&desc, builder, size, can));
     desc.method = builder->name;
@@ -354,7 +358,10 @@ lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *proble
             "method '%s' is chosen by measuring when an operator is made: expected the "
             "name of a method",
             builder->name);
-    builder->build(problem, schedule);
+    if (problem->desc.alltoall)
+        lap_build_alltoall(problem, schedule, builder == lap_builders(problem->kind));
+    else
+        builder->build(problem, schedule);
     if (problem->epilogue & LAP_EPILOGUE_BIAS_GRAD)
         add_bias_grad(problem, schedule);
     for (uint32_t i = 0; i < schedule->nsteps; i++)

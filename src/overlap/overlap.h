@@ -110,6 +110,9 @@ void lap_await_credit(const lap_problem_t *problem, lap_schedule_t *schedule, ui
 void lap_await_done(const lap_problem_t *problem, lap_schedule_t *schedule, uint16_t stream,
                     int peer);
 
+/* The builder of all methods of operators with alltoall: see alltoall.c. */
+void lap_build_alltoall(const lap_problem_t *problem, lap_schedule_t *schedule, bool serial);
+
 /* Builds the schedule of one rank. The caller clears it, also after a failure. */
 lap_status_t lap_build(const lap_builder_t *builder, const lap_problem_t *problem,
                        lap_schedule_t *schedule);

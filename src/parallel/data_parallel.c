@@ -229,7 +229,7 @@ static void join(lap_dp_t *dp)
 {
     dp->background = (lap_nn_background_t){
         .replicas = {.buckets = &dp->cut,
-                     .base = dp->nn->list.rank - dp->group->rank,
+                     .base = lap_nn_list_place(&dp->nn->list) - dp->group->rank,
                      .stride = 1,
                      .build = build,
                      .context = dp},

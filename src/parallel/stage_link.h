@@ -11,6 +11,7 @@
 #ifndef LAP_PARALLEL_STAGE_LINK_H
 #define LAP_PARALLEL_STAGE_LINK_H
 
+#include "nn/context.h"
 #include "nn/program.h"
 #include "parallel/stages.h"
 
@@ -40,11 +41,11 @@ typedef struct lap_stage_program {
     uint32_t nitems, items_room;
 } lap_stage_program_t;
 
-/* The symmetric buffers of a pair in a program, behind those of layers and of buckets. */
+/* The symmetric buffers of a pair in a program, behind those of layers: see nn/context.h. */
 #define LAP_STAGE_BUFFERS 2u
 static inline uint32_t lap_stage_buffer(uint32_t pair, bool upstream)
 {
-    return 2u + LAP_STAGE_BUFFERS * pair + upstream;
+    return LAP_NN_GROUPS + LAP_STAGE_BUFFERS * pair + upstream;
 }
 
 typedef struct lap_stage_linking {

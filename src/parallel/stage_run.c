@@ -545,7 +545,7 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
     lap_engine_t *engine = pp->nn->engine;
     lap_status_t status = LAP_OK;
     uint64_t first, last;
-    lap_exec_numbers(pp->exec, LAP_FOREGROUND, &first, &last);
+    lap_exec_numbers(pp->exec, LAP_NN_BY_LAYERS, &first, &last);
     lap_await_begin(pp->pipeline->world, pp->nn->buffer, first, last);
     for (int set = 0; set < LAP_STREAM_SETS && status == LAP_OK; set++)
         status = lap_exec_wait(pp->exec, (lap_stream_set_t)set);

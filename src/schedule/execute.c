@@ -402,13 +402,12 @@ lap_status_t lap_exec_end(lap_exec_t *exec)
     return LAP_OK;
 }
 
-void lap_exec_numbers(const lap_exec_t *exec, lap_stream_set_t set, uint64_t *first_p,
-                      uint64_t *last_p)
+void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p, uint64_t *last_p)
 {
     *first_p = *last_p = 0;
     for (uint32_t f = 0; f < exec->linked.nfragments; f++) {
         const part_t *part = &exec->parts[f];
-        const bool counts = part->program && set_of(exec, f) == set;
+        const bool counts = part->program && exec->linked.fragments[f].buffer == buffer;
         const uint64_t number = counts ? lap_program_number(part->program) : 0;
         if (number > 0 && (*first_p == 0 || number < *first_p))
             *first_p = number;

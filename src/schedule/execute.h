@@ -49,11 +49,10 @@ lap_status_t lap_exec_issue(lap_exec_t *exec, uint32_t first, uint32_t end);
 lap_status_t lap_exec_end(lap_exec_t *exec);
 
 /*
- * The numbers of the first and the last call of a set in their group, as lap_program_number; 0: none
- * counts.
+ * The numbers of the first and the last call on a buffer in their group, as lap_program_number; 0:
+ * none counts.
  */
-void lap_exec_numbers(const lap_exec_t *exec, lap_stream_set_t set, uint64_t *first_p,
-                      uint64_t *last_p);
+void lap_exec_numbers(const lap_exec_t *exec, uint32_t buffer, uint64_t *first_p, uint64_t *last_p);
 
 /* Waits until what was issued to a set has run; returns its failure. */
 lap_status_t lap_exec_wait(lap_exec_t *exec, lap_stream_set_t set);

@@ -76,7 +76,7 @@ has 'JSON: types and epilogue' "$out" '"dtype":"float16","wire_dtype":"float8_e4
 lap check all --ranks 2 --method ring,pipeline
 is 'only the methods asked for' \
     "$status $(sed -n 's/^\([a-z-]* [a-z]*\).*/\1/p' "$work/out" | grep -v '^mixtures' | sort -u | tr '\n' ,)" \
-    '0 ag ring,ar pipeline,bulk-ag ring,external-ag ring,rs pipeline,rs ring,'
+    '0 ag ring,ar pipeline,bulk-ag ring,external-ag ring,external-rs ring,rs pipeline,rs ring,'
 lap check all --ranks 5 --m 1 --n 1 --k 1
 is 'the smallest problem' "$status$err" 0
 lap check all --ranks 2 --m 999 --n 64 --k 3

@@ -10,15 +10,15 @@
 #include "fake.h"
 #include "nn/cuda/attention_kernels.h"
 
-/* One sequence of a head, or of a key or value head, as [seq, dim] doubles; the caller frees. */
-static double *open_head(const lap_cuda_attention_t *a, const void *matrix, size_t stride, int b,
-                         int head)
+/* One sequence of a head, or of a key or value head, as [count, dim] doubles; the caller frees. */
+static double *open_head(const lap_cuda_attention_t *a, lap_dtype_t dtype, const void *matrix,
+                         size_t stride, int b, int head, int count)
 {
     const size_t dim = (size_t)a->dim;
-    double *values = malloc(((size_t)a->seq * dim + 1) * sizeof(double));
-    for (size_t s = 0; s < (size_t)a->seq; s++)
+    double *values = malloc(((size_t)count * dim + 1) * sizeof(double));
+    for (size_t s = 0; s < (size_t)count; s++)
         for (size_t c = 0; c < dim; c++)
-            values[s * dim + c] = (double)fake_load(a->dtype, matrix,
+            values[s * dim + c] = (double)fake_load(dtype, matrix,
                                                     (s * (size_t)a->batch + (size_t)b) * stride +
                                                         (size_t)head * dim + c);
     return values;
@@ -26,12 +26,12 @@ static double *open_head(const lap_cuda_attention_t *a, const void *matrix, size
 
 /* Stores it, times `scale`, and frees it. */
 static void close_head(const lap_cuda_attention_t *a, double *values, double scale, void *matrix,
-                       size_t stride, int b, int head)
+                       size_t stride, int b, int head, int count)
 {
     const size_t dim = (size_t)a->dim;
-    for (size_t s = 0; s < (size_t)a->seq; s++)
+    for (size_t s = 0; s < (size_t)count; s++)
         for (size_t c = 0; c < dim; c++)
-            fake_store(a->dtype, matrix,
+            fake_store((lap_dtype_t)a->sum_dtype, matrix,
                        (s * (size_t)a->batch + (size_t)b) * stride + (size_t)head * dim + c,
                        (float)(values[s * dim + c] * scale));
     free(values);
@@ -48,10 +48,11 @@ static head_t take_head(const lap_cuda_attention_t *a, int b, int query)
     const int kv = query / (a->heads / a->kv_heads);
     const size_t first = (size_t)(query * a->batch + b) * (size_t)a->seq;
     return (head_t){
-        open_head(a, a->qkv, a->qkv_stride, b, query),
-        open_head(a, a->qkv, a->qkv_stride, b, a->heads + kv),
-        open_head(a, a->qkv, a->qkv_stride, b, a->heads + a->kv_heads + kv),
-        a->dout ? open_head(a, a->dout, a->out_stride, b, query) : NULL,
+        open_head(a, (lap_dtype_t)a->dtype, a->qkv, a->qkv_stride, b, query, a->seq),
+        open_head(a, (lap_dtype_t)a->dtype, a->kv, a->kv_stride, b, kv, a->keys),
+        open_head(a, (lap_dtype_t)a->dtype, a->kv, a->kv_stride, b, a->kv_heads + kv, a->keys),
+        a->dout ? open_head(a, (lap_dtype_t)a->dtype, a->dout, a->out_stride, b, query, a->seq)
+                : NULL,
         (float *)fake_at(a->lse) + first,
         a->delta ? (float *)fake_at(a->delta) + first : NULL,
     };
@@ -82,9 +83,17 @@ static void add(const lap_cuda_attention_t *a, double *sums, int row, double fac
         sums[row * a->dim + c] += factor * x[from * a->dim + c];
 }
 
-static double *new_sums(const lap_cuda_attention_t *a)
+static double *new_sums(const lap_cuda_attention_t *a, int rows)
 {
-    return calloc((size_t)a->seq * (size_t)a->dim + 1, sizeof(double));
+    return calloc((size_t)rows * (size_t)a->dim + 1, sizeof(double));
+}
+
+/* What is there, or zeros. */
+static double *take_sums(const lap_cuda_attention_t *a, const void *matrix, size_t stride, int b,
+                         int head)
+{
+    return a->merges ? open_head(a, (lap_dtype_t)a->sum_dtype, matrix, stride, b, head, a->seq)
+                     : new_sums(a, a->seq);
 }
 
 /* What the mask multiplies the probability of key j for query i with. */
@@ -100,22 +109,31 @@ static double mask(const lap_cuda_attention_t *a, int b, int query, int i, int j
 static void attend(const lap_cuda_attention_t *a, int b, int query)
 {
     head_t head = take_head(a, b, query);
-    double *out = new_sums(a), *scores = calloc((size_t)a->seq + 1, sizeof(double));
+    double *out = take_sums(a, a->out, a->out_stride, b, query);
+    double *scores = calloc((size_t)a->keys + 1, sizeof(double));
     for (int i = 0; i < a->seq; i++) {
-        double most = -INFINITY;
-        for (int j = 0; j <= i; j++) {
+        const int seen = lap_cuda_keys_seen(a, i);
+        double most = a->merges ? (double)head.lse[i] : -INFINITY;
+        const double before = most;
+        for (int j = 0; j < seen; j++) {
             scores[j] = (double)a->scale * dot(a, head.q, i, head.k, j);
             most = fmax(most, scores[j]);
         }
-        double sum = exp(scores[i] - most);
-        for (int j = 0; j < i; j++)
+        if (isinf(most)) {
+            head.lse[i] = -INFINITY;
+            continue;
+        }
+        double sum = exp(before - most);
+        for (int j = 0; j < seen; j++)
             sum += exp(scores[j] - most);
         const double lse = most + log(sum);
-        for (int j = 0; j <= i; j++)
+        for (int c = 0; c < a->dim; c++)
+            out[i * a->dim + c] *= exp(before - lse);
+        for (int j = 0; j < seen; j++)
             add(a, out, i, mask(a, b, query, i, j) * exp(scores[j] - lse), head.v, j);
         head.lse[i] = (float)lse;
     }
-    close_head(a, out, 1, a->out, a->out_stride, b, query);
+    close_head(a, out, 1, a->out, a->out_stride, b, query, a->seq);
     free(scores);
     leave_head(&head);
 }
@@ -133,7 +151,7 @@ static void run_delta(void *args)
     for (int i = 0; i < a->batch * a->heads; i++) {
         const int b = i / a->heads, query = i % a->heads;
         head_t head = take_head(a, b, query);
-        double *out = open_head(a, a->out, a->out_stride, b, query);
+        double *out = open_head(a, (lap_dtype_t)a->dtype, a->out, a->out_stride, b, query, a->seq);
         for (int s = 0; s < a->seq; s++)
             head.delta[s] = (float)dot(a, out, s, head.dout, s);
         free(out);
@@ -156,13 +174,13 @@ static void run_queries(void *args)
     for (int n = 0; n < a->batch * a->heads; n++) {
         const int b = n / a->heads, query = n % a->heads;
         head_t head = take_head(a, b, query);
-        double *dq = new_sums(a), ds;
+        double *dq = take_sums(a, a->dqkv, a->dq_stride, b, query), ds;
         for (int i = 0; i < a->seq; i++)
-            for (int j = 0; j <= i; j++) {
+            for (int j = 0; j < lap_cuda_keys_seen(a, i); j++) {
                 turn_score(a, &head, mask(a, b, query, i, j), i, j, &ds);
-                add(a, dq, i, ds, head.k, j);
+                add(a, dq, i, ds * (double)a->scale, head.k, j);
             }
-        close_head(a, dq, (double)a->scale, a->dqkv, a->qkv_stride, b, query);
+        close_head(a, dq, 1, a->dqkv, a->dq_stride, b, query, a->seq);
         leave_head(&head);
     }
 }
@@ -170,19 +188,19 @@ static void run_queries(void *args)
 static void turn_keys(const lap_cuda_attention_t *a, int b, int kv)
 {
     const int group = a->heads / a->kv_heads;
-    double *dk = new_sums(a), *dv = new_sums(a), ds;
+    double *dk = new_sums(a, a->keys), *dv = new_sums(a, a->keys), ds;
     for (int query = kv * group; query < (kv + 1) * group; query++) {
         head_t head = take_head(a, b, query);
         for (int i = 0; i < a->seq; i++)
-            for (int j = 0; j <= i; j++) {
+            for (int j = 0; j < lap_cuda_keys_seen(a, i); j++) {
                 const double factor = mask(a, b, query, i, j);
                 add(a, dv, j, turn_score(a, &head, factor, i, j, &ds), head.dout, i);
                 add(a, dk, j, ds, head.q, i);
             }
         leave_head(&head);
     }
-    close_head(a, dk, (double)a->scale, a->dqkv, a->qkv_stride, b, a->heads + kv);
-    close_head(a, dv, 1, a->dqkv, a->qkv_stride, b, a->heads + a->kv_heads + kv);
+    close_head(a, dk, (double)a->scale, a->dkv, a->dkv_stride, b, kv, a->keys);
+    close_head(a, dv, 1, a->dkv, a->dkv_stride, b, a->kv_heads + kv, a->keys);
 }
 
 static void run_keys(void *args)

@@ -192,7 +192,8 @@ static void run_embedding(void *args)
             double x = 0;
             if (token < e->count)
                 x = at(LAP_FLOAT32, e->table, e->cols, token, col) +
-                    (e->positions ? at(LAP_FLOAT32, e->positions, e->cols, row / e->batch, col)
+                    (e->positions ? at(LAP_FLOAT32, e->positions, e->cols,
+                                       lap_position(e->at, row / e->batch), col)
                                   : 0);
             set(e->dtype, e->out, e->out_stride, row, col, x);
         }
@@ -206,8 +207,9 @@ static void run_embedding_backward(void *args)
     size_t before = SIZE_MAX;
     for (size_t i = 0; i < e->rows; i++) {
         const size_t row = ids ? (size_t)ids[i * LAP_ID_COLS + LAP_ID_BY_TOKEN] : i;
-        const size_t number =
-            (ids ? (size_t)ids[row * LAP_ID_COLS + LAP_ID_TOKEN] : i / e->batch) - e->first;
+        const size_t number = (ids ? (size_t)ids[row * LAP_ID_COLS + LAP_ID_TOKEN]
+                                   : lap_position(e->at, i / e->batch)) -
+                              e->first;
         for (size_t col = 0; col < e->cols && number < e->count; col++) {
             const double old = at(LAP_FLOAT32, e->grad, e->cols, number, col);
             set(LAP_FLOAT32, e->grad, e->cols, number, col,
@@ -231,9 +233,10 @@ static void run_rope(void *args)
             const size_t col = i / half * r->dim + i % half;
             const double a = at(r->dtype, r->x, r->stride, row, col);
             const double b = at(r->dtype, r->x, r->stride, row, col + half);
-            const double c = at(LAP_FLOAT32, r->table, r->dim, row / r->batch, i % half);
-            const double s = at(LAP_FLOAT32, r->table, r->dim, row / r->batch, half + i % half) *
-                             (r->backward ? -1 : 1);
+            const size_t token = lap_position(r->at, row / r->batch);
+            const double c = at(LAP_FLOAT32, r->table, r->dim, token, i % half);
+            const double s =
+                at(LAP_FLOAT32, r->table, r->dim, token, half + i % half) * (r->backward ? -1 : 1);
             set(r->dtype, r->x, r->stride, row, col, a * c - b * s);
             set(r->dtype, r->x, r->stride, row, col + half, b * c + a * s);
         }

@@ -39,7 +39,8 @@ const test_method_t test_methods[TEST_METHODS] = {
     {LAP_EXTERNAL_AG, "ring", 1, 0, 0, 0},   {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 0},  {LAP_EXTERNAL_AG, "fused", 0, 0, 3, 0},
     {LAP_EXTERNAL_AG, "auto", 0, 0, 0, 0},   {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0},
-    {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0}, {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "ring", 0, 0, 0, 0},   {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0},
+    {LAP_EXTERNAL_RS, "auto", 0, 0, 0, 0},
 };
 
 test_setting_t test_setting = {.in_place = true};

@@ -22,7 +22,7 @@ typedef struct test_method {
     int gather;
 } test_method_t;
 
-enum { TEST_METHODS = 58 };
+enum { TEST_METHODS = 59 };
 extern const test_method_t test_methods[TEST_METHODS];
 
 /* What else there is to say about an operator. Types that a kind has not are left out. */

@@ -70,18 +70,21 @@ static void covers(const char *what, const change_t *changes, size_t count, cons
 
 /* ---- operators ---- */
 
-enum { AG, PIPELINE, RING, FUSED, BULK, SMS, BASES };
+enum { AG, PIPELINE, RING, FUSED, BULK, SMS, EXTERNAL, BASES };
 
 static lap_op_desc_t op_base(int base)
 {
-    static const char *const methods[BASES] = {"serial", "pipeline", "ring",
-                                               "fused",  "serial",   "serial"};
+    static const char *const methods[BASES] = {"serial", "pipeline", "ring",  "fused",
+                                               "serial", "serial",   "serial"};
     lap_op_desc_t desc = LAP_OP_DESC_INIT;
-    desc.kind = base == PIPELINE ? LAP_GEMM_RS : base == BULK ? LAP_BULK_RS : LAP_AG_GEMM;
+    desc.kind = base == PIPELINE   ? LAP_GEMM_RS
+                : base == BULK     ? LAP_BULK_RS
+                : base == EXTERNAL ? LAP_EXTERNAL_AG
+                                   : LAP_AG_GEMM;
     desc.m = 16;
-    desc.n = 12;
-    desc.k = 8;
-    desc.cols = base == BULK ? 5 : 0;
+    desc.n = base == EXTERNAL ? 0 : 12;
+    desc.k = base == EXTERNAL ? 0 : 8;
+    desc.cols = base == BULK || base == EXTERNAL ? 5 : 0;
     desc.dtype = base == BULK ? LAP_FLOAT8_E4M3 : LAP_FLOAT32;
     desc.method = methods[base];
     desc.num_sm = base == SMS ? 4 : 0;
@@ -113,6 +116,7 @@ static const change_t op_changes[] = {
     OP(set_sm_margin, SMS, NULL, 1),
     OP(sharded, BULK, "rank 0 says sharded = none, rank 1 says sharded = n", LAP_SHARDED_N),
     OP(shard_parts, AG, "rank 1 says shard_parts = 2", 2),
+    OP(alltoall, EXTERNAL, NULL, 1),
     OP(background, AG, "rank 0 says background = 0, rank 1 says background = 1", 1),
 };
 
@@ -212,6 +216,8 @@ static const change_t nn_changes[] = {
     NN(attention_dropout, LAP_NN_MODEL, "rank 1 says attention_dropout = 0.5", 0.5f),
     NN(hidden_dropout, LAP_NN_MODEL, "rank 1 says hidden_dropout = 0.25", 0.25f),
     NN(rope_theta, ALL, "rank 1 says rope_theta = 500000", 500000.0f),
+    NN(cp_comm, ALL, "rank 0 says cp_comm = p2p, rank 1 says cp_comm = a2a", LAP_CP_A2A),
+    NN(cp_overlap, ALL, "rank 0 says cp_overlap = 1, rank 1 says cp_overlap = 0", 0),
 };
 
 static void try_layers(lap_group_t *group)
@@ -222,6 +228,9 @@ static void try_layers(lap_group_t *group)
         NN(buffer, ALL, NULL, NULL),         /* as that of an operator */
         NN(buffer_options, ALL, NULL, NULL), /* try_buffers */
         NN(debug, ALL, NULL, 0),             /* changes nothing */
+        NN(cp, ALL, NULL, 0),                /* each rank holds it against its cp_group */
+        NN(cp_a2a, ALL, NULL, 0),            /* without a context it is 1 */
+        NN(cp_group, ALL, NULL, NULL),
     };
     covers("lap_nn_desc_t", nn_changes, COUNT(nn_changes), rest, COUNT(rest),
            sizeof(lap_nn_desc_t));

@@ -97,6 +97,7 @@ static const variant_t variants[] = {
     {LAP_EXTERNAL_AG, "direct", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
     {LAP_EXTERNAL_AG, "fused", 0, 0, 0, 2, LAP_FLOAT32, 0, LAP_FORWARD},
     {LAP_EXTERNAL_RS, "serial", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
+    {LAP_EXTERNAL_RS, "ring", 0, 0, 0, 0, FP8, 0, LAP_FORWARD},
     {LAP_EXTERNAL_RS, "direct", 0, 0, 0, 0, LAP_FLOAT32, 0, LAP_FORWARD},
 };
 enum { NVARIANTS = sizeof(variants) / sizeof(variants[0]) };

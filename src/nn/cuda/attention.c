@@ -51,13 +51,16 @@ static bool fits_tiles(const lap_attention_t *a, const void *data, size_t stride
     return (uintptr_t)data % 16 == 0 && stride % 8 == 0 && stride <= UINT32_MAX / 16 / a->batch;
 }
 
-/* The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. */
+/*
+ * The largest of scores that are not yet scaled is taken there: with a scale below 0 it is none. Blocks
+ * of keys are for plain kernels.
+ */
 static bool uses_tiles(const lap_attention_t *a)
 {
-    return a->dtype != LAP_FLOAT32 && a->mask.rate == 0 && (a->dim == 64 || a->dim == 128) &&
-           a->scale > 0 && fits_tiles(a, a->qkv, a->qkv_stride) &&
-           fits_tiles(a, a->out, a->out_stride) && fits_tiles(a, a->dout, a->out_stride) &&
-           fits_tiles(a, a->dqkv, a->qkv_stride);
+    return a->keys == 0 && a->dtype != LAP_FLOAT32 && a->mask.rate == 0 &&
+           (a->dim == 64 || a->dim == 128) && a->scale > 0 &&
+           fits_tiles(a, a->qkv, a->qkv_stride) && fits_tiles(a, a->out, a->out_stride) &&
+           fits_tiles(a, a->dout, a->out_stride) && fits_tiles(a, a->dqkv, a->qkv_stride);
 }
 
 /* The kernels count in 32 bits, and grids have their limits. */
@@ -79,9 +82,10 @@ static lap_status_t check(const lap_cuda_device_t *device, const lap_attention_t
                          "GPU %d has %d",
                          a->dim, (size_t)LAP_CUDA_PLAIN_SHARED(BACKWARD_TILES, a->dim),
                          device->ordinal, device->shared_most);
-    if (blocks_of(a->seq, LAP_CUDA_PLAIN_TILE) > BLOCKS_Y)
+    const size_t tokens = a->keys > a->seq ? a->keys : a->seq;
+    if (blocks_of(tokens, LAP_CUDA_PLAIN_TILE) > BLOCKS_Y)
         return lap_error(LAP_ERR_UNSUPPORTED,
-                         "attention over %zu tokens: device cuda has it for %u at most", a->seq,
+                         "attention over %zu tokens: device cuda has it for %u at most", tokens,
                          BLOCKS_Y * LAP_CUDA_PLAIN_TILE);
     if (a->batch > INT32_MAX / 4 / (a->heads + a->kv_heads))
         return lap_error(LAP_ERR_UNSUPPORTED,
@@ -93,7 +97,18 @@ static lap_status_t check(const lap_cuda_device_t *device, const lap_attention_t
 
 static lap_cuda_attention_t arguments(const lap_attention_t *a)
 {
+    const lap_attention_t block = lap_attention_as_block(a);
     return (lap_cuda_attention_t){
+        .keys = (int32_t)block.keys,
+        .sum_dtype = (int32_t)block.sum_dtype,
+        .merges = block.merges,
+        .kv = block.kv,
+        .dkv = block.dkv,
+        .kv_stride = block.kv_stride,
+        .dq_stride = block.dq_stride,
+        .dkv_stride = block.dkv_stride,
+        .queries_at = block.queries_at,
+        .keys_at = block.keys_at,
         .qkv = a->qkv,
         .out = a->out,
         .lse = a->lse,
@@ -131,13 +146,14 @@ static lap_status_t launch_tiles(lap_stream_t *stream, const lap_attention_t *a,
                                 &args);
 }
 
+/* `rows`: queries or keys, of which a block takes some. */
 static lap_status_t launch_plain(lap_stream_t *stream, const lap_attention_t *a, int kernel,
-                                 size_t heads, size_t tiles)
+                                 size_t heads, size_t rows, size_t tiles)
 {
     const lap_cuda_attention_t args = arguments(a);
     return lap_cuda_code_launch(stream, &code, (size_t)kernel,
                                 (lap_cuda_grid_t){.x = heads * a->batch,
-                                                  .y = blocks_of(a->seq, LAP_CUDA_PLAIN_TILE),
+                                                  .y = blocks_of(rows, LAP_CUDA_PLAIN_TILE),
                                                   .threads = LAP_CUDA_PLAIN_THREADS,
                                                   .shared = LAP_CUDA_PLAIN_SHARED(tiles, a->dim)},
                                 &args);
@@ -171,7 +187,7 @@ lap_status_t lap_nn_cuda_attention_forward(lap_stream_t *stream, const lap_atten
         return launch_tiles(stream, attention, KERNEL_attention_forward_f16_64, attention->heads,
                             LAP_CUDA_ATTENTION_ROWS);
     return launch_plain(stream, attention, KERNEL_attention_plain_forward, attention->heads,
-                        FORWARD_TILES);
+                        attention->seq, FORWARD_TILES);
 }
 
 lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_attention_t *attention)
@@ -187,7 +203,7 @@ lap_status_t lap_nn_cuda_attention_backward(lap_stream_t *stream, const lap_atte
                             LAP_CUDA_ATTENTION_TILE);
     }
     LAP_TRY(launch_plain(stream, attention, KERNEL_attention_plain_keys, attention->kv_heads,
-                         BACKWARD_TILES));
+                         attention->keys ? attention->keys : attention->seq, BACKWARD_TILES));
     return launch_plain(stream, attention, KERNEL_attention_plain_queries, attention->heads,
-                        BACKWARD_TILES);
+                        attention->seq, BACKWARD_TILES);
 }

@@ -140,12 +140,12 @@ __device__ size_t element_of(const plain &p, size_t stride, int s, int b, int co
            static_cast<size_t>(column_head) * p.a.dim;
 }
 
-/* Rows from `first` on of a head; zeros behind the end of the sequence. */
+/* Rows from `first` on of a head; zeros behind the last of `count` tokens. */
 __device__ void load_plain(const plain &p, float *tile, const void *matrix, size_t stride, int b,
-                           int column_head, int first)
+                           int column_head, int first, int count)
 {
     for (int row = p.own; row < p.own + plain_own; row++) {
-        const bool there = first + row < p.a.seq;
+        const bool there = first + row < count;
         const size_t from = element_of(p, stride, first + row, b, column_head);
         for (int i = p.lane; i < p.a.dim; i += 32)
             tile[row * p.stride + i] = there ? load(p.a.dtype, matrix, from + i) : 0;
@@ -187,15 +187,25 @@ __device__ void add_plain(const plain &p, plain_sums &sums, const float (&factor
     }
 }
 
-/* Stores the warp's row i, which is row `s` of the head. */
+/* Stores the warp's row i, which is row `s` of the head; what is there counts `old` times. */
 __device__ void store_plain(const plain &p, const float (&sums)[plain_columns], float factor,
-                            void *matrix, size_t stride, int b, int column_head, int s)
+                            float old, void *matrix, size_t stride, int b, int column_head, int s,
+                            int count)
 {
     const size_t to = element_of(p, stride, s, b, column_head);
 #pragma unroll
     for (int c = 0; c < plain_columns; c++)
-        if (s < p.a.seq && c * 32 + p.lane < p.a.dim)
-            store(p.a.dtype, matrix, to + c * 32 + p.lane, sums[c] * factor);
+        if (s < count && c * 32 + p.lane < p.a.dim) {
+            const size_t at = to + c * 32 + p.lane;
+            const float before = old == 0 ? 0 : load(p.a.sum_dtype, matrix, at) * old;
+            store(p.a.sum_dtype, matrix, at, sums[c] * factor + before);
+        }
+}
+
+/* Keys that the queries from `query0` on see: those that the last of them sees. */
+__device__ int seen_until(const lap_cuda_attention_t &a, int query0)
+{
+    return lap_cuda_keys_seen(&a, min(query0 + plain_rows, a.seq) - 1);
 }
 
 /* What the mask of dropout multiplies the probability of a key for a query with. */
@@ -229,21 +239,25 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     float sum[plain_own] = {}, most[plain_own];
     for (int i = 0; i < plain_own; i++)
         most[i] = -INFINITY;
-    load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0);
-    for (int key0 = 0; key0 <= query0; key0 += plain_rows) {
+    int seen[plain_own];
+    for (int i = 0; i < plain_own; i++)
+        seen[i] = lap_cuda_keys_seen(&a, query0 + p.own + i);
+    load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0, a.seq);
+    const int end = seen_until(a, query0);
+    for (int key0 = 0; key0 < end; key0 += plain_rows) {
         float s[plain_own];
         __syncthreads(); /* nobody reads the tiles before any more */
-        load_plain(p, k, a.qkv, a.qkv_stride, b, a.heads + kv, key0);
-        load_plain(p, v, a.qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv, key0);
+        load_plain(p, k, a.kv, a.kv_stride, b, kv, key0, a.keys);
+        load_plain(p, v, a.kv, a.kv_stride, b, a.kv_heads + kv, key0, a.keys);
         __syncthreads(); /* and all see these */
         multiply_plain(p, q, k, s);
         for (int i = 0; i < plain_own; i++) {
-            const bool seen = key0 + p.lane <= query0 + p.own + i;
-            s[i] = seen ? s[i] * a.scale : -INFINITY;
+            const bool sees = key0 + p.lane < seen[i];
+            s[i] = sees ? s[i] * a.scale : -INFINITY;
             const float largest = fmaxf(most[i], warp_max(s[i]));
-            const float factor = expf(most[i] - largest);
+            const float factor = largest == most[i] ? 1 : expf(most[i] - largest);
             most[i] = largest;
-            s[i] = expf(s[i] - largest);
+            s[i] = sees ? expf(s[i] - largest) : 0;
             sum[i] = fmaf(sum[i], factor, s[i]);
             for (int c = 0; c < plain_columns; c++)
                 o[i][c] *= factor;
@@ -253,10 +267,21 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     }
     for (int i = 0; i < plain_own; i++) {
         const int query = query0 + p.own + i;
-        const float all = warp_sum(sum[i]);
-        store_plain(p, o[i], 1 / all, a.out, a.out_stride, b, head, query);
-        if (p.lane == 0 && query < a.seq)
-            a.lse[static_cast<size_t>(head * a.batch + b) * a.seq + query] = most[i] + logf(all);
+        float *lse = a.lse + static_cast<size_t>(head * a.batch + b) * a.seq + query;
+        const float all = warp_sum(sum[i]), found = seen[i] > 0 ? most[i] + logf(all) : -INFINITY;
+        if (query >= a.seq || (a.merges && seen[i] == 0))
+            continue; /* the whole warp: it has the row for itself */
+        float both = found, own = seen[i] > 0 ? 1 / all : 0, other = 0;
+        if (a.merges) {
+            const float before = *lse, larger = fmaxf(before, found);
+            both = larger + log1pf(expf(fminf(before, found) - larger));
+            own *= expf(found - both);
+            other = expf(before - both);
+        }
+        __syncwarp(); /* all have read lse */
+        store_plain(p, o[i], own, other, a.out, a.out_stride, b, head, query, a.seq);
+        if (p.lane == 0)
+            *lse = both;
     }
 }
 
@@ -273,19 +298,20 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
     const int32_t sample = lap_mask_sample(&a.mask, b);
     plain_sums dq = {};
-    load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0);
-    load_plain(p, d, a.dout, a.out_stride, b, head, query0);
-    for (int key0 = 0; key0 <= query0; key0 += plain_rows) {
+    load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0, a.seq);
+    load_plain(p, d, a.dout, a.out_stride, b, head, query0, a.seq);
+    const int end = seen_until(a, query0);
+    for (int key0 = 0; key0 < end; key0 += plain_rows) {
         float s[plain_own], dp[plain_own];
         __syncthreads(); /* nobody reads the tiles before any more */
-        load_plain(p, k, a.qkv, a.qkv_stride, b, a.heads + kv, key0);
-        load_plain(p, v, a.qkv, a.qkv_stride, b, a.heads + a.kv_heads + kv, key0);
+        load_plain(p, k, a.kv, a.kv_stride, b, kv, key0, a.keys);
+        load_plain(p, v, a.kv, a.kv_stride, b, a.kv_heads + kv, key0, a.keys);
         __syncthreads(); /* and all see these */
         multiply_plain(p, q, k, s);
         multiply_plain(p, d, v, dp);
         for (int i = 0; i < plain_own; i++) {
             const int query = query0 + p.own + i;
-            const bool seen = query < a.seq && key0 + p.lane <= query;
+            const bool seen = key0 + p.lane < lap_cuda_keys_seen(&a, query);
             dp[i] *= mask_of(a, sample, head, query, key0 + p.lane);
             s[i] =
                 seen ? expf(s[i] * a.scale - a.lse[sums + query]) * (dp[i] - a.delta[sums + query])
@@ -294,7 +320,8 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
         add_plain(p, dq, s, k);
     }
     for (int i = 0; i < plain_own; i++)
-        store_plain(p, dq[i], a.scale, a.dqkv, a.qkv_stride, b, head, query0 + p.own + i);
+        store_plain(p, dq[i], a.scale, a.merges ? 1 : 0, a.dqkv, a.dq_stride, b, head,
+                    query0 + p.own + i, a.seq);
 }
 
 /* Lanes have queries here, and warps keys. */
@@ -307,26 +334,28 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
     float *k = plain_tile(p, 2), *v = plain_tile(p, 3);
     const int kv = blockIdx.x % a.kv_heads, b = blockIdx.x / a.kv_heads;
     const int key0 = blockIdx.y * plain_rows, group = a.heads / a.kv_heads;
-    const int k_head = a.heads + kv, v_head = k_head + a.kv_heads;
+    const int k_head = kv, v_head = kv + a.kv_heads;
     const int32_t sample = lap_mask_sample(&a.mask, b);
     plain_sums dk = {}, dv = {};
-    load_plain(p, k, a.qkv, a.qkv_stride, b, k_head, key0);
-    load_plain(p, v, a.qkv, a.qkv_stride, b, v_head, key0);
+    load_plain(p, k, a.kv, a.kv_stride, b, k_head, key0, a.keys);
+    load_plain(p, v, a.kv, a.kv_stride, b, v_head, key0, a.keys);
     for (int head = kv * group; head < (kv + 1) * group; head++)
-        for (int query0 = key0; query0 < a.seq; query0 += plain_rows) {
-            const int query = query0 + p.lane;
+        for (int query0 = 0; query0 < a.seq; query0 += plain_rows) {
+            if (seen_until(a, query0) <= key0) /* none of the keys is seen */
+                continue;
+            const int query = query0 + p.lane, sees = lap_cuda_keys_seen(&a, query);
             const size_t sums = static_cast<size_t>(head * a.batch + b) * a.seq;
             const float lse = query < a.seq ? a.lse[sums + query] : 0;
             const float delta = query < a.seq ? a.delta[sums + query] : 0;
             float s[plain_own], dp[plain_own];
             __syncthreads(); /* nobody reads the tiles before any more */
-            load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0);
-            load_plain(p, d, a.dout, a.out_stride, b, head, query0);
+            load_plain(p, q, a.qkv, a.qkv_stride, b, head, query0, a.seq);
+            load_plain(p, d, a.dout, a.out_stride, b, head, query0, a.seq);
             __syncthreads(); /* and all see these */
             multiply_plain(p, k, q, s);
             multiply_plain(p, v, d, dp);
             for (int i = 0; i < plain_own; i++) {
-                const bool seen = query < a.seq && key0 + p.own + i <= query;
+                const bool seen = key0 + p.own + i < sees;
                 const float factor = mask_of(a, sample, head, query, key0 + p.own + i);
                 s[i] = seen ? expf(s[i] * a.scale - lse) : 0;
                 dp[i] = s[i] * (factor * dp[i] - delta);
@@ -337,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(LAP_CUDA_PLAIN_THREADS)
         }
     for (int i = 0; i < plain_own; i++) {
         const int key = key0 + p.own + i;
-        store_plain(p, dk[i], a.scale, a.dqkv, a.qkv_stride, b, k_head, key);
-        store_plain(p, dv[i], 1, a.dqkv, a.qkv_stride, b, v_head, key);
+        store_plain(p, dk[i], a.scale, 0, a.dkv, a.dkv_stride, b, k_head, key, a.keys);
+        store_plain(p, dv[i], 1, 0, a.dkv, a.dkv_stride, b, v_head, key, a.keys);
     }
 }

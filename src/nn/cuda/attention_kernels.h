@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nn/mask.h"
+#include "nn/kernel_args.h"
 
 #define LAP_CUDA_ATTENTION_THREADS 128 /* of a block of the kernels for tensor cores */
 #define LAP_CUDA_ATTENTION_TILE 64     /* keys or queries that such a block takes at a time, */
@@ -48,7 +48,10 @@
     X(attention_plain_keys, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))                          \
     X(attention_plain_queries, LAP_CUDA_PLAIN_SHARED(4, LAP_CUDA_PLAIN_DIM))
 
-/* lap_attention_t; strides are in elements, here too. */
+/*
+ * lap_attention_t as a block: see lap_attention_as_block. Strides are in elements, here too. Kernels for
+ * tensor cores take the keys of qkv.
+ */
 typedef struct lap_cuda_attention {
     const void *qkv;
     void *out;
@@ -63,6 +66,19 @@ typedef struct lap_cuda_attention {
     int32_t vector; /* attention_delta: elements of a thread at a time, 1 or 8 */
     int32_t first_head;
     lap_mask_t mask; /* the plain kernels */
+    int32_t keys, sum_dtype, merges;
+    const void *kv;
+    void *dkv;
+    size_t kv_stride, dq_stride, dkv_stride;
+    lap_halves_t queries_at, keys_at;
 } lap_cuda_attention_t;
+
+/* The keys that a query sees: none, where there is no such query. */
+LAP_ON_BOTH static inline int32_t lap_cuda_keys_seen(const lap_cuda_attention_t *a, int32_t query)
+{
+    return query >= a->seq ? 0
+                           : (int32_t)lap_tokens_until(a->keys_at, (size_t)a->keys,
+                                                       lap_position(a->queries_at, (size_t)query));
+}
 
 #endif

@@ -31,7 +31,8 @@ template <int fixed> __device__ void embed(const lap_nn_cuda_embedding_t &args)
         if (own)
             take<floats>(FLOAT32, e.table, (token - e.first) * e.cols + col, x);
         if (own && e.positions)
-            take<floats>(FLOAT32, e.positions, row / e.batch * e.cols + col, position);
+            take<floats>(FLOAT32, e.positions, lap_position(e.at, row / e.batch) * e.cols + col,
+                         position);
         for (int i = 0; i < count; i++)
             x[i] += position[i];
         put<fixed>(e.dtype, e.out, row * e.out_stride + col, x);
@@ -46,7 +47,7 @@ __device__ size_t row_at(const lap_embedding_backward_t &e, size_t i)
 
 __device__ size_t number_at(const lap_embedding_backward_t &e, size_t i)
 {
-    return e.ids ? id_of(e.ids, row_at(e, i), LAP_ID_TOKEN) : i / e.batch;
+    return e.ids ? id_of(e.ids, row_at(e, i), LAP_ID_TOKEN) : lap_position(e.at, i / e.batch);
 }
 
 } // namespace
@@ -90,7 +91,7 @@ template <int fixed> __device__ void rotate(const lap_nn_cuda_rope_t &args)
     const float sign = r.backward ? -1.0f : 1.0f;
     walk(args.span, [&](size_t row, size_t col) {
         const size_t at = row * r.stride + col / half * r.dim + col % half;
-        const size_t angle = row / r.batch * r.dim + col % half;
+        const size_t angle = lap_position(r.at, row / r.batch) * r.dim + col % half;
         float a[count], b[count], cosine[count], sine[count];
         take<fixed>(r.dtype, r.x, at, a);
         take<fixed>(r.dtype, r.x, at + half, b);

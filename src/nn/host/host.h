@@ -45,7 +45,10 @@ lap_status_t lap_host_update(lap_stream_t *stream, const lap_update_t *update);
     .amax = lap_host_amax, .fp8_scales = lap_host_fp8_scales, .sum_squares = lap_host_sum_squares, \
     .total = lap_host_total, .clip = lap_host_clip, .update = lap_host_update
 
-/* Attention of one head of sequence `b`: forward of queries, backward of keys and values. */
+/*
+ * Attention of one head of sequence `b`, as lap_attention_as_block has it: forward of queries,
+ * backward of keys and values.
+ */
 typedef void (*lap_host_head_t)(const lap_attention_t *attention, size_t b, size_t head);
 
 /* What the slots of attention are made of: all `heads` of all sequences, in order, on the stream. */
@@ -66,31 +69,12 @@ static inline size_t lap_tile_of(size_t cols, size_t begin)
     return cols - begin < LAP_HOST_TILE ? cols - begin : LAP_HOST_TILE;
 }
 
-/*
- * The columns of one head in row `s` of sequence `b` of qkv, out or their gradients; `col` is its
- * first column.
- */
-static inline void *lap_head_of(const lap_attention_t *attention, const void *matrix, size_t stride,
-                                size_t s, size_t b, size_t col)
+/* Head `head` of row `s` of sequence `b` of a matrix; in rows of keys and values, values follow keys. */
+static inline void *lap_head_of(const lap_attention_t *attention, lap_dtype_t dtype,
+                                const void *matrix, size_t stride, size_t s, size_t b, size_t head)
 {
     const size_t row = s * attention->batch + b;
-    return (char *)matrix + (row * stride + col) * lap_dtype_size(attention->dtype);
-}
-
-/* The first columns of query head `head`, and of the key and value heads that it uses. */
-static inline size_t lap_query_col(const lap_attention_t *attention, size_t head)
-{
-    return head * attention->dim;
-}
-
-static inline size_t lap_key_col(const lap_attention_t *attention, size_t kv_head)
-{
-    return (attention->heads + kv_head) * attention->dim;
-}
-
-static inline size_t lap_value_col(const lap_attention_t *attention, size_t kv_head)
-{
-    return (attention->heads + attention->kv_heads + kv_head) * attention->dim;
+    return (char *)matrix + (row * stride + head * attention->dim) * lap_dtype_size(dtype);
 }
 
 extern const lap_nn_kernels_t lap_nn_ref_kernels;

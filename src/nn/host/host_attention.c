@@ -24,6 +24,6 @@ static lap_status_t run(void *arg)
 lap_status_t lap_host_attention(lap_stream_t *stream, const lap_attention_t *attention,
                                 size_t heads, lap_host_head_t work)
 {
-    const call_t call = {*attention, heads, work};
+    const call_t call = {lap_attention_as_block(attention), heads, work};
     return lap_host_stream_call(stream, run, &call, sizeof(call));
 }

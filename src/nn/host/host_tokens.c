@@ -30,7 +30,8 @@ static void embed_row(const lap_embedding_t *e, size_t row)
     const size_t token = (size_t)id_of(e->ids, row, LAP_ID_TOKEN);
     const bool own = token >= e->first && token - e->first < e->count;
     const float *values = own ? e->table + (token - e->first) * e->cols : NULL;
-    const float *position = e->positions ? e->positions + row / e->batch * e->cols : NULL;
+    const float *position =
+        e->positions ? e->positions + lap_position(e->at, row / e->batch) * e->cols : NULL;
     void *out = lap_row_of(e->dtype, e->out, e->out_stride, row);
     float part[TILE];
     for (size_t begin = 0; begin < e->cols; begin += TILE) {
@@ -62,7 +63,8 @@ static size_t row_at(const lap_embedding_backward_t *e, size_t i)
 
 static size_t number_at(const lap_embedding_backward_t *e, size_t i)
 {
-    return e->ids ? (size_t)id_of(e->ids, row_at(e, i), LAP_ID_TOKEN) : i / e->batch;
+    return e->ids ? (size_t)id_of(e->ids, row_at(e, i), LAP_ID_TOKEN)
+                  : lap_position(e->at, i / e->batch);
 }
 
 /* Places [begin, end) of the list have one number. */
@@ -134,7 +136,7 @@ static lap_status_t run_rope(void *arg)
             rotate(rope,
                    at(rope->dtype, lap_row_of(rope->dtype, rope->x, rope->stride, row),
                       head * rope->dim),
-                   rope->table + row / rope->batch * rope->dim);
+                   rope->table + lap_position(rope->at, row / rope->batch) * rope->dim);
     return LAP_OK;
 }
 

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `lap train --cp`: ranks that are processes share sequences and have the losses and norms of one rank, whichever way keys travel; what
+# cannot be is refused, lap check and lap show take the same options, and a rank that is killed ends the job with its name.
+. "$(dirname "$0")/tap.bash"
+unset LAP_RANK LAP_SIZE LAP_DIR LAP_JOB
+
+small='--model llama-tiny --layers 1 --hidden 32 --heads 4 --kv-heads 2 --seq 19 --batch 2 --iters 4 --no-predict'
+
+# numbers ARGUMENTS...: losses and norms of a run, in $numbers.
+numbers() {
+    # shellcheck disable=SC2086
+    lap train $small --json "$@"
+    is "'lap train $*' ends well" "$status$err" 0
+    numbers=$(tail -n 1 "$work/out" | grep -oE '"(loss|grad_norm)":[^,]+' | cut -d: -f2)
+}
+
+numbers --tp 1
+alone=$numbers
+for grid in '--tp 2 --cp 2' '--tp 1 --cp 3 --cp-comm-type all_gather' '--tp 1 --cp 2 --cp-comm-type a2a --dp 2' \
+    '--tp 1 --cp 4 --cp-comm-type a2a+p2p'; do
+    # shellcheck disable=SC2086
+    numbers $grid
+    ok "... the losses and norms of one rank" near "$numbers" "$alone" 1e-5
+done
+# shellcheck disable=SC2086
+lap train $small --tp 1 --cp 2 --compare --quiet
+has 'overlapped or not' "$out" 'The losses are the same to the last bit.'
+
+refuse() {
+    local words=$1
+    shift
+    lap train "$@"
+    is "'lap train $*' is refused in one line" "$status$out $(wc -l <"$work/err")" '2 1'
+    has '... that says why' "$err" "$words"
+}
+
+refuse 'cp_comm is a2a, where 4 ranks exchange heads, but a rank has 2 kv_heads' --model llama-tiny --kv-heads 2 --tp 1 --cp 4 --cp-comm-type a2a
+refuse "--cp-comm-type is 'ring'; expected p2p, all_gather, a2a or a2a+p2p" --model llama-tiny --tp 1 --cp 2 --cp-comm-type ring
+refuse '--cp-comm-type is for context parallel; expected --cp 2 or more' --model llama-tiny --tp 1 --cp-comm-type a2a
+refuse '--cp-a2a is for --cp-comm-type a2a+p2p' --model llama-tiny --tp 1 --cp 2 --cp-a2a 2
+refuse '--cp is for language models' --tp 1 --cp 2
+refuse 'seq is 3, expected at least a token for each of the 4 ranks of cp' --model llama-tiny --seq 3 --tp 1 --cp 4
+
+# shellcheck disable=SC2086
+lap check train ${small%% --iters*} --tp 2 --cp 2 --dp 2
+has 'all of it is proved' "$status $out" '0 model, 1 layer, 4 ranks in each of 2 replicas' 'context of 2 ranks, p2p' 'are proved safe'
+# shellcheck disable=SC2086
+lap show train ${small%% --iters*} --tp 1 --cp 2
+has 'and shown: keys travel while attention runs' "$status $out" 'external AG ring' 'attention_block_backward' 'external RS ring'
+
+"$LAP" train --model llama-tiny --layers 1 --seq 64 --tp 1 --cp 3 --iters 1000000 --quiet --timeout 20 >"$work/out" 2>"$work/err" </dev/null &
+launcher=$!
+at_work() {
+    local rank pid
+    for rank in 0 1 2; do
+        pid=$(pid_of $rank 2>/dev/null)
+        test -n "$pid" && grep -q memfd:lap "/proc/$pid/maps" 2>/dev/null || return
+    done
+}
+ok 'three ranks are at work' until_true at_work
+sleep 1
+victim=$(pid_of 1)
+kill -9 "$victim"
+collect
+is 'a rank is killed: status' "$status" 137
+has '... and the others name it' "$err" "rank 1 (pid $victim) has died"
+finish

@@ -256,6 +256,7 @@ static lap_status_t measure_call(lap_probe_t *probe, call_t *call, lap_status_t 
     status = lap_probe_agree(probe, status);
     if (status == LAP_OK)
         status = measure_steps(probe, call, probed);
+    call->schedule = NULL;
     lap_schedule_clear(&schedule);
     return status;
 }

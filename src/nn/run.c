@@ -185,9 +185,9 @@ static void list_given(const lap_nn_t *nn, int part, lap_tensor_t given[LAP_NN_G
     const uint32_t *regions = part == LAP_NN_FORWARD     ? forward
                               : part == LAP_NN_LOSS_PART ? loss
                                                          : backward;
+    const lap_tensor_t none = {.data = NULL};
     for (int i = 0; i < LAP_NN_GIVEN; i++)
-        given[i] = model || part >= LAP_NN_LOOK_GRADIENTS ? (lap_tensor_t){.data = NULL}
-                                                          : nn->tensors[regions[i]];
+        given[i] = model || part >= LAP_NN_LOOK_GRADIENTS ? none : nn->tensors[regions[i]];
 }
 
 static bool is_same(const lap_tensor_t *a, const lap_tensor_t *b)

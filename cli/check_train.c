@@ -81,8 +81,10 @@ static int proved_replicas(const lap_train_t *train)
 
 static lap_nn_replication_t replication_of(const lap_train_t *train)
 {
-    return (lap_nn_replication_t){
-        .replicas = proved_replicas(train), .bucket = train->bucket, .wire = train->grad_dtype};
+    return (lap_nn_replication_t){.replicas = proved_replicas(train),
+                                  .bucket = train->bucket,
+                                  .wire = train->grad_dtype,
+                                  .late = !train->overlap};
 }
 
 /* ---- pipelines ---- */

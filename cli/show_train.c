@@ -88,7 +88,8 @@ static lap_status_t show_after(const request_t *request, const lap_pass_t *pass,
                                 .after = pass ? pass->name : NULL,
                                 .replication = {.replicas = request->train.grid.dp,
                                                 .bucket = request->train.bucket,
-                                                .wire = request->train.grad_dtype},
+                                                .wire = request->train.grad_dtype,
+                                                .late = !request->train.overlap},
                                 .optimizer = nn ? NULL : &request->train.optimizer};
     if (nn) {
         source = lap_nn_chosen(nn);

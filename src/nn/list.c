@@ -379,7 +379,7 @@ static void list_all(lap_nn_list_t *list)
     parts[LAP_NN_LOOK_GRADIENTS] = list->nentries;
     for (uint32_t i = list->nweights; i-- > 0;)
         lap_nn_list_look(list, "gradient", LAP_NN_NONE, list->weights[i].grad);
-    parts[LAP_NN_REFRESH] = list->nentries;
+    parts[LAP_NN_SYNC] = parts[LAP_NN_REFRESH] = list->nentries;
     lap_nn_list_refresh(list);
     parts[LAP_NN_STEP] = parts[LAP_NN_LIST_PARTS] = list->nentries;
 }

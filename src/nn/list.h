@@ -193,6 +193,7 @@ enum {
     LAP_NN_BACKWARD,      /* gradients take the place of those before */
     LAP_NN_BACKWARD_MORE, /* gradients are added to those before */
     LAP_NN_LOOK_GRADIENTS,
+    LAP_NN_SYNC, /* has no entries: gradients go to replicas, if they have not gone in backward */
     LAP_NN_REFRESH, /* the copies of weights, before the first forward and whenever they change */
     LAP_NN_STEP,    /* of an optimizer, if there is one; the copies of weights follow it */
     LAP_NN_LIST_PARTS

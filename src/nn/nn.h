@@ -56,14 +56,15 @@ typedef struct lap_nn_pass {
 #define LAP_NN_PASSES 12 /* that layers keep */
 
 /*
- * What replicas add to the last backward of a step. The functions are given `context`, the number of a
+ * What replicas add to the last backward of a step, or do after it. The functions are given `context`, the number of a
  * bucket and one of its fragments.
  */
 typedef struct lap_nn_background {
     lap_nn_replicas_t replicas;
     lap_group_t *group;
     lap_buffer_t *buffer;
-    bool traced; /* arguments have traces */
+    bool overlap; /* backward sends gradients as it completes them; else LAP_NN_SYNC does */
+    bool traced;  /* arguments have traces */
     /* The operator of a call and its arguments, and the cast of a bucket. */
     lap_op_t *(*call)(void *context, size_t index, int which, lap_op_args_t *args_p);
     lap_status_t (*cast)(void *context, size_t index, int which, lap_stream_t *stream);
@@ -133,7 +134,7 @@ struct lap_nn {
 
     lap_event_t *end; /* of the compute stream, when all is waited for */
     lap_nn_passes_t passes;
-    const lap_nn_background_t *background; /* NULL: backward sends nothing to replicas */
+    const lap_nn_background_t *background; /* NULL: gradients do not go to replicas */
     lap_stream_t *stream; /* of the entry of a pass that is being issued; NULL: none is */
     bool tracing;
     lap_timeline_t *timeline; /* NULL: passes are in none */
@@ -231,6 +232,9 @@ lap_status_t lap_nn_run_forward(lap_nn_t *nn, int last);
 /* A backward whose matrices are known. */
 lap_status_t lap_nn_run_backward(lap_nn_t *nn);
 
+/* Sends gradients to replicas, after a backward that has not. */
+lap_status_t lap_nn_run_sync(lap_nn_t *nn);
+
 /* The step of an optimizer whose rates are set. */
 lap_status_t lap_nn_run_step(lap_nn_t *nn);
 
@@ -286,12 +290,11 @@ lap_status_t lap_nn_end_part(lap_nn_t *nn, int part);
 lap_status_t lap_nn_end_passes(lap_nn_t *nn);
 
 /*
- * From now on, or no more with NULL, the last backward of a step sends gradients to replicas. Nothing
- * of it is in flight.
+ * From now on, or no more with NULL, the gradients of a step go to replicas. Nothing of it is in flight.
  */
 void lap_nn_set_background(lap_nn_t *nn, const lap_nn_background_t *background);
 
-/* Waits for what a backward has sent to replicas, if it has. */
+/* Waits for what has been sent to replicas, if anything has. */
 lap_status_t lap_nn_end_background(lap_nn_t *nn);
 
 /* ---- timeline.c ---- */

@@ -156,6 +156,11 @@ lap_status_t lap_nn_refresh(lap_nn_t *nn)
     return finish(nn, lap_nn_run(nn, LAP_NN_REFRESH));
 }
 
+lap_status_t lap_nn_run_sync(lap_nn_t *nn)
+{
+    return finish(nn, lap_nn_run(nn, LAP_NN_SYNC));
+}
+
 lap_status_t lap_nn_run_step(lap_nn_t *nn)
 {
     return finish(nn, lap_nn_run(nn, LAP_NN_STEP));

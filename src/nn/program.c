@@ -301,6 +301,8 @@ lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, l
                               const lap_nn_source_t *source, lap_linked_t *linked)
 {
     size_t bucket;
+    for (size_t i = 0; part == LAP_NN_SYNC && i < mode.replicas->buckets->count; i++)
+        LAP_TRY(lap_nn_link_bucket(list, mode.replicas, i, linked));
     for (uint32_t i = list->parts[part]; i < list->parts[part + 1]; i++) {
         const lap_nn_entry_t *entry = &list->entries[i];
         if (mode.replicas &&
@@ -382,9 +384,13 @@ static lap_status_t link_parts(const lap_nn_list_t *list, const lap_nn_linking_t
         LAP_TRY(lap_nn_link_part(list, LAP_NN_REFRESH, seq, mode, source, linked));
     LAP_TRY(lap_nn_link_part(list, LAP_NN_FORWARD, seq, mode, source, linked));
     LAP_TRY(lap_nn_link_part(list, LAP_NN_LOSS_PART, seq, mode, source, linked));
-    mode.replicas = replicas;
+    const bool late = linking->replication.late;
+    mode.replicas = late ? NULL : replicas;
     LAP_TRY(lap_nn_link_part(list, linking->more ? LAP_NN_BACKWARD_MORE : LAP_NN_BACKWARD, seq,
                              mode, source, linked));
+    mode.replicas = replicas;
+    if (replicas && late)
+        LAP_TRY(lap_nn_link_part(list, LAP_NN_SYNC, seq, mode, source, linked));
     if (linking->optimizer)
         LAP_TRY(lap_nn_link_step(list, source, linked));
     return lap_link(linked);

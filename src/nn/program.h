@@ -51,8 +51,8 @@ bool lap_nn_entry_runs(const lap_nn_entry_t *entry, lap_nn_mode_t mode);
 void lap_nn_link_regions(const lap_nn_list_t *list, bool first, lap_linked_t *linked);
 
 /*
- * Adds the fragments of a part of a list, whose origin is the number of their entry; those of buckets,
- * if gradients go to replicas, have theirs behind that.
+ * Adds the fragments of a part of a list, whose origin is the number of their entry; and those of buckets,
+ * if gradients go to replicas: as backward completes them, or all in LAP_NN_SYNC.
  */
 lap_status_t lap_nn_link_part(const lap_nn_list_t *list, int part, size_t seq, lap_nn_mode_t mode,
                               const lap_nn_source_t *source, lap_linked_t *linked);
@@ -81,6 +81,7 @@ typedef struct lap_nn_replication {
     int replicas;  /* 0 or 1: there are none */
     size_t bucket; /* elements */
     lap_dtype_t wire;
+    bool late; /* gradients travel when backward has ended */
 } lap_nn_replication_t;
 
 /* How a pass is linked. */

@@ -338,6 +338,7 @@ static lap_flight_t flight_of(const lap_nn_t *nn, const lap_nn_pass_t *pass)
         [LAP_NN_BACKWARD] = "a backward of layers",
         [LAP_NN_BACKWARD_MORE] = "a backward of layers",
         [LAP_NN_LOOK_GRADIENTS] = "a look of layers",
+        [LAP_NN_SYNC] = "a sum of gradients of layers",
         [LAP_NN_REFRESH] = "a refresh of layers",
         [LAP_NN_STEP] = "a step of layers"};
     return (lap_flight_t){.engine = nn->engine, .group = nn->group, .what = names[pass->part]};
@@ -513,7 +514,8 @@ lap_status_t lap_nn_run(lap_nn_t *nn, int part)
     const size_t seq = part >= LAP_NN_LOOK_GRADIENTS ? 0 : nn->seq;
     bool *seen = &nn->passes.seen[part == LAP_NN_BACKWARD_MORE ? LAP_NN_BACKWARD : part];
     const bool backward = part == LAP_NN_BACKWARD || part == LAP_NN_BACKWARD_MORE;
-    const bool sends = backward && nn->background && nn->held == 0;
+    const bool sends = part == LAP_NN_SYNC ||
+                       (backward && nn->background && nn->background->overlap && nn->held == 0);
     /* Only delayed scaling tells the first pass from others. */
     const lap_nn_mode_t mode = {.looks = nn->looks != NULL,
                                 .first = nn->list.plan.desc.fp8 == LAP_FP8_DELAYED && !*seen,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data parallelism: buckets of gradients, each a reduce-scatter and then an all-gather in the
- * background of backward. Sharding the optimizer, so that the all-gather is of weights, is left
+ * background of backward, or after it. Sharding the optimizer, so that the all-gather is of weights, is left
  * out.
  */
 #include "parallel/data_parallel.h"
@@ -24,7 +24,6 @@ typedef struct bucket {
     lap_reduce_t cast, uncast; /* gradients to the wire's type and back */
     const void *sources[2];    /* of the two */
     size_t source_strides[2];
-    bool begun; /* outside of backward */
 } bucket_t;
 
 struct lap_dp {
@@ -39,8 +38,7 @@ struct lap_dp {
     size_t nbuckets;
     lap_nn_background_t background; /* what they add to backward */
     void *sum;                      /* the own rows of the bucket that travels, summed */
-    void *wire; /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
-    lap_event_t *end;
+    void *wire;  /* all of it, in the wire's type; NULL: that is fp32, and the gradients serve */
     bool joined; /* the layers know of it */
     bool measures;
     double total_s, exposed_s;
@@ -97,9 +95,9 @@ static lap_status_t alloc_memory(lap_dp_t *dp)
     lap_device_t *device = dp->engine->device;
     const size_t width = lap_dtype_size(dp->options.wire_dtype);
     LAP_TRY(device->ops->alloc(device, dp->cut.most_own * width, &dp->sum));
-    if (dp->options.wire_dtype != LAP_FLOAT32)
-        LAP_TRY(device->ops->alloc(device, dp->cut.most * width, &dp->wire));
-    return device->ops->event_create(device, &dp->end);
+    return dp->options.wire_dtype == LAP_FLOAT32
+               ? LAP_OK
+               : device->ops->alloc(device, dp->cut.most * width, &dp->wire);
 }
 
 static float *gradients_of(const lap_dp_t *dp, size_t index)
@@ -186,7 +184,7 @@ static lap_status_t compare(const lap_dp_t *dp, lap_nn_t *nn, lap_group_t *group
     return status;
 }
 
-/* ---- as a part of backward ---- */
+/* ---- as a part of passes ---- */
 
 /* The call of a bucket: see lap_nn_background_t. */
 static lap_op_t *call_of(void *context, size_t index, int which, lap_op_args_t *args_p)
@@ -235,6 +233,7 @@ static void join(lap_dp_t *dp)
                      .context = dp},
         .group = dp->group,
         .buffer = dp->buffer,
+        .overlap = dp->options.overlap != 0,
         .call = call_of,
         .cast = cast,
         .context = dp,
@@ -242,8 +241,7 @@ static void join(lap_dp_t *dp)
     dp->joined = dp->nn->joined = true;
     dp->nn->sync = LAP_NN_OWN;
     dp->nn->replicas = dp->group;
-    if (dp->options.overlap)
-        lap_nn_set_background(dp->nn, &dp->background);
+    lap_nn_set_background(dp->nn, &dp->background);
 }
 
 static void leave(lap_dp_t *dp)
@@ -252,11 +250,9 @@ static void leave(lap_dp_t *dp)
         return;
     dp->nn->joined = false;
     dp->nn->replicas = NULL;
-    if (dp->options.overlap) {
-        (void)lap_nn_end_passes(dp->nn);
-        (void)lap_nn_end_background(dp->nn);
-        lap_nn_set_background(dp->nn, NULL);
-    }
+    (void)lap_nn_end_passes(dp->nn);
+    (void)lap_nn_end_background(dp->nn);
+    lap_nn_set_background(dp->nn, NULL);
 }
 
 lap_status_t lap_dp_create(lap_nn_t *nn, lap_group_t *group, const lap_dp_options_t *given,
@@ -311,8 +307,6 @@ void lap_dp_destroy(lap_dp_t *dp)
             device->ops->free(device, dp->sum);
         if (dp->wire)
             device->ops->free(device, dp->wire);
-        if (dp->end)
-            device->ops->event_destroy(dp->end);
     }
     lap_buffer_destroy(dp->buffer);
     lap_nn_let_go(dp->nn);
@@ -326,62 +320,12 @@ void lap_dp_destroy(lap_dp_t *dp)
 
 /* ---- after backward ---- */
 
-/* Issues a conversion behind all that was issued before; so is what follows in the background. */
-static lap_status_t issue_cast(lap_dp_t *dp, size_t index, int which)
-{
-    if (!dp->wire)
-        return LAP_OK;
-    LAP_TRY(lap_engine_join(dp->engine, LAP_BACKGROUND));
-    return cast(dp, index, which, stream_of(dp));
-}
-
-static lap_status_t begin_bucket(lap_dp_t *dp, size_t index)
-{
-    lap_op_args_t args;
-    dp->buckets[index].begun = true;
-    LAP_TRY(issue_cast(dp, index, LAP_NN_BUCKET_CAST));
-    lap_op_t *op = call_of(dp, index, LAP_NN_BUCKET_SCATTER, &args);
-    LAP_TRY(lap_op_begin(op, &args));
-    op = call_of(dp, index, LAP_NN_BUCKET_GATHER, &args);
-    LAP_TRY(lap_op_begin(op, &args));
-    return issue_cast(dp, index, LAP_NN_BUCKET_UNCAST);
-}
-
-static lap_status_t begin_buckets(lap_dp_t *dp)
-{
-    for (size_t i = 0; i < dp->nbuckets; i++)
-        LAP_TRY(begin_bucket(dp, i));
-    return LAP_OK;
-}
-
-/* Ends what was begun, also after a failure, which is then the first one. */
-static lap_status_t end_buckets(lap_dp_t *dp, lap_status_t status)
-{
-    lap_saved_error_t saved;
-    if (status != LAP_OK)
-        lap_error_save(&saved);
-    for (size_t i = 0; i < 2 * dp->nbuckets; i++) {
-        bucket_t *bucket = &dp->buckets[i / 2];
-        if (!bucket->begun)
-            continue;
-        const lap_status_t own = lap_op_end(i % 2 ? bucket->gather : bucket->scatter);
-        bucket->begun = i % 2 == 0;
-        if (status == LAP_OK && own != LAP_OK) {
-            status = own;
-            lap_error_save(&saved);
-        }
-    }
-    if (status != LAP_OK)
-        lap_error_restore(&saved);
-    return status;
-}
-
-/* All of them, where backward has sent none. */
+/* All buckets, where backward has sent none. */
 static lap_status_t send_all(lap_dp_t *dp)
 {
-    LAP_TRY(end_buckets(dp, begin_buckets(dp)));
-    LAP_TRY(dp->engine->device->ops->event_record(dp->end, stream_of(dp)));
-    return lap_engine_await(dp->engine, dp->end);
+    LAP_TRY(lap_nn_run_sync(dp->nn));
+    LAP_TRY(lap_nn_end_background(dp->nn));
+    return lap_nn_end_part(dp->nn, LAP_NN_SYNC);
 }
 
 /* ---- what it cost ---- */

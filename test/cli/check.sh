@@ -117,6 +117,8 @@ for recipe in delayed current; do
 done
 lap check train --tp 2 --target cuda --num-replicas 2 --json
 has '... and with replicas a graph for each bucket, and for what is between them' "$out" '"launches":66,"repeated_launches":15,'
+lap check train --tp 2 --target cuda --num-replicas 2 --no-comm-overlap --json
+has '... or one for all of them, after backward' "$out" '"repeated_launches":5,'
 lap check train --tp 2 --json
 has 'without graphs every launch is repeated' "$out" '"launches":52,"repeated_launches":52,'
 lap check train --tp 2 --transport nccl --device cuda --layers 2 --no-sequence-parallel

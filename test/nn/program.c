@@ -375,7 +375,8 @@ static void try_replicas(const lap_target_t *target, tally_t *sums)
         lap_nn_desc_t desc = describe(way % 2 ? LAP_NN_TRANSFORMER : LAP_NN_LAYERNORM_MLP);
         replication = (lap_nn_replication_t){.replicas = 2 + way / 2,
                                              .bucket = way == 1 ? 1 : (size_t)4000,
-                                             .wire = way % 2 ? LAP_FLOAT32 : LAP_BFLOAT16};
+                                             .wire = way % 2 ? LAP_FLOAT32 : LAP_BFLOAT16,
+                                             .late = way == 2};
         for (int nranks = 1; nranks <= 2; nranks++)
             (void)prove(&desc, nranks, PASS_MORE, target, "replicas");
         if (way == 0)

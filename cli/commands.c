@@ -156,11 +156,12 @@ const lap_subcommand_t lap_subcommands[] = {
                 {"lap train --tp 2 --heads 4 --seq 64 --iters 3 --trace a.json.gz &&\n"
                  "    lap report -o a.html a.json.gz",
                  "A page about the last iteration of a training."},
-                {"lap bench ag 256 512 256 --ranks 2 --iters 2 --trace b.json --quiet &&\n"
-                 "    lap bench ag 256 512 256 --ranks 2 --iters 2 --timeline-method serial "
-                 "--quiet\n"
-                 "    --trace c.json && lap report -o bc.html b.json c.json",
-                 "Compares the best method with serial."},
+                {"lap bench ag 256 512 256 --ranks 2 --iters 2 --quiet --method ring --trace "
+                 "b.json &&\n"
+                 "    lap bench ag 256 512 256 --ranks 2 --iters 2 --quiet --method direct --trace "
+                 "c.json &&\n"
+                 "    lap report -o bc.html b.json c.json",
+                 "Compares two methods."},
             },
     },
     {

@@ -21,8 +21,8 @@ static const lap_option_t options[NOPTIONS] = {
 static const lap_command_t command = {
     .name = "lap report",
     .usage = "[OPTIONS] TRACE.json[.gz] ...",
-    .summary = "Writes a page of HTML about traces that lap bench or lap train have written with\n"
-               "--trace: what was hidden, what was exposed, and what to try. Two are compared.",
+    .summary = "Writes a page of HTML about traces, as --trace of lap bench and lap train makes\n"
+               "them: what was hidden, what was exposed, and what to try. Two are compared.",
     .details =
         "The page is one file, and needs nothing from the network: a timeline to zoom into, with\n"
         "the lanes of every rank; communication by kind and by GEMM, total, hidden and exposed;\n"

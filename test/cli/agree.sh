@@ -37,12 +37,12 @@ declare -A train=(
     [--grad-sync-dtype]=bf16 [--bucket-size]=100 [--seed]=5 [--no-comm-overlap]=- [--tp-comm-overlap-cfg]=own [--auto]=-
     [--disable-tp-comm-overlap-ag]=- [--disable-tp-comm-overlap-rs]=- [--tp-comm-overlap-rs-dgrad]=-
     [--disable-tp-comm-bulk-dgrad]=- [--disable-tp-comm-bulk-wgrad]=- [--compare]=- [--link]=1GB/s [--device]=ref [--transport]=
-    [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
+    [--gpu-share]=own [--timeout]=own [--continue-on-nan]=- [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--report]="$work/r.html" [--assert-hidden]=1 [--peak-tflops]=own [--no-predict]=- [--debug]=own [--quiet]=own [--log-interval]=own [--json]=own
 )
 declare -A bench=(
     [--ranks]=own [--dtype]=bf16 [--out-dtype]=bf16 [--wire-dtype]=bf16 [--layout]=dgrad [--epilogue]=bias [--iters]=3 [--calls]=2
     [--warmup]=1 [--rest]=1 [--method]=ring [--baseline]= [--link]=1GB/s [--device]=ref [--transport]=
-    [--timeline]="$work/picture.svg" [--timeline-method]=ring [--seed]=5 [--timeout]=own [--json]=own [--quiet]=own [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--assert-efficiency]=0.1 [--gpu-share]=own [--num-sm]=
+    [--timeline]="$work/picture.svg" [--timeline-method]=ring [--seed]=5 [--timeout]=own [--json]=own [--quiet]=own [--no-trace]=- [--trace]="$work/t.json" [--trace-format]= [--trace-simulated]= [--assert-efficiency]=0.1 [--gpu-share]=own [--num-sm]=
     [--sm-margin]= [--m]= [--n]= [--k]=
 )
 

@@ -29,7 +29,7 @@ options() { "$LAP" "$1" --help | grep -v 'the same as --' | grep -oE '^ {2,6}(-.
 # What each option may be told that is not its default; "-": it takes no value; "own": each rank may have its own; "": what
 # cannot be tried here alone (of GPUs, of MPI, of sweeps).
 declare -A train=(
-    [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--tp]=1 [--pp]=2 [--virtual-pp]=2 [--schedule]=zb-h1 [--layers-per-stage]=1,3 [--no-overlap-p2p]=- [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
+    [--layer]=attention [--model]=gpt [--vocab]=99 [--positions]=rope [--tied]=- [--tp]=1 [--pp]=2 [--cp]=2 [--cp-comm-type]=a2a [--cp-a2a]= [--virtual-pp]=2 [--schedule]=zb-h1 [--layers-per-stage]=1,3 [--no-overlap-p2p]=- [--num-replicas]=2 [--iters]=2 [--batch]=4 [--batch-size]=4 [--micro-batches]=2 [--seq]=8 [--heads]=8 [--kv-heads]=2
     [--head-dim]=8 [--hidden]=32 [--ffn]=32 [--mlp-expansion-factor]=2 [--layers]=2 [--norm]=rmsnorm [--activation]=swiglu [--attention-dropout]=0.5 [--hidden-dropout]=0.5 [--recompute]=full [--no-sequence-parallel]=-
     [--dtype]=bf16 [--fp8]=- [--optimizer]=sgd [--lr]=0.5 [--lr-warmup-iters]=1 [--lr-decay-style]=linear [--lr-decay-iters]=5 [--min-lr]=0.00001
     [--adam-beta1]=0.5 [--adam-beta2]=0.5 [--micro-batch]=1 [--data]="$work/b.bin" [--no-data-wrap]=- [--config]=own [--save]="$work/save"
@@ -56,6 +56,8 @@ for option in $(options train); do
     case $option in
     --num-replicas) common='train --tp 2' value='2 --tp 1' ;;
     --tp) common='train --tp 2' value='1 --num-replicas 2' ;;
+    --cp) common='train --model gpt --tp 2' value='2 --tp 1' ;;
+    --cp-comm-type) common='train --model gpt --tp 1 --cp 2' ;;
     --pp) common='train --model gpt --layers 4 --tp 2' value='2 --tp 1' ;;
     --virtual-pp | --schedule | --layers-per-stage | --no-overlap-p2p) common='train --model gpt --layers 4 --tp 1 --pp 2 --micro-batches 2' ;;
     --batch | --micro-batch) common='train --batch 2' ;;
@@ -77,7 +79,7 @@ for option in $(options train); do
         # Some are another way to say what comes first.
         named=${option/--num-replicas/--tp}
         named=${named/--batch-size/--batch}
-        [ "$named" = --pp ] && named=--tp
+        [ "$named" = --pp ] || [ "$named" = --cp ] && named=--tp
         [ "$named" = --micro-batch ] && named=--micro-batches
         refused "${named/--mlp-expansion-factor/--ffn}" "$common $small" "$option $value"
         ;;

@@ -48,7 +48,7 @@ static const lap_command_t command = {
                    "  2  the command line is wrong, or a file is not one of tokens",
     .options = options,
     .noptions = NOPTIONS,
-    .min_positionals = 2,
+    .min_positionals = 1,
     .max_positionals = SIZE_MAX,
 };
 
@@ -280,5 +280,8 @@ int lap_cli_data(int argc, char **argv)
         return status;
     if (!lap_arg_choice(&command, "what to do", args.positionals[0], modes, &mode))
         return LAP_CLI_USAGE;
+    if (args.npositionals < 2)
+        return lap_args_fail(&command, "%s needs files; usage: lap data %s", modes[mode],
+                             mode == 0 ? "tokenize --bytes -o FILE TEXT..." : "info FILE...");
     return mode == 0 ? run_tokenize(&args) : run_info(&args);
 }

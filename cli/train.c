@@ -101,7 +101,7 @@ static lap_status_t run_passes(lap_train_model_t *model, bool says,
 /* The same on every rank. */
 static bool is_finite(const lap_train_iteration_t *iteration)
 {
-    return isfinite(iteration->loss) && isfinite(iteration->norm);
+    return isfinite(iteration->loss) && (isfinite(iteration->norm) || iteration->skipped);
 }
 
 /* A model says one line of a step, layers say each of its parts. */
@@ -130,7 +130,7 @@ static lap_status_t iterate(lap_train_model_t *model, int index, const char *way
     if (isfinite(iteration->loss) || train->goes_on) {
         lap_train_say(train, tp, "|-- Optimizer step");
         const uint64_t synced = lap_now_ns();
-        LAP_TRY(lap_train_step(model, &iteration->norm));
+        LAP_TRY(lap_train_step(model, iteration));
         lap_train_note(model, "optimizer step", synced);
     }
     iteration->seconds = seconds_since(begin) - apart;
@@ -219,8 +219,12 @@ static lap_status_t train_all(const lap_train_t *train, const lap_grid_groups_t 
         status = lap_train_timeline_init(&models[0], &timeline);
     int done = 0, interrupted = 0; /* by all ways together */
     lap_train_saver_t saver = {.train = train};
-    if (status == LAP_OK)
+    if (status == LAP_OK) {
         status = lap_train_saver_init(&saver, &models[0]);
+        /* All ranks fail together: one of them says why. */
+        if (status == LAP_ERR_INVALID || status == LAP_ERR_SYSTEM || status == LAP_ERR_UNSUPPORTED)
+            *end_p = LAP_CLI_FAILED;
+    }
     results[0].first = saver.step;
     const uint64_t before = saver.samples, begin = lap_now_ns();
     if (status == LAP_OK)
@@ -284,11 +288,12 @@ static int run_rank(const void *context, lap_world_t *world)
     lap_status_t status = make_groups(train, world, &groups);
     if (status == LAP_OK)
         status = train_all(train, &groups, &end);
-    const int result = status == LAP_OK
-                           ? end
-                           : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
+    const bool told = status != LAP_OK && end == LAP_CLI_FAILED && lap_world_rank(world) != 0;
+    if (status != LAP_OK)
+        end = told ? LAP_CLI_FAILED
+                   : lap_ranks_fail(lap_train_command.name, lap_world_rank(world), status);
     lap_grid_groups_clear(&groups);
-    return result;
+    return end;
 }
 
 int lap_train_start(const lap_train_t *train, int (*run)(const void *, lap_world_t *),

@@ -19,6 +19,7 @@
 
 #include "cli.h"
 #include "gpu_share.h"
+#include "nn/loss_scale.h"
 #include "parallel/grid.h"
 #include "schedule/timeline.h"
 #include "trace_file.h"
@@ -57,6 +58,11 @@ typedef struct lap_train {
     const char *config_unused; /* its keys that nothing comes of */
     const char *save, *load;   /* folders of checkpoints; NULL: none */
     int save_every;            /* steps; 0: at the end only */
+    int keep;                  /* checkpoints; 0: all */
+    bool shuffle;              /* the samples of the files, */
+    uint64_t data_seed;        /* with this seed */
+    bool dynamic;              /* the scale of the loss changes, */
+    lap_loss_scale_t scale;    /* from this on */
     const char *device, *transport;
     lap_gpu_mode_t gpus;
     lap_link_arg_t link;
@@ -142,6 +148,7 @@ typedef struct lap_train_model {
     int not_finite; /* the first micro-batch of it whose loss is not finite; -1: none */
     bool reported;  /* that one was not */
     lap_timeline_t *timeline; /* that passes are added to; NULL: none */
+    lap_loss_scale_t scale;   /* of the loss */
     int loaded;               /* the steps of the checkpoint that was loaded; -1: none was */
 } lap_train_model_t;
 
@@ -170,8 +177,9 @@ lap_status_t lap_train_add_loss(lap_train_model_t *model);
 /* Waits for the replicas. Writes the loss, as the mean of all micro-batches and replicas. */
 lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p);
 
-/* Makes a step, and waits for it. Writes the norm of the gradients. */
-lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p);
+/* Makes a step, and waits for it. Writes the norm of the gradients, and what came of the scale. */
+typedef struct lap_train_iteration lap_train_iteration_t;
+lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration);
 
 /*
  * Says on standard error, once for all ranks, that a loss or a norm is not finite, and which tensor
@@ -187,14 +195,18 @@ lap_status_t lap_train_data_open(const lap_train_t *train, lap_data_t **data_p);
 lap_status_t lap_train_data_check(const lap_train_t *train);
 
 /* Reads `count` samples from the `first` on: tokens and targets are [count, seq]. */
-lap_status_t lap_train_data_fill(const lap_data_t *data, uint64_t first, size_t count, size_t seq,
-                                 int32_t *tokens, int32_t *targets);
+lap_status_t lap_train_data_fill(const lap_train_t *train, const lap_data_t *data, uint64_t first,
+                                 size_t count, int32_t *tokens, int32_t *targets);
+
+/* Of `count` samples in the order of a seed, which one sample n is: each once in every `count`. */
+uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count);
 
 /* ---- checkpoints: train_save.c ---- */
 
 typedef struct lap_train_saver {
     const lap_train_t *train;
     lap_group_t *group; /* all ranks */
+    lap_train_model_t *model;
     lap_checkpoint_t *checkpoint;
     int step;         /* made so far, with those of the checkpoint that was loaded */
     uint64_t samples; /* of the data that they have seen */
@@ -243,16 +255,19 @@ enum {
 int lap_train_row(const lap_train_t *train, const lap_nn_gemm_t *gemm);
 const char *lap_train_row_name(int row);
 
-typedef struct lap_train_iteration {
+struct lap_train_iteration {
     double loss;    /* of all replicas */
     double norm;    /* of the gradients; 0: not computed */
+    double scale;   /* of its loss, */
+    bool skipped;   /* which was too large: no step was made */
+    uint64_t skips; /* so far */
     double seconds; /* all of it, */
     double passes;  /* until forward and backward had ended, of all micro-batches, */
     double issue;   /* until they were begun */
     bool traced;    /* there are figures of communication, by what it is for, */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
     lap_train_comm_t kinds[LAP_AXES]; /* and by the group that it is in */
-} lap_train_iteration_t;
+};
 
 /* Whether an iteration is traced: all of them, or where they are apart the second half. */
 bool lap_train_is_traced(const lap_train_t *train, int index);

@@ -11,8 +11,10 @@
 #include "core/status.h"
 #include "train.h"
 #include "util/alloc.h"
+#include "util/random.h"
 
 enum { FILES_MOST = 65536 };
+#define ORDER_KEY 0x73616d706c657321u /* weights and data have keys of their own */
 
 /* Adds the files of a name or pattern, in the order of their names. */
 static lap_status_t expand(const char *name, glob_t *found)
@@ -84,14 +86,52 @@ lap_status_t lap_train_data_check(const lap_train_t *train)
     return LAP_OK;
 }
 
-lap_status_t lap_train_data_fill(const lap_data_t *data, uint64_t first, size_t count, size_t seq,
-                                 int32_t *tokens, int32_t *targets)
+/* ---- order ---- */
+
+/*
+ * A permutation of numbers of 2 * `half` bits, by a Feistel network: each round changes one half by what a
+ * function makes of the other, and can be undone.
+ */
+static uint64_t permute(uint64_t seed, uint64_t epoch, uint64_t x, unsigned half)
 {
+    const uint64_t mask = ((uint64_t)1 << half) - 1;
+    uint64_t left = x >> half, right = x & mask;
+    for (uint64_t round = 0; round < 6; round++) {
+        const lap_u32x4_t words = lap_random_u32x4(seed ^ ORDER_KEY, epoch << 3 | round, right);
+        const uint64_t next = left ^ (((uint64_t)words.word[0] << 32 | words.word[1]) & mask);
+        left = right;
+        right = next;
+    }
+    return left << half | right;
+}
+
+uint64_t lap_train_shuffled(uint64_t seed, uint64_t n, uint64_t count)
+{
+    const uint64_t epoch = n / count;
+    unsigned half = 1;
+    while (half < 32 && (uint64_t)1 << 2 * half < count)
+        half++;
+    /* What lies beyond the last sample is permuted on: that ends, since it is a cycle through n. */
+    uint64_t x = n % count;
+    do
+        x = permute(seed, epoch, x, half);
+    while (x >= count);
+    return epoch * count + x;
+}
+
+lap_status_t lap_train_data_fill(const lap_train_t *train, const lap_data_t *data, uint64_t first,
+                                 size_t count, int32_t *tokens, int32_t *targets)
+{
+    const size_t seq = train->desc.seq;
     uint32_t *sample = lap_alloc(seq + 1, sizeof(*sample));
     lap_status_t status =
         sample ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", seq + 1);
     for (size_t b = 0; b < count && status == LAP_OK; b++) {
-        status = lap_data_sample(data, first + b, sample);
+        const uint64_t n = first + b;
+        status = lap_data_sample(
+            data,
+            train->shuffle ? lap_train_shuffled(train->data_seed, n, lap_data_samples(data)) : n,
+            sample);
         for (size_t s = 0; s < seq && status == LAP_OK; s++) {
             tokens[b * seq + s] = (int32_t)sample[s];
             targets[b * seq + s] = (int32_t)sample[s + 1];

@@ -298,7 +298,8 @@ static lap_status_t sum_work(const lap_train_model_t *model, double *bytes_p, do
 static lap_status_t try_out(lap_train_model_t *model, double figures[2])
 {
     for (int i = 0; i < 2; i++) {
-        double loss, norm;
+        double loss;
+        lap_train_iteration_t iteration = {.loss = 0};
         LAP_TRY(lap_train_generate(model, i));
         LAP_TRY(lap_group_barrier(model->groups.world));
         for (int m = 0; m < model->train->micro; m++) {
@@ -307,7 +308,7 @@ static lap_status_t try_out(lap_train_model_t *model, double figures[2])
             LAP_TRY(lap_train_add_loss(model));
         }
         LAP_TRY(lap_train_sync(model, &loss));
-        LAP_TRY(lap_train_step(model, &norm));
+        LAP_TRY(lap_train_step(model, &iteration));
     }
     LAP_TRY(sum_work(model, &figures[0], &figures[1]));
     return average(model->groups.world, figures, 2);

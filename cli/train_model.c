@@ -3,6 +3,7 @@
  * The model that `lap train` trains: layers or a language model, its optimizer, its replicas, and
  * data that are a pure function of seed, iteration and sequence, whichever ranks they are on.
  */
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -93,7 +94,11 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
 {
     lap_nn_desc_t desc = train->desc;
     lap_buffer_options_t buffer = LAP_BUFFER_OPTIONS_INIT;
+    lap_optimizer_desc_t optimizer = train->optimizer;
     *model = (lap_train_model_t){.train = train, .groups = *groups};
+    model->scale = train->scale;
+    if (train->dynamic && optimizer.clip_norm == 0)
+        optimizer.clip_norm = FLT_MAX; /* the norm tells whether gradients are finite */
     buffer.transport = train->transport;
     buffer.link = link;
     desc.overlap = overlap ? &train->rules : &train->serial;
@@ -102,7 +107,7 @@ lap_status_t lap_train_model_init(lap_train_model_t *model, const lap_train_t *t
     desc.buffer_options = &buffer;
     LAP_TRY(lap_device_of(groups->world->world, &model->device));
     LAP_TRY(init_layers(model, &desc, overlap));
-    LAP_TRY(lap_optimizer_create(model->nn, groups->model, &train->optimizer, &model->optimizer));
+    LAP_TRY(lap_optimizer_create(model->nn, groups->model, &optimizer, &model->optimizer));
     LAP_TRY(init_replicas(model, overlap, &buffer));
     LAP_TRY(train->model ? alloc_tokens(model) : alloc_tensors(model));
     return lap_train_trace(model, trace);
@@ -203,9 +208,9 @@ lap_status_t lap_train_generate(lap_train_model_t *model, int iteration)
     model->iteration = iteration;
     for (int m = 0; m < model->train->micro && model->data; m++) {
         const size_t at = (size_t)m * tokens_of(model->train);
-        LAP_TRY(lap_train_data_fill(model->data, model->sample + first_sequence(model, m),
-                                    desc->batch, desc->seq, model->tokens + at,
-                                    model->targets + at));
+        LAP_TRY(lap_train_data_fill(model->train, model->data,
+                                    model->sample + first_sequence(model, m), desc->batch,
+                                    model->tokens + at, model->targets + at));
     }
     for (int m = 0; m < model->train->micro && model->tokens && !model->data; m++)
         fill_tokens(model, iteration, m);
@@ -253,6 +258,7 @@ lap_status_t lap_train_begin(lap_train_model_t *model, int micro, bool says)
     lap_train_forget(model);
     if (micro == 0) {
         lap_nn_zero_gradients(model->nn);
+        LAP_TRY(lap_nn_scale_loss(model->nn, (float)model->scale.scale));
         model->loss = 0;
         model->not_finite = -1;
     }
@@ -319,10 +325,19 @@ lap_status_t lap_train_sync(lap_train_model_t *model, double *loss_p)
     return LAP_OK;
 }
 
-lap_status_t lap_train_step(lap_train_model_t *model, double *norm_p)
+lap_status_t lap_train_step(lap_train_model_t *model, lap_train_iteration_t *iteration)
 {
-    const float sharers = (float)(model->train->grid.dp * model->train->micro);
-    LAP_TRY(lap_optimizer_step(model->optimizer, 1 / sharers, norm_p));
+    const lap_train_t *train = model->train;
+    const double sharers = (double)train->grid.dp * train->micro;
+    iteration->scale = model->scale.scale;
+    LAP_TRY(lap_optimizer_step(model->optimizer, (float)(1 / (sharers * model->scale.scale)),
+                               &iteration->norm));
+    if (train->dynamic) {
+        const bool made = isfinite(iteration->norm);
+        const bool goes_on = lap_loss_scale_update(&model->scale, made);
+        iteration->skipped = !made && goes_on;
+    }
+    iteration->skips = model->scale.skipped;
     return lap_nn_wait(model->nn);
 }
 

@@ -3,6 +3,7 @@
  * Reads the command line of `lap train`: everything that one process can find wrong is found before
  * any rank starts.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,13 +111,49 @@ static bool parse_decay(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
+/* A number above 0; or "dynamic", and what it needs. */
+static bool parse_scale(lap_train_t *train, const lap_args_t *args)
+{
+    const char *text = args->values[LOSS_SCALE];
+    float first = 1, least = 1;
+    size_t window, hysteresis;
+    train->dynamic = text ? strcmp(text, "dynamic") == 0 : train->desc.dtype == LAP_FLOAT16;
+    if ((text && !train->dynamic && !lap_train_rate(args, LOSS_SCALE, 1, &first)) ||
+        (train->dynamic && !lap_train_rate(args, INITIAL_SCALE, 1, &first)) ||
+        !lap_train_rate(args, MIN_SCALE, 1, &least) ||
+        !lap_train_count(args, SCALE_WINDOW, "", &window) ||
+        !lap_train_count(args, HYSTERESIS, "", &hysteresis))
+        return false;
+    if (!(first > 0) || !(least > 0) || (train->dynamic && least > first))
+        return lap_args_wrong(
+            args->command,
+            "--%s is %g and --min-loss-scale is %g; expected numbers above 0, the "
+            "first not below the other",
+            train->dynamic ? "initial-loss-scale" : "loss-scale", (double)first, (double)least);
+    train->scale = (lap_loss_scale_t){
+        .scale = (double)first, .least = (double)least, .window = window, .hysteresis = hysteresis};
+    lap_loss_scale_init(&train->scale);
+    return true;
+}
+
 static bool parse_checkpoints(lap_train_t *train, const lap_args_t *args)
 {
     train->save = args->values[SAVE];
     train->load = args->values[LOAD];
+    if (args->values[KEEP] &&
+        !lap_arg_int(args->command, "--keep", args->values[KEEP], 1, 1000000, &train->keep))
+        return false;
     return !args->values[SAVE_EVERY] ||
            lap_arg_int(args->command, "--save-every", args->values[SAVE_EVERY], 1, 1000000,
                        &train->save_every);
+}
+
+static bool parse_order(lap_train_t *train, const lap_args_t *args)
+{
+    train->shuffle = args->given[SHUFFLE];
+    train->data_seed = train->desc.seed;
+    return !args->values[DATA_SEED] ||
+           lap_arg_number(args->command, "--data-seed", args->values[DATA_SEED], &train->data_seed);
 }
 
 static bool parse_training(lap_train_t *train, const lap_args_t *args)
@@ -135,7 +172,8 @@ static bool parse_training(lap_train_t *train, const lap_args_t *args)
         !lap_arg_int(args->command, "--log-interval", args->values[LOG_INTERVAL], 1, 1000000,
                      &train->log_interval) ||
         !lap_arg_number(args->command, "--seed", args->values[SEED], &train->desc.seed) ||
-        !parse_decay(train, args) || !parse_checkpoints(train, args) ||
+        !parse_decay(train, args) || !parse_checkpoints(train, args) || !parse_scale(train, args) ||
+        !parse_order(train, args) ||
         !lap_train_count(args, BUCKET, strcmp(train->device, "cuda") == 0 ? "4M" : "256K",
                          &train->bucket))
         return false;
@@ -290,6 +328,10 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     lap_arg_settle(args, HEAD_DIM, "%zu", desc->head_dim);
     lap_arg_settle(args, VOCAB, "%zu", desc->vocab);
     lap_arg_settle(args, POSITIONS, "%s", lap_positions_names[desc->positions]);
+    settle_rate(args, ROPE_FACTOR, desc->rope_factor);
+    settle_rate(args, ROPE_LOW, desc->rope_low_freq);
+    settle_rate(args, ROPE_HIGH, desc->rope_high_freq);
+    lap_arg_settle(args, ROPE_ORIGINAL, "%zu", desc->rope_original);
     lap_arg_settle(args, TIED, "%s", desc->tied ? "yes" : "no");
     lap_arg_settle(args, DTYPE, "%s", lap_dtype_name(desc->dtype));
     lap_arg_settle(args, FP8, "%s", lap_fp8_recipe_names[desc->fp8]);
@@ -302,6 +344,14 @@ static void settle(const lap_train_t *train, lap_args_t *args)
     settle_rate(args, ATTENTION_DROPOUT, desc->attention_dropout);
     settle_rate(args, HIDDEN_DROPOUT, desc->hidden_dropout);
     settle_rate(args, CLIP, train->optimizer.clip_norm);
+    if (train->dynamic)
+        lap_arg_settle(args, LOSS_SCALE, "dynamic");
+    else
+        settle_rate(args, LOSS_SCALE, (float)train->scale.scale);
+    if (train->data_seed == train->desc.seed)
+        lap_arg_settle(args, DATA_SEED, "as --seed");
+    else
+        lap_arg_settle(args, DATA_SEED, "%" PRIu64, train->data_seed);
     lap_arg_settle(args, GRAD_DTYPE, "%s", lap_dtype_name(train->grad_dtype));
     lap_arg_settle(args, BUCKET, "%zu", train->bucket);
     lap_arg_settle(args, DEVICE, "%s", train->device);

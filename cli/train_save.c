@@ -4,6 +4,7 @@
  * that cannot be written is reported, and training goes on.
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "core/world.h"
 #include "nn/nn_fields.h"
 #include "train.h"
+#include "util/alloc.h"
 
 /* Whether a failure leaves the ranks able to go on: it is the disk's, or memory's, not a peer's. */
 static bool is_survived(lap_status_t status)
@@ -71,6 +73,8 @@ static void describe(const lap_train_t *train, lap_ckpt_fields_t *fields)
     }
     lap_ckpt_add_field(fields, "--lr-decay-style", lap_lr_decay_names[optimizer->lr_decay]);
     lap_ckpt_add_field(fields, "--data", train->data ? train->data : "none");
+    snprintf(text, sizeof(text), train->shuffle ? "%" PRIu64 : "none", train->data_seed);
+    lap_ckpt_add_field(fields, "order", text);
 }
 
 /* They may change, and losses are others then than those of a training that was not interrupted. */
@@ -84,6 +88,34 @@ static void tell_differences(const lap_train_saver_t *saver)
                 lap_train_command.name, saver->train->load, text);
 }
 
+/* What dynamic loss scaling has come to goes on with the training. */
+#define SCALE_FIELD "loss_scale"
+
+static void add_scale(lap_train_saver_t *saver)
+{
+    const lap_loss_scale_t *scale = &saver->model->scale;
+    char text[96];
+    describe(saver->train, &saver->checkpoint->training);
+    if (!saver->train->dynamic)
+        return;
+    snprintf(text, sizeof(text), "%.17g %" PRIu64 " %" PRIu64 " %" PRIu64, scale->scale,
+             scale->made, scale->left, scale->skipped);
+    lap_ckpt_add_field(&saver->checkpoint->training, SCALE_FIELD, text);
+}
+
+static void take_scale(lap_train_saver_t *saver)
+{
+    const lap_ckpt_fields_t *loaded = &saver->checkpoint->loaded;
+    lap_loss_scale_t found = saver->model->scale;
+    for (size_t i = 0; i < loaded->count && saver->train->dynamic; i++)
+        if (strcmp(loaded->all[i].name, SCALE_FIELD) == 0 &&
+            /* NOLINTNEXTLINE(cert-err34-c): the file has a checksum, and bounds follow */
+            sscanf(loaded->all[i].value, "%lf %" SCNu64 " %" SCNu64 " %" SCNu64, &found.scale,
+                   &found.made, &found.left, &found.skipped) == 4 &&
+            found.scale >= found.least && found.scale <= 0x1p127)
+            saver->model->scale = found;
+}
+
 static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = saver->train;
@@ -95,6 +127,7 @@ static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
                          "; expected --iters to be more than that, not %d",
                          train->load, state.step, train->iters);
     tell_differences(saver);
+    take_scale(saver);
     saver->step = saver->saved = model->loaded = (int)state.step;
     saver->samples = state.samples;
     lap_train_say(train, saver->group, "|-- Loaded step %" PRIu64 " from %s", state.step,
@@ -105,7 +138,7 @@ static lap_status_t load(lap_train_saver_t *saver, lap_train_model_t *model)
 lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *model)
 {
     const lap_train_t *train = model->train;
-    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world};
+    *saver = (lap_train_saver_t){.train = train, .group = model->groups.world, .model = model};
     model->loaded = -1;
     if (!train->save && !train->load)
         return LAP_OK;
@@ -116,7 +149,7 @@ lap_status_t lap_train_saver_init(lap_train_saver_t *saver, lap_train_model_t *m
                                                             model->optimizer, &saver->checkpoint)));
     describe(train, &saver->checkpoint->training);
     if (train->load)
-        LAP_TRY(load(saver, model));
+        LAP_TRY(lap_group_agree(saver->group, load(saver, model)));
     return lap_group_agree(saver->group, first && train->save ? check_place(saver) : LAP_OK);
 }
 
@@ -129,6 +162,22 @@ void lap_train_saver_clear(lap_train_saver_t *saver)
     saver->lock = 0;
 }
 
+/* All but the newest of --keep; one that cannot be removed stays. */
+static void remove_old(const lap_train_saver_t *saver)
+{
+    lap_ckpt_name_t *names = NULL;
+    size_t count = 0;
+    char path[PATH_MAX];
+    int newer = 0;
+    if (lap_ckpt_folder_list(saver->train->save, &names, &count) != LAP_OK)
+        return;
+    for (size_t i = 0; i < count; i++) /* the newest first */
+        if (names[i].step <= (uint64_t)saver->saved && newer++ >= saver->train->keep &&
+            snprintf(path, sizeof(path), "%s/%s", saver->train->save, names[i].name) < PATH_MAX)
+            lap_ckpt_folder_remove(path);
+    lap_free(names);
+}
+
 /* What came of a save: reports it. A failure that is survived is none of training. */
 static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
 {
@@ -137,6 +186,8 @@ static lap_status_t conclude(lap_train_saver_t *saver, lap_status_t status)
                       saver->train->save);
         saver->saved = saver->wanted;
         saver->failed = saver->writing = false;
+        if (saver->train->keep > 0 && lap_group_rank(saver->group) == 0)
+            remove_old(saver);
     }
     if (status == LAP_OK || status == LAP_IN_PROGRESS || !is_survived(status))
         return status == LAP_IN_PROGRESS ? LAP_OK : status;
@@ -156,6 +207,7 @@ static lap_status_t begin(lap_train_saver_t *saver)
     state.step = (uint64_t)saver->step;
     state.samples = saver->samples;
     saver->wanted = saver->step;
+    add_scale(saver);
     const lap_status_t status = lap_checkpoint_save(saver->checkpoint, saver->train->save, &state);
     saver->writing = status == LAP_OK;
     return status == LAP_OK ? LAP_OK : conclude(saver, status);

@@ -72,12 +72,24 @@ static bool parse_tied(lap_train_t *train, const lap_args_t *args)
     return true;
 }
 
+/* What is given of the scaling of rotary positions. */
+static bool parse_rope(lap_train_t *train, const lap_args_t *args)
+{
+    lap_nn_desc_t *desc = &train->desc;
+    return lap_train_rate(args, ROPE_FACTOR, desc->rope_factor, &desc->rope_factor) &&
+           lap_train_rate(args, ROPE_LOW, desc->rope_low_freq, &desc->rope_low_freq) &&
+           lap_train_rate(args, ROPE_HIGH, desc->rope_high_freq, &desc->rope_high_freq) &&
+           (!args->values[ROPE_ORIGINAL] ||
+            lap_train_count(args, ROPE_ORIGINAL, "", &desc->rope_original));
+}
+
 bool lap_train_kinds(lap_train_t *train, const lap_args_t *args)
 {
     const char *recipe = args->values[FP8] ? args->values[FP8] : "none";
     if (!parse_kind(train, args) || !parse_own_field(train, args, NORM) ||
         !parse_own_field(train, args, ACTIVATION) || !parse_own_field(train, args, POSITIONS) ||
-        !parse_tied(train, args) || !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
+        !parse_rope(train, args) || !parse_tied(train, args) ||
+        !parse_field(train, args, RECOMPUTE, args->values[RECOMPUTE]) ||
         !parse_field(train, args, FP8, *recipe ? recipe : "delayed"))
         return false;
     train->desc.sequence_parallel = !args->given[NO_SEQUENCE_PARALLEL];

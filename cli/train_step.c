@@ -3,6 +3,7 @@
  * What `lap train` prints of each step as it is made: the line of a model, for people or as JSON, and
  * a line on a terminal that tells how far it is.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,6 +83,10 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
     print_number("loss", it->loss, "%.17g");
     print_number("grad_norm", it->norm, "%.17g");
     print_number("lr", lap_optimizer_rate(&train->optimizer, (size_t)step), "%.9g");
+    if (train->dynamic) {
+        print_number("loss_scale", it->scale, "%.17g");
+        printf(",\"skipped\":%" PRIu64, it->skips);
+    }
     print_number("ms", it->seconds * 1e3, "%.6g");
     print_number("tokens_per_s", lap_train_tokens(train) / it->seconds, "%.6g");
     print_number("tflops", result->flops / it->seconds * 1e-12, "%.6g");
@@ -106,7 +111,7 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
                         const lap_train_result_t *result, int step, const char *way,
                         const lap_train_iteration_t *it)
 {
-    char comm[320] = "", mfu[32] = "";
+    char comm[320] = "", mfu[32] = "", scale[64] = "";
     size_t used = 0;
     if (lap_group_rank(world) != 0)
         return;
@@ -122,11 +127,14 @@ void lap_train_say_step(const lap_train_t *train, const lap_group_t *world,
     if (result->peak > 0)
         snprintf(mfu, sizeof(mfu), ", MFU %.1f %%",
                  100 * lap_train_mfu(train, result, it->seconds));
+    if (train->dynamic)
+        snprintf(scale, sizeof(scale), ", scale %g%s (%" PRIu64 " skipped)", it->scale,
+                 it->skipped ? " was too large" : "", it->skips);
     lap_train_say(train, world,
-                  "Step %d/%d%s: loss %.6f, norm %.4g, lr %.4g, %.4g ms, %.0f tokens/s, "
+                  "Step %d/%d%s: loss %.6f, norm %.4g, lr %.4g%s, %.4g ms, %.0f tokens/s, "
                   "%.3g TFLOP/s%s, %.0f MiB%s",
                   step, train->iters, way, it->loss, it->norm,
-                  lap_optimizer_rate(&train->optimizer, (size_t)step), it->seconds * 1e3,
+                  lap_optimizer_rate(&train->optimizer, (size_t)step), scale, it->seconds * 1e3,
                   lap_train_tokens(train) / it->seconds, result->flops / it->seconds * 1e-12, mfu,
                   memory_mib(train), comm);
 }

@@ -18,6 +18,14 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                    "how a model knows where tokens are: learned, rope or none (default: the "
                    "model's own); rope is for all layers with attention",
                    NULL},
+    [ROPE_FACTOR] = {0, "rope-factor", "NUMBER",
+                     "rope, as in Llama 3.1 and 3.2: slow angles turn so much slower", NULL},
+    [ROPE_LOW] = {0, "rope-low-freq", "NUMBER",
+                  "... those with fewer turns than this in --rope-original tokens", NULL},
+    [ROPE_HIGH] = {0, "rope-high-freq", "NUMBER",
+                   "... and none with more turns; between the two they are mixed", NULL},
+    [ROPE_ORIGINAL] = {0, "rope-original", "COUNT", "tokens that the model first learned with",
+                       NULL},
     [TIED] = {0, "tied", "[=YES]",
               "embeddings are the weights of a model's logits, too: yes or no (default: the "
               "model's own)",
@@ -77,6 +85,12 @@ const lap_option_t lap_train_options[NOPTIONS] = {
               NULL},
     [DATA_ENDS] = {0, "no-data-wrap", NULL,
                    "refuse to train on more than --data has, instead of beginning again", NULL},
+    [SHUFFLE] =
+        {0, "shuffle", NULL,
+         "take the samples of --data in a random order, another one each time through, the same "
+         "on any ranks",
+         NULL},
+    [DATA_SEED] = {0, "data-seed", "N", "seed of that order (default: as --seed)", NULL},
     [SEQ] = {0, "seq", "COUNT",
              "tokens per sequence (default 256; cuda: 2048; of a model: its own)", NULL},
     [HEADS] = {0, "heads", "COUNT",
@@ -126,6 +140,19 @@ const lap_option_t lap_train_options[NOPTIONS] = {
                       NULL},
     [CLIP] = {0, "clip-grad", "NORM",
               "clip gradients to this norm, of all of them together; 0: do not clip", "1"},
+    [LOSS_SCALE] =
+        {0, "loss-scale", "NUMBER",
+         "what the loss is multiplied with, so that no gradient is too small for its type; "
+         "dynamic: as large as gradients allow (default 1; float16: dynamic)",
+         NULL},
+    [INITIAL_SCALE] = {0, "initial-loss-scale", "NUMBER", "--loss-scale dynamic: the first one",
+                       "65536"},
+    [SCALE_WINDOW] = {0, "loss-scale-window", "COUNT", "steps in a row after which it is doubled",
+                      "1000"},
+    [MIN_SCALE] = {0, "min-loss-scale", "NUMBER", "it never falls below that", "1"},
+    [HYSTERESIS] =
+        {0, "hysteresis", "COUNT",
+         "steps with gradients that are not finite, before it is halved: they are not made", "2"},
     [GRAD_DTYPE] = {0, "grad-sync-dtype", "TYPE",
                     "type of gradients sent to other replicas: fp32 or bf16", "fp32"},
     [BUCKET] = {0, "bucket-size", "COUNT",
@@ -147,6 +174,8 @@ const lap_option_t lap_train_options[NOPTIONS] = {
     [SAVE] = {0, "save", "DIR",
               "write a checkpoint at the end, into a folder of DIR named for its step", NULL},
     [SAVE_EVERY] = {0, "save-every", "COUNT", "also after every COUNT iterations", NULL},
+    [KEEP] = {0, "keep", "COUNT", "remove older checkpoints of --save than the COUNT newest ones",
+              NULL},
     [LOAD] = {0, "load", "DIR",
               "go on from the newest whole checkpoint in DIR, until --iters in all; or from one "
               "checkpoint, or with weights from files of safetensors",

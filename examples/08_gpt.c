@@ -27,6 +27,35 @@ static const char text[] =
     "overlap makes the hull both light and strong. The ranks of a training "
     "job overlap what they compute and what they send, and nobody waits. ";
 
+/* Each sample from another place; the same one whichever rank asks for it. */
+static lap_status_t read_text(void *context, uint64_t first, size_t count, size_t seq,
+                              int32_t *tokens, int32_t *targets)
+{
+    const size_t places = sizeof(text) - 1 - SEQ - 1;
+    (void)context;
+    for (size_t i = 0; i < count * seq; i++) {
+        const size_t at = (size_t)(first + i / seq) * 37 % places + i % seq;
+        tokens[i] = (unsigned char)text[at];
+        targets[i] = (unsigned char)text[at + 1];
+    }
+    return LAP_OK;
+}
+
+typedef struct progress {
+    int speaks;
+    double first, last; /* losses */
+} progress_t;
+
+static lap_status_t log_step(void *context, const lap_trainer_log_t *log)
+{
+    progress_t *progress = context;
+    progress->first = log->step == 1 ? log->loss : progress->first;
+    progress->last = log->loss;
+    if (progress->speaks && log->step % 20 == 0)
+        printf("step %d: loss %.3f\n", (int)log->step, log->loss);
+    return LAP_OK;
+}
+
 /* The most probable token after the last one of a sequence, the same on every rank. */
 static int predict(lap_nn_t *nn, lap_group_t *group, size_t seq, int32_t *token_p)
 {
@@ -53,7 +82,6 @@ int main(void)
 {
     lap_world_t *world;
     TRY(lap_world_create(NULL, &world));
-    lap_group_t *group = lap_world_group(world);
     if (lap_world_size(world) > 8) {
         fprintf(stderr, "%d ranks are too many, expected 1, 2, 4 or 8\n", lap_world_size(world));
         return 1;
@@ -64,34 +92,25 @@ int main(void)
     desc.layers = 2;
     desc.seq = SEQ;
     desc.batch = BATCH;
-    lap_nn_t *nn;
-    TRY(lap_nn_create(group, &desc, &nn));
     lap_optimizer_desc_t how = LAP_OPTIMIZER_DESC_INIT;
     how.lr = 0.003f;
     how.clip_norm = 1;
-    lap_optimizer_t *optimizer;
-    TRY(lap_optimizer_create(nn, group, &how, &optimizer));
+    progress_t progress = {.speaks = lap_world_rank(world) == 0};
+    lap_trainer_desc_t training = LAP_TRAINER_DESC_INIT;
+    training.model = &desc;
+    training.optimizer = &how;
+    training.tp = lap_world_size(world);
+    training.steps = STEPS;
+    training.data = read_text;
+    training.log = log_step;
+    training.context = &progress;
+    lap_trainer_t *trainer;
+    TRY(lap_trainer_create(world, &training, &trainer));
+    TRY(lap_trainer_run(trainer));
 
-    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
-    const size_t places = sizeof(text) - 1 - SEQ - 1;
-    double loss = 0, first = 0;
-    for (int step = 0; step < STEPS; step++) {
-        for (size_t i = 0; i < (size_t)BATCH * SEQ; i++) { /* each sequence from another place */
-            const size_t at = ((size_t)step * BATCH + i / SEQ) * 37 % places + i % SEQ;
-            tokens[i] = (unsigned char)text[at];
-            targets[i] = (unsigned char)text[at + 1];
-        }
-        lap_nn_zero_gradients(nn);
-        TRY(lap_model_forward(nn, SEQ, tokens, targets));
-        TRY(lap_model_backward(nn));
-        TRY(lap_optimizer_step(optimizer, 1, NULL));
-        TRY(lap_nn_wait(nn));
-        TRY(lap_nn_loss_value(nn, &loss));
-        first = step == 0 ? loss : first;
-        if (lap_world_rank(world) == 0 && (step + 1) % 20 == 0)
-            printf("step %d: loss %.3f\n", step + 1, loss);
-    }
-
+    lap_nn_t *nn = lap_trainer_model(trainer);
+    lap_group_t *group = lap_trainer_group(trainer);
+    int32_t tokens[BATCH * SEQ];
     char written[WRITTEN + 1] = "The ranks";
     for (size_t length = strlen(written); length < WRITTEN; length++) {
         const size_t seq = length < SEQ ? length : SEQ; /* the last so many bytes, in every row */
@@ -106,11 +125,11 @@ int main(void)
     if (lap_world_rank(world) == 0)
         printf("it writes: %s\n", written);
 
-    lap_optimizer_destroy(optimizer);
-    lap_nn_destroy(nn);
+    lap_trainer_destroy(trainer);
     lap_world_destroy(world);
-    if (loss < 1 && loss < first)
+    if (progress.last < 1 && progress.last < progress.first)
         return 0;
-    fprintf(stderr, "the loss was %g and is now %g: expected less than 1\n", first, loss);
+    fprintf(stderr, "the loss was %g and is now %g: expected less than 1\n", progress.first,
+            progress.last);
     return 1;
 }

@@ -19,6 +19,7 @@
 #include <lap/tensor.h>
 #include <lap/tp_overlap.h>
 #include <lap/trace.h>
+#include <lap/train.h>
 #include <lap/version.h>
 #include <lap/world.h>
 

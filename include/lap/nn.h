@@ -154,11 +154,18 @@ typedef struct lap_nn_desc {
      * masks are those of `seed` and of the sequences: see lap_model_samples.
      */
     float attention_dropout, hidden_dropout;
-    size_t cp;                 /* LAP_NN_MODEL: ranks that share each sequence; 0: 1 */
-    lap_cp_comm_t cp_comm;     /* how attention sees the tokens of all of them */
-    size_t cp_a2a;             /* LAP_CP_A2A_P2P: of cp, those that exchange heads; 0: chosen */
-    int cp_overlap;            /* 0: attention waits for all that travels */
-    lap_group_t *cp_group;     /* they, in the order of their parts of a sequence; cp 1: NULL */
+    size_t cp;             /* LAP_NN_MODEL: ranks that share each sequence; 0: 1 */
+    lap_cp_comm_t cp_comm; /* how attention sees the tokens of all of them */
+    size_t cp_a2a;         /* LAP_CP_A2A_P2P: of cp, those that exchange heads; 0: chosen */
+    int cp_overlap;        /* 0: attention waits for all that travels */
+    lap_group_t *cp_group; /* they, in the order of their parts of a sequence; cp 1: NULL */
+    /*
+     * LAP_POSITIONS_ROPE, as Llama 3.1 and 3.2 have it: pairs whose angle turns less than rope_low_freq times
+     * in rope_original tokens turn rope_factor times slower, those with more than rope_high_freq turns as
+     * ever, and between the two the angles are mixed. A factor of 1: all as ever.
+     */
+    float rope_factor, rope_low_freq, rope_high_freq;
+    size_t rope_original;
 } lap_nn_desc_t;
 
 /* A description in which seq, hidden and heads are still to be set. */
@@ -167,7 +174,7 @@ typedef struct lap_nn_desc {
         sizeof(lap_nn_desc_t), LAP_NN_TRANSFORMER, 1, 0, 1, 0, 0, 0, 0, 0, 0, LAP_FLOAT32,         \
             LAP_LAYERNORM, LAP_GELU, 1e-5f, 1, 0, 1, LAP_RECOMPUTE_NONE, LAP_FP8_NONE, 0, NULL,    \
             NULL, NULL, 1234, 0.023f, 1.0f, 0, 0, 0, LAP_POSITIONS_NONE, 0, 10000.0f, 0, 0, 0,     \
-            LAP_CP_P2P, 0, 1, NULL                                                                 \
+            LAP_CP_P2P, 0, 1, NULL, 1.0f, 1.0f, 4.0f, 8192                                         \
     }
 
 /* ---- making them ---- */
@@ -250,6 +257,13 @@ LAP_API lap_status_t lap_nn_forward(lap_nn_t *nn, size_t seq, const lap_tensor_t
  * Collective. dy must not change until backward has ended. Blocks and returns as lap_nn_forward.
  */
 LAP_API lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_tensor_t *dx);
+
+/*
+ * From the next loss on, gradients are `factor` times as large, those of weights too: lap_optimizer_step takes
+ * the inverse as its scale. For float16, whose smallest gradients would be lost. 1 at first. Local; waits for nothing.
+ * Returns LAP_ERR_INVALID (NULL, a factor that is not a finite number above 0).
+ */
+LAP_API lap_status_t lap_nn_scale_loss(lap_nn_t *nn, float factor);
 
 /*
  * Half the mean square error of y to a target, and its gradient dy, times loss_scale. The mean is

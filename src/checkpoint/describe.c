@@ -32,6 +32,10 @@ static bool matters(const lap_nn_desc_t *desc, const char *name)
         {"head_dim", attends},
         {"positions", attends},
         {"rope_theta", desc->positions == LAP_POSITIONS_ROPE},
+        {"rope_factor", desc->positions == LAP_POSITIONS_ROPE},
+        {"rope_low_freq", desc->rope_factor != 1},
+        {"rope_high_freq", desc->rope_factor != 1},
+        {"rope_original", desc->rope_factor != 1},
         {"max_positions", desc->positions == LAP_POSITIONS_LEARNED},
         {"norm", norm},
         {"epsilon", norm},
@@ -92,6 +96,10 @@ void lap_ckpt_read_config(const char *dir, lap_ckpt_fields_t *fields_p)
         {"num_key_value_heads", "kv_heads"},
         {"head_dim", "head_dim"},
         {"rope_theta", "rope_theta"},
+        {"factor", "rope_factor"},
+        {"low_freq_factor", "rope_low_freq"},
+        {"high_freq_factor", "rope_high_freq"},
+        {"original_max_position_embeddings", "rope_original"},
     };
     char path[PATH_MAX], text[16384] = "", value[LAP_SINGLE_TEXT];
     double number;

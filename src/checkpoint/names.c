@@ -128,6 +128,14 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
     const lap_nn_desc_t *desc = &nn->list.plan.desc;
     const char *tied = desc->tied ? "true" : "false";
     int used = 0;
+    char scaling[200] = "";
+    if (desc->rope_factor != 1)
+        snprintf(
+            scaling, sizeof(scaling),
+            "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":%.9g,\"low_freq_factor\":%.9g,"
+            "\"high_freq_factor\":%.9g,\"original_max_position_embeddings\":%zu},",
+            (double)desc->rope_factor, (double)desc->rope_low_freq, (double)desc->rope_high_freq,
+            desc->rope_original);
     text[0] = '\0';
     if (is_gpt2(desc))
         used = snprintf(
@@ -145,11 +153,11 @@ size_t lap_ckpt_config(const lap_nn_t *nn, char *text, size_t room)
                         "\"vocab_size\":%zu,\"max_position_embeddings\":%zu,\"hidden_size\":%zu,"
                         "\"num_hidden_layers\":%zu,\"num_attention_heads\":%zu,"
                         "\"num_key_value_heads\":%zu,\"head_dim\":%zu,\"intermediate_size\":%zu,"
-                        "\"hidden_act\":\"silu\",\"rms_norm_eps\":%.9g,\"rope_theta\":%.9g,"
+                        "\"hidden_act\":\"silu\",\"rms_norm_eps\":%.9g,\"rope_theta\":%.9g,%s"
                         "\"attention_bias\":false,\"mlp_bias\":false,\"tie_word_embeddings\":%s,"
                         "\"torch_dtype\":\"float32\"}\n",
                         desc->vocab, desc->seq, desc->hidden, desc->layers, desc->heads,
                         desc->kv_heads, desc->head_dim, desc->ffn, (double)desc->epsilon,
-                        (double)desc->rope_theta, tied);
+                        (double)desc->rope_theta, scaling, tied);
     return (size_t)used;
 }

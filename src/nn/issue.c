@@ -442,7 +442,7 @@ static lap_status_t issue_loss(lap_nn_t *nn, lap_stream_t *stream, const lap_nn_
         .y = y.data,
         .target = target.data,
         .dy = dy.data,
-        .scale = nn->list.plan.desc.loss_scale / (float)nn->loss_count,
+        .scale = lap_nn_loss_factor(nn) / (float)nn->loss_count,
         .sum = nn->loss,
     };
     return nn->kernels->square_loss(stream, &loss);

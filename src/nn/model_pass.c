@@ -14,6 +14,21 @@
 
 /* ---- making ---- */
 
+/* As LlamaRotaryEmbedding of Hugging Face's transformers does it for rope_type "llama3". */
+double lap_nn_rope_rate(const lap_nn_desc_t *desc, size_t i)
+{
+    const double rate = pow((double)desc->rope_theta, -2.0 * (double)i / (double)desc->head_dim);
+    const double low = (double)desc->rope_low_freq, high = (double)desc->rope_high_freq;
+    const double turns = (double)desc->rope_original * rate / 6.283185307179586477;
+    const double slow = rate / (double)desc->rope_factor;
+    if (turns > high)
+        return rate;
+    if (turns < low)
+        return slow;
+    const double part = (turns - low) / (high - low);
+    return (1 - part) * slow + part * rate;
+}
+
 /* Cosines and sines are computed here in double, and copied: they are the same on all devices. */
 static lap_status_t fill_rope(lap_nn_t *nn, float *angles)
 {
@@ -28,7 +43,7 @@ static lap_status_t fill_rope(lap_nn_t *nn, float *angles)
                              .src_stride = bytes};
     lap_stream_t *stream;
     for (size_t i = 0; i < half; i++) {
-        const double rate = pow((double)desc->rope_theta, -2.0 * (double)i / (double)dim);
+        const double rate = lap_nn_rope_rate(desc, i);
         for (size_t s = 0; s < desc->seq; s++) {
             angles[s * dim + i] = (float)cos((double)s * rate);
             angles[s * dim + half + i] = (float)sin((double)s * rate);
@@ -129,7 +144,7 @@ lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const in
     LAP_TRY(lap_nn_check_seq(nn, seq));
     LAP_TRY(check_tokens(nn, seq, tokens, targets, counted_p));
     put_tokens(nn, nn->tokens.ids + micro * nn->list.plan.m * LAP_ID_COLS, seq, tokens, targets);
-    nn->tokens.entropy[micro] = nn->list.plan.desc.loss_scale / (float)*counted_p;
+    nn->tokens.entropy[micro] = lap_nn_loss_factor(nn) / (float)*counted_p;
     return LAP_OK;
 }
 
@@ -168,7 +183,7 @@ lap_status_t lap_model_forward(lap_nn_t *nn, size_t seq, const int32_t *tokens,
     LAP_TRY(lap_nn_begin_forward(nn, seq));
     put_tokens(nn, nn->tokens.ids, seq, tokens, targets);
     nn->loss_count = counted;
-    *nn->tokens.entropy = counted > 0 ? nn->list.plan.desc.loss_scale / (float)counted : 0;
+    *nn->tokens.entropy = counted > 0 ? lap_nn_loss_factor(nn) / (float)counted : 0;
     return lap_nn_run_forward(nn, targets ? LAP_NN_LOSS_PART : LAP_NN_FORWARD);
 }
 

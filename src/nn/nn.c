@@ -108,6 +108,7 @@ static lap_status_t alloc_all(lap_nn_t *nn)
     LAP_TRY(device->ops->alloc_shared(device, sizeof(*nn->grad_scale), &memory));
     nn->grad_scale = memory;
     *nn->grad_scale = 1 / list->plan.desc.loss_scale;
+    nn->loss_factor = 1;
     nn->tensors = lap_alloc(list->nregions, sizeof(*nn->tensors));
     nn->reductions = lap_alloc((size_t)list->nreductions + 1, sizeof(*nn->reductions));
     if (!nn->tensors || !nn->reductions)

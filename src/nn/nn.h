@@ -129,6 +129,7 @@ struct lap_nn {
     uint64_t sample;   /* of a model: the number of the first sequence of the next forward */
     lap_nn_tokens_t tokens;
     float *grad_scale; /* shared memory: 1 / loss_scale */
+    float loss_factor; /* what the loss is scaled by besides: see lap_nn_scale_loss */
     float
         *looks; /* shared memory: largest magnitudes of what finite.c looks at; NULL: it does not */
 
@@ -251,6 +252,15 @@ lap_status_t lap_nn_put_micro(lap_nn_t *nn, uint32_t micro, size_t seq, const in
                               const int32_t *targets, size_t *counted_p);
 
 /* Issues an entry that only language models have. */
+/* The angle, in radians for each token, of pair i of a head with rotary positions. */
+double lap_nn_rope_rate(const lap_nn_desc_t *desc, size_t i);
+
+/* What gradients of the loss are multiplied with. */
+static inline float lap_nn_loss_factor(const lap_nn_t *nn)
+{
+    return nn->list.plan.desc.loss_scale * nn->loss_factor;
+}
+
 /* The mask of an entry that has one; ids is NULL without. */
 lap_mask_t lap_nn_mask_of(const lap_nn_t *nn, const lap_nn_entry_t *entry, uint32_t ids,
                           float rate);

@@ -63,6 +63,10 @@ const lap_field_t lap_nn_fields[] = {
     {NN(cp_a2a, UNSIGNED)},
     {NN(cp_overlap, FLAG)},
     {NN(cp_group, SKIPPED)},
+    {NN(rope_factor, POSITIVE), FUNCTION},
+    {NN(rope_low_freq, POSITIVE), FUNCTION},
+    {NN(rope_high_freq, POSITIVE), FUNCTION},
+    {NN(rope_original, UNSIGNED), SIZE, FUNCTION},
     {.name = NULL},
 };
 

@@ -3,6 +3,8 @@
  * Passes: forward and backward through all blocks, the loss, and the wait for what was issued. What
  * they consist of is in the list (list.h); run.c runs it.
  */
+#include <math.h>
+
 #include "core/status.h"
 #include "core/tensor.h"
 #include "nn/nn.h"
@@ -242,6 +244,21 @@ lap_status_t lap_nn_backward(lap_nn_t *nn, const lap_tensor_t *dy, const lap_ten
 }
 
 /* ---- the loss and data ---- */
+
+lap_status_t lap_nn_scale_loss(lap_nn_t *nn, float factor)
+{
+    if (!nn)
+        return lap_error(LAP_ERR_INVALID, "lap_nn_scale_loss: nn is NULL");
+    if (!(factor > 0) || !isfinite(factor))
+        return lap_error(LAP_ERR_INVALID, "factor is %g, expected a finite number above 0",
+                         (double)factor);
+    /* Models find it in memory; the loss of layers has it as a number, also where it is captured. */
+    for (int i = 0; i < LAP_NN_PASSES && factor != nn->loss_factor; i++)
+        if (nn->passes.cache[i].part == LAP_NN_LOSS_PART)
+            nn->passes.cache[i].bound = false;
+    nn->loss_factor = factor;
+    return LAP_OK;
+}
 
 lap_status_t lap_nn_loss(lap_nn_t *nn, const lap_tensor_t *y, const lap_tensor_t *target,
                          const lap_tensor_t *dy)

@@ -139,6 +139,10 @@ static lap_status_t check_positions(const lap_nn_desc_t *desc)
                          "max_positions is %zu, expected 0 where positions are not learned",
                          desc->max_positions);
     }
+    if (!(desc->rope_high_freq > desc->rope_low_freq))
+        return lap_error(LAP_ERR_INVALID,
+                         "rope_high_freq is %g, expected more than rope_low_freq, %g",
+                         (double)desc->rope_high_freq, (double)desc->rope_low_freq);
     if (desc->positions == LAP_POSITIONS_ROPE && desc->head_dim % 2 != 0)
         return lap_error(LAP_ERR_INVALID, "head_dim is %zu, expected an even number with rope",
                          desc->head_dim);

@@ -90,5 +90,7 @@ has 'an option of the other' "$status $err" '2 ' '--force is for tokenize'
 lap data tokenize --json --bytes one.txt -o y.bin
 has 'and the other way' "$status $err" '2 ' '--json is for info'
 lap data info
-has 'no files' "$status $err" '2 ' 'arguments are missing'
+has 'no files' "$status $err" '2 ' 'info needs files; usage: lap data info FILE...'
+lap data foo
+is 'no such thing' "$status $err" "2 lap data: what to do is 'foo'; expected tokenize or info"
 finish

@@ -73,6 +73,23 @@ halves=$(losses | awk '{ sum += $1 } END { printf "%.9f\n", sum / NR }')
 lap train "${small[@]}" --tp 1 --batch 12 --steps 4 --load run --json --lr 0
 ok 'another batch goes on where the data were' near "$(losses)" "$halves" 1e-6
 
+# ---- a random order ----
+
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle
+shuffled=$(losses)
+ok 'another order has other losses' test "$shuffled" != "$(head -n 6 <<<"$whole")"
+lap train "${small[@]}" --tp 2 --dp 3 --batch 12 --steps 6 --json --shuffle --data-seed 1234
+ok '... the same on another grid' near "$(losses)" "$shuffled" 1e-5
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle --data-seed 5
+ok '... another seed, another order' test "$(losses)" != "$shuffled"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 3 --json --shuffle --save order
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --shuffle --load order
+is '... goes on with a checkpoint' "$status $(losses)" "0 $(tail -n 3 <<<"$shuffled")"
+lap train "${small[@]}" --tp 1 --batch 12 --steps 6 --json --load order
+has '... which says that the order was another one' "$err" 'settings are not those of the checkpoint: order is 1234 in the checkpoint and none here'
+lap train --model gpt --shuffle
+has '... and is one of files' "$status $err" '2 ' '--shuffle is for files of tokens; expected --data with it'
+
 # ---- the end, and what is wrong ----
 
 lap train "${small[@]}" --tp 1 --batch 12 --steps 2 --no-data-wrap

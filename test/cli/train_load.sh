@@ -17,6 +17,15 @@ refuses() {
     is '... as that of other layers, not as damaged' "$(grep -c 'left out' <<<"$err")" 0
 }
 
+# Rotary positions of Llama 3.2.
+lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 1 --rope-factor 8 --rope-original 16 --save scaled
+ok 'scaled rotary positions are in config.json' grep -q '"rope_scaling":{"rope_type":"llama3","factor":8,' scaled/step-00000001/config.json
+refuses 'and in the checkpoint' 'rope_factor is 8 in the checkpoint and 1 here' "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled
+is '... which one rank says' "$(grep -c 'rope_factor is 8' <<<"$err")" 1
+rm scaled/step-00000001/manifest.json
+refuses '... also of weights alone' 'rope_factor is 8 in the checkpoint and 1 here' \
+    "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --load scaled/step-00000001
+
 # What shapes do not tell.
 lap train "${llama[@]}" --heads 4 --kv-heads 2 --iters 2 --save llama
 is 'a checkpoint' "$status" 0

@@ -85,7 +85,7 @@ is 'layers with attention may have rotary positions' "$status" 0
 # ---- the same options elsewhere ----
 
 lap check train --model gpt2-124m --tp 2
-has 'lap check train' "$out" 'model, 12 layers, 2 ranks' 'forward, loss and backward are proved safe'
+has 'lap check train' "$out" 'model, 12 layers, 2 ranks' "forward, loss, backward and the optimizer's step are proved safe"
 lap show train --model llama-tiny --layers 1 --seq 8 --tp 2
 has 'lap show train' "$out" 'head_fprop' 'head_wgrad' 'external RS' 'cross_entropy' 'embedding_backward' 'rope_backward'
 lap train --model gpt --layers 1 --seq 8 --tp 2 --iters 3 --debug --lr 1e30

@@ -38,6 +38,12 @@ has 'what is printed counts on from there' "$out" 'Loaded step 3 from dir' '
         4  ' '
         6  '
 
+rm -rf few
+lap train "${small[@]}" --tp 2 --iters 7 --save few --save-every 2 --keep 2
+is 'only the newest checkpoints stay' "$status $(ls few | tr '\n' ' ')" '0 step-00000006 step-00000007 '
+lap train "${small[@]}" --tp 2 --iters 8 --load few --save few --keep 1
+is '... and then one' "$status $(ls few)" '0 step-00000008'
+
 ok 'the files are safetensors of global tensors' python3 - <<'PY'
 import json, struct
 data = open("dir/step-00000003/model.safetensors", "rb").read()

@@ -12,6 +12,7 @@
 #include "cli.h"
 #include "peak.h"
 #include "tap.h"
+#include "train.h"
 
 enum { RANKS, JSON_FLAG, NOPTIONS };
 
@@ -227,6 +228,29 @@ static void test_peaks(void)
                "the peak of '%s' in %s", rows[i].name, lap_dtype_name(rows[i].dtype));
 }
 
+/* Every sample once each time through, and not in the order of another time. */
+static void test_orders(void)
+{
+    static const uint64_t counts[] = {1, 2, 3, 7, 64, 65, 1000, 4097};
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+        const uint64_t count = counts[c];
+        size_t wrong = 0, same = 0;
+        for (uint64_t epoch = 0; epoch < 3; epoch++) {
+            unsigned char *seen = calloc(count, 1);
+            for (uint64_t i = 0; i < count; i++) {
+                const uint64_t at = lap_train_shuffled(9, epoch * count + i, count);
+                wrong += at / count != epoch || seen[at % count]++ != 0;
+                same += at % count == lap_train_shuffled(9, (epoch + 1) * count + i, count) % count;
+            }
+            free(seen);
+        }
+        tap_ok(wrong == 0, "an order of %zu samples has each once", (size_t)count);
+        /* One in `count` is where it was, by chance. */
+        tap_ok(count < 64 || same < 3 * (3 + 10), "... and is another one each time: %zu stay",
+               same);
+    }
+}
+
 int main(void)
 {
     caught = memfd_create("messages", MFD_CLOEXEC);
@@ -240,5 +264,6 @@ int main(void)
     test_sorting();
     test_json();
     test_peaks();
+    test_orders();
     return tap_done();
 }

@@ -40,6 +40,9 @@ static void test_bounds(void)
     REFUSED(positions, LAP_POSITIONS_LEARNED, LAP_ERR_INVALID, "positions is learned with");
     REFUSED(max_positions, 3, LAP_ERR_INVALID,
             "max_positions is 3, expected 0 where positions are not learned");
+    REFUSED(rope_factor, 0, LAP_ERR_INVALID, "rope_factor is 0, expected a finite number above 0");
+    REFUSED(rope_low_freq, 4, LAP_ERR_INVALID, "rope_high_freq is 4, expected more than");
+    REFUSED(rope_original, 0, LAP_ERR_INVALID, "rope_original is 0, expected 1 to");
     REFUSED(hidden_dropout, 0.5f, LAP_ERR_INVALID, "hidden_dropout is 0.5 with transformer");
     REFUSED(hidden_dropout, -0.5f, LAP_ERR_INVALID, "hidden_dropout is -0.5");
     REFUSED(attention_dropout, 1, LAP_ERR_INVALID, "attention_dropout is 1, expected");

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training as one object: see lap/train.h. It only calls what programs could call themselves. */
+#include <lap/train.h>
+
+#include <inttypes.h>
+#include <math.h>
+
+#include <lap/checkpoint.h>
+
+#include "core/options.h"
+#include "core/status.h"
+#include "core/world.h"
+#include "parallel/grid.h"
+#include "util/alloc.h"
+#include "util/clock.h"
+
+struct lap_trainer {
+    lap_trainer_desc_t desc;
+    lap_nn_desc_t model;
+    lap_optimizer_desc_t rates;
+    lap_grid_groups_t groups;
+    lap_nn_t *nn;
+    lap_optimizer_t *optimizer;
+    lap_dp_t *dp;                 /* NULL: one replica */
+    lap_checkpoint_t *checkpoint; /* NULL: nothing is saved or loaded */
+    int32_t *tokens, *targets;    /* of a micro-batch */
+    uint64_t step, samples;       /* so far */
+    uint64_t saved;               /* the step of the latest checkpoint */
+    bool saving;
+};
+
+/* ---- making one ---- */
+
+static lap_status_t check(const lap_trainer_desc_t *desc)
+{
+    if (!desc->model || desc->model->kind != LAP_NN_MODEL)
+        return lap_error(LAP_ERR_INVALID, "model is %s, expected a model: see lap_model_preset",
+                         desc->model ? lap_nn_kind_name(desc->model->kind) : "NULL");
+    if (desc->tp < 1 || desc->dp < 0)
+        return lap_error(LAP_ERR_INVALID, "%s is %d, expected at least %d",
+                         desc->tp < 1 ? "tp" : "dp", desc->tp < 1 ? desc->tp : desc->dp,
+                         desc->tp < 1);
+    if (desc->micro_batches < 1 || desc->micro_batches > INT32_MAX)
+        return lap_error(LAP_ERR_INVALID, "micro_batches is %zu, expected 1 to %d",
+                         desc->micro_batches, INT32_MAX);
+    if (!desc->data)
+        return lap_error(LAP_ERR_INVALID, "data is NULL, expected a function that gives samples");
+    return LAP_OK;
+}
+
+static lap_status_t make_parts(lap_trainer_t *trainer, lap_world_t *world)
+{
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    const int size = lap_world_size(world);
+    const lap_grid_t grid = {
+        .tp = desc->tp, .cp = 1, .pp = 1, .dp = desc->dp > 0 ? desc->dp : size / desc->tp};
+    const size_t count = trainer->model.batch * trainer->model.seq;
+    LAP_TRY(lap_grid_groups_init(&trainer->groups, &grid, lap_world_group(world)));
+    LAP_TRY(lap_nn_create(trainer->groups.tp, desc->model, &trainer->nn));
+    LAP_TRY(lap_optimizer_create(trainer->nn, trainer->groups.model, &trainer->rates,
+                                 &trainer->optimizer));
+    if (trainer->groups.replicas)
+        LAP_TRY(lap_dp_create(trainer->nn, trainer->groups.replicas, desc->replicas, &trainer->dp));
+    trainer->tokens = lap_alloc(count, sizeof(*trainer->tokens));
+    trainer->targets = lap_alloc(count, sizeof(*trainer->targets));
+    const bool room = trainer->tokens && trainer->targets;
+    return lap_group_agree(trainer->groups.world,
+                           room ? LAP_OK
+                                : lap_error(LAP_ERR_NO_MEMORY, "no memory for %zu tokens", count));
+}
+
+static lap_status_t begin(lap_trainer_t *trainer)
+{
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    if (!desc->save && !desc->load)
+        return LAP_OK;
+    LAP_TRY(lap_group_agree(trainer->groups.world,
+                            lap_checkpoint_create(trainer->groups.world, trainer->nn,
+                                                  trainer->optimizer, &trainer->checkpoint)));
+    if (!desc->load)
+        return LAP_OK;
+    LAP_TRY(lap_checkpoint_load(trainer->checkpoint, desc->load, &state));
+    trainer->step = trainer->saved = state.step;
+    trainer->samples = state.samples;
+    return LAP_OK;
+}
+
+lap_status_t lap_trainer_create(lap_world_t *world, const lap_trainer_desc_t *given,
+                                lap_trainer_t **trainer_p)
+{
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    if (!world || !given || !trainer_p)
+        return lap_error(LAP_ERR_INVALID, "lap_trainer_create: %s is NULL",
+                         !world  ? "world"
+                         : given ? "trainer_p"
+                                 : "desc");
+    LAP_TRY(lap_read_options(&desc, sizeof(desc), given, "LAP_TRAINER_DESC"));
+    LAP_TRY(check(&desc));
+    lap_trainer_t *trainer = lap_alloc(1, sizeof(*trainer));
+    if (!trainer)
+        return lap_error(LAP_ERR_NO_MEMORY, "no memory for a training");
+    trainer->desc = desc;
+    trainer->model = (lap_nn_desc_t)LAP_NN_DESC_INIT;
+    trainer->rates = (lap_optimizer_desc_t)LAP_OPTIMIZER_DESC_INIT;
+    lap_status_t status =
+        lap_read_options(&trainer->model, sizeof(trainer->model), desc.model, "LAP_NN_DESC");
+    if (status == LAP_OK && desc.optimizer)
+        status = lap_read_options(&trainer->rates, sizeof(trainer->rates), desc.optimizer,
+                                  "LAP_OPTIMIZER_DESC");
+    if (status == LAP_OK)
+        status = make_parts(trainer, world);
+    if (status == LAP_OK)
+        status = begin(trainer);
+    if (status != LAP_OK) {
+        lap_trainer_destroy(trainer);
+        return status;
+    }
+    *trainer_p = trainer;
+    return LAP_OK;
+}
+
+void lap_trainer_destroy(lap_trainer_t *trainer)
+{
+    lap_saved_error_t saved;
+    if (!trainer)
+        return;
+    lap_error_save(&saved);
+    lap_checkpoint_destroy(trainer->checkpoint);
+    lap_dp_destroy(trainer->dp);
+    lap_optimizer_destroy(trainer->optimizer);
+    lap_nn_destroy(trainer->nn);
+    lap_grid_groups_clear(&trainer->groups);
+    lap_free(trainer->tokens);
+    lap_free(trainer->targets);
+    lap_free(trainer);
+    lap_error_restore(&saved);
+}
+
+/* ---- a step ---- */
+
+/* The sequences of a step are dealt out to replicas in order, and those of a replica to its micro-batches. */
+static lap_status_t run_passes(lap_trainer_t *trainer, double *loss_p)
+{
+    const lap_nn_desc_t *model = &trainer->model;
+    const size_t micro = trainer->desc.micro_batches;
+    double mean = 0;
+    lap_nn_zero_gradients(trainer->nn);
+    for (size_t m = 0; m < micro; m++) {
+        const uint64_t first =
+            trainer->samples + ((uint64_t)trainer->groups.at.dp * micro + m) * model->batch;
+        double loss;
+        LAP_TRY(lap_group_agree(trainer->groups.world,
+                                trainer->desc.data(trainer->desc.context, first, model->batch,
+                                                   model->seq, trainer->tokens, trainer->targets)));
+        LAP_TRY(lap_model_samples(trainer->nn, first));
+        lap_nn_accumulate(trainer->nn, m + 1 < micro);
+        LAP_TRY(lap_model_forward(trainer->nn, model->seq, trainer->tokens, trainer->targets));
+        LAP_TRY(lap_model_backward(trainer->nn));
+        LAP_TRY(lap_nn_wait(trainer->nn));
+        LAP_TRY(lap_nn_loss_value(trainer->nn, &loss));
+        mean += loss / (double)micro;
+    }
+    *loss_p = mean;
+    return LAP_OK;
+}
+
+/* The mean over replicas, in their order: the same bits on every rank. Collective. */
+static lap_status_t average(lap_trainer_t *trainer, double *loss)
+{
+    const int replicas = trainer->groups.grid.dp;
+    void *all;
+    if (!trainer->dp)
+        return LAP_OK;
+    LAP_TRY(lap_dp_wait(trainer->dp));
+    LAP_TRY(lap_group_collect(trainer->groups.replicas, loss, sizeof(*loss), &all));
+    *loss = 0;
+    for (int r = 0; r < replicas; r++)
+        *loss += ((const double *)all)[r] / replicas;
+    lap_free(all);
+    return LAP_OK;
+}
+
+/* One that is in progress ends first. */
+static lap_status_t end_save(lap_trainer_t *trainer)
+{
+    if (!trainer->saving)
+        return LAP_OK;
+    trainer->saving = false;
+    return lap_checkpoint_wait(trainer->checkpoint);
+}
+
+static lap_status_t save(lap_trainer_t *trainer)
+{
+    lap_checkpoint_state_t state = LAP_CHECKPOINT_STATE_INIT;
+    LAP_TRY(end_save(trainer));
+    state.step = trainer->step;
+    state.samples = trainer->samples;
+    LAP_TRY(lap_checkpoint_save(trainer->checkpoint, trainer->desc.save, &state));
+    trainer->saved = trainer->step;
+    trainer->saving = true;
+    return LAP_OK;
+}
+
+lap_status_t lap_trainer_step(lap_trainer_t *trainer, lap_trainer_log_t *log_p)
+{
+    lap_trainer_log_t log = {0};
+    const uint64_t begin_ns = lap_now_ns();
+    if (!trainer)
+        return lap_error(LAP_ERR_INVALID, "lap_trainer_step: trainer is NULL");
+    const lap_trainer_desc_t *desc = &trainer->desc;
+    const double sharers = (double)trainer->groups.grid.dp * (double)desc->micro_batches;
+    LAP_TRY(run_passes(trainer, &log.loss));
+    LAP_TRY(average(trainer, &log.loss));
+    LAP_TRY(lap_optimizer_step(trainer->optimizer, (float)(1 / sharers), &log.grad_norm));
+    LAP_TRY(lap_nn_wait(trainer->nn));
+    trainer->step++;
+    trainer->samples += (uint64_t)sharers * trainer->model.batch;
+    if (!isfinite(log.loss) || !isfinite(log.grad_norm))
+        return lap_error(LAP_ERR_INVALID,
+                         "step %" PRIu64 ": the loss is %g and the norm of the gradients %g, "
+                         "expected finite numbers",
+                         trainer->step, log.loss, log.grad_norm);
+    if (desc->save && desc->save_every > 0 && trainer->step % desc->save_every == 0)
+        LAP_TRY(save(trainer));
+    log.step = trainer->step;
+    log.samples = trainer->samples;
+    log.lr = lap_optimizer_rate(&trainer->rates, (size_t)trainer->step);
+    log.seconds = (double)(lap_now_ns() - begin_ns) * 1e-9;
+    if (log_p)
+        *log_p = log;
+    return desc->log ? lap_group_agree(trainer->groups.world, desc->log(desc->context, &log))
+                     : LAP_OK;
+}
+
+lap_status_t lap_trainer_run(lap_trainer_t *trainer)
+{
+    if (!trainer)
+        return lap_error(LAP_ERR_INVALID, "lap_trainer_run: trainer is NULL");
+    while (trainer->step < trainer->desc.steps)
+        LAP_TRY(lap_trainer_step(trainer, NULL));
+    if (trainer->desc.save && trainer->saved < trainer->step)
+        LAP_TRY(save(trainer));
+    return end_save(trainer);
+}
+
+lap_nn_t *lap_trainer_model(lap_trainer_t *trainer)
+{
+    return trainer ? trainer->nn : NULL;
+}
+
+lap_group_t *lap_trainer_group(lap_trainer_t *trainer)
+{
+    return trainer ? trainer->groups.tp : NULL;
+}
+
+uint64_t lap_trainer_steps(const lap_trainer_t *trainer)
+{
+    return trainer ? trainer->step : 0;
+}

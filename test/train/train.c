@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A training as one object: losses and norms of a grid are those of one rank, to a checkpoint and on from it
+ * to the last bit; calls back can end it; what makes no sense is refused.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tap.h"
+
+enum { SEQ = 8, VOCAB = 17, STEPS = 6, SAVED = 4 };
+
+typedef struct run {
+    int tp, dp;
+    size_t micro, batch;
+    uint64_t steps, stop; /* stop: the step at which a call back fails; 0: none */
+    const char *save, *load;
+    bool no_data; /* the data fail */
+    float lr;
+    lap_status_t expected;
+    uint64_t first;                               /* the step before the first */
+    double losses[STEPS], norms[STEPS];           /* of rank 0 */
+    double seen_losses[STEPS], seen_norms[STEPS]; /* of the run that it is compared with; 0: none */
+    double part;                                  /* how much they may differ */
+} run_t;
+
+typedef struct rank {
+    run_t *run;
+    int number;
+    uint64_t logged;
+    size_t wrong;
+} rank_t;
+
+/* Sample n is a function of n. */
+static lap_status_t give(void *context, uint64_t first, size_t count, size_t seq, int32_t *tokens,
+                         int32_t *targets)
+{
+    const rank_t *rank = context;
+    for (size_t i = 0; i < count * seq; i++) {
+        const uint64_t at = (first + i / seq) * SEQ + i % seq;
+        tokens[i] = (int32_t)(tap_random(1, at) % VOCAB);
+        targets[i] = (int32_t)((tap_random(1, at) + 1) % VOCAB);
+    }
+    return rank->run->no_data ? LAP_ERR_SYSTEM : LAP_OK;
+}
+
+static lap_status_t log_step(void *context, const lap_trainer_log_t *log)
+{
+    rank_t *rank = context;
+    run_t *run = rank->run;
+    const size_t i = (size_t)log->step - 1;
+    const double loss = run->seen_losses[i], norm = run->seen_norms[i];
+    rank->logged++;
+    rank->wrong += log->samples != log->step * 8 || log->seconds <= 0 || log->lr != (double)run->lr;
+    rank->wrong += loss != 0 && !(fabs(log->loss - loss) <= run->part * loss &&
+                                  fabs(log->grad_norm - norm) <= run->part * norm);
+    if (rank->number == 0) {
+        run->losses[i] = log->loss;
+        run->norms[i] = log->grad_norm;
+    }
+    return run->stop == log->step && rank->number == 0 ? LAP_ERR_TIMEOUT : LAP_OK;
+}
+
+static void train(lap_world_t *world, void *arg)
+{
+    run_t *run = arg;
+    rank_t rank = {.run = run, .number = lap_world_rank(world)};
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_optimizer_desc_t optimizer = LAP_OPTIMIZER_DESC_INIT;
+    lap_trainer_t *trainer = NULL;
+    desc.model = &model;
+    desc.optimizer = &optimizer;
+    tap_success(lap_model_preset("gpt", &model), "a model");
+    model.layers = 1;
+    model.hidden = 16;
+    model.heads = 4;
+    model.kv_heads = 0;
+    model.head_dim = 0;
+    model.ffn = 24;
+    model.vocab = VOCAB;
+    model.seq = SEQ;
+    model.max_positions = 0;
+    model.batch = run->batch;
+    model.hidden_dropout = 0.1f;
+    desc.tp = run->tp;
+    desc.dp = run->dp;
+    desc.micro_batches = run->micro;
+    optimizer.lr = run->lr;
+    optimizer.clip_norm = 1;
+    desc.steps = run->steps;
+    desc.data = give;
+    desc.log = log_step;
+    desc.context = &rank;
+    desc.save = run->save;
+    desc.load = run->load;
+    if (!tap_success(lap_trainer_create(world, &desc, &trainer), "tp %d, dp %d, micro-batches %zu",
+                     run->tp, run->dp, run->micro))
+        return;
+    const lap_status_t status = lap_trainer_run(trainer);
+    tap_ok(status == run->expected, "... ends with %s: %s", lap_status_string(run->expected),
+           status == LAP_OK ? "" : lap_last_error());
+    if (run->expected == LAP_OK)
+        tap_ok(rank.logged == run->steps - run->first && rank.wrong == 0 &&
+                   lap_trainer_steps(trainer) == run->steps &&
+                   lap_group_size(lap_trainer_group(trainer)) == run->tp &&
+                   lap_trainer_model(trainer) != NULL,
+               "... rank %d: all of %zu steps are logged, with what was expected", rank.number,
+               (size_t)rank.logged);
+    lap_trainer_destroy(trainer);
+}
+
+static void start(run_t *run)
+{
+    tap_ranks(run->tp * (run->dp > 0 ? run->dp : 2), NULL, train, run);
+}
+
+/* What later runs are compared with. */
+static void keep(run_t *run)
+{
+    memcpy(run->seen_losses, run->losses, sizeof(run->losses));
+    memcpy(run->seen_norms, run->norms, sizeof(run->norms));
+}
+
+static void test_refused(void)
+{
+    lap_trainer_desc_t desc = LAP_TRAINER_DESC_INIT;
+    lap_nn_desc_t model = LAP_NN_DESC_INIT;
+    lap_trainer_t *trainer;
+    lap_world_t *world;
+    if (!tap_success(lap_world_create(NULL, &world), "a world"))
+        return;
+    tap_failure(lap_trainer_create(world, NULL, &trainer), LAP_ERR_INVALID, "desc is NULL", NULL);
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "model is NULL, expected a model", NULL);
+    desc.model = &model;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "model is transformer, expected a model", NULL);
+    (void)lap_model_preset("gpt", &model);
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID, "data is NULL", NULL);
+    desc.data = give;
+    desc.tp = 2;
+    desc.dp = 1;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "tp 2, cp 1, pp 1, dp 1 is 2 ranks, but 1 rank was started", NULL);
+    desc.tp = 0;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "tp is 0, expected at least 1", NULL);
+    desc.tp = 1;
+    desc.micro_batches = 0;
+    tap_failure(lap_trainer_create(world, &desc, &trainer), LAP_ERR_INVALID,
+                "micro_batches is 0, expected 1 to", NULL);
+    tap_failure(lap_trainer_step(NULL, NULL), LAP_ERR_INVALID, "trainer is NULL", NULL);
+    lap_trainer_destroy(NULL);
+    lap_world_destroy(world);
+}
+
+int main(void)
+{
+    char dir[] = "/tmp/lap-train-XXXXXX", command[64];
+    if (!mkdtemp(dir))
+        return 1;
+    run_t run = {
+        .tp = 1, .dp = 1, .micro = 1, .batch = 8, .steps = STEPS, .lr = 0.003f, .part = 1e-5};
+    start(&run);
+    tap_ok(run.losses[STEPS - 1] < run.losses[0], "the loss falls from %.4f to %.4f", run.losses[0],
+           run.losses[STEPS - 1]);
+    keep(&run);
+    run.tp = 2;
+    run.dp = 0; /* two, which are left */
+    run.micro = 2;
+    run.batch = 2;
+    start(&run);
+    keep(&run);
+    run.part = 0;
+    run.dp = 2;
+    run.steps = SAVED;
+    run.save = dir;
+    start(&run);
+    run.steps = STEPS;
+    run.first = SAVED;
+    run.save = NULL;
+    run.load = dir;
+    start(&run);
+    run.load = NULL;
+    run.first = 0;
+    run.stop = 2;
+    run.expected = LAP_ERR_TIMEOUT;
+    start(&run);
+    run.stop = 0;
+    run.no_data = true;
+    run.expected = LAP_ERR_SYSTEM;
+    start(&run);
+    run.no_data = false;
+    run.lr = 1e30f;
+    memset(run.seen_losses, 0, sizeof(run.seen_losses));
+    run.expected = LAP_ERR_INVALID;
+    start(&run);
+    test_refused();
+    snprintf(command, sizeof(command), "rm -rf %s", dir);
+    return system(command) == 0 ? tap_done() : 1; /* NOLINT(cert-env33-c): its own folder */
+}

@@ -154,8 +154,10 @@ FAKE_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, s
                                          .number = comm->nwindows++};
     offer_t *offer = &comm->hall->offers[window->number][comm->rank];
     offer->bytes = bytes;
-    if (driver.get_handle(&offer->handle, window->memory) != CUDA_SUCCESS)
+    if (driver.get_handle(&offer->handle, window->memory) != CUDA_SUCCESS) {
+        free(window);
         return refuse("a window over memory that is not of ncclMemAlloc");
+    }
     atomic_store(&offer->made, 1);
     comm->registering = window;
     comm->registered_p = window_p;

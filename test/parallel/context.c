@@ -123,11 +123,11 @@ static lap_status_t step(rank_t *rank, int number, double *loss_p, double *norm_
     if (status == LAP_OK && rank->dp)
         status = lap_dp_wait(rank->dp);
     if (status == LAP_OK)
-        status = lap_optimizer_step(rank->optimizer, 1.0f / (float)(SEQUENCES / BATCH), norm_p);
+        status = lap_optimizer_step(rank->optimizer, (float)BATCH / (float)SEQUENCES, norm_p);
     if (status == LAP_OK)
         status = lap_group_allgather(rank->groups.world, &sum, sizeof(sum), all);
     *loss_p = 0;
-    for (int r = 0; r < lap_group_size(rank->groups.world); r++)
+    for (int r = 0; r < lap_group_size(rank->groups.world) && status == LAP_OK; r++)
         *loss_p += all[r] / lap_group_size(rank->groups.world);
     return status;
 }

@@ -9,7 +9,7 @@ unset DESTDIR
 # tests of the Python package install.
 elf_files()
 {
-    find "$1" \( -name CMakeFiles -o -name python-env \) -prune -o -type f -size +3 -print0 | while IFS= read -r -d '' file; do
+    find "$1" \( -name CMakeFiles -o -name 'python-env*' \) -prune -o -type f -size +3 -print0 | while IFS= read -r -d '' file; do
         # Objects and archives are no ELF files of type EXEC or DYN.
         readelf -h "$file" 2>/dev/null | grep -qE 'Type: +(EXEC|DYN)' && printf '%s\n' "$file"
     done

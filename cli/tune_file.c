@@ -115,8 +115,8 @@ static void write_rule(FILE *file, lap_tp_gemm_t gemm, const lap_tp_rule_t *rule
     fprintf(file, "%s:\n  method: %s\n", lap_tp_gemm_name(gemm), lap_tp_method_name(rule->method));
     if (rule->method == LAP_TP_PIPELINE && !rule->atomic_gemm)
         fprintf(file, "  num_splits: %d\n", rule->num_splits);
-    if (rule->method == LAP_TP_RING_EXCHANGE && !rule->atomic_gemm)
-        fprintf(file, "  aggregate: %d\n", rule->aggregate);
+    if (rule->aggregate)
+        fprintf(file, "  aggregate: 1\n");
     if (rule->atomic_gemm)
         fprintf(file, "  atomic_gemm: 1\n");
 }

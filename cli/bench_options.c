@@ -17,6 +17,7 @@
 #include "overlap/knobs.h"
 #include "ranks.h"
 #include "shared_options.h"
+#include "transport/nccl/nccl_info.h"
 
 #define CALLS_IN_ORDER 10 /* of a round, where a stream keeps their order */
 
@@ -419,8 +420,16 @@ static bool parse_backends(lap_bench_t *bench, const lap_args_t *args)
         return lap_args_wrong(&lap_bench_command, "--sm-margin needs --num-sm, of 1 or more");
     bench->transport = transport->name;
     const unsigned can = lap_ranks_span() ? transport->can : lap_transport_can(transport, NULL);
-    for (size_t i = 0; i < bench->ncases; i++)
+    int version;
+    const bool foreign = can & LAP_CAN_FOREIGN && args->values[METHOD] &&
+                         strstr(args->values[METHOD], "all") &&
+                         lap_cublasmp_version(&version) == LAP_OK;
+    for (size_t i = 0; i < bench->ncases; i++) {
+        if (foreign && lap_foreign_builder(bench->cases[i].kind) &&
+            !lap_bench_add_method(&bench->cases[i], LAP_FOREIGN_METHOD))
+            return false;
         lap_bench_leave_out(&bench->cases[i], can, args->values[METHOD]);
+    }
     return true;
 }
 

@@ -154,6 +154,12 @@ static bool add_rows(checks_t *checks, const char *given)
         }
     }
     for (size_t i = 0; i < checks->methods.count; i++)
+        if (strcmp(checks->methods.items[i], LAP_FOREIGN_METHOD) == 0)
+            return lap_args_wrong(&command,
+                                  "--method is '" LAP_FOREIGN_METHOD
+                                  "', which is another library's: nobody can look inside, "
+                                  "to prove it");
+    for (size_t i = 0; i < checks->methods.count; i++)
         if (!lap_arg_choice(&command, "--method", checks->methods.items[i], names, &unused))
             return false;
     if (checks->nrows > 0)

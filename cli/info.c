@@ -353,6 +353,11 @@ static void show_gpus(page_t *page)
              nccl % 10000 / 100, nccl % 100);
     else
         fact(page, "NCCL", "no: %s", lap_last_error());
+    if (lap_cublasmp_version(&nccl) == LAP_OK)
+        fact(page, "cuBLASMp", "yes: %d.%d.%d, the method cublasmp over transport nccl",
+             nccl / 10000, nccl / 100 % 100, nccl % 100);
+    else
+        fact(page, "cuBLASMp", "no");
 }
 
 enum { JSON, NOPTIONS };

@@ -58,11 +58,13 @@ static bool parse_knob(const lap_command_t *command, const char *label, char *te
 
 bool lap_arg_method(const lap_command_t *command, const char *item, lap_op_desc_t *desc)
 {
-    const char *names[METHODS_MAX + 2] = {NULL};
+    const char *names[METHODS_MAX + 3] = {NULL};
     size_t count = 0, index;
     while (count < METHODS_MAX && (names[count] = lap_op_methods(desc->kind, count, NULL)))
         count++;
-    names[count] = LAP_AUTO;
+    names[count++] = LAP_AUTO;
+    if (lap_foreign_builder(desc->kind))
+        names[count] = LAP_FOREIGN_METHOD;
     char text[LAP_LIST_TEXT];
     if (strlen(item) >= sizeof(text))
         return lap_args_wrong(

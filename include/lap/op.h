@@ -92,6 +92,15 @@ typedef enum lap_sharded {
     LAP_SHARDED_K = 2,
 } lap_sharded_t;
 
+/* How the method "cublasmp" overlaps: the algorithms of cuBLASMp, which knows what each needs. */
+typedef enum lap_algorithm {
+    LAP_ALGORITHM_DEFAULT = 0,
+    LAP_ALGORITHM_SPLIT_P2P = 1,
+    LAP_ALGORITHM_MULTICAST = 2,
+    LAP_ALGORITHM_NO_OVERLAP = 3,
+    LAP_ALGORITHM_FUSED = 4,
+} lap_algorithm_t;
+
 /*
  * The epilogue: changes to the result of a GEMM before it becomes d. Any of these, but not GELU
  * and DGELU together.
@@ -112,7 +121,8 @@ typedef struct lap_op_desc {
     size_t m, n, k;    /* global sizes; m is the capacity: a call may use fewer rows */
     lap_dtype_t dtype; /* of a */
     lap_epilogue_t epilogue;
-    const char *method;     /* one of lap_op_methods, or "auto"; NULL: the first that overlaps */
+    const char *method;     /* one of lap_op_methods, "auto" or "cublasmp"; NULL: the first that
+                               overlaps */
     int aggregate;          /* ring: neighbours pair up, pairs go round */
     size_t num_splits;      /* pipeline, pull: parts of n; 0: 4, or n if that is less. direct of
                                LAP_AG_GEMM: GEMMs for all the peers' shards; 0: one each */
@@ -138,6 +148,7 @@ typedef struct lap_op_desc {
     int alltoall;           /* external: each rank has rows of its own for every other. AG: x is
                                [P m_r, cols], rows c m_r and so on are for rank c. RS, the way back:
                                y is [P m_r, cols], the parts of all ranks and not their sum */
+    lap_algorithm_t algorithm; /* cublasmp */
 } lap_op_desc_t;
 
 /* A description in which all but kind, m, n and k can stay as it is. */
@@ -145,7 +156,7 @@ typedef struct lap_op_desc {
     {                                                                                              \
         sizeof(lap_op_desc_t), LAP_AG_GEMM, 0, 0, 0, LAP_FLOAT32, LAP_EPILOGUE_NONE, NULL, 0, 0,   \
             0, 0, NULL, LAP_FORWARD, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, LAP_DTYPE_DEFAULT, 0,   \
-            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0, 0                                  \
+            0, LAP_DTYPE_DEFAULT, 0, 0, 0, LAP_SHARDED_NONE, 0, 0, LAP_ALGORITHM_DEFAULT           \
     }
 
 /*

@@ -205,6 +205,7 @@ class OpDesc(Struct):
         ("sharded", c_int),
         ("shard_parts", c_size_t),
         ("alltoall", c_int),
+        ("algorithm", c_int),
     ]
 
 

@@ -94,6 +94,8 @@ enum {
 };
 
 static const char *const layouts[] = {"forward", "dgrad", "wgrad", NULL};
+static const char *const algorithms[] = {"default",    "split_p2p", "multicast",
+                                         "no_overlap", "fused",     NULL};
 static const char *const sharded[] = {"none", "n", "k", NULL};
 static const char no_gemm[] = "this operator has no GEMM";
 
@@ -142,6 +144,8 @@ const lap_op_field_t lap_op_fields[] = {
     {ROW(shard_parts, UNSIGNED)},
     {ROW(alltoall, FLAG), .kinds = 1 << LAP_EXTERNAL_AG | 1 << LAP_EXTERNAL_RS,
      .why = "only external operators can be an all-to-all"},
+    {CHOICE(algorithm, algorithms, "LAP_ALGORITHM_"), .knob = LAP_KNOB_ALGORITHM,
+     .help = "of cuBLASMp: split_p2p, multicast, no_overlap or fused"},
     {.field = {.name = NULL}},
 };
 
@@ -167,6 +171,8 @@ const char *lap_knob_owners(const lap_op_field_t *row, lap_op_kind_t kind,
                             char text[LAP_OWNERS_TEXT])
 {
     text[0] = '\0';
+    if (row->knob == LAP_KNOB_ALGORITHM)
+        lap_join(text, LAP_OWNERS_TEXT, LAP_FOREIGN_METHOD);
     for (int k = 0; k < (int)LAP_ALL_KINDS; k++)
         for (const lap_builder_t *builder = lap_builders((lap_op_kind_t)k); builder->name;
              builder++)

@@ -85,6 +85,8 @@ static lap_status_t plan(lap_op_t *op, const lap_op_desc_t *given, lap_op_desc_t
     LAP_TRY(lap_problem_init(&op->problem, &op->builder, desc, group->size,
                              lap_transport_can(transport, group)));
     op->problem.rank = group->rank;
+    if (lap_builder_is_foreign(op->builder))
+        LAP_TRY(lap_foreign_check(&op->problem));
     if (!op->builder->build) {
         op->choice = lap_alloc(1, sizeof(*op->choice));
         if (!op->choice)
@@ -181,6 +183,20 @@ static lap_status_t prepare(lap_op_t *op)
     return scaled ? prepare_gemms(op, entry->program, &usual) : LAP_OK;
 }
 
+/* Collective. */
+static lap_status_t create_foreign(lap_op_t *op)
+{
+    const lap_problem_t *p = &op->problem;
+    const lap_foreign_shape_t shape = {.kind = p->kind,
+                                       .m = p->capacity,
+                                       .n = p->n,
+                                       .k = p->k,
+                                       .dtype = p->types.a,
+                                       .algorithm = p->desc.algorithm,
+                                       .num_sm = p->desc.num_sm};
+    return op->buffer->ops->foreign_create(op->group, &shape, &op->foreign);
+}
+
 static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_scratch_t *scratch,
                            lap_op_t **op_p)
 {
@@ -212,6 +228,10 @@ static lap_status_t create(lap_group_t *group, const lap_op_desc_t *given, lap_s
             goto err_op;
         op->owns_buffer = true;
     }
+    if (lap_builder_is_foreign(op->builder))
+        status = create_foreign(op);
+    if (status != LAP_OK)
+        goto err_op;
     status = lap_group_agree(group, prepare(op));
     if (status != LAP_OK)
         goto err_op;
@@ -260,6 +280,8 @@ void lap_op_destroy(lap_op_t *op)
     }
     for (int i = 0; i < LAP_OP_PROGRAMS; i++)
         lap_program_destroy(op->cache[i].program);
+    if (op->foreign)
+        op->foreign->destroy(op->foreign);
     if (op->own_scratch.memory)
         lap_scratch_clear(&op->own_scratch, op->engine->device);
     if (op->own_scale)
@@ -441,6 +463,7 @@ lap_binding_t lap_op_bind(lap_op_t *op, const lap_op_args_t *args)
         .copy_sms = desc->num_sm,
         .spare_sms = desc->set_sm_margin ? desc->num_sm : 0,
         .buffer = op->buffer,
+        .foreign = op->foreign,
         .op_index = op->index,
         .traced = args->trace != NULL,
         .chaos = op->chaos ? op->chaos + op->calls : 0,

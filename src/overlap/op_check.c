@@ -15,6 +15,10 @@ static lap_status_t build_call(const lap_op_desc_t *desc, size_t rows, unsigned 
     lap_problem_t problem;
     const lap_builder_t *builder;
     LAP_TRY(lap_problem_init(&problem, &builder, desc, (int)all->size, can));
+    if (lap_builder_is_foreign(builder))
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "method '%s' is another library's: nobody can look inside, to prove it",
+                         builder->name);
     if (desc->size != sizeof(*desc)) /* an array of them is read with the stride of this version */
         return lap_error(LAP_ERR_INVALID, "desc.size is %zu, expected %zu", desc->size,
                          sizeof(*desc));

@@ -38,7 +38,7 @@ const lap_builder_t *lap_builder_find(lap_op_kind_t kind, const char *method)
     for (const lap_builder_t *builder = lap_builders(kind); method && builder->name; builder++)
         if (strcmp(builder->name, method) == 0)
             return builder;
-    return NULL;
+    return method && strcmp(method, LAP_FOREIGN_METHOD) == 0 ? lap_foreign_builder(kind) : NULL;
 }
 
 const char *lap_op_kind_name(lap_op_kind_t kind)
@@ -102,8 +102,9 @@ static lap_status_t find_builder(lap_op_kind_t kind, const char *method, unsigne
             "method '%s' of %s needs %s, which this transport does not have: it can do "
             "%s",
             method, lap_op_kind_name(kind),
-            builder->needs & ~can & LAP_CAN_ADDRESS ? "peers' memory that compute can address"
-                                                    : "one-sided puts",
+            lap_builder_is_foreign(builder)           ? "transport nccl, whose communicator it uses"
+            : builder->needs & ~can & LAP_CAN_ADDRESS ? "peers' memory that compute can address"
+                                                      : "one-sided puts",
             names[0] ? names : "none");
     }
     *builder_p = builder;

@@ -30,6 +30,17 @@ extern const char *const lap_op_kind_names[];
 const lap_builder_t *lap_builders(lap_op_kind_t kind);
 const lap_builder_t *lap_builder_find(lap_op_kind_t kind, const char *method);
 
+/* The method of a kind that is a call of cuBLASMp, found by its name only; NULL: there is none. */
+#define LAP_FOREIGN_METHOD "cublasmp"
+const lap_builder_t *lap_foreign_builder(lap_op_kind_t kind);
+/* LAP_ERR_UNSUPPORTED says what of a problem that method cannot do. */
+lap_status_t lap_foreign_check(const lap_problem_t *problem);
+
+static inline bool lap_builder_is_foreign(const lap_builder_t *builder)
+{
+    return (builder->needs & LAP_CAN_FOREIGN) != 0;
+}
+
 /*
  * Checks a description for a group of `size` ranks and finds its builder; `can` is what the
  * transport can do.

@@ -345,6 +345,24 @@ static lap_status_t issue_consume(issue_t *issue, lap_stream_t *stream)
                                     schedule->nsignals);
 }
 
+static bool is_packed(const lap_bound_place_t *place)
+{
+    return place->packed_stride == place->stride;
+}
+
+static lap_status_t issue_foreign(issue_t *issue, lap_stream_t *stream)
+{
+    const lap_binding_t *binding = issue->binding;
+    const lap_bound_place_t *a = &binding->places[LAP_INPUT], *b = &binding->places[LAP_WEIGHT];
+    const lap_bound_place_t *d = &binding->places[LAP_OUTPUT];
+    if (!binding->foreign || !is_packed(a) || !is_packed(b) || !is_packed(d))
+        return lap_error(LAP_ERR_UNSUPPORTED,
+                         "method '%s' cannot skip memory between rows: expected a, b and d packed",
+                         issue->program->schedule.method);
+    return binding->foreign->run(binding->foreign, stream, a->base, b->base, d->base,
+                                 binding->scale);
+}
+
 static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *stream,
                                lap_trace_record_t *record)
 {
@@ -364,6 +382,8 @@ static lap_status_t issue_kind(issue_t *issue, uint32_t index, lap_stream_t *str
         return issue_copy(issue, step, stream);
     case LAP_STEP_SUMS:
         return issue_sums(issue, step, stream);
+    case LAP_STEP_KERNEL:
+        return issue_foreign(issue, stream);
     case LAP_STEP_CONSUME:
         return issue_consume(issue, stream);
     default:

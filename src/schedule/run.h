@@ -174,9 +174,10 @@ typedef struct lap_binding {
     lap_tensor_t bias, aux, bias_grad;      /* aux.data NULL: not kept */
     int copy_sms, spare_sms;                /* as in lap_copy_t and lap_gemm_t */
     lap_buffer_t *buffer;
-    uint32_t op_index; /* of the operator among those of the buffer */
-    bool traced;       /* for lap_program_read_trace; not in the order of a caller's stream */
-    uint64_t chaos;    /* not 0: the seed of random delays before steps; for tests */
+    lap_foreign_t *foreign; /* what a KERNEL step of an operator is; NULL: it has none */
+    uint32_t op_index;      /* of the operator among those of the buffer */
+    bool traced;            /* for lap_program_read_trace; not in the order of a caller's stream */
+    uint64_t chaos;         /* not 0: the seed of random delays before steps; for tests */
 } lap_binding_t;
 
 /*

@@ -238,6 +238,7 @@ enum {
     LAP_KNOB_GATHER_INPUT = 1 << 3,
     LAP_KNOB_ROUNDS = 1 << 4, /* num_splits, too: not of n, but of the peers */
     LAP_KNOB_NUM_SM = 1 << 5, /* of all methods, on devices that have lanes */
+    LAP_KNOB_ALGORITHM = 1 << 6,
 };
 
 /* A method of an operator: a pure function from a problem to a schedule. */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include <lap/buffer.h>
+#include <lap/op.h>
 
 #include "core/world.h"
 #include "device/device.h"
@@ -116,12 +117,31 @@ typedef struct lap_wait {
     bool no_gemm_in_flight;          /* as in lap_put_t */
 } lap_wait_t;
 
+/* An operator that another library does, in one call; see overlap/foreign.c. */
+typedef struct lap_foreign_shape {
+    lap_op_kind_t kind;
+    size_t m, n, k; /* global */
+    lap_dtype_t dtype;
+    lap_algorithm_t algorithm;
+    int num_sm; /* for communication; 0: the library's choice */
+} lap_foreign_shape_t;
+
+typedef struct lap_foreign {
+    /* In the order of a stream: d = alpha * op(a) op(b), packed, of the whole shape. */
+    lap_status_t (*run)(struct lap_foreign *foreign, lap_stream_t *stream, const void *a,
+                        const void *b, void *d, float alpha);
+    void (*destroy)(struct lap_foreign *foreign);
+} lap_foreign_t;
+
 typedef struct lap_transport_ops {
     const char *name;
     const char *summary; /* a line for `lap info` */
     unsigned can;        /* LAP_CAN_... */
     const char *device;  /* whose memory it reaches, and no other; NULL: that of hosts */
     unsigned (*group_can)(const lap_group_t *group); /* (optional) more LAP_CAN_..., of a group */
+    /* (where there is LAP_CAN_FOREIGN) Collective; leaves nothing behind on failure. */
+    lap_status_t (*foreign_create)(lap_group_t *group, const lap_foreign_shape_t *shape,
+                                   lap_foreign_t **foreign_p);
 
     /*
      * Fills regions, data, banks and notes. Collective over buffer->group; leaves nothing behind on

@@ -100,6 +100,9 @@ if [ -e "$FAKE_CUDA/libnccl.so.2" ]; then
     has 'lap info: which NCCL there is, and what it offers' "$out" 'NCCL         yes: 2.32.3, with windows and one-sided puts'
     FAKE_NO_WINDOWS=1 lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method ring --iters 1
     has 'GPUs for which NCCL has no symmetric memory: what to use instead' "$status $err" '1 lap bench' 'no symmetric memory' 'cuda_ipc'
+    lap bench ag 48 32 16 --device cuda --ranks 2 --transport nccl --method all,cublasmp:algorithm=split_p2p --iters 1 --json
+    ok 'cublasmp is among all methods, and has its knob' grep -q '"method":"cublasmp:algorithm=split_p2p"' "$work/out"
+    ok '... and is right' test "$status $(grep -o '"ok":false' "$work/out" | wc -l)" = '0 0'
     unset FAKE_GPUS
 fi
 

@@ -49,6 +49,7 @@ lap check ag --ranks 2 --target cuda --json
 has 'JSON: the target' "$out" '"op":"ag_gemm","target":"cuda","m":100' '"ok":true,"host":'
 wrong --target "'abacus'" cpu cuda nccl -- ag --target abacus
 wrong --method fused nccl -- ag --method fused --target nccl
+wrong --method cublasmp 'look inside' -- ag --method cublasmp --target nccl
 
 lap check rs --ranks 3
 is 'one group size' "$status $(row P) $(row 'rs ring')" '0 3 ok'

@@ -111,8 +111,8 @@ extern const fake_kernel_t
 extern const fake_kernel_t fake_attention_kernels[];
 
 /* Element `i` of memory of the GPU. */
-float fake_load(int32_t dtype, const void *memory, size_t i);
-void fake_store(int32_t dtype, void *memory, size_t i, float value);
+FAKE_EXPORT float fake_load(int32_t dtype, const void *memory, size_t i);
+FAKE_EXPORT void fake_store(int32_t dtype, void *memory, size_t i, float value);
 
 FAKE_EXPORT double fake_gelu(double x);
 FAKE_EXPORT double fake_gelu_slope(double x);

@@ -69,7 +69,7 @@ struct ncclComm {
     int rank, size;
     hall_t *hall;
     int polls; /* still to come, before what was told last is done */
-    bool connected, puts;
+    bool connected, puts, blocks;
     ncclWindow_t windows, registering;
     ncclWindow_t *registered_p; /* where the one that is being made goes */
     uint32_t nwindows;
@@ -78,6 +78,8 @@ struct ncclComm {
     uint32_t issued;
     _Atomic uint32_t ended; /* ops */
 };
+
+FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result);
 
 static _Thread_local int depth;
 static _Thread_local struct ncclComm *in_group;
@@ -109,6 +111,16 @@ __attribute__((constructor)) static void find_driver(void)
         CUdriverProcAddressQueryResult found;
         (void)cuGetProcAddress(calls[i].name, calls[i].field, 13000, 0, &found);
     }
+}
+
+/* A communicator that blocks has done what it was told when the call returns. */
+static ncclResult_t finish(struct ncclComm *comm, ncclResult_t result)
+{
+    while (comm->blocks && result == ncclInProgress) {
+        (void)ncclCommGetAsyncError(comm, &result);
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+    return result;
 }
 
 static ncclResult_t refuse(const char *text)
@@ -162,7 +174,7 @@ FAKE_EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, s
     comm->registering = window;
     comm->registered_p = window_p;
     comm->polls = POLLS;
-    return ncclInProgress;
+    return finish(comm, ncclInProgress);
 }
 
 /* When all ranks have registered theirs. */
@@ -356,8 +368,8 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
 {
     address_t id;
     char path[64];
-    if (size > RANKS || config->blocking != 0)
-        return refuse("a communicator that blocks, or of more ranks than it has room for");
+    if (size > RANKS)
+        return refuse("a communicator of more ranks than it has room for");
     memcpy(&id, unique.internal, sizeof(id));
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", id.pid, id.fd);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -371,9 +383,10 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, nc
     comm->rank = rank;
     comm->size = size;
     comm->hall = hall;
+    comm->blocks = config->blocking != 0;
     atomic_fetch_add(&hall->arrived, 1);
     *comm_p = comm;
-    return ncclInProgress;
+    return finish(comm, ncclInProgress);
 }
 
 FAKE_EXPORT ncclResult_t ncclCommCount(ncclComm_t comm, int *size)

@@ -122,7 +122,8 @@ static const change_t op_changes[] = {
 
 static void try_operators(lap_group_t *group)
 {
-    const change_t rest[] = {OP(size, AG, NULL, 0), OP(buffer, AG, NULL, NULL)};
+    const change_t rest[] = {OP(size, AG, NULL, 0), OP(buffer, AG, NULL, NULL),
+                             OP(algorithm, AG, NULL, LAP_ALGORITHM_DEFAULT)};
     covers("lap_op_desc_t", op_changes, COUNT(op_changes), rest, COUNT(rest),
            sizeof(lap_op_desc_t));
     for (size_t i = 0; i < COUNT(op_changes); i++) {

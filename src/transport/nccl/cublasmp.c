@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuBLASMp, loaded when a method of that name is asked for: a whole operator in one call of it, over
+ * a communicator of its own, since it expects one that blocks. Its streams are of the primary
+ * context, as all of NCCL's are; a stream of the device goes on when it is done.
+ *
+ * In its terms, which are column-major, the weight is A, the activations are B, and tokens are
+ * columns: D = A^T B is [n of ours, m of ours]. Its grids are P x 1 and 1 x P.
+ */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "core/library.h"
+#include "lap_config.h"
+#include "transport/nccl/nccl_comm.h"
+#include "transport/nccl/nccl_info.h"
+#include "util/alloc.h"
+
+#define LEAST 800 /* 0.8, which has no need of NVSHMEM */
+
+/* What is used of its header, as of 0.10. */
+typedef void *mp_t; /* a handle of any kind */
+enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1 };
+enum { TRANS_A = 0, TRANS_B = 1, ALGORITHM = 3, SM_COUNT = 4, EPILOGUE = 5, WIRE_TYPE = 27 };
+enum { COMPUTE_32F = 68, ALL_REDUCE = 1 };
+
+#define MP_CALLS(X)                                                                                \
+    X(cublasMpGetVersion, (int *version))                                                          \
+    X(cublasMpCreate, (mp_t * handle, CUstream stream))                                            \
+    X(cublasMpDestroy, (mp_t handle))                                                              \
+    X(cublasMpGridCreate, (int64_t nprow, int64_t npcol, int layout, ncclComm_t comm, mp_t *grid)) \
+    X(cublasMpGridDestroy, (mp_t grid))                                                            \
+    X(cublasMpMalloc, (mp_t grid, void **memory, size_t bytes))                                    \
+    X(cublasMpFree, (mp_t grid, void *memory))                                                     \
+    X(cublasMpBufferRegister, (mp_t grid, void *memory, size_t bytes))                             \
+    X(cublasMpBufferDeregister, (mp_t grid, void *memory))                                         \
+    X(cublasMpMatrixDescriptorCreate,                                                              \
+      (int64_t m, int64_t n, int64_t mb, int64_t nb, int64_t rsrc, int64_t csrc, int64_t lld,      \
+       int type, mp_t grid, mp_t *matrix))                                                         \
+    X(cublasMpMatrixDescriptorDestroy, (mp_t matrix))                                              \
+    X(cublasMpMatmulDescriptorCreate, (mp_t * matmul, int compute))                                \
+    X(cublasMpMatmulDescriptorDestroy, (mp_t matmul))                                              \
+    X(cublasMpMatmulDescriptorSetAttribute,                                                        \
+      (mp_t matmul, int attribute, const void *value, size_t bytes))                               \
+    X(cublasMpMatmul_bufferSize,                                                                   \
+      (mp_t handle, mp_t matmul, int64_t m, int64_t n, int64_t k, const void *alpha,               \
+       const void *a, int64_t ia, int64_t ja, mp_t desc_a, const void *b, int64_t ib, int64_t jb,  \
+       mp_t desc_b, const void *beta, const void *c, int64_t ic, int64_t jc, mp_t desc_c, void *d, \
+       int64_t id, int64_t jd, mp_t desc_d, size_t *device, size_t *host))                         \
+    X(cublasMpMatmul,                                                                              \
+      (mp_t handle, mp_t matmul, int64_t m, int64_t n, int64_t k, const void *alpha,               \
+       const void *a, int64_t ia, int64_t ja, mp_t desc_a, const void *b, int64_t ib, int64_t jb,  \
+       mp_t desc_b, const void *beta, const void *c, int64_t ic, int64_t jc, mp_t desc_c, void *d, \
+       int64_t id, int64_t jd, mp_t desc_d, void *device, size_t device_bytes, void *host,         \
+       size_t host_bytes))
+
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a name of a field cannot stand in parentheses */
+#define FIELD(name, args) int(*name) args;
+
+typedef struct api {
+    void *library;
+    MP_CALLS(FIELD)
+    const char *(*cublasMpGetStatusString)(int status);
+} api_t;
+
+#undef FIELD
+
+typedef struct multiplier {
+    lap_foreign_t base; /* first */
+    api_t api;
+    lap_nccl_comm_t *nccl;
+    ncclComm_t comm; /* its own, which blocks */
+    lap_foreign_shape_t shape;
+    CUstream stream; /* of the primary context */
+    lap_event_t *begun;
+    CUevent done;
+    mp_t handle, column_grid, row_grid, matmul, a, b, d;
+    void *device_memory, *host_memory; /* of each call */
+    size_t device_bytes, host_bytes;
+} multiplier_t;
+
+/* ---- loading ---- */
+
+static const lap_library_t library = {
+    .title = "cuBLASMp",
+    .variable = "LAP_CUBLASMP",
+    .names = {"libcublasmp.so.0"},
+    .dir = LAP_CUDA_LIBRARY_DIR,
+    .least = "0.8 or later",
+};
+
+static lap_status_t check(const api_t *api, int status, const char *what)
+{
+    if (status == 0)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "%s of cuBLASMp failed: %s", what,
+                     api->cublasMpGetStatusString(status));
+}
+
+static lap_status_t load(api_t *api, int *version_p)
+{
+    LAP_TRY(lap_library_open(&library, &api->library));
+#define FIND(name, args) LAP_TRY(lap_library_find(&library, api->library, #name, &api->name));
+    FIND(cublasMpGetStatusString, )
+    MP_CALLS(FIND)
+#undef FIND
+    LAP_TRY(check(api, api->cublasMpGetVersion(version_p), "cublasMpGetVersion"));
+    if (*version_p >= LEAST)
+        return LAP_OK;
+    return lap_error(LAP_ERR_UNSUPPORTED, "cuBLASMp here is %d.%d.%d, expected 0.8 or later",
+                     *version_p / 10000, *version_p / 100 % 100, *version_p % 100);
+}
+
+/* It is linked against NCCL, and shall find the one that is used here. */
+lap_status_t lap_cublasmp_version(int *version_p)
+{
+    api_t api;
+    lap_nccl_api_t nccl;
+    LAP_TRY(lap_nccl_load(&nccl));
+    lap_nccl_unload(&nccl);
+    return load(&api, version_p);
+}
+
+/* ---- ending ---- */
+
+/* Between enter and leave. */
+static void free_inside(multiplier_t *it)
+{
+    const api_t *api = &it->api;
+    const lap_cuda_api_t *cuda = &it->nccl->device->api;
+    if (it->stream)
+        (void)cuda->cuStreamSynchronize(it->stream);
+    if (it->device_memory) {
+        (void)api->cublasMpBufferDeregister(it->row_grid, it->device_memory);
+        (void)api->cublasMpFree(it->column_grid, it->device_memory);
+    }
+    const mp_t matrices[] = {it->a, it->b, it->d};
+    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++)
+        if (matrices[i])
+            (void)api->cublasMpMatrixDescriptorDestroy(matrices[i]);
+    if (it->matmul)
+        (void)api->cublasMpMatmulDescriptorDestroy(it->matmul);
+    if (it->row_grid)
+        (void)api->cublasMpGridDestroy(it->row_grid);
+    if (it->column_grid)
+        (void)api->cublasMpGridDestroy(it->column_grid);
+    if (it->handle)
+        (void)api->cublasMpDestroy(it->handle);
+    if (it->comm)
+        (void)it->nccl->api.ncclCommAbort(it->comm);
+    if (it->done)
+        (void)cuda->cuEventDestroy(it->done);
+    if (it->stream)
+        (void)cuda->cuStreamDestroy(it->stream);
+}
+
+/* What a dead GPU, or one whose peers are gone, was given cannot be taken back. */
+static void destroy(lap_foreign_t *foreign)
+{
+    multiplier_t *it = (multiplier_t *)foreign;
+    if (lap_group_broken(it->nccl->group) == LAP_OK && lap_nccl_enter(it->nccl) == LAP_OK) {
+        free_inside(it);
+        (void)lap_nccl_leave(it->nccl, LAP_OK);
+    }
+    if (it->begun)
+        lap_cuda_event_destroy(it->begun);
+    lap_free(it->host_memory);
+    lap_free(it);
+}
+
+/* ---- a call ---- */
+
+/* Between enter and leave. */
+static lap_status_t multiply(multiplier_t *it, const void *a, const void *b, void *d, float alpha)
+{
+    const lap_foreign_shape_t *s = &it->shape;
+    const float beta = 0;
+    return check(&it->api,
+                 it->api.cublasMpMatmul(it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m,
+                                        (int64_t)s->k, &alpha, b, 1, 1, it->a, a, 1, 1, it->b,
+                                        &beta, NULL, 1, 1, NULL, d, 1, 1, it->d, it->device_memory,
+                                        it->device_bytes, it->host_memory, it->host_bytes),
+                 "cublasMpMatmul");
+}
+
+static lap_status_t run_inside(multiplier_t *it, const void *a, const void *b, void *d, float alpha)
+{
+    const lap_cuda_api_t *api = &it->nccl->device->api;
+    LAP_TRY(lap_cuda_check(api, api->cuStreamWaitEvent(it->stream, it->begun->event, 0),
+                           "cuStreamWaitEvent"));
+    LAP_TRY(multiply(it, a, b, d, alpha));
+    return lap_cuda_check(api, api->cuEventRecord(it->done, it->stream), "cuEventRecord");
+}
+
+static lap_status_t run(lap_foreign_t *foreign, lap_stream_t *stream, const void *a, const void *b,
+                        void *d, float alpha)
+{
+    multiplier_t *it = (multiplier_t *)foreign;
+    lap_cuda_device_t *device = it->nccl->device;
+    LAP_TRY(lap_cuda_event_record(it->begun, stream));
+    LAP_TRY(lap_nccl_enter(it->nccl));
+    LAP_TRY(lap_nccl_leave(it->nccl, run_inside(it, a, b, d, alpha)));
+    LAP_TRY(lap_cuda_enter(device));
+    return lap_cuda_leave(device,
+                          lap_cuda_check(&device->api,
+                                         device->api.cuStreamWaitEvent(stream->stream, it->done, 0),
+                                         "cuStreamWaitEvent"));
+}
+
+/* ---- making ---- */
+
+static int cuda_type(lap_dtype_t dtype)
+{
+    return dtype == LAP_FLOAT32 ? 0 : dtype == LAP_FLOAT16 ? 2 : 14; /* CUDA_R_32F, _16F, _16BF */
+}
+
+static lap_status_t describe(const multiplier_t *it, size_t m, size_t n, size_t mb, size_t nb,
+                             size_t lld, mp_t grid, mp_t *matrix_p)
+{
+    return check(&it->api,
+                 it->api.cublasMpMatrixDescriptorCreate((int64_t)m, (int64_t)n, (int64_t)mb,
+                                                        (int64_t)nb, 0, 0, (int64_t)lld,
+                                                        cuda_type(it->shape.dtype), grid, matrix_p),
+                 "cublasMpMatrixDescriptorCreate");
+}
+
+/* Where which rows and columns are: by that cuBLASMp knows what is to be gathered, or summed. */
+static lap_status_t describe_matrices(multiplier_t *it)
+{
+    const lap_foreign_shape_t *s = &it->shape;
+    const size_t ranks = (size_t)it->nccl->group->size;
+    if (s->kind == LAP_AG_GEMM) {
+        LAP_TRY(describe(it, s->k, s->n, s->k, s->n / ranks, s->k, it->row_grid, &it->a));
+        LAP_TRY(describe(it, s->k, s->m, s->k, s->m / ranks, s->k, it->row_grid, &it->b));
+        return describe(it, s->n, s->m, s->n / ranks, s->m / ranks, s->n / ranks, it->column_grid,
+                        &it->d);
+    }
+    const bool all = s->kind == LAP_GEMM_AR;
+    const size_t k = s->k / ranks, rows = all ? s->m : s->m / ranks;
+    LAP_TRY(describe(it, s->k, s->n, k, s->n, k, it->column_grid, &it->a));
+    LAP_TRY(describe(it, s->k, s->m, k, rows, k, it->column_grid, &it->b));
+    return describe(it, s->n, all ? s->m * ranks : s->m, s->n, rows, s->n, it->row_grid, &it->d);
+}
+
+static lap_status_t set(const multiplier_t *it, int attribute, int value)
+{
+    return check(
+        &it->api,
+        it->api.cublasMpMatmulDescriptorSetAttribute(it->matmul, attribute, &value, sizeof(value)),
+        "cublasMpMatmulDescriptorSetAttribute");
+}
+
+/* The wire has the type of the result, unless told so: else sums would travel as float32. */
+static lap_status_t describe_product(multiplier_t *it)
+{
+    static const int algorithms[] = {0, 1, 2, 5, 6}; /* in the order of lap_op_fields */
+    const lap_foreign_shape_t *s = &it->shape;
+    LAP_TRY(check(&it->api, it->api.cublasMpMatmulDescriptorCreate(&it->matmul, COMPUTE_32F),
+                  "cublasMpMatmulDescriptorCreate"));
+    LAP_TRY(set(it, TRANS_A, 1));
+    LAP_TRY(set(it, TRANS_B, 0));
+    LAP_TRY(set(it, ALGORITHM, algorithms[s->algorithm]));
+    if (s->num_sm > 0)
+        LAP_TRY(set(it, SM_COUNT, s->num_sm));
+    if (s->kind != LAP_AG_GEMM)
+        LAP_TRY(set(it, WIRE_TYPE, cuda_type(s->dtype)));
+    return s->kind == LAP_GEMM_AR ? set(it, EPILOGUE, ALL_REDUCE) : LAP_OK;
+}
+
+static lap_status_t size_memory(multiplier_t *it)
+{
+    const lap_foreign_shape_t *s = &it->shape;
+    const float alpha = 1, beta = 0;
+    return check(&it->api,
+                 it->api.cublasMpMatmul_bufferSize(
+                     it->handle, it->matmul, (int64_t)s->n, (int64_t)s->m, (int64_t)s->k, &alpha,
+                     NULL, 1, 1, it->a, NULL, 1, 1, it->b, &beta, NULL, 1, 1, NULL, NULL, 1, 1,
+                     it->d, &it->device_bytes, &it->host_bytes),
+                 "cublasMpMatmul_bufferSize");
+}
+
+/* The steps of making it, each of which all ranks take before the next. */
+static lap_status_t open(multiplier_t *it, const ncclUniqueId *id)
+{
+    const lap_cuda_api_t *api = &it->nccl->device->api;
+    const int size = it->nccl->group->size;
+    ncclConfig_t config = LAP_NCCL_CONFIG;
+    config.blocking = 1;
+    LAP_TRY(lap_cuda_check(api,
+                           api->cuStreamCreateWithPriority(&it->stream, CU_STREAM_NON_BLOCKING,
+                                                           it->nccl->device->share.urgent),
+                           "cuStreamCreateWithPriority"));
+    LAP_TRY(lap_cuda_check(api, api->cuEventCreate(&it->done, CU_EVENT_DISABLE_TIMING),
+                           "cuEventCreate"));
+    LAP_TRY(lap_nccl_check(
+        &it->nccl->api,
+        it->nccl->api.ncclCommInitRankConfig(&it->comm, size, *id, it->nccl->group->rank, &config),
+        "ncclCommInitRankConfig"));
+    LAP_TRY(check(&it->api, it->api.cublasMpCreate(&it->handle, it->stream), "cublasMpCreate"));
+    LAP_TRY(check(&it->api,
+                  it->api.cublasMpGridCreate(size, 1, COLUMN_MAJOR, it->comm, &it->column_grid),
+                  "cublasMpGridCreate"));
+    LAP_TRY(check(&it->api, it->api.cublasMpGridCreate(1, size, ROW_MAJOR, it->comm, &it->row_grid),
+                  "cublasMpGridCreate"));
+    LAP_TRY(describe_matrices(it));
+    LAP_TRY(describe_product(it));
+    return size_memory(it);
+}
+
+/* Registered: without that cuBLASMp would not overlap, and not say so. */
+static lap_status_t take_memory(multiplier_t *it)
+{
+    LAP_TRY(check(&it->api,
+                  it->api.cublasMpMalloc(it->column_grid, &it->device_memory, it->device_bytes),
+                  "cublasMpMalloc"));
+    return check(&it->api,
+                 it->api.cublasMpBufferRegister(it->row_grid, it->device_memory, it->device_bytes),
+                 "cublasMpBufferRegister");
+}
+
+/* A first call, on memory of no use: a graph could not hold what it makes. */
+static lap_status_t warm_up(multiplier_t *it)
+{
+    const lap_cuda_api_t *api = &it->nccl->device->api;
+    const lap_foreign_shape_t *s = &it->shape;
+    const size_t element = lap_dtype_size(s->dtype);
+    CUdeviceptr a = 0, b = 0, d = 0;
+    lap_status_t status = lap_cuda_memory(it->nccl->device, s->m * s->k * element, &a);
+    if (status == LAP_OK)
+        status = lap_cuda_memory(it->nccl->device, s->n * s->k * element, &b);
+    if (status == LAP_OK)
+        status = lap_cuda_memory(it->nccl->device, s->m * s->n * element, &d);
+    status = lap_group_agree(it->nccl->group, status);
+    if (status == LAP_OK)
+        status = multiply(it, (void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)d, 1);
+    if (status == LAP_OK)
+        status = lap_cuda_check(api, api->cuStreamSynchronize(it->stream),
+                                "a first product of cuBLASMp");
+    const CUdeviceptr all[] = {a, b, d};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (all[i])
+            (void)api->cuMemFree(all[i]);
+    return status;
+}
+
+/* What all ranks need is the most of any. */
+static lap_status_t agree_on_bytes(multiplier_t *it)
+{
+    void *memory;
+    LAP_TRY(
+        lap_group_collect(it->nccl->group, &it->device_bytes, sizeof(it->device_bytes), &memory));
+    for (int r = 0; r < it->nccl->group->size; r++) {
+        const size_t bytes = ((const size_t *)memory)[r];
+        it->device_bytes = bytes > it->device_bytes ? bytes : it->device_bytes;
+    }
+    lap_free(memory);
+    return LAP_OK;
+}
+
+static lap_status_t together(multiplier_t *it, lap_status_t (*step)(multiplier_t *it))
+{
+    lap_status_t status = lap_nccl_enter(it->nccl);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(it->nccl, step(it));
+    return lap_group_agree(it->nccl->group, status);
+}
+
+static lap_status_t get_id(lap_nccl_comm_t *nccl, ncclUniqueId *id)
+{
+    if (nccl->group->rank != 0)
+        return LAP_OK;
+    LAP_TRY(lap_nccl_enter(nccl));
+    return lap_nccl_leave(
+        nccl, lap_nccl_check(&nccl->api, nccl->api.ncclGetUniqueId(id), "ncclGetUniqueId"));
+}
+
+static lap_status_t make(multiplier_t *it)
+{
+    lap_group_t *group = it->nccl->group;
+    ncclUniqueId id = {{0}};
+    void *ids;
+    int version;
+    lap_status_t status = load(&it->api, &version);
+    if (status == LAP_OK)
+        status = lap_cuda_event_create(&it->nccl->device->base, &it->begun);
+    if (status == LAP_OK)
+        status = get_id(it->nccl, &id);
+    LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(lap_group_collect(group, &id, sizeof(id), &ids));
+    status = lap_nccl_enter(it->nccl);
+    if (status == LAP_OK)
+        status = lap_nccl_leave(it->nccl, open(it, ids));
+    lap_free(ids);
+    LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(agree_on_bytes(it));
+    it->host_memory = lap_alloc(it->host_bytes + 1, 1);
+    status = it->host_memory
+                 ? LAP_OK
+                 : lap_error(LAP_ERR_NO_MEMORY, "no memory for a workspace of cuBLASMp");
+    LAP_TRY(lap_group_agree(group, status));
+    LAP_TRY(together(it, take_memory));
+    return together(it, warm_up);
+}
+
+lap_status_t lap_nccl_foreign_create(lap_group_t *group, const lap_foreign_shape_t *shape,
+                                     lap_foreign_t **foreign_p)
+{
+    lap_nccl_comm_t *nccl;
+    LAP_TRY(lap_nccl_comm_get(group, &nccl));
+    multiplier_t *it = lap_alloc(1, sizeof(*it));
+    lap_status_t status =
+        it ? LAP_OK : lap_error(LAP_ERR_NO_MEMORY, "no memory for an operator of cuBLASMp");
+    if (it)
+        *it = (multiplier_t){.base = {run, destroy}, .nccl = nccl, .shape = *shape};
+    status = lap_group_agree(group, status);
+    if (status == LAP_OK)
+        status = make(it);
+    if (status != LAP_OK) {
+        if (it)
+            destroy(&it->base);
+        return status;
+    }
+    *foreign_p = &it->base;
+    return LAP_OK;
+}

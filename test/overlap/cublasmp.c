@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The method `cublasmp`, over the GPU, the NCCL and the cuBLASMp of test/fake, or real ones: results,
+ * and what it refuses. Two ranks or more, started by `lap run` with LAP_DEVICE=cuda and
+ * LAP_TRANSPORT=nccl.
+ */
+#include <string.h>
+
+#include "data.h"
+#include "overlap/op.h"
+#include "tap.h"
+
+static const char *const algorithms[] = {"default", "split_p2p", "multicast", "no_overlap"};
+
+static size_t unit = 64; /* rows of a rank */
+
+static lap_op_desc_t describe(lap_op_kind_t kind, int size)
+{
+    lap_op_desc_t desc = LAP_OP_DESC_INIT;
+    desc.kind = kind;
+    desc.m = unit * (size_t)size;
+    desc.n = unit / 2 * (size_t)size;
+    desc.k = unit * (size_t)size;
+    desc.dtype = LAP_BFLOAT16;
+    desc.method = "cublasmp";
+    return desc;
+}
+
+static lap_status_t call(lap_group_t *group, lap_op_t *op, const lap_op_desc_t *desc, size_t m,
+                         uint64_t seed)
+{
+    test_call_t call = {.desc = *desc,
+                        .m = m,
+                        .seed = seed,
+                        .rank = lap_group_rank(group),
+                        .size = lap_group_size(group),
+                        .device = test_device(group),
+                        .exact = true};
+    test_call_init(&call);
+    lap_status_t status = test_call_run(op, &call);
+    if (status == LAP_OK && test_call_error(&call) > 1)
+        status = LAP_ERR_CHECK;
+    test_call_clear(&call);
+    return status;
+}
+
+/* Calls that are repeated are launched as a graph. */
+static void test_calls(lap_group_t *group, lap_op_kind_t kind, int algorithm)
+{
+    lap_op_t *op = NULL;
+    lap_op_desc_t desc = describe(kind, lap_group_size(group));
+    desc.algorithm = (lap_algorithm_t)algorithm;
+    if (!tap_success(lap_op_create(group, &desc, &op), "%s, %s", lap_op_kind_name(kind),
+                     algorithms[algorithm]))
+        return;
+    tap_ok(strcmp(lap_op_method(op), "cublasmp") == 0, "its method is cublasmp");
+    for (uint64_t i = 0; i < 5; i++)
+        tap_success(call(group, op, &desc, desc.m, 1 + i / 3), "call %d is right", (int)i);
+    tap_failure(call(group, op, &desc, desc.m / 2, 1), LAP_ERR_UNSUPPORTED, "cublasmp",
+                "m = ", NULL);
+    tap_success(call(group, op, &desc, desc.m, 9), "which does no harm");
+    lap_op_destroy(op);
+}
+
+static void refuse(lap_group_t *group, const lap_op_desc_t *desc, const char *word)
+{
+    lap_op_t *op = NULL;
+    tap_failure(lap_op_create(group, desc, &op), LAP_ERR_UNSUPPORTED, "cublasmp", word, NULL);
+}
+
+static void test_refusals(lap_group_t *group)
+{
+    const int size = lap_group_size(group);
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, size);
+    desc.m++;
+    refuse(group, &desc, "m = ");
+    desc = describe(LAP_GEMM_RS, size);
+    desc.k++;
+    refuse(group, &desc, "k = ");
+    desc = describe(LAP_AG_GEMM, size);
+    desc.epilogue = LAP_EPILOGUE_BIAS;
+    refuse(group, &desc, "epilogues");
+    desc = describe(LAP_AG_GEMM, size);
+    desc.out_dtype = LAP_FLOAT32;
+    refuse(group, &desc, "types");
+    desc = describe(LAP_AG_GEMM, size);
+    tap_failure(lap_op_check(&desc, NULL, 1, size, "nccl"), LAP_ERR_UNSUPPORTED, "cublasmp",
+                "look inside", NULL);
+    desc.kind = LAP_BULK_AG;
+    desc.cols = 8;
+    lap_op_t *op = NULL;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "cublasmp", "bulk_ag", NULL);
+    desc = describe(LAP_AG_GEMM, size);
+    desc.method = "ring";
+    desc.algorithm = LAP_ALGORITHM_SPLIT_P2P;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "algorithm", "ring", NULL);
+    desc = describe(LAP_AG_GEMM, size);
+    desc.gather_input = 1;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_INVALID, "gather_input", "cublasmp",
+                NULL);
+    /* What cuBLASMp itself refuses: no switch, no multicast. */
+    desc = describe(LAP_GEMM_RS, size);
+    desc.algorithm = LAP_ALGORITHM_MULTICAST;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_UNSUPPORTED, "cuBLASMp", NULL);
+}
+
+/* Over other transports there is no communicator that it could use. */
+static void test_transport(lap_group_t *group)
+{
+    lap_op_t *op = NULL;
+    lap_buffer_t *buffer = NULL;
+    lap_op_desc_t desc = describe(LAP_AG_GEMM, lap_group_size(group));
+    lap_buffer_options_t options = LAP_BUFFER_OPTIONS_INIT;
+    options.transport = "cuda_ipc";
+    tap_success(lap_buffer_create(group, 64, 64, &options, &buffer), "a buffer of cuda_ipc");
+    desc.buffer = buffer;
+    tap_failure(lap_op_create(group, &desc, &op), LAP_ERR_UNSUPPORTED, "cublasmp", "transport nccl",
+                NULL);
+    lap_buffer_destroy(buffer);
+}
+
+/* cublasmp [small]: with small matrices, for a GPU that is slow */
+int main(int argc, char **argv)
+{
+    lap_world_t *world;
+    if (argc > 1 && strcmp(argv[1], "small") == 0)
+        unit = 8;
+    if (!tap_success(lap_world_create(NULL, &world), "a world"))
+        return tap_done();
+    lap_group_t *group = lap_world_group(world);
+    test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_DEFAULT);
+    test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_SPLIT_P2P);
+    test_calls(group, LAP_AG_GEMM, LAP_ALGORITHM_NO_OVERLAP);
+    test_calls(group, LAP_GEMM_RS, LAP_ALGORITHM_DEFAULT);
+    test_calls(group, LAP_GEMM_RS, LAP_ALGORITHM_NO_OVERLAP);
+    test_calls(group, LAP_GEMM_AR, LAP_ALGORITHM_DEFAULT);
+    test_refusals(group);
+    test_transport(group);
+    lap_world_destroy(world);
+    return tap_done();
+}

@@ -513,6 +513,7 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 void lap_op_enter_flight(lap_op_t *op)
 {
     op->in_flight.group = op->group;
+    op->in_flight.foreign = op->foreign != NULL;
     op->in_flight.buffer = op->buffer;
     lap_engine_add_in_flight(op->engine, &op->in_flight);
 }

@@ -18,6 +18,7 @@
 typedef struct lap_in_flight {
     lap_group_t *group;
     const lap_buffer_t *buffer; /* what its calls wait on */
+    bool foreign;               /* they are another library's, whose waits nobody sees */
     struct lap_in_flight *next;
 } lap_in_flight_t;
 

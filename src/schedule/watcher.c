@@ -6,6 +6,7 @@
 #include "util/clock.h"
 
 #define LAST_MOMENT_NS 2000000u /* for a signal that was raised to be seen */
+#define LAST_CALL_NS 500000000u /* for a call to end whose peer has left after its part of it */
 
 static bool is_in_flight(const lap_engine_t *engine, const void *buffer)
 {
@@ -68,9 +69,34 @@ static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream,
     return status;
 }
 
+/* A call of another library ends, or its peers are lost, or it lasts too long. */
+static lap_status_t look_at_foreign(lap_watcher_t *watcher, lap_group_t *group)
+{
+    const uint64_t now = lap_now_ns();
+    const lap_status_t status = lap_group_look(group);
+    if (status == LAP_OK)
+        watcher->foreign_lost = 0;
+    else if (watcher->foreign_lost == 0)
+        watcher->foreign_lost = now;
+    else if (now - watcher->foreign_lost > LAST_CALL_NS)
+        return status;
+    if (!watcher->foreign)
+        watcher->foreign_end = lap_deadline_after(group->world->timeout_ns);
+    watcher->foreign = true;
+    if (!lap_deadline_passed(&watcher->foreign_end))
+        return LAP_OK;
+    return lap_error(LAP_ERR_TIMEOUT,
+                     "a call of another library did not end within %g s on rank %d",
+                     (double)group->world->timeout_ns * 1e-9, group->rank);
+}
+
 lap_status_t lap_watcher_look(void *context)
 {
     lap_watcher_t *watcher = context;
+    const lap_in_flight_t *op = watcher->in_flight_only ? NULL : watcher->engine->in_flight;
+    for (; op; op = op->next)
+        if (op->foreign)
+            LAP_TRY(look_at_foreign(watcher, op->group));
     for (int s = 0; s < LAP_STREAMS; s++)
         LAP_TRY(look_at_stream(watcher, watcher->engine->streams[s], s));
     return LAP_OK;

@@ -140,6 +140,10 @@ function(lap_test name)
                                              ${command} ${arg_ARGS})
     list(APPEND tests ${base}-2x${ranks})
   endforeach()
+  # A user who names libraries of a GPU names them for tests on the GPU: the others have those of test/fake, or none.
+  if(NOT arg_GPU AND NOT arg_SANITIZER)
+    list(PREPEND arg_ENV LAP_CUBLASLT= LAP_NCCL= LAP_CUBLASMP=)
+  endif()
   set_tests_properties(${tests} PROPERTIES
     TIMEOUT ${arg_TIMEOUT}
     SKIP_RETURN_CODE 77

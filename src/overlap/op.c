@@ -513,7 +513,8 @@ lap_status_t lap_op_find_cause(const lap_op_t *op, lap_status_t status)
 void lap_op_enter_flight(lap_op_t *op)
 {
     op->in_flight.group = op->group;
-    op->in_flight.foreign = op->foreign != NULL;
+    op->in_flight.foreign = op->foreign ? lap_op_kind_name(op->problem.kind) : NULL;
+    op->in_flight.method = op->builder->name;
     op->in_flight.buffer = op->buffer;
     lap_engine_add_in_flight(op->engine, &op->in_flight);
 }

@@ -18,7 +18,8 @@
 typedef struct lap_in_flight {
     lap_group_t *group;
     const lap_buffer_t *buffer; /* what its calls wait on */
-    bool foreign;               /* they are another library's, whose waits nobody sees */
+    /* Of calls that are another library's, whose waits nobody sees: "ag_gemm", "cublasmp". NULL */
+    const char *foreign, *method;
     struct lap_in_flight *next;
 } lap_in_flight_t;
 

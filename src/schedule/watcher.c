@@ -69,25 +69,40 @@ static lap_status_t look_at_stream(lap_watcher_t *watcher, lap_stream_t *stream,
     return status;
 }
 
+/* As a wait that failed tells it: why, and in what this rank was. */
+static lap_status_t foreign_failed(const lap_in_flight_t *op, lap_status_t status,
+                                   const char *cause)
+{
+    char name[LAP_RANK_TEXT];
+    lap_error(status, "%s; %s was in %s (%s)", cause,
+              lap_group_name(op->group, op->group->rank, name), op->foreign, op->method);
+    lap_group_fail(op->group, status, lap_last_error());
+    return status;
+}
+
 /* A call of another library ends, or its peers are lost, or it lasts too long. */
-static lap_status_t look_at_foreign(lap_watcher_t *watcher, lap_group_t *group)
+static lap_status_t look_at_foreign(lap_watcher_t *watcher, const lap_in_flight_t *op)
 {
     const uint64_t now = lap_now_ns();
-    const lap_status_t status = lap_group_look(group);
+    const lap_status_t status = lap_group_look(op->group);
+    char cause[LAP_ERROR_TEXT], stopped[256];
     if (status == LAP_OK)
         watcher->foreign_lost = 0;
     else if (watcher->foreign_lost == 0)
         watcher->foreign_lost = now;
-    else if (now - watcher->foreign_lost > LAST_CALL_NS)
-        return status;
+    else if (now - watcher->foreign_lost > LAST_CALL_NS) {
+        snprintf(cause, sizeof(cause), "%s", lap_last_error());
+        return foreign_failed(op, status, cause);
+    }
     if (!watcher->foreign)
-        watcher->foreign_end = lap_deadline_after(group->world->timeout_ns);
+        watcher->foreign_end = lap_deadline_after(op->group->world->timeout_ns);
     watcher->foreign = true;
     if (!lap_deadline_passed(&watcher->foreign_end))
         return LAP_OK;
-    return lap_error(LAP_ERR_TIMEOUT,
-                     "a call of another library did not end within %g s on rank %d",
-                     (double)group->world->timeout_ns * 1e-9, group->rank);
+    lap_group_tell_stopped(op->group, stopped, sizeof(stopped));
+    snprintf(cause, sizeof(cause), "timeout after %g s%s",
+             (double)op->group->world->timeout_ns * 1e-9, stopped);
+    return foreign_failed(op, LAP_ERR_TIMEOUT, cause);
 }
 
 lap_status_t lap_watcher_look(void *context)
@@ -96,7 +111,7 @@ lap_status_t lap_watcher_look(void *context)
     const lap_in_flight_t *op = watcher->in_flight_only ? NULL : watcher->engine->in_flight;
     for (; op; op = op->next)
         if (op->foreign)
-            LAP_TRY(look_at_foreign(watcher, op->group));
+            LAP_TRY(look_at_foreign(watcher, op));
     for (int s = 0; s < LAP_STREAMS; s++)
         LAP_TRY(look_at_stream(watcher, watcher->engine->streams[s], s));
     return LAP_OK;

@@ -134,7 +134,7 @@ chown 65533 "$work/setuid"
 runs_evil() {
     local file=$1
     shift
-    $other env LAP_OPENBLAS="$work/evil.so" LAP_MPI="$work/evil.so" LAP_NCCL="$work/evil.so" LAP_CUBLASLT="$work/evil.so" NVTX_INJECTION64_PATH="$work/evil.so" \
+    $other env LAP_OPENBLAS="$work/evil.so" LAP_MPI="$work/evil.so" LAP_NCCL="$work/evil.so" LAP_CUBLASMP="$work/evil.so" LAP_CUBLASLT="$work/evil.so" NVTX_INJECTION64_PATH="$work/evil.so" \
         "$file" "$@" >"$work/out" 2>&1
     rm "$EVIL" 2>/dev/null
 }

@@ -61,6 +61,8 @@ if [ "$device" = cuda ]; then
     left=$(left_over)
     [ -z "$left" ]
     report $? "no process is left of ours${left:+: $left}"
+fi
+if [ "$device" = cuda ] && [ "${AFTERWARDS:-}" != no ]; then # which takes a while
     env -u FAKE_SHARED_FATE "$lap" run --gpu-share -n $ranks "${faults%faults}conformance" --device cuda --quick 1 >"$base/output" 2>&1
     report $? "the GPU is of use afterwards"
     grep -A3 '\] not ok' "$base/output" | head -20 | sed 's/^/# /'

@@ -45,42 +45,13 @@ const char *lap_show_part(const lap_show_train_t *show, uint32_t fragment)
                                                          : "backward";
 }
 
-/* Of what goes from stage to stage: "send 0F3", the action that made it or takes it. */
-static void name_message(const lap_stage_item_t *item, char text[LAP_SHOW_NAME])
+void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
 {
-    static const char *const words[] = {
-        [LAP_STAGE_COPY] = "copy",
-        [LAP_STAGE_SEND] = "send",
-        [LAP_STAGE_RECEIVE] = "receive",
-        [LAP_STAGE_SCATTER] = "tied embedding",
-        [LAP_STAGE_GATHER] = "tied embedding",
-    };
-    char action[LAP_PIPE_TEXT] = "";
-    const bool tied = item->kind == LAP_STAGE_SCATTER || item->kind == LAP_STAGE_GATHER;
-    snprintf(text, LAP_SHOW_NAME, "%s%s%s", words[item->kind], tied ? "" : " ",
-             tied ? "" : lap_pipe_text(&item->action, action));
-}
-
-static void name_entry(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
-{
-    if (!lap_show_entry(show, fragment) && show->items)
-        name_message(&show->items[fragment], text);
+    if (show->items)
+        lap_stage_name(show->list, &show->items[fragment], text, LAP_SHOW_NAME);
     else
         lap_nn_fragment_name(show->list, show->linked->fragments[fragment].origin, text,
                              LAP_SHOW_NAME);
-}
-
-/* In a pipeline each is also that of a micro-batch: "1F3 qkv_fprop". */
-void lap_show_name(const lap_show_train_t *show, uint32_t fragment, char text[LAP_SHOW_NAME])
-{
-    char own[LAP_SHOW_NAME], action[LAP_PIPE_TEXT];
-    name_entry(show, fragment, own);
-    if (show->items && lap_show_entry(show, fragment) &&
-        show->items[fragment].action.work < LAP_PIPE_WORKS)
-        snprintf(text, LAP_SHOW_NAME, "%.24s %.60s",
-                 lap_pipe_text(&show->items[fragment].action, action), own);
-    else
-        snprintf(text, LAP_SHOW_NAME, "%s", own);
 }
 
 /* Adds a region to a list, unless it is full or has it. */

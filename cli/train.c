@@ -6,6 +6,8 @@
 #include "train.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "core/status.h"
 #include "core/world.h"
@@ -51,6 +53,42 @@ static lap_status_t average_flops(lap_group_t *pp, double *flops)
     return LAP_OK;
 }
 
+/*
+ * What the GEMMs are that other stages of a pipeline have: those of the logits, which the first rank has
+ * not. Collective.
+ */
+typedef struct described {
+    char words[2][24]; /* kind and method; "": it has none */
+    uint64_t bytes;
+} described_t;
+
+static lap_status_t share_gemms(lap_group_t *pp, lap_train_result_t *result)
+{
+    described_t own[LAP_TRAIN_OTHERS] = {{.bytes = 0}};
+    void *given;
+    if (!pp)
+        return LAP_OK;
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
+        const lap_nn_gemm_t *gemm = &result->gemms[g];
+        own[g].bytes = gemm->bytes;
+        snprintf(own[g].words[0], sizeof(own[g].words[0]), "%s", gemm->kind ? gemm->kind : "");
+        snprintf(own[g].words[1], sizeof(own[g].words[1]), "%s", gemm->kind ? gemm->method : "");
+    }
+    LAP_TRY(lap_group_collect(pp, own, sizeof(own), &given));
+    const described_t(*all)[LAP_TRAIN_OTHERS] = given;
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++)
+        for (int r = 0; r < lap_group_size(pp) && !result->gemms[g].kind; r++) {
+            if (!*all[r][g].words[0])
+                continue;
+            memcpy(result->words[g], all[r][g].words, sizeof(result->words[g]));
+            result->gemms[g].kind = result->words[g][0];
+            result->gemms[g].method = result->words[g][1];
+            result->gemms[g].bytes = all[r][g].bytes;
+        }
+    lap_free(given);
+    return LAP_OK;
+}
+
 /* What each GEMM of the first layer is, and the work of all. */
 static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_t *result)
 {
@@ -62,6 +100,7 @@ static lap_status_t list_gemms(const lap_train_model_t *model, lap_train_result_
             result->gemms[row] = gemm;
         result->flops += flops_of(model->train, &gemm);
     }
+    LAP_TRY(share_gemms(model->groups.pp, result));
     return average_flops(model->groups.pp, &result->flops);
 }
 

@@ -246,7 +246,8 @@ typedef struct lap_train_comm {
 enum {
     LAP_TRAIN_HEAD = LAP_TP_GEMMS,         /* and its dgrad and wgrad */
     LAP_TRAIN_OTHERS = LAP_TRAIN_HEAD + 3, /* calls that are no GEMMs: of embeddings, the loss, */
-    LAP_TRAIN_GRADIENTS,                   /* gradients of norms, scales; to other replicas */
+    LAP_TRAIN_MESSAGES,                    /* gradients of norms, scales; between stages, */
+    LAP_TRAIN_GRADIENTS,                   /* to other replicas */
     LAP_TRAIN_ALL,
     LAP_TRAIN_ROWS
 };
@@ -264,6 +265,7 @@ struct lap_train_iteration {
     double seconds; /* all of it, */
     double passes;  /* until forward and backward had ended, of all micro-batches, */
     double issue;   /* until they were begun */
+    double bubble;  /* a rank of a pipeline waited for what other stages compute */
     bool traced;    /* there are figures of communication, by what it is for, */
     lap_train_comm_t rows[LAP_TRAIN_ROWS];
     lap_train_comm_t kinds[LAP_AXES]; /* and by the group that it is in */
@@ -305,6 +307,8 @@ typedef struct lap_train_result {
     double predicted;                  /* seconds of its forwards and backwards; 0: not predicted */
     /* By row, of the first layer; kind is NULL when there is none. */
     lap_nn_gemm_t gemms[LAP_TRAIN_OTHERS];
+    char words[LAP_TRAIN_OTHERS][2]
+              [24]; /* of a pipeline: what the kinds and methods of these are */
 } lap_train_result_t;
 
 /* An iteration of the medians of all figures. */

@@ -10,6 +10,7 @@
 #include "nn/nn.h"
 #include "overlap/op.h"
 #include "parallel/data_parallel.h"
+#include "parallel/stage_run.h"
 #include "schedule/trace.h"
 #include "train.h"
 #include "util/alloc.h"
@@ -25,20 +26,28 @@ static void add(lap_train_comm_t *sum, lap_train_comm_t part)
 }
 
 /*
- * The trace of a call of the latest pass, by its number among all; NULL: it communicates with nobody,
- * or was no part of the pass.
+ * Calls `each` for the calls between ranks of the latest passes, with the number of their operator in the
+ * list: those of a pipeline's step, and those that layers have made by themselves.
  */
-static lap_trace_t *trace_of(const lap_train_model_t *model, size_t i)
+static lap_status_t each_call(const lap_train_model_t *model, lap_stage_each_t each, void *context)
 {
-    const lap_nn_call_t *call = &model->nn->calls[i];
-    const bool moves = model->nn->list.steps[i].desc.kind != LAP_GEMM && call->op->group->size > 1;
-    return moves && call->trace && call->trace->nrecords > 0 ? call->trace : NULL;
+    const lap_nn_t *nn = model->nn;
+    if (model->pp)
+        LAP_TRY(lap_stage_each_call(model->pp, each, context));
+    for (size_t i = 0; i < nn->ncalls; i++) {
+        const lap_op_t *op = nn->calls[i].op;
+        lap_trace_t *trace = nn->calls[i].trace;
+        const bool moves = nn->list.steps[i].desc.kind != LAP_GEMM && op->group->size > 1;
+        if (moves && trace && trace->nrecords > 0)
+            LAP_TRY(each(context, (uint32_t)i, op, trace));
+    }
+    return LAP_OK;
 }
 
 /* Whether the ranks that share weights make it together: they tell each other why they waited. */
-static bool is_explained(const lap_train_model_t *model, size_t i)
+static bool is_explained(const lap_train_model_t *model, const lap_op_t *op)
 {
-    return trace_of(model, i) && model->nn->calls[i].op->group == model->nn->group;
+    return op->group == model->nn->group;
 }
 
 void lap_train_forget(const lap_train_model_t *model)
@@ -111,24 +120,34 @@ static lap_status_t find_causes(lap_trace_t *call, int rank, lap_train_comm_t *c
     return LAP_OK;
 }
 
+typedef struct joining {
+    const lap_train_model_t *model;
+    lap_trace_t *all;
+} joining_t;
+
+static lap_status_t join_call(void *context, uint32_t step, const lap_op_t *op, lap_trace_t *trace)
+{
+    const joining_t *joining = context;
+    (void)step;
+    if (!is_explained(joining->model, op))
+        return LAP_OK;
+    joining->all->emulated = joining->all->emulated || trace->emulated;
+    return lap_trace_join(joining->all, trace);
+}
+
 /* All calls in one trace: what ranks tell each other takes a while each time. */
 static lap_status_t join_calls(const lap_train_model_t *model, lap_trace_t **all_p)
 {
-    lap_trace_t *all;
-    LAP_TRY(lap_trace_create(&all));
-    lap_status_t status = lap_trace_begin(all, LAP_AG_GEMM, "", model->train->grid.tp,
+    joining_t joining = {.model = model};
+    LAP_TRY(lap_trace_create(&joining.all));
+    lap_status_t status = lap_trace_begin(joining.all, LAP_AG_GEMM, "", model->train->grid.tp,
                                           model->nn->list.plan.m, false, 0);
-    for (size_t i = 0; i < model->nn->ncalls && status == LAP_OK; i++) {
-        const lap_trace_t *trace = trace_of(model, i);
-        if (!is_explained(model, i))
-            continue;
-        all->emulated = all->emulated || trace->emulated;
-        status = lap_trace_join(all, trace);
-    }
     if (status == LAP_OK)
-        *all_p = all;
+        status = each_call(model, join_call, &joining);
+    if (status == LAP_OK)
+        *all_p = joining.all;
     else
-        lap_trace_destroy(all);
+        lap_trace_destroy(joining.all);
     return status;
 }
 
@@ -153,31 +172,52 @@ static void find_ranks(const lap_trace_t *all, size_t *ends)
         ends[all->records[i].rank] = i;
 }
 
+typedef struct explaining {
+    const lap_train_model_t *model;
+    const lap_trace_t *all;
+    lap_trace_t call;
+    size_t *ends;
+    uint32_t number;
+    lap_train_iteration_t *iteration;
+} explaining_t;
+
+static lap_status_t explain_call(void *context, uint32_t step, const lap_op_t *op,
+                                 lap_trace_t *trace)
+{
+    explaining_t *explaining = context;
+    const lap_train_model_t *model = explaining->model;
+    (void)trace;
+    if (!is_explained(model, op))
+        return LAP_OK;
+    take_call(explaining->all, explaining->number++, explaining->ends, &explaining->call);
+    return find_causes(&explaining->call, lap_group_rank(model->groups.tp),
+                       &explaining->iteration->rows[row_of(model, step)]);
+}
+
 static lap_status_t explain_calls(const lap_train_model_t *model, const lap_trace_t *all,
                                   lap_train_iteration_t *iteration)
 {
     const size_t size = (size_t)all->size;
-    lap_trace_t call = {.size = all->size, .m = all->m, .emulated = all->emulated};
-    call.records = lap_alloc(all->nrecords, sizeof(*call.records));
-    call.calls = lap_alloc(size, sizeof(*call.calls));
-    size_t *ends = lap_alloc(size, sizeof(*ends));
+    explaining_t explaining = {
+        .model = model,
+        .all = all,
+        .call = {.size = all->size, .m = all->m, .emulated = all->emulated},
+        .iteration = iteration,
+    };
+    explaining.call.records = lap_alloc(all->nrecords, sizeof(*explaining.call.records));
+    explaining.call.calls = lap_alloc(size, sizeof(*explaining.call.calls));
+    explaining.ends = lap_alloc(size, sizeof(*explaining.ends));
     lap_status_t status = LAP_OK;
-    if (!call.records || !call.calls || !ends)
+    if (!explaining.call.records || !explaining.call.calls || !explaining.ends)
         status =
             lap_error(LAP_ERR_NO_MEMORY, "no memory for the calls of %zu records", all->nrecords);
     else
-        find_ranks(all, ends);
-    uint32_t number = 0;
-    for (size_t i = 0; i < model->nn->ncalls && status == LAP_OK; i++) {
-        if (!is_explained(model, i))
-            continue;
-        take_call(all, number++, ends, &call);
-        status = find_causes(&call, lap_group_rank(model->groups.tp),
-                             &iteration->rows[row_of(model, i)]);
-    }
-    lap_free(call.records);
-    lap_free(call.calls);
-    lap_free(ends);
+        find_ranks(all, explaining.ends);
+    if (status == LAP_OK)
+        status = each_call(model, explain_call, &explaining);
+    lap_free(explaining.call.records);
+    lap_free(explaining.call.calls);
+    lap_free(explaining.ends);
     return status;
 }
 
@@ -194,23 +234,52 @@ static lap_status_t measure_causes(const lap_train_model_t *model, lap_train_ite
     return status;
 }
 
+typedef struct measuring {
+    const lap_train_model_t *model;
+    lap_train_iteration_t *iteration;
+} measuring_t;
+
+static lap_status_t add_call(void *context, uint32_t step, const lap_op_t *op, lap_trace_t *trace)
+{
+    const measuring_t *measuring = context;
+    lap_train_comm_t comm, *kind = kind_of(measuring->iteration, trace->group);
+    LAP_TRY(measure_call(trace, op->group->rank, &comm));
+    if (!is_explained(measuring->model, op))
+        comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
+    add(&measuring->iteration->rows[row_of(measuring->model, step)], comm);
+    if (kind)
+        add(kind, comm);
+    return LAP_OK;
+}
+
+/* Between stages of a pipeline. Collective over it. */
+static lap_status_t measure_messages(const lap_train_model_t *model,
+                                     lap_train_iteration_t *iteration)
+{
+    lap_stage_cost_t cost;
+    LAP_TRY(lap_stage_cost(model->pp, &cost));
+    const lap_train_comm_t comm = {
+        .total = cost.total,
+        .hidden = cost.total > cost.wire ? cost.total - cost.wire : 0,
+        .exposed = cost.wire + cost.core,
+        .causes = {[LAP_CAUSE_WIRE] = cost.wire, [LAP_CAUSE_CORE] = cost.core},
+        .bytes = cost.bytes,
+    };
+    add(&iteration->rows[LAP_TRAIN_MESSAGES], comm);
+    add(&iteration->kinds[LAP_AXIS_PP], comm);
+    iteration->bubble += cost.bubble;
+    return LAP_OK;
+}
+
 lap_status_t lap_train_measure_passes(const lap_train_model_t *model,
                                       lap_train_iteration_t *iteration)
 {
+    measuring_t measuring = {model, iteration};
     if (!iteration->traced)
         return LAP_OK;
-    for (size_t i = 0; i < model->nn->ncalls; i++) {
-        lap_train_comm_t comm;
-        lap_trace_t *trace = trace_of(model, i);
-        if (!trace)
-            continue;
-        LAP_TRY(measure_call(trace, model->nn->calls[i].op->group->rank, &comm));
-        if (!is_explained(model, i))
-            comm.causes[LAP_CAUSE_WIRE] = comm.exposed;
-        add(&iteration->rows[row_of(model, i)], comm);
-        if (kind_of(iteration, trace->group))
-            add(kind_of(iteration, trace->group), comm);
-    }
+    LAP_TRY(each_call(model, add_call, &measuring));
+    if (model->pp)
+        LAP_TRY(measure_messages(model, iteration));
     return model->train->grid.tp > 1 ? measure_causes(model, iteration) : LAP_OK;
 }
 
@@ -258,15 +327,17 @@ static lap_status_t average(lap_group_t *group, double *figures, size_t count)
 
 lap_status_t lap_train_average(lap_group_t *world, lap_train_iteration_t *iteration)
 {
-    enum { TIMES = 3, EACH = sizeof(lap_train_comm_t) / sizeof(double) };
+    enum { TIMES = 4, EACH = sizeof(lap_train_comm_t) / sizeof(double) };
     enum { ROWS = TIMES + EACH * LAP_TRAIN_ROWS, ALL = ROWS + EACH * LAP_AXES };
-    double figures[ALL] = {iteration->seconds, iteration->passes, iteration->issue};
+    double figures[ALL] = {iteration->seconds, iteration->passes, iteration->issue,
+                           iteration->bubble};
     memcpy(&figures[TIMES], iteration->rows, sizeof(iteration->rows));
     memcpy(&figures[ROWS], iteration->kinds, sizeof(iteration->kinds));
     LAP_TRY(average(world, figures, sizeof(figures) / sizeof(figures[0])));
     iteration->seconds = figures[0];
     iteration->passes = figures[1];
     iteration->issue = figures[2];
+    iteration->bubble = figures[3];
     memcpy(iteration->rows, &figures[TIMES], sizeof(iteration->rows));
     memcpy(iteration->kinds, &figures[ROWS], sizeof(iteration->kinds));
     return LAP_OK;

@@ -407,7 +407,6 @@ int lap_train_parse(const lap_command_t *command, int argc, char **argv, lap_tra
         !lap_train_pipeline(&train, &args) || !lap_train_sense(&train, &args, line) ||
         !parse_overlap(&train, &args) || !parse_link(&train, &args) || !parse_trace(&train, &args))
         return LAP_CLI_USAGE;
-    train.trace = train.trace && train.grid.pp == 1; /* calls of a pipeline are not traced yet */
     train.apart = train.trace && strcmp(train.device, "cuda") == 0 && train.iters >= 3;
     train.predicts = !args.given[NO_PREDICT] && train.grid.pp == 1 && train.grid.cp == 1;
     settle(&train, &args);

@@ -164,6 +164,7 @@ lap_train_iteration_t lap_train_typical(const lap_train_t *train, const lap_trai
         return it;
     it.seconds = median(train, result, false, offsetof(lap_train_iteration_t, seconds), room);
     it.passes = median(train, result, false, offsetof(lap_train_iteration_t, passes), room);
+    it.bubble = median(train, result, true, offsetof(lap_train_iteration_t, bubble), room);
     for (int r = 0; r < LAP_TRAIN_ROWS; r++) {
         lap_train_comm_t *row = &it.rows[r];
         const size_t at = offsetof(lap_train_iteration_t, rows) + (size_t)r * sizeof(*row);
@@ -253,6 +254,10 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
         printf("%-30s", "other collectives");
         print_comm(&it, LAP_TRAIN_OTHERS, true);
     }
+    if (train->grid.pp > 1) {
+        printf("%-30s", "messages between stages");
+        print_comm(&it, LAP_TRAIN_MESSAGES, true);
+    }
     if (train->grid.dp > 1) {
         printf("%-30s", "gradients to replicas");
         print_comm(&it, LAP_TRAIN_GRADIENTS, true);
@@ -262,6 +267,10 @@ static void print_rows(const lap_train_t *train, const lap_train_result_t *resul
     if (!train->quiet)
         printf("ms%s; exposed for data on the wire, for a rank that was late, or for a core\n",
                several ? ", medians without the first" : "");
+    if (train->grid.pp > 1 && it.traced && it.passes > 0)
+        printf(
+            "bubble %.3f ms, %.0f %% of the passes: a rank waits for what other stages compute\n",
+            ms(it.bubble), 100 * it.bubble / it.passes);
     if (result->predicted > 0 && it.passes > 0)
         printf("passes %.3f ms, predicted %.3f ms (%+.0f %%)\n", ms(it.passes),
                ms(result->predicted), 100 * (result->predicted / it.passes - 1));
@@ -387,6 +396,12 @@ static void print_json_result(const lap_train_t *train, const lap_train_result_t
     }
     printf("],\"collectives\":{");
     print_json_comm(&it, LAP_TRAIN_OTHERS);
+    if (train->grid.pp > 1) {
+        printf("},\"messages\":{");
+        print_json_comm(&it, LAP_TRAIN_MESSAGES);
+        printf(",");
+        lap_bench_json_number("bubble_ms", it.traced ? ms(it.bubble) : NAN);
+    }
     printf("},\"gradients\":{");
     print_json_comm(&it, LAP_TRAIN_GRADIENTS);
     printf("},");

@@ -98,9 +98,12 @@ static void print_json(const lap_train_t *train, const lap_train_result_t *resul
         const lap_train_comm_t *comm = &it->kinds[a];
         if (!has_kind(train, it, a))
             continue;
-        printf("%s\"%s\":{\"ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g}", comma,
+        printf("%s\"%s\":{\"ms\":%.6g,\"hidden_ms\":%.6g,\"exposed_ms\":%.6g", comma,
                lap_axis_name((lap_axis_t)a), comm->total * 1e3, comm->hidden * 1e3,
                comm->exposed * 1e3);
+        if (a == LAP_AXIS_PP)
+            printf(",\"bubble_ms\":%.6g", it->bubble * 1e3);
+        printf("}");
         comma = ",";
     }
     printf("}}\n");

@@ -96,17 +96,24 @@ static void put_more(const void *given, FILE *file)
             train->grid.tp, train->grid.cp, train->grid.pp, train->grid.dp, train->micro);
     put_number(file, "step_ms", it.seconds * 1e3);
     put_number(file, "passes_ms", it.passes * 1e3);
+    if (train->grid.pp > 1)
+        put_number(file, "bubble_ms", it.bubble * 1e3);
     put_number(file, "predicted_ms", result->predicted > 0 ? result->predicted * 1e3 : NAN);
     put_number(file, "tokens_per_s", lap_train_tokens(train) / it.seconds);
     fputs(",\"rows\":[", file);
     const char *comma = "";
-    for (int g = 0; g < LAP_TRAIN_GRADIENTS; g++) {
+    for (int g = 0; g < LAP_TRAIN_OTHERS; g++) {
         char op[80];
         if (!result->gemms[g].kind)
             continue;
         snprintf(op, sizeof(op), "%s %s", result->gemms[g].kind, result->gemms[g].method);
         fputs(comma, file);
         put_row(file, lap_train_row_name(g), "tp", op, &it.rows[g]);
+        comma = ",";
+    }
+    if (train->grid.pp > 1) {
+        fputs(comma, file);
+        put_row(file, "messages", "pp", "p2p", &it.rows[LAP_TRAIN_MESSAGES]);
         comma = ",";
     }
     if (train->grid.dp > 1) {

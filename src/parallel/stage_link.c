@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/stage_link.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -224,6 +225,8 @@ static lap_status_t move(const lap_stage_linking_t *linking, const lap_pipe_acti
     const uint32_t sender = stages->rank_of[from], receiver = stages->rank_of[to];
     lap_stage_item_t item = {
         .micro = action->micro, .action = *action, .upstream = upstream, .from = LAP_NN_NONE};
+    if (sender != receiver)
+        item.message = program->nmessages++;
     if (linking->rank == sender) {
         const lap_nn_slot_t *slot = slot_of(linking, from, action->micro);
         item.from = upstream ? slot->dx : slot->y;
@@ -313,6 +316,31 @@ static lap_status_t add_tied(const lap_stage_linking_t *linking, lap_stage_progr
                             weight->rows * weight->param.cols * sizeof(float), false);
     LAP_TRY(add_tied_call(linking, LAP_STAGE_SCATTER, pair, sum, program));
     return add_tied_call(linking, LAP_STAGE_GATHER, pair, sum, program);
+}
+
+/* ---- names ---- */
+
+void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, char *text,
+                    size_t bytes)
+{
+    static const char *const words[] = {
+        [LAP_STAGE_NONE] = "none",
+        [LAP_STAGE_COPY] = "copy",
+        [LAP_STAGE_SEND] = "send",
+        [LAP_STAGE_RECEIVE] = "receive",
+        [LAP_STAGE_SCATTER] = "tied embedding",
+        [LAP_STAGE_GATHER] = "tied embedding",
+    };
+    char action[LAP_PIPE_TEXT] = "", name[64];
+    const bool tied = item->kind == LAP_STAGE_SCATTER || item->kind == LAP_STAGE_GATHER;
+    if (!tied && item->action.work < LAP_PIPE_WORKS)
+        (void)lap_pipe_text(&item->action, action);
+    if (item->kind != LAP_STAGE_ENTRY) {
+        snprintf(text, bytes, "%s%s%s", words[item->kind], *action ? " " : "", action);
+        return;
+    }
+    lap_nn_fragment_name(list, item->entry, name, sizeof(name));
+    snprintf(text, bytes, "%s%s%s", action, *action ? " " : "", name);
 }
 
 /* ---- all of it ---- */

@@ -33,12 +33,14 @@ typedef struct lap_stage_item {
     uint32_t from, to; /* copy: regions; send: from; receive: to */
     uint32_t pair;     /* of what two ranks do */
     bool upstream;     /* a message with gradients */
+    uint32_t message;  /* which of those of all ranks a message is */
 } lap_stage_item_t;
 
 typedef struct lap_stage_program {
     lap_linked_t linked;
     lap_stage_item_t *items;
     uint32_t nitems, items_room;
+    uint32_t nmessages; /* between all ranks */
 } lap_stage_program_t;
 
 /* The symmetric buffers of a pair in a program, behind those of layers: see nn/context.h. */
@@ -74,6 +76,10 @@ void lap_stage_program_clear(lap_stage_program_t *program);
 /* The schedule of a message of this rank, one of two, as it is built. */
 lap_status_t lap_stage_message(const lap_stage_linking_t *linking, const lap_stage_item_t *item,
                                lap_schedule_t *schedule_p);
+
+/* What an item is: "1F3 qkv_fprop", the action that it is a part of, or "send 1F3", that made it or takes it. */
+void lap_stage_name(const lap_nn_list_t *list, const lap_stage_item_t *item, char *text,
+                    size_t bytes);
 
 /* The weight that is tied to that of another rank; NULL: none. */
 const lap_nn_weight_t *lap_stage_tied(const lap_nn_list_t *list);

@@ -8,40 +8,13 @@
 
 #include "core/status.h"
 #include "core/world.h"
-#include "nn/nn.h"
 #include "overlap/op.h"
 #include "parallel/stage.h"
-#include "parallel/stage_link.h"
 #include "parallel/stage_prove.h"
-#include "schedule/execute.h"
+#include "parallel/stage_run.h"
 #include "schedule/flight.h"
 #include "util/alloc.h"
-
-/* Another rank, and the memory that messages of both go through. */
-typedef struct peer {
-    lap_group_t *group; /* NULL: this rank is none of the pair */
-    lap_buffer_t *buffers[LAP_STAGE_BUFFERS];
-    lap_in_flight_t in_flight[LAP_STAGE_BUFFERS];
-} peer_t;
-
-struct lap_pp {
-    lap_group_t *pipeline;
-    lap_stages_t stages;
-    lap_pp_options_t options;
-    lap_nn_t *nn;
-    peer_t *peers; /* of each pair */
-    lap_target_t target;
-    lap_op_t *tied[2]; /* the sum of the gradients of tied weights; NULL: none */
-    void *sum;         /* of own rows of them */
-    lap_stage_program_t program;
-    lap_exec_t *exec; /* of it */
-    size_t seq;       /* for so many tokens */
-    lap_in_flight_t in_flight;
-    bool begun;
-    uint32_t failures_before;
-    size_t *counted; /* targets of each micro-batch of the latest step */
-    bool stepped;    /* there was one */
-};
+#include "util/clock.h"
 
 /* ---- making ---- */
 
@@ -96,7 +69,7 @@ static size_t message_bytes(const lap_pp_t *pp)
 static lap_status_t make_buffers(lap_pp_t *pp)
 {
     for (uint32_t i = 0; i < pp->stages.npairs; i++) {
-        peer_t *peer = &pp->peers[i];
+        lap_stage_peer_t *peer = &pp->peers[i];
         for (uint32_t b = 0; b < LAP_STAGE_BUFFERS && peer->group; b++) {
             if (pp->stages.pairs[i].tied)
                 continue;
@@ -117,7 +90,7 @@ static lap_status_t make_tied(lap_pp_t *pp)
     const lap_nn_list_t *list = &pp->nn->list;
     lap_device_t *device = pp->nn->engine->device;
     for (uint32_t i = 0; i < pp->stages.npairs; i++) {
-        peer_t *peer = &pp->peers[i];
+        lap_stage_peer_t *peer = &pp->peers[i];
         size_t bytes = 0, nsignals = 0;
         if (!pp->stages.pairs[i].tied || !peer->group)
             continue;
@@ -189,8 +162,7 @@ static lap_op_args_t tied_args(const lap_pp_t *pp, bool scatter)
     return args;
 }
 
-/* The operator that an item is a call of, and its arguments; NULL: none. */
-static lap_op_t *op_of(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p)
+lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p)
 {
     const lap_nn_entry_t *entry = &pp->nn->list.entries[item->entry];
     switch (item->kind) {
@@ -217,7 +189,7 @@ static lap_status_t make_program(lap_pp_t *pp, const lap_stage_linking_t *linkin
                                  const lap_stage_item_t *item, lap_program_t **program_p)
 {
     lap_op_args_t args;
-    lap_op_t *op = op_of(pp, item, &args);
+    lap_op_t *op = lap_stage_op(pp, item, &args);
     if (op)
         return lap_op_program(op, args.m, program_p);
     if (!is_message(item))
@@ -276,12 +248,15 @@ static lap_status_t bind_all(lap_pp_t *pp)
     for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments; f++) {
         const lap_stage_item_t *item = &pp->program.items[f];
         lap_op_args_t args;
-        lap_op_t *op = op_of(pp, item, &args);
+        lap_op_t *op = lap_stage_op(pp, item, &args);
         if (op)
             *lap_exec_binding(pp->exec, f) = lap_op_bind(op, &args);
         else if (is_message(item))
             *lap_exec_binding(pp->exec, f) = bind_message(pp, item);
+        if (lap_exec_program(pp->exec, f))
+            lap_exec_binding(pp->exec, f)->traced = pp->traced;
     }
+    lap_exec_time_kernels(pp->exec, pp->traced);
     return lap_exec_rebound(pp->exec);
 }
 
@@ -309,8 +284,12 @@ static lap_status_t make_exec(lap_pp_t *pp, const lap_stage_linking_t *linking)
 static lap_status_t get_program(lap_pp_t *pp, size_t seq)
 {
     const lap_nn_source_t source = lap_nn_chosen(pp->nn);
-    if (pp->exec && pp->seq == seq)
+    const bool same = pp->exec && pp->seq == seq, traced = pp->nn->tracing;
+    if (same && pp->traced == traced)
         return LAP_OK;
+    pp->traced = traced;
+    if (same)
+        return bind_all(pp);
     lap_exec_destroy(pp->exec);
     pp->exec = NULL;
     lap_stage_program_clear(&pp->program);
@@ -402,6 +381,7 @@ void lap_pp_destroy(lap_pp_t *pp)
     lap_group_t *pipeline = pp->pipeline;
     lap_free(pp->peers);
     lap_free(pp->counted);
+    lap_free(pp->clocks);
     lap_free(pp);
     lap_group_let_go(pipeline);
     lap_error_restore(&saved);
@@ -525,6 +505,7 @@ lap_status_t lap_pp_step(lap_pp_t *pp, size_t seq, const int32_t *tokens, const 
     pp->nn->held = 0;
     pp->nn->fresh = false;
     pp->nn->sync = LAP_NN_LEAVING;
+    pp->begin_ns = lap_now_ns();
     const lap_status_t status = issue(pp);
     if (status == LAP_OK)
         return LAP_OK;
@@ -556,8 +537,10 @@ lap_status_t lap_pp_wait(lap_pp_t *pp)
         (void)fail(pp, status);
     (void)each_buffer(pp, leave_flight);
     pp->begun = false;
-    if (engine->failures == pp->failures_before)
+    if (engine->failures == pp->failures_before) {
+        lap_stage_add_to_timeline(pp);
         return LAP_OK;
+    }
     const lap_status_t failed = lap_error(engine->status, "%s", engine->text);
     (void)each_buffer(pp, break_buffer);
     return failed;

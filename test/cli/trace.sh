@@ -157,6 +157,20 @@ about = it["lapstrake"]
 assert about["grid"] == {"tp": 2, "cp": 1, "pp": 1, "dp": 2} and len(about["iterations"]) == 2, about
 assert {row["kind"] for row in about["rows"]} == {"tp", "dp"} and len(about["rows"]) == 13, about["rows"]
 assert max(counter(0, "activations")) > min(counter(0, "activations")) > 0'
+lap train --model gpt --layers 4 --hidden 16 --heads 2 --vocab 29 --seq 8 --micro-batches 4 --iters 1 --tp 1 --pp 2 --trace "$work/pp.json"
+is 'a pipeline: status 0' $status 0
+holds '... has each message once, as its kind, from one stage to the other' "$work/pp.json" '
+check(it)
+links = [e for r in ranks for e in slices(r, "link") if e["args"]["call"].startswith("send ")]
+assert sorted(e["args"]["call"] for e in links) == sorted("send 1" + work + str(m) for work in "FB" for m in range(4)), links
+for e in links:
+    assert e["args"]["kind"] == "pp" and e["args"]["peer"] == 1 - e["pid"] and e["pid"] == ("B" in e["args"]["call"]), e'
+holds '... and the kernels and GEMMs of each action' "$work/pp.json" '
+for r in ranks:
+    calls = {e["args"]["call"] for e in slices(r, "gemm")}
+    assert {"%d%s%d qkv_%s" % (r, *x) for m in range(4) for x in (("F", m, "fprop"), ("B", m, "dgrad"), ("B", m, "wgrad"))} <= calls, calls
+    assert any(e["args"]["call"] == "%dF2 norm1" % r for e in slices(r, "kernel")), slices(r, "kernel")[:3]'
+
 lap train --tp 2 --heads 4 --head-dim 8 --seq 32 --iters 1 --assert-hidden 0 --trace /dev/full
 is 'a place that is no file: status 2' $status 2
 refused 'an assertion without traces' '--no-trace' train --tp 2 --heads 4 --seq 32 --no-trace --assert-hidden 80

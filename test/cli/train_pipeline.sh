@@ -46,6 +46,27 @@ once=$losses$norms
 figures --tp 1 --pp 2 --schedule "$work/table.csv" --no-overlap-p2p
 is 'messages in line with computing: the same bits' "$losses$norms" "$once"
 
+# ---- what messages cost ----
+
+# A message is a micro-batch of 2 x 8 tokens of 24 floats: 7.68 ms at 200 kB/s, and four go to each of the two ranks.
+# shellcheck disable=SC2086
+lap train --json $small --iters 1 --tp 1 --pp 2 --tied=no --link 200kB/s
+pp=$(head -n 1 "$work/out" | grep -oE '"pp":\{[^}]*\}')
+real() { awk "BEGIN { exit !($1 $2 $3) }"; }
+of() { grep -oE "\"$1\":[^,}]+" <<<"$pp" | cut -d: -f2; }
+ok 'the messages to a rank are on their way as long as the link takes' real "$(of ms)" '>=' 30.72
+ok '... hidden or not' real "$(of hidden_ms)" '<=' "$(of ms)"
+ok '... and a rank waits for other stages' real "$(of bubble_ms)" '>' 0
+# shellcheck disable=SC2086
+lap train $small --iters 2 --tp 1 --pp 2 --tied=no --link 200kB/s --no-overlap-p2p --assert-hidden 5
+is 'in line with computing nothing is hidden' "$status" 4
+has '... says --assert-hidden' "$err" '--assert-hidden 5: 0.0 % of communication was hidden'
+has '... and the table has the messages, and the bubble' "$out" 'messages between stages' 'bubble '
+# shellcheck disable=SC2086
+lap train --json $small --iters 1 --tp 2 --pp 2 --dp 2
+ok 'the communication of a step is told by kind' grep -q '"comm":{"tp":{.*"pp":{.*"dp":{' "$work/out"
+ok '... with the GEMMs of all stages' grep -q '"gemm":"qkv_fprop".*"gemm":"head_wgrad"' "$work/out"
+
 # ---- what is refused ----
 
 printf '0F0,0F1,0F2,0B0,0B1,0B2,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n' >"$work/missing.csv"

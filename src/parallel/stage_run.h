@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a rank of a pipeline, and what a step that was traced has cost. */
+#ifndef LAP_PARALLEL_STAGE_RUN_H
+#define LAP_PARALLEL_STAGE_RUN_H
+
+#include <lap/pipeline.h>
+
+#include "nn/nn.h"
+#include "parallel/stage_link.h"
+#include "schedule/execute.h"
+
+/* Another rank, and the memory that messages of both go through. */
+typedef struct lap_stage_peer {
+    lap_group_t *group; /* NULL: this rank is none of the pair */
+    lap_buffer_t *buffers[LAP_STAGE_BUFFERS];
+    lap_in_flight_t in_flight[LAP_STAGE_BUFFERS];
+} lap_stage_peer_t;
+
+struct lap_pp {
+    lap_group_t *pipeline;
+    lap_stages_t stages;
+    lap_pp_options_t options;
+    lap_nn_t *nn;
+    lap_stage_peer_t *peers; /* of each pair */
+    lap_target_t target;
+    lap_op_t *tied[2]; /* the sum of the gradients of tied weights; NULL: none */
+    void *sum;         /* of own rows of them */
+    lap_stage_program_t program;
+    lap_exec_t *exec; /* of it */
+    size_t seq;       /* for so many tokens */
+    bool traced;      /* its calls and messages are, and its kernels are timed */
+    lap_in_flight_t in_flight;
+    bool begun;
+    uint64_t begin_ns; /* of the latest step */
+    uint32_t failures_before;
+    size_t *counted;            /* targets of each micro-batch of the latest step */
+    bool stepped;               /* there was one */
+    lap_clock_offset_t *clocks; /* of the ranks of the pipeline; NULL: not known yet */
+};
+
+/* The operator that an item is a call of, and its arguments; NULL: none. */
+lap_op_t *lap_stage_op(const lap_pp_t *pp, const lap_stage_item_t *item, lap_op_args_t *args_p);
+
+/* Adds a step that was traced and has ended to the timeline of the layers. */
+void lap_stage_add_to_timeline(lap_pp_t *pp);
+
+/*
+ * Calls `each` for the calls between ranks that layers have made in the latest step, which was traced and
+ * has ended: `step` is the number in the list of the operator. The trace is valid during the call.
+ */
+typedef lap_status_t (*lap_stage_each_t)(void *context, uint32_t step, const lap_op_t *op,
+                                         lap_trace_t *trace);
+lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void *context);
+
+/*
+ * What messages between stages, and the sum of tied gradients, have cost this rank in that step, in
+ * seconds.
+ */
+typedef struct lap_stage_cost {
+    double total;  /* messages to this rank were on their way; in line with computing: or from it */
+    double wire;   /* ... while this rank had nothing else to do, */
+    double core;   /* or they had come and it had not gone on yet */
+    double bubble; /* it had nothing to do, and no message was on its way */
+    double bytes;  /* that it has sent */
+} lap_stage_cost_t;
+
+/* Collective over the pipeline. */
+lap_status_t lap_stage_cost(lap_pp_t *pp, lap_stage_cost_t *cost_p);
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a step of a pipeline did and what its messages cost, from the times of its fragments. The rank stands
+ * still between two fragments that compute where the second waits for a message: as long as that is on
+ * its way, for the wire; before it was sent, for the other stages, which is the pipeline's bubble. When a
+ * message was on its way is known to its sender, so that ranks tell each other.
+ */
+#include "parallel/stage_run.h"
+
+#include "core/status.h"
+#include "overlap/op.h"
+#include "util/alloc.h"
+
+static bool is_message(const lap_stage_item_t *item)
+{
+    return item->kind == LAP_STAGE_SEND || item->kind == LAP_STAGE_RECEIVE;
+}
+
+static bool is_tied(const lap_stage_item_t *item)
+{
+    return item->kind == LAP_STAGE_SCATTER || item->kind == LAP_STAGE_GATHER;
+}
+
+/* ---- timelines ---- */
+
+static const lap_group_t *group_of(const lap_pp_t *pp, const lap_stage_item_t *item)
+{
+    lap_op_args_t args;
+    if (is_message(item))
+        return pp->peers[item->pair].group;
+    const lap_op_t *op = lap_stage_op(pp, item, &args);
+    return op ? op->group : pp->nn->group;
+}
+
+void lap_stage_add_to_timeline(lap_pp_t *pp)
+{
+    const lap_nn_t *nn = pp->nn;
+    const lap_linked_t *linked = lap_exec_linked(pp->exec);
+    for (uint32_t f = 0; f < linked->nfragments && pp->traced && nn->timeline; f++) {
+        const lap_stage_item_t *item = &pp->program.items[f];
+        const bool entry = item->kind == LAP_STAGE_ENTRY;
+        const lap_group_t *group = group_of(pp, item);
+        const lap_step_t *first = &linked->fragments[f].schedule.steps[0];
+        const lap_program_t *program = lap_exec_program(pp->exec, f);
+        char name[64];
+        lap_stage_name(&nn->list, item, name, sizeof(name));
+        const lap_timeline_call_t call = {
+            .name = name,
+            .layer = entry ? (int)lap_nn_fragment_layer(&nn->list, item->entry) : -1,
+            .base = group->members[0],
+            .stride = group->size > 1 ? group->members[1] - group->members[0] : 0,
+            .traffic = !entry               ? LAP_TRAFFIC_PP
+                       : group == nn->group ? LAP_TRAFFIC_TP
+                                            : LAP_TRAFFIC_CP,
+            .live_bytes = entry ? nn->live_bytes[item->entry] : 0,
+        };
+        if (program)
+            lap_timeline_add_call(nn->timeline, &call, lap_program_schedule(program),
+                                  lap_program_records_of(program), lap_program_records(program));
+        else
+            lap_timeline_add_span(nn->timeline, nn->group->world->rank, LAP_STEP_KERNEL,
+                                  first->stream, &call, first->name,
+                                  lap_exec_kernel_span(pp->exec, f));
+    }
+}
+
+/* ---- calls of layers ---- */
+
+lap_status_t lap_stage_each_call(const lap_pp_t *pp, lap_stage_each_t each, void *context)
+{
+    lap_trace_t *trace;
+    LAP_TRY(lap_trace_create(&trace));
+    lap_status_t status = LAP_OK;
+    for (uint32_t f = 0; f < lap_exec_linked(pp->exec)->nfragments && status == LAP_OK; f++) {
+        const lap_stage_item_t *item = &pp->program.items[f];
+        const lap_program_t *program = lap_exec_program(pp->exec, f);
+        lap_op_args_t args;
+        const lap_op_t *op = item->kind == LAP_STAGE_ENTRY ? lap_stage_op(pp, item, &args) : NULL;
+        if (!op || !pp->traced || op->problem.kind == LAP_GEMM || op->group->size == 1)
+            continue;
+        status = lap_op_begin_trace(op, program, trace);
+        if (status == LAP_OK) {
+            lap_op_end_trace(program, trace);
+            status = each(context, pp->nn->list.entries[item->entry].index, op, trace);
+        }
+    }
+    lap_trace_destroy(trace);
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* From the first to the last of a fragment's work, and of its waits, in line with computing. */
+static lap_interval_t extent_of(const lap_pp_t *pp, uint32_t f)
+{
+    lap_program_t *program = lap_exec_program(pp->exec, f);
+    lap_interval_t extent = {UINT64_MAX, 0};
+    if (!program) {
+        const lap_span_t *span = lap_exec_kernel_span(pp->exec, f);
+        return (lap_interval_t){span->begin, span->end};
+    }
+    for (size_t i = 0; i < lap_program_records(program); i++) {
+        const lap_trace_record_t *record = &lap_program_records_of(program)[i];
+        const uint32_t kind = record->stream % LAP_STREAM_KINDS;
+        if (record->span.end == 0 || (kind != LAP_STREAM_COMPUTE && kind != LAP_STREAM_LANE))
+            continue;
+        extent.begin = record->span.begin < extent.begin ? record->span.begin : extent.begin;
+        extent.end = record->span.end > extent.end ? record->span.end : extent.end;
+    }
+    return extent;
+}
+
+/* When a message of this rank was on its way. */
+static lap_interval_t flight_of(const lap_pp_t *pp, uint32_t f, lap_stage_cost_t *cost)
+{
+    lap_program_t *program = lap_exec_program(pp->exec, f);
+    for (size_t i = 0; i < lap_program_records(program); i++) {
+        const lap_trace_record_t *record = &lap_program_records_of(program)[i];
+        if (record->kind != LAP_STEP_PUT)
+            continue;
+        cost->bytes += (double)record->bytes;
+        return (lap_interval_t){record->flight.begin, record->flight.end};
+    }
+    return (lap_interval_t){0, 0};
+}
+
+/* The messages whose end this rank waits for, in the order in which all ranks have them. */
+static bool is_awaited(const lap_pp_t *pp, const lap_stage_item_t *item)
+{
+    return item->kind == LAP_STAGE_RECEIVE ||
+           (item->kind == LAP_STAGE_SEND && pp->options.overlap == 0);
+}
+
+/* Collective: flights[i], of message i, by the clock of this rank; none is where nobody knows. */
+static lap_status_t share_flights(lap_pp_t *pp, lap_interval_t *flights, size_t count)
+{
+    const int size = pp->pipeline->size;
+    void *given;
+    LAP_TRY(lap_group_collect(pp->pipeline, flights, count * sizeof(*flights), &given));
+    const lap_interval_t *all = given;
+    for (int r = 0; r < size; r++) {
+        const uint64_t shift = (uint64_t)(pp->clocks[r].ns - pp->clocks[pp->pipeline->rank].ns);
+        for (size_t i = 0; i < count; i++) {
+            const lap_interval_t *flight = &all[(size_t)r * count + i];
+            if (flight->end > 0)
+                flights[i] = (lap_interval_t){flight->begin + shift, flight->end + shift};
+        }
+    }
+    lap_free(given);
+    return LAP_OK;
+}
+
+/* The rank stood still from `begin` to `end`: what for, if a message came meanwhile. */
+static void add_pause(const lap_pp_t *pp, const lap_interval_t *flights, uint64_t begin,
+                      uint64_t end, lap_stage_cost_t *cost)
+{
+    uint64_t wire = 0, last = begin;
+    for (uint32_t f = 0; f < pp->program.nitems; f++) {
+        const lap_stage_item_t *item = &pp->program.items[f];
+        const lap_interval_t *flight = &flights[item->message];
+        if (!is_awaited(pp, item) || flight->end <= begin || flight->end > end)
+            continue;
+        wire += flight->end - (flight->begin > begin ? flight->begin : begin);
+        last = flight->end > last ? flight->end : last;
+    }
+    if (last == begin)
+        return;
+    wire = wire < last - begin ? wire : last - begin; /* two may have come at once */
+    cost->wire += (double)wire * 1e-9;
+    cost->bubble += (double)(last - begin - wire) * 1e-9;
+    cost->core += (double)(end - last) * 1e-9;
+}
+
+/* Fragments that compute follow one another; what is in line with them and only moves is no work. */
+static uint64_t add_pauses(const lap_pp_t *pp, const lap_interval_t *flights,
+                           lap_stage_cost_t *cost)
+{
+    const lap_linked_t *linked = lap_exec_linked(pp->exec);
+    uint64_t at = pp->begin_ns;
+    for (uint32_t f = 0; f < linked->nfragments; f++) {
+        const lap_interval_t extent = extent_of(pp, f);
+        if (linked->fragments[f].schedule.set != LAP_FOREGROUND ||
+            is_message(&pp->program.items[f]) || extent.end == 0)
+            continue;
+        if (extent.begin > at)
+            add_pause(pp, flights, at, extent.begin, cost);
+        at = extent.end > at ? extent.end : at;
+    }
+    uint64_t last = at; /* in line, the last may be sent when all is computed */
+    for (uint32_t f = 0; f < pp->program.nitems; f++) {
+        const lap_stage_item_t *item = &pp->program.items[f];
+        if (is_awaited(pp, item) && flights[item->message].end > last)
+            last = flights[item->message].end;
+    }
+    if (last > at)
+        add_pause(pp, flights, at, last, cost);
+    return at;
+}
+
+/* The sum of tied gradients: nothing computes any more at its end. */
+static lap_status_t add_tied(const lap_pp_t *pp, uint64_t computed, lap_stage_cost_t *cost)
+{
+    lap_trace_t *trace;
+    LAP_TRY(lap_trace_create(&trace));
+    lap_status_t status = LAP_OK;
+    for (uint32_t f = 0; f < pp->program.nitems && status == LAP_OK; f++) {
+        lap_op_args_t args;
+        lap_trace_view_t view;
+        if (!is_tied(&pp->program.items[f]))
+            continue;
+        const lap_op_t *op = lap_stage_op(pp, &pp->program.items[f], &args);
+        status = lap_op_begin_trace(op, lap_exec_program(pp->exec, f), trace);
+        if (status != LAP_OK)
+            continue;
+        lap_op_end_trace(lap_exec_program(pp->exec, f), trace);
+        lap_trace_trim(trace);
+        status = lap_trace_view(trace, op->group->rank, &view);
+        if (status != LAP_OK)
+            continue;
+        const uint64_t begin = trace->begin > computed ? trace->begin : computed;
+        const double alone = trace->end > begin ? (double)(trace->end - begin) * 1e-9 : 0;
+        const double flight = (double)view.flight_ns * 1e-9;
+        cost->total += flight;
+        cost->wire += alone < flight ? alone : flight;
+        cost->core += alone < flight ? 0 : alone - flight;
+        cost->bytes += lap_trace_bytes(trace);
+        lap_trace_view_clear(&view);
+    }
+    lap_trace_destroy(trace);
+    return status;
+}
+
+static lap_status_t add_messages(lap_pp_t *pp, lap_interval_t *flights, lap_stage_cost_t *cost)
+{
+    const size_t count = pp->program.nmessages;
+    for (uint32_t f = 0; f < pp->program.nitems; f++)
+        if (pp->program.items[f].kind == LAP_STAGE_SEND)
+            flights[pp->program.items[f].message] = flight_of(pp, f, cost);
+    LAP_TRY(share_flights(pp, flights, count));
+    for (uint32_t f = 0; f < pp->program.nitems; f++) {
+        const lap_interval_t *flight = &flights[pp->program.items[f].message];
+        if (is_awaited(pp, &pp->program.items[f]))
+            cost->total += (double)(flight->end - flight->begin) * 1e-9;
+    }
+    return add_tied(pp, add_pauses(pp, flights, cost), cost);
+}
+
+lap_status_t lap_stage_cost(lap_pp_t *pp, lap_stage_cost_t *cost_p)
+{
+    lap_stage_cost_t cost = {.total = 0};
+    if (!pp->traced || pp->program.nmessages == 0) {
+        *cost_p = cost;
+        return LAP_OK;
+    }
+    lap_interval_t *flights = lap_alloc(pp->program.nmessages, sizeof(*flights));
+    lap_clock_offset_t *clocks =
+        pp->clocks ? pp->clocks : lap_alloc((size_t)pp->pipeline->size, sizeof(*clocks));
+    lap_status_t status = LAP_OK;
+    if (!flights || !clocks)
+        status = lap_error(LAP_ERR_NO_MEMORY, "no memory for the times of %u messages",
+                           (unsigned)pp->program.nmessages);
+    status = lap_group_agree(pp->pipeline, status);
+    if (status == LAP_OK && !pp->clocks)
+        status = lap_clock_offsets(pp->pipeline, clocks);
+    if (status == LAP_OK) {
+        pp->clocks = clocks;
+        status = add_messages(pp, flights, &cost);
+    } else if (clocks != pp->clocks) {
+        lap_free(clocks);
+    }
+    lap_free(flights);
+    if (status == LAP_OK)
+        *cost_p = cost;
+    return status;
+}
